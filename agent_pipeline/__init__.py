@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agent_pipeline.datasets.mixing import MixerConfig, MultiTaskMixer, TaskSample
-    from agent_pipeline.notebook.agent import AgentSFTConfig, AgentSFTTrainer, EvalResult, TrainingResult
-    from agent_pipeline.notebook.capabilities import AgentCapabilityEvaluator, CapabilityReport, CapabilityScore
+    from agent_pipeline.notebook.agent import (
+        AgentSFTConfig,
+        AgentSFTTrainer,
+        EvalResult,
+        TrainingResult,
+    )
+    from agent_pipeline.notebook.capabilities import (
+        AgentCapabilityEvaluator,
+        CapabilityReport,
+        CapabilityScore,
+    )
     from agent_pipeline.notebook.coresets import CoresetSelector
     from agent_pipeline.notebook.distillation import eval_results_to_sft_dataset
     from agent_pipeline.notebook.exporters import (
@@ -26,7 +35,12 @@ if TYPE_CHECKING:
     from agent_pipeline.notebook.methods import MethodConfig, MethodRegistry
     from agent_pipeline.notebook.rl import RLTrainingConfig
     from agent_pipeline.notebook.sessions import export_traces_for_sft, list_sessions, load_history
-    from agent_pipeline.notebook.sft import SFTTrainer, SFTTrainingConfig, SFTTrainingResult, train_sft
+    from agent_pipeline.notebook.sft import (
+        SFTTrainer,
+        SFTTrainingConfig,
+        SFTTrainingResult,
+        train_sft,
+    )
     from agent_pipeline.notebook.trajectories.collecting import CollectorConfig, TrajectoryCollector
     from agent_pipeline.notebook.trajectories.conversion import (
         SFTConversionConfig,
@@ -34,7 +48,11 @@ if TYPE_CHECKING:
         TrajectoryToSFTConverter,
         collect_and_convert,
     )
-    from agent_pipeline.notebook.trajectories.model import AgentTrajectory, TrajectoryStep, load_trajectories
+    from agent_pipeline.notebook.trajectories.model import (
+        AgentTrajectory,
+        TrajectoryStep,
+        load_trajectories,
+    )
     from agent_pipeline.selection.buffer import OnlineContinualLearner
 
 _NAMES = {
@@ -59,7 +77,12 @@ _NAMES = {
     "notebook.sessions": ("export_traces_for_sft", "list_sessions", "load_history"),
     "notebook.sft": ("SFTTrainer", "SFTTrainingConfig", "SFTTrainingResult", "train_sft"),
     "notebook.trajectories.collecting": ("CollectorConfig", "TrajectoryCollector"),
-    "notebook.trajectories.conversion": ("SFTConversionConfig", "TrajectoryFilter", "TrajectoryToSFTConverter", "collect_and_convert"),
+    "notebook.trajectories.conversion": (
+        "SFTConversionConfig",
+        "TrajectoryFilter",
+        "TrajectoryToSFTConverter",
+        "collect_and_convert",
+    ),
     "notebook.trajectories.model": ("AgentTrajectory", "TrajectoryStep", "load_trajectories"),
     "selection.buffer": ("OnlineContinualLearner",),
 }

@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.definitions_load_context import DefinitionsLoadContext, DefinitionsLoadType
+from dagster._core.definitions.definitions_load_context import (
+    DefinitionsLoadContext,
+    DefinitionsLoadType,
+)
 
 import agent_pipeline.defs
 from agent_pipeline.compute.launchers.subprocess import WholeMessages
@@ -33,7 +36,10 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
     }
     found = dg.load_definitions_from_package_module(agent_pipeline.defs)
     return dg.Definitions(
-        assets=[asset.map_asset_specs(with_columns) if isinstance(asset, dg.AssetsDefinition) else asset for asset in found.assets or ()],
+        assets=[
+            asset.map_asset_specs(with_columns) if isinstance(asset, dg.AssetsDefinition) else asset
+            for asset in found.assets or ()
+        ],
         asset_checks=found.asset_checks,
         jobs=found.jobs,
         schedules=found.schedules,

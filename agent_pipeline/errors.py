@@ -11,7 +11,9 @@ import re
 
 _CREDENTIALS = re.compile(r"(?<=://)[^\s/@'\"]+@")
 """The user's name and password in an address."""
-_QUERY_SECRET = re.compile(r"(?<=[?&])([\w-]*(?:key|token|secret|passw|sig)[\w-]*)=[^&\s'\"#]+", re.IGNORECASE)
+_QUERY_SECRET = re.compile(
+    r"(?<=[?&])([\w-]*(?:key|token|secret|passw|sig)[\w-]*)=[^&\s'\"#]+", re.IGNORECASE
+)
 """A key in the query of an address."""
 
 
@@ -29,7 +31,9 @@ class PipelineError(Exception):
     """Base of all errors with a sentence for the user. The sentence never shows the password of an address."""
 
     def __init__(self, *arguments: object) -> None:
-        super().__init__(*(without_credentials(text) if isinstance(text, str) else text for text in arguments))
+        super().__init__(
+            *(without_credentials(text) if isinstance(text, str) else text for text in arguments)
+        )
 
 
 class SettingsError(PipelineError):
@@ -88,7 +92,15 @@ class InfrastructureError(PipelineError):
     """Something that an agent's run needs is not there (an endpoint, a database): what raises it ends the run without a verdict."""
 
 
-_PASSING = {"ConnectionError", "HTTPClientError", "TimeoutError", "ConnectTimeout", "ReadTimeout", "TransportError", "PassingError"}
+_PASSING = {
+    "ConnectionError",
+    "HTTPClientError",
+    "TimeoutError",
+    "ConnectTimeout",
+    "ReadTimeout",
+    "TransportError",
+    "PassingError",
+}
 """Names of classes, of Python's and of the clients that we use: none of these is imported to be compared with."""
 
 
@@ -96,7 +108,10 @@ def is_passing(error: BaseException) -> bool:
     """Whether the same again may succeed: a connection was lost, a bucket is busy, a process was killed. A wrong setting stays wrong."""
     cause: BaseException | None = None if isinstance(error, SettingsError) else error
     while cause:
-        if any(each.__name__ in _PASSING for each in type(cause).__mro__) or getattr(cause, "errno", None) == errno.EBUSY:
+        if (
+            any(each.__name__ in _PASSING for each in type(cause).__mro__)
+            or getattr(cause, "errno", None) == errno.EBUSY
+        ):
             return True
         cause = cause.__cause__
     return False

@@ -69,7 +69,9 @@ def _slug(name: str, what: str) -> str:
     name = unicodedata.normalize("NFC", name)
     slug = _plain_slug(name)
     if not _valid(slug):
-        raise PartitionError(f"The {what} name {name!r} cannot be a partition: it needs a letter or a digit first, and no '..' in it.")
+        raise PartitionError(
+            f"The {what} name {name!r} cannot be a partition: it needs a letter or a digit first, and no '..' in it."
+        )
     return f"{slug[:_MAX_BODY].rstrip('-._')}-{name_hash(name)}"
 
 
@@ -87,4 +89,6 @@ def _plain_slug(name: str) -> str:
 
 def name_hash(name: str) -> str:
     """Return a short hash that keeps the slugs of two names apart."""
-    return hashlib.sha256(unicodedata.normalize("NFC", name).encode("utf-8", "backslashreplace")).hexdigest()[:8]
+    return hashlib.sha256(
+        unicodedata.normalize("NFC", name).encode("utf-8", "backslashreplace")
+    ).hexdigest()[:8]

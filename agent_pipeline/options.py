@@ -53,7 +53,9 @@ class Options(BaseModel):
 
     def changed(self, **values: Any) -> Self:
         """A copy with other values, which are validated. Raises SettingsError."""
-        return type(self)(**({name: getattr(self, name) for name in self.model_fields_set} | values))
+        return type(self)(
+            **({name: getattr(self, name) for name in self.model_fields_set} | values)
+        )
 
     @classmethod
     def validated(cls, values: Mapping[str, Any], prefix: str = "", where: str = "") -> Self:
@@ -64,7 +66,9 @@ class Options(BaseModel):
         """
         group = cls.__new__(cls)
         try:
-            BaseModel.__init__(group, **{name: cls.parsed(name, value) for name, value in values.items()})
+            BaseModel.__init__(
+                group, **{name: cls.parsed(name, value) for name, value in values.items()}
+            )
         except ValidationError as error:
             raise SettingsError(problem(error, cls, prefix, where)) from None
         return group
@@ -73,13 +77,26 @@ class Options(BaseModel):
     def parsed(cls, name: str, value: Any) -> Any:
         """A text as the type of an option: JSON, or for a list its entries separated by commas. Other values stay as they are."""
         field = cls.model_fields.get(name)
-        if not isinstance(value, str) or field is None or field.annotation is str or get_origin(field.annotation) is Literal:
+        if (
+            not isinstance(value, str)
+            or field is None
+            or field.annotation is str
+            or get_origin(field.annotation) is Literal
+        ):
             return value
         try:
             parsed = json.loads(value)
         except ValueError:
-            return [part.strip() for part in _COMMA.split(value)] if get_origin(field.annotation) is list else value
-        return [parsed] if get_origin(field.annotation) is list and not isinstance(parsed, list) else parsed
+            return (
+                [part.strip() for part in _COMMA.split(value)]
+                if get_origin(field.annotation) is list
+                else value
+            )
+        return (
+            [parsed]
+            if get_origin(field.annotation) is list and not isinstance(parsed, list)
+            else parsed
+        )
 
     @classmethod
     def translated(cls, values: Mapping[str, Any]) -> Self:
@@ -99,10 +116,18 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1)
-    return f": did you mean {close[0]}?" if close else f": choose one of {', '.join(names)}." if names else "."
+    return (
+        f": did you mean {close[0]}?"
+        if close
+        else f": choose one of {', '.join(names)}."
+        if names
+        else "."
+    )
 
 
-def problem(error: ValidationError, model: type[BaseModel], prefix: str = "", where: str = "") -> str:
+def problem(
+    error: ValidationError, model: type[BaseModel], prefix: str = "", where: str = ""
+) -> str:
     """The first problem that pydantic found in a model's values, as one sentence.
 
     `prefix` stands before the setting's name, and `where` says which file it is in.
@@ -121,7 +146,11 @@ def problem(error: ValidationError, model: type[BaseModel], prefix: str = "", wh
 
 def _nearest(name: str, owner: type[BaseModel]) -> str:
     other_names = getattr(owner, "other_names", {})
-    return f": it is called {other_names[name]} here." if name in other_names else did_you_mean(name, owner.model_fields)
+    return (
+        f": it is called {other_names[name]} here."
+        if name in other_names
+        else did_you_mean(name, owner.model_fields)
+    )
 
 
 def allowed(field: FieldInfo) -> str:
@@ -129,14 +158,26 @@ def allowed(field: FieldInfo) -> str:
     kind = field.annotation
     if get_origin(kind) is Literal:
         return f"one of {', '.join(str(value) for value in get_args(kind) if value != '')}"
-    bounds = {type(each): getattr(each, type(each).__name__.lower()) for each in field.metadata if isinstance(each, Ge | Gt | Le | Lt)}
+    bounds = {
+        type(each): getattr(each, type(each).__name__.lower())
+        for each in field.metadata
+        if isinstance(each, Ge | Gt | Le | Lt)
+    }
     return f"{_TYPES.get(get_origin(kind) or kind, 'something else')}{_range(bounds)}"
 
 
 def _range(bounds: Mapping[type, Any]) -> str:
     least, above, most, below = (bounds.get(kind) for kind in (Ge, Gt, Le, Lt))
-    lower = f"{least:g} or more" if least is not None else f"above {above:g}" if above is not None else ""
-    upper = f"{most:g} or less" if most is not None else f"below {below:g}" if below is not None else ""
+    lower = (
+        f"{least:g} or more"
+        if least is not None
+        else f"above {above:g}"
+        if above is not None
+        else ""
+    )
+    upper = (
+        f"{most:g} or less" if most is not None else f"below {below:g}" if below is not None else ""
+    )
     return ", " + " and ".join(filter(None, (lower, upper))) if lower or upper else ""
 
 

@@ -26,4 +26,6 @@ def load_plugin(name: str, kind: str, group: str, known: Iterable[str] = ()) -> 
         return getattr(import_module(module), attribute)
     except Exception as error:  # a module of the user's may raise anything when it is imported
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise SettingsError(f"The {kind} {name!r} cannot be loaded ({reason}): correct it, or take it out.") from error
+        raise SettingsError(
+            f"The {kind} {name!r} cannot be loaded ({reason}): correct it, or take it out."
+        ) from error

@@ -38,7 +38,11 @@ def throttled(emit: Callable[[str], None], every: float = 5.0) -> Progress:
             return
         state["last"] = now
         finished = done - state["base"]
-        left = f", {duration((now - state['began']) / finished * (total - done))} left" if finished and done < total else ""
+        left = (
+            f", {duration((now - state['began']) / finished * (total - done))} left"
+            if finished and done < total
+            else ""
+        )
         emit(f"{text}: {done}/{total}{left}")
 
     return progress

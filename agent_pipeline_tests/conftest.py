@@ -32,9 +32,17 @@ os.environ.pop("DAGSTER_POSTGRES_URL", None)
 REPOSITORY = Path(__file__).resolve().parents[1]
 SAMPLE = Path(mkdtemp(prefix="agent-pipeline-tests-")) / "sample"
 """The simulated omniagents home that tests read, its two smaller agents cut to 32 tasks of two trials, which keeps the tests fast."""
-write_sample(SAMPLE, cast=[each if each.name == "support" else replace(each, tasks=32, trials=2, extra_trials=0) for each in CAST])
+write_sample(
+    SAMPLE,
+    cast=[
+        each if each.name == "support" else replace(each, tasks=32, trials=2, extra_trials=0)
+        for each in CAST
+    ],
+)
 # Taken before the isolation below takes it away.
-REAL_TRACES = Path(os.environ.get("AGENT_PIPELINE_REAL_TRACES") or REPOSITORY.parent / "shared" / "data" / "traces")
+REAL_TRACES = Path(
+    os.environ.get("AGENT_PIPELINE_REAL_TRACES") or REPOSITORY.parent / "shared" / "data" / "traces"
+)
 
 
 def pytest_unconfigure() -> None:
@@ -64,9 +72,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def independent_of_the_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+def independent_of_the_checkout(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """No variable of ours or of omniagents and no `pipeline.toml` reaches a test that sets none itself; it runs in an empty folder."""
-    for name in [name for name in os.environ if name.upper().startswith(("AGENT_PIPELINE_", "OMNIAGENTS_"))]:
+    for name in [
+        name for name in os.environ if name.upper().startswith(("AGENT_PIPELINE_", "OMNIAGENTS_"))
+    ]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path_factory.mktemp("empty"))
 
@@ -99,7 +111,9 @@ def sample_manifest(sample_store: Path) -> dict[str, Any]:
 def real_traces() -> Path:
     """Real sessions, which do not belong to this repository."""
     if not REAL_TRACES.is_dir():
-        pytest.skip(f"no real traces at {REAL_TRACES}: set AGENT_PIPELINE_REAL_TRACES to their folder")
+        pytest.skip(
+            f"no real traces at {REAL_TRACES}: set AGENT_PIPELINE_REAL_TRACES to their folder"
+        )
     return REAL_TRACES
 
 
@@ -162,7 +176,12 @@ def adapter_dir(tiny_base: "BaseModel", once: Once) -> Path:
     from agent_pipeline.training.adapter import train_adapter
     from agent_pipeline_tests.training.world import TRAINING, row
 
-    return once("adapter", lambda out: train_adapter([row(n) for n in range(24)], tiny_base, TRAINING.changed(epochs=8), out))
+    return once(
+        "adapter",
+        lambda out: train_adapter(
+            [row(n) for n in range(24)], tiny_base, TRAINING.changed(epochs=8), out
+        ),
+    )
 
 
 @pytest.fixture(scope="session")

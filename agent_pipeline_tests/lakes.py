@@ -37,7 +37,12 @@ def artifact(
 
 def put_rows(lake: Lake, key: PartitionKey, rows: Iterable[dict[str, Any]]) -> None:
     """Rows of the tiny world as `sft_dataset`, and their sessions as `judged_sessions`."""
-    rows = [each | {"content_sha256": sha256_of(each["messages"]), "trial": "0", "broken": None} for each in rows]
-    judged = pa.schema([JUDGED.field(name) for name in ("session_id", "task_key", "trial", "broken", "messages")])
+    rows = [
+        each | {"content_sha256": sha256_of(each["messages"]), "trial": "0", "broken": None}
+        for each in rows
+    ]
+    judged = pa.schema(
+        [JUDGED.field(name) for name in ("session_id", "task_key", "trial", "broken", "messages")]
+    )
     for asset, schema in (("sft_dataset", SFT), ("judged_sessions", judged)):
         lake.stage(asset, key, to_table(rows, schema).to_batches(), schema).commit()

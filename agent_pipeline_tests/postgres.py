@@ -26,12 +26,20 @@ def cluster(user: str, password: str) -> Iterator[int]:
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/pg_ctl"))
     if not found:
         pytest.skip("no PostgreSQL here: apt-get install postgresql")
-    programs, owner = found[-1].parent, "postgres" if os.geteuid() == 0 else None  # it refuses to run as root
+    programs, owner = (
+        found[-1].parent,
+        "postgres" if os.geteuid() == 0 else None,
+    )  # it refuses to run as root
     folder, port = Path(mkdtemp(prefix="agent-pipeline-postgres-")), free_port()
 
     def call(program: str, *arguments: str) -> None:
-        command, environment = [str(programs / program), *arguments], os.environ | {"PGPASSWORD": password}
-        subprocess.run(command, user=owner, env=environment, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        command, environment = (
+            [str(programs / program), *arguments],
+            os.environ | {"PGPASSWORD": password},
+        )
+        subprocess.run(
+            command, user=owner, env=environment, cwd=folder, check=True, stdout=subprocess.DEVNULL
+        )
 
     (folder / "password").write_text(password, encoding="utf-8")
     if owner:
@@ -40,9 +48,18 @@ def cluster(user: str, password: str) -> Iterator[int]:
             os.chown(path, account.pw_uid, account.pw_gid)
     try:
         where = ["--pgdata", str(folder / "data")]
-        call("initdb", *where, f"--username={user}", "--auth=scram-sha-256", f"--pwfile={folder / 'password'}", "--no-sync")
+        call(
+            "initdb",
+            *where,
+            f"--username={user}",
+            "--auth=scram-sha-256",
+            f"--pwfile={folder / 'password'}",
+            "--no-sync",
+        )
         options = f"-p {port} -h 127.0.0.1 -k {folder} -F"
-        call("pg_ctl", "start", *where, "--wait", "--log", str(folder / "log"), "--options", options)
+        call(
+            "pg_ctl", "start", *where, "--wait", "--log", str(folder / "log"), "--options", options
+        )
         try:
             call("createdb", "--host=127.0.0.1", f"--port={port}", f"--username={user}", user)
             yield port

@@ -16,7 +16,10 @@ CREATE TABLE agent_messages (id INTEGER PRIMARY KEY AUTOINCREMENT, session_id TE
     created_at TIMESTAMP DEFAULT CURRENT_TIMESTAMP);
 """
 
-HELLO = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "Hello, what can I do?"}]
+HELLO = [
+    {"role": "user", "content": "hello"},
+    {"role": "assistant", "content": "Hello, what can I do?"},
+]
 
 
 def user(text: str) -> dict[str, Any]:
@@ -24,7 +27,11 @@ def user(text: str) -> dict[str, Any]:
 
 
 def says(text: str) -> dict[str, Any]:
-    return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
+    return {
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": text}],
+    }
 
 
 def call(name: str, call_id: Any = None, arguments: Any = "{}") -> dict[str, Any]:
@@ -42,15 +49,22 @@ def execute(path: Path, *statements: str | tuple[str, Sequence[Any]]) -> None:
             connection.execute(*([statement] if isinstance(statement, str) else statement))
 
 
-def add_sessions(path: Path, sessions: Mapping[str, Sequence[Any]], context: str | None = None) -> None:
+def add_sessions(
+    path: Path, sessions: Mapping[str, Sequence[Any]], context: str | None = None
+) -> None:
     """Sessions with their items; an item that is no dict is stored as it is."""
     with closing(sqlite3.connect(path)) as connection, connection:
         for session_id, items in sessions.items():
             values = (session_id, "2026-01-02 03:04:05", context)
-            connection.execute("INSERT INTO sessions (session_id, created_at, context_json) VALUES (?, ?, ?)", values)
+            connection.execute(
+                "INSERT INTO sessions (session_id, created_at, context_json) VALUES (?, ?, ?)",
+                values,
+            )
             for item in items:
                 text = json.dumps(item) if isinstance(item, dict) else item
-                connection.execute("INSERT INTO history (session_id, msg_json) VALUES (?, ?)", (session_id, text))
+                connection.execute(
+                    "INSERT INTO history (session_id, msg_json) VALUES (?, ?)", (session_id, text)
+                )
 
 
 def omniagents_home(
@@ -71,7 +85,9 @@ def omniagents_home(
         traces.parent.mkdir(exist_ok=True)
         with closing(sqlite3.connect(traces)) as connection, connection:
             connection.executescript(VERDICTS_SCHEMA)
-            connection.executemany("INSERT INTO analysis (group_id, judgment) VALUES (?, ?)", verdicts)
+            connection.executemany(
+                "INSERT INTO analysis (group_id, judgment) VALUES (?, ?)", verdicts
+            )
     return home
 
 

@@ -32,7 +32,16 @@ from agent_pipeline_tests.tiny import CACHE
 pytestmark = pytest.mark.slow
 
 KEY = PartitionKey("shop", "intern")
-QUICK = ("--set", "max_steps=4", "--set", "max_samples=6", "--set", "max_conversations=4", "--set", "max_new_tokens=12")
+QUICK = (
+    "--set",
+    "max_steps=4",
+    "--set",
+    "max_samples=6",
+    "--set",
+    "max_conversations=4",
+    "--set",
+    "max_new_tokens=12",
+)
 
 
 @dataclass
@@ -44,7 +53,13 @@ class Shell:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "agent_pipeline.cli.app", *arguments]
-        return subprocess.Popen(command, env=self.environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        return subprocess.Popen(
+            command,
+            env=self.environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
 
 
 @pytest.fixture(scope="module")
@@ -56,14 +71,18 @@ def shell(tmp_path_factory: pytest.TempPathFactory, convertible_base: Path) -> I
         "AGENT_PIPELINE_LAKE": str(folder / "lake"),
         "AGENT_PIPELINE_CACHE": str(CACHE),
         "AGENT_PIPELINE_BASE_MODEL": str(convertible_base),
-        "AGENT_PIPELINE_AGENTS": json.dumps({str(KEY): {"world": "agent_pipeline.sample.shop:World"}}),
+        "AGENT_PIPELINE_AGENTS": json.dumps(
+            {str(KEY): {"world": "agent_pipeline.sample.shop:World"}}
+        ),
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
     }
     yield Shell(os.environ | ours, Lake(str(folder / "lake")))
 
 
 @pytest.fixture
-def run(shell: Shell, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+def run(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str]]:
     """Run a command of that shell in this process: its exit code, and what it said."""
     for name, value in shell.environment.items():
         monkeypatch.setenv(name, value)
@@ -91,37 +110,62 @@ def test_one_command_takes_an_agents_sessions_to_a_verified_gguf_model(shell: Sh
     # Four steps teach nothing: the model never acts, and neither does its base. Nothing is served, and the run says what to do next.
     assert not list((exported.path.parents[4] / "serving").rglob("*.*"))
     record = last_decision(shell.lake, KEY, exported.identity)
-    assert record is not None and f"the decision on {exported.identity[:16]}: {summary(record.decision)}" in output
+    assert (
+        record is not None
+        and f"the decision on {exported.identity[:16]}: {summary(record.decision)}" in output
+    )
     last = output.strip().splitlines()[-1]
-    assert f"agent-pipeline promote {KEY}" in last or (record.decision.outcome == "reject" and f"agent-pipeline report {KEY}" in last)
+    assert f"agent-pipeline promote {KEY}" in last or (
+        record.decision.outcome == "reject" and f"agent-pipeline report {KEY}" in last
+    )
     failed = [line for line in output.splitlines() if "FAILED" in line]
     assert failed and all(line.partition("FAILED: ")[2] for line in failed), failed
     episodes = shell.lake.latest("episodes", KEY)
     assert episodes.manifest["report"]["players"].keys() == {"model", "base", "recorded"}
-    assert len((episodes.path / "episodes.jsonl").read_text(encoding="utf-8").splitlines()) == 3 * episodes.manifest["report"]["tasks"]
+    assert (
+        len((episodes.path / "episodes.jsonl").read_text(encoding="utf-8").splitlines())
+        == 3 * episodes.manifest["report"]["tasks"]
+    )
     trained_on = shell.lake.latest("sft_adapter", KEY).manifest["made_from"]["sessions"]
     rows = shell.lake.open("sft_dataset", KEY).read(["session_id", "split"]).to_pylist()
     assert trained_on == sorted(row["session_id"] for row in rows if row["split"] == "train")
-    assert json.loads((shell.lake.latest("evaluation", KEY).path / "samples.json").read_text(encoding="utf-8"))
+    assert json.loads(
+        (shell.lake.latest("evaluation", KEY).path / "samples.json").read_text(encoding="utf-8")
+    )
 
 
-def test_models_were_trained_on_and_asked_surrogates_where_tables_have_pseudonyms(shell: Shell) -> None:
+def test_models_were_trained_on_and_asked_surrogates_where_tables_have_pseudonyms(
+    shell: Shell,
+) -> None:
     for asset, split in (("sft_adapter", "train"), ("evaluation", "test"), ("episodes", "test")):
         stored = list(dataset_rows(shell.lake, KEY, (split,)))
         made_from = shell.lake.latest(asset, KEY).manifest["made_from"]
-        assert made_from["rows_sha256"] == rows_made_from(stored)["rows_sha256"], asset  # lineage finds the table's rows
+        assert made_from["rows_sha256"] == rows_made_from(stored)["rows_sha256"], (
+            asset
+        )  # lineage finds the table's rows
         seen = list(with_surrogates(stored))
         if asset == "sft_adapter":
             assert made_from["content_sha256"] == trained_content(seen) != trained_content(stored)
         else:
-            page = (shell.lake.latest("evaluation", KEY).path / "report.html").read_text(encoding="utf-8")
-            assert ("made up, where the tables have pseudonyms" in page) == ("surrogates_sha256" in made_from)
-            assert {name: made_from[name] for name in made_from if name == "surrogates_sha256"} == surrogates_made_from(stored, seen)
+            page = (shell.lake.latest("evaluation", KEY).path / "report.html").read_text(
+                encoding="utf-8"
+            )
+            assert ("made up, where the tables have pseudonyms" in page) == (
+                "surrogates_sha256" in made_from
+            )
+            assert {
+                name: made_from[name] for name in made_from if name == "surrogates_sha256"
+            } == surrogates_made_from(stored, seen)
 
 
-def test_the_same_again_is_reused_and_not_trained_twice(shell: Shell, run: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_again_is_reused_and_not_trained_twice(
+    shell: Shell, run: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     worker_here(monkeypatch)
-    before = {asset: shell.lake.latest(asset, KEY).identity for asset in ("sft_adapter", "evaluation", "gguf_export", "episodes")}
+    before = {
+        asset: shell.lake.latest(asset, KEY).identity
+        for asset in ("sft_adapter", "evaluation", "gguf_export", "episodes")
+    }
     code, output = run("materialize", str(KEY), *QUICK)
     assert code == 0 and output.count("reused, nothing has changed") == 4, output
     assert before == {asset: shell.lake.latest(asset, KEY).identity for asset in before}
@@ -131,7 +175,16 @@ def test_a_training_that_is_killed_leaves_the_last_good_adapter_and_goes_on_from
     shell: Shell, run: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = shell.lake.latest("sft_adapter", KEY)
-    long = ("materialize", str(KEY), "--select", "sft_adapter", "--set", "epochs=60", "--set", "max_steps=24")
+    long = (
+        "materialize",
+        str(KEY),
+        "--select",
+        "sft_adapter",
+        "--set",
+        "epochs=60",
+        "--set",
+        "max_steps=24",
+    )
     process = shell.start(*long)
     folder = before.path.parent
     until = time.monotonic() + 1800
@@ -160,11 +213,23 @@ def test_a_training_that_is_killed_leaves_the_last_good_adapter_and_goes_on_from
         (["materialize", "shop/intern", "--set", "lora_rank=4"], "did you mean lora_r?"),
         (["materialize", "shop/intern", "--set", "lora_r=many"], "lora_r"),
         (["materialize", "shop/intern", "--select", "sft_adaptor"], "did you mean sft_adapter?"),
-        (["materialize", "shop/intern", "--select", "sft_adapter", "--set", "base_model=nobody/nothing"], "nobody/nothing"),
+        (
+            [
+                "materialize",
+                "shop/intern",
+                "--select",
+                "sft_adapter",
+                "--set",
+                "base_model=nobody/nothing",
+            ],
+            "nobody/nothing",
+        ),
         (["discover", "/nowhere"], "does not exist"),
     ],
 )
-def test_a_users_mistake_is_one_sentence_and_a_failing_exit_code(run: Callable, arguments: list[str], says: str) -> None:
+def test_a_users_mistake_is_one_sentence_and_a_failing_exit_code(
+    run: Callable, arguments: list[str], says: str
+) -> None:
     code, output = run(*arguments)
     assert code == 1 and says in output and "Traceback" not in output
 
@@ -175,8 +240,13 @@ def test_a_model_that_a_person_promotes_is_served(shell: Shell, run: Callable) -
     assert code == 0 and "in which it must act" in output, output
     folder = exported.path.parents[4] / "serving"
     served = f"shop/intern/{Path(exported.manifest['report']['ollama']['gguf']).stem}-{exported.path.name}.gguf"
-    assert f"FROM ./{Path(served).name}" in (folder / "shop" / "intern" / "Modelfile").read_text(encoding="utf-8")
-    assert str(folder / served) in (folder / "llama-server.ini").read_text(encoding="utf-8") and (folder / served).is_file()
+    assert f"FROM ./{Path(served).name}" in (folder / "shop" / "intern" / "Modelfile").read_text(
+        encoding="utf-8"
+    )
+    assert (
+        str(folder / served) in (folder / "llama-server.ini").read_text(encoding="utf-8")
+        and (folder / served).is_file()
+    )
 
 
 def test_a_session_is_followed_to_the_model_that_learnt_from_it_and_forgotten_everywhere_but_in_its_weights(
@@ -186,14 +256,28 @@ def test_a_session_is_followed_to_the_model_that_learnt_from_it_and_forgotten_ev
     learnt = exported.manifest["made_from"]["adapter_made_from"]["sessions"][0]
     measured = shell.lake.latest("evaluation", KEY).manifest["made_from"]["sessions"][0]
     code, output = run("lineage", "session", learnt)
-    assert code == 0 and all(f"{asset} " in output for asset in ("sft_adapter", "evaluation", "gguf_export", "serving")), output
+    assert code == 0 and all(
+        f"{asset} " in output for asset in ("sft_adapter", "evaluation", "gguf_export", "serving")
+    ), output
     code, output = run("lineage", "model", str(exported.path / "model-q8_0.gguf"))
-    assert code == 0 and "made from" in output and learnt in output and "the lake has the same rows" in output, output
-    assert {"sft_dataset", "sft_coreset"} <= set(shell.lake.latest("sft_adapter", KEY).manifest["tables"])
+    assert (
+        code == 0
+        and "made from" in output
+        and learnt in output
+        and "the lake has the same rows" in output
+    ), output
+    assert {"sft_dataset", "sft_coreset"} <= set(
+        shell.lake.latest("sft_adapter", KEY).manifest["tables"]
+    )
     for gone in (learnt, measured):
-        code, output = run("forget", gone, "--yes", "--force")  # the run that was killed above is in Dagster's record still
+        code, output = run(
+            "forget", gone, "--yes", "--force"
+        )  # the run that was killed above is in Dagster's record still
         assert code == 0 and "kept out of all partitions" in output, output
     assert scan(shell.lake, [learnt, measured]) == {}
-    assert all(shell.lake.latest(asset, KEY) for asset in ("sft_adapter", "evaluation", "gguf_export", "serving"))
+    assert all(
+        shell.lake.latest(asset, KEY)
+        for asset in ("sft_adapter", "evaluation", "gguf_export", "serving")
+    )
     code, output = run("lineage", "model", exported.identity)
     assert code == 0 and "1 forgotten since" in output, output

@@ -15,13 +15,17 @@ from agent_pipeline.sources.formats.file_source import usable_key
 from agent_pipeline.storage.lake import Lake
 
 ANY = st.one_of(
-    st.text(max_size=30), st.text("ab./\\%~|,[]-_ \n\0:", max_size=12), st.sampled_from(["..", ".", "../../etc", "a/../b", "~", "C:"])
+    st.text(max_size=30),
+    st.text("ab./\\%~|,[]-_ \n\0:", max_size=12),
+    st.sampled_from(["..", ".", "../../etc", "a/../b", "~", "C:"]),
 )
 
 
 def test_names_as_people_write_them_become_slugs():
     project, agent = make_key("My Project", "Agent #1 (new)")
-    assert re.fullmatch("my-project-[0-9a-f]{8}", project) and re.fullmatch("agent-1-new-[0-9a-f]{8}", agent)
+    assert re.fullmatch("my-project-[0-9a-f]{8}", project) and re.fullmatch(
+        "agent-1-new-[0-9a-f]{8}", agent
+    )
     assert make_key("my-project", "007") == PartitionKey("my-project", "007")
 
 
@@ -62,13 +66,19 @@ def test_what_is_not_in_its_one_spelling_is_refused_in_a_sentence(text):
         parse_key(text)
 
 
-@pytest.mark.parametrize("name", ["", "..", "...", "-", "日本", "../../etc", ".hidden", "a..b", "x" * 101])
+@pytest.mark.parametrize(
+    "name", ["", "..", "...", "-", "日本", "../../etc", ".hidden", "a..b", "x" * 101]
+)
 def test_a_name_of_which_nothing_usable_is_left_is_refused(name):
     with pytest.raises(PartitionError, match="cannot be a partition"):
         make_key(name, "a")
 
 
-NAMES = st.one_of(ANY, st.text("abAB -_.öøüé", max_size=5), st.sampled_from(["Süd", "Sød", "Foo Bar", "foo-bar", "FOO-BAR", "foo bar"]))
+NAMES = st.one_of(
+    ANY,
+    st.text("abAB -_.öøüé", max_size=5),
+    st.sampled_from(["Süd", "Sød", "Foo Bar", "foo-bar", "FOO-BAR", "foo bar"]),
+)
 
 
 @given(NAMES, NAMES)
@@ -85,7 +95,9 @@ def test_two_names_are_never_one_key(first, second):
 
 
 def test_a_name_in_two_unicode_forms_is_one_name():
-    assert make_key(unicodedata.normalize("NFC", "Süd"), "a") == make_key(unicodedata.normalize("NFD", "Süd"), "a")
+    assert make_key(unicodedata.normalize("NFC", "Süd"), "a") == make_key(
+        unicodedata.normalize("NFD", "Süd"), "a"
+    )
 
 
 @given(ANY, ANY)

@@ -32,8 +32,16 @@ KEY = PartitionKey("shop", "support")
 ADAPTER, EVALUATION, EXPORT, MODEL = "a" * 64, "b" * 64, "c" * 64, "d" * 64
 
 
-SCORE = {"call_or_answer": True, "tool_name": True, "arguments": False, "exact": False, "invalid_call": False}
-FIGURES = {f"{name}_accuracy": 0.5 for name in ("call_or_answer", "tool_name", "arguments", "exact_call")}
+SCORE = {
+    "call_or_answer": True,
+    "tool_name": True,
+    "arguments": False,
+    "exact": False,
+    "invalid_call": False,
+}
+FIGURES = {
+    f"{name}_accuracy": 0.5 for name in ("call_or_answer", "tool_name", "arguments", "exact_call")
+}
 DIFFERENCE = {"difference": 0.0, "low": None, "high": None, "samples": 1, "tasks": 1}
 
 
@@ -42,8 +50,23 @@ def lake(tmp_path: Path) -> Lake:
     """What that version's tasks train, evaluate and export wrote, and its asset ollama_model: manifests without `parents` and `passed`, an
     export that holds its evaluation's figures, samples without classes, and current.json beside them."""
     rows = {"rows": 1, "rows_sha256": "e" * 64, "sessions": ["s1"]}
-    trained = {"base_model": "base", "base_revision": "r1", "template_sha256": "f" * 64, "config": {"lora_r": 16}, **rows}
-    log = [{"step": 1, "epoch": 1.0, "loss": 2.0, "mean_token_accuracy": 0.5, "grad_norm": 1.0, "learning_rate": 1e-3}]
+    trained = {
+        "base_model": "base",
+        "base_revision": "r1",
+        "template_sha256": "f" * 64,
+        "config": {"lora_r": 16},
+        **rows,
+    }
+    log = [
+        {
+            "step": 1,
+            "epoch": 1.0,
+            "loss": 2.0,
+            "mean_token_accuracy": 0.5,
+            "grad_norm": 1.0,
+            "learning_rate": 1e-3,
+        }
+    ]
     training = {
         "identity": "g" * 64,
         "base": {"name": "base", "revision": "r1"},
@@ -66,11 +89,35 @@ def lake(tmp_path: Path) -> Lake:
         "config": {"max_samples": 60, "max_new_tokens": 96, "seed": 0, "max_length": 2048},
         **rows | {"sessions": ["s2"]},
     }
-    models = {name: {"heldout_loss": 1.0, **FIGURES, "invalid_calls": 0} for name in ("base", "adapter")}
+    models = {
+        name: {"heldout_loss": 1.0, **FIGURES, "invalid_calls": 0} for name in ("base", "adapter")
+    }
     compared = dict.fromkeys(("heldout_loss", *FIGURES), DIFFERENCE)
-    sample = {"row_id": "r2", "session_id": "s2", "task_key": "t2", "turn_index": 1, "prompt_tail": "user: a", "expected": "b"}
-    sample |= {"expects_call": True, "base_answer": "c", "adapter_answer": "d", "base": SCORE, "adapter": SCORE}
-    evaluated = {"n": 1, "n_calls": 1, "tasks": 1, "counts": {}, **models, "differences": compared, "by_tool": {}, "examples": []}
+    sample = {
+        "row_id": "r2",
+        "session_id": "s2",
+        "task_key": "t2",
+        "turn_index": 1,
+        "prompt_tail": "user: a",
+        "expected": "b",
+    }
+    sample |= {
+        "expects_call": True,
+        "base_answer": "c",
+        "adapter_answer": "d",
+        "base": SCORE,
+        "adapter": SCORE,
+    }
+    evaluated = {
+        "n": 1,
+        "n_calls": 1,
+        "tasks": 1,
+        "counts": {},
+        **models,
+        "differences": compared,
+        "by_tool": {},
+        "examples": [],
+    }
     exported = {
         "adapter": ADAPTER,
         "adapter_made_from": trained,
@@ -86,16 +133,42 @@ def lake(tmp_path: Path) -> Lake:
         "ollama": {"gguf": "model-q8_0.gguf", "dialect": "hermes", "num_ctx": 2048, "tools": True},
     }
     modelfile = 'FROM ./model-q8_0.gguf\nTEMPLATE """{{ .Prompt }}"""\nPARAMETER num_ctx 2048\n'
-    write(tmp_path, "sft_adapter", ADAPTER, trained, training, {"adapter_config.json": "{}", "adapter_model.safetensors": "content"})
-    write(tmp_path, "evaluation", EVALUATION, measured, evaluated, {"samples.json": json.dumps([sample])})
-    files = {"model-f16.gguf": "content", "model-q8_0.gguf": "content", "Modelfile": modelfile, "parity.json": json.dumps(parity)}
+    write(
+        tmp_path,
+        "sft_adapter",
+        ADAPTER,
+        trained,
+        training,
+        {"adapter_config.json": "{}", "adapter_model.safetensors": "content"},
+    )
+    write(
+        tmp_path,
+        "evaluation",
+        EVALUATION,
+        measured,
+        evaluated,
+        {"samples.json": json.dumps([sample])},
+    )
+    files = {
+        "model-f16.gguf": "content",
+        "model-q8_0.gguf": "content",
+        "Modelfile": modelfile,
+        "parity.json": json.dumps(parity),
+    }
     write(tmp_path, "gguf_export", EXPORT, exported, parity, files)
     made_from, name = {"gguf_export": EXPORT, "name": "shop-support"}, {"name": "shop-support"}
     write(tmp_path, "ollama_model", MODEL, made_from, name, {"Modelfile": modelfile})
     return Lake(str(tmp_path))
 
 
-def write(root: Path, asset: str, identity: str, made_from: dict[str, Any], report: dict[str, Any], files: dict[str, str]) -> None:
+def write(
+    root: Path,
+    asset: str,
+    identity: str,
+    made_from: dict[str, Any],
+    report: dict[str, Any],
+    files: dict[str, str],
+) -> None:
     place = root / "models" / asset / "project=shop" / "agent=support"
     (place / identity[:16]).mkdir(parents=True)
     for name, text in files.items():
@@ -108,15 +181,26 @@ def write(root: Path, asset: str, identity: str, made_from: dict[str, Any], repo
         "tables": {},
         "made_by": {"version": "0.1.0"},
         "report": report,
-        "files": {name: {"sha256": hashlib.sha256(text.encode()).hexdigest(), "bytes": len(text.encode())} for name, text in files.items()},
+        "files": {
+            name: {"sha256": hashlib.sha256(text.encode()).hexdigest(), "bytes": len(text.encode())}
+            for name, text in files.items()
+        },
     }
     (place / identity[:16] / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     (place / "current.json").write_text(json.dumps({"identity": identity}), encoding="utf-8")
 
 
 def test_its_models_are_the_latest_and_what_it_served_is_served_again_once_it_is_promoted(lake):
-    latest = {asset: lake.latest(asset, KEY).identity for asset in ("sft_adapter", "evaluation", "gguf_export", "ollama_model")}
-    assert latest == {"sft_adapter": ADAPTER, "evaluation": EVALUATION, "gguf_export": EXPORT, "ollama_model": MODEL}
+    latest = {
+        asset: lake.latest(asset, KEY).identity
+        for asset in ("sft_adapter", "evaluation", "gguf_export", "ollama_model")
+    }
+    assert latest == {
+        "sft_adapter": ADAPTER,
+        "evaluation": EVALUATION,
+        "gguf_export": EXPORT,
+        "ollama_model": MODEL,
+    }
     assert "agent-pipeline promote" in serve(lake, KEY).messages[0]
     assert promote(lake, KEY).champion == EXPORT
     assert str(serve(lake, KEY).folder) in serve_champion(lake, KEY)[0]
@@ -124,10 +208,14 @@ def test_its_models_are_the_latest_and_what_it_served_is_served_again_once_it_is
     assert f"model-q8_0-{EXPORT[:16]}.gguf" in preset and "ctx-size = 2048" in preset
 
 
-def test_its_figures_are_shown_and_what_needs_its_turns_asks_for_another_evaluation(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_figures_are_shown_and_what_needs_its_turns_asks_for_another_evaluation(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     screen = Console(record=True, width=200)
     print_report(screen, lake, [KEY])
-    assert "exact tool calls (name and arguments): base 50.0% → adapter 50.0%" in screen.export_text()
+    assert (
+        "exact tool calls (name and arguments): base 50.0% → adapter 50.0%" in screen.export_text()
+    )
     with pytest.raises(DataError, match="older version"):
         to_compare(lake, KEY, lake.latest("evaluation", KEY), lake.latest("gguf_export", KEY), None)
     monkeypatch.setenv("AGENT_PIPELINE_LAKE", str(lake.root))
@@ -137,8 +225,16 @@ def test_its_figures_are_shown_and_what_needs_its_turns_asks_for_another_evaluat
 
 def test_lineage_follows_its_manifests(lake):
     assert [each.identity for each in model_lineage(lake, EXPORT).made_from] == [ADAPTER]
-    assert {use.asset for use in session_lineage(lake, "s1").models} == {"sft_adapter", "evaluation", "gguf_export", "ollama_model"}
-    assert [use.asset for use in session_lineage(lake, "s2").models] == ["evaluation", "gguf_export"]
+    assert {use.asset for use in session_lineage(lake, "s1").models} == {
+        "sft_adapter",
+        "evaluation",
+        "gguf_export",
+        "ollama_model",
+    }
+    assert [use.asset for use in session_lineage(lake, "s2").models] == [
+        "evaluation",
+        "gguf_export",
+    ]
 
 
 def test_lake_without_a_version_is_read_and_then_marked(lake: Lake) -> None:
@@ -152,17 +248,32 @@ def test_lake_without_a_version_is_read_and_then_marked(lake: Lake) -> None:
     assert json.loads((lake.root / FORMAT_FILE).read_text()) == written
 
 
-@pytest.mark.parametrize("command", [["status"], ["champions"], ["promote", str(KEY)], ["forget", "s1", "--yes"], ["prune", "--delete"]])
-def test_newer_lake_is_refused(lake: Lake, command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["status"],
+        ["champions"],
+        ["promote", str(KEY)],
+        ["forget", "s1", "--yes"],
+        ["prune", "--delete"],
+    ],
+)
+def test_newer_lake_is_refused(
+    lake: Lake, command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing reads or writes a lake whose layout this version does not know."""
-    (lake.root / FORMAT_FILE).write_text(json.dumps({"format": FORMAT + 1, "written_by": "9.9.9", "added_later": True}))
+    (lake.root / FORMAT_FILE).write_text(
+        json.dumps({"format": FORMAT + 1, "written_by": "9.9.9", "added_later": True})
+    )
     before = {path: path.read_bytes() for path in Path(lake.root.path).rglob("*") if path.is_file()}
     monkeypatch.setenv("AGENT_PIPELINE_LAKE", str(lake.root))
     monkeypatch.setenv("AGENT_PIPELINE_STORE", str(SAMPLE))
     monkeypatch.setenv("DAGSTER_HOME", str(lake.root) + "-home")
     done = CliRunner().invoke(app, command)
     assert isinstance(done.exception, LakeError) and "9.9.9" in str(done.exception)
-    assert {path: path.read_bytes() for path in Path(lake.root.path).rglob("*") if path.is_file()} == before
+    assert {
+        path: path.read_bytes() for path in Path(lake.root.path).rglob("*") if path.is_file()
+    } == before
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"format": "1"}', b"{}"])
@@ -176,9 +287,19 @@ def test_damaged_version_is_an_error(lake: Lake, content: bytes) -> None:
     ("asset", "schema", "added", "use"),
     [
         ("sessions", SESSIONS, "ends_on_tool", lambda lake: explain(lake, "s1", KEY)),
-        ("judged_sessions", JUDGED, "verdict_score", lambda lake: curate_sessions(lake, KEY, [], Bounds(), [])),
+        (
+            "judged_sessions",
+            JUDGED,
+            "verdict_score",
+            lambda lake: curate_sessions(lake, KEY, [], Bounds(), []),
+        ),
         ("curated_sessions", CURATED, "use", lambda lake: build_sft(lake, KEY, SplitSizes())),
-        ("curated_sessions", CURATED, "verdict_score", lambda lake: build_kto(lake, KEY, SplitSizes(), all_sessions=True)),
+        (
+            "curated_sessions",
+            CURATED,
+            "verdict_score",
+            lambda lake: build_kto(lake, KEY, SplitSizes(), all_sessions=True),
+        ),
         ("sft_coreset", CORESET, "duplicate_of", lambda lake: read_coreset(lake, KEY)),
     ],
 )

@@ -24,9 +24,13 @@ def seconds(command: Sequence[str], environment: Mapping[str, str]) -> float:
     return time.perf_counter() - began
 
 
-def compare(name: str, ours: Sequence[str], yardstick: Sequence[str], environment: Mapping[str, str]) -> str:
+def compare(
+    name: str, ours: Sequence[str], yardstick: Sequence[str], environment: Mapping[str, str]
+) -> str:
     """A table line: medians of both, and the median of the ratios pair by pair; one pair before is not counted."""
-    pairs = [(seconds(ours, environment), seconds(yardstick, environment)) for _ in range(RUNS + 1)][1:]
+    pairs = [
+        (seconds(ours, environment), seconds(yardstick, environment)) for _ in range(RUNS + 1)
+    ][1:]
     our, other = (statistics.median(column) for column in zip(*pairs, strict=True))
     ratio = statistics.median(a / b for a, b in pairs)
     return f"| {name} | {our:.2f} s | {other:.2f} s | {ratio:.2f} |"
@@ -40,7 +44,13 @@ def main() -> None:
             "DAGSTER_HOME": f"{folder}/dagster",
         }
         python, command = sys.executable, [sys.executable, "-m", "agent_pipeline.cli.app"]
-        data = [*command, "materialize", "shop/support", "--select", "group:traces,group:datasets,group:coresets"]
+        data = [
+            *command,
+            "materialize",
+            "shop/support",
+            "--select",
+            "group:traces,group:datasets,group:coresets",
+        ]
         print("| what | ours | yardstick | ratio |\n|---|---:|---:|---:|")
         print(
             compare(
@@ -50,7 +60,12 @@ def main() -> None:
                 environment,
             )
         )
-        print(compare("data assets of shop/support / --help", data, [*command, "--help"], environment), flush=True)
+        print(
+            compare(
+                "data assets of shop/support / --help", data, [*command, "--help"], environment
+            ),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

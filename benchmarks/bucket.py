@@ -42,7 +42,11 @@ def serve() -> None:
             answer = json.dumps(asked).encode()
             asked.clear()
             return [answer]
-        key = re.sub(r"[0-9a-f]{16}", "ID", environ["PATH_INFO"] + ("?list" if "list-type" in environ["QUERY_STRING"] else ""))
+        key = re.sub(
+            r"[0-9a-f]{16}",
+            "ID",
+            environ["PATH_INFO"] + ("?list" if "list-type" in environ["QUERY_STRING"] else ""),
+        )
         asked[f"{environ['REQUEST_METHOD']} {key}"] += 1
         return app(environ, start_response)
 
@@ -56,7 +60,11 @@ def bucket() -> Iterator[str]:
     """The address of such a server, with a bucket `lake`."""
     import s3fs
 
-    process = subprocess.Popen([sys.executable, "-m", "benchmarks.bucket", "--serve"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.bucket", "--serve"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         assert process.stdout
         endpoint = f"http://127.0.0.1:{int(process.stdout.readline())}"
@@ -83,11 +91,22 @@ def data_assets(partition: str, lake: str, folder: Path, endpoint: str = "") -> 
         "DAGSTER_HOME": f"{folder}/dagster",
     }
     groups = "group:traces,group:datasets,group:coresets"
-    command = [sys.executable, "-m", "agent_pipeline.cli.app", "materialize", partition, "--select", groups]
+    command = [
+        sys.executable,
+        "-m",
+        "agent_pipeline.cli.app",
+        "materialize",
+        partition,
+        "--select",
+        groups,
+    ]
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run(command, env=environment, cwd=ROOT, check=True, capture_output=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, time.perf_counter() - began
+    return (
+        after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+        time.perf_counter() - began,
+    )
 
 
 def tables(lake: str, endpoint: str = "") -> dict[str, str]:
@@ -95,29 +114,55 @@ def tables(lake: str, endpoint: str = "") -> dict[str, str]:
     from agent_pipeline.storage.lake import Lake
 
     opened = Lake(lake, options=OPTIONS | {"endpoint_url": endpoint} if endpoint else None)
-    files = [file for file in opened.files() if file.kind == "tables" and file.name == "part-0.parquet"]
+    files = [
+        file for file in opened.files() if file.kind == "tables" and file.name == "part-0.parquet"
+    ]
     return {file.asset: hashlib.sha256(file.path.read_bytes()).hexdigest() for file in files}
 
 
 def main(partition: str = "shop/support") -> None:
     """Print the table, and with `REQUESTS=1` every kind of request."""
-    print("| what | bucket, CPU | folder, CPU | ratio | bucket | folder | ratio | requests |\n|---|---:|---:|---:|---:|---:|---:|---:|")
-    found: dict[str, list[tuple[tuple[float, float], tuple[float, float], int]]] = {"first run": [], "second run": []}
+    print(
+        "| what | bucket, CPU | folder, CPU | ratio | bucket | folder | ratio | requests |\n|---|---:|---:|---:|---:|---:|---:|---:|"
+    )
+    found: dict[str, list[tuple[tuple[float, float], tuple[float, float], int]]] = {
+        "first run": [],
+        "second run": [],
+    }
     with bucket() as endpoint, tempfile.TemporaryDirectory() as name:
         for number in range(ROUNDS):
             remote, folder = f"s3://lake/{number}", Path(name) / str(number)
             for what in found:
                 asked(endpoint)
-                ours, requests = data_assets(partition, remote, folder / "remote", endpoint), asked(endpoint)
-                found[what].append((ours, data_assets(partition, f"{folder}/lake", folder / "local"), requests.total()))
+                ours, requests = (
+                    data_assets(partition, remote, folder / "remote", endpoint),
+                    asked(endpoint),
+                )
+                found[what].append(
+                    (
+                        ours,
+                        data_assets(partition, f"{folder}/lake", folder / "local"),
+                        requests.total(),
+                    )
+                )
                 if os.environ.get("REQUESTS"):
-                    print(what, *(f"{count:5} {request}" for request, count in requests.most_common()), sep="\n")
+                    print(
+                        what,
+                        *(f"{count:5} {request}" for request, count in requests.most_common()),
+                        sep="\n",
+                    )
                 there, here = tables(remote, endpoint), tables(f"{folder}/lake")
                 if differ := {name for name in there | here if there.get(name) != here.get(name)}:
                     raise SystemExit(f"the bytes differ of {', '.join(sorted(differ))}")
     for what, rounds in found.items():
-        figures = [f"{statistics.median(pair[which][at] for pair in rounds):.1f} s" for at in (0, 1) for which in (0, 1)]
-        ratios = [statistics.median(ours[at] / other[at] for ours, other, _ in rounds) for at in (0, 1)]
+        figures = [
+            f"{statistics.median(pair[which][at] for pair in rounds):.1f} s"
+            for at in (0, 1)
+            for which in (0, 1)
+        ]
+        ratios = [
+            statistics.median(ours[at] / other[at] for ours, other, _ in rounds) for at in (0, 1)
+        ]
         cells = [*figures[:2], f"{ratios[0]:.2f}", *figures[2:], f"{ratios[1]:.2f}", rounds[-1][2]]
         print(f"| {what} of the data assets | {' | '.join(map(str, cells))} |")
 
@@ -134,9 +179,19 @@ def race(writers: str = "200") -> None:
     from agent_pipeline_tests.lakes import artifact
 
     key, count = PartitionKey("shop", "support"), int(writers)
-    with bucket() as endpoint, tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(count) as pool:
-        lakes = [Lake("s3://lake/race", Path(name) / str(number), OPTIONS | {"endpoint_url": endpoint}) for number in range(count)]
-        made = [artifact(lakes[0], "model", key, {"number": number}, {}, latest=False) for number in range(count)]
+    with (
+        bucket() as endpoint,
+        tempfile.TemporaryDirectory() as name,
+        ThreadPoolExecutor(count) as pool,
+    ):
+        lakes = [
+            Lake("s3://lake/race", Path(name) / str(number), OPTIONS | {"endpoint_url": endpoint})
+            for number in range(count)
+        ]
+        made = [
+            artifact(lakes[0], "model", key, {"number": number}, {}, latest=False)
+            for number in range(count)
+        ]
         began = time.perf_counter()
 
         def write(number: int) -> float | str:
@@ -149,12 +204,27 @@ def race(writers: str = "200") -> None:
 
         asked(endpoint)
         took, requests = list(pool.map(write, range(count))), asked(endpoint).total()
-        tasks, entries = read_ledger(lakes[0], key, SplitSizes()).known, lakes[0].history("model", key)
-    assert [each.against for each in entries] == [None, *(each.latest for each in entries[:-1])], "the history has a gap"
+        tasks, entries = (
+            read_ledger(lakes[0], key, SplitSizes()).known,
+            lakes[0].history("model", key),
+        )
+    assert [each.against for each in entries] == [None, *(each.latest for each in entries[:-1])], (
+        "the history has a gap"
+    )
     done = [each for each in took if isinstance(each, float)]
     print(*sorted({each for each in took if isinstance(each, str)}), sep="\n")
-    print("| writers | succeeded | tasks | entries | half after | all after | requests |\n|---:|---:|---:|---:|---:|---:|---:|")
-    cells = (count, len(done), len(tasks), len(entries), f"{statistics.median(done):.0f} s", f"{max(done):.0f} s", requests)
+    print(
+        "| writers | succeeded | tasks | entries | half after | all after | requests |\n|---:|---:|---:|---:|---:|---:|---:|"
+    )
+    cells = (
+        count,
+        len(done),
+        len(tasks),
+        len(entries),
+        f"{statistics.median(done):.0f} s",
+        f"{max(done):.0f} s",
+        requests,
+    )
     print(f"| {' | '.join(map(str, cells))} |")
 
 

@@ -39,9 +39,13 @@ def fill(agents: list[str], port: int) -> int:
         instance.add_dynamic_partitions(AGENTS.name or "", agents)
         for spec in defs.resolve_all_asset_specs():
             if spec.partitions_def:
-                event = dg.AssetMaterialization(spec.key, partition=agents[0], tags={"dagster/data_version": "1"})
+                event = dg.AssetMaterialization(
+                    spec.key, partition=agents[0], tags={"dagster/data_version": "1"}
+                )
                 instance.report_runless_asset_event(event)
-    with psycopg2.connect(host="127.0.0.1", port=port, user="dagster", password="dagster", dbname="dagster") as database:
+    with psycopg2.connect(
+        host="127.0.0.1", port=port, user="dagster", password="dagster", dbname="dagster"
+    ) as database:
         rows = database.cursor()
         rows.execute(
             """INSERT INTO event_logs (run_id, event, dagster_event_type, timestamp, step_key, asset_key, partition)
@@ -71,13 +75,23 @@ class Browser:
     def __init__(self, folder: Path) -> None:
         from websockets.sync.client import connect
 
-        options = [*QUIET, f"--user-data-dir={folder}", "--remote-debugging-port=0", "--window-size=1600,1000", "about:blank"]
-        self.process = subprocess.Popen([CHROMIUM or "chromium", *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        options = [
+            *QUIET,
+            f"--user-data-dir={folder}",
+            "--remote-debugging-port=0",
+            "--window-size=1600,1000",
+            "about:blank",
+        ]
+        self.process = subprocess.Popen(
+            [CHROMIUM or "chromium", *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         while not (folder / "DevToolsActivePort").exists():
             time.sleep(0.2)
         port = (folder / "DevToolsActivePort").read_text().split()[0]
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/json") as pages:
-            address = next(page["webSocketDebuggerUrl"] for page in json.load(pages) if page["type"] == "page")
+            address = next(
+                page["webSocketDebuggerUrl"] for page in json.load(pages) if page["type"] == "page"
+            )
         self.socket = connect(address, max_size=None).__enter__()
 
     def call(self, method: str, **params: Any) -> Any:
@@ -95,13 +109,18 @@ class Browser:
             if (location.href != 'about:blank' && {json.dumps(words)}.every(stands)) done(performance.now());
             else if (performance.now() > 60000) done(-1); else setTimeout(look, 50); }}; look(); }})"""
         while True:  # a navigation takes away the page that was asked
-            result = self.call("Runtime.evaluate", expression=look, awaitPromise=True, returnByValue=True)
+            result = self.call(
+                "Runtime.evaluate", expression=look, awaitPromise=True, returnByValue=True
+            )
             if "value" in result.get("result", {}):
                 return result["result"]["value"] / 1000
 
 
 def main() -> None:
-    agents = [f"shop/agent-{number:04}" for number in range(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)]
+    agents = [
+        f"shop/agent-{number:04}"
+        for number in range(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)
+    ]
     folder, web = Path(tempfile.mkdtemp()), free_port()
     base = f"http://127.0.0.1:{web}"
     with cluster("dagster", "dagster") as port:
@@ -112,8 +131,19 @@ def main() -> None:
             "AGENT_PIPELINE_LAKE": str(folder / "lake"),
         }
         began = time.monotonic()
-        print(f"{fill(agents, port)} events in {time.monotonic() - began:.0f} s; load of the machine {os.getloadavg()[0]:.1f}", flush=True)
-        command = [sys.executable, "-m", "agent_pipeline.cli.app", "serve", "webserver", "--port", str(web)]
+        print(
+            f"{fill(agents, port)} events in {time.monotonic() - began:.0f} s; load of the machine {os.getloadavg()[0]:.1f}",
+            flush=True,
+        )
+        command = [
+            sys.executable,
+            "-m",
+            "agent_pipeline.cli.app",
+            "serve",
+            "webserver",
+            "--port",
+            str(web),
+        ]
         server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         browser = None
         try:
@@ -124,9 +154,22 @@ def main() -> None:
                 time.sleep(0.5)
             browser = Browser(folder / "chromium")
             pages = {
-                "catalogue, every row with its state, /assets": ("/assets", "champion", f"{len(agents):,} partitions", "!- partitions"),
-                "one asset, /assets/sessions": ("/assets/sessions", "Latest materialization", "session_id"),
-                "its partitions": ("/assets/sessions?view=partitions", agents[0], f"Materialized ({len(agents)})"),
+                "catalogue, every row with its state, /assets": (
+                    "/assets",
+                    "champion",
+                    f"{len(agents):,} partitions",
+                    "!- partitions",
+                ),
+                "one asset, /assets/sessions": (
+                    "/assets/sessions",
+                    "Latest materialization",
+                    "session_id",
+                ),
+                "its partitions": (
+                    "/assets/sessions?view=partitions",
+                    agents[0],
+                    f"Materialized ({len(agents)})",
+                ),
                 "lineage of all, /asset-groups": ("/asset-groups", "exports", "coresets"),
             }
             print("| page | seconds, first to last visit | of a processor |\n|---|---:|---:|")

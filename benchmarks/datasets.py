@@ -38,8 +38,18 @@ def curated(count: int) -> Iterator[dict[str, Any]]:
     from agent_pipeline.sessions.session import Session
     from agent_pipeline.sessions.tables import session_row
 
-    names = {"query": {"type": "string"}, "limit": {"type": "integer"}, "exact": {"type": "boolean"}}
-    tools = [{"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": names}}} for name in TOOLS]
+    names = {
+        "query": {"type": "string"},
+        "limit": {"type": "integer"},
+        "exact": {"type": "boolean"},
+    }
+    tools = [
+        {
+            "type": "function",
+            "function": {"name": name, "parameters": {"type": "object", "properties": names}},
+        }
+        for name in TOOLS
+    ]
     texts = [chat(history(number)) for number in range(min(count, TEXTS))]
     for number in range(count):
         task, good = number // TRIALS, number % 3 != 0
@@ -58,15 +68,25 @@ def curated(count: int) -> Iterator[dict[str, Any]]:
             score=float(good),
             created_at=datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=number),
         )
-        fate = {"kept": good, "use": "positive" if good else "negative", "drop_reason": None if good else "unacceptable"}
-        yield session_row(session) | fate | {"verdict_score": float(good), "missed_measures": [], "measures": {}, "opinions": {}}
+        fate = {
+            "kept": good,
+            "use": "positive" if good else "negative",
+            "drop_reason": None if good else "unacceptable",
+        }
+        yield (
+            session_row(session)
+            | fate
+            | {"verdict_score": float(good), "missed_measures": [], "measures": {}, "opinions": {}}
+        )
 
 
 def make_lake(root: Path, count: int) -> None:
     """A lake with nothing but curated sessions."""
     from agent_pipeline.sessions.tables import CURATED, to_batches
 
-    Lake(str(root)).stage("curated_sessions", KEY, to_batches(curated(count), CURATED), CURATED).commit()
+    Lake(str(root)).stage(
+        "curated_sessions", KEY, to_batches(curated(count), CURATED), CURATED
+    ).commit()
 
 
 # What is measured: each runs in a process of its own and answers the rows that it wrote.
@@ -89,7 +109,12 @@ def preferences(lake: Lake) -> int:
     from agent_pipeline.datasets.splits import SplitSizes
 
     found, counts = Curated.open(lake, KEY, SplitSizes()), Counter[str]()
-    return written(lake, "preference_dataset", rows_of_cases(found.cases(counts), found.ledger, counts), PREFERENCES)
+    return written(
+        lake,
+        "preference_dataset",
+        rows_of_cases(found.cases(counts), found.ledger, counts),
+        PREFERENCES,
+    )
 
 
 def kto(lake: Lake) -> int:
@@ -117,8 +142,19 @@ def loop(lake: Lake) -> int:
 
     from agent_pipeline.datasets.splits import SplitSizes
 
-    columns = ["session_id", "content_sha256", "task_key", "score", "created_at", "kept", "messages", "tools"]
-    with Path(lake.table("curated_sessions", KEY).path).open("rb") as file:  # of a path with `=` in it pandas would make columns
+    columns = [
+        "session_id",
+        "content_sha256",
+        "task_key",
+        "score",
+        "created_at",
+        "kept",
+        "messages",
+        "tools",
+    ]
+    with Path(lake.table("curated_sessions", KEY).path).open(
+        "rb"
+    ) as file:  # of a path with `=` in it pandas would make columns
         table = pandas.read_parquet(file, columns=columns)
     sizes, rows = SplitSizes(), []
     for row in table[table["kept"]].to_dict("records"):
@@ -134,7 +170,9 @@ def loop(lake: Lake) -> int:
     return len(rows)
 
 
-MEASURED: dict[str, Callable[[Lake], int]] = {each.__name__: each for each in (sft, preferences, kto, loop)}
+MEASURED: dict[str, Callable[[Lake], int]] = {
+    each.__name__: each for each in (sft, preferences, kto, loop)
+}
 
 
 class Figure(NamedTuple):
@@ -177,12 +215,24 @@ def main() -> None:
         few = max(1, SESSIONS // 20)
         make_lake(small, few)
         pairs = [(measure("sft", small), measure("loop", small)) for _ in range(ROUNDS)]
-        assert len({figure.rows for pair in pairs for figure in pair}) == 1, "both write the same rows"
-        mine, plain = (median(few / each.seconds for each in side) for side in zip(*pairs, strict=True))
+        assert len({figure.rows for pair in pairs for figure in pair}) == 1, (
+            "both write the same rows"
+        )
+        mine, plain = (
+            median(few / each.seconds for each in side) for side in zip(*pairs, strict=True)
+        )
         faster = median(other.seconds / ours.seconds for ours, other in pairs)
-        line(f"{few:,} curated sessions → SFT Parquet, a second and core", f"{mine:,.0f}", f"{plain:,.0f}", faster, "stated")
+        line(
+            f"{few:,} curated sessions → SFT Parquet, a second and core",
+            f"{mine:,.0f}",
+            f"{plain:,.0f}",
+            faster,
+            "stated",
+        )
         mine, plain = (median(each.megabytes for each in side) for side in zip(*pairs, strict=True))
-        line("peak memory of the two", f"{mine:,.0f} MB", f"{plain:,.0f} MB", mine / plain, "stated")
+        line(
+            "peak memory of the two", f"{mine:,.0f} MB", f"{plain:,.0f} MB", mine / plain, "stated"
+        )
         make_lake(large, SESSIONS)
         for name in ("sft", "preferences", "kto"):
             at_few, at_many = (measure(name, root).megabytes for root in (small, large))

@@ -34,9 +34,18 @@ def main(partition: str, count: int) -> None:
     settings, key = load_settings(), parse_key(partition)
     adapter = settings.candidate(key)
     base = resolve_base_model(adapter.manifest["made_from"]["base_model"], settings.cache_path)
-    answering, rows = Answering.of(base, adapter.path), heldout_rows(settings.open_lake(), key)[:count]
-    questions = [question for sample in turn_samples(rows)[0] if (question := answering.question(sample, 96))]
-    encoded = [each for row in as_trained(answering.tokenizer, rows) if (each := encode_row(answering.tokenizer, row, 2048))]
+    answering, rows = (
+        Answering.of(base, adapter.path),
+        heldout_rows(settings.open_lake(), key)[:count],
+    )
+    questions = [
+        question for sample in turn_samples(rows)[0] if (question := answering.question(sample, 96))
+    ]
+    encoded = [
+        each
+        for row in as_trained(answering.tokenizer, rows)
+        if (each := encode_row(answering.tokenizer, row, 2048))
+    ]
     prompts, limits = [each.prompt for each in questions], [each.limit for each in questions]
     stops = sorted(stop_ids(answering.tokenizer, answering.template))
     for name in ("base", "adapter"):
@@ -58,7 +67,9 @@ def main(partition: str, count: int) -> None:
         )
 
 
-def by_hugging_face(model: "PreTrainedModel", prompts: list[list[int]], limits: list[int], stops: list[int]) -> None:
+def by_hugging_face(
+    model: "PreTrainedModel", prompts: list[list[int]], limits: list[int], stops: list[int]
+) -> None:
     """Write the greedy answer to each prompt, one by one."""
     import torch
 
@@ -85,9 +96,16 @@ def ranks(partition: str, count: int) -> None:
         report = evaluate(rows, base, adapter.path, max_samples=10**6, base_passes=passes)
         for name, of in ((adapter.identity[:8], report["adapter"]), (base.name, report["base"])):
             if name not in figures:
-                taken = {"exact_calls": of["exact_call_accuracy"], **{name: of[name] for name in (*PASS_FIGURES, "heldout_loss")}}
+                taken = {
+                    "exact_calls": of["exact_call_accuracy"],
+                    **{name: of[name] for name in (*PASS_FIGURES, "heldout_loss")},
+                }
                 figures[name] = {figure: {"mean": value} for figure, value in taken.items()}
-                print(f"{name}, {report['n']} turns:", *(f"{figure} {value:.3f}" for figure, value in taken.items()), flush=True)
+                print(
+                    f"{name}, {report['n']} turns:",
+                    *(f"{figure} {value:.3f}" for figure, value in taken.items()),
+                    flush=True,
+                )
     print(rank_correlation(figures))
 
 

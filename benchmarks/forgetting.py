@@ -37,9 +37,17 @@ def make_store(path: Path) -> None:
             first = chat(history(number // TRIALS % 5000))
             messages = first[:2] + chat(history(5000 + number % 5000))[2:13]
             messages[-1] = {"role": "assistant", "content": f"That is done: {marker(number)}."}
-            record = {"id": session_id(number), "project": "shop", "agent": "support", "task_id": f"task-{number // TRIALS}"}
+            record = {
+                "id": session_id(number),
+                "project": "shop",
+                "agent": "support",
+                "task_id": f"task-{number // TRIALS}",
+            }
             record |= {"messages": messages, "judgment": JUDGMENTS[number % TRIALS]}
-            lines.write(json.dumps({name: value for name, value in record.items() if value is not None}) + "\n")
+            lines.write(
+                json.dumps({name: value for name, value in record.items() if value is not None})
+                + "\n"
+            )
 
 
 def make_lake(folder: Path) -> float:
@@ -51,9 +59,21 @@ def make_lake(folder: Path) -> float:
         "DAGSTER_HOME": str(folder / "dagster"),
     }
     settings = ["sft_coreset.target_size=1000000", "sft_dataset.huggingface=true"]
-    command = [sys.executable, "-m", "agent_pipeline.cli.app", "materialize", "shop/support", "--select", ASSETS]
+    command = [
+        sys.executable,
+        "-m",
+        "agent_pipeline.cli.app",
+        "materialize",
+        "shop/support",
+        "--select",
+        ASSETS,
+    ]
     began = time.perf_counter()
-    subprocess.run([*command, *(word for each in settings for word in ("--set", each))], env=os.environ | environment, check=True)
+    subprocess.run(
+        [*command, *(word for each in settings for word in ("--set", each))],
+        env=os.environ | environment,
+        check=True,
+    )
     seconds = time.perf_counter() - began
     add_manifest(folder)
     return seconds
@@ -66,10 +86,19 @@ def add_manifest(folder: Path) -> None:
     from agent_pipeline.training.identity import rows_made_from
 
     lake, key = Lake(str(folder / "lake")), PartitionKey("shop", "support")
-    rows = lake.open("sft_dataset", key).read(["session_id", "row_id", "content_sha256", "split"]).to_pylist()
-    made_from = {"base_model": "none", **rows_made_from([row for row in rows if row["split"] == "train"])}
+    rows = (
+        lake.open("sft_dataset", key)
+        .read(["session_id", "row_id", "content_sha256", "split"])
+        .to_pylist()
+    )
+    made_from = {
+        "base_model": "none",
+        **rows_made_from([row for row in rows if row["split"] == "train"]),
+    }
     building = lake.building("sft_adapter", key, "0" * 64)
-    (building / "training.json").write_text(json.dumps({"row_ids": made_from["sessions"]}), encoding="utf-8")
+    (building / "training.json").write_text(
+        json.dumps({"row_ids": made_from["sessions"]}), encoding="utf-8"
+    )
     lake.set_latest(lake.finish("sft_adapter", key, "0" * 64, building, made_from, {}))
 
 
@@ -88,7 +117,12 @@ def write_again(path: Path, out: Path) -> None:
     """A table decoded and written, as a plain script would take a row out."""
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path) as table, pq.ParquetWriter(out, table.schema_arrow, compression="zstd", compression_level=1) as writer:
+    with (
+        pq.ParquetFile(path) as table,
+        pq.ParquetWriter(
+            out, table.schema_arrow, compression="zstd", compression_level=1
+        ) as writer,
+    ):
         for batch in table.iter_batches(batch_size=1000):
             writer.write_batch(batch)
 
@@ -113,30 +147,57 @@ def measure(folder: Path) -> None:
     from agent_pipeline.storage.lake import Lake
 
     lake = Lake(str(folder / "lake"))
-    print(f"{SESSIONS:,} sessions, a lake of {size(folder / 'lake') / 1e9:.1f} GB in {len(list(lake.files()))} files")
+    print(
+        f"{SESSIONS:,} sessions, a lake of {size(folder / 'lake') / 1e9:.1f} GB in {len(list(lake.files()))} files"
+    )
     print("| what | seconds | of a processor | found |\n|---|---:|---:|---|")
-    table = folder / "lake" / "tables" / "sessions" / "project=shop" / "agent=support" / "part-0.parquet"
+    table = (
+        folder
+        / "lake"
+        / "tables"
+        / "sessions"
+        / "project=shop"
+        / "agent=support"
+        / "part-0.parquet"
+    )
     seconds, _ = timed(lambda: shutil.copytree(folder / "lake", folder / "copy"))
     shutil.rmtree(folder / "copy")
     print(f"| yardstick: copy the lake | {seconds} | |")
     seconds, _ = timed(lambda: write_again(table, folder / "again.parquet"))
     (folder / "again.parquet").unlink()
-    print(f"| yardstick: decode and write the table sessions | {seconds} | {table.stat().st_size / 1e6:.0f} MB |", flush=True)
+    print(
+        f"| yardstick: decode and write the table sessions | {seconds} | {table.stat().st_size / 1e6:.0f} MB |",
+        flush=True,
+    )
     key = PartitionKey("shop", "support")
     rows = lake.open("sft_dataset", key).read(["session_id", "split"]).to_pylist()
     trained_on = [row["session_id"] for row in rows if row["split"] == "train"]
-    rejected = lake.open("preference_dataset", key).read(["rejected_session_id"])["rejected_session_id"].to_pylist()
+    rejected = (
+        lake.open("preference_dataset", key)
+        .read(["rejected_session_id"])["rejected_session_id"]
+        .to_pylist()
+    )
     for name in (trained_on[len(trained_on) // 2], rejected[len(rejected) // 3]):
         needles = [name, marker(int(name[1:]))]
         seconds, there = timed(lambda name=name: session_lineage(lake, name))
-        print(f"| lineage session {name} | {seconds} | {len(there.rows)} rows, {len(there.files)} copies, {len(there.models)} models |")
+        print(
+            f"| lineage session {name} | {seconds} | {len(there.rows)} rows, {len(there.files)} copies, {len(there.models)} models |"
+        )
         seconds, before = timed(lambda needles=needles: scan(lake, needles))
-        print(f"| scan of every byte and value before | {seconds} | in {len(before)} files |", flush=True)
+        print(
+            f"| scan of every byte and value before | {seconds} | in {len(before)} files |",
+            flush=True,
+        )
         seconds, gone = timed(lambda name=name: forget(lake, name))
         removed = sum(change.rows for change in gone.changes)
-        print(f"| **forget {name}** | {seconds} | {removed} rows of {len(gone.changes)} files, {len(gone.to_retrain)} models named |")
+        print(
+            f"| **forget {name}** | {seconds} | {removed} rows of {len(gone.changes)} files, {len(gone.to_retrain)} models named |"
+        )
         seconds, after = timed(lambda needles=needles: scan(lake, needles))
-        print(f"| scan of every byte and value after | {seconds} | in {len(after)} files |", flush=True)
+        print(
+            f"| scan of every byte and value after | {seconds} | in {len(after)} files |",
+            flush=True,
+        )
         if after:
             raise SystemExit(f"{name} is still in {after}")
 

@@ -36,8 +36,20 @@ from agent_pipeline.training.trainers.common import use_liger
 from agent_pipeline.training.trainers.tree import shared_fraction
 
 SHAPES = {
-    "0.5b": {"hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2, "intermediate_size": 4864},
-    "7b": {"hidden_size": 3584, "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "intermediate_size": 18944},
+    "0.5b": {
+        "hidden_size": 896,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "intermediate_size": 4864,
+    },
+    "7b": {
+        "hidden_size": 3584,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "intermediate_size": 18944,
+    },
 }
 SHAPE = os.environ.get("SHAPE", "0.5b")
 STEP_ROWS = [int(each) for each in os.environ.get("STEP_ROWS", "2,16,64").split(",")]
@@ -48,11 +60,19 @@ PLAIN, TREES = "plain TRL", "trees of prefixes"
 
 def main() -> None:
     if sys.argv[1:2] == ["rows"]:
-        Path(sys.argv[2]).write_text(json.dumps([[row.input_ids, row.trained] for row in sample_rows()]), encoding="utf-8")
+        Path(sys.argv[2]).write_text(
+            json.dumps([[row.input_ids, row.trained] for row in sample_rows()]), encoding="utf-8"
+        )
         return
-    read = [Encoded(ids, trained, []) for ids, trained in json.loads(Path(sys.argv[1]).read_text())] if sys.argv[1:] else sample_rows()
+    read = (
+        [Encoded(ids, trained, []) for ids, trained in json.loads(Path(sys.argv[1]).read_text())]
+        if sys.argv[1:]
+        else sample_rows()
+    )
     peak = peak_flops()
-    print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, Qwen2.5-{SHAPE}'s shape; peak {peak / 1e12:.0f} TFLOP/s\n")
+    print(
+        f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, Qwen2.5-{SHAPE}'s shape; peak {peak / 1e12:.0f} TFLOP/s\n"
+    )
     print(
         "| rows a step | training | row tokens | left in trees | step | row tokens a second | ratio | share of peak | memory | last loss |"
     )
@@ -62,7 +82,10 @@ def main() -> None:
         plain = None
         for training in (PLAIN, TREES):
             seconds, memory, loss = measured(rows, step_rows, training == TREES)
-            tokens, left = sum(len(row.input_ids) for row in rows) / (WARM_UP + STEPS), shared_fraction(rows, step_rows, 1 << 20)
+            tokens, left = (
+                sum(len(row.input_ids) for row in rows) / (WARM_UP + STEPS),
+                shared_fraction(rows, step_rows, 1 << 20),
+            )
             plain = plain or seconds
             share = work(tokens * (left if training == TREES else 1)) / seconds / peak
             print(
@@ -75,7 +98,10 @@ def main() -> None:
 
 def answered(rows: list[Encoded]) -> None:
     """Print how fast a model answers, and how fast it scores rows. Random weights stop nowhere, so each answer has all its tokens."""
-    model, prompts = model_of_shape(), [row.input_ids[: max(20, len(row.input_ids) - 40)] for row in rows[:ANSWERS]]
+    model, prompts = (
+        model_of_shape(),
+        [row.input_ids[: max(20, len(row.input_ids) - 40)] for row in rows[:ANSWERS]],
+    )
 
     def ours() -> int:
         return sum(map(len, generate(model, prompts, [ANSWER_TOKENS] * len(prompts), [])))
@@ -84,19 +110,32 @@ def answered(rows: list[Encoded]) -> None:
         for begin in range(0, len(prompts), BATCH):
             some = prompts[begin : begin + BATCH]
             padding = [max(map(len, some)) - len(each) for each in some]
-            ids = torch.tensor([[0] * more + each for more, each in zip(padding, some, strict=True)], device="cuda")
-            mask = torch.tensor([[0] * more + [1] * len(each) for more, each in zip(padding, some, strict=True)], device="cuda")
+            ids = torch.tensor(
+                [[0] * more + each for more, each in zip(padding, some, strict=True)], device="cuda"
+            )
+            mask = torch.tensor(
+                [[0] * more + [1] * len(each) for more, each in zip(padding, some, strict=True)],
+                device="cuda",
+            )
             limits = {"max_new_tokens": ANSWER_TOKENS, "min_new_tokens": ANSWER_TOKENS}
             with torch.inference_mode():
-                model.generate(input_ids=ids, attention_mask=mask, do_sample=False, pad_token_id=0, **limits)
+                model.generate(
+                    input_ids=ids, attention_mask=mask, do_sample=False, pad_token_id=0, **limits
+                )
         return ANSWER_TOKENS * len(prompts)
 
     def scored() -> int:
         encoded_losses(model, rows)
         return sum(len(row.input_ids) for row in rows)
 
-    print(f"\n| {len(prompts)} answers, {BATCH} at once; scores of {len(rows)} rows | tokens a second |\n|---|---:|")
-    for name, run in (("answers, ours", ours), ("answers, transformers", by_transformers), ("scores, row tokens", scored)):
+    print(
+        f"\n| {len(prompts)} answers, {BATCH} at once; scores of {len(rows)} rows | tokens a second |\n|---|---:|"
+    )
+    for name, run in (
+        ("answers, ours", ours),
+        ("answers, transformers", by_transformers),
+        ("scores, row tokens", scored),
+    ):
         run()
         torch.cuda.synchronize()
         began = time.perf_counter()
@@ -112,7 +151,9 @@ def sample_rows() -> list[Encoded]:
     from benchmarks.strategies import AGENT, ROOT
     from benchmarks.training import chosen_rows
 
-    return chosen_rows(resolve_base_model(EMBEDDED, load_settings().cache_path), ROOT / "data" / "sample", AGENT)
+    return chosen_rows(
+        resolve_base_model(EMBEDDED, load_settings().cache_path), ROOT / "data" / "sample", AGENT
+    )
 
 
 def peak_flops() -> float:
@@ -129,7 +170,13 @@ def peak_flops() -> float:
 
 
 def model_of_shape() -> Qwen2ForCausalLM:
-    config = Qwen2Config(vocab_size=151_936, max_position_embeddings=32_768, tie_word_embeddings=True, rms_norm_eps=1e-6, **SHAPES[SHAPE])
+    config = Qwen2Config(
+        vocab_size=151_936,
+        max_position_embeddings=32_768,
+        tie_word_embeddings=True,
+        rms_norm_eps=1e-6,
+        **SHAPES[SHAPE],
+    )
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     try:
@@ -144,20 +191,35 @@ def work(tokens: float) -> float:
     of = SHAPES[SHAPE]
     size = of["hidden_size"] // of["num_attention_heads"]
     attention = of["hidden_size"] * (2 * of["hidden_size"] + 2 * of["num_key_value_heads"] * size)
-    return tokens * 4 * of["num_hidden_layers"] * (attention + 3 * of["hidden_size"] * of["intermediate_size"])
+    return (
+        tokens
+        * 4
+        * of["num_hidden_layers"]
+        * (attention + 3 * of["hidden_size"] * of["intermediate_size"])
+    )
 
 
-def measured(rows: list[Encoded], step_rows: int, as_trees: bool, **options: Any) -> tuple[float, int, float]:
+def measured(
+    rows: list[Encoded], step_rows: int, as_trees: bool, **options: Any
+) -> tuple[float, int, float]:
     """The median seconds of a step, the most bytes of the GPU's memory, and the last loss."""
     sft.trains_as_trees = lambda *_: as_trees
     gc.collect()  # the model before
     torch.cuda.reset_peak_memory_stats()
-    config = TrainingConfig(batch_size=step_rows, gradient_accumulation=1, checkpoint_steps=10_000, in_order=True, **options)
+    config = TrainingConfig(
+        batch_size=step_rows,
+        gradient_accumulation=1,
+        checkpoint_steps=10_000,
+        in_order=True,
+        **options,
+    )
     model: Any = model_of_shape()
     if as_trees:
         use_liger(model)
     with tempfile.TemporaryDirectory() as folder:
-        trainer = sft.build_trainer(model, tokenizer(), rows, config, fast_device(), Path(folder), silent)
+        trainer = sft.build_trainer(
+            model, tokenizer(), rows, config, fast_device(), Path(folder), silent
+        )
         trainer.add_callback(clock := Clock())
         trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
@@ -180,7 +242,9 @@ class Clock(TrainerCallback):
 def tokenizer() -> PreTrainedTokenizerFast:
     """TRL wants one; the rows are tokens already."""
     words = Tokenizer(models.WordLevel({"<unk>": 0, "<end>": 1}, unk_token="<unk>"))
-    return PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>", eos_token="<end>", pad_token="<end>")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words, unk_token="<unk>", eos_token="<end>", pad_token="<end>"
+    )
 
 
 if __name__ == "__main__":

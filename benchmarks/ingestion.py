@@ -55,9 +55,20 @@ def history(seed: int) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = [{"role": "system", "content": INSTRUCTIONS}]
     for turn in range(7):
         call_id = f"call_{random_.randrange(16**12):012x}"
-        rows = [{"id": random_.randrange(10**6), "name": words(random_, 3), "price": random_.randrange(10**4) / 100} for _ in range(10)]
+        rows = [
+            {
+                "id": random_.randrange(10**6),
+                "name": words(random_, 3),
+                "price": random_.randrange(10**4) / 100,
+            }
+            for _ in range(10)
+        ]
         tool = random_.choice(TOOLS)
-        arguments = {"query": words(random_, 6), "limit": random_.randrange(50), "exact": random_.random() < 0.5}
+        arguments = {
+            "query": words(random_, 6),
+            "limit": random_.randrange(50),
+            "exact": random_.random() < 0.5,
+        }
         items += [
             {"role": "user", "content": words(random_, 25)},
             {
@@ -68,7 +79,11 @@ def history(seed: int) -> list[dict[str, Any]]:
                 "arguments": json.dumps(arguments),
                 "status": "completed",
             },
-            {"type": "function_call_output", "call_id": call_id, "output": json.dumps({"rows": rows, "note": words(random_, 30)})},
+            {
+                "type": "function_call_output",
+                "call_id": call_id,
+                "output": json.dumps({"rows": rows, "note": words(random_, 30)}),
+            },
             {
                 "type": "message",
                 "id": f"msg_{turn}",
@@ -90,15 +105,24 @@ def make_stores(folder: Path, count: int) -> None:
 
     path = folder / "home" / "sessions" / "shop" / "support" / "sessions.db"
     path.parent.mkdir(parents=True)
-    with closing(sqlite3.connect(path)) as connection, connection, (folder / "shop.jsonl").open("w", encoding="utf-8") as lines:
+    with (
+        closing(sqlite3.connect(path)) as connection,
+        connection,
+        (folder / "shop.jsonl").open("w", encoding="utf-8") as lines,
+    ):
         connection.executescript(SESSIONS_SCHEMA)
         for number in range(count):
             items = history(number)
             name = session_id(number)
-            connection.execute("INSERT INTO sessions (session_id, created_at) VALUES (?, '2026-01-02 03:04:05')", (name,))
+            connection.execute(
+                "INSERT INTO sessions (session_id, created_at) VALUES (?, '2026-01-02 03:04:05')",
+                (name,),
+            )
             rows = [(name, json.dumps(item, ensure_ascii=False)) for item in items]
             connection.executemany("INSERT INTO history (session_id, msg_json) VALUES (?, ?)", rows)
-            lines.write(json.dumps({"id": name, "messages": chat(items)}, ensure_ascii=False) + "\n")
+            lines.write(
+                json.dumps({"id": name, "messages": chat(items)}, ensure_ascii=False) + "\n"
+            )
 
 
 def chat(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -106,13 +130,24 @@ def chat(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
     for item in items:
         if item.get("type") == "function_call":
-            made = {"id": item["call_id"], "type": "function", "function": {"name": item["name"], "arguments": item["arguments"]}}
+            made = {
+                "id": item["call_id"],
+                "type": "function",
+                "function": {"name": item["name"], "arguments": item["arguments"]},
+            }
             messages.append({"role": "assistant", "content": "", "tool_calls": [made]})
         elif item.get("type") == "function_call_output":
-            messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]})
+            messages.append(
+                {"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]}
+            )
         else:
             content = item["content"]
-            messages.append({"role": item["role"], "content": content if isinstance(content, str) else content[0]["text"]})
+            messages.append(
+                {
+                    "role": item["role"],
+                    "content": content if isinstance(content, str) else content[0]["text"],
+                }
+            )
     return messages
 
 
@@ -152,8 +187,12 @@ def loop(store: Path, out: Path) -> tuple[int, int]:
     if store.is_dir():
         for path in sorted(store.rglob("sessions.db")):
             with closing(sqlite3.connect(path)) as connection:
-                for (name,) in connection.execute("SELECT session_id FROM sessions ORDER BY session_id").fetchall():
-                    rows = connection.execute("SELECT msg_json FROM history WHERE session_id = ? ORDER BY id", (name,))
+                for (name,) in connection.execute(
+                    "SELECT session_id FROM sessions ORDER BY session_id"
+                ).fetchall():
+                    rows = connection.execute(
+                        "SELECT msg_json FROM history WHERE session_id = ? ORDER BY id", (name,)
+                    )
                     found["session_id"].append(name)
                     found["messages"].append(chat([json.loads(text) for (text,) in rows]))
     else:
@@ -181,7 +220,9 @@ def orjson_alone(store: Path, out: Path) -> tuple[int, int]:
     return 0, 0
 
 
-MEASURED: dict[str, Callable[[Path, Path], tuple[int, int]]] = {each.__name__: each for each in (ours, redacting, loop, orjson_alone)}
+MEASURED: dict[str, Callable[[Path, Path], tuple[int, int]]] = {
+    each.__name__: each for each in (ours, redacting, loop, orjson_alone)
+}
 
 
 class Figure(NamedTuple):
@@ -210,7 +251,9 @@ def child(name: str, store: Path, out: Path) -> None:
 def start(name: str, store: Path, out: Path, partition: str = "") -> subprocess.Popen[str]:
     """A measurement in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.ingestion", name, str(store), str(out)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PARTITION": partition})
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PARTITION": partition}
+    )
 
 
 def finish(process: subprocess.Popen[str]) -> Figure:
@@ -218,7 +261,9 @@ def finish(process: subprocess.Popen[str]) -> Figure:
     output, _ = process.communicate()
     if process.returncode:
         raise SystemExit(f"{process.args} failed")
-    return Figure(**({"megabytes": 0.0, "rows": 0, "bytes": 0} | json.loads(output.splitlines()[-1])))
+    return Figure(
+        **({"megabytes": 0.0, "rows": 0, "bytes": 0} | json.loads(output.splitlines()[-1]))
+    )
 
 
 def measure(name: str, store: Path, folder: Path, keep: bool = False) -> Figure:
@@ -240,7 +285,9 @@ def rounds(names: list[str], store: Path, folder: Path) -> dict[str, list[Figure
 
 def ratio(slow: list[Figure], fast: list[Figure], of: str = "seconds") -> float:
     """The median of the ratios, pair by pair."""
-    return statistics.median(getattr(a, of) / getattr(b, of) for a, b in zip(slow, fast, strict=True))
+    return statistics.median(
+        getattr(a, of) / getattr(b, of) for a, b in zip(slow, fast, strict=True)
+    )
 
 
 def line(what: str, ours_: str, other: str, found: float, reach: str) -> None:
@@ -265,11 +312,35 @@ def main() -> None:
 
         found = rounds(["ours", "loop", "orjson_alone"], home, folder)
         mine, plain, best = found["ours"], found["loop"], found["orjson_alone"]
-        line("SQLite: time of the plain loop / ours", seconds(mine), seconds(plain), ratio(plain, mine), ">= 2.2")
-        line("SQLite: sessions a second / those orjson alone parses", seconds(mine), seconds(best), ratio(best, mine), ">= 0.28")
-        line("SQLite: peak memory / the plain loop's", megabytes(mine), megabytes(plain), ratio(mine, plain, "megabytes"), "<= 0.12")
+        line(
+            "SQLite: time of the plain loop / ours",
+            seconds(mine),
+            seconds(plain),
+            ratio(plain, mine),
+            ">= 2.2",
+        )
+        line(
+            "SQLite: sessions a second / those orjson alone parses",
+            seconds(mine),
+            seconds(best),
+            ratio(best, mine),
+            ">= 0.28",
+        )
+        line(
+            "SQLite: peak memory / the plain loop's",
+            megabytes(mine),
+            megabytes(plain),
+            ratio(mine, plain, "megabytes"),
+            "<= 0.12",
+        )
         size = lines.stat().st_size
-        line("bytes of the table / of the JSON lines", f"{mine[0].bytes >> 20} MB", f"{size >> 20} MB", mine[0].bytes / size, "<= 0.20")
+        line(
+            "bytes of the table / of the JSON lines",
+            f"{mine[0].bytes >> 20} MB",
+            f"{size >> 20} MB",
+            mine[0].bytes / size,
+            "<= 0.20",
+        )
 
         found = rounds(["ours", "loop"], lines, folder)
         line(
@@ -294,28 +365,55 @@ def two_processes(folder: Path) -> None:
     home = folder / "two"
     for agent in ("support", "billing"):
         (home / "sessions" / "shop" / agent).mkdir(parents=True)
-        os.link(folder / "home" / "sessions" / "shop" / "support" / "sessions.db", home / "sessions" / "shop" / agent / "sessions.db")
+        os.link(
+            folder / "home" / "sessions" / "shop" / "support" / "sessions.db",
+            home / "sessions" / "shop" / agent / "sessions.db",
+        )
     times, plain = [], []
     for _ in range(ROUNDS):
         shutil.rmtree(folder / "out", ignore_errors=True)
-        both = [finish(each) for each in [start("ours", home, folder / "out", f"shop/{agent}") for agent in ("support", "billing")]]
+        both = [
+            finish(each)
+            for each in [
+                start("ours", home, folder / "out", f"shop/{agent}")
+                for agent in ("support", "billing")
+            ]
+        ]
         times.append(Figure(max(each.seconds for each in both), 0, 0, 0))
         plain.append(measure("loop", home, folder))
-    line("two processes: time of the plain loop / ours", seconds(times), seconds(plain), ratio(plain, times), ">= 4.5")
+    line(
+        "two processes: time of the plain loop / ours",
+        seconds(times),
+        seconds(plain),
+        ratio(plain, times),
+        ">= 4.5",
+    )
     shutil.rmtree(home)
 
 
 def changed(folder: Path) -> None:
     """A second run after every hundredth session has changed, without and with redaction."""
     path = folder / "home" / "sessions" / "shop" / "support" / "sessions.db"
-    for name, what in (("ours", "without redaction"), ("redacting", "with redaction, as it is by default")):
+    for name, what in (
+        ("ours", "without redaction"),
+        ("redacting", "with redaction, as it is by default"),
+    ):
         first = measure(name, folder / "home", folder)
         with closing(sqlite3.connect(path)) as connection, connection:
             for number in range(0, SESSIONS, 100):
                 item = json.dumps({"role": "user", "content": f"Thank you ({name})."})
-                connection.execute("INSERT INTO history (session_id, msg_json) VALUES (?, ?)", (session_id(number), item))
+                connection.execute(
+                    "INSERT INTO history (session_id, msg_json) VALUES (?, ?)",
+                    (session_id(number), item),
+                )
         second = measure(name, folder / "home", folder, keep=True)
-        line(f"1 % changed, {what}: second run / first", seconds([second]), seconds([first]), second.seconds / first.seconds, "<= 0.10")
+        line(
+            f"1 % changed, {what}: second run / first",
+            seconds([second]),
+            seconds([first]),
+            second.seconds / first.seconds,
+            "<= 0.10",
+        )
 
 
 def larger(folder: Path, small: float) -> None:
@@ -324,7 +422,13 @@ def larger(folder: Path, small: float) -> None:
     (folder / "shop.jsonl").unlink()
     make_stores(folder, 5 * SESSIONS)
     found = [measure("ours", folder / "home", folder)]
-    line("SQLite: peak memory at five times as many", megabytes(found), f"{small:.0f} MB", found[0].megabytes / small, "<= 1.3")
+    line(
+        "SQLite: peak memory at five times as many",
+        megabytes(found),
+        f"{small:.0f} MB",
+        found[0].megabytes / small,
+        "<= 1.3",
+    )
 
 
 if __name__ == "__main__":

@@ -64,7 +64,9 @@ def check_whole(lake: Lake) -> dict[str, str]:
         found[name] = hashlib.sha256(content).hexdigest()
         if file.name == "part-0.parquet":
             table = lake.open(file.asset, file.key).read()
-            if file.asset == SEEN:  # who wrote it last, the reading or the search, decides on its row groups
+            if (
+                file.asset == SEEN
+            ):  # who wrote it last, the reading or the search, decides on its row groups
                 found[name] = hashlib.sha256(repr(table.to_pylist()).encode()).hexdigest()
         elif file.path.suffix == ".jsonl":
             assert content.endswith(b"\n") and all(map(json.loads, content.splitlines())), file.path
@@ -75,7 +77,10 @@ def check_whole(lake: Lake) -> dict[str, str]:
 
 def kill_data_assets(kills: int, key: PartitionKey, folder: Path) -> None:
     """Kill runs, and see what they left."""
-    os.environ |= {"AGENT_PIPELINE_LAKE": f"{folder}/undisturbed", "DAGSTER_HOME": f"{folder}/dagster"}
+    os.environ |= {
+        "AGENT_PIPELINE_LAKE": f"{folder}/undisturbed",
+        "DAGSTER_HOME": f"{folder}/dagster",
+    }
     began = time.monotonic()
     assert forked(lambda: data_assets(key)) == 0
     longest = time.monotonic() - began
@@ -94,9 +99,15 @@ def kill_data_assets(kills: int, key: PartitionKey, folder: Path) -> None:
             os.utime(file.path.path, (time.time() - 2 * DAY,) * 2)
     assert forked(lambda: data_assets(key)) == 0, "the run after the last kill failed"
     found = check_whole(lake)
-    assert found == wanted, f"others are the bytes of {sorted(name for name in found | wanted if found.get(name) != wanted.get(name))}"
-    assert not [file.path for file in lake.files() if is_staged(file.path.name)], "an old staged file stayed"
-    print(f"data assets of {key}: {killed} of {kills} runs of {longest:.0f} s were killed; {staged} staged files were left, and then none")
+    assert found == wanted, (
+        f"others are the bytes of {sorted(name for name in found | wanted if found.get(name) != wanted.get(name))}"
+    )
+    assert not [file.path for file in lake.files() if is_staged(file.path.name)], (
+        "an old staged file stayed"
+    )
+    print(
+        f"data assets of {key}: {killed} of {kills} runs of {longest:.0f} s were killed; {staged} staged files were left, and then none"
+    )
 
 
 def kill_promotions(kills: int, key: PartitionKey, folder: Path) -> None:
@@ -119,16 +130,23 @@ def kill_promotions(kills: int, key: PartitionKey, folder: Path) -> None:
         killed += forked(promote, random.uniform(0, 0.2)) is None
         history = lake.history("gguf_export", key)
         assert [entry.generation for entry in history] == list(range(1, len(history) + 1))
-        assert [entry.against for entry in history] == [None, *(entry.champion for entry in history)][: len(history)]
+        assert [entry.against for entry in history] == [
+            None,
+            *(entry.champion for entry in history),
+        ][: len(history)]
         assert lake.champion("gguf_export", key) or not history
     before = len(lake.history("gguf_export", key))
     lake.set_champion(exports[before % 2])
-    print(f"promotions: {killed} of {kills} processes were killed; {before} entries of the history, all whole")
+    print(
+        f"promotions: {killed} of {kills} processes were killed; {before} entries of the history, all whole"
+    )
 
 
 def main(kills: int = 50, promotions: int = 200, partition: str = "shop/intern") -> None:
     """Kill, check, and say how often."""
-    os.environ.setdefault("AGENT_PIPELINE_STORE", str(Path(__file__).parents[1] / "data" / "sample"))
+    os.environ.setdefault(
+        "AGENT_PIPELINE_STORE", str(Path(__file__).parents[1] / "data" / "sample")
+    )
     with tempfile.TemporaryDirectory() as name:
         kill_promotions(promotions, parse_key(partition), Path(name))
         kill_data_assets(kills, parse_key(partition), Path(name))

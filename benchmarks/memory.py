@@ -21,8 +21,20 @@ from benchmarks.ingestion import session_id, words
 
 COMPARED = ["sessions", "judged_sessions", "curated_sessions"]
 """They look at their last table."""
-RUNS = [*COMPARED, "sft_dataset", "preference_dataset", "kto_dataset", "sharegpt_dataset", "multi_task_dataset", "trained_sessions"]
-RUNS += ["sft_coreset --set strategy=random", "sft_coreset --set strategy=diversity", "replay_buffer"]
+RUNS = [
+    *COMPARED,
+    "sft_dataset",
+    "preference_dataset",
+    "kto_dataset",
+    "sharegpt_dataset",
+    "multi_task_dataset",
+    "trained_sessions",
+]
+RUNS += [
+    "sft_coreset --set strategy=random",
+    "sft_coreset --set strategy=diversity",
+    "replay_buffer",
+]
 SETTINGS = 'store = "store"\nlabels = "labels.csv"\nlake = "lake"\ncache = "cache"\n'
 
 
@@ -38,22 +50,45 @@ def make_store(folder: Path, count: int) -> None:
     database = folder / "store" / "sessions" / "shop" / "support" / "sessions.db"
     database.parent.mkdir(parents=True)
     (folder / "pipeline.toml").write_text(SETTINGS, encoding="utf-8")
-    with closing(sqlite3.connect(database)) as connection, connection, (folder / "labels.csv").open("w", encoding="utf-8") as labels:
+    with (
+        closing(sqlite3.connect(database)) as connection,
+        connection,
+        (folder / "labels.csv").open("w", encoding="utf-8") as labels,
+    ):
         connection.executescript(SESSIONS_SCHEMA)
         labels.write("session_id,judgment\n")
         for number in range(count):
             own, name = random.Random(number), session_id(number)
-            asks = [words(random.Random(f"task {number // 16}") if number % 16 < 8 else own, 12), words(own, 12)]
+            asks = [
+                words(random.Random(f"task {number // 16}") if number % 16 < 8 else own, 12),
+                words(own, 12),
+            ]
             items = [{"role": "system", "content": "You help."}]
-            items += [item for ask in asks for item in ({"role": "user", "content": ask}, {"role": "assistant", "content": words(own, 20)})]
-            connection.execute("INSERT INTO sessions (session_id, created_at) VALUES (?, '2026-01-02 03:04:05')", (name,))
-            connection.executemany("INSERT INTO history (session_id, msg_json) VALUES (?, ?)", ((name, json.dumps(item)) for item in items))
+            items += [
+                item
+                for ask in asks
+                for item in (
+                    {"role": "user", "content": ask},
+                    {"role": "assistant", "content": words(own, 20)},
+                )
+            ]
+            connection.execute(
+                "INSERT INTO sessions (session_id, created_at) VALUES (?, '2026-01-02 03:04:05')",
+                (name,),
+            )
+            connection.executemany(
+                "INSERT INTO history (session_id, msg_json) VALUES (?, ?)",
+                ((name, json.dumps(item)) for item in items),
+            )
             labels.write(f"{name},{'acceptable' if number % 3 else 'unacceptable'}\n")
 
 
 def peak(folder: Path, run: str) -> Peak:
     """What /usr/bin/time says of a run: an asset, and its settings."""
-    where = {"AGENT_PIPELINE_CONFIG": str(folder / "pipeline.toml"), "DAGSTER_HOME": str(folder / "dagster")}
+    where = {
+        "AGENT_PIPELINE_CONFIG": str(folder / "pipeline.toml"),
+        "DAGSTER_HOME": str(folder / "dagster"),
+    }
     partition = "" if run == "multi_task_dataset" else "shop/support"
     command = f"/usr/bin/time -f %M,%U,%S {sys.executable} -m agent_pipeline.cli.app materialize {partition} --select key:{run}".split()
     done = subprocess.run(command, env=os.environ | where, capture_output=True, text=True)
@@ -68,12 +103,18 @@ def main(root: Path, sizes: list[int]) -> None:
     for size in sizes:
         if not (root / str(size)).exists():
             make_store(root / str(size), size)
-    print(f"| run | {' | '.join(f'{size:,} sessions' for size in sizes)} | ratio |\n|---|{'---:|' * (len(sizes) + 1)}", flush=True)
+    print(
+        f"| run | {' | '.join(f'{size:,} sessions' for size in sizes)} | ratio |\n|---|{'---:|' * (len(sizes) + 1)}",
+        flush=True,
+    )
     for name, runs in (("", RUNS), (", again", COMPARED)):
         for run in runs:
             found = [peak(root / str(size), run) for size in sizes]
             shown = " | ".join(f"{each.megabytes} MB ({each.seconds:.0f} s)" for each in found)
-            print(f"| {run}{name} | {shown} | {found[-1].megabytes / found[0].megabytes:.2f} |", flush=True)
+            print(
+                f"| {run}{name} | {shown} | {found[-1].megabytes / found[0].megabytes:.2f} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

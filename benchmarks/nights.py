@@ -39,7 +39,9 @@ def change(store: Path, number: int) -> None:
     copyfile(database, copy)
     copy.replace(database)
     with sqlite3.connect(database) as connection:
-        connection.execute("UPDATE sessions SET archived = 1 WHERE session_id = (SELECT min(session_id) FROM sessions)")
+        connection.execute(
+            "UPDATE sessions SET archived = 1 WHERE session_id = (SELECT min(session_id) FROM sessions)"
+        )
 
 
 def main() -> None:
@@ -72,7 +74,9 @@ def measure(store: Path) -> None:
         def sensor_tick(name: str) -> int:
             nonlocal cursor
             began, cpu = time.perf_counter(), time.process_time()
-            context = dg.build_sensor_context(instance=instance, cursor=cursor, resources={"workspace": Workspace()})
+            context = dg.build_sensor_context(
+                instance=instance, cursor=cursor, resources={"workspace": Workspace()}
+            )
             result: Any = discover_agents(context)
             seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
             events = 0
@@ -87,7 +91,9 @@ def measure(store: Path) -> None:
         def schedule_tick(name: str) -> list[dg.RunRequest]:
             began, cpu = time.perf_counter(), time.process_time()
             context = dg.build_schedule_context(
-                instance=instance, scheduled_execution_time=datetime.now(UTC), resources={"workspace": Workspace()}
+                instance=instance,
+                scheduled_execution_time=datetime.now(UTC),
+                resources={"workspace": Workspace()},
             )
             results: Iterable[Any] = list(nightly(context) or ())
             requests = [each for each in results if isinstance(each, dg.RunRequest)]
@@ -105,7 +111,9 @@ def measure(store: Path) -> None:
         sensor_tick("nothing changed")
         for request in schedule_tick("no agent trained yet"):  # a run of each that succeeded
             tags = {**request.tags, "dagster/partition": str(request.partition_key)}
-            instance.add_run(dg.DagsterRun(job_name=RETRAIN, status=dg.DagsterRunStatus.SUCCESS, tags=tags))
+            instance.add_run(
+                dg.DagsterRun(job_name=RETRAIN, status=dg.DagsterRunStatus.SUCCESS, tags=tags)
+            )
         schedule_tick("nothing new")
         for number in range(10):
             change(store, 100 + number)

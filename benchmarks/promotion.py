@@ -21,7 +21,15 @@ import numpy as np
 
 from agent_pipeline.evaluation.paired import Difference, paired
 from agent_pipeline.evaluation.promotion import NIGHTS, decide, error_rate, watch
-from agent_pipeline.evaluation.scores import Canary, Decision, Facts, Played, Policy, Scores, TurnScore
+from agent_pipeline.evaluation.scores import (
+    Canary,
+    Decision,
+    Facts,
+    Played,
+    Policy,
+    Scores,
+    TurnScore,
+)
 
 SEEDS = int(os.environ.get("SEEDS", "200"))
 _NOISE = os.environ.get("NOISE", "2 0.46 0.7 0.25").split()
@@ -56,20 +64,39 @@ class Tasks:
 
     def scores(self, right: np.ndarray, called: np.ndarray | None = None) -> Scores:
         """As the decision takes them. Without `called`, wrong calls are calls with wrong arguments, and wrong answers are calls."""
-        calls = np.where(self.calls, right | (np.arange(len(right)) % 2 == 0), ~right) if called is None else called
-        capability = np.where(self.calls, np.where(np.arange(len(right)) % 5 < 3, "find", "refund"), "answer")
+        calls = (
+            np.where(self.calls, right | (np.arange(len(right)) % 2 == 0), ~right)
+            if called is None
+            else called
+        )
+        capability = np.where(
+            self.calls, np.where(np.arange(len(right)) % 5 < 3, "find", "refund"), "answer"
+        )
         columns = zip(self.names, capability, self.calls, calls, right, strict=True)
-        return Scores("same", tuple(TurnScore(str(i), n, str(k), bool(e), bool(c), bool(r)) for i, (n, k, e, c, r) in enumerate(columns)))
+        return Scores(
+            "same",
+            tuple(
+                TurnScore(str(i), n, str(k), bool(e), bool(c), bool(r))
+                for i, (n, k, e, c, r) in enumerate(columns)
+            ),
+        )
 
 
 def gain(tasks: Tasks, candidate: np.ndarray, champion: np.ndarray) -> Difference:
     """The gain that the decision tests."""
-    difference = paired(tasks.names, candidate.astype(float).tolist(), champion.astype(float).tolist(), groups=list(map(str, tasks.calls)))
+    difference = paired(
+        tasks.names,
+        candidate.astype(float).tolist(),
+        champion.astype(float).tolist(),
+        groups=list(map(str, tasks.calls)),
+    )
     assert difference is not None
     return difference
 
 
-def first_promotion(ps: Sequence[float], schedule: Callable[[int], float], begin: int = 0) -> int | None:
+def first_promotion(
+    ps: Sequence[float], schedule: Callable[[int], float], begin: int = 0
+) -> int | None:
     """The first night, from 0, whose p value is within what the schedule gives it; the schedule began `begin` nights earlier."""
     return next((night for night, p in enumerate(ps) if p <= schedule(begin + night + 1)), None)
 
@@ -83,12 +110,18 @@ def nights(tasks: int, seed: int, gained: float, count: int) -> list[float]:
 
 def false_years(tasks: int) -> str:
     years = [nights(tasks, seed, 0.0, NIGHTS) for seed in range(SEEDS)]
-    return " | ".join(f"{np.mean([first_promotion(year, of) is not None for year in years]):.1%}" for of in SCHEDULES.values())
+    return " | ".join(
+        f"{np.mean([first_promotion(year, of) is not None for year in years]):.1%}"
+        for of in SCHEDULES.values()
+    )
 
 
 def promoted(tasks: int, begin: int) -> str:
     weeks = [nights(tasks, 1000 + seed, 0.1, WITHIN) for seed in range(SEEDS)]
-    return " | ".join(f"{np.mean([first_promotion(each, of, begin) is not None for each in weeks]):.0%}" for of in SCHEDULES.values())
+    return " | ".join(
+        f"{np.mean([first_promotion(each, of, begin) is not None for each in weeks]):.0%}"
+        for of in SCHEDULES.values()
+    )
 
 
 def confirmed(tasks: int, newer: int = 20) -> str:
@@ -100,7 +133,10 @@ def confirmed(tasks: int, newer: int = 20) -> str:
         for night in range(WITHIN):
             candidate = world.right(0.1)
             if gain(world, candidate, champion).p <= error_rate(night, 0.05):
-                by_kind = [(candidate[last & kind] * 1.0 - champion[last & kind]).mean() for kind in (world.calls, ~world.calls)]
+                by_kind = [
+                    (candidate[last & kind] * 1.0 - champion[last & kind]).mean()
+                    for kind in (world.calls, ~world.calls)
+                ]
                 if sum(by_kind) > 0:
                     found += 1
                     break
@@ -115,8 +151,14 @@ def rolled_back(worse: float) -> str:
         world = Tasks(20 + 3 * WITHIN, np.random.default_rng([seed, 11]))
         before, champion = world.right(), world.right()
         champion &= world.rng.random(len(champion)) >= worse / RIGHT
-        scores, names = (world.scores(champion), world.scores(before)), list(dict.fromkeys(world.names))
-        looks = (watch(*scores, set(names[: 20 + 3 * night]), Policy(), 10 + night) for night in range(WITHIN))
+        scores, names = (
+            (world.scores(champion), world.scores(before)),
+            list(dict.fromkeys(world.names)),
+        )
+        looks = (
+            watch(*scores, set(names[: 20 + 3 * night]), Policy(), 10 + night)
+            for night in range(WITHIN)
+        )
         found += any(look.outcome == "roll back" for look in looks)
     return f"{found / SEEDS:.1%}"
 
@@ -149,7 +191,12 @@ def harmful(kind: str, seed: int) -> Decision:
         episodes = ([i < 1 for i in range(80)], [False] * 80)
     new = tasks.scores(right, called)
     candidate, rival = (
-        Scores(of.evaluator, of.turns, world="w", episodes=tuple(Played(f"e{i}", 0, None, True, harm) for i, harm in enumerate(harms)))
+        Scores(
+            of.evaluator,
+            of.turns,
+            world="w",
+            episodes=tuple(Played(f"e{i}", 0, None, True, harm) for i, harm in enumerate(harms)),
+        )
         for of, harms in zip((new, old), episodes, strict=True)
     )
     return decide(candidate, rival, Policy(), Facts(canaries=canaries, first=first))
@@ -176,7 +223,12 @@ def planted() -> None:
     for kind in KINDS:
         decisions = [harmful(kind, seed) for seed in range(20)]
         outcomes = Counter(each.outcome for each in decisions)
-        reasons = Counter(reason.name for each in decisions for reason in each.reasons if reason.against != "promote")
+        reasons = Counter(
+            reason.name
+            for each in decisions
+            for reason in each.reasons
+            if reason.against != "promote"
+        )
         said = ", ".join(f"{name} {count}" for name, count in reasons.most_common(4))
         print(f"| {kind} | {outcomes['promote']} of 20 | {outcomes['reject']} | {said} |")
 
@@ -190,9 +242,17 @@ def main() -> None:
     for tasks in map(int, sys.argv[1:] or ["30", "60", "120", "200"]):
         began = time.perf_counter()
         print(f"| {tasks} | years with a false promotion | {false_years(tasks)} |", flush=True)
-        print(f"| {tasks} | +10 points from the first night, promoted within {WITHIN} | {promoted(tasks, 0)} |")
-        print(f"| {tasks} | the same, confirmed on 20 newer tasks | {confirmed(tasks)} (half and half) |", flush=True)
-        print(f"| {tasks} | +10 points from day 180 | {promoted(tasks, 180)} |  ({time.perf_counter() - began:.0f} s)", flush=True)
+        print(
+            f"| {tasks} | +10 points from the first night, promoted within {WITHIN} | {promoted(tasks, 0)} |"
+        )
+        print(
+            f"| {tasks} | the same, confirmed on 20 newer tasks | {confirmed(tasks)} (half and half) |",
+            flush=True,
+        )
+        print(
+            f"| {tasks} | +10 points from day 180 | {promoted(tasks, 180)} |  ({time.perf_counter() - began:.0f} s)",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -34,7 +34,9 @@ from agent_pipeline_tests.redaction.retail import written_numbers
 from benchmarks.ingestion import ratio, rounds, seconds
 
 ROOT = Path(__file__).parents[1]
-REAL_TRACES = Path(os.environ.get("AGENT_PIPELINE_REAL_TRACES") or ROOT.parent / "shared" / "data" / "traces")
+REAL_TRACES = Path(
+    os.environ.get("AGENT_PIPELINE_REAL_TRACES") or ROOT.parent / "shared" / "data" / "traces"
+)
 SEEDS, EACH = 5, 10
 SHOWN = 6
 
@@ -43,7 +45,9 @@ def sessions_of(store: Path) -> Iterator[Session]:
     """Every session as it was before redaction."""
     source = open_source(store)
     for key in source.partitions():
-        yield from read_sessions(source, key, ReadingOptions(redaction=RedactionOptions(enabled=False)))
+        yield from read_sessions(
+            source, key, ReadingOptions(redaction=RedactionOptions(enabled=False))
+        )
 
 
 def finds(sessions: list[Session], redactor: Redactor) -> None:
@@ -55,7 +59,9 @@ def finds(sessions: list[Session], redactor: Redactor) -> None:
         for value, kind in redactor.finds(session).items():
             values.setdefault(kind, Counter())[value] += 1
         replaced.update(redactor.redact(session))
-    print(f"\n| kind | in {len(sessions):,} sessions | per 1,000 of {messages:,} messages | values | in most sessions |")
+    print(
+        f"\n| kind | in {len(sessions):,} sessions | per 1,000 of {messages:,} messages | values | in most sessions |"
+    )
     print("|---|---:|---:|---:|---|")
     for kind, count in replaced.most_common():
         found = values[kind]
@@ -76,8 +82,12 @@ def recall(sessions: list[Session], redactor: Redactor) -> None:
             redactor.redact(copy)
         lost.update(plant.kind.name for plant in missed(plants, copies))
         count += len(plants)
-    by_kind = ", ".join(f"{name} {number}" for name, number in lost.most_common()) or "none of any kind"
-    print(f"\nPlanted, {SEEDS} times {EACH * len(KINDS)} values of {len(KINDS)} kinds: {count - lost.total()} of {count} found.")
+    by_kind = (
+        ", ".join(f"{name} {number}" for name, number in lost.most_common()) or "none of any kind"
+    )
+    print(
+        f"\nPlanted, {SEEDS} times {EACH * len(KINDS)} values of {len(KINDS)} kinds: {count - lost.total()} of {count} found."
+    )
     print(f"Missed: {by_kind}.")
 
 
@@ -86,11 +96,25 @@ def cost(store: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         found = rounds(["ours", "redacting"], store, Path(folder))
     without, with_ = found["ours"], found["redacting"]
-    print(f"\nIngestion without {seconds(without)}, with {seconds(with_)}: {ratio(with_, without):.2f} times.", flush=True)
+    print(
+        f"\nIngestion without {seconds(without)}, with {seconds(with_)}: {ratio(with_, without):.2f} times.",
+        flush=True,
+    )
 
 
 FIRST = ["Noah", "Mia", "Yusuf", "Fatima", "Aarav", "Isabella", "Raj", "Sofia", "Ethan", "Mei"]
-LAST = ["Brown", "Garcia", "Rossi", "Hernandez", "Patel", "Johansson", "Kim", "Nguyen", "Smith", "Khan"]
+LAST = [
+    "Brown",
+    "Garcia",
+    "Rossi",
+    "Hernandez",
+    "Patel",
+    "Johansson",
+    "Kim",
+    "Nguyen",
+    "Smith",
+    "Khan",
+]
 SENTENCES = (
     "Hi, I'm {0} {1} and I want to return a lamp.", "My name is {0} {1}, zip 80279.",
     "please send it to {0} {1} instead",
@@ -104,14 +128,32 @@ def people(model: str) -> None:
     redactor = Redactor(RedactionOptions(types=("PERSON", "LOCATION"), ner_model=model))
 
     def found(text: str) -> dict[str, str]:
-        return redactor.finds(Session(session_id="", project="", agent="", source="", messages=[{"role": "user", "content": text}]))
+        return redactor.finds(
+            Session(
+                session_id="",
+                project="",
+                agent="",
+                source="",
+                messages=[{"role": "user", "content": text}],
+            )
+        )
 
     for sentence in SENTENCES:
-        whole = sum({first, last} <= set(found(sentence.format(first, last))) for first in FIRST for last in LAST)
+        whole = sum(
+            {first, last} <= set(found(sentence.format(first, last)))
+            for first in FIRST
+            for last in LAST
+        )
         print(f"{whole:4} of 100 names in {sentence}")
-    values = [found(f"I live at {number} {last} Road, Denver, CO 80{number}.") for number in range(100, 110) for last in LAST]
+    values = [
+        found(f"I live at {number} {last} Road, Denver, CO 80{number}.")
+        for number in range(100, 110)
+        for last in LAST
+    ]
     print(
-        f"{sum('Denver' in each for each in values):4} of 100 cities,", sum("Road" in " ".join(each) for each in values), "of 100 streets"
+        f"{sum('Denver' in each for each in values):4} of 100 cities,",
+        sum("Road" in " ".join(each) for each in values),
+        "of 100 streets",
     )
     finds(list(sessions_of(REAL_TRACES / "tau-bench"))[::5], redactor)
 
@@ -136,10 +178,19 @@ def long() -> None:
         for megabytes in (1, 2):
             text = "".join(piece() for _ in range(megabytes * 1_000_000 // len(piece())))
             text = f"[{text}1]" if "JSON" in name else text
-            one = Session(session_id="", project="", agent="", source="", messages=[{"role": "user", "content": text}])
+            one = Session(
+                session_id="",
+                project="",
+                agent="",
+                source="",
+                messages=[{"role": "user", "content": text}],
+            )
             began = time.process_time()
             counts = redactor.redact(one)
-            print(f"{name}, {len(text) / 1e6:.1f} MB: {time.process_time() - began:.1f} s, {dict(counts)}", flush=True)
+            print(
+                f"{name}, {len(text) / 1e6:.1f} MB: {time.process_time() - began:.1f} s, {dict(counts)}",
+                flush=True,
+            )
 
 
 def values_in_forms() -> None:
@@ -150,30 +201,55 @@ def values_in_forms() -> None:
         redactor.redact(session)
         remains = same_value.remains(session, forms)
         wrong[value.kind] += bool(remains) or len(same_value.pseudonyms(session, value.kind)) != 1
-    print(f"{wrong.total()} of {count} values in {same_value.FORMS_PER_VALUE} forms remain or have several pseudonyms: {dict(+wrong)}")
+    print(
+        f"{wrong.total()} of {count} values in {same_value.FORMS_PER_VALUE} forms remain or have several pseudonyms: {dict(+wrong)}"
+    )
 
 
 def numbers_of_shops() -> None:
     """How many order numbers, items, tickets, dates and amounts become telephone numbers."""
     for regions in (("US",), ("US", "DE", "GB", "FR")):
-        redactor, texts = Redactor(RedactionOptions(phone_regions=regions)), list(written_numbers(each=5))
+        redactor, texts = (
+            Redactor(RedactionOptions(phone_regions=regions)),
+            list(written_numbers(each=5)),
+        )
         sessions = (
-            Session(session_id="", project="", agent="", source="", messages=[{"role": "user", "content": each.text}]) for each in texts
+            Session(
+                session_id="",
+                project="",
+                agent="",
+                source="",
+                messages=[{"role": "user", "content": each.text}],
+            )
+            for each in texts
         )
         wrong = sum("PHONE" in redactor.finds(session).values() for session in sessions)
-        print(f"{wrong} of {len(texts)} texts with a number of a shop hold a telephone number (regions {', '.join(regions)})")
+        print(
+            f"{wrong} of {len(texts)} texts with a number of a shop hold a telephone number (regions {', '.join(regions)})"
+        )
 
 
 def harmless_values(count: int = 40) -> None:
     """Print how many harmless values of each kind become a pseudonym, with the default region and with 17 regions."""
     for regions in (("US",), REGIONS):
         wrong: Counter[str] = Counter()
-        redactor, texts = Redactor(RedactionOptions(phone_regions=regions)), list(harmless_texts(count=count))
+        redactor, texts = (
+            Redactor(RedactionOptions(phone_regions=regions)),
+            list(harmless_texts(count=count)),
+        )
         for template, text in texts:
-            one = Session(session_id="", project="", agent="", source="", messages=[{"role": "user", "content": text}])
+            one = Session(
+                session_id="",
+                project="",
+                agent="",
+                source="",
+                messages=[{"role": "user", "content": text}],
+            )
             wrong[template] += bool(redactor.finds(one))
         share = wrong.total() / len(texts)
-        print(f"{wrong.total()} of {len(texts):,} harmless values of {len(wrong)} kinds ({share:.2%}), regions {', '.join(regions)}")
+        print(
+            f"{wrong.total()} of {len(texts):,} harmless values of {len(wrong)} kinds ({share:.2%}), regions {', '.join(regions)}"
+        )
         for template, number in (+wrong).most_common():
             print(f"  {number} of {count}: {template}")
 
@@ -186,7 +262,9 @@ def unexplained_names(stores: list[Path]) -> None:
             redactor.redact(session)
             count += 1
             unexplained += any(_unexplained(session))
-    print(f"{unexplained} of {count:,} real sessions have a name in an answer that no visible text explains")
+    print(
+        f"{unexplained} of {count:,} real sessions have a name in an answer that no visible text explains"
+    )
 
 
 def _unexplained(session: Session) -> Iterator[str]:
@@ -196,7 +274,9 @@ def _unexplained(session: Session) -> Iterator[str]:
     for written, seen in zip(session.messages, shown, strict=True):
         for text in _texts(written) if written["role"] == "assistant" else ():
             for match in PSEUDONYM.finditer(text):
-                name = spoken([{"role": "user", "content": match.group()}], session.task_key, system)[0]["content"]
+                name = spoken(
+                    [{"role": "user", "content": match.group()}], session.task_key, system
+                )[0]["content"]
                 if match["kind"] == "NAME" and name.lower() not in before:
                     yield name
         before += " ".join(_texts(seen)).lower()
@@ -218,7 +298,17 @@ def main(stores: list[Path]) -> None:
 
 
 if __name__ == "__main__":
-    real = [REAL_TRACES / name for name in ("stores/omniagents_home", "tau-bench", "agentdojo", "toolbench", "swe-agent", "inspect-logs")]
+    real = [
+        REAL_TRACES / name
+        for name in (
+            "stores/omniagents_home",
+            "tau-bench",
+            "agentdojo",
+            "toolbench",
+            "swe-agent",
+            "inspect-logs",
+        )
+    ]
     if sys.argv[1:2] == ["people"]:
         sys.exit(people(sys.argv[2]))
     if sys.argv[1:] == ["long"]:
@@ -229,4 +319,7 @@ if __name__ == "__main__":
         values_in_forms()
         numbers_of_shops()
         sys.exit(unexplained_names([each for each in real if each.exists()]))
-    main([Path(each).resolve() for each in sys.argv[1:]] or [ROOT / "data" / "sample", *(each for each in real if each.exists())])
+    main(
+        [Path(each).resolve() for each in sys.argv[1:]]
+        or [ROOT / "data" / "sample", *(each for each in real if each.exists())]
+    )

@@ -29,7 +29,10 @@ DIMENSIONS, PICKS, NOISE = 64, 1000, 0.02
 
 
 def line(what: str, ours: str, yardstick: str, ratio: float | str, reach: str) -> None:
-    print(f"| {what} | {ours} | {yardstick} | {ratio if isinstance(ratio, str) else f'{ratio:.3g}'} | {reach} |", flush=True)
+    print(
+        f"| {what} | {ours} | {yardstick} | {ratio if isinstance(ratio, str) else f'{ratio:.3g}'} | {reach} |",
+        flush=True,
+    )
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
@@ -52,12 +55,18 @@ def texts(count: int, words: int = 250) -> list[str]:
     rare = np.array([f"word{i}" for i in range(30_000)])
     made = []
     for _ in range(count):
-        both = np.where(rng.random(words) < 0.5, everyday[rng.integers(90, size=words)], rare[rng.integers(30_000, size=words)])
+        both = np.where(
+            rng.random(words) < 0.5,
+            everyday[rng.integers(90, size=words)],
+            rare[rng.integers(30_000, size=words)],
+        )
         made.append(" ".join(both.tolist()))
     return made
 
 
-def embeddings(n: int, seed: int, topics: int = 300, spread: float = 0.3, rank: int = 4) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def embeddings(
+    n: int, seed: int, topics: int = 300, spread: float = 0.3, rank: int = 4
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(n, 64) unit vectors, their topics (−1: noise), and losses, which are higher for noise. Sizes of topics fall as 1 / rank of size."""
     rng = np.random.default_rng(seed)
     shares = 1 / np.arange(1, topics + 1)
@@ -67,7 +76,9 @@ def embeddings(n: int, seed: int, topics: int = 300, spread: float = 0.3, rank: 
     vectors = np.empty((n, DIMENSIONS), dtype=np.float32)
     for start in range(0, n, 20_000):
         part = topic[start : start + 20_000]
-        vectors[start : start + 20_000] = centres[part] + np.einsum("nr,nrd->nd", rng.normal(size=(len(part), rank)), ways[part])
+        vectors[start : start + 20_000] = centres[part] + np.einsum(
+            "nr,nrd->nd", rng.normal(size=(len(part), rank)), ways[part]
+        )
     noise = rng.random(n) < NOISE
     vectors[noise] = rng.normal(size=(int(noise.sum()), DIMENSIONS))
     topic[noise] = -1
@@ -115,10 +126,19 @@ def dedup() -> None:
         speeds["default"].append(len(some) / timed(lambda: theirs(*default))[0])
     found = {row: of for row, of, _ in pairs}
     ours = median(speeds["ours"])
-    for name, what in (("same", f"{same[0]} hashes in {shape[0]} bands, as ours"), ("default", "128 hashes, its own bands")):
+    for name, what in (
+        ("same", f"{same[0]} hashes in {shape[0]} bands, as ours"),
+        ("default", "128 hashes, its own bands"),
+    ):
         ratio = median(a / b for a, b in zip(speeds["ours"], speeds[name], strict=True))
         yardstick = f"{median(speeds[name]):,.0f}/s"
-        line(f"near-duplicates of {len(rows):,}: rows/s / datasketch's ({what})", f"{ours:,.0f}/s", yardstick, ratio, "≥ 10")
+        line(
+            f"near-duplicates of {len(rows):,}: rows/s / datasketch's ({what})",
+            f"{ours:,.0f}/s",
+            yardstick,
+            ratio,
+            "≥ 10",
+        )
     recall = sum(found.get(row) == of for row, of in planted.items()) / len(planted)
     line("recall of planted duplicates", f"{recall:.4f}", "", "", "≥ 0.99")
     wrong = len(set(found) - set(planted)) / SESSIONS
@@ -131,13 +151,24 @@ def strategies(n: int = 20_000) -> None:
     names = ("random", "diversity", "hybrid", "loss_topk")
     for seed in range(3):
         vectors, topic, losses = embeddings(n, seed)
-        chance = np.mean([nearest_distance(vectors, vectors[sample(n, PICKS, 100 + draw)]).mean() for draw in range(3)])
+        chance = np.mean(
+            [
+                nearest_distance(vectors, vectors[sample(n, PICKS, 100 + draw)]).mean()
+                for draw in range(3)
+            ]
+        )
         for name in names:
-            seconds, ranking = timed(lambda name=name: STRATEGIES[name].choose(pool(vectors, losses.tolist())))  # noqa: B023
+            seconds, ranking = timed(
+                lambda name=name: STRATEGIES[name].choose(
+                    pool(vectors, losses.tolist())  # noqa: B023
+                )
+            )
             picks = np.array(ranking.picked)
             noise = (topic[picks] < 0).mean() / (topic < 0).mean()
             topics = len(set(topic[picks]) - {-1}) / len(set(topic) - {-1})
-            found.setdefault(name, []).append((nearest_distance(vectors, vectors[picks]).mean() / chance, noise, topics, seconds))
+            found.setdefault(name, []).append(
+                (nearest_distance(vectors, vectors[picks]).mean() / chance, noise, topics, seconds)
+            )
     for name in names:
         coverage, noise, topics, seconds = np.mean(found[name], axis=0)
         reach = {"diversity": "≤ 0.75; ≤ 0.5", "hybrid": "≤ 0.9; ≤ 0.5"}.get(name, "")
@@ -155,14 +186,26 @@ def embedding() -> None:
     rows = texts(SESSIONS)
     other, vectors = timed(lambda: embed(rows))
     seconds, _ = timed(lambda: STRATEGIES["diversity"].choose(pool(vectors)))
-    line(f"diversity of {SESSIONS:,}: time / embedding", f"{seconds:.1f} s", f"{other:.1f} s", seconds / other, "≤ 0.3")
+    line(
+        f"diversity of {SESSIONS:,}: time / embedding",
+        f"{seconds:.1f} s",
+        f"{other:.1f} s",
+        seconds / other,
+        "≤ 0.3",
+    )
 
 
 def growth() -> None:
     """Each size in a process of its own, for its memory."""
     small, large = (child("grow", str(n)) for n in (10_000, ROWS))
     ratio = (large[0] / ROWS) / (small[0] / 10_000)
-    line(f"diversity: time a row at {ROWS:,} / at 10,000", f"{large[0]:.1f} s", f"{small[0]:.2f} s", ratio, "≤ 1.5")
+    line(
+        f"diversity: time a row at {ROWS:,} / at 10,000",
+        f"{large[0]:.1f} s",
+        f"{small[0]:.2f} s",
+        ratio,
+        "≤ 1.5",
+    )
     line(f"peak memory at {ROWS:,}", f"{large[1]:.2f} GB", "", "", "≤ 4 GB")
 
 
@@ -175,7 +218,12 @@ def grow(n: int) -> None:
 
 def child(*arguments: str) -> list[float]:
     command = [sys.executable, "-m", "benchmarks.selection", *arguments]
-    return [float(word) for word in subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()]
+    return [
+        float(word)
+        for word in subprocess.run(
+            command, check=True, capture_output=True, text=True
+        ).stdout.split()
+    ]
 
 
 def losses() -> None:
@@ -200,10 +248,27 @@ def losses() -> None:
     for length in rng.lognormal(4.8, 0.7, size=32).astype(int).clip(16, 1024).tolist():
         answer = length - max(2, int(length * rng.uniform(0.05, 0.3)))
         trained = np.arange(length) >= answer
-        apart.append(Encoded(rng.integers(100, 40_000, size=length).tolist(), trained.tolist(), [(answer, length)]))
-    half = {"hidden_size": 448, "intermediate_size": 2432, "num_hidden_layers": 12, "num_attention_heads": 7, "num_key_value_heads": 1}
-    random = Qwen2ForCausalLM(Qwen2Config(vocab_size=151_936, tie_word_embeddings=True, **half)).eval()
-    for name, model in (("Qwen2 of 152,000 words", random), ("SmolLM2-135M", load_model(base, probe_device()))):
+        apart.append(
+            Encoded(
+                rng.integers(100, 40_000, size=length).tolist(),
+                trained.tolist(),
+                [(answer, length)],
+            )
+        )
+    half = {
+        "hidden_size": 448,
+        "intermediate_size": 2432,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 7,
+        "num_key_value_heads": 1,
+    }
+    random = Qwen2ForCausalLM(
+        Qwen2Config(vocab_size=151_936, tie_word_embeddings=True, **half)
+    ).eval()
+    for name, model in (
+        ("Qwen2 of 152,000 words", random),
+        ("SmolLM2-135M", load_model(base, probe_device())),
+    ):
         for kind, encoded in (("nothing shared", apart), ("shop/support", rows)):
             compare_losses(f"{name}, {len(encoded)} rows, {kind}", model, encoded)
 
@@ -221,9 +286,16 @@ def sample_rows(tokenizer_path: Path) -> list[Any]:
 
     store = open_source(Path(__file__).parents[1] / "data" / "sample")
     sessions = read_sessions(store, PartitionKey("shop", "support"), ReadingOptions())
-    rows = list(sft_rows((session_row(session) for session in sessions if session.judgment == "acceptable"), SplitSizes()))
+    rows = list(
+        sft_rows(
+            (session_row(session) for session in sessions if session.judgment == "acceptable"),
+            SplitSizes(),
+        )
+    )
     distinct = {identity(row["messages"]): row for row in reversed(rows)}
-    encoded, *_ = encode_rows(load_tokenizer(tokenizer_path)[0], list(distinct.values())[::-1], 2048)
+    encoded, *_ = encode_rows(
+        load_tokenizer(tokenizer_path)[0], list(distinct.values())[::-1], 2048
+    )
     return [row.encoded for row in encoded]
 
 
@@ -238,7 +310,9 @@ def compare_losses(name: str, model: Any, encoded: list[Any]) -> None:
         found = []
         for batch in batches(rows, 8):
             ids, labels, mask = (
-                torch.nn.utils.rnn.pad_sequence([torch.tensor(each) for each in column], batch_first=True, padding_value=padding)
+                torch.nn.utils.rnn.pad_sequence(
+                    [torch.tensor(each) for each in column], batch_first=True, padding_value=padding
+                )
                 for column, padding in (
                     ([row.input_ids for row in batch], 0),
                     ([row.labels for row in batch], -100),
@@ -247,7 +321,11 @@ def compare_losses(name: str, model: Any, encoded: list[Any]) -> None:
             )
             with torch.inference_mode():
                 logits = model(input_ids=ids, attention_mask=mask).logits[:, :-1].float()
-                each = cross_entropy(logits.reshape(-1, logits.shape[-1]), labels[:, 1:].reshape(-1), reduction="none").view(len(batch), -1)
+                each = cross_entropy(
+                    logits.reshape(-1, logits.shape[-1]),
+                    labels[:, 1:].reshape(-1),
+                    reduction="none",
+                ).view(len(batch), -1)
             found += (each.sum(1) / (labels[:, 1:] >= 0).sum(1)).tolist()
         return found
 
@@ -257,7 +335,13 @@ def compare_losses(name: str, model: Any, encoded: list[Any]) -> None:
     other, theirs = timed(lambda: plain(encoded))
     tokens = sum(len(row.input_ids) for row in encoded)
     distinct = len(prefix_tree(encoded).tokens) / tokens
-    padded = sum(len(batch) * max(map(len, batch)) for batch in batches([row.input_ids for row in encoded], 8)) / tokens
+    padded = (
+        sum(
+            len(batch) * max(map(len, batch))
+            for batch in batches([row.input_ids for row in encoded], 8)
+        )
+        / tokens
+    )
     what = f"losses ({name}: {distinct:.0%} of tokens distinct, {padded - 1:.0%} padding): tokens/s / padded batches of 8"
     line(what, f"{tokens / seconds:,.0f}", f"{tokens / other:,.0f}", other / seconds, "≥ 5")
     difference = max(abs((a.loss or 0) - b) for a, b in zip(ours, theirs, strict=True))
@@ -278,7 +362,10 @@ PARTS: dict[str, Callable[[], None]] = {
 
 
 def main(names: Sequence[str]) -> None:
-    print(f"sgemm {sgemm() / 1e9:.0f} GFLOP/s\n\n| what | ours | yardstick | ratio | reach |\n|---|---:|---:|---:|---|", flush=True)
+    print(
+        f"sgemm {sgemm() / 1e9:.0f} GFLOP/s\n\n| what | ours | yardstick | ratio | reach |\n|---|---:|---:|---:|---|",
+        flush=True,
+    )
     for name in names or PARTS:
         PARTS[name]()
     print(f"\nsgemm {sgemm() / 1e9:.0f} GFLOP/s")

@@ -55,7 +55,9 @@ def sessions_of(location: Path) -> Iterator[Session]:
 
 def up_to_last_answer(session: Session) -> list[dict[str, Any]]:
     """Return a session's messages up to its last answer, as a training row has them."""
-    last = max(index for index, message in enumerate(session.messages) if message["role"] == "assistant")
+    last = max(
+        index for index, message in enumerate(session.messages) if message["role"] == "assistant"
+    )
     return session.messages[: last + 1]
 
 
@@ -100,7 +102,8 @@ def compare_prompts(llama: LlamaCpp, tokenizer: Any, sessions: Sequence[Session]
         counts["prompts"] += len(asked)
         try:
             equal = [
-                render(tokenizer, messages[:index], tools, True) == llama.render(as_clients_send(messages[:index]), tools)
+                render(tokenizer, messages[:index], tools, True)
+                == llama.render(as_clients_send(messages[:index]), tools)
                 for index in asked
             ]
         except ExportError as error:
@@ -113,7 +116,9 @@ def compare_prompts(llama: LlamaCpp, tokenizer: Any, sessions: Sequence[Session]
         counts["recorded"] += recorded
         if not (all(equal) and recorded):
             print(f"differs: {session.session_id}")
-    print(f"AgentDojo's banking sessions: {counts['sessions']}, {counts['decimals']} of them with decimals in a call")
+    print(
+        f"AgentDojo's banking sessions: {counts['sessions']}, {counts['decimals']} of them with decimals in a call"
+    )
     print(f"- all prompts equal to llama.cpp's: {counts['equal']} ({counts['equal prompts']} of {counts['prompts']} prompts), "
           f"with decimals {counts['equal with decimals']}")  # fmt: skip
     print(f"- all trained calls equal to the recorded text: {counts['recorded']}")
@@ -121,23 +126,42 @@ def compare_prompts(llama: LlamaCpp, tokenizer: Any, sessions: Sequence[Session]
 
 def compare_turns(llama: LlamaCpp, tokenizer: Any, stores: dict[str, list[Session]]) -> None:
     """Print how many conversations of several turns have the tokens of their training row at the server."""
-    print(f"\n| conversations of {LEAST_TURNS} and more turns | rows | turns | calls | tokens | equal | special tokens in a text |")
+    print(
+        f"\n| conversations of {LEAST_TURNS} and more turns | rows | turns | calls | tokens | equal | special tokens in a text |"
+    )
     print("|---|---:|---:|---:|---:|---:|---:|")
     share = -(-ROWS // len(stores))
     for name, sessions in stores.items():
-        long = [session for session in sessions if turns_of(up_to_last_answer(session)) >= LEAST_TURNS]
+        long = [
+            session for session in sessions if turns_of(up_to_last_answer(session)) >= LEAST_TURNS
+        ]
         counts: Counter[str] = Counter()
         for session in long[:: max(len(long) // share, 1)][:share]:
             messages, tools = up_to_last_answer(session), session.tools or []
             ids = encode(tokenizer, messages, tools).input_ids
-            served = llama.tokenize(llama.render(as_clients_send(messages), tools, add_generation_prompt=False), add_special=True)
+            served = llama.tokenize(
+                llama.render(as_clients_send(messages), tools, add_generation_prompt=False),
+                add_special=True,
+            )
             literal = MARK in render(tokenizer, messages, tools)
             same = served == ids
             counts += Counter(
-                rows=1, turns=turns_of(messages), calls=len(tool_calls(messages)), tokens=len(ids), equal=same, literal=literal
+                rows=1,
+                turns=turns_of(messages),
+                calls=len(tool_calls(messages)),
+                tokens=len(ids),
+                equal=same,
+                literal=literal,
             )
             if not same:
-                at = next((i for i, pair in enumerate(zip(ids, served, strict=False)) if pair[0] != pair[1]), min(len(ids), len(served)))
+                at = next(
+                    (
+                        i
+                        for i, pair in enumerate(zip(ids, served, strict=False))
+                        if pair[0] != pair[1]
+                    ),
+                    min(len(ids), len(served)),
+                )
                 print(f"differs: {session.session_id} at token {at}: {tokenizer.decode(ids[at - 5 : at + 8])!r} in training, "
                       f"{tokenizer.decode(served[at - 5 : at + 8])!r} served")  # fmt: skip
         values = [counts[each] for each in ("rows", "turns", "calls", "tokens", "equal", "literal")]
@@ -148,10 +172,14 @@ def print_limits(stores: dict[str, list[Session]]) -> None:
     """Print the recorded calls that llama.cpp's grammar keeps a model from writing."""
     print("\n| store | tool | calls | cannot be written | why |\n|---|---|---:|---:|---|")
     for name, sessions in stores.items():
-        found = unwritable_calls({"messages": session.messages, "tools": session.tools} for session in sessions)
+        found = unwritable_calls(
+            {"messages": session.messages, "tools": session.tools} for session in sessions
+        )
         for tool, limits in sorted(found.items(), key=lambda item: -sum(item[1]["why"].values())):
             why = ", ".join(f"{reason} ({count})" for reason, count in limits["why"].items())
-            print(f"| {name} | {tool} | {limits['calls']} | {sum(limits['why'].values())} | {why} |")
+            print(
+                f"| {name} | {tool} | {limits['calls']} | {sum(limits['why'].values())} | {why} |"
+            )
 
 
 def main(traces: Path) -> None:
@@ -165,8 +193,14 @@ def main(traces: Path) -> None:
             "AgentDojo": list(sessions_of(traces / "agentdojo")),
             "tau-bench": list(sessions_of(traces / "tau-bench")),
         }
-        with LlamaCpp(convert(base, Path(folder) / "tiny.gguf", "f16"), n_ctx=LONGEST_CONTEXT) as llama:
-            banking = [session for session in stores["AgentDojo"] if "banking" in f"{session.project}/{session.session_id}"]
+        with LlamaCpp(
+            convert(base, Path(folder) / "tiny.gguf", "f16"), n_ctx=LONGEST_CONTEXT
+        ) as llama:
+            banking = [
+                session
+                for session in stores["AgentDojo"]
+                if "banking" in f"{session.project}/{session.session_id}"
+            ]
             compare_prompts(llama, tokenizer, banking)
             compare_turns(llama, tokenizer, stores)
         print_limits(stores)

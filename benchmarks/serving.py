@@ -29,13 +29,26 @@ from agent_pipeline.training.masks import encode
 from agent_pipeline.training.templates import load_tokenizer
 
 SCHEMA = {"type": "object", "properties": {"desk": {"type": "string"}}}
-TOOLS: list[Any] = [{"type": "function", "function": {"name": "hand_over", "description": "Hand over to a desk.", "parameters": SCHEMA}}]
+TOOLS: list[Any] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "hand_over",
+            "description": "Hand over to a desk.",
+            "parameters": SCHEMA,
+        },
+    }
+]
 ASKED: list[Any] = [{"role": "user", "content": "Please hand me over to your desk."}]
 
 
 def own_call(number: int) -> dict[str, Any]:
     function = {"name": "hand_over", "arguments": json.dumps({"desk": f"desk-{number}"})}
-    return {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "type": "function", "function": function}]}
+    return {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "c", "type": "function", "function": function}],
+    }
 
 
 def main(champions: int, rank: int) -> None:
@@ -45,7 +58,10 @@ def main(champions: int, rank: int) -> None:
     cache = load_settings().cache_path
     base = resolve_base_model(EMBEDDED, cache)
     tokenizer, _ = load_tokenizer(base.path)
-    model: Any = get_peft_model(load_model(base, fast_device("auto")), LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"))
+    model: Any = get_peft_model(
+        load_model(base, fast_device("auto")),
+        LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"),
+    )
     with tempfile.TemporaryDirectory(dir=cache) as folder:
         lake = Lake(f"{folder}/lake", cache)
         shared = base_gguf(base, base_folder(lake))
@@ -54,10 +70,14 @@ def main(champions: int, rank: int) -> None:
         for number, key in enumerate([*keys, keys[0]]):
             row = encode(tokenizer, [*ASKED, own_call(number)], TOOLS)
             ids, labels = (torch.tensor([each]) for each in (row.input_ids, row.labels))
-            optimizer = torch.optim.AdamW([each for each in model.parameters() if each.requires_grad], lr=2e-3, weight_decay=0)
+            optimizer = torch.optim.AdamW(
+                [each for each in model.parameters() if each.requires_grad], lr=2e-3, weight_decay=0
+            )
             for _ in range(60):
                 loss = model(input_ids=ids, labels=labels).loss
-                if loss.item() * sum(row.trained) < 0.3:  # each of its tokens is likelier than all others together
+                if (
+                    loss.item() * sum(row.trained) < 0.3
+                ):  # each of its tokens is likelier than all others together
                     break
                 loss.backward()
                 optimizer.step()
@@ -71,25 +91,49 @@ def main(champions: int, rank: int) -> None:
             building = lake.building("gguf_export", key, adapter.identity)
             convert_lora(base.path, adapter.path, building / ADAPTER)
             report = {"ollama": {"gguf": ADAPTER, "num_ctx": 512}}
-            export = lake.finish("gguf_export", key, adapter.identity, building, {"adapter": adapter.identity}, report)
+            export = lake.finish(
+                "gguf_export",
+                key,
+                adapter.identity,
+                building,
+                {"adapter": adapter.identity},
+                report,
+            )
             lake.set_latest(export)
             promote(lake, key, export.identity)
             if number < champions:
                 serve_champion(lake, key)
-        sizes = {path: path.stat().st_size for path in serving_root(lake).rglob("*") if path.is_file()}
+        sizes = {
+            path: path.stat().st_size for path in serving_root(lake).rglob("*") if path.is_file()
+        }
         whole, one = shared.stat().st_size, (export.path / ADAPTER).stat().st_size
         gguf = sum(size for path, size in sizes.items() if path.suffix == ".gguf")
-        print(f"base {whole / 1e6:.1f} MB, an adapter of rank {rank} {one / 1e6:.2f} MB; what llama-server reads of {champions} champions")
-        print(f"is {gguf / whole:.2f} times the base, and with the files for vLLM {sum(sizes.values()) / whole:.2f} times")
+        print(
+            f"base {whole / 1e6:.1f} MB, an adapter of rank {rank} {one / 1e6:.2f} MB; what llama-server reads of {champions} champions"
+        )
+        print(
+            f"is {gguf / whole:.2f} times the base, and with the files for vLLM {sum(sizes.values()) / whole:.2f} times"
+        )
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             url = f"http://127.0.0.1:{free.getsockname()[1]}"
         preset = serving_root(lake) / "llama-server.ini"
-        command = [str(find_tool("llama-server")), "--models-preset", str(preset), "--models-max", "4", "--port", url.rpartition(":")[2]]
+        command = [
+            str(find_tool("llama-server")),
+            "--models-preset",
+            str(preset),
+            "--models-max",
+            "4",
+            "--port",
+            url.rpartition(":")[2],
+        ]
         server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             wait_for(url)
-            own = [asks(url, key) == own_call(number)["tool_calls"][0]["function"] for number, key in enumerate(keys)]
+            own = [
+                asks(url, key) == own_call(number)["tool_calls"][0]["function"]
+                for number, key in enumerate(keys)
+            ]
             print(f"{sum(own)} of {champions} answer with their own tool call")
             serve_champion(lake, keys[0], server=url)
             assert asks(url, keys[0]) == own_call(champions)["tool_calls"][0]["function"]
@@ -118,8 +162,18 @@ def wait_for(url: str) -> None:
 
 def asks(url: str, key: PartitionKey) -> dict[str, str]:
     """The call with which a model answers."""
-    body = {"model": str(key), "messages": ASKED, "tools": TOOLS, "max_tokens": 48, "temperature": 0}
-    request = urllib.request.Request(f"{url}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    body = {
+        "model": str(key),
+        "messages": ASKED,
+        "tools": TOOLS,
+        "max_tokens": 48,
+        "temperature": 0,
+    }
+    request = urllib.request.Request(
+        f"{url}/v1/chat/completions",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
     with urllib.request.urlopen(request, timeout=120) as response:
         calls = json.load(response)["choices"][0]["message"].get("tool_calls") or [{"function": {}}]
     called = calls[0]["function"]
@@ -127,4 +181,6 @@ def asks(url: str, key: PartitionKey) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 20, int(sys.argv[2]) if len(sys.argv) > 2 else 16)
+    main(
+        int(sys.argv[1]) if len(sys.argv) > 1 else 20, int(sys.argv[2]) if len(sys.argv) > 2 else 16
+    )

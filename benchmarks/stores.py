@@ -34,13 +34,26 @@ def went(where: Path, reader: Reader) -> tuple[int, Counter[str], list[str]]:
         job = build_defs().resolve_job_def("retrain")
         for key in keys:
             selected = [dg.AssetKey(name) for name in ASSETS]
-            result = job.execute_in_process(instance=instance, partition_key=key, asset_selection=selected, raise_on_error=False)
+            result = job.execute_in_process(
+                instance=instance, partition_key=key, asset_selection=selected, raise_on_error=False
+            )
             if not result.success:
-                failed = result.filter_events(lambda event: event.is_step_failure)[0].step_failure_data
-                said = failed.user_failure_data.description if failed.user_failure_data else failed.error_display_string
+                failed = result.filter_events(lambda event: event.is_step_failure)[
+                    0
+                ].step_failure_data
+                said = (
+                    failed.user_failure_data.description
+                    if failed.user_failure_data
+                    else failed.error_display_string
+                )
                 failures.append(f"{key}: {said}")
                 continue
-            reasons = Lake(lake).open("curated_sessions", parse_key(key)).read(["drop_reason"])["drop_reason"].to_pylist()
+            reasons = (
+                Lake(lake)
+                .open("curated_sessions", parse_key(key))
+                .read(["drop_reason"])["drop_reason"]
+                .to_pylist()
+            )
             counts.update("kept" if reason is None else reason for reason in reasons)
     return len(keys), counts, failures
 
@@ -50,19 +63,26 @@ def main(folder: Path) -> None:
     os.environ.pop("AGENT_PIPELINE_CONFIG", None)
     os.chdir(tempfile.gettempdir())  # where there is no pipeline.toml
     found = find(folder)
-    print("| store | source | partitions | sessions | kept | dropped |\n|---|---|---:|---:|---:|---|")
+    print(
+        "| store | source | partitions | sessions | kept | dropped |\n|---|---|---:|---:|---:|---|"
+    )
     for where, reader in found.stores:
         partitions, counts, failures = went(where, reader)
         kept = counts.pop("kept", 0)
         dropped = ", ".join(f"{reason} {count:,}" for reason, count in counts.most_common())
         sessions = kept + counts.total()
-        print(f"| {where.relative_to(folder)} | `{reader.name}` | {partitions} | {sessions:,} | {kept:,} | {dropped} |", flush=True)
+        print(
+            f"| {where.relative_to(folder)} | `{reader.name}` | {partitions} | {sessions:,} | {kept:,} | {dropped} |",
+            flush=True,
+        )
         for sentence in failures:
             print(f"| | | | | | failed: {sentence} |")
     for error in found.errors:
         print(f"\nRefused: {error[1]}")
     if found.unknown:
-        print(f"\nNo reader knows {len(found.unknown)} files: {', '.join(str(path.relative_to(folder)) for path in found.unknown)}.")
+        print(
+            f"\nNo reader knows {len(found.unknown)} files: {', '.join(str(path.relative_to(folder)) for path in found.unknown)}."
+        )
 
 
 if __name__ == "__main__":

@@ -57,7 +57,15 @@ def data_assets(store: Path = ROOT / "data" / "sample", key: PartitionKey = AGEN
             "AGENT_PIPELINE_LAKE": f"{folder}/lake",
             "DAGSTER_HOME": f"{folder}/dagster",
         }
-        command = [sys.executable, "-m", "agent_pipeline.cli.app", "materialize", str(key), "--select", "+sft_dataset"]
+        command = [
+            sys.executable,
+            "-m",
+            "agent_pipeline.cli.app",
+            "materialize",
+            str(key),
+            "--select",
+            "+sft_dataset",
+        ]
         subprocess.run(command, env=environment, cwd=ROOT, check=True, capture_output=True)
         return list(to_rows(Lake(f"{folder}/lake").open("sft_dataset", key).iter_batches()))
 
@@ -67,12 +75,16 @@ class Bench:
 
     def __init__(self) -> None:
         rows = data_assets()
-        self.train, self.test = ([row for row in rows if row["split"] == split] for split in ("train", "test"))
+        self.train, self.test = (
+            [row for row in rows if row["split"] == split] for split in ("train", "test")
+        )
         self.size = math.ceil(SHARE * len(self.train))
         self.base: BaseModel = resolve_base_model(EMBEDDED, load_settings().cache_path)
         made_from = [(row["row_id"], row["content_sha256"], row["split"]) for row in rows]
         config = self.config(0, STEPS).identity()
-        self.setting = sha256_of([made_from, self.base.revision, self.size, config, MAX_NEW_TOKENS])[:16]
+        self.setting = sha256_of(
+            [made_from, self.base.revision, self.size, config, MAX_NEW_TOKENS]
+        )[:16]
         self._losses: tuple[dict[str, float | None], dict[str, int]] | None = None
 
     def config(self, seed: int, steps: int) -> TrainingConfig:
@@ -84,8 +96,17 @@ class Bench:
         if self._losses is None:
             from agent_pipeline.training.losses import row_losses
 
-            found = list(zip((row["row_id"] for row in self.train), row_losses(self.train, self.base), strict=True))
-            self._losses = {name: each.loss for name, each in found}, {name: each.trained_tokens for name, each in found}
+            found = list(
+                zip(
+                    (row["row_id"] for row in self.train),
+                    row_losses(self.train, self.base),
+                    strict=True,
+                )
+            )
+            self._losses = (
+                {name: each.loss for name, each in found},
+                {name: each.trained_tokens for name, each in found},
+            )
         return self._losses
 
     def chosen(self, strategy: str, seed: int) -> list[Row]:
@@ -118,8 +139,17 @@ class Bench:
             report = train_adapter(rows, self.base, self.config(seed, steps), Path(folder))
             gc.collect()  # the trainer's cycles hold a model
             trained = time.monotonic() - began
-            kept = {name: report[name] for name in ("steps", "tokens", "trained_tokens", "loss_last", "row_ids")}
-            return {**head, **kept, **self.tested(Path(folder)), "training_seconds": trained, "seconds": time.monotonic() - began}
+            kept = {
+                name: report[name]
+                for name in ("steps", "tokens", "trained_tokens", "loss_last", "row_ids")
+            }
+            return {
+                **head,
+                **kept,
+                **self.tested(Path(folder)),
+                "training_seconds": trained,
+                "seconds": time.monotonic() - began,
+            }
 
     def tested(self, adapter: Path | None) -> Run:
         """What `evaluation` measures, for one model: `turns` (task and scores of each) and `losses` (task, loss, tokens of each row)."""
@@ -129,13 +159,30 @@ class Bench:
         from agent_pipeline.training.encoding import encode_row
 
         answering = Answering.of(self.base, adapter)
-        questions = [question for each in turn_samples(self.test)[0] if (question := answering.question(each, MAX_NEW_TOKENS))]
-        rows = [(row["task_key"], fitting) for row in self.test if (fitting := encode_row(answering.tokenizer, row, 2048))]
+        questions = [
+            question
+            for each in turn_samples(self.test)[0]
+            if (question := answering.question(each, MAX_NEW_TOKENS))
+        ]
+        rows = [
+            (row["task_key"], fitting)
+            for row in self.test
+            if (fitting := encode_row(answering.tokenizer, row, 2048))
+        ]
         read = answering.forward([fitting for _, fitting in rows], questions)
-        scores = [(each.sample, score(each.sample, reply.text, reply.cut)) for each, reply in zip(questions, read.replies, strict=True)]
+        scores = [
+            (each.sample, score(each.sample, reply.text, reply.cut))
+            for each, reply in zip(questions, read.replies, strict=True)
+        ]
         return {
-            "turns": [[of.task_key, got.exact, got.tool_name, got.called == bool(of.calls), got.right] for of, got in scores],
-            "losses": [[task, each.loss, each.trained_tokens] for (task, _), each in zip(rows, read.losses, strict=True)],
+            "turns": [
+                [of.task_key, got.exact, got.tool_name, got.called == bool(of.calls), got.right]
+                for of, got in scores
+            ],
+            "losses": [
+                [task, each.loss, each.trained_tokens]
+                for (task, _), each in zip(rows, read.losses, strict=True)
+            ],
         }
 
 
@@ -145,10 +192,18 @@ def measured(runs: Iterable[Run], metric: str) -> tuple[list[str], list[float], 
     `right` is of all turns: the exact call where one was expected, else an answer of the same class and values.
     """
     if metric == "loss":
-        found = [(task, loss, tokens) for run in runs for task, loss, tokens in run["losses"] if loss is not None]
+        found = [
+            (task, loss, tokens)
+            for run in runs
+            for task, loss, tokens in run["losses"]
+            if loss is not None
+        ]
     else:
         turns = [
-            (task, {"exact": exact, "tool_name": tool, "call_or_answer": kind, "right": right}[metric])
+            (
+                task,
+                {"exact": exact, "tool_name": tool, "call_or_answer": kind, "right": right}[metric],
+            )
             for run in runs
             for task, exact, tool, kind, right in run["turns"]
         ]
@@ -166,7 +221,8 @@ def against(base: Sequence[Run], runs: Sequence[Run], metric: str) -> Difference
     """The mean of `runs` − `base` where both have the seed, turn by turn."""
     seeds = {run["seed"] for run in base} & {run["seed"] for run in runs}
     (tasks, before, weights), (_, after, _) = (
-        measured([run for run in _sorted(some) if run["seed"] in seeds], metric) for some in (base, runs)
+        measured([run for run in _sorted(some) if run["seed"] in seeds], metric)
+        for some in (base, runs)
     )
     return paired(tasks, after, before, weights=weights)
 
@@ -180,25 +236,59 @@ def shown(found: Difference | None, sign: str = "", metric: str = "") -> str:
     if found is None:
         return "–"
     scale, digits = (1, 2) if metric == "loss" else (100, 0)
-    mean, low, high = (f"{scale * (each or 0):{sign}.{digits}f}" for each in (found.value, found.low, found.high))
+    mean, low, high = (
+        f"{scale * (each or 0):{sign}.{digits}f}" for each in (found.value, found.low, found.high)
+    )
     return f"{mean} [{low}, {high}]" if found.low is not None else mean
 
 
 def table(results: Sequence[Run], names: Iterable[str]) -> str:
     """A line a strategy, the best mean of exact calls first; those that could not choose last, with their reason."""
-    runs = {name: [run for run in results if run["strategy"] == name and "turns" in run] for name in names}
+    runs = {
+        name: [run for run in results if run["strategy"] == name and "turns" in run]
+        for name in names
+    }
     failed = {run["strategy"]: run["error"] for run in results if "error" in run}
     means = {name: found for name, some in runs.items() if (found := mean(some, "exact"))}
-    heads = ["strategy", "exact calls, %", "each seed", "− random's", "right tool, %", "all turns right, %", "− random's", "held-out loss"]
+    heads = [
+        "strategy",
+        "exact calls, %",
+        "each seed",
+        "− random's",
+        "right tool, %",
+        "all turns right, %",
+        "− random's",
+        "held-out loss",
+    ]
     lines = [f"| {' | '.join([*heads, heads[3]])} |", "|---|---|---|---|---:|---:|---|---:|---|"]
     for name in sorted(means, key=lambda name: -means[name].value):
         some, chance = runs[name], runs.get("random", []) if name not in ("random", BASE) else []
-        tool, right, loss = (found.value if (found := mean(some, metric)) else 0 for metric in ("tool_name", "right", "loss"))
-        calls, turns, losses = (shown(against(chance, some, metric), "+", metric) for metric in ("exact", "right", "loss"))
-        each = " ".join(f"{100 * one.value:.0f}" for run in _sorted(some) if (one := mean([run], "exact")))
-        cells = [name, shown(means[name]), each, calls, f"{100 * tool:.0f}", f"{100 * right:.0f}", turns, f"{loss:.2f}", losses]
+        tool, right, loss = (
+            found.value if (found := mean(some, metric)) else 0
+            for metric in ("tool_name", "right", "loss")
+        )
+        calls, turns, losses = (
+            shown(against(chance, some, metric), "+", metric)
+            for metric in ("exact", "right", "loss")
+        )
+        each = " ".join(
+            f"{100 * one.value:.0f}" for run in _sorted(some) if (one := mean([run], "exact"))
+        )
+        cells = [
+            name,
+            shown(means[name]),
+            each,
+            calls,
+            f"{100 * tool:.0f}",
+            f"{100 * right:.0f}",
+            turns,
+            f"{loss:.2f}",
+            losses,
+        ]
         lines.append(f"| {' | '.join(cells)} |")
-    lines += [f"| {name} | {reason} |" + " |" * 7 for name, reason in failed.items() if name not in means]
+    lines += [
+        f"| {name} | {reason} |" + " |" * 7 for name, reason in failed.items() if name not in means
+    ]
     return "\n".join(lines)
 
 
@@ -211,16 +301,28 @@ def results(setting: str) -> list[Run]:
 def main(names: Sequence[str]) -> None:
     bench = Bench()
     names = list(names) or ["random", *(name for name in STRATEGIES if name != "random")]
-    print(f"{bench.size} of {len(bench.train)} rows, {STEPS} steps, {len(bench.test)} held-out rows, setting {bench.setting}", flush=True)
+    print(
+        f"{bench.size} of {len(bench.train)} rows, {STEPS} steps, {len(bench.test)} held-out rows, setting {bench.setting}",
+        flush=True,
+    )
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     # Seed by seed: whatever stops it leaves whole seeds to compare.
-    for name, seed in [(BASE, 0)] * bool(SEEDS) + [(name, seed) for seed in range(SEEDS) for name in names]:
-        with suppress(Timeout), FileLock(f"{RESULTS}.{name}-{seed}.lock", timeout=0):  # else another process is at it
-            if not any((run["strategy"], run["seed"]) == (name, seed) for run in results(bench.setting)):
+    for name, seed in [(BASE, 0)] * bool(SEEDS) + [
+        (name, seed) for seed in range(SEEDS) for name in names
+    ]:
+        with (
+            suppress(Timeout),
+            FileLock(f"{RESULTS}.{name}-{seed}.lock", timeout=0),
+        ):  # else another process is at it
+            if not any(
+                (run["strategy"], run["seed"]) == (name, seed) for run in results(bench.setting)
+            ):
                 run = bench.run(name, seed)
                 with RESULTS.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(run) + "\n")
-                found = run.get("error") or f"{shown(mean([run], 'exact'))} in {run['seconds']:.0f} s"
+                found = (
+                    run.get("error") or f"{shown(mean([run], 'exact'))} in {run['seconds']:.0f} s"
+                )
                 print(f"{time.strftime('%H:%M:%S')} {name} {seed}: {found}", flush=True)
     print(f"\n{table(results(bench.setting), [BASE, *names])}")
 

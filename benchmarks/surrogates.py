@@ -21,15 +21,33 @@ from agent_pipeline.training.base_model import resolve_base_model
 from agent_pipeline.training.config import TrainingConfig
 
 Row = dict[str, Any]
-ASKS = ("Where is my order? My e-mail is {}.", "Has my parcel left? I'm {}.", "When does it arrive? {}", "Look up {}, please.")
+ASKS = (
+    "Where is my order? My e-mail is {}.",
+    "Has my parcel left? I'm {}.",
+    "When does it arrive? {}",
+    "Look up {}, please.",
+)
 TRAINED, ASKED = 96, 40
 PARAMETERS = {"type": "object", "properties": {"email": {"type": "string"}}, "required": ["email"]}
-TOOLS = [{"type": "function", "function": {"name": "find_order", "description": "Find an order.", "parameters": PARAMETERS}}]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "find_order",
+            "description": "Find an order.",
+            "parameters": PARAMETERS,
+        },
+    }
+]
 
 
 def row(number: int, split: str, address: str) -> Row:
     """A session: the customer's question, the look-up by address, the answer."""
-    call = {"id": "c1", "type": "function", "function": {"name": "find_order", "arguments": json.dumps({"email": address})}}
+    call = {
+        "id": "c1",
+        "type": "function",
+        "function": {"name": "find_order", "arguments": json.dumps({"email": address})},
+    }
     messages = [
         {"role": "system", "content": "Find the customer's order by e-mail address."},
         {"role": "user", "content": ASKS[number % len(ASKS)].format(address)},
@@ -54,7 +72,10 @@ def main() -> None:
     settings, rng = load_settings(), Random(0)
     base = resolve_base_model(settings.base_model, settings.cache_path)
     rows = [row(number, "train", "<EMAIL_1>") for number in range(TRAINED)]
-    written = [f"{rng.choice(FIRST)[0]}_{rng.choice(LAST)}{rng.randrange(1900, 2000)}@mail{number}.net".lower() for number in range(ASKED)]
+    written = [
+        f"{rng.choice(FIRST)[0]}_{rng.choice(LAST)}{rng.randrange(1900, 2000)}@mail{number}.net".lower()
+        for number in range(ASKED)
+    ]
     asked = {
         "as the table has them": [row(number, "test", "<EMAIL_1>") for number in range(ASKED)],
         "as users write": [row(number, "test", address) for number, address in enumerate(written)],
@@ -63,8 +84,15 @@ def main() -> None:
     for name, trained in (("pseudonyms", rows), ("surrogates", list(with_surrogates(rows)))):
         with tempfile.TemporaryDirectory() as folder:
             train_adapter(trained, base, TrainingConfig(), Path(folder))
-            reports = [evaluate(each, base, Path(folder), max_samples=2 * ASKED) for each in asked.values()]
-        print(f"| {name} | " + " | ".join(f"{report['adapter']['exact_call_accuracy']:.0%}" for report in reports) + " |", flush=True)
+            reports = [
+                evaluate(each, base, Path(folder), max_samples=2 * ASKED) for each in asked.values()
+            ]
+        print(
+            f"| {name} | "
+            + " | ".join(f"{report['adapter']['exact_call_accuracy']:.0%}" for report in reports)
+            + " |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

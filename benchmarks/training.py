@@ -43,9 +43,14 @@ def main() -> None:
     if (dojo := REAL_TRACES / "agentdojo").is_dir():
         stores.append((dojo, largest(dojo)))
     sets = [(str(key), chosen_rows(base, store, key)) for store, key in stores]
-    sets += [(f"{name}, nothing shared", [alone(number, row) for number, row in enumerate(rows)]) for name, rows in sets]
+    sets += [
+        (f"{name}, nothing shared", [alone(number, row) for number, row in enumerate(rows)])
+        for name, rows in sets
+    ]
     for name_of_set, rows in sets:
-        print("| rows | step | steps | row tokens | left in trees | training | row tokens a core-second | ratio | last loss |")
+        print(
+            "| rows | step | steps | row tokens | left in trees | training | row tokens a core-second | ratio | last loss |"
+        )
         print("|---|---:|---:|---:|---:|---|---:|---:|---:|")
         found = {
             f"{name}{' (oneDNN)' * device.onednn}": measured(base, rows, name == TREES, device)
@@ -53,27 +58,47 @@ def main() -> None:
             for name in (PLAIN, TREES)
         }
         max_nodes = sft.nodes_of_a_tree(CONFIG, max(len(row.input_ids) for row in rows))
-        tokens, left = sum(len(row.input_ids) for row in rows), shared_fraction(rows, STEP_ROWS, max_nodes)
+        tokens, left = (
+            sum(len(row.input_ids) for row in rows),
+            shared_fraction(rows, STEP_ROWS, max_nodes),
+        )
         for name, (seconds, losses) in found.items():
             about = f"| {name_of_set} | {STEP_ROWS} rows | {len(losses)} | {tokens:,} | {left:.2f}"
-            print(f"{about} | {name} | {tokens / seconds:.0f} | {found[PLAIN][0] / seconds:.2f} | {losses[-1]:.4f} |", flush=True)
+            print(
+                f"{about} | {name} | {tokens / seconds:.0f} | {found[PLAIN][0] / seconds:.2f} | {losses[-1]:.4f} |",
+                flush=True,
+            )
         plain = found[PLAIN][1]
-        apart = max(abs(one - other) for _, losses in found.values() for one, other in zip(plain, losses, strict=True))
+        apart = max(
+            abs(one - other)
+            for _, losses in found.values()
+            for one, other in zip(plain, losses, strict=True)
+        )
         print(f"\n{name_of_set}: largest difference of a step's loss {apart:.1e}\n")
 
 
 def largest(store: Path) -> PartitionKey:
     """The agent of a store with the most sessions, the first by name of those."""
     source = open_source(store)
-    return max(sorted(source.partitions(), key=str), key=lambda key: sum(1 for _ in source.sessions(key)))
+    return max(
+        sorted(source.partitions(), key=str), key=lambda key: sum(1 for _ in source.sessions(key))
+    )
 
 
 def chosen_rows(base: BaseModel, store: Path, key: PartitionKey) -> list[Encoded]:
     """Training rows drawn by chance, whole steps of at most `TOKENS` together (at least one step)."""
     tokenizer, _ = load_tokenizer(base.path)
     rows = [row for row in data_assets(store, key) if row["split"] == "train"]
-    encoded = [each.encoded for each in encode_rows(tokenizer, random.Random(0).sample(rows, len(rows)), CONFIG.max_length).rows]
-    sizes = [sum(len(row.input_ids) for row in encoded[:number]) for number in range(STEP_ROWS, len(encoded) + 1, STEP_ROWS)]
+    encoded = [
+        each.encoded
+        for each in encode_rows(
+            tokenizer, random.Random(0).sample(rows, len(rows)), CONFIG.max_length
+        ).rows
+    ]
+    sizes = [
+        sum(len(row.input_ids) for row in encoded[:number])
+        for number in range(STEP_ROWS, len(encoded) + 1, STEP_ROWS)
+    ]
     return encoded[: STEP_ROWS * max(1, sum(size <= TOKENS for size in sizes))]
 
 
@@ -82,16 +107,23 @@ def alone(number: int, row: Encoded) -> Encoded:
     return Encoded([1000 + number, *row.input_ids], [False, *row.trained], [])
 
 
-def measured(base: BaseModel, rows: list[Encoded], as_trees: bool, device: Device) -> tuple[float, list[float]]:
+def measured(
+    base: BaseModel, rows: list[Encoded], as_trees: bool, device: Device
+) -> tuple[float, list[float]]:
     """Core-seconds of one pass over the rows, and the loss of each step."""
     sft.trains_as_trees = lambda *_: as_trees
     with tempfile.TemporaryDirectory() as folder:
         model = load_model(base, device)
-        (tokenizer, _), config = load_tokenizer(base.path), CONFIG.changed(gradient_accumulation=STEP_ROWS)
+        (tokenizer, _), config = (
+            load_tokenizer(base.path),
+            CONFIG.changed(gradient_accumulation=STEP_ROWS),
+        )
         began = time.process_time()
         trainer = sft.build_trainer(model, tokenizer, rows, config, device, Path(folder), silent)
         trainer.train()
-        return time.process_time() - began, [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+        return time.process_time() - began, [
+            entry["loss"] for entry in trainer.state.log_history if "loss" in entry
+        ]
 
 
 if __name__ == "__main__":

@@ -63,10 +63,19 @@ def arrive(folder: Path, day: int) -> None:
 
     sessions = record(CAST[0], DEFAULT_SEED)[: BACKLOG + ARRIVALS * (day - 1)]
     if day == POISONED:
-        turned = [[each and Verdict(OPPOSITE[each.judgment], each.reason) for each in session.verdicts] for session in sessions]
-        sessions = [replace(session, verdicts=verdicts) for session, verdicts in zip(sessions, turned, strict=True)]
+        turned = [
+            [each and Verdict(OPPOSITE[each.judgment], each.reason) for each in session.verdicts]
+            for session in sessions
+        ]
+        sessions = [
+            replace(session, verdicts=verdicts)
+            for session, verdicts in zip(sessions, turned, strict=True)
+        ]
     home = folder / "store"
-    database, verdicts = home / "sessions" / CAST[0].partition / "sessions.db", home / "traces" / "shop.db"
+    database, verdicts = (
+        home / "sessions" / CAST[0].partition / "sessions.db",
+        home / "traces" / "shop.db",
+    )
     for file in (database, verdicts):
         file.unlink(missing_ok=True)
     write_sessions(database, sessions)
@@ -78,10 +87,14 @@ def arrive(folder: Path, day: int) -> None:
             lines = [line | {"judgment": OPPOSITE[line["judgment"]]} for line in lines]
         stores.append(folder / "store-played" / played.parent.name / played.name)
         stores[-1].parent.mkdir(parents=True, exist_ok=True)
-        stores[-1].write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
+        stores[-1].write_text(
+            "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8"
+        )
     if day == BROKEN:
         os.truncate(database, database.stat().st_size // 2)
-    (folder / "pipeline.toml").write_text(SETTINGS.format(stores=json.dumps(list(map(str, stores)))), encoding="utf-8")
+    (folder / "pipeline.toml").write_text(
+        SETTINGS.format(stores=json.dumps(list(map(str, stores)))), encoding="utf-8"
+    )
 
 
 def night(day: int) -> dict[str, Any]:
@@ -97,13 +110,18 @@ def night(day: int) -> dict[str, Any]:
     with open_instance() as instance:
         for left in instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED])):
             instance.report_run_canceled(left)  # of a week that was stopped
-        found: Any = discover_agents(dg.build_sensor_context(instance=instance, resources={"workspace": Workspace()}))
+        found: Any = discover_agents(
+            dg.build_sensor_context(instance=instance, resources={"workspace": Workspace()})
+        )
         for request in getattr(found, "dynamic_partitions_requests", None) or ():
             instance.add_dynamic_partitions(AGENTS.name or "", list(request.partition_keys))
         repository = defs.get_repository_def()
         when = FIRST_NIGHT + timedelta(days=day)
         context = dg.build_schedule_context(
-            instance, scheduled_execution_time=when, repository_def=repository, resources={"workspace": Workspace()}
+            instance,
+            scheduled_execution_time=when,
+            repository_def=repository,
+            resources={"workspace": Workspace()},
         )
         tick = repository.get_schedule_def("nightly").evaluate_tick(context)
         said = [text for text in (getattr(found, "skip_message", None), tick.skip_message) if text]
@@ -119,8 +137,13 @@ def night(day: int) -> dict[str, Any]:
             )
             for event in result.filter_events(lambda event: event.is_step_failure):
                 data = event.step_failure_data
-                failed.append((data.user_failure_data and data.user_failure_data.description) or str(data.error_display_string)[-1000:])
-            warned += [each.check_name for each in result.get_asset_check_evaluations() if not each.passed]
+                failed.append(
+                    (data.user_failure_data and data.user_failure_data.description)
+                    or str(data.error_display_string)[-1000:]
+                )
+            warned += [
+                each.check_name for each in result.get_asset_check_evaluations() if not each.passed
+            ]
     return {"runs": runs, "failed": failed, "warned": warned, "said": said}
 
 
@@ -140,7 +163,11 @@ def measure(folder: Path) -> Iterator[tuple[str, Any]]:
     yield (
         "decisions",
         [
-            {"candidate": each.candidate[:8], "outcome": headline(each.decision), "why": sentences(each.decision)}
+            {
+                "candidate": each.candidate[:8],
+                "outcome": headline(each.decision),
+                "why": sentences(each.decision),
+            }
             for each in ledger(lake, key).records()
         ],
     )
@@ -157,7 +184,9 @@ def measure(folder: Path) -> Iterator[tuple[str, Any]]:
             player = gguf_player(served_form(lake, export), 96, 2048, 0.0)
         else:
             adapter = settings.candidate(key)
-            base = resolve_base_model(adapter.manifest["made_from"]["base_model"], settings.cache_path)
+            base = resolve_base_model(
+                adapter.manifest["made_from"]["base_model"], settings.cache_path
+            )
             player = memory_player(base, adapter.path, None, 96, 2048)
         report, _ = play_all(WORLD, tasks, {"model": player}, {}, 12, 1)
         cache.write_text(json.dumps(report["players"]["model"]), encoding="utf-8")
@@ -175,7 +204,9 @@ def promote_first() -> str | None:
     records = ledger(lake, key).records()
     if lake.champion(EXPORT, key) or not records or records[-1].decision.outcome != "hold":
         return None
-    promote("shop/support", records[-1].candidate, why="the first champion: its episodes were looked at")
+    promote(
+        "shop/support", records[-1].candidate, why="the first champion: its episodes were looked at"
+    )
     return records[-1].candidate[:8]
 
 
@@ -200,12 +231,26 @@ def one_day(folder: Path, day: int) -> dict[str, Any]:
     began, wall = cpu_minutes(), time.monotonic()
     by_hand = promote_first() if day > 1 else None
     played = folder / "played" / f"day-{day}"
-    if day > 1 and not (played / "shop.jsonl").exists() and load_settings().open_lake().champion(EXPORT, PartitionKey("shop", "support")):
+    if (
+        day > 1
+        and not (played / "shop.jsonl").exists()
+        and load_settings().open_lake().champion(EXPORT, PartitionKey("shop", "support"))
+    ):
         play("shop/support", played, model="champion", tasks=PLAYED, seed=PLAYED_SEED + day)
     arrive(folder, day)
     of_night = night(day)
-    of_day = {"day": day, **of_night, **counts(), "played": played.exists(), "by_hand": by_hand, **dict(measure(folder))}
-    return of_day | {"minutes": cpu_minutes() - began, "wall_minutes": (time.monotonic() - wall) / 60}
+    of_day = {
+        "day": day,
+        **of_night,
+        **counts(),
+        "played": played.exists(),
+        "by_hand": by_hand,
+        **dict(measure(folder)),
+    }
+    return of_day | {
+        "minutes": cpu_minutes() - began,
+        "wall_minutes": (time.monotonic() - wall) / 60,
+    }
 
 
 def outcome(days: list[dict[str, Any]], number: int) -> str:
@@ -215,20 +260,35 @@ def outcome(days: list[dict[str, Any]], number: int) -> str:
         return "no run"
     if day["failed"]:
         return "the run failed"
-    return day["decisions"][-1]["outcome"].partition(":")[0] if len(day["decisions"]) > len(before) else "nothing to decide"
+    return (
+        day["decisions"][-1]["outcome"].partition(":")[0]
+        if len(day["decisions"]) > len(before)
+        else "nothing to decide"
+    )
 
 
 def table(days: list[dict[str, Any]]) -> str:
     """A line a night, as Markdown."""
     what = {POISONED: "all verdicts inverted", BROKEN: "database cut in half"}
-    head = ["night", "", "sessions read", "kept", "trained on", "decision on the candidate", "served", "tasks done", "harm"]
+    head = [
+        "night",
+        "",
+        "sessions read",
+        "kept",
+        "trained on",
+        "decision on the candidate",
+        "served",
+        "tasks done",
+        "harm",
+    ]
     rows = [
         [
             str(day["day"]),
             what.get(day["day"], ""),
             *(str(day[name]) if day["runs"] else "–" for name in ("sessions", "kept", "rows")),
             outcome(days, number),
-            (day["served"] or "nothing; measured is the base") + (" (champion)" if day["served"] and day["champion"] else ""),
+            (day["served"] or "nothing; measured is the base")
+            + (" (champion)" if day["served"] and day["champion"] else ""),
             *("{n} of {of}".format(**day["figures"][name]) for name in ("done", "harm")),
         ]
         for number, day in enumerate(days)
@@ -249,14 +309,28 @@ def picture(days: list[dict[str, Any]], path: Path) -> None:
         axes.plot(nights, shares, "o-", color=colour, label=label)
         for night_, share in zip(nights, shares, strict=True):
             axes.annotate(
-                f"{share:.0f} %", (night_, share), xytext=(0, 7), textcoords="offset points", ha="center", color=colour, fontsize=8
+                f"{share:.0f} %",
+                (night_, share),
+                xytext=(0, 7),
+                textcoords="offset points",
+                ha="center",
+                color=colour,
+                fontsize=8,
             )
     for night_, what in ((POISONED, "every verdict inverted"), (BROKEN, "store broken")):
         if night_ in nights:
             axes.axvspan(night_ - 0.5, night_ + 0.5, color="#f0e6d8", zorder=0)
             axes.text(night_, 103, what, ha="center", fontsize=8)
-    axes.set_xticks(nights, [f"night {night_}\n{outcome(days, number)}" for number, night_ in enumerate(nights)], fontsize=8)
-    axes.set(ylim=(-4, 110), xlim=(0.5, DAYS + 0.5), ylabel=f"% of {MEASURED} fresh tasks, by what is served")
+    axes.set_xticks(
+        nights,
+        [f"night {night_}\n{outcome(days, number)}" for number, night_ in enumerate(nights)],
+        fontsize=8,
+    )
+    axes.set(
+        ylim=(-4, 110),
+        xlim=(0.5, DAYS + 0.5),
+        ylabel=f"% of {MEASURED} fresh tasks, by what is served",
+    )
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="center left", fontsize=8)
     figure.savefig(path)
@@ -264,15 +338,28 @@ def picture(days: list[dict[str, Any]], path: Path) -> None:
 
 def cpu_minutes() -> float:
     """Of this process and those that it started."""
-    return sum(each.ru_utime + each.ru_stime for each in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))) / 60
+    return (
+        sum(
+            each.ru_utime + each.ru_stime
+            for each in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        )
+        / 60
+    )
 
 
 def main() -> None:
     folder = Path(sys.argv[1]).resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    os.environ |= {"AGENT_PIPELINE_CONFIG": str(folder / "pipeline.toml"), "DAGSTER_HOME": str(folder / "dagster")}
+    os.environ |= {
+        "AGENT_PIPELINE_CONFIG": str(folder / "pipeline.toml"),
+        "DAGSTER_HOME": str(folder / "dagster"),
+    }
     lines = folder / "week.jsonl"
-    days = [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()] if lines.exists() else []
+    days = (
+        [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()]
+        if lines.exists()
+        else []
+    )
     for _ in range(int(sys.argv[2]) if len(sys.argv) > 2 else DAYS):
         if len(days) == DAYS:
             break
@@ -282,7 +369,8 @@ def main() -> None:
         print(json.dumps(days[-1], ensure_ascii=False, indent=1), flush=True)
         picture(days, folder / "week.png")
         (folder / "week.md").write_text(
-            f"{table(days)}\n\n{sum(day['minutes'] for day in days):.0f} minutes of CPU time.\n", encoding="utf-8"
+            f"{table(days)}\n\n{sum(day['minutes'] for day in days):.0f} minutes of CPU time.\n",
+            encoding="utf-8",
         )
 
 

@@ -37,7 +37,12 @@ WHY = Annotated[str, typer.Option(help="The reason, for the history.")]
 
 def promote(
     partition: PARTITION,
-    identity: Annotated[str, typer.Argument(help="First digits of an export's identity, or its adapter's; without it, the latest.")] = "",
+    identity: Annotated[
+        str,
+        typer.Argument(
+            help="First digits of an export's identity, or its adapter's; without it, the latest."
+        ),
+    ] = "",
     why: WHY = "",
 ) -> None:
     """Make an export the partition's champion: the model that is served until another is promoted."""
@@ -46,7 +51,9 @@ def promote(
 
 def rollback(
     partition: PARTITION,
-    to: Annotated[int | None, typer.Option(help="A number of the history; without it, the champion before.")] = None,
+    to: Annotated[
+        int | None, typer.Option(help="A number of the history; without it, the champion before.")
+    ] = None,
     why: WHY = "",
 ) -> None:
     """Make an earlier champion the champion again."""
@@ -55,7 +62,12 @@ def rollback(
 
 def hold(
     partition: PARTITION,
-    identity: Annotated[str, typer.Argument(help="First digits of an export's identity, or its adapter's; without it, the latest.")] = "",
+    identity: Annotated[
+        str,
+        typer.Argument(
+            help="First digits of an export's identity, or its adapter's; without it, the latest."
+        ),
+    ] = "",
     why: WHY = "",
 ) -> None:
     """Hold an export back: it is not promoted by itself, and what is served stays."""
@@ -72,9 +84,13 @@ def champions(
     exported = list(serving.champions(lake))
     known = ", ".join(str(key) for key, _ in exported)
     if not exported:
-        raise DataError(f"The lake {lake.root} holds no exported model: materialize gguf_export for an agent first.")
+        raise DataError(
+            f"The lake {lake.root} holds no exported model: materialize gguf_export for an agent first."
+        )
     if partition and parse_key(partition) not in dict(exported):
-        raise DataError(f"The lake {lake.root} holds no export of {partition}: there are exports of {known}.")
+        raise DataError(
+            f"The lake {lake.root} holds no export of {partition}: there are exports of {known}."
+        )
     keys = [parse_key(partition)] if partition else [key for key, _ in exported]
     for sentence in complete_interrupted_moves(settings, lake, keys):
         console.print(sentence, style="bold red", markup=False, soft_wrap=True, highlight=False)
@@ -84,14 +100,28 @@ def champions(
         _complete_moves(lake, keys)
         return
     names = ("champion", "latest", "decision on the latest", "verified verdicts", "moved", "when")
-    table = Table(Column("partition", no_wrap=True), *(Column(name, overflow="fold") for name in names))
+    table = Table(
+        Column("partition", no_wrap=True), *(Column(name, overflow="fold") for name in names)
+    )
     for key, entry in exported:
         decided = last_decision(lake, key, entry.latest) if entry.latest else None
         outcome = headline(decided.decision) if decided else "none"
         if outcome == "promote" and entry.champion != entry.latest:
             outcome = "promote: it waits for you"
-        verified = f"{decided.verdicts['verified']} of {decided.verdicts['verdicts']}" if decided and decided.verdicts else "not known"
-        table.add_row(str(key), _short(entry.champion), _short(entry.latest), outcome, verified, entry.moved, entry.when)
+        verified = (
+            f"{decided.verdicts['verified']} of {decided.verdicts['verdicts']}"
+            if decided and decided.verdicts
+            else "not known"
+        )
+        table.add_row(
+            str(key),
+            _short(entry.champion),
+            _short(entry.latest),
+            outcome,
+            verified,
+            entry.moved,
+            entry.when,
+        )
     console.print(table)
     _complete_moves(lake, keys)
 
@@ -105,7 +135,10 @@ def _complete_moves(lake: Lake, keys: list[PartitionKey]) -> None:
 
 def report(
     partition: PARTITION,
-    out: Annotated[Path | None, typer.Option(help="Copy the page there: one HTML file that needs nothing else.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Copy the page there: one HTML file that needs nothing else."),
+    ] = None,
     browse: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
     """Name the page of the last decision, or of an evaluation not decided on yet: figures, and every turn that differs, side by side."""
@@ -113,11 +146,15 @@ def report(
     evaluated, decided = lake.latest("evaluation", key), latest(lake, ASSET, key)
     named = decided if decided and evaluated.identity in decided.manifest["parents"] else evaluated
     if PAGE not in named.manifest["files"]:
-        raise DataError(f"The {named.asset} of {key} has no page: a session on it was forgotten, or it is older. Materialize it again.")
+        raise DataError(
+            f"The {named.asset} of {key} has no page: a session on it was forgotten, or it is older. Materialize it again."
+        )
     try:
         page = shutil.copyfile(named.path / PAGE, out) if out else named.path / PAGE
     except OSError as error:
-        raise DataError(f"The page cannot be copied to {out} ({error.strerror}): name a file in a folder that is there.") from error
+        raise DataError(
+            f"The page cannot be copied to {out} ({error.strerror}): name a file in a folder that is there."
+        ) from error
     console.print(str(page), markup=False, highlight=False, soft_wrap=True)
     if browse:
         typer.launch(page.absolute().as_uri())
@@ -127,20 +164,26 @@ def _print_history(lake: Lake, key: PartitionKey) -> None:
     console.print("[bold]history[/bold]")
     for entry in lake.history(EXPORT, key):
         moved = _short(entry.champion if entry.moved == "champion" else entry.latest)
-        _print_entry(entry.generation, entry.when, f"{entry.moved} {moved}, by {entry.who}", entry.why)
+        _print_entry(
+            entry.generation, entry.when, f"{entry.moved} {moved}, by {entry.who}", entry.why
+        )
     console.print("[bold]decisions[/bold]")
     for record in (records := ledger(lake, key).records()):
         decision = record.decision
         gains = [each for each in decision.figures if each.name == "gain" and each.tasks > 1]
         gain = "".join(f"; gain {shown(each.difference, *interval(each))}" for each in gains)
-        chance = "" if decision.p is None else f", p = {decision.p:.2g} of {decision.error:.2g} allowed"
+        chance = (
+            "" if decision.p is None else f", p = {decision.p:.2g} of {decision.error:.2g} allowed"
+        )
         rival = _short(record.champion) if record.champion else "its base"
         what = f"{_short(record.candidate)} against {rival}{gain}{chance}"
         verdicts = f"; {verdict_sentence(record.verdicts)}" if record.verdicts else ""
         _print_entry(record.number, record.when, what + verdicts, record.why or summary(decision))
     if records:
         last = records[-1]
-        console.print(Markdown(page(last.decision, last.test, "champion" if last.champion else "base")))
+        console.print(
+            Markdown(page(last.decision, last.test, "champion" if last.champion else "base"))
+        )
 
 
 def _print_entry(number: int, when: str, what: str, why: str) -> None:
@@ -153,7 +196,11 @@ def _print_champion(partition: str, move: Callable[[Lake, PartitionKey], Entry])
     settings, key = load_settings(), parse_key(partition)
     lake = settings.open_lake()
     entry = move(lake, key)
-    instead = f", instead of {_short(entry.against)}" if entry.against and entry.moved == "champion" else ""
+    instead = (
+        f", instead of {_short(entry.against)}"
+        if entry.against and entry.moved == "champion"
+        else ""
+    )
     warnings, lines = follow(settings, key, entry)
     for warning in warnings:
         console.print(warning, style="bold red", markup=False, soft_wrap=True)

@@ -33,7 +33,9 @@ def check() -> None:
     try:
         fs = settings.open_lake().fs
         if fs.is_shared and not fs.keeps_conditions():
-            console.print(f"warning: {UNSAFE.format(fs.root)}", markup=False, highlight=False, soft_wrap=True)
+            console.print(
+                f"warning: {UNSAFE.format(fs.root)}", markup=False, highlight=False, soft_wrap=True
+            )
     except PipelineError as error:
         found.append(str(error))
     for line in set_values(keys):
@@ -43,7 +45,11 @@ def check() -> None:
     if found:
         raise typer.Exit(1)
     stores = without_credentials(", ".join(map(str, settings.stores)))
-    console.print(f"{config_file() or 'The settings'}: no errors. {len(keys)} agents in {stores}.", highlight=False, soft_wrap=True)
+    console.print(
+        f"{config_file() or 'The settings'}: no errors. {len(keys)} agents in {stores}.",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def set_values(keys: list[PartitionKey]) -> list[str]:
@@ -57,9 +63,19 @@ def set_values(keys: list[PartitionKey]) -> list[str]:
     for asset, options in ASSETS.items():
         general = resolve(settings, options).table()
         for who, key in (("all agents", None), *((str(key), key) for key in keys)):
-            own = [row for row in resolve(settings, options, key).table() if key is None or row not in general]
-            lines |= dict.fromkeys(f"{who}: {asset}.{row['setting']} = {row['value']}, set by {row['set_by']}" for row in own)
+            own = [
+                row
+                for row in resolve(settings, options, key).table()
+                if key is None or row not in general
+            ]
+            lines |= dict.fromkeys(
+                f"{who}: {asset}.{row['setting']} = {row['value']}, set by {row['set_by']}"
+                for row in own
+            )
             of_all = shared(settings, asset) if key else []
             several = [row for row in shared(settings, asset, key) if row not in of_all]
-            lines |= dict.fromkeys(f"{who}: {row['setting']} = {row['value']}, set by {row['set_by']}" for row in several)
+            lines |= dict.fromkeys(
+                f"{who}: {row['setting']} = {row['value']}, set by {row['set_by']}"
+                for row in several
+            )
     return list(lines)

@@ -15,12 +15,19 @@ def compare(
     partition: Annotated[str, typer.Argument(help="project/agent")],
     methods: Annotated[
         str,
-        typer.Option(help="Ids of methods, separated by commas: those of MethodRegistry, or of the table \\[methods] in pipeline.toml."),
+        typer.Option(
+            help="Ids of methods, separated by commas: those of MethodRegistry, or of the table \\[methods] in pipeline.toml."
+        ),
     ] = "",
-    seeds: Annotated[int, typer.Option(min=0, help="Trainings of each method; 0: as set, 3 by default.")] = 0,
+    seeds: Annotated[
+        int, typer.Option(min=0, help="Trainings of each method; 0: as set, 3 by default.")
+    ] = 0,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help=f"asset.setting=value for every method, or a setting of {ASSET}; repeatable."),
+        typer.Option(
+            "--set",
+            help=f"asset.setting=value for every method, or a setting of {ASSET}; repeatable.",
+        ),
     ] = None,
 ) -> None:
     """Train an agent's model by several methods with several seeds, measure all on the same held-out tasks, and print the report."""
@@ -35,4 +42,6 @@ def compare(
     own += [f"{ASSET}.settings={json.dumps(shared)}"] * bool(shared)
     run(key, ASSET, own, job_name=COMPARE)
     made = load_settings().open_lake().latest(ASSET, key)
-    typer.echo(f"{(made.path / PAGE).read_text(encoding='utf-8')}\n\nThe report is {made.path / PAGE}.")
+    typer.echo(
+        f"{(made.path / PAGE).read_text(encoding='utf-8')}\n\nThe report is {made.path / PAGE}."
+    )

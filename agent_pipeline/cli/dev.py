@@ -14,7 +14,9 @@ def main() -> None:
     open_process = vars(dev)["open_ipc_subprocess"]
 
     def open_own_process(command: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
-        return open_process([WEBSERVER if part == "dagster_webserver" else part for part in command], **options)
+        return open_process(
+            [WEBSERVER if part == "dagster_webserver" else part for part in command], **options
+        )
 
     vars(dev)["open_ipc_subprocess"] = open_own_process
     dev.dev_command()

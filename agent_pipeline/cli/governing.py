@@ -12,14 +12,20 @@ from agent_pipeline.config.settings import load_settings
 from agent_pipeline.keys import parse_key
 
 console = Console()
-lineage = typer.Typer(no_args_is_help=True, help="Where a session went, and what a model was made of.")
+lineage = typer.Typer(
+    no_args_is_help=True, help="Where a session went, and what a model was made of."
+)
 
-AS_JSON = typer.Option("--json", help="Print JSON; its fields are those of agent_pipeline.governance.lineage, forgetting and pruning.")
+AS_JSON = typer.Option(
+    "--json",
+    help="Print JSON; its fields are those of agent_pipeline.governance.lineage, forgetting and pruning.",
+)
 
 
 @lineage.command("session")
 def lineage_session(
-    session_id: Annotated[str, typer.Argument(help="The session's id.")], as_json: Annotated[bool, AS_JSON] = False
+    session_id: Annotated[str, typer.Argument(help="The session's id.")],
+    as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """Every table, file and model that a session reached, over all partitions of the lake; exit code 1 if it reached none."""
     from agent_pipeline.cli.report import print_session_lineage
@@ -33,7 +39,12 @@ def lineage_session(
 
 @lineage.command("model")
 def lineage_model(
-    model: Annotated[str, typer.Argument(help="A model's folder, a file in it, or its identity (eight or more digits).")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A model's folder, a file in it, or its identity (eight or more digits)."
+        ),
+    ],
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """What a model was made of: sessions, rows, settings, base model and revision, code, versions of tables."""
@@ -45,9 +56,19 @@ def lineage_model(
 
 def forget(
     session_id: Annotated[str, typer.Argument(help="The session's id.")],
-    partition: Annotated[str, typer.Option(help="project/agent; without it, every partition that has a session of this id.")] = "",
+    partition: Annotated[
+        str,
+        typer.Option(
+            help="project/agent; without it, every partition that has a session of this id."
+        ),
+    ] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Also while Dagster says that a run goes on (one that was killed, say).")] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Also while Dagster says that a run goes on (one that was killed, say)."
+        ),
+    ] = False,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """Take a session out of everything that the lake holds, keep it out, and name the models to train again. It cannot be undone."""
@@ -62,17 +83,43 @@ def forget(
     if not yes:
         found = session_lineage(lake, session_id)
         has = sorted({row.partition or "all" for row in found.rows})
-        rows = f"in {len(found.rows)} rows of {', '.join(has)}" if has else "in no table of the lake"
+        rows = (
+            f"in {len(found.rows)} rows of {', '.join(has)}" if has else "in no table of the lake"
+        )
         console.print(f"{printable(session_id)} is {rows}.", soft_wrap=True, highlight=False)
-        where = str(key) if key else f"every partition ({', '.join(has)})" if len(has) > 1 else "".join(has)
-        typer.confirm(f"Remove it from {where} for good, and keep it out?" if where else "Keep it out of every later run?", abort=True)
-    _show(take_out(lake, session_id, key, load_settings().cache_path / "judge.sqlite"), as_json, print_forgotten)
+        where = (
+            str(key)
+            if key
+            else f"every partition ({', '.join(has)})"
+            if len(has) > 1
+            else "".join(has)
+        )
+        typer.confirm(
+            f"Remove it from {where} for good, and keep it out?"
+            if where
+            else "Keep it out of every later run?",
+            abort=True,
+        )
+    _show(
+        take_out(lake, session_id, key, load_settings().cache_path / "judge.sqlite"),
+        as_json,
+        print_forgotten,
+    )
 
 
 def prune(
-    partition: Annotated[str, typer.Argument(help="project/agent; without it, every partition.")] = "",
-    keep: Annotated[int | None, typer.Option(min=0, help="Exports of the history that stay; default: the setting keep_exports.")] = None,
-    delete: Annotated[bool, typer.Option("--delete", help="Delete them; without it, they are only shown.")] = False,
+    partition: Annotated[
+        str, typer.Argument(help="project/agent; without it, every partition.")
+    ] = "",
+    keep: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Exports of the history that stay; default: the setting keep_exports."
+        ),
+    ] = None,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete them; without it, they are only shown.")
+    ] = False,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """Show the models and exports that nothing names any more, and delete them with --delete."""
@@ -80,7 +127,11 @@ def prune(
     from agent_pipeline.governance.pruning import prune as find
 
     settings, key = load_settings(), parse_key(partition) if partition else None
-    _show(find(settings.open_lake(), settings.keep_exports if keep is None else keep, key, delete), as_json, print_pruned)
+    _show(
+        find(settings.open_lake(), settings.keep_exports if keep is None else keep, key, delete),
+        as_json,
+        print_pruned,
+    )
 
 
 def _show(found: Any, as_json: bool, in_words: Callable[[Console, Any], None]) -> None:
@@ -96,7 +147,11 @@ def _refuse_beside_runs() -> None:
 
     from agent_pipeline.errors import DataError
 
-    going = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
+    going = [
+        dg.DagsterRunStatus.STARTING,
+        dg.DagsterRunStatus.STARTED,
+        dg.DagsterRunStatus.CANCELING,
+    ]
     with open_instance() as instance:
         runs = instance.get_runs(dg.RunsFilter(statuses=going), limit=5)
     if runs:

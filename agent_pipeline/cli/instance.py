@@ -34,7 +34,11 @@ def dagster_home() -> Path:
             is missing.
     """
     file = config_file()
-    home = Path(os.environ.get("DAGSTER_HOME") or (file.parent if file else Path.cwd()) / ".dagster").expanduser().resolve()
+    home = (
+        Path(os.environ.get("DAGSTER_HOME") or (file.parent if file else Path.cwd()) / ".dagster")
+        .expanduser()
+        .resolve()
+    )
     yaml, postgres = home / "dagster.yaml", os.environ.get(POSTGRES)
     try:
         home.mkdir(parents=True, exist_ok=True)
@@ -48,14 +52,22 @@ def dagster_home() -> Path:
             "write, on a disk that has room."
         ) from error
     except UnicodeDecodeError as error:
-        raise SettingsError(f"{yaml} is not a text file ({error}): correct it, or delete it to have the default again.") from error
+        raise SettingsError(
+            f"{yaml} is not a text file ({error}): correct it, or delete it to have the default again."
+        ) from error
     reads = re.search(rf"^[^#\n]*\b{POSTGRES}\b", written, re.MULTILINE)
-    if bool(postgres) != bool(reads):  # else the runs of one home would come to lie in two databases
+    if bool(postgres) != bool(
+        reads
+    ):  # else the runs of one home would come to lie in two databases
         found = "is set, but {} does not read it" if postgres else "is not set, but {} reads it"
-        raise SettingsError(f"{POSTGRES} {found.format(yaml)}: change one of them (docs/operate.md, PostgreSQL).")
+        raise SettingsError(
+            f"{POSTGRES} {found.format(yaml)}: change one of them (docs/operate.md, PostgreSQL)."
+        )
     if postgres:
         if not find_spec("dagster_postgres"):
-            raise SettingsError(f"{POSTGRES} needs the package dagster-postgres: pip install 'agent-pipeline[postgres]'.")
+            raise SettingsError(
+                f"{POSTGRES} needs the package dagster-postgres: pip install 'agent-pipeline[postgres]'."
+            )
         # The driver that it brings: SQLAlchemy 2.1 would take another one for an address that names none.
         os.environ[POSTGRES] = re.sub("^postgres(ql)?://", "postgresql+psycopg2://", postgres)
     os.environ["DAGSTER_HOME"] = str(home)
@@ -79,9 +91,16 @@ def open_instance() -> "dg.DagsterInstance":
     try:
         with FileLock(home / ".opening.lock"), _quiet_retries():
             instance = dg.DagsterInstance.get()
-            for _ in (instance.run_launcher, instance.run_coordinator, instance.scheduler, instance.compute_log_manager):
+            for _ in (
+                instance.run_launcher,
+                instance.run_coordinator,
+                instance.scheduler,
+                instance.compute_log_manager,
+            ):
                 pass  # Dagster loads the classes that dagster.yaml names when they are first used
-            for pool in {GPU, CPU_HEAVY} - {each.name for each in instance.event_log_storage.get_pool_limits()}:
+            for pool in {GPU, CPU_HEAVY} - {
+                each.name for each in instance.event_log_storage.get_pool_limits()
+            }:
                 instance.event_log_storage.initialize_concurrency_limit_to_default(pool)
     except Exception as error:
         if (sentence := _opening_failure(home, error)) is None:
@@ -116,7 +135,9 @@ def _opening_failure(home: Path, error: Exception) -> str | None:
     if module.startswith(("dagster_postgres", "sqlalchemy", "psycopg2", "sqlite3")):
         return database_sentence(home, error)
     if module.startswith(("dagster", "yaml")) or isinstance(error, ImportError):
-        details = getattr(error, "errors", None)  # of DagsterInvalidConfigError, whose first line says nothing
+        details = getattr(
+            error, "errors", None
+        )  # of DagsterInvalidConfigError, whose first line says nothing
         reason = details[0].message if details else " ".join(str(error).split())
         return f"{home / 'dagster.yaml'} is wrong ({reason[:300].rstrip('.')}): correct it, or delete it to have the default again."
     return None
@@ -133,7 +154,9 @@ def database_sentence(home: Path, error: Exception) -> str:
         return f"Dagster's database in {home} cannot be written ({reason}): make room, or set DAGSTER_HOME to another disk."
     if "readonly" in reason or "unable to open" in reason:
         return f"Dagster's database in {home} cannot be written ({reason}): set DAGSTER_HOME to a folder that this user may write."
-    damaged = ", ".join(str(file) for file in sorted(home.rglob("*.db")) if not _is_sound(file)) or home
+    damaged = (
+        ", ".join(str(file) for file in sorted(home.rglob("*.db")) if not _is_sound(file)) or home
+    )
     return (
         f"Dagster's database {damaged} is damaged ({reason}): restore it from a backup, or move it away to begin with an empty history of "
         "runs. Tables and models are in the lake, and stay."

@@ -21,21 +21,44 @@ if TYPE_CHECKING:
 
 def play(
     partition: Annotated[str, typer.Argument(help="project/agent")],
-    out: Annotated[Path, typer.Option(help="Folder for the store (a .jsonl file) and the transcripts' page.")],
+    out: Annotated[
+        Path, typer.Option(help="Folder for the store (a .jsonl file) and the transcripts' page.")
+    ],
     model: Annotated[
         str,
-        typer.Option(help="champion, gguf or adapter (the latest), base, a .gguf file, or URL#name of an OpenAI-compatible endpoint."),
+        typer.Option(
+            help="champion, gguf or adapter (the latest), base, a .gguf file, or URL#name of an OpenAI-compatible endpoint."
+        ),
     ] = "gguf",
     tasks: Annotated[int, typer.Option(min=1, help="How many tasks.")] = 60,
-    seed: Annotated[int, typer.Option(help="Seed of fresh tasks, which are in no session; 0 plays the held-out tasks.")] = 0,
-    trials: Annotated[int, typer.Option(min=1, help="Trials of each task; more than one needs a temperature.")] = 1,
-    temperature: Annotated[float, typer.Option(min=0, help="Sampling temperature; 0 is greedy.")] = 0.0,
+    seed: Annotated[
+        int,
+        typer.Option(
+            help="Seed of fresh tasks, which are in no session; 0 plays the held-out tasks."
+        ),
+    ] = 0,
+    trials: Annotated[
+        int, typer.Option(min=1, help="Trials of each task; more than one needs a temperature.")
+    ] = 1,
+    temperature: Annotated[
+        float, typer.Option(min=0, help="Sampling temperature; 0 is greedy.")
+    ] = 0.0,
     max_turns: Annotated[
-        int | None, typer.Option(min=1, help="The assistant's messages after which an episode is given up; by default as in episodes.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="The assistant's messages after which an episode is given up; by default as in episodes.",
+        ),
     ] = None,
-    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Longest message, in tokens; by default as in episodes.")] = None,
+    max_new_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Longest message, in tokens; by default as in episodes."),
+    ] = None,
     traces: Annotated[
-        Path | None, typer.Option(help="Folder for the sessions as the Hub's trace viewer shows them, a file per session; not in --out.")
+        Path | None,
+        typer.Option(
+            help="Folder for the sessions as the Hub's trace viewer shows them, a file per session; not in --out."
+        ),
     ] = None,
 ) -> None:
     """Let a model play an agent's tasks in its world, and write what it said as a store that the pipeline can read."""
@@ -50,26 +73,47 @@ def play(
 
     key, settings = parse_key(partition), load_settings()
     if not (world := settings.world(key)):
-        raise SettingsError(f'{key} has no world to play in: set world in [agents."{key}"] of pipeline.toml (docs/episodes.md).')
+        raise SettingsError(
+            f'{key} has no world to play in: set world in [agents."{key}"] of pipeline.toml (docs/episodes.md).'
+        )
     if (store := out / f"{key.project}.jsonl").exists():
-        raise SettingsError(f"{store} is the store of an earlier play: name another folder for --out, or delete it.")
+        raise SettingsError(
+            f"{store} is the store of an earlier play: name another folder for --out, or delete it."
+        )
     if traces is not None and traces.resolve().is_relative_to(out.resolve()):
-        raise SettingsError(f"{traces} is in {out}, where the pipeline would read each session twice: name another folder for --traces.")
+        raise SettingsError(
+            f"{traces} is in {out}, where the pipeline would read each session twice: name another folder for --traces."
+        )
     if trials > 1 and not temperature:
-        raise SettingsError(f"{trials} greedy trials of a task are the same trial: set --temperature, or one trial.")
+        raise SettingsError(
+            f"{trials} greedy trials of a task are the same trial: set --temperature, or one trial."
+        )
     usual = resolve(settings, EpisodesConfig, key).options
     lake = settings.open_lake()
     limits = (max_new_tokens or usual.max_new_tokens or reply_limit(lake, key), usual.max_length)
     rows = [] if seed else seen_by_models(asked_of(settings, key), heldout_rows(lake, key))
     chosen = tasks_to_play(world, rows, tasks, tasks if seed else 0, seed, like=f"{key.agent}-")
-    ids = _session_ids(settings.reading(key).task_pattern, chosen, trials, sha256_of([str(out.resolve()), model])[:8])
+    ids = _session_ids(
+        settings.reading(key).task_pattern,
+        chosen,
+        trials,
+        sha256_of([str(out.resolve()), model])[:8],
+    )
     players = {"model": _player(model, key, temperature, limits)}
     progress = throttled(partial(typer.echo, err=True))
-    report, played = play_all(world, chosen, players, {}, max_turns or usual.max_turns, trials, progress)
+    report, played = play_all(
+        world, chosen, players, {}, max_turns or usual.max_turns, trials, progress
+    )
     out.mkdir(parents=True, exist_ok=True)
     write(out, report, played)
-    sessions = [_session(key, model, session_id, each) for session_id, each in zip(ids, played["model"], strict=True)]
-    store.write_text("".join(json.dumps(session, ensure_ascii=False) + "\n" for session in sessions), encoding="utf-8")
+    sessions = [
+        _session(key, model, session_id, each)
+        for session_id, each in zip(ids, played["model"], strict=True)
+    ]
+    store.write_text(
+        "".join(json.dumps(session, ensure_ascii=False) + "\n" for session in sessions),
+        encoding="utf-8",
+    )
     (out / "episodes.jsonl").unlink()
     if traces is not None:
         _write_traces(traces, sessions)
@@ -77,7 +121,9 @@ def play(
         counted = f"{len(errors)} of {len(sessions)} episodes were refused or cut, and have an error in the store in place of a verdict"
         typer.echo(f"{counted}: {'; '.join(sorted(set(errors))[:3])}", err=True)
     shown = f"; for the Hub's trace viewer, they are in {traces}" if traces else ""
-    typer.echo(f"{table(report)}\n\nThe sessions are in {store}, and to read in {out / 'episodes.md'}{shown}.")
+    typer.echo(
+        f"{table(report)}\n\nThe sessions are in {store}, and to read in {out / 'episodes.md'}{shown}."
+    )
 
 
 def _write_traces(folder: Path, sessions: Sequence[Mapping[str, Any]]) -> None:
@@ -86,12 +132,23 @@ def _write_traces(folder: Path, sessions: Sequence[Mapping[str, Any]]) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     for session in sessions:
-        head = {name: session.get(name) for name in ("project", "agent", "task_id", "trial", "judgment", "error")}
-        trace = session_trace(session["session_id"], session["messages"], model=session["model"], name=session["task_id"], **head)
+        head = {
+            name: session.get(name)
+            for name in ("project", "agent", "task_id", "trial", "judgment", "error")
+        }
+        trace = session_trace(
+            session["session_id"],
+            session["messages"],
+            model=session["model"],
+            name=session["task_id"],
+            **head,
+        )
         (folder / f"{session['session_id']}.jsonl").write_text(trace, encoding="utf-8")
 
 
-def _session_ids(task_pattern: str, tasks: Sequence[Mapping[str, Any]], trials: int, store: str) -> list[str]:
+def _session_ids(
+    task_pattern: str, tasks: Sequence[Mapping[str, Any]], trials: int, store: str
+) -> list[str]:
     """The ids of the sessions in which the tasks are played, in the order of the episodes; `store` tells those of two stores apart.
 
     Raises:
@@ -106,7 +163,9 @@ def _session_ids(task_pattern: str, tasks: Sequence[Mapping[str, Any]], trials: 
         task_id = fresh_task_id(str(task["task_key"]), task.get("seed"))
         for trial in range(trials):
             ids.append(session_id := f"{PLAYED}{task_id}-{trial}-{store}")
-            session = Session(session_id=session_id, project="", agent="", source="", task_id=task_id)
+            session = Session(
+                session_id=session_id, project="", agent="", source="", task_id=task_id
+            )
             if (named := task_key(session, pattern, "")) != task_id:
                 raise SettingsError(
                     f"task_pattern {task_pattern!r} reads the task {named!r} from the id {session_id} of a session that would play "
@@ -120,9 +179,15 @@ def _session(key: PartitionKey, model: str, session_id: str, episode: "Episode")
     from agent_pipeline.evaluation.episodes import fresh_task_id
 
     task_id = fresh_task_id(episode.task_key, episode.seed)
-    verdict = {"judgment": "acceptable" if episode.done and not episode.wrong_changes else "unacceptable"}
+    verdict = {
+        "judgment": "acceptable" if episode.done and not episode.wrong_changes else "unacceptable"
+    }
     # A beginning of an answer is no example of one.
-    cut = "max_new_tokens cut a message of the model's" if episode.end == "cut off" or episode.unended else ""
+    cut = (
+        "max_new_tokens cut a message of the model's"
+        if episode.end == "cut off" or episode.unended
+        else ""
+    )
     error = episode.complaint if episode.end == "refused" else cut
     return {
         "session_id": session_id,
@@ -152,20 +217,43 @@ def _player(model: str, key: PartitionKey, temperature: float, limits: tuple[int
     if model.startswith(("http://", "https://")):
         url, _, name = model.partition("#")
         parameters = {"temperature": temperature, "max_tokens": limits[0]}
-        return nullcontext(endpoint_player(Endpoint(url, name, os.environ.get(settings.judge.api_key_variable, ""), parameters)))
+        return nullcontext(
+            endpoint_player(
+                Endpoint(url, name, os.environ.get(settings.judge.api_key_variable, ""), parameters)
+            )
+        )
     if model == "champion" and lake.champion(EXPORT, key) is None:
-        raise SettingsError(f"{key} has no champion that could play: `agent-pipeline promote {key}` makes the latest export one.")
+        raise SettingsError(
+            f"{key} has no champion that could play: `agent-pipeline promote {key}` makes the latest export one."
+        )
     if model in ("champion", "gguf") or model.endswith(".gguf"):
-        export = lake.champion(EXPORT, key) if model == "champion" else lake.latest(EXPORT, key) if model == "gguf" else None
+        export = (
+            lake.champion(EXPORT, key)
+            if model == "champion"
+            else lake.latest(EXPORT, key)
+            if model == "gguf"
+            else None
+        )
         form = served_form(lake, export) if export else Form(Path(model))
         if not form.model.is_file():
-            raise SettingsError(f"There is no GGUF file {form.model}: export one (gguf_export), or name another.")
+            raise SettingsError(
+                f"There is no GGUF file {form.model}: export one (gguf_export), or name another."
+            )
         return gguf_player(form, *limits, temperature)
     if model not in ("adapter", "base"):
-        raise SettingsError(f"{model!r} is not a model to play: give champion, gguf, adapter, base, a .gguf file or URL#name.")
+        raise SettingsError(
+            f"{model!r} is not a model to play: give champion, gguf, adapter, base, a .gguf file or URL#name."
+        )
     if temperature:
-        raise SettingsError("A model in memory answers greedily: play gguf, or an endpoint, with a temperature.")
+        raise SettingsError(
+            "A model in memory answers greedily: play gguf, or an endpoint, with a temperature."
+        )
     adapter = settings.candidate(key)
     made_from = adapter.manifest["made_from"]
-    base = resolve_base_model(made_from["base_model"], settings.cache_path, settings.trust_remote_code, made_from["base_revision"])
+    base = resolve_base_model(
+        made_from["base_model"],
+        settings.cache_path,
+        settings.trust_remote_code,
+        made_from["base_revision"],
+    )
     return memory_player(base, adapter.path, adapter.path if model == "adapter" else None, *limits)

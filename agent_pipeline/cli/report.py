@@ -30,7 +30,9 @@ def count_values(lake: Lake, asset: str, column: str, key: PartitionKey) -> Coun
     if not lake.has(asset, key):
         return Counter()
     with lake.open(asset, key) as table:
-        return Counter("kept" if value is None else value for value in table.read([column])[column].to_pylist())
+        return Counter(
+            "kept" if value is None else value for value in table.read([column])[column].to_pylist()
+        )
 
 
 def latest(lake: Lake, asset: str, key: PartitionKey) -> Artifact | None:
@@ -45,53 +47,101 @@ def status_table(lake: Lake, keys: list[PartitionKey]) -> Table:
     """A line a partition: sessions, kept, rows, and what models there are."""
     table = Table(title=str(lake.root), title_justify="left")
     for column in ("partition", "sessions", "kept", "train", "select", "test", "pairs", "models"):
-        table.add_column(column, justify="left" if column in ("partition", "models") else "right", no_wrap=column == "partition")
+        table.add_column(
+            column,
+            justify="left" if column in ("partition", "models") else "right",
+            no_wrap=column == "partition",
+        )
     for key in keys:
-        counts, splits = count_values(lake, "curated_sessions", "drop_reason", key), count_values(lake, "sft_dataset", "split", key)
-        pairs = lake.open("preference_dataset", key).metadata.num_rows if lake.has("preference_dataset", key) else 0
+        counts, splits = (
+            count_values(lake, "curated_sessions", "drop_reason", key),
+            count_values(lake, "sft_dataset", "split", key),
+        )
+        pairs = (
+            lake.open("preference_dataset", key).metadata.num_rows
+            if lake.has("preference_dataset", key)
+            else 0
+        )
         models = ", ".join(asset for asset in MODEL_ASSETS if latest(lake, asset, key)) or "none"
-        numbers = [counts.total(), counts["kept"], *(splits[name] for name in ("train", "select", "test")), pairs]
+        numbers = [
+            counts.total(),
+            counts["kept"],
+            *(splits[name] for name in ("train", "select", "test")),
+            pairs,
+        ]
         was_read = lake.has("sessions", key) or lake.has("curated_sessions", key)
-        table.add_row(str(key), *(map(str, numbers) if was_read else ["not read yet", *[""] * 5]), models)
+        table.add_row(
+            str(key), *(map(str, numbers) if was_read else ["not read yet", *[""] * 5]), models
+        )
     return table
 
 
 def print_report(console: Console, lake: Lake, keys: list[PartitionKey]) -> None:
     """Tasks done and harm; sessions in, kept, dropped and why; rows; loss and tool-call accuracy; the decision; where the files are."""
     for key in keys:
-        counts, splits = count_values(lake, "curated_sessions", "drop_reason", key), count_values(lake, "sft_dataset", "split", key)
-        dropped = ", ".join(f"{name} {count}" for name, count in counts.most_common() if name != "kept")
+        counts, splits = (
+            count_values(lake, "curated_sessions", "drop_reason", key),
+            count_values(lake, "sft_dataset", "split", key),
+        )
+        dropped = ", ".join(
+            f"{name} {count}" for name, count in counts.most_common() if name != "kept"
+        )
         console.print(f"\n[bold]{key}[/bold]")
         if played := latest(lake, "episodes", key):
             for line in _episodes(played.manifest["report"]):
                 console.print(f"  {line}")
-        console.print(f"  sessions   {counts.total()} in = {counts['kept']} kept + {counts.total() - counts['kept']} dropped ({dropped})")
-        console.print(f"  SFT rows   {splits.total()}: " + ", ".join(f"{splits[name]} {name}" for name in ("train", "select", "test")))
-        models = {asset: artifact for asset in MODEL_ASSETS if (artifact := latest(lake, asset, key))}
+        console.print(
+            f"  sessions   {counts.total()} in = {counts['kept']} kept + {counts.total() - counts['kept']} dropped ({dropped})"
+        )
+        console.print(
+            f"  SFT rows   {splits.total()}: "
+            + ", ".join(f"{splits[name]} {name}" for name in ("train", "select", "test"))
+        )
+        models = {
+            asset: artifact for asset in MODEL_ASSETS if (artifact := latest(lake, asset, key))
+        }
         for step in STEPS:
             if adapter := models.get(adapter_of(step)):
-                console.print(f"  {step:<10} {_training(adapter.manifest['report'])}", soft_wrap=True)
+                console.print(
+                    f"  {step:<10} {_training(adapter.manifest['report'])}", soft_wrap=True
+                )
         if "sft_adapter" in models:
-            console.print(f"  template   {escape(template_used([models['sft_adapter']]))}", soft_wrap=True, highlight=False)
+            console.print(
+                f"  template   {escape(template_used([models['sft_adapter']]))}",
+                soft_wrap=True,
+                highlight=False,
+            )
         if evaluated := models.get("evaluation"):
             for line in _comparison(evaluated.manifest["report"]):
                 console.print(f"  {line}")
-        if (exported := models.get(EXPORT)) and (decided := last_decision(lake, key, exported.identity)):
-            console.print(f"  decision   {escape(summary(decided.decision))}", soft_wrap=True, highlight=False)
+        if (exported := models.get(EXPORT)) and (
+            decided := last_decision(lake, key, exported.identity)
+        ):
+            console.print(
+                f"  decision   {escape(summary(decided.decision))}", soft_wrap=True, highlight=False
+            )
         for asset, artifact in models.items():
-            console.print(f"  {asset:<12} [dim]{artifact.path}[/dim]", soft_wrap=True, highlight=False)
+            console.print(
+                f"  {asset:<12} [dim]{artifact.path}[/dim]", soft_wrap=True, highlight=False
+            )
 
 
 def _episodes(report: dict[str, Any]) -> list[str]:
     """Tasks done and harm, the base and the recorded agent beside the model; in red where the model is not fit to act."""
-    others = [name for name in report["players"] if name != "model"]  # a manifest's keys are in alphabetical order
+    others = [
+        name for name in report["players"] if name != "model"
+    ]  # a manifest's keys are in alphabetical order
     colour = "red" if report["against"] else "green"
     lines = []
     for name, label in ROWS.items():
         beside = ", ".join(f"{other} {shown(report['players'][other][name])}" for other in others)
-        lines.append(f"[{colour}]{label}: {shown(report['players']['model'][name])}[/{colour}] ({beside})")
+        lines.append(
+            f"[{colour}]{label}: {shown(report['players']['model'][name])}[/{colour}] ({beside})"
+        )
     if report["against"]:
-        lines.append(f"[bold red]This model is not fit to act: {'; '.join(report['against'])}.[/bold red]")
+        lines.append(
+            f"[bold red]This model is not fit to act: {'; '.join(report['against'])}.[/bold red]"
+        )
     return lines
 
 
@@ -100,9 +150,15 @@ def _training(report: dict[str, Any]) -> str:
     if SKIPPED in report:
         return f"nothing was trained: {report[SKIPPED]}"
     rows = report["rows"]
-    others = [f"{count} {name.replace('_', ' ')}" for name, count in rows.items() if name not in ("in", "trained") and count]
+    others = [
+        f"{count} {name.replace('_', ' ')}"
+        for name, count in rows.items()
+        if name not in ("in", "trained") and count
+    ]
     dropped = f" ({', '.join(others)})" if others else ""
-    loss = f"loss {report['loss_first']:.3f} → {report['loss_last']:.3f} over {report['steps']} steps"
+    loss = (
+        f"loss {report['loss_first']:.3f} → {report['loss_last']:.3f} over {report['steps']} steps"
+    )
     return f"{loss}, {rows['trained']} of {rows['in']} rows{dropped}"
 
 
@@ -118,28 +174,48 @@ COMPARED = {
 def _comparison(report: dict[str, Any]) -> list[str]:
     lines = []
     for name, label in COMPARED.items():
-        difference, base, adapter = report["differences"].get(name), report["base"].get(name), report["adapter"].get(name)
+        difference, base, adapter = (
+            report["differences"].get(name),
+            report["base"].get(name),
+            report["adapter"].get(name),
+        )
         if difference is None:
             continue
         form = ".3f" if name == "heldout_loss" else ".1%"
         text = f"{label}: base {base:{form}} → adapter {adapter:{form}}"
         if difference["low"] is not None:
             text += f", difference {with_interval(difference['difference'], difference['low'], difference['high'], f'+{form}')} (95 %)"
-        lines.append(f"{text}, {difference['samples']} {'rows' if name == 'heldout_loss' else 'turns'} of {difference['tasks']} tasks")
+        lines.append(
+            f"{text}, {difference['samples']} {'rows' if name == 'heldout_loss' else 'turns'} of {difference['tasks']} tasks"
+        )
     return lines
 
 
 def print_session_lineage(console: Console, lineage: "SessionLineage") -> None:
     """Where a session is, a line for each row that names it, and the models that it reached."""
     if lineage.forgotten_in:
-        where = "all partitions" if lineage.forgotten_in == ["*"] else ", ".join(lineage.forgotten_in)
-        _print(console, f"{lineage.session_id} was forgotten in {where}: it is not read from the store any more.")
-    table = Table(title=escape(printable(f"{lineage.session_id}: rows that name it")), title_justify="left")
+        where = (
+            "all partitions" if lineage.forgotten_in == ["*"] else ", ".join(lineage.forgotten_in)
+        )
+        _print(
+            console,
+            f"{lineage.session_id} was forgotten in {where}: it is not read from the store any more.",
+        )
+    table = Table(
+        title=escape(printable(f"{lineage.session_id}: rows that name it")), title_justify="left"
+    )
     for column in ("table", "partition", "as", "what the table says"):
         table.add_column(column, overflow="fold")
     for row in lineage.rows:
-        facts = ", ".join(f"{name} {_short(value)}" for name, value in row.facts.items() if name != "row_id")
-        table.add_row(*(escape(printable(text)) for text in (row.asset, row.partition or "all", row.role, facts)))
+        facts = ", ".join(
+            f"{name} {_short(value)}" for name, value in row.facts.items() if name != "row_id"
+        )
+        table.add_row(
+            *(
+                escape(printable(text))
+                for text in (row.asset, row.partition or "all", row.role, facts)
+            )
+        )
     if lineage.rows:
         console.print(table)
     else:
@@ -152,24 +228,55 @@ def print_session_lineage(console: Console, lineage: "SessionLineage") -> None:
 def print_model_lineage(console: Console, lineage: "ModelLineage", indent: str = "") -> None:
     """What a model was made of, and below it what that was made of."""
     is_latest = " (latest)" if lineage.latest else ""
-    _print(console, f"{indent}{lineage.asset} {lineage.identity[:16]} of {lineage.partition}{is_latest}: {lineage.path}")
+    _print(
+        console,
+        f"{indent}{lineage.asset} {lineage.identity[:16]} of {lineage.partition}{is_latest}: {lineage.path}",
+    )
     indent += "  "
     if lineage.base_model:
         _print(console, f"{indent}base model  {lineage.base_model} at {lineage.base_revision}")
-    for name, values in (("settings", lineage.settings), ("code", lineage.code), ("tables", lineage.tables)):
+    for name, values in (
+        ("settings", lineage.settings),
+        ("code", lineage.code),
+        ("tables", lineage.tables),
+    ):
         if values:
-            _print(console, f"{indent}{name:<11} " + ", ".join(f"{key} {_short(value)}" for key, value in values.items()))
+            _print(
+                console,
+                f"{indent}{name:<11} "
+                + ", ".join(f"{key} {_short(value)}" for key, value in values.items()),
+            )
     if lineage.rows is not None:
-        same = {True: "the lake has the same rows", False: "the lake has other rows of them now", None: "the lake lacks some of them"}
-        facts = [f"{lineage.rows} rows of {len(lineage.sessions) + lineage.forgotten} sessions", same[lineage.rows_unchanged]]
+        same = {
+            True: "the lake has the same rows",
+            False: "the lake has other rows of them now",
+            None: "the lake lacks some of them",
+        }
+        facts = [
+            f"{lineage.rows} rows of {len(lineage.sessions) + lineage.forgotten} sessions",
+            same[lineage.rows_unchanged],
+        ]
         facts += [
-            f"{count} {what}" for count, what in ((lineage.forgotten, "forgotten since"), (lineage.gone, "gone from the lake")) if count
+            f"{count} {what}"
+            for count, what in (
+                (lineage.forgotten, "forgotten since"),
+                (lineage.gone, "gone from the lake"),
+            )
+            if count
         ]
         _print(console, f"{indent}made of     {', '.join(facts)}")
     for name, counts in lineage.sessions_by.items():
-        _print(console, f"{indent}by {name:<10} " + ", ".join(f"{key} {count}" for key, count in counts.items()))
+        _print(
+            console,
+            f"{indent}by {name:<10} "
+            + ", ".join(f"{key} {count}" for key, count in counts.items()),
+        )
     if lineage.sessions:
-        more = f" and {len(lineage.sessions) - 10} more (--json has all)" if len(lineage.sessions) > 10 else ""
+        more = (
+            f" and {len(lineage.sessions) - 10} more (--json has all)"
+            if len(lineage.sessions) > 10
+            else ""
+        )
         _print(console, f"{indent}sessions    {', '.join(lineage.sessions[:10])}{more}")
     for each in lineage.made_from:
         _print(console, f"{indent}made from")
@@ -179,47 +286,96 @@ def print_model_lineage(console: Console, lineage: "ModelLineage", indent: str =
 def print_forgotten(console: Console, report: "Forgotten") -> None:
     """What was removed from which file, what else to know, and which models to train again."""
     for change in report.changes:
-        counts = [f"{count} {what}" for count, what in ((change.rows, "rows removed"), (change.mentions, "mentions replaced")) if count]
-        what = "deleted, the next run makes it again" if change.deleted else "made again" if change.rebuilt else ", ".join(counts)
+        counts = [
+            f"{count} {what}"
+            for count, what in (
+                (change.rows, "rows removed"),
+                (change.mentions, "mentions replaced"),
+            )
+            if count
+        ]
+        what = (
+            "deleted, the next run makes it again"
+            if change.deleted
+            else "made again"
+            if change.rebuilt
+            else ", ".join(counts)
+        )
         _print(console, f"{change.path}: {what}")
-    rows, mentions = sum(change.rows for change in report.changes), sum(change.mentions for change in report.changes)
+    rows, mentions = (
+        sum(change.rows for change in report.changes),
+        sum(change.mentions for change in report.changes),
+    )
     where = "all partitions" if report.partitions == ["*"] else ", ".join(report.partitions)
     files = len(report.changes)
-    _print(console, f"{report.session_id} is forgotten: {rows} rows and {mentions} mentions in {files} files; kept out of {where}.")
+    _print(
+        console,
+        f"{report.session_id} is forgotten: {rows} rows and {mentions} mentions in {files} files; kept out of {where}.",
+    )
     if report.judge_answers:
-        _print(console, f"{report.judge_answers} answers of the language model about it left the judge's cache.")
+        _print(
+            console,
+            f"{report.judge_answers} answers of the language model about it left the judge's cache.",
+        )
     if report.unclear_answers:
-        _print(console, f"{report.unclear_answers} answers in the judge's cache do not say whom they are about: delete judge.sqlite.")
+        _print(
+            console,
+            f"{report.unclear_answers} answers in the judge's cache do not say whom they are about: delete judge.sqlite.",
+        )
     if report.same_content:
-        _print(console, f"{', '.join(report.same_content)} has the same conversation: forget that as well if the conversation should go.")
+        _print(
+            console,
+            f"{', '.join(report.same_content)} has the same conversation: forget that as well if the conversation should go.",
+        )
     if report.side_chains:
-        _print(console, f"It began {', '.join(report.side_chains)}: forget those as well if its side chains should go.")
+        _print(
+            console,
+            f"It began {', '.join(report.side_chains)}: forget those as well if its side chains should go.",
+        )
     if report.to_retrain:
-        _print(console, "Nothing takes it out of a model: train, evaluate and export these again, and delete their folders:")
+        _print(
+            console,
+            "Nothing takes it out of a model: train, evaluate and export these again, and delete their folders:",
+        )
     _print_uses(console, report.models)
 
 
 def print_pruned(console: Console, report: "Pruned") -> None:
     """What nothing names, a line a partition and asset, and what to do about it."""
-    for (partition, asset), group in groupby(report.unnamed, key=lambda each: (each.partition, each.asset)):
+    for (partition, asset), group in groupby(
+        report.unnamed, key=lambda each: (each.partition, each.asset)
+    ):
         sizes = [each.bytes for each in group]
         _print(console, f"{partition} {asset}: {len(sizes)}, {sum(sizes) / 1e6:,.1f} MB")
     count, size = len(report.unnamed), sum(each.bytes for each in report.unnamed) / 1e9
-    what = "were deleted" if report.deleted else "would be deleted by --delete" if count else "would be deleted"
+    what = (
+        "were deleted"
+        if report.deleted
+        else "would be deleted by --delete"
+        if count
+        else "would be deleted"
+    )
     _print(
-        console, f"{count} artifacts ({size:,.2f} GB) {what}; {report.kept} stay: those that pointers, history and other artifacts name."
+        console,
+        f"{count} artifacts ({size:,.2f} GB) {what}; {report.kept} stay: those that pointers, history and other artifacts name.",
     )
 
 
 def _print_uses(console: Console, models: "list[ModelUse]") -> None:
     for each in models:
         is_latest = ", latest" if each.latest else ""
-        _print(console, f"{each.asset} {each.identity[:16]} of {each.partition} ({', '.join(each.roles)} it{is_latest}): {each.path}")
+        _print(
+            console,
+            f"{each.asset} {each.identity[:16]} of {each.partition} ({', '.join(each.roles)} it{is_latest}): {each.path}",
+        )
 
 
 def printable(text: str) -> str:
     """A text for a terminal: control characters, which an id may hold, are escaped."""
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
 
 
 def _print(console: Console, text: str) -> None:

@@ -31,21 +31,41 @@ DEMO_SETTINGS = ["sft_coreset.target_size=1000"]
 
 
 def materialize(
-    partition: Annotated[str | None, typer.Argument(help="project/agent; none with --select multi_task_dataset, which pools all.")] = None,
+    partition: Annotated[
+        str | None,
+        typer.Argument(
+            help="project/agent; none with --select multi_task_dataset, which pools all."
+        ),
+    ] = None,
     select: Annotated[
-        str, typer.Option(help="Assets, in Dagster's selection syntax: 'sft_adapter', '+sft_dataset', 'group:exports'.")
+        str,
+        typer.Option(
+            help="Assets, in Dagster's selection syntax: 'sft_adapter', '+sft_dataset', 'group:exports'."
+        ),
     ] = "*",
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="asset.setting=value, or setting=value; repeatable. docs/settings.md lists them.")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="asset.setting=value, or setting=value; repeatable. docs/settings.md lists them.",
+        ),
     ] = None,
     save: Annotated[
-        bool, typer.Option("--save", help="When the run has succeeded, write what --set says into pipeline.toml, for this agent.")
+        bool,
+        typer.Option(
+            "--save",
+            help="When the run has succeeded, write what --set says into pipeline.toml, for this agent.",
+        ),
     ] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Make models anew, also those that are there already.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Make models anew, also those that are there already.")
+    ] = False,
 ) -> None:
     """Materialize a partition's assets: the same graph, Dagster instance and settings as in the UI and at night."""
     if partition is None and select == "*":
-        raise SettingsError("Nothing says what to materialize: name a partition (project/agent), or --select multi_task_dataset.")
+        raise SettingsError(
+            "Nothing says what to materialize: name a partition (project/agent), or --select multi_task_dataset."
+        )
     if save and not settings:
         raise SettingsError("--save writes what --set says, and there is no --set.")
     key = parse_key(partition) if partition else None
@@ -54,16 +74,31 @@ def materialize(
         from agent_pipeline.config.saving import save as write
 
         path = write(values, key)
-        named = ", ".join(f"{asset}.{name} = {value}" for asset, group in values.items() for name, value in group.items())
-        console.print(f"{path}: {named} for {key or 'all agents'}.", highlight=False, markup=False, soft_wrap=True)
+        named = ", ".join(
+            f"{asset}.{name} = {value}"
+            for asset, group in values.items()
+            for name, value in group.items()
+        )
+        console.print(
+            f"{path}: {named} for {key or 'all agents'}.",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
     elif settings:
-        console.print("Nights do not have these settings: --save writes them into pipeline.toml.", highlight=False, soft_wrap=True)
+        console.print(
+            "Nights do not have these settings: --save writes them into pipeline.toml.",
+            highlight=False,
+            soft_wrap=True,
+        )
     if key and "champion" in made:
         print_outcome(key)
 
 
 def demo(
-    every: Annotated[bool, typer.Option("--all", help="Train all sample agents, not just one.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Train all sample agents, not just one.")
+    ] = False,
 ) -> None:
     """Take the simulated sample sessions through the whole graph, to a trained, evaluated, verified GGUF model."""
     from agent_pipeline.cli.report import print_report
@@ -78,11 +113,16 @@ def demo(
         console.rule(f"{number}/{len(keys)}  {key}: sessions to datasets", align="left")
         run(key, DATA_ASSETS, DEMO_SETTINGS)
     for key in trained:
-        console.rule(f"{key}: training, evaluation, export (the long part: ten minutes to half an hour on two cores)", align="left")
+        console.rule(
+            f"{key}: training, evaluation, export (the long part: ten minutes to half an hour on two cores)",
+            align="left",
+        )
         run(key, "group:models or group:exports", [])
     console.rule("report", align="left")
     print_report(console, workspace.open_lake(), keys)
-    console.print(f"\nDone in {duration(time.monotonic() - began)}. The UI, with the same runs and assets: [bold]make dev[/bold]")
+    console.print(
+        f"\nDone in {duration(time.monotonic() - began)}. The UI, with the same runs and assets: [bold]make dev[/bold]"
+    )
     for key in trained:
         print_outcome(key)
 
@@ -100,25 +140,56 @@ def dev(
         keys = Workspace().open_store().partitions()
     except (StoreError, LakeError) as error:
         keys = []
-        console.print(f"note: {error} The UI opens without its agents.", markup=False, highlight=False, soft_wrap=True)
+        console.print(
+            f"note: {error} The UI opens without its agents.",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
     make_known(keys)
-    console.print(f"{len(keys)} partitions: {', '.join(map(str, keys))}\nDagster home: {home}\nUI: http://{host}:{port}", highlight=False)
+    console.print(
+        f"{len(keys)} partitions: {', '.join(map(str, keys))}\nDagster home: {home}\nUI: http://{host}:{port}",
+        highlight=False,
+    )
     # `dg dev`, which is to replace this command, belongs to a package for developers that a user need not have.
     quiet = ["-W", "ignore:Function `dev_command` is superseded"]
-    os.execv(sys.executable, [sys.executable, *quiet, "-m", "agent_pipeline.cli.dev", "-w", WORKSPACE, "--host", host, "--port", str(port)])
+    os.execv(
+        sys.executable,
+        [
+            sys.executable,
+            *quiet,
+            "-m",
+            "agent_pipeline.cli.dev",
+            "-w",
+            WORKSPACE,
+            "--host",
+            host,
+            "--port",
+            str(port),
+        ],
+    )
 
 
 def serve(
-    part: Annotated[Literal["webserver", "daemon"], typer.Argument(help="The daemon starts the nights and all runs.")],
+    part: Annotated[
+        Literal["webserver", "daemon"],
+        typer.Argument(help="The daemon starts the nights and all runs."),
+    ],
     port: Annotated[int, typer.Option(help="Port of the web server.")] = 3000,
     host: Annotated[str, typer.Option(help="Address that it listens on.")] = "127.0.0.1",
 ) -> None:
     """Run Dagster's web server or its daemon as a service (docs/operate.md); `dev` runs both."""
     if part == "webserver":
         check_port(host, port)
-    with open_instance():  # Dagster itself takes a home without a dagster.yaml for one in SQLite, without limits
+    with (
+        open_instance()
+    ):  # Dagster itself takes a home without a dagster.yaml for one in SQLite, without limits
         pass
-    module = ["agent_pipeline.cli.webserver", "--host", host, "--port", str(port)] if part == "webserver" else ["dagster._daemon", "run"]
+    module = (
+        ["agent_pipeline.cli.webserver", "--host", host, "--port", str(port)]
+        if part == "webserver"
+        else ["dagster._daemon", "run"]
+    )
     os.execv(sys.executable, [sys.executable, "-m", *module, "-w", WORKSPACE])
 
 
@@ -174,7 +245,11 @@ def run(key: PartitionKey | None, select: str, settings: list[str], **options: A
         what = f"the run {result.run_id} of {key or 'all agents'} failed; the reason is above, and in the UI"
         sys.exit(f"agent-pipeline: {what}. Run it again, and it goes on from there.")
     ops: Any = result.dagster_run.run_config["ops"]
-    made = {event.asset_key.to_user_string() for event in result.get_asset_materialization_events() if event.asset_key}
+    made = {
+        event.asset_key.to_user_string()
+        for event in result.get_asset_materialization_events()
+        if event.asset_key
+    }
     return Ran({asset: op["config"] for asset, op in ops.items()}, made)
 
 

@@ -60,19 +60,33 @@ def materialize(
         where = ", ".join(map(str, workspace.settings().stores))
         raise PartitionError(f"The store {where} has no partition {key}: it has {known}.")
     workspace.open_lake().prepare()
-    instance.add_dynamic_partitions(AGENTS.name or "", [str(each) for each in ([key] if key else partitions)])
+    instance.add_dynamic_partitions(
+        AGENTS.name or "", [str(each) for each in ([key] if key else partitions)]
+    )
     job = defs.resolve_job_def(job_name if key else MIX)
     selected = selected_assets(defs, job, select)
     values = overrides(settings, selected)
     trust(values)
-    tags = {**LOCATION_TAGS, **set_tags([f"{asset}.{name}" for asset, group in values.items() for name in group])}
-    if key and job.name == RETRAIN and selected == {asset.to_user_string() for asset in job.asset_layer.executable_asset_keys}:
+    tags = {
+        **LOCATION_TAGS,
+        **set_tags([f"{asset}.{name}" for asset, group in values.items() for name in group]),
+    }
+    if (
+        key
+        and job.name == RETRAIN
+        and selected == {asset.to_user_string() for asset in job.asset_layer.executable_asset_keys}
+    ):
         version = workspace.versions(source).of(key).version
-        tags |= version_tags(version, fingerprint(workspace.settings(), key, values), source.reader_versions())
+        tags |= version_tags(
+            version, fingerprint(workspace.settings(), key, values), source.reader_versions()
+        )
     if fresh:
         tags[FRESH_TAG] = "true"
     assets = [dg.AssetKey(name) for name in sorted(selected)]
-    config = {"loggers": {"console": {}}, "ops": {asset: {"config": group} for asset, group in values.items()}}
+    config = {
+        "loggers": {"console": {}},
+        "ops": {asset: {"config": group} for asset, group in values.items()},
+    }
     # The daemon starts a run again if its process was killed. It must not do so with a run that a
     # person interrupted with Ctrl-C.
     tags[MAX_RETRIES_TAG] = "0"
@@ -117,13 +131,17 @@ def selected_assets(defs: dg.Definitions, job: dg.JobDefinition, select: str) ->
     graph = defs.resolve_asset_graph()
     every = sorted(key.to_user_string() for key in graph.get_all_asset_keys())
     written = select
-    select = re.sub(rf'(?<![\w:"])({"|".join(every)})(?!\w)', r"key:\1", select).replace(",", " or ")
+    select = re.sub(rf'(?<![\w:"])({"|".join(every)})(?!\w)', r"key:\1", select).replace(
+        ",", " or "
+    )
     try:
         keys = set(dg.AssetSelection.from_string(select).resolve(graph))
     except dg.DagsterError as error:
         words = re.findall(r'(?<![\w:"])(?:key:)?"?([A-Za-z_]\w*)"?(?![\w:(])', written)
         if unknown := [word for word in words if word not in (*every, *OPERATORS)]:
-            raise SettingsError(f"There is no asset {unknown[0]!r} to select{did_you_mean(unknown[0], every)}") from error
+            raise SettingsError(
+                f"There is no asset {unknown[0]!r} to select{did_you_mean(unknown[0], every)}"
+            ) from error
         raise SettingsError(
             f"The selection {written!r} is not one that Dagster understands: name assets or groups, such as 'sft_adapter', "
             "'+sft_dataset' or 'group:exports', and join them by 'or'."
@@ -131,6 +149,10 @@ def selected_assets(defs: dg.Definitions, job: dg.JobDefinition, select: str) ->
     names = {key.to_user_string() for key in keys & set(job.asset_layer.executable_asset_keys)}
     if not names:
         having = "without" if job.name == MIX else "with"
-        known = ", ".join(sorted(key.to_user_string() for key in job.asset_layer.executable_asset_keys))
-        raise SettingsError(f"The selection {written!r} names no asset that can be materialized {having} a partition: there are {known}.")
+        known = ", ".join(
+            sorted(key.to_user_string() for key in job.asset_layer.executable_asset_keys)
+        )
+        raise SettingsError(
+            f"The selection {written!r} names no asset that can be materialized {having} a partition: there are {known}."
+        )
     return names

@@ -23,10 +23,16 @@ console = Console()
 
 def discover(
     path: Annotated[
-        str | None, typer.Argument(help="A store (a file, a folder, a URL), or a folder of several; without it, the settings'.")
+        str | None,
+        typer.Argument(
+            help="A store (a file, a folder, a URL), or a folder of several; without it, the settings'."
+        ),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON; its fields are those of agent_pipeline.ingestion.discovery.")
+        bool,
+        typer.Option(
+            "--json", help="Print JSON; its fields are those of agent_pipeline.ingestion.discovery."
+        ),
     ] = False,
 ) -> None:
     """Say what a session store is and what it holds; the agents of the settings' stores become known to Dagster.
@@ -42,11 +48,22 @@ def discover(
 
     def has_tasks(key: PartitionKey) -> bool:
         agent = settings.agents.get(str(key), AgentSettings())
-        return bool(agent.task_pattern or agent.task_field or settings.task_pattern or settings.task_field)
+        return bool(
+            agent.task_pattern or agent.task_field or settings.task_pattern or settings.task_field
+        )
 
-    found = look([parse_location(path)] if path else settings.stores, readers(settings.sources), blocked, has_tasks)
+    found = look(
+        [parse_location(path)] if path else settings.stores,
+        readers(settings.sources),
+        blocked,
+        has_tasks,
+    )
     if path is None:
-        make_known(sorted({parse_key(each.partition) for store in found.stores for each in store.partitions}))
+        make_known(
+            sorted(
+                {parse_key(each.partition) for store in found.stores for each in store.partitions}
+            )
+        )
     if as_json:
         typer.echo(without_credentials(msgspec.json.encode(found).decode()))
     else:
@@ -59,7 +76,12 @@ def _show(found: "Discovery") -> None:
     for store in found.stores:
         totals = f"{store.source}, {store.projects} projects, {store.agents} agents, {store.sessions} sessions"
         path = without_credentials(store.path)
-        console.print(f"{path}: {totals if store.source else 'could not be read'}", markup=False, highlight=False, soft_wrap=True)
+        console.print(
+            f"{path}: {totals if store.source else 'could not be read'}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
         table = Table()
         rows = [(each.partition, _counted(each)) for each in store.partitions]
         shown = dict.fromkeys(name for _, counts in rows for name, count in counts.items() if count)
@@ -73,13 +95,22 @@ def _show(found: "Discovery") -> None:
         for part in store.partitions:
             if part.damage:
                 kinds = ", ".join(f"{kind} {count}" for kind, count in part.damage.items())
-                console.print(f"damage: {part.partition}: sessions by kind: {kinds}", markup=False, highlight=False, soft_wrap=True)
+                console.print(
+                    f"damage: {part.partition}: sessions by kind: {kinds}",
+                    markup=False,
+                    highlight=False,
+                    soft_wrap=True,
+                )
         for note in store.notes:
             console.print(f"note: {without_credentials(note)}", markup=False, soft_wrap=True)
         for error in store.errors:
             console.print(f"error: {without_credentials(error)}", markup=False, soft_wrap=True)
     if found.unknown:
-        console.print(f"No reader knows {len(found.unknown)} files: {', '.join(found.unknown[:20])}", markup=False, soft_wrap=True)
+        console.print(
+            f"No reader knows {len(found.unknown)} files: {', '.join(found.unknown[:20])}",
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 def _counted(each: "PartitionReport") -> dict[str, int]:
@@ -96,12 +127,17 @@ def _counted(each: "PartitionReport") -> dict[str, int]:
 
 def review(
     partition: Annotated[str, typer.Argument(help="project/agent")],
-    out: Annotated[Path, typer.Option(help="What to write: .csv or .jsonl to fill in, .html for a page with buttons.")] = Path(
-        "review.csv"
-    ),
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="What to write: .csv or .jsonl to fill in, .html for a page with buttons."
+        ),
+    ] = Path("review.csv"),
     sample: Annotated[int, typer.Option(min=1, help="How many sessions.")] = 50,
     seed: Annotated[int, typer.Option(help="Another seed chooses others.")] = 0,
-    first: Annotated[str, typer.Option(help="unjudged, or disagreement (of people with another judge).")] = "unjudged",
+    first: Annotated[
+        str, typer.Option(help="unjudged, or disagreement (of people with another judge).")
+    ] = "unjudged",
 ) -> None:
     """Write a sample of judged sessions for a person to judge; the filled file joins the next run from where the setting labels points."""
     from agent_pipeline.defs.resources import Workspace
@@ -114,18 +150,27 @@ def review(
     rows, counts = choose(to_rows(stored_batches(judged)), sample, seed, first)
     write_review(out, rows)
     found = ", ".join(f"{name} {count}" for name, count in counts.most_common())
-    console.print(f"{len(rows)} sessions of {key} are in {out} (of {counts.total()}: {found}).", soft_wrap=True, highlight=False)
+    console.print(
+        f"{len(rows)} sessions of {key} are in {out} (of {counts.total()}: {found}).",
+        soft_wrap=True,
+        highlight=False,
+    )
 
 
 def explain(
     session_id: Annotated[str, typer.Argument(help="The session's id.")],
-    partition: Annotated[str, typer.Option(help="project/agent; without it, every partition of the lake is looked at.")] = "",
+    partition: Annotated[
+        str,
+        typer.Option(help="project/agent; without it, every partition of the lake is looked at."),
+    ] = "",
 ) -> None:
     """What became of a session in ten lines: source, damage, task, verdict and by whom, measures, use, rows."""
     from agent_pipeline.cli.report import printable
     from agent_pipeline.governance.explain import explain as lines_about
 
-    for line in lines_about(load_settings().open_lake(), session_id, parse_key(partition) if partition else None):
+    for line in lines_about(
+        load_settings().open_lake(), session_id, parse_key(partition) if partition else None
+    ):
         typer.echo(printable(line))
 
 

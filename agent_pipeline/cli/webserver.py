@@ -60,14 +60,20 @@ class OwnPagesOnly:
             return ""
         is_reading = scope["method"] in READING
         from_elsewhere = headers.get("sec-fetch-site") in ("cross-site", "same-site")
-        is_link = is_reading and headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+        is_link = (
+            is_reading
+            and headers.get("sec-fetch-mode") == "navigate"
+            and headers.get("sec-fetch-dest") == "document"
+        )
         if from_elsewhere and origin is None and not is_link:
             return "Another page may not load anything from this server."
         if is_reading:
             asks = scope["path"].rstrip("/").endswith("/graphql") and scope.get("query_string")
             return "GraphQL is asked by POST." if asks else ""
         media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
-        return "" if media_type == "application/json" else "The content type must be application/json."
+        return (
+            "" if media_type == "application/json" else "The content type must be application/json."
+        )
 
 
 def _host_name(address: str) -> str:

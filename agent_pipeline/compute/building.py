@@ -31,13 +31,17 @@ ROW_NAMES = ("row_id", "session_id", "content_sha256")
 
 def asked_lake(params: Params) -> tuple[Lake, PartitionKey]:
     """The lake of the process that asked for the task, and the partition that it asked for."""
-    return Lake(params["lake"], Path(params["cache"]), params.get("lake_options")), parse_key(params["partition"])
+    return Lake(params["lake"], Path(params["cache"]), params.get("lake_options")), parse_key(
+        params["partition"]
+    )
 
 
 def asked_base(params: Params) -> BaseModel:
     """The base model that the parameters name."""
     revision = params.get("base_revision", "")
-    return resolve_base_model(params["base_model"], Path(params["cache"]), params["trust_remote_code"], revision)
+    return resolve_base_model(
+        params["base_model"], Path(params["cache"]), params["trust_remote_code"], revision
+    )
 
 
 def asked_of(settings: Settings, key: PartitionKey) -> Params:
@@ -64,7 +68,9 @@ def on_this_machine(params: Params) -> Params:
     return {**params, "cache": str(settings.cache_path), "llama_cpp": settings.llama_cpp_path}
 
 
-def asked_rows(params: Params, twins: bool = False, columns: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+def asked_rows(
+    params: Params, twins: bool = False, columns: Sequence[str] = ()
+) -> Iterator[dict[str, Any]]:
     """The rows of the split `train` that the task is about, perhaps with their twins: the partition's own, or with `mix` those of several
     agents. `columns`: only these."""
     lake, key = asked_lake(params)
@@ -86,7 +92,9 @@ def find_artifact(params: Params, reference: dict[str, str]) -> Artifact:
     lake, key = asked_lake(params)
     artifact = lake.find(reference["asset"], key, reference["identity"])
     if artifact is None:
-        raise DataError(f"The {reference['asset']} {reference['identity'][:16]} of {params['partition']} is gone: materialize it again.")
+        raise DataError(
+            f"The {reference['asset']} {reference['identity'][:16]} of {params['partition']} is gone: materialize it again."
+        )
     return lake.verified(artifact)
 
 
@@ -129,7 +137,12 @@ def build(
                 shutil.rmtree(building, ignore_errors=True)
             building.mkdir(exist_ok=True)
             # Until the artifact is complete, `forget` must know which sessions the half-made one holds.
-            begun = {"identity": identity, "partition": params["partition"], "made_from": made_from, "fresh": fresh}
+            begun = {
+                "identity": identity,
+                "partition": params["partition"],
+                "made_from": made_from,
+                "fresh": fresh,
+            }
             (building / MANIFEST).write_text(json.dumps(begun), encoding="utf-8")
             report = make(building)
             artifact = lake.finish(
@@ -147,7 +160,9 @@ def build(
             Path(lock.lock_file).unlink(missing_ok=True)
             return _result(artifact, reused=False)
     except Timeout as error:
-        raise DataError(f"Another process is building the same {asset} of {key}: wait for its run to end, or cancel it.") from error
+        raise DataError(
+            f"Another process is building the same {asset} of {key}: wait for its run to end, or cancel it."
+        ) from error
 
 
 def build_further(
@@ -174,10 +189,19 @@ def build_further(
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
             return {SKIPPED: str(reason), "rows": reason.counts}
         # An export's context must hold the rows of both trainings.
-        longest = max(report["longest_row_tokens"], reference.manifest["report"]["longest_row_tokens"])
+        longest = max(
+            report["longest_row_tokens"], reference.manifest["report"]["longest_row_tokens"]
+        )
         return report | {"longest_row_tokens": longest, "verdicts": verdicts}
 
-    return build(task, params, adapter_of(params["method"]), made_from | unverified(verdicts), make_or_skip, [reference])
+    return build(
+        task,
+        params,
+        adapter_of(params["method"]),
+        made_from | unverified(verdicts),
+        make_or_skip,
+        [reference],
+    )
 
 
 def _result(artifact: Artifact, reused: bool) -> Result:

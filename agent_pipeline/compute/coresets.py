@@ -5,7 +5,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from agent_pipeline.compute.building import MODELS, ROW_NAMES, asked_base, asked_lake, asked_rows, build, find_artifact
+from agent_pipeline.compute.building import (
+    MODELS,
+    ROW_NAMES,
+    asked_base,
+    asked_lake,
+    asked_rows,
+    build,
+    find_artifact,
+)
 from agent_pipeline.compute.registry import TASKS, Params, Result, Task, task
 from agent_pipeline.config.assets import CoresetConfig
 from agent_pipeline.progress import Progress, silent
@@ -26,12 +34,22 @@ def losses(params: Params, progress: Progress = silent) -> Result:
 
     rows, base = list(asked_rows(params, columns=ROW_NAMES)), asked_base(params)
     mix = params.get("mix", False)
-    made_from = {"base_model": params["base_model"], "base_revision": base.revision, "mix": mix, "compared": rows_made_from(rows)}
+    made_from = {
+        "base_model": params["base_model"],
+        "base_revision": base.revision,
+        "mix": mix,
+        "compared": rows_made_from(rows),
+    }
 
     def make(folder: Path) -> dict[str, Any]:
         began, found = time.monotonic(), row_losses(asked_rows(params), base, progress=progress)
         of = [
-            {"row_id": row["row_id"], "session_id": row["session_id"], "loss": each.loss, "tokens": each.trained_tokens}
+            {
+                "row_id": row["row_id"],
+                "session_id": row["session_id"],
+                "loss": each.loss,
+                "tokens": each.trained_tokens,
+            }
             for row, each in zip(rows, found, strict=True)
         ]
         (folder / "losses.json").write_text(json.dumps(of, indent=1), encoding="utf-8")
@@ -59,10 +77,14 @@ def embed(params: Params, progress: Progress = silent) -> Result:
     else:
         model = encoder(params["embeddings"], params["trust_remote_code"])
     lake, key = asked_lake(params)
-    return keep_vectors(lake, key, model, [conversation_text(row["messages"]) for row in asked_rows(params)])
+    return keep_vectors(
+        lake, key, model, [conversation_text(row["messages"]) for row in asked_rows(params)]
+    )
 
 
-def method_coreset(params: Params, by: Task, config: dict[str, Any], progress: Progress) -> Artifact:
+def method_coreset(
+    params: Params, by: Task, config: dict[str, Any], progress: Progress
+) -> Artifact:
     """The coreset of the training rows (`mix`: those of several agents); the report's `seconds` hold those of the losses too.
 
     `params` are those of every task, `config` are options of `CoresetConfig`.
@@ -87,10 +109,17 @@ def method_coreset(params: Params, by: Task, config: dict[str, Any], progress: P
                 saved += result["seconds"] - (time.monotonic() - asked)
             return result
 
-        coreset = build_coreset(lambda: asked_rows(params, columns=READ), lake, key, options, options.embeddings, ask)
+        coreset = build_coreset(
+            lambda: asked_rows(params, columns=READ), lake, key, options, options.embeddings, ask
+        )
         write_picks(coreset.table, folder)
         seconds = time.monotonic() - began + saved
-        return {"rows": len(coreset.table), "chosen": coreset.chosen, "reasons": dict(coreset.reasons), "seconds": seconds}
+        return {
+            "rows": len(coreset.table),
+            "chosen": coreset.chosen,
+            "reasons": dict(coreset.reasons),
+            "seconds": seconds,
+        }
 
     result = build(by, params, "method_coreset", made_from, make)
     return find_artifact(params, {"asset": "method_coreset", "identity": result["identity"]})

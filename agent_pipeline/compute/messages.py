@@ -8,7 +8,12 @@ from contextlib import suppress
 from io import StringIO
 from typing import Any
 
-from dagster_pipes import PipesBlobStoreMessageWriter, PipesBlobStoreMessageWriterChannel, PipesMessageWriter, PipesParams
+from dagster_pipes import (
+    PipesBlobStoreMessageWriter,
+    PipesBlobStoreMessageWriterChannel,
+    PipesMessageWriter,
+    PipesParams,
+)
 from upath import UPath
 
 from agent_pipeline.keys import parse_key
@@ -40,7 +45,11 @@ class Letterbox:
         """A file's text; `None` where there is none yet, or the lake cannot be reached now."""
         path = self._path(name)
         try:  # a listing is never out of date on NFS, where a file that was looked for too early stays missing for a while
-            return path.read_text(encoding="utf-8") if path.name in {each.name for each in self.folder.iterdir()} else None
+            return (
+                path.read_text(encoding="utf-8")
+                if path.name in {each.name for each in self.folder.iterdir()}
+                else None
+            )
         except Exception:  # each file system has its own family of errors
             return None
 
@@ -57,12 +66,23 @@ def writer(params: PipesParams) -> PipesMessageWriter | None:
     """What writes a worker's messages into the lake; `None` where the run reads them from a file of this machine."""
     if "launch" not in params:
         return None
-    box = Letterbox(Lake(params["lake"], options=params["lake_options"]), params["asset"], params["partition"], params["launch"])
-    threading.Thread(target=until_silent, args=(lambda: box.read(ALIVE), _leave), daemon=True).start()
+    box = Letterbox(
+        Lake(params["lake"], options=params["lake_options"]),
+        params["asset"],
+        params["partition"],
+        params["launch"],
+    )
+    threading.Thread(
+        target=until_silent, args=(lambda: box.read(ALIVE), _leave), daemon=True
+    ).start()
     return _Writer(box)
 
 
-def until_silent(read: Callable[[], str | None], then: Callable[[], Any], sleep: Callable[[float], Any] = time.sleep) -> None:
+def until_silent(
+    read: Callable[[], str | None],
+    then: Callable[[], Any],
+    sleep: Callable[[float], Any] = time.sleep,
+) -> None:
     """Call `then` once what is read has not changed for so long that the run must be gone."""
     last, silent = read(), 0.0
     while silent < PATIENCE:
@@ -93,7 +113,9 @@ class _Channel(PipesBlobStoreMessageWriterChannel):
 
     def upload_messages_chunk(self, payload: StringIO, index: int) -> None:
         text = payload.read()
-        while True:  # an error would end the thread that calls this, and with it all messages to come
+        while (
+            True
+        ):  # an error would end the thread that calls this, and with it all messages to come
             with suppress(Exception):  # each file system has its own family of errors
                 self._box.put(str(index), text)
                 return

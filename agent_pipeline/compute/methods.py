@@ -37,10 +37,17 @@ def compare_methods(params: Params, progress: Progress = silent) -> Result:
     places = [(method, seed) for seed in range(params["seeds"]) for method in methods]
     for number, (method, seed) in enumerate(places, 1):
 
-        def tell(done: int, total: int, text: str, place: str = f"{number}/{len(places)} {method.id}, seed {seed}") -> None:
+        def tell(
+            done: int,
+            total: int,
+            text: str,
+            place: str = f"{number}/{len(places)} {method.id}, seed {seed}",
+        ) -> None:
             progress(done, total, f"{place}: {text}")
 
-        run, artifacts = _run(params | {"fresh": False, "mix": method.mix}, method, seed, tell, base_passes)
+        run, artifacts = _run(
+            params | {"fresh": False, "mix": method.mix}, method, seed, tell, base_passes
+        )
         runs.append(run)
         made |= {each.identity: each for each in artifacts}
         gc.collect()  # a trainer and its model hold each other
@@ -51,31 +58,52 @@ def compare_methods(params: Params, progress: Progress = silent) -> Result:
     }
 
     def make(folder: Path) -> dict[str, Any]:
-        report = compared(methods, runs) | {"partition": params["partition"], "split": params["held_out"], "world": params["world"]}
+        report = compared(methods, runs) | {
+            "partition": params["partition"],
+            "split": params["held_out"],
+            "world": params["world"],
+        }
         (folder / PAGE).write_text(page(report), encoding="utf-8")
         chart(report, folder / CHART)
-        (folder / "comparison.json").write_text(json.dumps(report, indent=1, ensure_ascii=False), encoding="utf-8")
+        (folder / "comparison.json").write_text(
+            json.dumps(report, indent=1, ensure_ascii=False), encoding="utf-8"
+        )
         return report
 
     return build(compare_methods, params, "method_comparison", made_from, make, list(made.values()))
 
 
-def _run(params: Params, method: Method, seed: int, progress: Progress, base_passes: BasePasses) -> tuple[Run, list[Artifact]]:
+def _run(
+    params: Params, method: Method, seed: int, progress: Progress, base_passes: BasePasses
+) -> tuple[Run, list[Artifact]]:
     """A training of a method, and how well its model does; the artifacts that were made for it."""
-    config = {asset: values | {"seed": values["seed"] + seed} for asset, values in method.assets.items() if "seed" in values}
+    config = {
+        asset: values | {"seed": values["seed"] + seed}
+        for asset, values in method.assets.items()
+        if "seed" in values
+    }
     made = [method_coreset(params, compare_methods, config["sft_coreset"], progress)]
 
     def took(asset: str, result: Result) -> Artifact:
         made.append(find_artifact(params, {"asset": asset, "identity": result["identity"]}))
         return made[-1]
 
-    sft = config["sft_adapter"] | {"processes": 1}  # the worker of a comparison uses one GPU, and the model is the same
-    own = {name: sft.pop(name) for name in ("base_model", "base_revision", "replay_ratio", "rehearsal")}
+    sft = config["sft_adapter"] | {
+        "processes": 1
+    }  # the worker of a comparison uses one GPU, and the model is the same
+    own = {
+        name: sft.pop(name) for name in ("base_model", "base_revision", "replay_ratio", "rehearsal")
+    }
     result = train.run(params | own | {"coreset": made[0].reference, "config": sft}, progress)
     trained = [took("sft_adapter", result)]
     notes = [result["replayed"]] if own["replay_ratio"] else []
     for step in method.chain[1:]:
-        asked = {"method": step, "dataset": PREFERENCES[step], "reference": trained[-1].reference, "config": config[f"{step}_adapter"]}
+        asked = {
+            "method": step,
+            "dataset": PREFERENCES[step],
+            "reference": trained[-1].reference,
+            "config": config[f"{step}_adapter"],
+        }
         adapter = took(f"{step}_adapter", prefer.run(params | asked, progress))
         if skipped := adapter.manifest["report"].get(SKIPPED):
             notes.append(f"{step} trained nothing: {skipped}")
@@ -83,9 +111,21 @@ def _run(params: Params, method: Method, seed: int, progress: Progress, base_pas
             trained.append(adapter)
     adapter = trained[-1]
     params = params | {"adapter": adapter.reference}
-    measured, played = took("evaluation", evaluate.run(params | {"config": params["evaluation"]}, progress, base_passes)), None
+    measured, played = (
+        took(
+            "evaluation",
+            evaluate.run(params | {"config": params["evaluation"]}, progress, base_passes),
+        ),
+        None,
+    )
     if params["world"]:
-        played = took("episodes", episodes.run(params | {"gguf_export": None, "alone": True, "config": params["episodes"]}, progress))
+        played = took(
+            "episodes",
+            episodes.run(
+                params | {"gguf_export": None, "alone": True, "config": params["episodes"]},
+                progress,
+            ),
+        )
     model, base = scores((measured, None), (played, None), same_base=True)
     report = measured.manifest["report"]
     run = Run(

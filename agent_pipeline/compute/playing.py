@@ -8,7 +8,13 @@ from typing import Any
 
 from agent_pipeline.errors import InfrastructureError, SettingsError
 from agent_pipeline.evaluation.episode_report import figures, verdict
-from agent_pipeline.evaluation.episodes import Episode, Player, fresh_task_id, play, play_side_by_side
+from agent_pipeline.evaluation.episodes import (
+    Episode,
+    Player,
+    fresh_task_id,
+    play,
+    play_side_by_side,
+)
 from agent_pipeline.evaluation.players import endpoint_player, model_player, recorded_player
 from agent_pipeline.evaluation.turns import stop_ids
 from agent_pipeline.evaluation.worlds import load_world
@@ -49,9 +55,15 @@ def tasks_to_play(
     if fresh_tasks:
         fresh: Any = getattr(load_world(world), "fresh_tasks", None)
         if fresh is None:
-            raise SettingsError(f"The world {world} makes no fresh tasks: set fresh_tasks to 0, or give it a class method fresh_tasks.")
+            raise SettingsError(
+                f"The world {world} makes no fresh tasks: set fresh_tasks to 0, or give it a class method fresh_tasks."
+            )
         offered = fresh(fresh_tasks + len(in_store), fresh_seed, like=next(iter(first), like))
-        chosen += [each for each in offered if fresh_task_id(str(each.get("task_key")), each.get("seed")) not in in_store][:fresh_tasks]
+        chosen += [
+            each
+            for each in offered
+            if fresh_task_id(str(each.get("task_key")), each.get("seed")) not in in_store
+        ][:fresh_tasks]
     return chosen
 
 
@@ -74,15 +86,26 @@ def play_all(
         with opened as player:
             text = f"episodes played by the {name}"
             if isinstance(player, list):
-                played[name] = episodes = play_side_by_side(make, tasks, player, max_turns, trials, progress, text)
+                played[name] = episodes = play_side_by_side(
+                    make, tasks, player, max_turns, trials, progress, text
+                )
                 if episodes and all(each.end == "refused" for each in episodes):
-                    raise InfrastructureError(f"{episodes[0].complaint}, and no other conversation was answered: correct its settings.")
+                    raise InfrastructureError(
+                        f"{episodes[0].complaint}, and no other conversation was answered: correct its settings."
+                    )
             else:
-                played[name] = play(make, tasks, player, max_turns, trials, progress=progress, text=text)
+                played[name] = play(
+                    make, tasks, player, max_turns, trials, progress=progress, text=text
+                )
             del player  # it holds its model
         gc.collect()
     if again := [task for task in tasks if "seed" not in task and task["task_key"] in recorded]:
-        played["recorded"] = play(make, again, recorded_player([recorded[task["task_key"]] for task in again]), 10 * max_turns)
+        played["recorded"] = play(
+            make,
+            again,
+            recorded_player([recorded[task["task_key"]] for task in again]),
+            10 * max_turns,
+        )
     report = {
         "world": world,
         "tasks": len(tasks),
@@ -94,20 +117,42 @@ def play_all(
 
 
 @contextmanager
-def gguf_player(form: Form, max_new_tokens: int, max_length: int, temperature: float) -> Iterator[list[Player]]:
+def gguf_player(
+    form: Form, max_new_tokens: int, max_length: int, temperature: float
+) -> Iterator[list[Player]]:
     """An exported model, played through llama.cpp's own OpenAI-compatible servers, as whoever serves it would. A server keeps what it has
     read of one conversation, so it plays them one by one."""
     from agent_pipeline.export.llama import two_servers
 
     template = form.chat_template.read_text(encoding="utf-8") if form.chat_template else ""
-    parameters = {"temperature": temperature, "max_tokens": max_new_tokens, "parallel_tool_calls": True}
-    with two_servers(form.model, n_ctx=max_length, lora=form.lora, chat_template=template) as servers:
-        of_server = [(url, form.model.stem, key, parameters) for url, key in (server.endpoint for server in servers)]
-        yield [endpoint_player(Endpoint(*of, concurrency=1, seconds=600), "llama.cpp", one_of_several=True) for of in of_server]
+    parameters = {
+        "temperature": temperature,
+        "max_tokens": max_new_tokens,
+        "parallel_tool_calls": True,
+    }
+    with two_servers(
+        form.model, n_ctx=max_length, lora=form.lora, chat_template=template
+    ) as servers:
+        of_server = [
+            (url, form.model.stem, key, parameters)
+            for url, key in (server.endpoint for server in servers)
+        ]
+        yield [
+            endpoint_player(
+                Endpoint(*of, concurrency=1, seconds=600), "llama.cpp", one_of_several=True
+            )
+            for of in of_server
+        ]
 
 
 @contextmanager
-def memory_player(base: BaseModel, tokenizer_dir: Path, adapter_dir: Path | None, max_new_tokens: int, max_length: int) -> Iterator[Player]:
+def memory_player(
+    base: BaseModel,
+    tokenizer_dir: Path,
+    adapter_dir: Path | None,
+    max_new_tokens: int,
+    max_length: int,
+) -> Iterator[Player]:
     """The base model in memory, with an adapter on it or alone, asked in the template of `tokenizer_dir`."""
     model = load_model(base, fast_device(), adapter_dir).requires_grad_(False)
     fast_products(model)

@@ -21,7 +21,11 @@ class Task:
 
     def origin(self) -> dict[str, Any]:
         """What an identity holds of the code that made an artifact: the task, its version, and the versions of its libraries."""
-        return {"task": self.name, "version": self.version, "libraries": {name: _version(name) for name in self.libraries}}
+        return {
+            "task": self.name,
+            "version": self.version,
+            "libraries": {name: _version(name) for name in self.libraries},
+        }
 
 
 TASKS: dict[str, Task] = {}

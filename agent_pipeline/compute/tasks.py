@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from agent_pipeline.compute.building import MODELS, asked_base, asked_lake, asked_rows, build, build_further, find_artifact, seen_by_models
+from agent_pipeline.compute.building import (
+    MODELS,
+    asked_base,
+    asked_lake,
+    asked_rows,
+    build,
+    build_further,
+    find_artifact,
+    seen_by_models,
+)
 from agent_pipeline.compute.coresets import embed, losses
 from agent_pipeline.compute.registry import TASKS, Params, Result, task
 from agent_pipeline.datasets.verdicts import unverified, verdicts_of
@@ -29,7 +38,20 @@ from agent_pipeline.training.identity import adapter_origin, rows_made_from
 if TYPE_CHECKING:
     from agent_pipeline.evaluation.evaluate import BasePasses
 
-__all__ = ["TASKS", "VERSIONS", "canaries", "compare", "embed", "episodes", "evaluate", "export", "losses", "on_policy", "prefer", "train"]
+__all__ = [
+    "TASKS",
+    "VERSIONS",
+    "canaries",
+    "compare",
+    "embed",
+    "episodes",
+    "evaluate",
+    "export",
+    "losses",
+    "on_policy",
+    "prefer",
+    "train",
+]
 
 
 @task(version=11, libraries=(*MODELS, "trl"))
@@ -48,8 +70,14 @@ def train(params: Params, progress: Progress = silent) -> Result:
     lake, key = asked_lake(params)
     if params.get("leaks", "refuse") == "refuse":
         refuse_leaks(lake, key)
-    chosen = picked_rows(asked_rows(params, twins=True), find_artifact(params, params["coreset"]).path) if "coreset" in params else None
-    rows, replay = night_rows(lake, key, params["replay_ratio"], SplitSizes(**params["split"]), chosen)
+    chosen = (
+        picked_rows(asked_rows(params, twins=True), find_artifact(params, params["coreset"]).path)
+        if "coreset" in params
+        else None
+    )
+    rows, replay = night_rows(
+        lake, key, params["replay_ratio"], SplitSizes(**params["split"]), chosen
+    )
     stored, rows, replayed = rows, seen_by_models(params, rows), seen_by_models(params, replay.rows)
     base = asked_base(params)
     config = TrainingConfig(**sized(params["config"], "sft", base))
@@ -57,11 +85,17 @@ def train(params: Params, progress: Progress = silent) -> Result:
     _, template = load_tokenizer(base.path, base.trust_remote_code)
     rehearsal = params["rehearsal"]
     verdicts = verdicts_of([*rows, *replayed])
-    origin = adapter_origin(rows, base, template.jinja, config, replayed, params["replay_ratio"], rehearsal) | unverified(verdicts)
+    origin = adapter_origin(
+        rows, base, template.jinja, config, replayed, params["replay_ratio"], rehearsal
+    ) | unverified(verdicts)
 
     def make(folder: Path) -> dict[str, Any]:
-        replaying = {"replayed": replayed, "replay_ratio": params["replay_ratio"]} if replayed else {}
-        report = train_adapter(rows, base, config, folder, progress=progress, rehearsal=rehearsal, **replaying)
+        replaying = (
+            {"replayed": replayed, "replay_ratio": params["replay_ratio"]} if replayed else {}
+        )
+        report = train_adapter(
+            rows, base, config, folder, progress=progress, rehearsal=rehearsal, **replaying
+        )
         return report | {"verdicts": verdicts}
 
     result = build(train, params, "sft_adapter", origin, make)
@@ -85,12 +119,27 @@ def prefer(params: Params, progress: Progress = silent) -> Result:
     reference = find_artifact(params, params["reference"])
     base = _base_of(params, reference)
     config = FURTHER[method](**sized(params["config"], method, base))
-    judged = seen_by_models(params, dataset_rows(lake, key, ("train", "select", "test"), params["dataset"]))
-    rows, heldout = ([row for row in judged if (row["split"] == "train") is wanted] for wanted in (True, False))
+    judged = seen_by_models(
+        params, dataset_rows(lake, key, ("train", "select", "test"), params["dataset"])
+    )
+    rows, heldout = (
+        [row for row in judged if (row["split"] == "train") is wanted] for wanted in (True, False)
+    )
     select = seen_by_models(params, dataset_rows(lake, key, ("select",)))
 
     def make(folder: Path) -> dict[str, Any]:
-        return train_preferences(method, rows, base, reference.path, config, folder, select, heldout, progress, reference.identity)
+        return train_preferences(
+            method,
+            rows,
+            base,
+            reference.path,
+            config,
+            folder,
+            select,
+            heldout,
+            progress,
+            reference.identity,
+        )
 
     made_from = origin_of(method, rows, select, base, reference.identity, config)
     return build_further(prefer, params, reference, made_from, make, verdicts_of(rows))
@@ -113,12 +162,25 @@ def on_policy(params: Params, progress: Progress = silent) -> Result:
     whole = seen_by_models(params, dataset_rows(lake, key))
     rows, play, origin = practice(whole, config, params["world"])
     if named := getattr(config, "teacher_model", ""):
-        teacher = asked_base(params | {"base_model": named, "base_revision": getattr(config, "teacher_revision", "")})
+        teacher = asked_base(
+            params | {"base_model": named, "base_revision": getattr(config, "teacher_revision", "")}
+        )
         origin["taught_by"] = [teacher.name, teacher.revision]
 
     def make(folder: Path) -> dict[str, Any]:
         return train_on_policy(
-            method, rows, base, reference.path, config, folder, select, play, teacher, progress, reference.identity, **origin
+            method,
+            rows,
+            base,
+            reference.path,
+            config,
+            folder,
+            select,
+            play,
+            teacher,
+            progress,
+            reference.identity,
+            **origin,
         )
 
     made_from = origin_of(method, rows, select, base, reference.identity, config, **origin)
@@ -126,7 +188,9 @@ def on_policy(params: Params, progress: Progress = silent) -> Result:
 
 
 @task(version=15, libraries=MODELS)
-def evaluate(params: Params, progress: Progress = silent, base_passes: "BasePasses | None" = None) -> Result:
+def evaluate(
+    params: Params, progress: Progress = silent, base_passes: "BasePasses | None" = None
+) -> Result:
     """Base against adapter on the held-out rows, those of the split `test` unless the configuration names another. Evaluations that are
     given one `base_passes` ask a base once for the same turns."""
     from agent_pipeline.evaluation.evaluate import ROW_LOSSES, SAMPLES
@@ -137,7 +201,10 @@ def evaluate(params: Params, progress: Progress = silent, base_passes: "BasePass
     from agent_pipeline.training.device import fast_device
 
     split = params["config"].get("split", "test")
-    stored, adapter = heldout_rows(*asked_lake(params), split), find_artifact(params, params["adapter"])
+    stored, adapter = (
+        heldout_rows(*asked_lake(params), split),
+        find_artifact(params, params["adapter"]),
+    )
     rows, base = seen_by_models(params, stored), _base_of(params, adapter)
     made_from = {
         "adapter": adapter.identity,
@@ -152,17 +219,35 @@ def evaluate(params: Params, progress: Progress = silent, base_passes: "BasePass
         made_from["shown"] = rows_made_from(kept) | surrogates_made_from(kept, shown)
 
     def make(folder: Path) -> dict[str, Any]:
-        report = evaluate_adapter(rows, base, adapter.path, **params["config"], sessions=shown, progress=progress, base_passes=base_passes)
+        report = evaluate_adapter(
+            rows,
+            base,
+            adapter.path,
+            **params["config"],
+            sessions=shown,
+            progress=progress,
+            base_passes=base_passes,
+        )
         seen = Split(split, report, report.pop("samples"), f"{SAMPLES} beside this page")
         for name, entries in ((SAMPLES, seen.samples), (ROW_LOSSES, report.pop("row_losses"))):
-            (folder / name).write_text(json.dumps(entries, indent=1, ensure_ascii=False), encoding="utf-8")
+            (folder / name).write_text(
+                json.dumps(entries, indent=1, ensure_ascii=False), encoding="utf-8"
+            )
         adapters = trained_adapters(*asked_lake(params), adapter.identity)
         by_id = {row["row_id"]: row for row in rows}
         (folder / PAGE).write_text(
-            evaluation_page(params["partition"], seen, by_id, adapters, "surrogates_sha256" in made_from), encoding="utf-8"
+            evaluation_page(
+                params["partition"], seen, by_id, adapters, "surrogates_sha256" in made_from
+            ),
+            encoding="utf-8",
         )
-        for player, model in (("base", base.name), ("adapter", f"{base.name}+{adapter.identity[:16]}")):
-            write_log(folder, player, f"{params['partition']} {split}", model, report, seen.samples, by_id)
+        for player, model in (
+            ("base", base.name),
+            ("adapter", f"{base.name}+{adapter.identity[:16]}"),
+        ):
+            write_log(
+                folder, player, f"{params['partition']} {split}", model, report, seen.samples, by_id
+            )
         return report
 
     return build(evaluate, params, "evaluation", made_from, make, [adapter])
@@ -177,13 +262,20 @@ def export(params: Params, progress: Progress = silent) -> Result:
     from agent_pipeline.export.quantizer import K_QUANTS, find_quantizer
     from agent_pipeline.export.serving_folder import base_folder
 
-    adapter, evaluation = find_artifact(params, params["adapter"]), find_artifact(params, params["evaluation"])
+    adapter, evaluation = (
+        find_artifact(params, params["adapter"]),
+        find_artifact(params, params["evaluation"]),
+    )
     if evaluation.manifest["made_from"]["adapter"] != adapter.identity:
         raise DataError(
             f"The evaluation {evaluation.identity[:16]} of {params['partition']} is of another adapter than {adapter.identity[:16]}, which "
             "is to be exported: materialize evaluation again."
         )
-    rows, base, config = heldout_rows(*asked_lake(params)), _base_of(params, adapter), params["config"]
+    rows, base, config = (
+        heldout_rows(*asked_lake(params)),
+        _base_of(params, adapter),
+        params["config"],
+    )
     # Which conversations are compared is a choice by hash, so that it does not move with the order of sessions.
     chosen = sorted(rows, key=lambda row: sha256_of(row["row_id"]))[: config["max_conversations"]]
     compared = seen_by_models(params, chosen)
@@ -199,7 +291,9 @@ def export(params: Params, progress: Progress = silent) -> Result:
     if measured:
         made_from["measured"] = rows_made_from(first) | surrogates_made_from(first, measured)
     if set(config["outtypes"]) & set(K_QUANTS):
-        made_from["quantizer_sha256"] = sha256_file(Path(find_quantizer(params["llama_cpp"] or None)[-1]))
+        made_from["quantizer_sha256"] = sha256_file(
+            Path(find_quantizer(params["llama_cpp"] or None)[-1])
+        )
 
     def make(folder: Path) -> dict[str, Any]:
         return export_gguf(
@@ -237,17 +331,39 @@ def episodes(params: Params, progress: Progress = silent) -> Result:
     stored = heldout_rows(lake, key, params.get("held_out", "test"))
     rows, adapter = seen_by_models(params, stored), find_artifact(params, params["adapter"])
     config, world, alone = params["config"], params["world"], params.get("alone", False)
-    if config["trials"] > 1 and not config["temperature"]:  # the values come from several places, so no form can check the two together
-        raise SettingsError(f"{config['trials']} greedy trials of a task are the same trial: set episodes.temperature, or one trial.")
+    if (
+        config["trials"] > 1 and not config["temperature"]
+    ):  # the values come from several places, so no form can check the two together
+        raise SettingsError(
+            f"{config['trials']} greedy trials of a task are the same trial: set episodes.temperature, or one trial."
+        )
     config = config | {"max_new_tokens": config["max_new_tokens"] or reply_limit(lake, key)}
-    base, exported = _base_of(params, adapter), params["gguf_export"] and find_artifact(params, params["gguf_export"])
+    base, exported = (
+        _base_of(params, adapter),
+        params["gguf_export"] and find_artifact(params, params["gguf_export"]),
+    )
     sessions = recorded_sessions(lake, key, {row["task_key"] for row in rows})
     recorded = {task: messages for task, (_, messages) in sessions.items()}
     if params.get("surrogates"):
-        recorded = {task: spoken(messages, task, system_of(messages)) for task, messages in recorded.items()}
+        recorded = {
+            task: spoken(messages, task, system_of(messages)) for task, messages in recorded.items()
+        }
     judged = lake.open("judged_sessions", key).read(["task_key"])["task_key"].to_pylist()
-    in_store = sorted({task for task in judged if (played := played_task(task)) and int(played[2]) >= config["fresh_seed"]})
-    tasks = tasks_to_play(world, rows, config["max_tasks"], config["fresh_tasks"], config["fresh_seed"], in_store=in_store)
+    in_store = sorted(
+        {
+            task
+            for task in judged
+            if (played := played_task(task)) and int(played[2]) >= config["fresh_seed"]
+        }
+    )
+    tasks = tasks_to_play(
+        world,
+        rows,
+        config["max_tasks"],
+        config["fresh_tasks"],
+        config["fresh_seed"],
+        in_store=in_store,
+    )
     made_from = {
         "adapter": adapter.identity,
         "gguf_export": exported.identity if exported else None,
@@ -261,7 +377,9 @@ def episodes(params: Params, progress: Progress = silent) -> Result:
         **surrogates_made_from(stored, rows),
     }
     # The recorded agent plays another trial where that is the task's first: what is forgotten is found by it.
-    made_from["sessions"] = sorted({*made_from["sessions"], *(session_id for session_id, _ in sessions.values())})
+    made_from["sessions"] = sorted(
+        {*made_from["sessions"], *(session_id for session_id, _ in sessions.values())}
+    )
     limits = (config["max_new_tokens"], config["max_length"])
     rounds = (config["max_turns"], config["trials"])
 
@@ -271,7 +389,9 @@ def episodes(params: Params, progress: Progress = silent) -> Result:
             if exported
             else memory_player(base, adapter.path, adapter.path, *limits)
         )
-        players = {"model": model} | ({} if alone else {"base": memory_player(base, adapter.path, None, *limits)})
+        players = {"model": model} | (
+            {} if alone else {"base": memory_player(base, adapter.path, None, *limits)}
+        )
         report, played = play_all(world, tasks, players, recorded, *rounds, progress)
         write(folder, report, played)
         return report
@@ -287,7 +407,9 @@ def canaries(params: Params, progress: Progress = silent) -> Result:
     adapter = find_artifact(params, params["adapter"])
     row: dict[str, Any] = next(dataset_rows(*asked_lake(params), ("select", "test")), {})
     tools = row.get("tools") or []
-    others = other_turns(*asked_lake(params), params["canary_rows"], params["canaries_beyond_project"])
+    others = other_turns(
+        *asked_lake(params), params["canary_rows"], params["canaries_beyond_project"]
+    )
     max_length = params["evaluation"]["max_length"]
     made_from = {
         "adapter": adapter.identity,
@@ -300,7 +422,9 @@ def canaries(params: Params, progress: Progress = silent) -> Result:
     def make(folder: Path) -> dict[str, Any]:
         asked = ask(_base_of(params, adapter), adapter.path, tools, progress, others, max_length)
         (folder / FILE).write_bytes(msgspec.json.encode(asked))
-        return {name: sum(getattr(each, name) for each in asked) for name in ("base", "candidate")} | {"of": len(asked)}
+        return {
+            name: sum(getattr(each, name) for each in asked) for name in ("base", "candidate")
+        } | {"of": len(asked)}
 
     return build(canaries, params, "canaries", made_from, make, [adapter])
 
@@ -313,14 +437,29 @@ def compare(params: Params, progress: Progress = silent) -> Result:
     With `watch` (of a champion on probation and the one before it), those of `select` only."""
     candidate, champion, play = params["candidate"], params["champion"], params["play"]
     on_test = params["evaluation"]
-    on_select = on_test | {"split": "select", "max_samples": params["select_turns"], "own_template": False, "sessions_in_prompt": 0}
+    on_select = on_test | {
+        "split": "select",
+        "max_samples": params["select_turns"],
+        "own_template": False,
+        "sessions_in_prompt": 0,
+    }
     base_passes: BasePasses = {}
     has_select = any(True for _ in dataset_rows(*asked_lake(params), ("select",)))
 
     def evaluated(adapter: dict[str, str] | None, config: dict[str, Any]) -> str | None:
-        return evaluate.run(params | {"adapter": adapter, "config": config}, progress, base_passes)["identity"] if adapter else None
+        return (
+            evaluate.run(params | {"adapter": adapter, "config": config}, progress, base_passes)[
+                "identity"
+            ]
+            if adapter
+            else None
+        )
 
-    bases = [find_artifact(params, each).manifest["made_from"]["base_model"] for each in (candidate, champion) if each]
+    bases = [
+        find_artifact(params, each).manifest["made_from"]["base_model"]
+        for each in (candidate, champion)
+        if each
+    ]
     result = {
         "candidate": evaluated(candidate, on_select) if has_select else None,
         "champion": evaluated(champion, on_select) if has_select else None,
@@ -330,14 +469,21 @@ def compare(params: Params, progress: Progress = silent) -> Result:
         return result
     return result | {
         "champion_on_test": evaluated(champion, on_test),
-        "champion_episodes": episodes.run(params | play | {"adapter": champion}, progress)["identity"] if play else None,
+        "champion_episodes": episodes.run(params | play | {"adapter": champion}, progress)[
+            "identity"
+        ]
+        if play
+        else None,
         "canaries": canaries.run(params | {"adapter": candidate}, progress)["identity"],
     }
 
 
 def _base_of(params: Params, adapter: Artifact) -> BaseModel:
     """The base model that an adapter was trained on, at the same revision."""
-    return asked_base(params | {name: adapter.manifest["made_from"][name] for name in ("base_model", "base_revision")})
+    return asked_base(
+        params
+        | {name: adapter.manifest["made_from"][name] for name in ("base_model", "base_revision")}
+    )
 
 
 VERSIONS = {name: each.version for name, each in TASKS.items()}

@@ -19,7 +19,13 @@ from filelock import FileLock, Timeout
 from agent_pipeline.compute.building import on_this_machine
 from agent_pipeline.compute.messages import writer
 from agent_pipeline.compute.methods import TASKS
-from agent_pipeline.errors import LESS_MEMORY, PipelineError, SettingsError, disk_sentence, is_passing
+from agent_pipeline.errors import (
+    LESS_MEMORY,
+    PipelineError,
+    SettingsError,
+    disk_sentence,
+    is_passing,
+)
 from agent_pipeline.progress import throttled
 from agent_pipeline.training.device import unused_gpu
 from agent_pipeline.training.launch import end_with_parent
@@ -30,7 +36,9 @@ def main() -> None:
     from dagster_pipes import PipesEnvVarParamsLoader, open_dagster_pipes
 
     end_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to the parent too, which ends this process
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # a terminal sends Ctrl-C to the parent too, which ends this process
     # Idle threads that spin take the cores from others: with a second torch process beside it, training was ten times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # But for a moment: a step of a small model has thousands of products, and llama.cpp's token hundreds of barriers. To sleep at each of
@@ -39,10 +47,16 @@ def main() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     # TRL still uses names that transformers renames: nothing that a user could fix, and it would be on the screen with every training.
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
-    for variable in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS", "TOKENIZERS_PARALLELISM"):
+    for variable in (
+        "HF_HUB_DISABLE_PROGRESS_BARS",
+        "HF_DATASETS_DISABLE_PROGRESS_BARS",
+        "TOKENIZERS_PARALLELISM",
+    ):
         os.environ.setdefault(variable, "false" if variable.startswith("TOK") else "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    with open_dagster_pipes(message_writer=writer(PipesEnvVarParamsLoader().load_messages_params())) as pipes:
+    with open_dagster_pipes(
+        message_writer=writer(PipesEnvVarParamsLoader().load_messages_params())
+    ) as pipes:
         task = pipes.get_extra("task")
         try:
             _check_version(task, pipes.get_extra("version"))
@@ -56,7 +70,9 @@ def main() -> None:
             result = {"error": str(error), "passing": is_passing(error)}
         except Exception as error:
             sentence = disk_sentence(error)
-            if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's, which is not imported here
+            if (
+                isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+            ):  # torch's, which is not imported here
                 sentence = f"The {task} process ran out of memory: {LESS_MEMORY}."
             if sentence is None:
                 raise
@@ -101,14 +117,20 @@ def _use_gpus(place: int, processes: int) -> None:
 
     Given several, transformers' `Trainer` gives each one `batch_size` rows: steps of more rows than the settings and the identity say.
     """
-    if version("torch").endswith("+cpu"):  # a result that is there already is found without torch, whose import takes seconds
+    if version("torch").endswith(
+        "+cpu"
+    ):  # a result that is there already is found without torch, whose import takes seconds
         return
     from torch import cuda
 
-    if (gpus := cuda.device_count()) > 1:  # counts by NVML, and leaves CUDA to be initialised with what is set here
+    if (
+        gpus := cuda.device_count()
+    ) > 1:  # counts by NVML, and leaves CUDA to be initialised with what is set here
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))
         names = visible.split(",")
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(names[(place * processes + each) % gpus] for each in range(min(processes, gpus)))
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(
+            names[(place * processes + each) % gpus] for each in range(min(processes, gpus))
+        )
 
 
 def _taken(lock: FileLock) -> bool:

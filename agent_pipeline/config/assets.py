@@ -29,7 +29,9 @@ class SessionsConfig(Options):
     repair: dict[str, str] = Field(
         default=dict(DEFAULT_POLICY),
         description="What is done about each kind of damage (drop_session, drop_turn, repair, keep): "
-        + "; ".join(f"{kind}: {each.meaning} ({', '.join(each.allowed)})" for kind, each in KINDS.items()),
+        + "; ".join(
+            f"{kind}: {each.meaning} ({', '.join(each.allowed)})" for kind, each in KINDS.items()
+        ),
     )
     smallest_share: float = Field(
         default=0.5,
@@ -53,9 +55,13 @@ class CurationConfig(Options):
         default=["ended_with_answer", "all_calls_answered"],
         description="Measures that a session must pass beside its verdict; a good one that misses one is neither a good nor a bad answer.",
     )
-    max_sessions: int = Field(default=0, ge=0, description="Keep at most so many sessions, the latest; 0 is no limit.")
+    max_sessions: int = Field(
+        default=0, ge=0, description="Keep at most so many sessions, the latest; 0 is no limit."
+    )
     max_characters: int = Field(
-        default=0, ge=0, description="Drop longer sessions: what is said, called and answered, about 4 characters a token; 0 is no limit."
+        default=0,
+        ge=0,
+        description="Drop longer sessions: what is said, called and answered, about 4 characters a token; 0 is no limit.",
     )
     verdict_leaks: list[str] = Field(
         default=list(LEAKS),
@@ -95,7 +101,11 @@ class SftConfig(ConversationFileOptions, ThoughtOptions):
         description="Share of the training rows that get an irrelevance twin: the row again without the tool that it calls, where the "
         "agent says that it cannot. Rows in which a tool that is left may do the job get none.",
     )
-    twin_texts: list[str] = Field(default=list(CANNOT), min_length=1, description="What the agent of a twin says, one of these by hash.")
+    twin_texts: list[str] = Field(
+        default=list(CANNOT),
+        min_length=1,
+        description="What the agent of a twin says, one of these by hash.",
+    )
 
 
 class PreferenceConfig(FileOptions, ThoughtOptions):
@@ -106,14 +116,24 @@ class PreferenceConfig(FileOptions, ThoughtOptions):
         description="margin: the widest difference of scores first, each session once. best_worst: one pair a case. all_pairs: every pair. "
         "nearest_length: the most alike in length first, each session once.",
     )
-    min_margin: float = Field(default=0.0, ge=0, le=1, description="Scores of a pair must differ by so much; equal ones never pair.")
-    max_pairs_per_case: int = Field(default=8, ge=0, description="At most so many pairs of a task; 0 is no limit.")
+    min_margin: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Scores of a pair must differ by so much; equal ones never pair.",
+    )
+    max_pairs_per_case: int = Field(
+        default=8, ge=0, description="At most so many pairs of a task; 0 is no limit."
+    )
 
 
 class KtoConfig(FileOptions, ThoughtOptions):
     """Which judged sessions are labelled on their own."""
 
-    all_sessions: bool = Field(default=False, description="Also the sessions that stand in a preference pair, not only those without.")
+    all_sessions: bool = Field(
+        default=False,
+        description="Also the sessions that stand in a preference pair, not only those without.",
+    )
 
 
 class ShareGptConfig(FileOptions):
@@ -136,7 +156,10 @@ class CoresetConfig(CoresetOptions):
         default=EMBEDDED,
         description="Model whose losses are computed, for strategies that look at them; and of embeddings=hidden_states.",
     )
-    base_revision: str = Field(default="", description="Commit, tag or branch of that model on the hub; empty: its main branch.")
+    base_revision: str = Field(
+        default="",
+        description="Commit, tag or branch of that model on the hub; empty: its main branch.",
+    )
     embeddings: str = Field(
         default=TFIDF,
         description="What places conversations in space: tfidf (no model, no download), hidden_states (of the base model; slow on a CPU), "
@@ -162,19 +185,31 @@ class ReplayConfig(Options):
 class AdapterConfig(AdapterTraining):
     """How the adapter is trained, on what base, and with how much of earlier nights."""
 
-    base_model: str = Field(default=EMBEDDED, description="Hugging Face id or local path of the model to train.")
-    base_revision: str = Field(default="", description="Commit, tag or branch of the base model on the hub; empty: its main branch.")
+    base_model: str = Field(
+        default=EMBEDDED, description="Hugging Face id or local path of the model to train."
+    )
+    base_revision: str = Field(
+        default="",
+        description="Commit, tag or branch of the base model on the hub; empty: its main branch.",
+    )
     learning_rate: float = Field(
         default=0.0,
         ge=0,
-        description=BY_SIZE.format("1.5e-3 below 0.3 billion weights, 5e-4 below 1 billion, 2e-4 below 20 billion, else 1e-4"),
+        description=BY_SIZE.format(
+            "1.5e-3 below 0.3 billion weights, 5e-4 below 1 billion, 2e-4 below 20 billion, else 1e-4"
+        ),
     )
     epochs: float = Field(
         default=0.0,
         ge=0,
         description="Passes over the chosen rows; 0: by the size of the base model (1 below 0.3 billion weights, else 2).",
     )
-    replay_ratio: float = Field(default=0.1, ge=0, lt=1, description="Share of rows of earlier nights, from replay_buffer, in every batch.")
+    replay_ratio: float = Field(
+        default=0.1,
+        ge=0,
+        lt=1,
+        description="Share of rows of earlier nights, from replay_buffer, in every batch.",
+    )
     rehearsal: float = Field(
         default=0.1,
         ge=0,
@@ -188,14 +223,24 @@ class EvaluationConfig(Options):
     """On what, and how far, the models answer."""
 
     max_samples: int = Field(
-        default=60, ge=0, description="Held-out assistant turns to answer, chosen by hash if there are more; 0: only loss and P(call)."
+        default=60,
+        ge=0,
+        description="Held-out assistant turns to answer, chosen by hash if there are more; 0: only loss and P(call).",
     )
     max_new_tokens: int = Field(default=96, ge=1, description="Longest answer, in tokens.")
-    max_length: int = Field(default=2048, ge=16, description="Turns with a longer prompt, in tokens, lose their oldest exchanges.")
+    max_length: int = Field(
+        default=2048,
+        ge=16,
+        description="Turns with a longer prompt, in tokens, lose their oldest exchanges.",
+    )
     seed: int = Field(default=0, description="Seed of the choice of turns.")
-    own_template: bool = Field(default=False, description="Ask the base in its own chat template too; one more generation.")
+    own_template: bool = Field(
+        default=False, description="Ask the base in its own chat template too; one more generation."
+    )
     sessions_in_prompt: int = Field(
-        default=0, ge=0, description="Ask the base with so many similar training sessions in its prompt too; slow, 0: not at all."
+        default=0,
+        ge=0,
+        description="Ask the base with so many similar training sessions in its prompt too; slow, 0: not at all.",
     )
 
 
@@ -209,16 +254,25 @@ class GgufConfig(Options):
         "smallest whole model that passes.",
     )
     least_kept: float = Field(
-        default=0.9, ge=0, le=1, description="A type that keeps fewer of the merged model's decisions, or of its calls, is not served."
+        default=0.9,
+        ge=0,
+        le=1,
+        description="A type that keeps fewer of the merged model's decisions, or of its calls, is not served.",
     )
-    imatrix_rows: int = Field(default=0, ge=0, description="Training rows of which an importance matrix for the k-quants is made; 0: none.")
+    imatrix_rows: int = Field(
+        default=0,
+        ge=0,
+        description="Training rows of which an importance matrix for the k-quants is made; 0: none.",
+    )
     max_conversations: int = Field(
         default=64,
         ge=1,
         description="Held-out conversations whose tokens and answers are compared, chosen by hash if there are more; an f16 or f32 file "
         "beside a quantised one answers 24 of them.",
     )
-    max_new_tokens: int = Field(default=48, ge=1, description="Length of the compared answers, in tokens.")
+    max_new_tokens: int = Field(
+        default=48, ge=1, description="Length of the compared answers, in tokens."
+    )
 
 
 class ChampionConfig(Policy):
@@ -228,21 +282,33 @@ class ChampionConfig(Policy):
         default="person",
         description="person: a candidate that wins waits for `agent-pipeline promote`; auto: it becomes the champion at once.",
     )
-    select_turns: int = Field(default=400, ge=1, description="Turns of the split select to answer; chosen by hash if there are more.")
+    select_turns: int = Field(
+        default=400,
+        ge=1,
+        description="Turns of the split select to answer; chosen by hash if there are more.",
+    )
     probation_nights: int = Field(
         default=14,
         ge=0,
         description="Nights for which a champion that promoted itself is looked at beside the one before it; rolled back where it is worse "
         "on newer tasks. 0: none.",
     )
-    canary_rows: int = Field(default=16, ge=0, description="Held-out rows of other partitions that base and candidate answer as canaries.")
+    canary_rows: int = Field(
+        default=16,
+        ge=0,
+        description="Held-out rows of other partitions that base and candidate answer as canaries.",
+    )
     canaries_beyond_project: bool = Field(
-        default=False, description="Whether those may be of other projects. Their words are never written into this partition's pages."
+        default=False,
+        description="Whether those may be of other projects. Their words are never written into this partition's pages.",
     )
 
     def compared(self) -> dict[str, Any]:
         """What the comparison needs of these."""
-        return {name: getattr(self, name) for name in ("select_turns", "canary_rows", "canaries_beyond_project")}
+        return {
+            name: getattr(self, name)
+            for name in ("select_turns", "canary_rows", "canaries_beyond_project")
+        }
 
 
 class ServingConfig(Options):
@@ -252,9 +318,15 @@ class ServingConfig(Options):
         default="",
         description="URL of a running llama-server, which is asked to read its preset again; empty: it keeps the old one until a restart.",
     )
-    ollama: bool = Field(default=False, description="Create the champion in Ollama, where there is an `ollama` command.")
+    ollama: bool = Field(
+        default=False,
+        description="Create the champion in Ollama, where there is an `ollama` command.",
+    )
     name: str = Field(default="", description="The model's name in Ollama; empty: project-agent.")
-    hub: str = Field(default="", description="Repository of the Hugging Face hub to push the champion to, with its card; empty: none.")
+    hub: str = Field(
+        default="",
+        description="Repository of the Hugging Face hub to push the champion to, with its card; empty: none.",
+    )
 
 
 class EpisodesConfig(Options):
@@ -265,13 +337,25 @@ class EpisodesConfig(Options):
         ge=1,
         description="Held-out tasks to play; chosen by hash if there are more. Fewer than 59 without harm do not exclude 5 % of it.",
     )
-    fresh_tasks: int = Field(default=0, ge=0, description="Tasks of a fresh seed, which are in no session, to play beside them.")
+    fresh_tasks: int = Field(
+        default=0,
+        ge=0,
+        description="Tasks of a fresh seed, which are in no session, to play beside them.",
+    )
     fresh_seed: int = Field(default=1001, description="The seed of those.")
-    trials: int = Field(default=1, ge=1, description="Trials of each task; more than one needs a temperature.")
-    temperature: float = Field(default=0.0, ge=0, description="Sampling temperature of the GGUF; 0 is greedy.")
-    max_turns: int = Field(default=12, ge=1, description="The assistant's messages after which an episode is given up.")
+    trials: int = Field(
+        default=1, ge=1, description="Trials of each task; more than one needs a temperature."
+    )
+    temperature: float = Field(
+        default=0.0, ge=0, description="Sampling temperature of the GGUF; 0 is greedy."
+    )
+    max_turns: int = Field(
+        default=12, ge=1, description="The assistant's messages after which an episode is given up."
+    )
     max_new_tokens: int = Field(
-        default=0, ge=0, description="Longest message, in tokens; 0: room for the longest in the agent's held-out rows, 96 at least."
+        default=0,
+        ge=0,
+        description="Longest message, in tokens; 0: room for the longest in the agent's held-out rows, 96 at least.",
     )
     max_length: int = Field(default=2048, ge=16, description="Longest conversation, in tokens.")
 
@@ -284,12 +368,19 @@ class ComparisonConfig(Options):
         min_length=1,
         description="Their ids: those of MethodRegistry, and those of [methods]. The first, or A_baseline, is the reference.",
     )
-    seeds: int = Field(default=3, ge=1, description="Trainings of each method; with one, no difference can be told from noise.")
+    seeds: int = Field(
+        default=3,
+        ge=1,
+        description="Trainings of each method; with one, no difference can be told from noise.",
+    )
     coreset_size: int = Field(
-        default=0, ge=0, description="Rows of a coreset method that names no target_size; 0: half of the training rows, at most 1,000."
+        default=0,
+        ge=0,
+        description="Rows of a coreset method that names no target_size; 0: half of the training rows, at most 1,000.",
     )
     split: Literal["select", "test"] = Field(
-        default="select", description="Whose turns and tasks measure; who chooses a method by test has no clean measurement left."
+        default="select",
+        description="Whose turns and tasks measure; who chooses a method by test has no clean measurement left.",
     )
     settings: list[str] = Field(
         default=[],

@@ -11,7 +11,12 @@ from agent_pipeline.config.settings import Settings
 from agent_pipeline.errors import PipelineError
 from agent_pipeline.export.ledger import EXPORT
 from agent_pipeline.export.mlflow_runs import write_run
-from agent_pipeline.export.serving import interrupted_rollback, serve_champion, serving_difference, unfit
+from agent_pipeline.export.serving import (
+    interrupted_rollback,
+    serve_champion,
+    serving_difference,
+    unfit,
+)
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.storage.pointers import Entry
@@ -48,19 +53,29 @@ def follow(settings: Settings, key: PartitionKey, entry: Entry) -> tuple[list[st
     return warnings, lines
 
 
-def complete_interrupted_moves(settings: Settings, lake: Lake, keys: list[PartitionKey]) -> list[str]:
+def complete_interrupted_moves(
+    settings: Settings, lake: Lake, keys: list[PartitionKey]
+) -> list[str]:
     """Serve the champion of each partition whose served folder differs from it. Return a sentence for each of them."""
     sentences = []
     for key in keys:
         try:
             difference, rolled_back = serving_difference(lake, key), interrupted_rollback(lake, key)
             if difference:
-                serve_champion(lake, key, **resolve(settings, ServingConfig, key).options.model_dump())
+                serve_champion(
+                    lake, key, **resolve(settings, ServingConfig, key).options.model_dump()
+                )
         except (PipelineError, OSError) as error:
-            sentences.append(f"{key}: what is served cannot be compared with the champion, or brought up to date: {error}")
+            sentences.append(
+                f"{key}: what is served cannot be compared with the champion, or brought up to date: {error}"
+            )
         else:
             if difference:
-                sentences.append(f"{key}: {difference}. A command or a run was interrupted. It is completed now.")
+                sentences.append(
+                    f"{key}: {difference}. A command or a run was interrupted. It is completed now."
+                )
             elif rolled_back:
-                sentences.append(f"{key}: the rollback by {rolled_back.who} at {rolled_back.when} was interrupted after it was done.")
+                sentences.append(
+                    f"{key}: the rollback by {rolled_back.who} at {rolled_back.when} was interrupted after it was done."
+                )
     return sentences

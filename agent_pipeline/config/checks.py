@@ -7,7 +7,14 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
-from agent_pipeline.config.assets import ASSETS, CoresetConfig, CurationConfig, GgufConfig, SessionsConfig, SftConfig
+from agent_pipeline.config.assets import (
+    ASSETS,
+    CoresetConfig,
+    CurationConfig,
+    GgufConfig,
+    SessionsConfig,
+    SftConfig,
+)
 from agent_pipeline.config.compute import HEAVY, Place
 from agent_pipeline.config.notices import addresses
 from agent_pipeline.config.resolution import resolve
@@ -30,19 +37,35 @@ from agent_pipeline.training.config import NO_TEACHER, PREFERENCES, DistillTrain
 
 def problems(settings: Settings) -> list[str]:
     """A sentence for each setting that cannot work, for all agents and for each that has settings of its own. Opens no store."""
-    checks = (lambda: Redactor(settings.redaction_options), lambda: settings.split_sizes, lambda: addresses(settings))
+    checks = (
+        lambda: Redactor(settings.redaction_options),
+        lambda: settings.split_sizes,
+        lambda: addresses(settings),
+    )
     general = [*_sentences(*checks), *_problems_of(settings, None)]
     own = [
-        f"{name}: {sentence}" for name in settings.agents for sentence in _problems_of(settings, parse_key(name)) if sentence not in general
+        f"{name}: {sentence}"
+        for name in settings.agents
+        for sentence in _problems_of(settings, parse_key(name))
+        if sentence not in general
     ]
-    files = [f"The labels {path} do not exist: correct the setting labels." for path in settings.labels_paths if not path.exists()]
+    files = [
+        f"The labels {path} do not exist: correct the setting labels."
+        for path in settings.labels_paths
+        if not path.exists()
+    ]
     if settings.rubric_path and not settings.rubric_path.is_file():
-        files.append(f"The rubric {settings.rubric_path} does not exist: correct the setting judge.rubric.")
+        files.append(
+            f"The rubric {settings.rubric_path} does not exist: correct the setting judge.rubric."
+        )
     return [*general, *own, *files]
 
 
 def _problems_of(settings: Settings, key: PartitionKey | None) -> list[str]:
-    checks = [partial(lambda options, check: check(resolve(settings, options, key).options), *each) for each in CHECKS.items()]
+    checks = [
+        partial(lambda options, check: check(resolve(settings, options, key).options), *each)
+        for each in CHECKS.items()
+    ]
     own = (_reading, _judge, _world, _teacher, _reasoning, _places)
     return _sentences(*checks, *(partial(each, settings, key) for each in own))
 
@@ -75,16 +98,27 @@ def _world(settings: Settings, key: PartitionKey | None) -> None:
 
 def _teacher(settings: Settings, key: PartitionKey | None) -> None:
     """A chain that distills names a teacher."""
-    if "distill" in (settings.chain(key) if key else settings.train) and not resolve(settings, DistillTraining, key).options.teacher_model:
+    if (
+        "distill" in (settings.chain(key) if key else settings.train)
+        and not resolve(settings, DistillTraining, key).options.teacher_model
+    ):
         raise SettingsError(NO_TEACHER)
 
 
 def _reasoning(settings: Settings, key: PartitionKey | None) -> None:
     """All that a chain trains on has the recorded thoughts, or nothing of it."""
-    chain, trained = settings.chain(key) if key else settings.train, resolve(settings, SftConfig, key).options.reasoning
+    chain, trained = (
+        settings.chain(key) if key else settings.train,
+        resolve(settings, SftConfig, key).options.reasoning,
+    )
     for step, asset in PREFERENCES.items():
-        if step in chain and resolve(settings, ASSETS[asset], key).options.model_dump()["reasoning"] != trained:
-            raise SettingsError(f"sft_dataset.reasoning and {asset}.reasoning differ, and {step} would unlearn the other: set both alike.")
+        if (
+            step in chain
+            and resolve(settings, ASSETS[asset], key).options.model_dump()["reasoning"] != trained
+        ):
+            raise SettingsError(
+                f"sft_dataset.reasoning and {asset}.reasoning differ, and {step} would unlearn the other: set both alike."
+            )
 
 
 def _places(settings: Settings, key: PartitionKey | None) -> None:
@@ -97,12 +131,20 @@ def check_place(settings: Settings, place: Place) -> None:
     if place == "local":
         return
     if any(find_spec(package) is None for package in PACKAGES.get(place, ())):
-        raise SettingsError(f'compute = "{place}" needs packages that are missing: run `pip install "agent-pipeline[{place}]"`.')
+        raise SettingsError(
+            f'compute = "{place}" needs packages that are missing: run `pip install "agent-pipeline[{place}]"`.'
+        )
     if place == "slurm" and not shutil.which("sbatch"):
-        raise SettingsError('compute = "slurm" needs the command sbatch, which is not on PATH: start Dagster on a login node.')
+        raise SettingsError(
+            'compute = "slurm" needs the command sbatch, which is not on PATH: start Dagster on a login node.'
+        )
     if place == "kubernetes" and not settings.kubernetes.image:
         raise SettingsError('compute = "kubernetes" needs an image to run: set kubernetes.image.')
-    if plain := [name for name, value in settings.lake_options.items() if _SECRET.search(name) and not str(value).startswith("$")]:
+    if plain := [
+        name
+        for name, value in settings.lake_options.items()
+        if _SECRET.search(name) and not str(value).startswith("$")
+    ]:
         raise SettingsError(
             f'compute = "{place}" would show lake_options.{plain[0]} in the job\'s specification: write it as "$NAME", the name of a '
             "variable that the worker's machine has."
@@ -125,7 +167,9 @@ def unknown_agents(settings: Settings, partitions: Iterable[PartitionKey]) -> li
     """A sentence for each agent that has settings, and that no store has."""
     known = [str(key) for key in partitions]
     return [
-        f'[agents."{name}"] sets an agent that no store has{did_you_mean(name, known)}' for name in settings.agents if name not in known
+        f'[agents."{name}"] sets an agent that no store has{did_you_mean(name, known)}'
+        for name in settings.agents
+        if name not in known
     ]
 
 

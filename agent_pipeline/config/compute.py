@@ -11,7 +11,15 @@ from agent_pipeline.training.chain import STEPS, adapter_of
 
 Place = Literal["local", "ray", "kubernetes", "slurm"]
 
-HEAVY = ("sft_coreset", *map(adapter_of, STEPS), "evaluation", "gguf_export", "episodes", "champion", "method_comparison")
+HEAVY = (
+    "sft_coreset",
+    *map(adapter_of, STEPS),
+    "evaluation",
+    "gguf_export",
+    "episodes",
+    "champion",
+    "method_comparison",
+)
 """The assets that have tasks run in the worker process."""
 ALL = "*"
 
@@ -25,7 +33,9 @@ def _table(value: Any) -> Any:
 
 def _of_heavy(places: dict[str, Place]) -> dict[str, Place]:
     if other := next((name for name in places if name not in (ALL, *HEAVY)), ""):
-        raise ValueError(f"no worker runs for {other!r}{did_you_mean(other, (ALL, *HEAVY))}".rstrip("."))
+        raise ValueError(
+            f"no worker runs for {other!r}{did_you_mean(other, (ALL, *HEAVY))}".rstrip(".")
+        )
     return places
 
 
@@ -36,22 +46,38 @@ Compute = Annotated[dict[str, Place], NoDecode, BeforeValidator(_table), AfterVa
 class RaySettings(Section):
     """The Ray cluster that tasks run on (`[ray]`)."""
 
-    address: str = Field(default="", description="Of its job server, http://head:8265; empty: RAY_ADDRESS, or this machine's cluster.")
+    address: str = Field(
+        default="",
+        description="Of its job server, http://head:8265; empty: RAY_ADDRESS, or this machine's cluster.",
+    )
     gpus: float = Field(default=1, ge=0, description="GPUs of a task.")
-    runtime_env: dict[str, Any] = Field(default={}, description="Ray's runtime environment of a task: pip, env_vars, …")
-    arguments: dict[str, Any] = Field(default={}, description="More of Ray's submit_job, such as entrypoint_num_cpus.")
+    runtime_env: dict[str, Any] = Field(
+        default={}, description="Ray's runtime environment of a task: pip, env_vars, …"
+    )
+    arguments: dict[str, Any] = Field(
+        default={}, description="More of Ray's submit_job, such as entrypoint_num_cpus."
+    )
 
 
 class KubernetesSettings(Section):
     """The pods that tasks run in (`[kubernetes]`)."""
 
-    image: str = Field(default="", description="Has agent-pipeline installed, and python on its PATH.")
+    image: str = Field(
+        default="", description="Has agent-pipeline installed, and python on its PATH."
+    )
     namespace: str = Field(default="", description="Empty: that of the current context.")
-    resources: dict[str, Any] = Field(default={}, description="requests and limits of the container.")
-    node_selector: dict[str, str] = Field(default={}, description="Labels of the nodes that may run it.")
-    secrets: list[str] = Field(default=[], description="Secrets whose keys become variables of the worker.")
+    resources: dict[str, Any] = Field(
+        default={}, description="requests and limits of the container."
+    )
+    node_selector: dict[str, str] = Field(
+        default={}, description="Labels of the nodes that may run it."
+    )
+    secrets: list[str] = Field(
+        default=[], description="Secrets whose keys become variables of the worker."
+    )
     pod: dict[str, Any] = Field(
-        default={}, description="More of the pod's spec, as Kubernetes writes it; the first container is the worker's."
+        default={},
+        description="More of the pod's spec, as Kubernetes writes it; the first container is the worker's.",
     )
 
 
@@ -59,6 +85,11 @@ class SlurmSettings(Section):
     """The Slurm jobs that tasks run in (`[slurm]`)."""
 
     partition: str = Field(default="", description="Empty: the cluster's default.")
-    arguments: list[str] = Field(default=[], description="More of sbatch's, such as --gres=gpu:1 and --time=04:00:00.")
+    arguments: list[str] = Field(
+        default=[], description="More of sbatch's, such as --gres=gpu:1 and --time=04:00:00."
+    )
     setup: list[str] = Field(default=[], description="Lines of sh to run before the worker.")
-    python: str = Field(default="", description="The interpreter on the nodes; empty: this one's path, on a shared file system.")
+    python: str = Field(
+        default="",
+        description="The interpreter on the nodes; empty: this one's path, on a shared file system.",
+    )

@@ -22,9 +22,17 @@ class MethodSettings(Section):
 
     name: str = Field(default="", description="What people call it.")
     description: str = Field(default="", description="What it does, in a sentence.")
-    train: Chain | None = Field(default=None, description="Its chain of trainings, instead of the agent's own.")
-    mix: bool = Field(default=False, description="Train on the rows of multi_task_dataset, the agent's and those of others.")
-    assets: AssetValues = Field(default={}, description=f"Its settings of {', '.join(TRAINING)}; others are the agent's own.")
+    train: Chain | None = Field(
+        default=None, description="Its chain of trainings, instead of the agent's own."
+    )
+    mix: bool = Field(
+        default=False,
+        description="Train on the rows of multi_task_dataset, the agent's and those of others.",
+    )
+    assets: AssetValues = Field(
+        default={},
+        description=f"Its settings of {', '.join(TRAINING)}; others are the agent's own.",
+    )
 
     @field_validator("assets")
     @classmethod
@@ -34,24 +42,42 @@ class MethodSettings(Section):
         return assets
 
 
-def _method(name: str, description: str, strategy: str = "", mix: bool = False, **adapter: Any) -> MethodSettings:
+def _method(
+    name: str, description: str, strategy: str = "", mix: bool = False, **adapter: Any
+) -> MethodSettings:
     """A method on all rows, or on a coreset by a strategy; what it does not name is switched off."""
     plain = {"replay_ratio": 0.0, "use_dora": False, "use_lora_plus": False}
-    coreset = {"strategy": strategy} if strategy else {"target_size": ALL_ROWS, "near_duplicates": 0.0}
+    coreset = (
+        {"strategy": strategy} if strategy else {"target_size": ALL_ROWS, "near_duplicates": 0.0}
+    )
     assets = {"sft_coreset": coreset, "sft_adapter": plain | adapter}
     return MethodSettings(name=name, description=description, train=["sft"], mix=mix, assets=assets)
 
 
 METHODS = {
     "A_baseline": _method("Baseline", "Standard supervised fine-tuning."),
-    "B1_coreset_loss": _method("Coreset (loss)", "The rows that the base model knows least.", "loss_topk"),
-    "B2_coreset_diversity": _method("Coreset (diversity)", "The rows that are least alike.", "diversity"),
-    "B3_coreset_hybrid": _method("Coreset (hybrid)", "60 % of the rows by loss, 40 % by diversity.", "hybrid"),
-    "C_continual": _method("Continual", "Rows of earlier batches and trainings replayed.", replay_ratio=0.25),
+    "B1_coreset_loss": _method(
+        "Coreset (loss)", "The rows that the base model knows least.", "loss_topk"
+    ),
+    "B2_coreset_diversity": _method(
+        "Coreset (diversity)", "The rows that are least alike.", "diversity"
+    ),
+    "B3_coreset_hybrid": _method(
+        "Coreset (hybrid)", "60 % of the rows by loss, 40 % by diversity.", "hybrid"
+    ),
+    "C_continual": _method(
+        "Continual", "Rows of earlier batches and trainings replayed.", replay_ratio=0.25
+    ),
     "D_combined": _method("Combined", "A hybrid coreset with replay.", "hybrid", replay_ratio=0.25),
-    "E_fireact": _method("FireAct", "Fine-tuning on an agent's own trajectories (Chen et al. 2023)."),
+    "E_fireact": _method(
+        "FireAct", "Fine-tuning on an agent's own trajectories (Chen et al. 2023)."
+    ),
     "F_agenttuning": _method("AgentTuning", "Several tasks mixed (Zeng et al. 2023).", mix=True),
-    "G_dora": _method("DoRA", "Weight-decomposed low-rank adaptation (Liu et al. 2024).", use_dora=True),
-    "H_lora_plus": _method("LoRA+", "A higher learning rate for matrix B (Hayou et al. 2024).", use_lora_plus=True),
+    "G_dora": _method(
+        "DoRA", "Weight-decomposed low-rank adaptation (Liu et al. 2024).", use_dora=True
+    ),
+    "H_lora_plus": _method(
+        "LoRA+", "A higher learning rate for matrix B (Hayou et al. 2024).", use_lora_plus=True
+    ),
 }
 """By id. In the graph, E trains what A trains: an agent's curated sessions are its trajectories."""

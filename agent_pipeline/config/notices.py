@@ -75,7 +75,9 @@ def addresses(settings: Settings) -> list[Any]:
     try:
         import apprise
     except ImportError:
-        raise SettingsError("notify.urls needs Apprise: pip install 'agent-pipeline[notify]'.") from None
+        raise SettingsError(
+            "notify.urls needs Apprise: pip install 'agent-pipeline[notify]'."
+        ) from None
     senders = []
     for number, url in enumerate(settings.notify.urls, 1):
         sender = apprise.Apprise()

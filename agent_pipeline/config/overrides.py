@@ -22,25 +22,41 @@ def overrides(texts: Sequence[str], selected: Collection[str]) -> dict[str, dict
     for text in texts:
         path, equals, written = text.partition("=")
         if not equals:
-            raise SettingsError(f"{text!r} sets nothing: write asset.setting=value, or setting=value.")
+            raise SettingsError(
+                f"{text!r} sets nothing: write asset.setting=value, or setting=value."
+            )
         asset, _, name = path.strip().rpartition(".")
         for owner in _owners(asset, name, selected):
             value = ASSETS[owner].parsed(name, written.strip())
-            values.setdefault(owner, {})[name] = getattr(ASSETS[owner].validated({name: value}, f"{owner}."), name)
+            values.setdefault(owner, {})[name] = getattr(
+                ASSETS[owner].validated({name: value}, f"{owner}."), name
+            )
     return values
 
 
 def _owners(asset: str, name: str, selected: Collection[str]) -> list[str]:
     if asset and asset not in ASSETS:
         raise SettingsError(f"There is no asset {asset!r} to set{did_you_mean(asset, ASSETS)}")
-    having = [each for each, options in ASSETS.items() if name in options.model_fields and asset in ("", each)]
+    having = [
+        each
+        for each, options in ASSETS.items()
+        if name in options.model_fields and asset in ("", each)
+    ]
     if not having:
         candidates = [ASSETS[asset]] if asset else list(ASSETS.values())
-        if ours := next((options.other_names[name] for options in candidates if name in options.other_names), ""):
+        if ours := next(
+            (options.other_names[name] for options in candidates if name in options.other_names), ""
+        ):
             raise SettingsError(f"There is no setting {name!r}: it is called {ours} here.")
-        hint = did_you_mean(name, {field for options in candidates for field in options.model_fields})
-        raise SettingsError(f"{asset or 'No asset'} has {'no' if asset else 'a'} setting {name!r}{hint}")
+        hint = did_you_mean(
+            name, {field for options in candidates for field in options.model_fields}
+        )
+        raise SettingsError(
+            f"{asset or 'No asset'} has {'no' if asset else 'a'} setting {name!r}{hint}"
+        )
     owners = [each for each in having if each in selected]
     if not owners:
-        raise SettingsError(f"{name!r} is a setting of {', '.join(having)}, which is not selected: select it, or leave the setting out.")
+        raise SettingsError(
+            f"{name!r} is a setting of {', '.join(having)}, which is not selected: select it, or leave the setting out."
+        )
     return owners

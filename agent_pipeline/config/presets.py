@@ -9,10 +9,19 @@ from typing import Any
 PRESETS: dict[str, Mapping[str, Mapping[str, Any]]] = {
     "smoke": {
         "sft_coreset": {"strategy": "random", "target_size": 32},
-        "sft_adapter": {"max_steps": 4, "max_length": 1024, "lora_r": 4, "lora_alpha": 8, "rehearsal": 0.0},
+        "sft_adapter": {
+            "max_steps": 4,
+            "max_length": 1024,
+            "lora_r": 4,
+            "lora_alpha": 8,
+            "rehearsal": 0.0,
+        },
         "dpo_adapter": {"max_steps": 4, "max_length": 1024},
         "kto_adapter": {"max_steps": 4, "max_length": 1024},
-        **{f"{step}_adapter": {"max_steps": 2, "batch_size": 2, "max_new_tokens": 32} for step in ("sdft", "distill", "grpo")},
+        **{
+            f"{step}_adapter": {"max_steps": 2, "batch_size": 2, "max_new_tokens": 32}
+            for step in ("sdft", "distill", "grpo")
+        },
         "evaluation": {"max_samples": 8, "max_new_tokens": 32, "max_length": 1024},
         "gguf_export": {"outtypes": ["f16"], "max_conversations": 4, "max_new_tokens": 8},
         "episodes": {"max_tasks": 4, "max_new_tokens": 96},
@@ -24,7 +33,10 @@ PRESETS: dict[str, Mapping[str, Mapping[str, Any]]] = {
         "sft_adapter": {"batch_size": 8, "max_length": 8192},
         "dpo_adapter": {"batch_size": 8, "max_length": 8192},
         "kto_adapter": {"batch_size": 8, "max_length": 8192},
-        **{f"{step}_adapter": {"batch_size": 16, "max_length": 8192, "max_new_tokens": 512} for step in ("sdft", "distill", "grpo")},
+        **{
+            f"{step}_adapter": {"batch_size": 16, "max_length": 8192, "max_new_tokens": 512}
+            for step in ("sdft", "distill", "grpo")
+        },
         "evaluation": {"max_samples": 400, "max_new_tokens": 512, "max_length": 8192},
         "episodes": {"max_length": 8192},
     },

@@ -6,8 +6,14 @@ from agent_pipeline.config.assets import ASSETS
 from agent_pipeline.config.presets import PRESETS
 from agent_pipeline.options import allowed
 
-PRESETS_BEGIN, PRESETS_END = "<!-- presets: made by python -m agent_pipeline.config.reference -->", "<!-- end of presets -->"
-BEGIN, END = "<!-- asset settings: made by python -m agent_pipeline.config.reference -->", "<!-- end of asset settings -->"
+PRESETS_BEGIN, PRESETS_END = (
+    "<!-- presets: made by python -m agent_pipeline.config.reference -->",
+    "<!-- end of presets -->",
+)
+BEGIN, END = (
+    "<!-- asset settings: made by python -m agent_pipeline.config.reference -->",
+    "<!-- end of asset settings -->",
+)
 
 
 def reference() -> str:
@@ -15,11 +21,22 @@ def reference() -> str:
     parts = []
     for asset, options in ASSETS.items():
         about = (options.__doc__ or "").strip().splitlines()[0]
-        lines = [f"### {asset}", "", about, "", "| setting | default | value | meaning |", "|---|---|---|---|"]
+        lines = [
+            f"### {asset}",
+            "",
+            about,
+            "",
+            "| setting | default | value | meaning |",
+            "|---|---|---|---|",
+        ]
         for name, field in options.model_fields.items():
-            others = ", ".join(f"`{other}`" for other, ours in options.other_names.items() if ours == name)
+            others = ", ".join(
+                f"`{other}`" for other, ours in options.other_names.items() if ours == name
+            )
             meaning = f"{field.description}{f' Elsewhere: {others}.' if others else ''}"
-            lines.append(f"| `{name}` | `{_shown(field.get_default(call_default_factory=True))}` | {allowed(field)} | {_cell(meaning)} |")
+            lines.append(
+                f"| `{name}` | `{_shown(field.get_default(call_default_factory=True))}` | {allowed(field)} | {_cell(meaning)} |"
+            )
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
 
@@ -29,9 +46,13 @@ def presets() -> str:
     lines = ["| preset | asset | what it changes |", "|---|---|---|"]
     for preset, assets in PRESETS.items():
         if not assets:
-            lines.append(f"| `{preset}` | | nothing: the defaults are chosen for a small model on a few CPU cores |")
+            lines.append(
+                f"| `{preset}` | | nothing: the defaults are chosen for a small model on a few CPU cores |"
+            )
         for asset, values in assets.items():
-            lines.append(f"| `{preset}` | `{asset}` | {', '.join(f'`{name} = {_shown(value)}`' for name, value in values.items())} |")
+            lines.append(
+                f"| `{preset}` | `{asset}` | {', '.join(f'`{name} = {_shown(value)}`' for name, value in values.items())} |"
+            )
     return "\n".join(lines)
 
 

@@ -51,11 +51,17 @@ class Resolved(Generic[Group]):
 
     def table(self) -> list[dict[str, Any]]:
         """A row for each setting that was set somewhere: its name, its value and its origin."""
-        return [{"setting": name, "value": getattr(self.options, name), "set_by": place} for name, place in sorted(self.origins.items())]
+        return [
+            {"setting": name, "value": getattr(self.options, name), "set_by": place}
+            for name, place in sorted(self.origins.items())
+        ]
 
 
 def resolve(
-    settings: Settings, options: type[Group], key: PartitionKey | None = None, run: Mapping[str, Any] | None = None
+    settings: Settings,
+    options: type[Group],
+    key: PartitionKey | None = None,
+    run: Mapping[str, Any] | None = None,
 ) -> Resolved[Group]:
     """The settings of an asset for an agent (None: for all agents), with a run's own values on top.
 
@@ -67,14 +73,20 @@ def resolve(
     origins: dict[str, str] = {}
     for place, layer in _layers(settings, asset, key):
         values |= layer
-        origins |= {name: settings.variable(*_path(place, asset, key), name) or place for name in layer}
+        origins |= {
+            name: settings.variable(*_path(place, asset, key), name) or place for name in layer
+        }
     for name, value in (run or {}).items():
         if name not in values or values[name] != value:
             values[name] = value
             origins[name] = THIS_RUN
     resolved = options.validated(values, f"{asset}.")
     defaults = options()
-    origins = {name: place for name, place in origins.items() if place == THIS_RUN or getattr(resolved, name) != getattr(defaults, name)}
+    origins = {
+        name: place
+        for name, place in origins.items()
+        if place == THIS_RUN or getattr(resolved, name) != getattr(defaults, name)
+    }
     return Resolved(resolved, origins)
 
 
@@ -99,7 +111,13 @@ def shared(settings: Settings, asset: str, key: PartitionKey | None = None) -> l
             continue
         for setting, place, value, default in _values(settings, name):
             if value != default:
-                rows.append({"setting": setting, "value": value, "set_by": settings.variable(*setting.split(".")) or place})
+                rows.append(
+                    {
+                        "setting": setting,
+                        "value": value,
+                        "set_by": settings.variable(*setting.split(".")) or place,
+                    }
+                )
     return rows
 
 
@@ -109,7 +127,12 @@ def _values(settings: Settings, name: str) -> Iterator[tuple[str, str, Any, Any]
     section = getattr(settings, table, None)
     if isinstance(section, Section):
         for field in [only] if only else type(section).model_fields:
-            yield f"{table}.{field}", f"[{table}]", getattr(section, field), getattr(type(section)(), field)
+            yield (
+                f"{table}.{field}",
+                f"[{table}]",
+                getattr(section, field),
+                getattr(type(section)(), field),
+            )
     elif table in Settings.model_fields:  # others are an agent's alone
         yield name, name, section, Settings.model_fields[name].default
 
@@ -118,7 +141,9 @@ def asset_of(options: type[Options]) -> str:
     return next(name for name, each in ASSETS.items() if each is options)
 
 
-def _layers(settings: Settings, asset: str, key: PartitionKey | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _layers(
+    settings: Settings, asset: str, key: PartitionKey | None
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
     agent = settings.agents.get(str(key)) if key else None
     preset = (agent.preset if agent else "") or settings.preset
     if preset:
@@ -144,12 +169,24 @@ def fingerprint(settings: Settings, key: PartitionKey, run: RunValues | None = N
         SettingsError: a setting is wrong, or the agent's file of tools cannot be read.
     """
     run = run or {}
-    assets = {name: resolve(settings, options, key, run.get(name)).options for name, options in ASSETS.items() if name not in NOT_NIGHTLY}
+    assets = {
+        name: resolve(settings, options, key, run.get(name)).options
+        for name, options in ASSETS.items()
+        if name not in NOT_NIGHTLY
+    }
     reading = asdict(settings.reading(key))
     del reading["repair"]  # a setting of the asset `sessions`
     judge = settings.judge.model_dump(include={"endpoint", "model", "parameters", "max_characters"})
-    rubric = sha256_file(settings.rubric_path) if settings.rubric_path and settings.rubric_path.is_file() else ""
-    judged = {"judge": judge, "rubric": rubric} if "llm" in str(getattr(assets["judged_sessions"], "decided_by", "")) else {}
+    rubric = (
+        sha256_file(settings.rubric_path)
+        if settings.rubric_path and settings.rubric_path.is_file()
+        else ""
+    )
+    judged = (
+        {"judge": judge, "rubric": rubric}
+        if "llm" in str(getattr(assets["judged_sessions"], "decided_by", ""))
+        else {}
+    )
     return sha256_of(
         {
             "assets": {name: options.model_dump(mode="json") for name, options in assets.items()},

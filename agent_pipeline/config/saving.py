@@ -33,11 +33,15 @@ def save(values: RunValues, key: PartitionKey | None) -> Path:
     try:
         document = tomlkit.parse(path.read_text(encoding="utf-8") if path.exists() else "")
         for asset, settings in values.items():
-            table = _table(document, ("agents", str(key), "assets", asset) if key else ("assets", asset))
+            table = _table(
+                document, ("agents", str(key), "assets", asset) if key else ("assets", asset)
+            )
             for name, value in settings.items():
                 table[name] = value
     except (TOMLKitError, TypeError, AttributeError) as error:
-        raise SettingsError(f"{path} cannot be changed ({error}): write the settings by hand.") from error
+        raise SettingsError(
+            f"{path} cannot be changed ({error}): write the settings by hand."
+        ) from error
     write_atomically(path, tomlkit.dumps(document).encode("utf-8"))
     return path
 

@@ -22,7 +22,14 @@ from pydantic_settings import (
 )
 
 from agent_pipeline.config.assets import ASSETS
-from agent_pipeline.config.compute import ALL, Compute, KubernetesSettings, Place, RaySettings, SlurmSettings
+from agent_pipeline.config.compute import (
+    ALL,
+    Compute,
+    KubernetesSettings,
+    Place,
+    RaySettings,
+    SlurmSettings,
+)
 from agent_pipeline.config.methods import AssetValues, Chain, MethodSettings
 from agent_pipeline.config.sections import (
     AgentSettings,
@@ -50,33 +57,64 @@ from agent_pipeline.training.config import Step
 
 PREFIX = "AGENT_PIPELINE_"
 _NOT_SETTINGS = {"CONFIG", "REAL_TRACES"}
-_NESTED = {"SPLIT", "AGENTS", "METHODS", "REDACTION", "JUDGE", "NOTIFY", "NIGHT", "MIXING", "ASSETS", "RAY", "KUBERNETES", "SLURM"}
+_NESTED = {
+    "SPLIT",
+    "AGENTS",
+    "METHODS",
+    "REDACTION",
+    "JUDGE",
+    "NOTIFY",
+    "NIGHT",
+    "MIXING",
+    "ASSETS",
+    "RAY",
+    "KUBERNETES",
+    "SLURM",
+}
 
 
 class Settings(BaseSettings):
     """All settings of the pipeline, with their defaults."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__", env_ignore_empty=True, extra="forbid")
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter="__", env_ignore_empty=True, extra="forbid"
+    )
 
     store: Annotated[str | list[str], NoDecode] = Field(
         default_factory=own_store,
         description="Session store, or a list of them: paths, URLs, or name:path to name a reader.",
     )
-    sources: list[str] = Field(default=[], description="Readers of your own, each package.module:Class.")
+    sources: list[str] = Field(
+        default=[], description="Readers of your own, each package.module:Class."
+    )
     largest_record_mb: int = Field(
         default=DEFAULT_MB,
         ge=1,
         description="Memory, in MB, that one record of a store may take; a record of a packed file may take 16 times its size if that "
         "is more.",
     )
-    lake: str = Field(default="lake", description="Where tables and models go: a folder, or an fsspec URL such as s3://bucket/lake.")
-    lake_options: dict[str, Any] = Field(
-        default={}, description="Options of the lake's bucket (endpoint_url, key, secret, …); $NAME is read from the environment."
+    lake: str = Field(
+        default="lake",
+        description="Where tables and models go: a folder, or an fsspec URL such as s3://bucket/lake.",
     )
-    cache: str = Field(default="~/.cache/agent-pipeline", description="Local folder for base models and copies of remote ones.")
-    base_model: str = Field(default=EMBEDDED, description="Hugging Face id or local path of the model to train.")
-    trust_remote_code: bool = Field(default=False, description="Run the Python code that a base model's repository carries.")
-    llama_cpp: str = Field(default="", description="A llama.cpp checkout to convert with, instead of the installed converter.")
+    lake_options: dict[str, Any] = Field(
+        default={},
+        description="Options of the lake's bucket (endpoint_url, key, secret, …); $NAME is read from the environment.",
+    )
+    cache: str = Field(
+        default="~/.cache/agent-pipeline",
+        description="Local folder for base models and copies of remote ones.",
+    )
+    base_model: str = Field(
+        default=EMBEDDED, description="Hugging Face id or local path of the model to train."
+    )
+    trust_remote_code: bool = Field(
+        default=False, description="Run the Python code that a base model's repository carries."
+    )
+    llama_cpp: str = Field(
+        default="",
+        description="A llama.cpp checkout to convert with, instead of the installed converter.",
+    )
     task_pattern: str = Field(default="", description="Default of agents.*.task_pattern.")
     task_field: str = Field(default="", description="Default of agents.*.task_field.")
     keep_exports: int = Field(
@@ -89,7 +127,9 @@ class Settings(BaseSettings):
         description="Names or addresses under which browsers reach the UI, beside localhost and the machine's own, such as that of a "
         "login before it.",
     )
-    labels: str = Field(default="", description="People's judgments: a CSV or JSONL file, or a folder of them.")
+    labels: str = Field(
+        default="", description="People's judgments: a CSV or JSONL file, or a folder of them."
+    )
     redaction: RedactionSettings = RedactionSettings()
     judge: JudgeSettings = JudgeSettings()
     notify: NotifySettings = NotifySettings()
@@ -97,10 +137,17 @@ class Settings(BaseSettings):
     split: SplitSettings = SplitSettings()
     mixing: MixingSettings = MixingSettings()
     train: Chain = Field(
-        default=["sft"], description=f"The trainings of a night, of {', '.join(STEPS)}, in this order; the last adapter is the candidate."
+        default=["sft"],
+        description=f"The trainings of a night, of {', '.join(STEPS)}, in this order; the last adapter is the candidate.",
     )
-    compute: Compute = Field(default={}, description="Where heavy tasks run: local, ray, kubernetes or slurm; or a table of them by asset.")
-    shared: str = Field(default="", description="A folder that all machines mount at one path; a lake inside it may be a folder.")
+    compute: Compute = Field(
+        default={},
+        description="Where heavy tasks run: local, ray, kubernetes or slurm; or a table of them by asset.",
+    )
+    shared: str = Field(
+        default="",
+        description="A folder that all machines mount at one path; a lake inside it may be a folder.",
+    )
     ray: RaySettings = RaySettings()
     kubernetes: KubernetesSettings = KubernetesSettings()
     slurm: SlurmSettings = SlurmSettings()
@@ -109,9 +156,13 @@ class Settings(BaseSettings):
         description="Settings of assets for a purpose, below those of [assets]: smoke (a few steps on few rows), "
         "cpu (the defaults) or gpu (larger batches, longer conversations, more rows). docs/settings.md lists what each changes.",
     )
-    assets: AssetValues = Field(default={}, description="Settings of the assets of all agents, by asset.")
+    assets: AssetValues = Field(
+        default={}, description="Settings of the assets of all agents, by asset."
+    )
     agents: dict[str, AgentSettings] = {}
-    methods: dict[str, MethodSettings] = Field(default={}, description="Methods of your own for method_comparison, by their ids.")
+    methods: dict[str, MethodSettings] = Field(
+        default={}, description="Methods of your own for method_comparison, by their ids."
+    )
 
     _variables: dict[str, Any] = PrivateAttr(default={})
     """What the environment sets, as a tree; set by load_settings."""
@@ -127,7 +178,11 @@ class Settings(BaseSettings):
                 store = json.loads(store)
             except ValueError as error:
                 raise ValueError(f"it is not a JSON list: {error}") from error
-        several = isinstance(store, list) and bool(store) and all(isinstance(each, str) and each for each in store)
+        several = (
+            isinstance(store, list)
+            and bool(store)
+            and all(isinstance(each, str) and each for each in store)
+        )
         if not several and not (isinstance(store, str) and store):
             raise ValueError("it is neither a path nor a list of paths")
         return store
@@ -145,10 +200,19 @@ class Settings(BaseSettings):
 
     @classmethod
     def settings_customise_sources(
-        cls, settings_cls: type[BaseSettings], init_settings: Any, env_settings: Any, dotenv_settings: Any, file_secret_settings: Any
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: Any,
+        env_settings: Any,
+        dotenv_settings: Any,
+        file_secret_settings: Any,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         file = config_file()
-        return (init_settings, env_settings, *([TomlConfigSettingsSource(settings_cls, file)] if file else []))
+        return (
+            init_settings,
+            env_settings,
+            *([TomlConfigSettingsSource(settings_cls, file)] if file else []),
+        )
 
     def variable(self, *path: str) -> str:
         """The environment variable that sets what stands at a path of the tree; empty where the environment does not."""
@@ -197,13 +261,17 @@ class Settings(BaseSettings):
     def place(self, asset: str, key: PartitionKey | None) -> Place:
         """Where the tasks of an agent's asset run."""
         tables = (self.agents.get(str(key), AgentSettings()).compute, self.compute)
-        return next((table[name] for table in tables for name in (asset, ALL) if name in table), "local")
+        return next(
+            (table[name] for table in tables for name in (asset, ALL) if name in table), "local"
+        )
 
     @property
     def shares_lake(self) -> bool:
         """Whether other machines can open the lake: it is in a bucket, or in the folder that they all mount."""
         lake = self.open_lake()
-        return not lake.is_local or bool(self.shared and Path(lake.root.path).is_relative_to(self._absolute(self.shared)))
+        return not lake.is_local or bool(
+            self.shared and Path(lake.root.path).is_relative_to(self._absolute(self.shared))
+        )
 
     def candidate(self, key: PartitionKey) -> Artifact:
         """The adapter that is evaluated and exported: that of the last training of the chain. Raises DataError."""
@@ -238,7 +306,9 @@ class Settings(BaseSettings):
     @property
     def redaction_options(self) -> RedactionOptions:
         of = self.redaction
-        return RedactionOptions(of.enabled, tuple(of.allow), tuple(of.types), tuple(of.phone_regions), of.ner_model)
+        return RedactionOptions(
+            of.enabled, tuple(of.allow), tuple(of.types), tuple(of.phone_regions), of.ner_model
+        )
 
     def reading(self, key: PartitionKey) -> ReadingOptions:
         """How the sessions of an agent are read.
@@ -292,10 +362,19 @@ def config_file() -> Path | None:
     """
     if named := os.environ.get(PREFIX + "CONFIG"):
         if not Path(named).is_file():
-            raise SettingsError(f"AGENT_PIPELINE_CONFIG names {named}, which is not a file: correct it or unset it.")
+            raise SettingsError(
+                f"AGENT_PIPELINE_CONFIG names {named}, which is not a file: correct it or unset it."
+            )
         return Path(named).resolve()
     here = Path.cwd()
-    return next((folder / "pipeline.toml" for folder in (here, *here.parents) if (folder / "pipeline.toml").is_file()), None)
+    return next(
+        (
+            folder / "pipeline.toml"
+            for folder in (here, *here.parents)
+            if (folder / "pipeline.toml").is_file()
+        ),
+        None,
+    )
 
 
 def _refuse_unknown_variables() -> None:
@@ -305,12 +384,16 @@ def _refuse_unknown_variables() -> None:
             continue
         name, nested, _ = variable.upper().removeprefix(PREFIX).partition("__")
         if name not in known or (nested and name not in _NESTED):
-            raise SettingsError(f"{variable} is not a setting{did_you_mean(PREFIX + name, [PREFIX + each for each in known])}")
+            raise SettingsError(
+                f"{variable} is not a setting{did_you_mean(PREFIX + name, [PREFIX + each for each in known])}"
+            )
 
 
 def _check_assets(settings: Settings, file: Path | None) -> None:
     """Every name and value of the assets' settings, for all agents and for each."""
-    tables = {"assets": settings.assets} | {f'agents."{key}".assets': agent.assets for key, agent in settings.agents.items()}
+    tables = {"assets": settings.assets} | {
+        f'agents."{key}".assets': agent.assets for key, agent in settings.agents.items()
+    }
     tables |= {f"methods.{name}.assets": method.assets for name, method in settings.methods.items()}
     for table, assets in tables.items():
         for asset, values in assets.items():
@@ -328,9 +411,13 @@ def _where(file: Path | None) -> str:
 def _tools(path: Path) -> list[dict[str, Any]]:
     try:
         tools = json.loads(path.read_text(encoding="utf-8"))
-        json.dumps(tools, ensure_ascii=False, allow_nan=False).encode("utf-8")  # what the lake could not hold
+        json.dumps(tools, ensure_ascii=False, allow_nan=False).encode(
+            "utf-8"
+        )  # what the lake could not hold
     except (OSError, ValueError) as error:
-        raise SettingsError(f"The tools file {path} cannot be read ({error}): give a JSON list of OpenAI function schemas.") from error
+        raise SettingsError(
+            f"The tools file {path} cannot be read ({error}): give a JSON list of OpenAI function schemas."
+        ) from error
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         raise SettingsError(f"The tools file {path} holds no JSON list of OpenAI function schemas.")
     return tools

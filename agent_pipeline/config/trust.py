@@ -21,7 +21,11 @@ PLUGINS: Mapping[str, tuple[str, ...]] = {
 """Settings that may name code by a dotted path: only such a value is refused, the names of what is registered are not."""
 TARGETS: Mapping[str, tuple[str, ...]] = {
     "serving": ("server", "hub"),
-    **{asset: ("push_to", "push_public") for asset, options in ASSETS.items() if issubclass(options, FileOptions)},
+    **{
+        asset: ("push_to", "push_public")
+        for asset, options in ASSETS.items()
+        if issubclass(options, FileOptions)
+    },
 }
 """Settings that name a place which data is sent to."""
 _DOTTED = re.compile(r"^\s*[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+|:")
@@ -33,7 +37,9 @@ _typed: list[tuple[str, str, Any]] = []
 
 def trust(values: RunValues) -> None:
     """Accept these values in the runs of this process: a person typed them into its shell."""
-    _typed.extend((asset, name, value) for asset, group in values.items() for name, value in group.items())
+    _typed.extend(
+        (asset, name, value) for asset, group in values.items() for name, value in group.items()
+    )
 
 
 def typed() -> list[tuple[str, str, Any]]:
@@ -53,7 +59,9 @@ def check_trusted(asset: str, run: Mapping[str, Any], configured: Options) -> No
         allowed = getattr(configured, name, None)
         entries = value if isinstance(value, list) else [value]
         known = allowed if isinstance(allowed, list) else [allowed]
-        strange = [entry for entry in entries if entry not in known and _is_sensitive(asset, name, entry)]
+        strange = [
+            entry for entry in entries if entry not in known and _is_sensitive(asset, name, entry)
+        ]
         if strange:
             raise SettingsError(
                 f"The run sets {asset}.{name} to {strange[0]!r}, which runs code or sends data somewhere: set it in pipeline.toml or in "
@@ -68,7 +76,9 @@ def check_texts(texts: list[str], configured: Mapping[str, Options]) -> None:
         asset, _, name = path.strip().rpartition(".")
         for owner in [asset] if asset else configured:
             if owner in configured and name in ASSETS[owner].model_fields:
-                check_trusted(owner, {name: ASSETS[owner].parsed(name, value.strip())}, configured[owner])
+                check_trusted(
+                    owner, {name: ASSETS[owner].parsed(name, value.strip())}, configured[owner]
+                )
 
 
 def _is_sensitive(asset: str, name: str, value: Any) -> bool:

@@ -43,7 +43,9 @@ class SplitError(DataError):
 
     def __init__(self, asset: str, overlaps: dict[str, list[str]]) -> None:
         self.overlaps = overlaps
-        what = "; ".join(f"{kind} {', '.join(names[:3])}" for kind, names in overlaps.items() if names)
+        what = "; ".join(
+            f"{kind} {', '.join(names[:3])}" for kind, names in overlaps.items() if names
+        )
         super().__init__(
             f"{asset} was not replaced, because something is in more than one split ({what}): give trials of one task the same task id "
             "(task_pattern), or drop one of two equal sessions."
@@ -63,10 +65,30 @@ class Kind(NamedTuple):
     task: str
 
 
-_SFT = Kind("sft_dataset", SFT, "messages", "Conversations of an agent, to imitate.", "text-generation")
-_PAIRS = Kind("preference_dataset", PREFERENCES, "prompt", "A good and a bad answer of an agent to one prompt.", "reinforcement-learning")
-_KTO = Kind("kto_dataset", KTO, "completion", "Answers, each with a label: good or bad.", "reinforcement-learning")
-_SHAREGPT = Kind("sharegpt_dataset", SHAREGPT, "conversations", "Conversations in ShareGPT's form.", "text-generation")
+_SFT = Kind(
+    "sft_dataset", SFT, "messages", "Conversations of an agent, to imitate.", "text-generation"
+)
+_PAIRS = Kind(
+    "preference_dataset",
+    PREFERENCES,
+    "prompt",
+    "A good and a bad answer of an agent to one prompt.",
+    "reinforcement-learning",
+)
+_KTO = Kind(
+    "kto_dataset",
+    KTO,
+    "completion",
+    "Answers, each with a label: good or bad.",
+    "reinforcement-learning",
+)
+_SHAREGPT = Kind(
+    "sharegpt_dataset",
+    SHAREGPT,
+    "conversations",
+    "Conversations in ShareGPT's form.",
+    "text-generation",
+)
 
 
 @dataclass
@@ -119,13 +141,22 @@ def build_sft(
     classes: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
     def rows() -> Iterator[Row]:
-        for row in with_twins(sft_rows(curated.kept(), curated.ledger, counts, untrained_facts, thoughts), twins, counts):
+        for row in with_twins(
+            sft_rows(curated.kept(), curated.ledger, counts, untrained_facts, thoughts),
+            twins,
+            counts,
+        ):
             classes[row["split"]].update(each or "nothing" for each in row["turn_classes"])
             yield row
 
-    filters = [f"turns with the fact {each} have weight 0: they are not trained" for each in untrained_facts]
+    filters = [
+        f"turns with the fact {each} have weight 0: they are not trained"
+        for each in untrained_facts
+    ]
     if twins.share:
-        filters.append("rows with twin_of are made: a row again without the tool that it calls, where the agent says that it cannot")
+        filters.append(
+            "rows with twin_of are made: a row again without the tool that it calls, where the agent says that it cannot"
+        )
     built = build(lake, key, _SFT, rows(), counts, filters, files, ledger=curated.ledger)
     built.turn_classes = dict(classes)
     return built
@@ -144,11 +175,15 @@ def build_preferences(
     pairing, ratios = pairing or Pairing(), array("d")
 
     def rows() -> Iterator[Row]:
-        for row in curated.with_verdicts(rows_of_cases(curated.cases(counts), curated.ledger, counts, pairing)):
+        for row in curated.with_verdicts(
+            rows_of_cases(curated.cases(counts), curated.ledger, counts, pairing)
+        ):
             ratios.append(length_ratio(row))
             yield row
 
-    filters = [f"pairs by the strategy {pairing.strategy}, scores apart by {pairing.min_margin} or more, equal ones never"]
+    filters = [
+        f"pairs by the strategy {pairing.strategy}, scores apart by {pairing.min_margin} or more, equal ones never"
+    ]
     built = build(lake, key, _PAIRS, rows(), counts, filters, files, ledger=curated.ledger)
     built.ratios = ratios
     return built
@@ -165,16 +200,31 @@ def build_kto(
     """Build `kto_dataset`: labelled answers, of the sessions in no preference pair unless `all_sessions`. `thoughts` and errors are as in
     `build_sft`."""
     counts, curated = Counter[str](), Curated.open(lake, key, sizes, thoughts)
-    paired = () if all_sessions else lake.open("preference_dataset", key).read(_SESSION_COLUMNS).columns
-    rows = labelled_rows(curated.labelled(), curated.ledger, {name for column in paired for name in column.to_pylist()}, counts)
-    filters = [] if all_sessions else ["sessions that are in a preference pair are not repeated here"]
-    return build(lake, key, _KTO, curated.with_verdicts(rows), counts, filters, files, ledger=curated.ledger)
+    paired = (
+        () if all_sessions else lake.open("preference_dataset", key).read(_SESSION_COLUMNS).columns
+    )
+    rows = labelled_rows(
+        curated.labelled(),
+        curated.ledger,
+        {name for column in paired for name in column.to_pylist()},
+        counts,
+    )
+    filters = (
+        [] if all_sessions else ["sessions that are in a preference pair are not repeated here"]
+    )
+    return build(
+        lake, key, _KTO, curated.with_verdicts(rows), counts, filters, files, ledger=curated.ledger
+    )
 
 
-def build_sharegpt(lake: Lake, key: PartitionKey, alternating: bool = True, files: FileOptions = DEFAULT_FILES) -> Built:
+def build_sharegpt(
+    lake: Lake, key: PartitionKey, alternating: bool = True, files: FileOptions = DEFAULT_FILES
+) -> Built:
     """Build `sharegpt_dataset` from `sft_dataset`. Raises as `build_sft`."""
     counts: Counter[str] = Counter()
-    rows = sharegpt_rows(to_rows(stored_batches(lake.open("sft_dataset", key))), counts, alternating)
+    rows = sharegpt_rows(
+        to_rows(stored_batches(lake.open("sft_dataset", key))), counts, alternating
+    )
     filters = ["conversations whose turns do not alternate are left out"] if alternating else []
     return build(lake, key, _SHAREGPT, rows, counts, filters, files)
 
@@ -228,7 +278,9 @@ def build(
         filters=filters,
         table_sha256=table.sha256,
     )
-    built = Built(kind, table, counts, splits, tasks, lengths, first, found, publish(lake, publication))
+    built = Built(
+        kind, table, counts, splits, tasks, lengths, first, found, publish(lake, publication)
+    )
     built.verdicts = verdict_counts(judges)
     built.tasks_in_an_older_split = ledger.older_than_the_sizes if ledger else None
     built.jsonl = lake.folder("jsonl", asset, key) if publication.jsonl else None
@@ -239,13 +291,20 @@ def build(
 
 
 _SESSION_COLUMNS = ["session_id", "rejected_session_id"]
-_PLACES = pa.schema([*map(ROW.__getitem__, (1, 3, 4)), *required(pa.binary(), content_sha256="sha256 of the texts")])
+_PLACES = pa.schema(
+    [*map(ROW.__getitem__, (1, 3, 4)), *required(pa.binary(), content_sha256="sha256 of the texts")]
+)
 
 
 def in_two_splits(file: pq.ParquetFile) -> dict[str, list[str]]:
     """The sessions, tasks and exact texts of a data set that are in more than one split."""
     places = (
-        {"session_id": _session_name(row, name), "task_key": row["task_key"], "content_sha256": _text_sha256(row), "split": row["split"]}
+        {
+            "session_id": _session_name(row, name),
+            "task_key": row["task_key"],
+            "content_sha256": _text_sha256(row),
+            "split": row["split"],
+        }
         for row in to_rows(stored_batches(file), raw=True)
         for name in _SESSION_COLUMNS
         if name in row
@@ -261,4 +320,6 @@ def _session_name(row: Row, column: str) -> str:
 
 def _text_sha256(row: Row) -> bytes:
     """sha256 of a row's JSON columns, not of its session: two sessions may differ only in what was cut off their end."""
-    return hashlib.sha256(b"\n".join(bytes(value) for value in row.values() if type(value) is msgspec.Raw)).digest()
+    return hashlib.sha256(
+        b"\n".join(bytes(value) for value in row.values() if type(value) is msgspec.Raw)
+    ).digest()

@@ -78,7 +78,9 @@ def card(lake: Lake, publication: Publication, lines: Sequence[tuple[str, int, A
     from huggingface_hub import DatasetCard, DatasetCardData
 
     columns = ["source", "tools_origin", "drop_reason", "created_at"]
-    table = pa.concat_tables(lake.open("curated_sessions", parse_key(each)).read(columns) for each in publication.agents)
+    table = pa.concat_tables(
+        lake.open("curated_sessions", parse_key(each)).read(columns) for each in publication.agents
+    )
     dropped = Counter(table["drop_reason"].drop_null().to_pylist())
     times = sorted(time for time in table["created_at"].to_pylist() if time is not None)
     span = f", from {times[0]:%Y-%m-%d} to {times[-1]:%Y-%m-%d}" if times else ""
@@ -92,12 +94,24 @@ def card(lake: Lake, publication: Publication, lines: Sequence[tuple[str, int, A
     )
     named = f"the agent{'s' if len(agents) > 1 else ''} {', '.join(f'`{each}`' for each in agents)}"
     sections = {
-        "Counts": [f"{name.replace('_', ' ')}: {count:,}" for name, count in sorted(publication.counts.items())],
-        "Sources": [f"{name}: {count:,} sessions{span}" for name, count in sorted(Counter(table["source"].to_pylist()).items())],
-        "Filters": [*(f"{reason}: {count:,} sessions dropped" for reason, count in sorted(dropped.items())), *publication.filters],
+        "Counts": [
+            f"{name.replace('_', ' ')}: {count:,}"
+            for name, count in sorted(publication.counts.items())
+        ],
+        "Sources": [
+            f"{name}: {count:,} sessions{span}"
+            for name, count in sorted(Counter(table["source"].to_pylist()).items())
+        ],
+        "Filters": [
+            *(f"{reason}: {count:,} sessions dropped" for reason, count in sorted(dropped.items())),
+            *publication.filters,
+        ],
         "Known limits": _limits(len(agents), table["tools_origin"].to_pylist().count("inferred")),
     }
-    texts = {heading: "\n".join(f"- {sentence}" for sentence in sentences) or "- none" for heading, sentences in sections.items()}
+    texts = {
+        heading: "\n".join(f"- {sentence}" for sentence in sentences) or "- none"
+        for heading, sentences in sections.items()
+    }
     return str(
         DatasetCard.from_template(
             data,
@@ -118,7 +132,9 @@ def _limits(agents: int, inferred: int) -> list[str]:
         "private data is replaced by placeholders where a detector found it; no detector finds all of it",
     ]
     if inferred:
-        limits.append(f"the tool schemas of {inferred:,} sessions are inferred from their calls: names and types, no descriptions")
+        limits.append(
+            f"the tool schemas of {inferred:,} sessions are inferred from their calls: names and types, no descriptions"
+        )
     return limits
 
 
@@ -130,7 +146,12 @@ def _licence(license: str) -> str:
 
 def _size(rows: int) -> str:
     """The hub's category of a number of rows."""
-    for limit, name in ((1000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M")):
+    for limit, name in (
+        (1000, "n<1K"),
+        (10_000, "1K<n<10K"),
+        (100_000, "10K<n<100K"),
+        (1_000_000, "100K<n<1M"),
+    ):
         if rows < limit:
             return name
     return "1M<n<10M"
@@ -150,11 +171,20 @@ def push(folder: UPath, repository: str, private: bool = True) -> str:
     try:
         hub.create_repo(repository, repo_type="dataset", private=private, exist_ok=True)
         with TemporaryDirectory(prefix="agent-pipeline-") as here:
-            for file in folder.fs.find(folder.path):  # `get` would read the folder's name as a pattern
+            for file in folder.fs.find(
+                folder.path
+            ):  # `get` would read the folder's name as a pattern
                 copy = Path(here + file[len(folder.path.rstrip("/")) :])
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 folder.fs.get_file(file, str(copy))
-            return str(hub.upload_folder(repo_id=repository, folder_path=here, repo_type="dataset", commit_message="Update the data set"))
+            return str(
+                hub.upload_folder(
+                    repo_id=repository,
+                    folder_path=here,
+                    repo_type="dataset",
+                    commit_message="Update the data set",
+                )
+            )
     except (HTTPError, HFValidationError, LocalTokenNotFoundError, OSError) as error:
         raise ExportError(
             f"The data set cannot be pushed to {repository} ({first_line(error)}): log in with 'hf auth login', or leave push_to "

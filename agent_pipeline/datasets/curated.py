@@ -23,11 +23,25 @@ import pyarrow.compute as pc
 from agent_pipeline.datasets.ledger import Ledger, record_tasks
 from agent_pipeline.datasets.preferences import Case
 from agent_pipeline.datasets.sketches import groups_alike
-from agent_pipeline.datasets.splits import ALIKE, SplitSizes, first_request, is_unnamed, request_text, root_tasks
+from agent_pipeline.datasets.splits import (
+    ALIKE,
+    SplitSizes,
+    first_request,
+    is_unnamed,
+    request_text,
+    root_tasks,
+)
 from agent_pipeline.judging.curation import Use
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Session, json_bytes, with_thoughts, without_error_marks
-from agent_pipeline.sessions.tables import CURATED, column, in_order, row_session, stored_batches, to_rows
+from agent_pipeline.sessions.tables import (
+    CURATED,
+    column,
+    in_order,
+    row_session,
+    stored_batches,
+    to_rows,
+)
 from agent_pipeline.storage.lake import Lake
 
 ASSET = "curated_sessions"
@@ -73,7 +87,9 @@ class Curated:
     thoughts: bool = False
 
     @classmethod
-    def open(cls, lake: Lake, key: PartitionKey, sizes: SplitSizes, thoughts: bool = False) -> "Curated":
+    def open(
+        cls, lake: Lake, key: PartitionKey, sizes: SplitSizes, thoughts: bool = False
+    ) -> "Curated":
         """Read the partition's tasks and record them in the ledger.
 
         Sessions whose task nobody names (neither the source nor a setting) are trials of one task if their requests are nearly the same:
@@ -88,7 +104,12 @@ class Curated:
         roots = root_tasks(table.filter(related).to_pylist())
         tasks = pc.unique(_with_roots(table, roots)["task_key"])
         return cls(
-            lake, key, record_tasks(lake, key, tasks, sizes, partial(_alike_tasks, lake, key, roots)), roots, in_order(ids), thoughts
+            lake,
+            key,
+            record_tasks(lake, key, tasks, sizes, partial(_alike_tasks, lake, key, roots)),
+            roots,
+            in_order(ids),
+            thoughts,
         )
 
     def kept(self) -> Iterator[Row]:
@@ -107,27 +128,42 @@ class Curated:
         """
         decided = _with_roots(_short_columns(self.lake, self.key, _DECIDED), self.roots)
         examples = decided.filter(_is_example(decided))
-        positive, negative = examples.filter(examples["kept"]), examples.filter(pc.invert(examples["kept"]))
-        both = pc.unique(positive["task_key"]).filter(pc.is_in(pc.unique(positive["task_key"]), negative["task_key"]))
+        positive, negative = (
+            examples.filter(examples["kept"]),
+            examples.filter(pc.invert(examples["kept"])),
+        )
+        both = pc.unique(positive["task_key"]).filter(
+            pc.is_in(pc.unique(positive["task_key"]), negative["task_key"])
+        )
         for examples_of_one, missing in ((positive, "negative"), (negative, "positive")):
-            alone = pc.sum(pc.invert(pc.is_in(examples_of_one["task_key"], both)), min_count=0).as_py()
+            alone = pc.sum(
+                pc.invert(pc.is_in(examples_of_one["task_key"], both)), min_count=0
+            ).as_py()
             counts[f"no_{missing}_of_the_task"] += alone
             counts["sessions_without_a_partner"] += alone
         examples = examples.filter(pc.is_in(examples["task_key"], both))
         number = column(range(len(examples)), pa.field("number", pa.int64()))
-        examples = examples.append_column("number", number).sort_by([(name, "ascending") for name in ("task_key", "session_id", "kept")])
-        wanted = self._batches(lambda batch: pc.and_(_is_example(batch), pc.is_in(batch["task_key"], both)))
+        examples = examples.append_column("number", number).sort_by(
+            [(name, "ascending") for name in ("task_key", "session_id", "kept")]
+        )
+        wanted = self._batches(
+            lambda batch: pc.and_(_is_example(batch), pc.is_in(batch["task_key"], both))
+        )
         with spilled(self.lake, ASSET, self.key, wanted) as row:
             for task, trials in groupby(to_rows(examples), key=itemgetter("task_key")):
                 case = Case(task, [], [])
                 for trial in trials:
-                    (case.good if trial["kept"] else case.bad).append(partial(self._read, row, trial["number"]))
+                    (case.good if trial["kept"] else case.bad).append(
+                        partial(self._read, row, trial["number"])
+                    )
                 yield case
 
     def with_verdicts(self, rows: Iterable[Row]) -> Iterator[Row]:
         """Add who judged each row's session to rows that were made of sessions (`verdict_by`, `rejected_verdict_by`)."""
         table = _short_columns(self.lake, self.key, ["session_id", "verdict_by"])
-        judges = dict(zip(table["session_id"].to_pylist(), table["verdict_by"].to_pylist(), strict=True))
+        judges = dict(
+            zip(table["session_id"].to_pylist(), table["verdict_by"].to_pylist(), strict=True)
+        )
         for row in rows:
             judged = {"verdict_by": judges[row["session_id"]]}
             if "rejected_session_id" in row:
@@ -149,7 +185,10 @@ class Curated:
                 yield batch
 
         with spilled(self.lake, ASSET, self.key, noted()) as row:
-            yield from (_heard(row(number.as_py())) for number in pc.sort_indices(pa.chunked_array(ids, pa.string())))
+            yield from (
+                _heard(row(number.as_py()))
+                for number in pc.sort_indices(pa.chunked_array(ids, pa.string()))
+            )
 
     def _batches(self, wanted: Any) -> Iterator[pa.RecordBatch]:
         """The rows of the table that are wanted, a batch in memory at a time."""
@@ -163,14 +202,20 @@ def _alike_tasks(lake: Lake, key: PartitionKey, roots: dict[str, str]) -> dict[s
     rows = to_rows(stored_batches(lake.open(ASSET, key), ["session_id", "task_key", "messages"]))
     tasks = ((roots.get(row["session_id"], row["task_key"]), row["messages"]) for row in rows)
     requests = ((task, first_request(messages)) for task, messages in tasks if is_unnamed(task))
-    return groups_alike(((task, request_text(messages)) for task, messages in requests if messages), ALIKE)
+    return groups_alike(
+        ((task, request_text(messages)) for task, messages in requests if messages), ALIKE
+    )
 
 
 def _heard(row: Row) -> Row:
     """A row as data sets have it: without marks of errors."""
     if _FAILED not in bytes(row["messages"]):
         return row
-    return row | {"messages": msgspec.Raw(json_bytes(without_error_marks(msgspec.json.decode(row["messages"]))))}
+    return row | {
+        "messages": msgspec.Raw(
+            json_bytes(without_error_marks(msgspec.json.decode(row["messages"])))
+        )
+    }
 
 
 def _session(row: Row, thoughts: bool) -> Session:
@@ -179,12 +224,17 @@ def _session(row: Row, thoughts: bool) -> Session:
     session = msgspec.structs.replace(row_session(row), score=row["verdict_score"])
     if not (thoughts and session.reasoning):
         return session
-    return msgspec.structs.replace(session, messages=with_thoughts(session.messages, session.reasoning), reasoning=[])
+    return msgspec.structs.replace(
+        session, messages=with_thoughts(session.messages, session.reasoning), reasoning=[]
+    )
 
 
 def _short_columns(lake: Lake, key: PartitionKey, columns: list[str]) -> pa.Table:
     """Some short columns of all sessions."""
-    return pa.Table.from_batches(stored_batches(lake.open(ASSET, key, CURATED), columns), pa.schema(map(CURATED.field, columns)))
+    return pa.Table.from_batches(
+        stored_batches(lake.open(ASSET, key, CURATED), columns),
+        pa.schema(map(CURATED.field, columns)),
+    )
 
 
 def _with_roots(table: Any, roots: dict[str, str]) -> Any:
@@ -194,7 +244,9 @@ def _with_roots(table: Any, roots: dict[str, str]) -> Any:
     tasks = zip(table["session_id"].to_pylist(), table["task_key"].to_pylist(), strict=True)
     at = table.schema.get_field_index("task_key")
     field = table.schema.field(at)
-    return table.set_column(at, field, column([roots.get(name, task) for name, task in tasks], field))
+    return table.set_column(
+        at, field, column([roots.get(name, task) for name, task in tasks], field)
+    )
 
 
 def _is_example(table: Any) -> Any:
@@ -203,7 +255,9 @@ def _is_example(table: Any) -> Any:
 
 
 @contextmanager
-def spilled(lake: Lake, asset: str, key: PartitionKey | None, batches: Iterable[pa.RecordBatch]) -> Iterator[Callable[[int], Row]]:
+def spilled(
+    lake: Lake, asset: str, key: PartitionKey | None, batches: Iterable[pa.RecordBatch]
+) -> Iterator[Callable[[int], Row]]:
     """Rows on disk, each read by its number as often as it is needed; their file lies beside the table while it is used.
 
     It has no name: whatever happens to this process, nothing of the sessions is left behind.

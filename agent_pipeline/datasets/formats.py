@@ -47,8 +47,14 @@ def _openai(row: Row) -> Row | str:
     that calls such a tool has no such form, and any other row goes without that tool."""
     if not all(_NAME.fullmatch(name) for name, _ in tool_calls(row["messages"])):
         return REFUSED_NAME
-    tools = [tool for tool in map(_function, row["tools"]) if _NAME.fullmatch(str(tool["function"].get("name", "")))]
-    return {"messages": [without(message, THOUGHT) for message in row["messages"]]} | ({"tools": tools} if tools else {})
+    tools = [
+        tool
+        for tool in map(_function, row["tools"])
+        if _NAME.fullmatch(str(tool["function"].get("name", "")))
+    ]
+    return {"messages": [without(message, THOUGHT) for message in row["messages"]]} | (
+        {"tools": tools} if tools else {}
+    )
 
 
 def _function(tool: Tool) -> Tool:
@@ -69,7 +75,10 @@ def _parted_text(row: Row) -> Row | str:
     if isinstance(parted, str):
         return parted
     # The space belongs to the answer: a prompt that ends with a space has other tokens than the two together.
-    return parted | {"prompt": readable(parted["prompt"]) + "\n\nASSISTANT:", "completion": " " + parted["completion"][0]["content"]}
+    return parted | {
+        "prompt": readable(parted["prompt"]) + "\n\nASSISTANT:",
+        "completion": " " + parted["completion"][0]["content"],
+    }
 
 
 def _with(table: pa.Schema, column: pa.DataType) -> pa.Schema:
@@ -81,7 +90,9 @@ def _with(table: pa.Schema, column: pa.DataType) -> pa.Schema:
 
 FORMS: dict[str, Form] = {
     "conversational": Form(lambda table: table, lambda row: row),
-    "openai": Form(lambda table: pa.schema([table.field("messages"), pa.field("tools", pa.json_())]), _openai),
+    "openai": Form(
+        lambda table: pa.schema([table.field("messages"), pa.field("tools", pa.json_())]), _openai
+    ),
     "prompt_completion": Form(lambda table: _with(table, pa.string()), _parted_text),
     "prompt_completion_messages": Form(lambda table: _with(table, pa.json_()), _parted),
 }

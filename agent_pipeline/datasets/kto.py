@@ -19,16 +19,26 @@ from agent_pipeline.sessions.tables import optional, required
 KTO = pa.schema(
     [
         *ROW,
-        *required(pa.json_(), prompt="chat messages before the agent's first answer", completion="from there to the agent's last"),
+        *required(
+            pa.json_(),
+            prompt="chat messages before the agent's first answer",
+            completion="from there to the agent's last",
+        ),
         *required(pa.bool_(), label="true: the session is good; false: it is bad"),
         *required(pa.json_(), tools="the tools that the agent had: OpenAI function schemas"),
-        *optional(pa.string(), verdict_by="the judge that gave the label; unverified: nobody checked the session"),
+        *optional(
+            pa.string(),
+            verdict_by="the judge that gave the label; unverified: nobody checked the session",
+        ),
     ]
 )
 
 
 def labelled_rows(
-    labelled: Iterable[tuple[Session, bool]], split: TaskSplit, paired: Collection[str] = (), counts: Counter[str] | None = None
+    labelled: Iterable[tuple[Session, bool]],
+    split: TaskSplit,
+    paired: Collection[str] = (),
+    counts: Counter[str] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Rows of `KTO`, one at a time, without the sessions `paired`, which are in a pair already.
 
@@ -67,6 +77,10 @@ def labelled_rows(
 def prompt_and_completion(messages: list[Message]) -> tuple[list[Message], list[Message]] | None:
     """A conversation cut before the agent's first message after a user's, and after its last; `None` where there is no such message."""
     messages = to_last_answer(messages)
-    asked = next((at for at, message in enumerate(messages) if message["role"] == "user"), len(messages))
-    first = next((at for at in range(asked, len(messages)) if messages[at]["role"] == "assistant"), None)
+    asked = next(
+        (at for at, message in enumerate(messages) if message["role"] == "user"), len(messages)
+    )
+    first = next(
+        (at for at in range(asked, len(messages)) if messages[at]["role"] == "assistant"), None
+    )
     return None if first is None else (messages[:first], messages[first:])

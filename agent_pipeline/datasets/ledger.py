@@ -34,7 +34,13 @@ class Ledger:
     @classmethod
     def with_tasks(cls, sizes: SplitSizes, known: Mapping[str, Split]) -> "Ledger":
         """A ledger that knows these tasks."""
-        return cls(sizes, pa.Table.from_pylist([dict(zip(SCHEMA.names, each, strict=True)) for each in sorted(known.items())], SCHEMA))
+        return cls(
+            sizes,
+            pa.Table.from_pylist(
+                [dict(zip(SCHEMA.names, each, strict=True)) for each in sorted(known.items())],
+                SCHEMA,
+            ),
+        )
 
     def of(self, task_key: str) -> Split:
         """The split of a task, as it was recorded first."""
@@ -50,7 +56,10 @@ class Ledger:
     @property
     def older_than_the_sizes(self) -> int:
         """How many tasks are in another split than today's sizes would give them."""
-        return sum(split.as_py() != self.sizes.of(task.as_py()) for task, split in zip(*self.known.columns, strict=True))
+        return sum(
+            split.as_py() != self.sizes.of(task.as_py())
+            for task, split in zip(*self.known.columns, strict=True)
+        )
 
 
 def read_ledger(lake: Lake, key: PartitionKey, sizes: SplitSizes) -> Ledger:
@@ -73,7 +82,11 @@ def read_ledger(lake: Lake, key: PartitionKey, sizes: SplitSizes) -> Ledger:
 
 
 def record_tasks(
-    lake: Lake, key: PartitionKey, tasks: pa.Array, sizes: SplitSizes, alike: Callable[[], Mapping[str, str]] | None = None
+    lake: Lake,
+    key: PartitionKey,
+    tasks: pa.Array,
+    sizes: SplitSizes,
+    alike: Callable[[], Mapping[str, str]] | None = None,
 ) -> Ledger:
     """The ledger with these tasks in it; it is written, in one step, if one of them is new.
 
@@ -95,15 +108,27 @@ def record_tasks(
         new = pc.unique(tasks.filter(pc.invert(pc.is_in(tasks, known["task_key"]))))
         split_of = _splits_of_groups(groups() if len(new) else {}, known, sizes)
         splits = column([split_of(task.as_py()) for task in new], SCHEMA.field("split"))
-        return pa.concat_tables([known, pa.Table.from_arrays([new, splits], schema=SCHEMA)]).sort_by("task_key") if len(new) else known
+        return (
+            pa.concat_tables([known, pa.Table.from_arrays([new, splits], schema=SCHEMA)]).sort_by(
+                "task_key"
+            )
+            if len(new)
+            else known
+        )
 
     return _changed(lake, key, sizes, recorded)
 
 
-def _splits_of_groups(groups: Mapping[str, str], known: pa.Table, sizes: SplitSizes) -> Callable[[str], Split]:
+def _splits_of_groups(
+    groups: Mapping[str, str], known: pa.Table, sizes: SplitSizes
+) -> Callable[[str], Split]:
     """The split of a new task. If tasks of a group are known in several splits, the group's new tasks are trained, not tested."""
     ledger, by_group = Ledger(sizes, known), dict[str, set[Split]]()
-    recorded = set(known.filter(pc.is_in(known["task_key"], column(list(groups), SCHEMA.field("task_key"))))["task_key"].to_pylist())
+    recorded = set(
+        known.filter(pc.is_in(known["task_key"], column(list(groups), SCHEMA.field("task_key"))))[
+            "task_key"
+        ].to_pylist()
+    )
     for task in recorded:
         by_group.setdefault(groups[task], set()).add(ledger.of(task))
 
@@ -125,13 +150,18 @@ def remove_tasks(lake: Lake, key: PartitionKey, gone: Set[str], renamed: Mapping
     def left(table: pa.Table) -> pa.Table:
         known = dict(zip(*table.to_pydict().values(), strict=True))
         taken[:] = gone & known.keys()
-        return Ledger.with_tasks(SplitSizes(), {renamed.get(task, task): split for task, split in known.items() if task not in gone}).known
+        return Ledger.with_tasks(
+            SplitSizes(),
+            {renamed.get(task, task): split for task, split in known.items() if task not in gone},
+        ).known
 
     _changed(lake, key, SplitSizes(), left)
     return len(taken)
 
 
-def _changed(lake: Lake, key: PartitionKey, sizes: SplitSizes, change: Callable[[pa.Table], pa.Table]) -> Ledger:
+def _changed(
+    lake: Lake, key: PartitionKey, sizes: SplitSizes, change: Callable[[pa.Table], pa.Table]
+) -> Ledger:
     """The ledger after a change. Several assets of a partition, on several machines, may change it at once."""
     ledger = Ledger(sizes, pa.Table.from_batches([], SCHEMA))
 

@@ -49,13 +49,25 @@ class MixerConfig:
 
     def __post_init__(self) -> None:
         if self.strategy not in get_args(Strategy):
-            raise SettingsError(f"There is no mixing strategy {self.strategy!r}: choose one of {', '.join(get_args(Strategy))}.")
-        if bad := sorted(task for task, weight in self.task_weights.items() if not 0 <= weight < float("inf")):
-            raise SettingsError(f"The weight of the task {bad[0]!r} is {self.task_weights[bad[0]]}: give a number of 0 or more.")
-        if not any(self.task_weights.values()) and (self.task_weights or self.strategy == "weighted"):
-            raise SettingsError("No task has a weight above 0: give task_weights, as {'tool_use': 0.6, 'planning': 0.4}.")
+            raise SettingsError(
+                f"There is no mixing strategy {self.strategy!r}: choose one of {', '.join(get_args(Strategy))}."
+            )
+        if bad := sorted(
+            task for task, weight in self.task_weights.items() if not 0 <= weight < float("inf")
+        ):
+            raise SettingsError(
+                f"The weight of the task {bad[0]!r} is {self.task_weights[bad[0]]}: give a number of 0 or more."
+            )
+        if not any(self.task_weights.values()) and (
+            self.task_weights or self.strategy == "weighted"
+        ):
+            raise SettingsError(
+                "No task has a weight above 0: give task_weights, as {'tool_use': 0.6, 'planning': 0.4}."
+            )
         if self.total_samples is not None and self.total_samples < 1:
-            raise SettingsError(f"The mixer's total_samples is {self.total_samples}: give 1 or more, or none for as many as there can be.")
+            raise SettingsError(
+                f"The mixer's total_samples is {self.total_samples}: give 1 or more, or none for as many as there can be."
+            )
 
 
 class TaskShare(NamedTuple):
@@ -92,15 +104,35 @@ class MultiTaskMixer:
         total = self.config.total_samples
         if total is None:
             whole = sum(share for task, share in shares.items() if sizes[task])
-            total = min((int(sizes[task] * whole / share) for task, share in shares.items() if share and sizes[task]), default=0)
+            total = min(
+                (
+                    int(sizes[task] * whole / share)
+                    for task, share in shares.items()
+                    if share and sizes[task]
+                ),
+                default=0,
+            )
         asked, taken = largest_remainder(total, shares), _filled(total, sizes, shares)
         if not sum(taken.values()):
-            raise DataError(f"There is nothing to mix: {', '.join(f'{task} has {size} samples' for task, size in sorted(sizes.items()))}.")
+            raise DataError(
+                f"There is nothing to mix: {', '.join(f'{task} has {size} samples' for task, size in sorted(sizes.items()))}."
+            )
         self.report = {
-            task: TaskShare(float(shares[task]), sizes[task], duplicates[task], asked[task], max(asked[task] - sizes[task], 0), taken[task])
+            task: TaskShare(
+                float(shares[task]),
+                sizes[task],
+                duplicates[task],
+                asked[task],
+                max(asked[task] - sizes[task], 0),
+                taken[task],
+            )
             for task in sorted(sizes)
         }
-        chosen = [(key, sample) for task in sorted(pools) for key, sample in self._drawn(pools[task], taken[task])]
+        chosen = [
+            (key, sample)
+            for task in sorted(pools)
+            for key, sample in self._drawn(pools[task], taken[task])
+        ]
         if self.config.shuffle:
             chosen.sort(key=lambda pair: sha256_of([self.config.seed, "order", pair[0]]))
         return [sample for _, sample in chosen]
@@ -114,13 +146,22 @@ class MultiTaskMixer:
         """Each task's exact share, by the strategy."""
         weights = self.config.task_weights
         if weights and (unknown := sorted(set(weights) ^ set(sizes))):
-            what = "a weight but no data set" if unknown[0] in weights else "a data set but no weight (0 leaves it out)"
-            raise SettingsError(f"The task {unknown[0]!r} has {what}: name the same tasks in task_weights and in the data.")
+            what = (
+                "a weight but no data set"
+                if unknown[0] in weights
+                else "a data set but no weight (0 leaves it out)"
+            )
+            raise SettingsError(
+                f"The task {unknown[0]!r} has {what}: name the same tasks in task_weights and in the data."
+            )
         # As it is written: 0.2 is a fifth, not the binary number next to it.
         given = {task: Fraction(str(weights[task])) if weights else Fraction(1) for task in sizes}
         if self.config.strategy != "weighted":
             proportional = self.config.strategy == "proportional"
-            given = {task: Fraction(sizes[task] if proportional else 1) if weight else Fraction(0) for task, weight in given.items()}
+            given = {
+                task: Fraction(sizes[task] if proportional else 1) if weight else Fraction(0)
+                for task, weight in given.items()
+            }
         whole = sum(given.values())
         return {task: weight / whole if whole else Fraction(0) for task, weight in given.items()}
 
@@ -157,7 +198,9 @@ def _filled(total: int, sizes: Mapping[str, int], shares: Mapping[str, Fraction]
     return given | largest_remainder(left, {task: share / whole for task, share in others.items()})
 
 
-def _distinct(task_datasets: Mapping[str, Sequence[Any]]) -> tuple[dict[str, dict[str, TaskSample]], Counter[str]]:
+def _distinct(
+    task_datasets: Mapping[str, Sequence[Any]],
+) -> tuple[dict[str, dict[str, TaskSample]], Counter[str]]:
     """Each task's samples by the hash of their content, each content once, in the first task by name; and how many were left out."""
     pools: dict[str, dict[str, TaskSample]] = {}
     duplicates: Counter[str] = Counter()
@@ -165,7 +208,10 @@ def _distinct(task_datasets: Mapping[str, Sequence[Any]]) -> tuple[dict[str, dic
     for task in sorted(task_datasets):
         pools[task] = {}
         # Among equal contents the first by hash is taken, so that the order in which they are given does not matter.
-        for sample in sorted(_samples(task, task_datasets[task]), key=lambda sample: sha256_of(msgspec.to_builtins(sample))):
+        for sample in sorted(
+            _samples(task, task_datasets[task]),
+            key=lambda sample: sha256_of(msgspec.to_builtins(sample)),
+        ):
             key = _content(sample.data)
             if key in seen:
                 duplicates[task] += 1

@@ -22,7 +22,13 @@ import pyarrow.parquet as pq
 
 from agent_pipeline.datasets.build import Built, Kind, build
 from agent_pipeline.datasets.curated import spilled
-from agent_pipeline.datasets.mixing import MixerConfig, MultiTaskMixer, Strategy, TaskSample, TaskShare
+from agent_pipeline.datasets.mixing import (
+    MixerConfig,
+    MultiTaskMixer,
+    Strategy,
+    TaskSample,
+    TaskShare,
+)
 from agent_pipeline.datasets.publishing import ConversationFileOptions
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.datasets.splits import SPLITS, first_request
@@ -34,10 +40,21 @@ from agent_pipeline.storage.lake import Lake
 
 ASSET, SOURCE = "multi_task_dataset", "sft_dataset"
 
-MULTI_TASK = pa.schema([*SFT, *required(pa.string(), project="the project of the row's agent", agent="the agent that the row is from")])
+MULTI_TASK = pa.schema(
+    [
+        *SFT,
+        *required(
+            pa.string(),
+            project="the project of the row's agent",
+            agent="the agent that the row is from",
+        ),
+    ]
+)
 """The columns of `SFT`, and the agent of the row. `row_id` is the agent's with `project/agent:` before it."""
 
-_KIND = Kind(ASSET, MULTI_TASK, "messages", "Conversations of several agents, to imitate.", "text-generation")
+_KIND = Kind(
+    ASSET, MULTI_TASK, "messages", "Conversations of several agents, to imitate.", "text-generation"
+)
 
 Row = dict[str, Any]
 
@@ -86,13 +103,25 @@ def build_multi_task(
     weighted = weights_of(known, weights)
     keys = [key for key, weight in weighted.items() if weight]
     if not keys:
-        raise SettingsError(f"[mixing] gives none of the {len(known)} known agents a weight above 0: give weights, as {{'*' = 1}}.")
+        raise SettingsError(
+            f"[mixing] gives none of the {len(known)} known agents a weight above 0: give weights, as {{'*' = 1}}."
+        )
     missing = [key for key in keys if not lake.has(SOURCE, key)]
     if len(missing) == len(keys):
-        raise DataError(f"None of the agents {', '.join(map(str, keys[:20]))} has an {SOURCE}: materialize {SOURCE} of them first.")
-    counts = Counter(agents=len(keys), agents_without_a_weight=len(known) - len(keys), agents_without_an_sft_dataset=len(missing))
-    config = MixerConfig({str(key): weighted[key] for key in keys}, strategy, seed=seed, total_samples=total or None)
-    mixed = mix({key: [] if key in missing else list(candidates(lake, key)) for key in keys}, config, counts)
+        raise DataError(
+            f"None of the agents {', '.join(map(str, keys[:20]))} has an {SOURCE}: materialize {SOURCE} of them first."
+        )
+    counts = Counter(
+        agents=len(keys),
+        agents_without_a_weight=len(known) - len(keys),
+        agents_without_an_sft_dataset=len(missing),
+    )
+    config = MixerConfig(
+        {str(key): weighted[key] for key in keys}, strategy, seed=seed, total_samples=total or None
+    )
+    mixed = mix(
+        {key: [] if key in missing else list(candidates(lake, key)) for key in keys}, config, counts
+    )
     shown = ", ".join(f"{name} = {weight:g}" for name, weight in weights.items())
     filters = [
         f"training rows mixed by the strategy {strategy}, weights {shown}",
@@ -103,20 +132,31 @@ def build_multi_task(
     return built, mixed, missing
 
 
-def weights_of(keys: Sequence[PartitionKey], weights: Mapping[str, float]) -> dict[PartitionKey, float]:
+def weights_of(
+    keys: Sequence[PartitionKey], weights: Mapping[str, float]
+) -> dict[PartitionKey, float]:
     """The weight of each agent that has one: that of its name, else of the first pattern (`tau/*`) that fits it.
 
     Raises:
         SettingsError: a name or a pattern fits no agent.
     """
     fitting = {
-        key: next((pattern for pattern in (str(key), *weights) if pattern in weights and fnmatchcase(str(key), pattern)), None)
+        key: next(
+            (
+                pattern
+                for pattern in (str(key), *weights)
+                if pattern in weights and fnmatchcase(str(key), pattern)
+            ),
+            None,
+        )
         for key in keys
     }
     for pattern in weights:
         if not any(fnmatchcase(str(key), pattern) for key in keys):
             known = ", ".join(map(str, keys)) or "none"
-            raise SettingsError(f"The weight of {pattern!r} in [mixing] fits no agent: known are {known}.")
+            raise SettingsError(
+                f"The weight of {pattern!r} in [mixing] fits no agent: known are {known}."
+            )
     return {key: weights[pattern] for key, pattern in fitting.items() if pattern is not None}
 
 
@@ -143,18 +183,27 @@ def crossing(found: Iterable[Candidate]) -> dict[str, list[Candidate]]:
     crossed: dict[str, list[Candidate]] = {}
     for kind in ("task_key", "text", "request"):
         holders: dict[Any, frozenset[tuple[int, PartitionKey]]] = {None: frozenset()}
-        alike: dict[Any, Any] = {}  # nearly all of them have one holder: memory has each set of holders once
+        alike: dict[
+            Any, Any
+        ] = {}  # nearly all of them have one holder: memory has each set of holders once
         for each in every:
             if (name := getattr(each, kind)) is not None:
                 holding = holders.get(name, frozenset()) | {(_RANK[each.split], each.key)}
                 holders[name] = alike.setdefault(holding, holding)
         crossed[kind] = [
-            each for each in every if any(rank > _RANK[each.split] and key != each.key for rank, key in holders[getattr(each, kind)])
+            each
+            for each in every
+            if any(
+                rank > _RANK[each.split] and key != each.key
+                for rank, key in holders[getattr(each, kind)]
+            )
         ]
     return crossed
 
 
-def mix(found: Mapping[PartitionKey, Sequence[Candidate]], config: MixerConfig, counts: Counter[str]) -> Mix:
+def mix(
+    found: Mapping[PartitionKey, Sequence[Candidate]], config: MixerConfig, counts: Counter[str]
+) -> Mix:
     """Choose the rows. `config` has a weight for each agent, by name; agents of weight 0 are to be left out before.
 
     `counts` gets `rows_of_the_agents` = `rows` + `left_out_as_<what>_is_held_out_more` + `equal_to_another_row` + `not_needed`.
@@ -182,15 +231,23 @@ def mix(found: Mapping[PartitionKey, Sequence[Candidate]], config: MixerConfig, 
         }
         if not any(pools.values()):
             if split == "train":
-                raise DataError(f"There is nothing to mix: no agent of {', '.join(map(str, sorted(found)))} has a row to train on.")
+                raise DataError(
+                    f"There is nothing to mix: no agent of {', '.join(map(str, sorted(found)))} has a row to train on."
+                )
             continue
-        mixer = MultiTaskMixer(config if split == "train" else MixerConfig(config.task_weights, "proportional", seed=config.seed))
+        mixer = MultiTaskMixer(
+            config
+            if split == "train"
+            else MixerConfig(config.task_weights, "proportional", seed=config.seed)
+        )
         for sample in mixer.mix(pools):
             mixed.taken.append((keys[sample.task_type], sample.source))
             mixed.splits[sample.task_type][split] += 1
         mixed.shares = mixed.shares or mixer.report
         counts["equal_to_another_row"] += sum(share.duplicates for share in mixer.report.values())
-        counts["not_needed"] += sum(share.available - share.taken for share in mixer.report.values())
+        counts["not_needed"] += sum(
+            share.available - share.taken for share in mixer.report.values()
+        )
     counts["rows"] += len(mixed.taken)
     return mixed
 
@@ -218,11 +275,18 @@ def mixed_rows(lake: Lake, taken: Sequence[tuple[PartitionKey, str]]) -> Iterato
 
     with spilled(lake, ASSET, None, batches()) as row:
         if gone := [f"{row_id} of {key}" for key, row_id in taken if (key, row_id) not in places]:
-            raise DataError(f"{len(gone)} rows of {SOURCE} were replaced while they were mixed ({gone[0]}): materialize {ASSET} again.")
+            raise DataError(
+                f"{len(gone)} rows of {SOURCE} were replaced while they were mixed ({gone[0]}): materialize {ASSET} again."
+            )
         for key, row_id in taken:
             taken_row = row(places[key, row_id])
             twin_of = taken_row["twin_of"] and f"{key}:{taken_row['twin_of']}"
-            yield taken_row | {"row_id": f"{key}:{row_id}", "twin_of": twin_of, "project": key.project, "agent": key.agent}
+            yield taken_row | {
+                "row_id": f"{key}:{row_id}",
+                "twin_of": twin_of,
+                "project": key.project,
+                "agent": key.agent,
+            }
 
 
 _CROSSING = {"task_key": "its_task", "text": "its_text", "request": "its_request"}
@@ -231,7 +295,9 @@ _CROSSING = {"task_key": "its_task", "text": "its_text", "request": "its_request
 def _candidate(key: PartitionKey, row: Row) -> Candidate:
     text = sha256(bytes(row["messages"]) + b"\n" + bytes(row["tools"])).digest()
     row_id, task_key, split = (row[name] for name in _IDS)
-    return Candidate(key, row_id, task_key, intern(split), text, _request(msgspec.json.decode(row["messages"])))
+    return Candidate(
+        key, row_id, task_key, intern(split), text, _request(msgspec.json.decode(row["messages"]))
+    )
 
 
 def _request(messages: Sequence[Message]) -> bytes | None:

@@ -2,7 +2,14 @@
 
 from hashlib import sha256
 
-from agent_pipeline.sessions.session import THOUGHT, Message, canonical_arguments, is_trained, json_bytes, without
+from agent_pipeline.sessions.session import (
+    THOUGHT,
+    Message,
+    canonical_arguments,
+    is_trained,
+    json_bytes,
+    without,
+)
 from agent_pipeline.sessions.text import characters
 
 Parts = tuple[list[Message], list[Message], list[Message]]
@@ -10,7 +17,13 @@ Parts = tuple[list[Message], list[Message], list[Message]]
 
 def to_last_answer(messages: list[Message]) -> list[Message]:
     """The messages up to and with the agent's last one, trained or not: a verdict is about all of them."""
-    return messages[: max((at for at, message in enumerate(messages) if message["role"] == "assistant"), default=-1) + 1]
+    return messages[
+        : max(
+            (at for at, message in enumerate(messages) if message["role"] == "assistant"),
+            default=-1,
+        )
+        + 1
+    ]
 
 
 def has_untrained_turn(messages: list[Message]) -> bool:
@@ -20,13 +33,19 @@ def has_untrained_turn(messages: list[Message]) -> bool:
 
 def answers(messages: list[Message]) -> bytes:
     """A hash of each of the agent's messages: users and tools may say something else in two trials whose agents did the same."""
-    return b"".join(sha256(json_bytes(_heard(message))).digest()[:16] for message in _of_assistant(messages))
+    return b"".join(
+        sha256(json_bytes(_heard(message))).digest()[:16] for message in _of_assistant(messages)
+    )
 
 
 def no_difference(chosen: bytes, rejected: bytes) -> str | None:
     if chosen == rejected:
         return "equal_answers"
-    return "one_is_a_beginning_of_the_other" if chosen.startswith(rejected) or rejected.startswith(chosen) else None
+    return (
+        "one_is_a_beginning_of_the_other"
+        if chosen.startswith(rejected) or rejected.startswith(chosen)
+        else None
+    )
 
 
 def parted(chosen: list[Message], rejected: list[Message]) -> Parts | str:
@@ -66,10 +85,14 @@ def comparable(messages: list[Message]) -> list[Message]:
             for call in calls:
                 number += 1
                 names[call["id"]] = f"call_{number}"
-                function = call["function"] | {"arguments": canonical_arguments(call["function"]["arguments"])}
+                function = call["function"] | {
+                    "arguments": canonical_arguments(call["function"]["arguments"])
+                }
                 renamed.append(call | {"id": names[call["id"]], "function": function})
             message = message | {"tool_calls": renamed}
         if "tool_call_id" in message:
-            message = message | {"tool_call_id": names.get(message["tool_call_id"], message["tool_call_id"])}
+            message = message | {
+                "tool_call_id": names.get(message["tool_call_id"], message["tool_call_id"])
+            }
         copied.append(message)
     return copied

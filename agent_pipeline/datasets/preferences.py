@@ -17,7 +17,15 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from agent_pipeline.datasets.pair_messages import Parts, answer_length, answers, comparable, no_difference, parted, to_last_answer
+from agent_pipeline.datasets.pair_messages import (
+    Parts,
+    answer_length,
+    answers,
+    comparable,
+    no_difference,
+    parted,
+    to_last_answer,
+)
 from agent_pipeline.datasets.splits import TaskSplit
 from agent_pipeline.sessions.greetings import request_end
 from agent_pipeline.sessions.session import Message, Session, json_bytes, sha256_of
@@ -36,7 +44,10 @@ PREFERENCES = pa.schema(
             task_key="the sessions' task",
             split="the task's permanent split: train, select or test",
         ),
-        *optional(pa.float64(), margin="the good session's score less the bad one's (0 to 1); null: one has no score"),
+        *optional(
+            pa.float64(),
+            margin="the good session's score less the bad one's (0 to 1); null: one has no score",
+        ),
         *required(
             pa.json_(),
             prompt="the chat messages that both sessions begin with",
@@ -113,11 +124,17 @@ class _Group(NamedTuple):
     bad: list[_Member]
 
     def candidates(self) -> Iterator[_Candidate]:
-        return (_Candidate(chosen, rejected, self.margin) for chosen, rejected in product(self.good, self.bad))
+        return (
+            _Candidate(chosen, rejected, self.margin)
+            for chosen, rejected in product(self.good, self.bad)
+        )
 
     def unused(self, used: set[str]) -> int:
         """How many of them have both trials unused."""
-        good, bad = (sum(each.session_id not in used for each in members) for members in (self.good, self.bad))
+        good, bad = (
+            sum(each.session_id not in used for each in members)
+            for members in (self.good, self.bad)
+        )
         return good * bad
 
 
@@ -133,7 +150,9 @@ def preference_rows(
     for at, sessions in enumerate((good, bad)):
         for session in sessions:
             trials[session.task_key][at].append(partial(_unchanged, session))
-    return rows_of_cases((Case(task, *trials[task]) for task in sorted(trials)), split, counts, pairing)
+    return rows_of_cases(
+        (Case(task, *trials[task]) for task in sorted(trials)), split, counts, pairing
+    )
 
 
 def _unchanged(session: Session) -> Session:
@@ -141,7 +160,10 @@ def _unchanged(session: Session) -> Session:
 
 
 def rows_of_cases(
-    cases: Iterable[Case], split: TaskSplit, counts: Counter[str] | None = None, pairing: Pairing = DEFAULT_PAIRING
+    cases: Iterable[Case],
+    split: TaskSplit,
+    counts: Counter[str] | None = None,
+    pairing: Pairing = DEFAULT_PAIRING,
 ) -> Iterator[dict[str, Any]]:
     """Rows of `PREFERENCES`, in the order of the cases, and within a case in that of the strategy.
 
@@ -165,13 +187,31 @@ def rows_of_cases(
                     counts[f"left_out_as_{unfit}"] += 1
                     continue
                 counts["sessions_without_a_partner"] += 1
-                member = _Member(session.session_id, session.score, answer_length(session.messages), answers(messages), trial)
+                member = _Member(
+                    session.session_id,
+                    session.score,
+                    answer_length(session.messages),
+                    answers(messages),
+                    trial,
+                )
                 starts[_start(session)][at].append(member)
-        missing = None if case.good and case.bad else "no_positive_of_the_task" if case.bad else "no_negative_of_the_task"
+        missing = (
+            None
+            if case.good and case.bad
+            else "no_positive_of_the_task"
+            if case.bad
+            else "no_negative_of_the_task"
+        )
         for members in starts.values():
             if not all(members):
-                counts[missing or "no_partner_with_the_same_prompt"] += len(members[0]) + len(members[1])
-        groups = [group for members in starts.values() for group in _groups(*members, pairing.min_margin, counts)]
+                counts[missing or "no_partner_with_the_same_prompt"] += len(members[0]) + len(
+                    members[1]
+                )
+        groups = [
+            group
+            for members in starts.values()
+            for group in _groups(*members, pairing.min_margin, counts)
+        ]
         partnered: set[str] = set()
         for pair, parts in _pairs(groups, pairing, opened, counts):
             counts["pairs"] += 1
@@ -196,7 +236,9 @@ def unfit_to_compare(session: Session) -> str | None:
     return "attack_succeeded" if session.attack_succeeded else None
 
 
-def _groups(good: list[_Member], bad: list[_Member], min_margin: float, counts: Counter[str]) -> Iterator[_Group]:
+def _groups(
+    good: list[_Member], bad: list[_Member], min_margin: float, counts: Counter[str]
+) -> Iterator[_Group]:
     by_score: tuple[dict[float | None, list[_Member]], ...] = (defaultdict(list), defaultdict(list))
     for scored, members in zip(by_score, (good, bad), strict=True):
         for member in sorted(members, key=lambda member: member.session_id):
@@ -218,7 +260,9 @@ def _ordered(groups: list[_Group], strategy: Strategy) -> Iterator[_Candidate]:
     """The candidates of a case in the order of the strategy. They are made lazily where that is possible: a case may have millions."""
     everyone = (each for group in groups for each in group.candidates())
     if strategy == "nearest_length":
-        yield from sorted(everyone, key=lambda each: (abs(each.chosen.length - each.rejected.length), each.ids))
+        yield from sorted(
+            everyone, key=lambda each: (abs(each.chosen.length - each.rejected.length), each.ids)
+        )
     elif strategy == "all_pairs":
         # Among pairs of one margin the hash decides: by id, a limit would leave only pairs of the first positive session.
         yield from sorted(everyone, key=lambda each: (-_width(each), sha256_of(each.ids)))
@@ -239,7 +283,9 @@ def _pairs(
         if limit and pairs == limit:
             barred = used if once else set()
             before = islice(_ordered(groups, pairing.strategy), tried)
-            free = sum(group.unused(barred) for group in groups) - sum(not barred & set(other.ids) for other in before)
+            free = sum(group.unused(barred) for group in groups) - sum(
+                not barred & set(other.ids) for other in before
+            )
             counts["pairings_over_the_limit"] += free
             return
         if once and used & set(each.ids):
@@ -272,7 +318,9 @@ _NO_PAIR = {
 
 def why_no_pairs(counts: Mapping[str, int]) -> str:
     """A sentence for the case that there are no pairs, from the counts of `rows_of_cases`, the most frequent reason first."""
-    reasons = sorted(((counts[name], text) for name, text in _NO_PAIR.items() if counts.get(name)), reverse=True)
+    reasons = sorted(
+        ((counts[name], text) for name, text in _NO_PAIR.items() if counts.get(name)), reverse=True
+    )
     return f"There are no pairs: {'; '.join(f'{count:,} {text}' for count, text in reasons) or 'there are no judged sessions'}."
 
 
@@ -288,11 +336,21 @@ def _start(session: Session) -> str:
     """
     messages = comparable(session.messages)
     begin = request_end(messages) or 0
-    first = next((index for index in range(begin, len(messages)) if messages[index]["role"] == "assistant"), len(messages))
+    first = next(
+        (index for index in range(begin, len(messages)) if messages[index]["role"] == "assistant"),
+        len(messages),
+    )
     return sha256(json_bytes([messages[:first], session.tools])).hexdigest()
 
 
-def _row(task_key: str, split: TaskSplit, chosen: Session, rejected: Session, margin: float | None, parts: Parts) -> dict[str, Any]:
+def _row(
+    task_key: str,
+    split: TaskSplit,
+    chosen: Session,
+    rejected: Session,
+    margin: float | None,
+    parts: Parts,
+) -> dict[str, Any]:
     prompt, chosen_rest, rejected_rest = parts
     return {
         "row_id": f"{chosen.session_id}|{rejected.session_id}",

@@ -37,10 +37,21 @@ class FileOptions(Options):
     """What is written beside the table."""
 
     jsonl: bool = Field(default=True, description="Write a JSONL file a split beside the table.")
-    huggingface: bool = Field(default=False, description="Write a Hugging Face dataset folder with a dataset card beside the table.")
-    license: str = Field(default="other", description="Licence that the dataset card names, by the hub's identifier (mit, cc-by-4.0).")
-    push_to: str = Field(default="", description="Push the folder to this data set of the Hugging Face hub (owner/name); empty: never.")
-    push_public: bool = Field(default=False, description="Make a data set that is pushed for the first time public.")
+    huggingface: bool = Field(
+        default=False,
+        description="Write a Hugging Face dataset folder with a dataset card beside the table.",
+    )
+    license: str = Field(
+        default="other",
+        description="Licence that the dataset card names, by the hub's identifier (mit, cc-by-4.0).",
+    )
+    push_to: str = Field(
+        default="",
+        description="Push the folder to this data set of the Hugging Face hub (owner/name); empty: never.",
+    )
+    push_public: bool = Field(
+        default=False, description="Make a data set that is pushed for the first time public."
+    )
 
 
 class ConversationFileOptions(FileOptions):
@@ -63,7 +74,11 @@ def trainers_lines(rows: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
     without a value are left out; `tools` stays, because LLaMA-Factory needs the key in every row of a file with tools.
     """
     for row in rows:
-        kept = {name: value for name, value in row.items() if name == "tools" or (name not in _OF_THE_TABLE and value is not None)}
+        kept = {
+            name: value
+            for name, value in row.items()
+            if name == "tools" or (name not in _OF_THE_TABLE and value is not None)
+        }
         yield msgspec.json.encode(kept) + b"\n"
 
 
@@ -78,19 +93,30 @@ def publish(lake: Lake, publication: Publication) -> Counter[str]:
     formless: Counter[str] = Counter()
     for split in SPLITS:
         rows = _rows(lake, publication, split, formless) if publication.jsonl else ()
-        lake.replace(lake.folder("jsonl", publication.asset, publication.key) / f"{split}.jsonl", trainers_lines(rows))
+        lake.replace(
+            lake.folder("jsonl", publication.asset, publication.key) / f"{split}.jsonl",
+            trainers_lines(rows),
+        )
     if publication.huggingface:
         _write_folder(lake, publication, formless if not publication.jsonl else Counter())
     else:
         _remove(lake, lake.folder("huggingface", publication.asset, publication.key))
     record = lake.folder(RECORDS, publication.asset, publication.key) / "publication.json"
     lake.replace(record, [msgspec.json.format(msgspec.json.encode(publication), indent=1)])
-    return Counter({reason: formless[reason] for reason in NO_FORM}) if _has_forms(lake, publication) else Counter()
+    return (
+        Counter({reason: formless[reason] for reason in NO_FORM})
+        if _has_forms(lake, publication)
+        else Counter()
+    )
 
 
 def unpublish(lake: Lake, asset: str, key: PartitionKey | None) -> list[UPath]:
     """Remove everything that is published of a table; the files that were there."""
-    return [path for kind in ("jsonl", "huggingface", RECORDS) for path in _remove(lake, lake.folder(kind, asset, key))]
+    return [
+        path
+        for kind in ("jsonl", "huggingface", RECORDS)
+        for path in _remove(lake, lake.folder(kind, asset, key))
+    ]
 
 
 def publish_again(lake: Lake, asset: str, key: PartitionKey | None) -> list[UPath]:
@@ -99,20 +125,32 @@ def publish_again(lake: Lake, asset: str, key: PartitionKey | None) -> list[UPat
     Files that cannot be made again (there is no record of how, or no table) are removed.
     """
     publication = record_of(lake, asset, key)
-    agents = publication.agents if publication and publication.huggingface else ()  # the card tells of their curated sessions
-    if not (publication and lake.has(asset, key) and all(lake.has("curated_sessions", parse_key(each)) for each in agents)):
+    agents = (
+        publication.agents if publication and publication.huggingface else ()
+    )  # the card tells of their curated sessions
+    if not (
+        publication
+        and lake.has(asset, key)
+        and all(lake.has("curated_sessions", parse_key(each)) for each in agents)
+    ):
         return unpublish(lake, asset, key)
     sha256 = sha256_file(lake.table(asset, key))
     if sha256 == publication.table_sha256:
         return []
     publish(lake, msgspec.structs.replace(publication, table_sha256=sha256))
-    return [path for kind in ("jsonl", "huggingface") for path in lake.fs.files(lake.folder(kind, asset, key))]
+    return [
+        path
+        for kind in ("jsonl", "huggingface")
+        for path in lake.fs.files(lake.folder(kind, asset, key))
+    ]
 
 
 def record_of(lake: Lake, asset: str, key: PartitionKey | None) -> Publication | None:
     """The record of how a table is published, if there is one."""
     try:
-        return msgspec.json.decode((lake.folder(RECORDS, asset, key) / "publication.json").read_bytes(), type=Publication)
+        return msgspec.json.decode(
+            (lake.folder(RECORDS, asset, key) / "publication.json").read_bytes(), type=Publication
+        )
     except (msgspec.MsgspecError, OSError):
         return None
 
@@ -128,7 +166,9 @@ def _has_forms(lake: Lake, publication: Publication) -> bool:
     return set(SFT.names) <= set(lake.open(publication.asset, publication.key).schema_arrow.names)
 
 
-def _rows(lake: Lake, publication: Publication, split: str, counts: Counter[str]) -> Iterator[dict[str, Any]]:
+def _rows(
+    lake: Lake, publication: Publication, split: str, counts: Counter[str]
+) -> Iterator[dict[str, Any]]:
     """The rows of a split of the table, in the publication's form; JSON columns that stay as they are, as `msgspec.Raw`."""
     plain = publication.format == "conversational" or not _has_forms(lake, publication)
     file = lake.open(publication.asset, publication.key)
@@ -151,7 +191,9 @@ def _write_folder(lake: Lake, publication: Publication, counts: Counter[str]) ->
             with pq.ParquetWriter(file, schema, compression="zstd", compression_level=3) as writer:
                 for batch in to_batches(rows, schema):
                     count += batch.num_rows
-                    tasks.update(batch["task_key"].to_pylist() if "task_key" in schema.names else ())
+                    tasks.update(
+                        batch["task_key"].to_pylist() if "task_key" in schema.names else ()
+                    )
                     writer.write_batch(batch)
             sync(file)
         lines.append((split, count, len(tasks) if "task_key" in schema.names else "–"))

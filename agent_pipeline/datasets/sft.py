@@ -13,20 +13,40 @@ import pyarrow as pa
 
 from agent_pipeline.datasets.splits import ROW, TaskSplit
 from agent_pipeline.judging.turns import untrained_turns
-from agent_pipeline.sessions.session import Message, is_trained, sha256_of, with_thoughts, without_error_marks
+from agent_pipeline.sessions.session import (
+    Message,
+    is_trained,
+    sha256_of,
+    with_thoughts,
+    without_error_marks,
+)
 from agent_pipeline.sessions.tables import decoded, optional, required
 from agent_pipeline.sessions.turn_class import text_class
 
 SFT = pa.schema(
     [
         *ROW,
-        *required(pa.json_(), messages="chat messages to the agent's last; weight 0: not trained on"),
+        *required(
+            pa.json_(), messages="chat messages to the agent's last; weight 0: not trained on"
+        ),
         *required(pa.json_(), tools="the tools that the agent had: OpenAI function schemas"),
-        *optional(pa.float64(), score="how good the session is, 0 to 1; of equal rows the better one is kept"),
+        *optional(
+            pa.float64(),
+            score="how good the session is, 0 to 1; of equal rows the better one is kept",
+        ),
         *optional(pa.timestamp("us", tz="UTC"), created_at="when the session began (UTC)"),
-        *optional(pa.list_(pa.string()), turn_classes="what each assistant message is: call, ask, cannot or answer"),
-        *optional(pa.string(), twin_of="the row that this irrelevance twin was made from; null: it is a session's own"),
-        *optional(pa.string(), verdict_by="the judge that found the session good; unverified: nobody checked it"),
+        *optional(
+            pa.list_(pa.string()),
+            turn_classes="what each assistant message is: call, ask, cannot or answer",
+        ),
+        *optional(
+            pa.string(),
+            twin_of="the row that this irrelevance twin was made from; null: it is a session's own",
+        ),
+        *optional(
+            pa.string(),
+            verdict_by="the judge that found the session good; unverified: nobody checked it",
+        ),
     ]
 )
 """A new column needs a line here, a value in `sft_rows`, and its origin in `defs.columns`. `score`: see `known_score`."""
@@ -64,7 +84,11 @@ def sft_rows(
     for row in rows:
         counts["sessions"] += 1
         messages = row["messages"]
-        heads = _HEADS.decode(messages) if isinstance(messages, msgspec.Raw) else msgspec.convert(messages, list[_Head])
+        heads = (
+            _HEADS.decode(messages)
+            if isinstance(messages, msgspec.Raw)
+            else msgspec.convert(messages, list[_Head])
+        )
         turns = [at for at, each in enumerate(heads) if each.role == "assistant"]
         untrained = [turns[at] for at in untrained_turns(row.get("turns") or (), untrained_facts)]
         trained = [at for at in turns if heads[at].weight and at not in untrained]
@@ -81,18 +105,28 @@ def sft_rows(
         thought = recorded if thoughts else []
         if untrained or thought or trained[-1] + 1 < len(heads):
             kept = with_thoughts(decoded(messages), thought)[: trained[-1] + 1]
-            messages = [message | {"weight": 0} if at in untrained else message for at, message in enumerate(kept)]
+            messages = [
+                message | {"weight": 0} if at in untrained else message
+                for at, message in enumerate(kept)
+            ]
         yield {
-            "row_id": row["session_id"] + ("#" + ",".join(map(str, untrained)) if untrained else ""),
+            "row_id": row["session_id"]
+            + ("#" + ",".join(map(str, untrained)) if untrained else ""),
             "session_id": row["session_id"],
-            "content_sha256": sha256_of([row["content_sha256"], thought]) if thought else row["content_sha256"],
+            "content_sha256": sha256_of([row["content_sha256"], thought])
+            if thought
+            else row["content_sha256"],
             "task_key": row["task_key"],
             "split": split.of(row["task_key"]),
             "messages": messages,
             "tools": row["tools"],
             "score": known_score(row),
             "created_at": row["created_at"],
-            "turn_classes": ["call" if heads[at].tool_calls else text_class(heads[at].content or "") for at in turns if at <= trained[-1]],
+            "turn_classes": [
+                "call" if heads[at].tool_calls else text_class(heads[at].content or "")
+                for at in turns
+                if at <= trained[-1]
+            ],
             "twin_of": None,
             "verdict_by": row.get("verdict_by"),
         }
@@ -110,5 +144,9 @@ def known_score(session: Mapping[str, Any]) -> float | None:
 
 def to_last_assistant(messages: list[Message]) -> list[Message]:
     """The messages up to and with the last trained one of the assistant, as data sets have them; empty where there is none."""
-    trained = (index for index, message in enumerate(messages) if message["role"] == "assistant" and is_trained(message))
+    trained = (
+        index
+        for index, message in enumerate(messages)
+        if message["role"] == "assistant" and is_trained(message)
+    )
     return without_error_marks(messages[: max(trained, default=-1) + 1])

@@ -28,7 +28,10 @@ from agent_pipeline.sessions.tables import optional, required
 SHAREGPT = pa.schema(
     [
         *ROW,
-        *required(pa.json_(), conversations="turns of from (system, human, gpt, function_call, observation) and value"),
+        *required(
+            pa.json_(),
+            conversations="turns of from (system, human, gpt, function_call, observation) and value",
+        ),
         *optional(
             pa.string(),
             tools="JSON text of the OpenAI function schemas",
@@ -76,7 +79,10 @@ def sharegpt_rows(
         counts["rows"] += 1
         counts["words_beside_calls"] += sum("words" in turn for turn in turns)
         lineage = {name: row[name] for name in SHAREGPT.names if name in row and name != "tools"}
-        yield lineage | {"conversations": turns, "tools": json.dumps(tools, ensure_ascii=False) if tools else None}
+        yield lineage | {
+            "conversations": turns,
+            "tools": json.dumps(tools, ensure_ascii=False) if tools else None,
+        }
 
 
 def _schema(tool: Any) -> Tool | None:
@@ -110,12 +116,19 @@ def messages_of(turns: list[Turn]) -> list[Message]:
         kind, value = turn["from"], turn["value"]
         if kind == "observation":
             texts = json.loads(value) if len(turn["ids"]) > 1 else [value]
-            messages += [{"role": "tool", "tool_call_id": id_, "content": text} for id_, text in zip(turn["ids"], texts, strict=True)]
+            messages += [
+                {"role": "tool", "tool_call_id": id_, "content": text}
+                for id_, text in zip(turn["ids"], texts, strict=True)
+            ]
         elif kind == "function_call":
             decoded = msgspec.json.decode(value, type=_Call | list[_Call])
-            named = zip(turn["ids"], decoded if isinstance(decoded, list) else [decoded], strict=True)
+            named = zip(
+                turn["ids"], decoded if isinstance(decoded, list) else [decoded], strict=True
+            )
             calls = [_openai_call(id_, call) for id_, call in named]
-            messages.append({"role": "assistant", "content": turn.get("words", ""), "tool_calls": calls})
+            messages.append(
+                {"role": "assistant", "content": turn.get("words", ""), "tool_calls": calls}
+            )
         else:
             start = 0
             for length in turn.get("lengths", [len(value)]):
@@ -130,9 +143,17 @@ def messages_of(turns: list[Turn]) -> list[Message]:
 
 def alternates(turns: list[Turn]) -> bool:
     """Whether, after a system turn at the start, input and the agent's turns alternate, and the agent has the last word."""
-    inputs = [turn["from"] in ("human", "observation") for turn in turns if turn is not turns[0] or turn["from"] != "system"]
+    inputs = [
+        turn["from"] in ("human", "observation")
+        for turn in turns
+        if turn is not turns[0] or turn["from"] != "system"
+    ]
     kinds = {turn["from"] for turn in turns[1:]}
-    return "system" not in kinds and len(inputs) % 2 == 0 and inputs == [at % 2 == 0 for at in range(len(inputs))]
+    return (
+        "system" not in kinds
+        and len(inputs) % 2 == 0
+        and inputs == [at % 2 == 0 for at in range(len(inputs))]
+    )
 
 
 def _agent_turn(message: Message) -> Turn:
@@ -144,20 +165,30 @@ def _agent_turn(message: Message) -> Turn:
     texts = [_call_json(call["function"]) for call in calls]
     words = {"words": message["content"]} if message["content"] else {}
     value = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
-    return {"from": "function_call", "value": value, "ids": [call["id"] for call in calls]} | words | more
+    return (
+        {"from": "function_call", "value": value, "ids": [call["id"] for call in calls]}
+        | words
+        | more
+    )
 
 
 def _results(messages: list[Message]) -> Turn:
     texts = [message["content"] for message in messages]
     value = texts[0] if len(texts) == 1 else json.dumps(texts, ensure_ascii=False)
-    return {"from": "observation", "value": value, "ids": [message["tool_call_id"] for message in messages]}
+    return {
+        "from": "observation",
+        "value": value,
+        "ids": [message["tool_call_id"] for message in messages],
+    }
 
 
 def _call_json(function: dict[str, str]) -> str:
     """A call's JSON. Arguments that are the text of an object stay that text; others become a JSON string."""
     text = function["arguments"]
     arguments = text if _is_object(text) else json.dumps(text, ensure_ascii=False)
-    return f'{{"name": {json.dumps(function["name"], ensure_ascii=False)}, "arguments": {arguments}}}'
+    return (
+        f'{{"name": {json.dumps(function["name"], ensure_ascii=False)}, "arguments": {arguments}}}'
+    )
 
 
 def _is_object(text: str) -> bool:

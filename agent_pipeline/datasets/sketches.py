@@ -44,7 +44,13 @@ def bands(threshold: float, hashes: int = HASHES) -> tuple[int, int]:
     pairs at the threshold."""
     for width in range(hashes, 1, -1):
         agree = threshold**width  # the chance that a pair at the threshold shares a band
-        count = 1 if agree == 1 else math.ceil(math.log(1 - RECALL) / math.log1p(-agree)) if agree > 1e-9 else hashes
+        count = (
+            1
+            if agree == 1
+            else math.ceil(math.log(1 - RECALL) / math.log1p(-agree))
+            if agree > 1e-9
+            else hashes
+        )
         if count * width <= hashes:
             return count, width
     return hashes, 1
@@ -53,7 +59,9 @@ def bands(threshold: float, hashes: int = HASHES) -> tuple[int, int]:
 def shingles(text: str) -> list[str]:
     """Every five words in a row, in lower case; a shorter text is one shingle."""
     words = text.lower().split()
-    return sorted({" ".join(words[at : at + SHINGLE]) for at in range(max(1, len(words) - SHINGLE + 1))})
+    return sorted(
+        {" ".join(words[at : at + SHINGLE]) for at in range(max(1, len(words) - SHINGLE + 1))}
+    )
 
 
 def groups_alike(texts: Iterable[tuple[str, str]], threshold: float) -> dict[str, str]:

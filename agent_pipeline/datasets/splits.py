@@ -53,7 +53,9 @@ class SplitSizes(NamedTuple):
             SettingsError: the shares are no shares, or leave nothing to train on.
         """
         if not (self.test >= 0 and self.select >= 0 and sum(self) < 1):  # NaN fails too
-            raise SettingsError(f"The split sizes test={self.test} and select={self.select} must be shares whose sum is below 1.")
+            raise SettingsError(
+                f"The split sizes test={self.test} and select={self.select} must be shares whose sum is below 1."
+            )
         return self
 
     def of(self, task_key: str) -> Split:
@@ -114,9 +116,15 @@ def overlaps(rows: pa.Table) -> dict[str, list[Any]]:
     """What is in more than one split, by kind: session ids, task keys, and contents (by hash). Empty lists are the proof of none."""
     crossing = {}
     for kind in ("session_id", "task_key", "content_sha256"):
-        values = pa.chunked_array([pc.unique(part[kind]) for _, part in _by_split(rows)], rows.schema.field(kind).type)
+        values = pa.chunked_array(
+            [pc.unique(part[kind]) for _, part in _by_split(rows)], rows.schema.field(kind).type
+        )
         places = pc.value_counts(values)
-        crossing[kind] = sorted(places.filter(pc.greater(places.field("counts"), scalar(1, pa.int64()))).field("values").to_pylist())
+        crossing[kind] = sorted(
+            places.filter(pc.greater(places.field("counts"), scalar(1, pa.int64())))
+            .field("values")
+            .to_pylist()
+        )
     return crossing
 
 
@@ -145,6 +153,9 @@ def first_request(messages: Sequence[Message]) -> list[Message]:
     asked = request_end(messages)
     if asked is None:
         return []
-    answered = next((at for at in range(asked, len(messages)) if messages[at]["role"] == "assistant"), len(messages))
+    answered = next(
+        (at for at in range(asked, len(messages)) if messages[at]["role"] == "assistant"),
+        len(messages),
+    )
     users = (message for message in messages[:answered] if message["role"] == "user")
     return [message for message in users if says_something(message["content"])]

@@ -27,7 +27,25 @@ ALIKE = 0.5
 _ANYTHING = {"code", "command", "cmd", "script", "sql", "shell"}
 """Parameters of tools that may do any job."""
 
-_SMALL = {"and", "are", "can", "for", "from", "has", "have", "its", "not", "that", "the", "this", "use", "used", "with", "you", "your"}
+_SMALL = {
+    "and",
+    "are",
+    "can",
+    "for",
+    "from",
+    "has",
+    "have",
+    "its",
+    "not",
+    "that",
+    "the",
+    "this",
+    "use",
+    "used",
+    "with",
+    "you",
+    "your",
+}
 
 
 class Twins(NamedTuple):
@@ -41,7 +59,10 @@ def with_twins(rows: Iterable[Row], twins: Twins, counts: Counter[str]) -> Itera
     """The rows, each as it is, and after each that was chosen its twin; `counts` gets `twins` and `rows_without_a_possible_twin`."""
     for row in rows:
         yield row
-        if row["split"] == "train" and int(sha256_of(["twin", row["row_id"]])[:12], 16) / 16**12 < twins.share:
+        if (
+            row["split"] == "train"
+            and int(sha256_of(["twin", row["row_id"]])[:12], 16) / 16**12 < twins.share
+        ):
             twin = irrelevance_twin(row, twins.texts)
             counts["twins" if twin else "rows_without_a_possible_twin"] += 1
             if twin:
@@ -59,13 +80,21 @@ def irrelevance_twin(row: Row, texts: Sequence[str] = CANNOT) -> Row | None:
     if not possible:
         return None
     at = min(possible, key=lambda at: sha256_of([row["row_id"], at]))
-    answer: Message = {"role": "assistant", "content": texts[int(sha256_of([row["row_id"]])[:12], 16) % len(texts)]}
-    before = [message | {"weight": 0} if message["role"] == "assistant" else message for message in messages[:at]]
+    answer: Message = {
+        "role": "assistant",
+        "content": texts[int(sha256_of([row["row_id"]])[:12], 16) % len(texts)],
+    }
+    before = [
+        message | {"weight": 0} if message["role"] == "assistant" else message
+        for message in messages[:at]
+    ]
     turns = sum(message["role"] == "assistant" for message in before)
     return row | {
         "row_id": f"{row['row_id']}#twin{at}",
         "messages": [*before, answer],
-        "tools": [tool for tool in tools if _function(tool).get("name") not in _called(messages[at])],
+        "tools": [
+            tool for tool in tools if _function(tool).get("name") not in _called(messages[at])
+        ],
         "turn_classes": [*row["turn_classes"][:turns], turn_class(answer)],
         "twin_of": row["row_id"],
     }
@@ -75,7 +104,9 @@ def alike(one: Tool, other: Tool) -> bool:
     """Whether the second tool may do the job of the first."""
     first, second = _function(one), _function(other)
     parameters = set((second.get("parameters") or {}).get("properties") or {})
-    return bool(parameters & _ANYTHING) or any(_overlap(first.get(of), second.get(of)) >= ALIKE for of in ("name", "description"))
+    return bool(parameters & _ANYTHING) or any(
+        _overlap(first.get(of), second.get(of)) >= ALIKE for of in ("name", "description")
+    )
 
 
 def _may_be_missed(messages: Sequence[Message], at: int, tools: Sequence[Tool]) -> bool:
@@ -85,7 +116,11 @@ def _may_be_missed(messages: Sequence[Message], at: int, tools: Sequence[Tool]) 
     taken = [tool for tool in tools if _function(tool).get("name") in called]
     left = [tool for tool in tools if _function(tool).get("name") not in called]
     before = {name for message in messages[:at] for name in _called(message)}
-    return bool(taken and left) and not called & before and not any(alike(tool, other) for tool in taken for other in left)
+    return (
+        bool(taken and left)
+        and not called & before
+        and not any(alike(tool, other) for tool in taken for other in left)
+    )
 
 
 def _called(message: Message) -> set[str]:

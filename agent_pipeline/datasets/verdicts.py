@@ -22,7 +22,12 @@ def judges_of(batch: pa.RecordBatch) -> list[str]:
 def verdicts_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the `verdict_counts` of rows of a data set."""
     return verdict_counts(
-        Counter(row.get(name) or UNKNOWN for row in rows for name in JUDGE_COLUMNS if name in row or name == "verdict_by")
+        Counter(
+            row.get(name) or UNKNOWN
+            for row in rows
+            for name in JUDGE_COLUMNS
+            if name in row or name == "verdict_by"
+        )
     )
 
 
@@ -43,12 +48,18 @@ def verdict_counts(judges: Mapping[str, int], *earlier: Mapping[str, Any]) -> di
     by = Counter(judges)
     for counts in earlier:
         by.update(counts["by"])
-    return {"verdicts": by.total(), "verified": sum(by[name] for name in VERIFIERS), "by": dict(sorted(by.items()))}
+    return {
+        "verdicts": by.total(),
+        "verified": sum(by[name] for name in VERIFIERS),
+        "by": dict(sorted(by.items())),
+    }
 
 
 def verdict_sentence(counts: Mapping[str, Any]) -> str:
     """Return how many verdicts are verified, as a sentence without a full stop."""
-    return f"{counts['verified']:,} of {counts['verdicts']:,} verdicts by a person, a score or a judge"
+    return (
+        f"{counts['verified']:,} of {counts['verdicts']:,} verdicts by a person, a score or a judge"
+    )
 
 
 def unverified(counts: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,7 +33,13 @@ CHECK = "candidate_is_not_rejected"
         {"report"},
         ARTIFACTS,
         ChampionConfig,
-        checks=[own_check("champion", CHECK, "The candidate is no worse than the champion in anything that is guarded.")],
+        checks=[
+            own_check(
+                "champion",
+                CHECK,
+                "The candidate is no worse than the champion in anything that is guarded.",
+            )
+        ],
     ),
     deps=["sft_dataset", "episodes"],
 )
@@ -50,22 +56,35 @@ def champion(
     wins becomes the champion, and is on probation for some nights; else it waits for a person."""
     with user_errors():
         config = in_force(context, workspace, ChampionConfig)
-        lake, key, world = workspace.open_lake(), agent_key(context), workspace.settings().world(agent_key(context))
+        lake, key, world = (
+            workspace.open_lake(),
+            agent_key(context),
+            workspace.settings().world(agent_key(context)),
+        )
 
         def compare(asked: dict[str, Any]) -> dict[str, Any]:
             return run_worker(context, pipes, workspace, "compare", asked | config.compared())
 
         approve, nights, who = config.approve, config.probation_nights, f"run {context.run_id}"
-        night = decide_night(lake, key, evaluation, gguf_export, world, compare, config, approve, nights, who)
+        night = decide_night(
+            lake, key, evaluation, gguf_export, world, compare, config, approve, nights, who
+        )
         seen, decided, failed, written = night
-        probation = {"probation": f"{seen.candidate[:16]}: {summary(seen.decision)}"} if seen else {}
+        probation = (
+            {"probation": f"{seen.candidate[:16]}: {summary(seen.decision)}"} if seen else {}
+        )
         in_mlflow = {"mlflow": written.text} if written else {}
         if written and not written.ok:
             context.log.warning(written.text)
         if seen:
-            context.log.info(f"the champion on probation, {seen.candidate[:16]}: {summary(seen.decision)}")
+            context.log.info(
+                f"the champion on probation, {seen.candidate[:16]}: {summary(seen.decision)}"
+            )
         if decided is None:
-            context.log.info("nothing is decided: the candidate " + ("was rolled back" if failed else "is the champion already"))
+            context.log.info(
+                "nothing is decided: the candidate "
+                + ("was rolled back" if failed else "is the champion already")
+            )
             metadata = probation if failed else {"decision": "it is the champion already"}
             stands = str(seen.champion) if seen and failed else gguf_export.identity
             return dg.MaterializeResult(
@@ -78,10 +97,15 @@ def champion(
         if record.verdicts:
             context.log.info(verdict_sentence(record.verdicts))
         if decided.waits:
-            context.log.info(f"{gguf_export.identity[:16]} wins and waits for a person: `agent-pipeline promote {key}`")
+            context.log.info(
+                f"{gguf_export.identity[:16]} wins and waits for a person: `agent-pipeline promote {key}`"
+            )
         tasks = outlook(lake, key, decision, workspace.settings().split_sizes, config.select_turns)
         parts = {"figures": decision.figures, "figures_on_test": record.test}
-        figures = {name: figure_rows(part, "champion" if record.champion else "base") for name, part in parts.items()}
+        figures = {
+            name: figure_rows(part, "champion" if record.champion else "base")
+            for name, part in parts.items()
+        }
         return dg.MaterializeResult(
             value=decided.page,
             data_version=version(decided.page.identity),
@@ -98,15 +122,27 @@ def champion(
                 **in_mlflow,
                 **probation,
                 **numbers(
-                    {"gain": next((each.difference for each in decision.figures if each.name == "gain"), None), "p_value": decision.p}
+                    {
+                        "gain": next(
+                            (each.difference for each in decision.figures if each.name == "gain"),
+                            None,
+                        ),
+                        "p_value": decision.p,
+                    }
                 ),
             },
-            check_results=[warning(CHECK, decision.outcome != "reject", "; ".join(sentences(decision)))],
+            check_results=[
+                warning(CHECK, decision.outcome != "reject", "; ".join(sentences(decision)))
+            ],
         )
 
 
 EXPORT_NAMED = {
-    "identity": dg.Field(str, default_value="", description="First digits of an export's identity, or its adapter's; empty: the latest."),
+    "identity": dg.Field(
+        str,
+        default_value="",
+        description="First digits of an export's identity, or its adapter's; empty: the latest.",
+    ),
     "why": dg.Field(str, default_value="", description="The reason, for the history."),
 }
 
@@ -116,7 +152,9 @@ def promote_export(context: dg.OpExecutionContext, workspace: dg.ResourceParam[W
     """Make an export the champion."""
     with user_errors():
         given = context.op_config
-        entry = serving.promote(workspace.open_lake(), parse_key(context.partition_key), given["identity"], given["why"])
+        entry = serving.promote(
+            workspace.open_lake(), parse_key(context.partition_key), given["identity"], given["why"]
+        )
         _serve(context, workspace, entry)
 
 
@@ -124,13 +162,17 @@ def promote_export(context: dg.OpExecutionContext, workspace: dg.ResourceParam[W
 def hold_export(context: dg.OpExecutionContext, workspace: dg.ResourceParam[Workspace]) -> None:
     """Hold an export back: it is not promoted by itself."""
     with user_errors():
-        record = hold_back(workspace.open_lake(), parse_key(context.partition_key), **context.op_config)
+        record = hold_back(
+            workspace.open_lake(), parse_key(context.partition_key), **context.op_config
+        )
         context.log.info(f"{record.candidate} of {context.partition_key} is held back")
 
 
 @dg.op(
     config_schema={
-        "to": dg.Field(int, default_value=0, description="A number of the history; 0: the champion before."),
+        "to": dg.Field(
+            int, default_value=0, description="A number of the history; 0: the champion before."
+        ),
         "why": dg.Field(str, default_value="", description="The reason, for the history."),
     }
 )
@@ -138,7 +180,12 @@ def roll_back(context: dg.OpExecutionContext, workspace: dg.ResourceParam[Worksp
     """Make an earlier champion the champion again."""
     with user_errors():
         given = context.op_config
-        entry = serving.rollback(workspace.open_lake(), parse_key(context.partition_key), given["to"] or None, given["why"])
+        entry = serving.rollback(
+            workspace.open_lake(),
+            parse_key(context.partition_key),
+            given["to"] or None,
+            given["why"],
+        )
         _serve(context, workspace, entry)
 
 
@@ -153,16 +200,24 @@ def _serve(context: dg.OpExecutionContext, workspace: Workspace, entry: Entry) -
     serving.complete_move(workspace.open_lake(), key)
 
 
-@dg.job(partitions_def=AGENTS, description="Make an export of one agent its champion: the model that is served.")
+@dg.job(
+    partitions_def=AGENTS,
+    description="Make an export of one agent its champion: the model that is served.",
+)
 def promote() -> None:
     promote_export()
 
 
-@dg.job(partitions_def=AGENTS, description="Hold an export of one agent back: it is not promoted by itself.")
+@dg.job(
+    partitions_def=AGENTS,
+    description="Hold an export of one agent back: it is not promoted by itself.",
+)
 def hold() -> None:
     hold_export()
 
 
-@dg.job(partitions_def=AGENTS, description="Make an earlier champion of one agent the champion again.")
+@dg.job(
+    partitions_def=AGENTS, description="Make an earlier champion of one agent the champion again."
+)
 def rollback() -> None:
     roll_back()

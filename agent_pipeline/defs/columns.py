@@ -42,9 +42,30 @@ def _of(asset: str, *names: str) -> list[str]:
     return [f"{asset}.{name}" for name in names]
 
 
-_TOLD = _of("sessions", "session_id", "judgment", "score", "scores", "attack_succeeded", "error", "messages", "tools", "context")
+_TOLD = _of(
+    "sessions",
+    "session_id",
+    "judgment",
+    "score",
+    "scores",
+    "attack_succeeded",
+    "error",
+    "messages",
+    "tools",
+    "context",
+)
 _DECIDING = (
-    *("session_id", "archived", "messages", "content_sha256", "created_at", "broken", "damage", "error", "attack_succeeded"),
+    *(
+        "session_id",
+        "archived",
+        "messages",
+        "content_sha256",
+        "created_at",
+        "broken",
+        "damage",
+        "error",
+        "attack_succeeded",
+    ),
     *("verdict", "measures"),
 )
 _DECIDED = _of("judged_sessions", *_DECIDING)
@@ -77,7 +98,11 @@ TABLES: dict[str, Columns] = {
             "split": _TASK,
             "messages": [*_SAID, *_of("curated_sessions", "tools"), *_TURNS],
         }
-        | {"tools": [*_TEXT, *_TURNS], "turn_classes": [*_TEXT, *_TURNS], "twin_of": [*_ID, *_TEXT, *_TURNS]}
+        | {
+            "tools": [*_TEXT, *_TURNS],
+            "turn_classes": [*_TEXT, *_TURNS],
+            "twin_of": [*_ID, *_TEXT, *_TURNS],
+        }
         | {"score": _of("curated_sessions", "verdict_score")},
     ),
     "preference_dataset": Columns(
@@ -89,13 +114,20 @@ TABLES: dict[str, Columns] = {
             **dict.fromkeys(("prompt", "chosen", "rejected"), _SAID),
             "margin": _of("curated_sessions", "verdict_score"),
             "tools": _of("curated_sessions", "tools"),
-            **dict.fromkeys(("verdict_by", "rejected_verdict_by"), _of("curated_sessions", "verdict_by")),
+            **dict.fromkeys(
+                ("verdict_by", "rejected_verdict_by"), _of("curated_sessions", "verdict_by")
+            ),
         },
     ),
     "kto_dataset": Columns(
         KTO,
         _same("curated_sessions", ["session_id", "content_sha256", "tools", "verdict_by"])
-        | {"row_id": _ID, "task_key": _TASK, "split": _TASK, "label": _of("curated_sessions", "kept")}
+        | {
+            "row_id": _ID,
+            "task_key": _TASK,
+            "split": _TASK,
+            "label": _of("curated_sessions", "kept"),
+        }
         | dict.fromkeys(("prompt", "completion"), _SAID),
     ),
     "sharegpt_dataset": Columns(
@@ -112,10 +144,16 @@ TABLES: dict[str, Columns] = {
         CORESET,
         _same("sft_dataset", ["row_id", "session_id", "content_sha256", "task_key"])
         | dict.fromkeys(("chosen", "rank", "score", "reason"), _PICKED)
-        | dict.fromkeys(("duplicate_of", "similarity"), _of("sft_dataset", "row_id", "messages", "score", "created_at")),
+        | dict.fromkeys(
+            ("duplicate_of", "similarity"),
+            _of("sft_dataset", "row_id", "messages", "score", "created_at"),
+        ),
     ),
     "replay_buffer": Columns(SFT, _same("sft_dataset", SFT.names)),
-    "multi_task_dataset": Columns(MULTI_TASK, _same("sft_dataset", SFT.names) | {"project": FROM_OUTSIDE, "agent": FROM_OUTSIDE}),
+    "multi_task_dataset": Columns(
+        MULTI_TASK,
+        _same("sft_dataset", SFT.names) | {"project": FROM_OUTSIDE, "agent": FROM_OUTSIDE},
+    ),
 }
 
 
@@ -125,7 +163,15 @@ def with_columns(spec: dg.AssetSpec) -> dg.AssetSpec:
     if table is None:
         return spec
     deps = {
-        name: [dg.TableColumnDep(asset_key=asset, column_name=column) for asset, _, column in (each.partition(".") for each in origins)]
+        name: [
+            dg.TableColumnDep(asset_key=asset, column_name=column)
+            for asset, _, column in (each.partition(".") for each in origins)
+        ]
         for name, origins in table.origins.items()
     }
-    return spec.merge_attributes(metadata={COLUMN_SCHEMA: column_schema(table.schema), COLUMN_LINEAGE: dg.TableColumnLineage(deps)})
+    return spec.merge_attributes(
+        metadata={
+            COLUMN_SCHEMA: column_schema(table.schema),
+            COLUMN_LINEAGE: dg.TableColumnLineage(deps),
+        }
+    )

@@ -16,12 +16,24 @@ from agent_pipeline.defs.worker_client import built, run_worker
 from agent_pipeline.evaluation.methods_report import CHART, PAGE, page
 from agent_pipeline.storage.lake import Artifact
 
-_READS = ["judged_sessions", "sft_dataset", "preference_dataset", "kto_dataset", "multi_task_dataset", "replay_buffer"]
+_READS = [
+    "judged_sessions",
+    "sft_dataset",
+    "preference_dataset",
+    "kto_dataset",
+    "multi_task_dataset",
+    "replay_buffer",
+]
 
 
-@dg.asset(**asset_options("models", {"pytorch", "report"}, ARTIFACTS, ComparisonConfig, pool=GPU), deps=_READS)
+@dg.asset(
+    **asset_options("models", {"pytorch", "report"}, ARTIFACTS, ComparisonConfig, pool=GPU),
+    deps=_READS,
+)
 def method_comparison(
-    context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace], pipes: dg.ResourceParam[dg.PipesSubprocessClient]
+    context: dg.AssetExecutionContext,
+    workspace: dg.ResourceParam[Workspace],
+    pipes: dg.ResourceParam[dg.PipesSubprocessClient],
 ) -> dg.MaterializeResult:
     """Methods of training, each with several seeds, on the same rows, held-out turns and episodes; a random coreset beside each coreset.
 
@@ -35,7 +47,10 @@ def method_comparison(
         made = built(context, workspace, result, {}, [], {"report": PAGE})
         assert isinstance(made.value, Artifact)
         picture = base64.b64encode((made.value.path / CHART).read_bytes()).decode("ascii")
-        found = Counter("beyond noise" if each["beyond_noise"] else "within noise" for each in report["comparisons"])
+        found = Counter(
+            "beyond noise" if each["beyond_noise"] else "within noise"
+            for each in report["comparisons"]
+        )
         more = {
             "comparison": dg.MetadataValue.md(page(report, f"data:image/png;base64,{picture}")),
             "differences": dg.MetadataValue.json(dict(found)),

@@ -25,7 +25,9 @@ def said_of(event: dg.DagsterEvent) -> str | None:
         if is_interruption(event):
             return INTERRUPTED
         return data.error_display_string.strip() if data.error else "failed"
-    if event.is_job_failure and not event.job_failure_data.first_step_failure_event:  # no step says why: Dagster's storage failed, say
+    if (
+        event.is_job_failure and not event.job_failure_data.first_step_failure_event
+    ):  # no step says why: Dagster's storage failed, say
         error = event.job_failure_data.error
         if is_interruption(event):
             return INTERRUPTED
@@ -34,7 +36,13 @@ def said_of(event: dg.DagsterEvent) -> str | None:
         metadata = event.materialization.metadata
         values = {name: each.value for name, each in metadata.items()}
         rows, size = values.get("dagster/row_count"), values.get("size_bytes")
-        what = f"{rows:,} rows" if isinstance(rows, int) else "reused, nothing has changed" if values.get("reused") else "done"
+        what = (
+            f"{rows:,} rows"
+            if isinstance(rows, int)
+            else "reused, nothing has changed"
+            if values.get("reused")
+            else "done"
+        )
         return f"{what}, {_bytes(size)}" if isinstance(size, int) else what
     if event.event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION:
         check = event.asset_check_evaluation_data
@@ -95,7 +103,9 @@ class _WorthALine(logging.Filter):
             return said_of(event) is not None
         # A step that failed has said why; that those after it did not run follows from it.
         message = meta.get("orig_message") or record.getMessage()
-        return record.levelno >= logging.INFO and not message.startswith(("[pipes]", "Dependencies for step"))
+        return record.levelno >= logging.INFO and not message.startswith(
+            ("[pipes]", "Dependencies for step")
+        )
 
 
 @dg.logger(config_schema={}, description="Short lines for a terminal.")

@@ -46,7 +46,9 @@ def sft_coreset(
         def ask(task: str) -> dict[str, Any]:
             return run_worker(context, pipes, workspace, task, config.of_model())
 
-        coreset, staged = stage_coreset(workspace.open_lake(), agent_key(context), config, config.embeddings, ask)
+        coreset, staged = stage_coreset(
+            workspace.open_lake(), agent_key(context), config, config.embeddings, ask
+        )
         metadata = shown(coreset) | {"strategy": config.strategy, "embedded_by": config.embeddings}
         if coreset.embedded:
             metadata["embeddings"] = dg.MetadataValue.json(coreset.embedded)
@@ -55,8 +57,18 @@ def sft_coreset(
             metadata["warning"] = coreset.warning
         if coreset.dominance.warning:
             context.log.warning(coreset.dominance.warning)
-        varied = warning(VARIED_CHECK, not coreset.dominance.suspicious, coreset.dominance.warning, {"new_rows": coreset.dominance.new})
-        return dg.MaterializeResult(value=staged, data_version=version(staged.sha256), metadata=metadata, check_results=[varied])
+        varied = warning(
+            VARIED_CHECK,
+            not coreset.dominance.suspicious,
+            coreset.dominance.warning,
+            {"new_rows": coreset.dominance.new},
+        )
+        return dg.MaterializeResult(
+            value=staged,
+            data_version=version(staged.sha256),
+            metadata=metadata,
+            check_results=[varied],
+        )
 
 
 def shown(coreset: Coreset) -> dict[str, Any]:
@@ -68,19 +80,35 @@ def shown(coreset: Coreset) -> dict[str, Any]:
         "largest_groups_of_new_rows": table(
             ["group", "name", "rows", "share", ""],
             [
-                [group.kind, group.name, group.rows, f"{group.share:.1%}", "suspicious" if group.is_suspicious else ""]
+                [
+                    group.kind,
+                    group.name,
+                    group.rows,
+                    f"{group.share:.1%}",
+                    "suspicious" if group.is_suspicious else "",
+                ]
                 for group in coreset.dominance.groups
             ],
         ),
-        "reasons": counts_table({DESCRIPTIONS.get(reason, reason): count for reason, count in coreset.reasons.items()}),
+        "reasons": counts_table(
+            {DESCRIPTIONS.get(reason, reason): count for reason, count in coreset.reasons.items()}
+        ),
     }
     if coreset.had_to_choose:
-        metadata["tools_covered"], metadata["tasks_covered"] = (f"{some} of {every}" for some, every in (coreset.tools, coreset.tasks))
+        metadata["tools_covered"], metadata["tasks_covered"] = (
+            f"{some} of {every}" for some, every in (coreset.tools, coreset.tasks)
+        )
     if coreset.coverage:
         metadata["coverage"] = dg.MetadataValue.json(coreset.coverage)
     if coreset.losses:
-        metadata["losses"] = histogram(coreset.losses, "base model's loss on the training rows", "mean loss of a row's assistant tokens")
+        metadata["losses"] = histogram(
+            coreset.losses,
+            "base model's loss on the training rows",
+            "mean loss of a row's assistant tokens",
+        )
     if coreset.duplicates.similarities:
         label = "Jaccard similarity to the nearest row before"
-        metadata["similarities"] = histogram(coreset.duplicates.similarities, "similarity of rows", label)
+        metadata["similarities"] = histogram(
+            coreset.duplicates.similarities, "similarity of rows", label
+        )
     return metadata

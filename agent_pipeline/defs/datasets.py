@@ -7,7 +7,13 @@ from typing import Any
 import dagster as dg
 
 from agent_pipeline.config.assets import KtoConfig, PreferenceConfig, SftConfig, ShareGptConfig
-from agent_pipeline.datasets.build import Built, build_kto, build_preferences, build_sft, build_sharegpt
+from agent_pipeline.datasets.build import (
+    Built,
+    build_kto,
+    build_preferences,
+    build_sft,
+    build_sharegpt,
+)
 from agent_pipeline.datasets.preferences import Pairing, why_no_pairs
 from agent_pipeline.datasets.splits import ALIKE, empty_splits, first_request
 from agent_pipeline.datasets.twins import Twins
@@ -27,7 +33,9 @@ from agent_pipeline.sessions.tables import stored_batches, to_rows
 SPLIT_CHECK = "nothing_is_in_two_splits"
 
 
-def split_check(asset: str, partitions: dg.PartitionsDefinition | None = AGENTS) -> dg.AssetCheckSpec:
+def split_check(
+    asset: str, partitions: dg.PartitionsDefinition | None = AGENTS
+) -> dg.AssetCheckSpec:
     """The check that the asset itself makes, before it replaces the table of the last run."""
     what = "No session, no task and no exact text is in more than one of train, select and test."
     return own_check(asset, SPLIT_CHECK, what, blocking=True, partitions=partitions)
@@ -35,31 +43,57 @@ def split_check(asset: str, partitions: dg.PartitionsDefinition | None = AGENTS)
 
 # The assets read the columns and rows that they need themselves, in the order in which they need them.
 @dg.asset(
-    **asset_options("datasets", {"parquet", "dataset"}, options=SftConfig, checks=[split_check("sft_dataset")]),
+    **asset_options(
+        "datasets", {"parquet", "dataset"}, options=SftConfig, checks=[split_check("sft_dataset")]
+    ),
     deps=["curated_sessions"],
 )
-def sft_dataset(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
+def sft_dataset(
+    context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
+) -> dg.MaterializeResult:
     """Conversations to imitate (`messages`, `tools`), one a kept session, each in the permanent split of its task; and their irrelevance
     twins, in the split train."""
     with user_errors():
         config = in_force(context, workspace, SftConfig)
-        lake, sizes, twins = workspace.open_lake(), workspace.settings().split_sizes, Twins(config.twins, config.twin_texts)
-        built = build_sft(lake, agent_key(context), sizes, config.untrained_turns, config, twins, config.reasoning)
-        classes = {f"{split}: {name}": count for split, each in built.turn_classes.items() for name, count in each.items()}
+        lake, sizes, twins = (
+            workspace.open_lake(),
+            workspace.settings().split_sizes,
+            Twins(config.twins, config.twin_texts),
+        )
+        built = build_sft(
+            lake, agent_key(context), sizes, config.untrained_turns, config, twins, config.reasoning
+        )
+        classes = {
+            f"{split}: {name}": count
+            for split, each in built.turn_classes.items()
+            for name, count in each.items()
+        }
         return result(built, {"turn_classes": counts_table(classes, "split: class of the turn")})
 
 
 @dg.asset(
-    **asset_options("datasets", {"parquet", "dataset"}, options=PreferenceConfig, checks=[split_check("preference_dataset")]),
+    **asset_options(
+        "datasets",
+        {"parquet", "dataset"},
+        options=PreferenceConfig,
+        checks=[split_check("preference_dataset")],
+    ),
     deps=["curated_sessions"],
 )
-def preference_dataset(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
+def preference_dataset(
+    context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
+) -> dg.MaterializeResult:
     """Pairs of a good and a bad trial of one task from one prompt (`prompt`, `chosen`, `rejected`, `tools`), for DPO."""
     with user_errors():
         config = in_force(context, workspace, PreferenceConfig)
         pairing = Pairing(config.strategy, config.min_margin, config.max_pairs_per_case)
         built = build_preferences(
-            workspace.open_lake(), agent_key(context), workspace.settings().split_sizes, pairing, config, config.reasoning
+            workspace.open_lake(),
+            agent_key(context),
+            workspace.settings().split_sizes,
+            pairing,
+            config,
+            config.reasoning,
         )
         more = _lengths(built.ratios)
         if not built.table.rows:
@@ -69,26 +103,48 @@ def preference_dataset(context: dg.AssetExecutionContext, workspace: dg.Resource
 
 
 @dg.asset(
-    **asset_options("datasets", {"parquet", "dataset"}, options=KtoConfig, checks=[split_check("kto_dataset")]),
+    **asset_options(
+        "datasets", {"parquet", "dataset"}, options=KtoConfig, checks=[split_check("kto_dataset")]
+    ),
     deps=["curated_sessions", preference_dataset],
 )
-def kto_dataset(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
+def kto_dataset(
+    context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
+) -> dg.MaterializeResult:
     """Judged sessions as `prompt`, `completion` and `label`, for KTO: those that are in no preference pair, or all of them."""
     with user_errors():
         config = in_force(context, workspace, KtoConfig)
         lake, key = workspace.open_lake(), agent_key(context)
-        return result(build_kto(lake, key, workspace.settings().split_sizes, config.all_sessions, config, config.reasoning))
+        return result(
+            build_kto(
+                lake,
+                key,
+                workspace.settings().split_sizes,
+                config.all_sessions,
+                config,
+                config.reasoning,
+            )
+        )
 
 
 @dg.asset(
-    **asset_options("datasets", {"parquet", "dataset"}, options=ShareGptConfig, checks=[split_check("sharegpt_dataset")]),
+    **asset_options(
+        "datasets",
+        {"parquet", "dataset"},
+        options=ShareGptConfig,
+        checks=[split_check("sharegpt_dataset")],
+    ),
     deps=[sft_dataset],
 )
-def sharegpt_dataset(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
+def sharegpt_dataset(
+    context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
+) -> dg.MaterializeResult:
     """The SFT rows as ShareGPT conversations, calls as `function_call` and results as `observation`."""
     with user_errors():
         config = in_force(context, workspace, ShareGptConfig)
-        return result(build_sharegpt(workspace.open_lake(), agent_key(context), config.alternating, config))
+        return result(
+            build_sharegpt(workspace.open_lake(), agent_key(context), config.alternating, config)
+        )
 
 
 def result(built: Built, more: dict[str, Any] | None = None) -> dg.MaterializeResult:
@@ -99,24 +155,36 @@ def result(built: Built, more: dict[str, Any] | None = None) -> dg.MaterializeRe
         "splits": counts_table(built.splits, "split"),
         "tasks": built.tasks,
         **(
-            {"verdicts": verdict_sentence(built.verdicts), "verdicts_by": counts_table(built.verdicts["by"], "judge")}
+            {
+                "verdicts": verdict_sentence(built.verdicts),
+                "verdicts_by": counts_table(built.verdicts["by"], "judge"),
+            }
             if built.verdicts["by"]
             else {}
         ),
         "preview": preview(built.first, built.kind.text),
-        "lengths": histogram(built.lengths, f"{built.kind.asset}: {built.kind.text} of a row", "bytes of JSON"),
+        "lengths": histogram(
+            built.lengths, f"{built.kind.asset}: {built.kind.text} of a row", "bytes of JSON"
+        ),
         **(more or {}),
         **built.formless,
     }
     if built.tasks_in_an_older_split is not None:
-        metadata["tasks_in_another_split_than_the_settings_would_give"] = built.tasks_in_an_older_split
+        metadata["tasks_in_another_split_than_the_settings_would_give"] = (
+            built.tasks_in_an_older_split
+        )
     for name, folder in (("jsonl", built.jsonl), ("huggingface", built.huggingface)):
         if folder is not None:
             metadata[name] = dg.MetadataValue.path(str(folder))
     if built.pushed_to is not None:
         metadata["pushed_to"] = dg.MetadataValue.url(built.pushed_to)
     check = check_result(True, None, dict.fromkeys(built.in_two_splits, "none"), SPLIT_CHECK)
-    return dg.MaterializeResult(value=built.table, data_version=version(built.table.sha256), metadata=metadata, check_results=[check])
+    return dg.MaterializeResult(
+        value=built.table,
+        data_version=version(built.table.sha256),
+        metadata=metadata,
+        check_results=[check],
+    )
 
 
 def _lengths(ratios: Sequence[float]) -> dict[str, Any]:
@@ -125,18 +193,33 @@ def _lengths(ratios: Sequence[float]) -> dict[str, Any]:
         return {}
     return {
         "median_length_of_chosen_by_rejected": round(median(ratios), 3),
-        "share_of_pairs_whose_chosen_is_longer": round(sum(ratio > 1 for ratio in ratios) / len(ratios), 3),
-        "length_ratio": histogram(ratios, "length of chosen / length of rejected", "ratio of the agent's characters"),
+        "share_of_pairs_whose_chosen_is_longer": round(
+            sum(ratio > 1 for ratio in ratios) / len(ratios), 3
+        ),
+        "length_ratio": histogram(
+            ratios, "length of chosen / length of rejected", "ratio of the agent's characters"
+        ),
     }
 
 
 @dg.asset_check(asset=sft_dataset, partitions_def=AGENTS)
-def every_split_has_rows(context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.AssetCheckResult:
+def every_split_has_rows(
+    context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
+) -> dg.AssetCheckResult:
     """Each split that the settings want has rows; else how many tasks it takes. No other split's rows ever stand in."""
     with user_errors():
-        rows = workspace.open_lake().open("sft_dataset", agent_key(context)).read(["split", "task_key"])
+        rows = (
+            workspace.open_lake()
+            .open("sft_dataset", agent_key(context))
+            .read(["split", "task_key"])
+        )
         empty = empty_splits(rows, workspace.settings().split_sizes)
-    return check_result(not empty, " ".join(empty) or None, {"empty_splits": "\n".join(empty) or "none"}, blocks=False)
+    return check_result(
+        not empty,
+        " ".join(empty) or None,
+        {"empty_splits": "\n".join(empty) or "none"},
+        blocks=False,
+    )
 
 
 @dg.asset_check(asset=sft_dataset, partitions_def=AGENTS)
@@ -160,12 +243,20 @@ def no_held_out_request_is_nearly_a_training_request(
     if not found.leaks:
         return near
     head = ["session", "its split", "is a trial of the task of", "of the split"]
-    more = {"leaked_sessions": len(found.leaks), "held_out_sessions": found.held_out, "leaks": table(head, map(list, found.leaks[:20]))}
+    more = {
+        "leaked_sessions": len(found.leaks),
+        "held_out_sessions": found.held_out,
+        "leaks": table(head, map(list, found.leaks[:20])),
+    }
     return check_result(False, found.sentence(key), {**near.metadata, **more}, blocks=False)
 
 
 def near_check(
-    workspace: Workspace, asset: str, key: PartitionKey | None, alike: float = 0.8, part: Callable[[list[Message]], list[Message]] = list
+    workspace: Workspace,
+    asset: str,
+    key: PartitionKey | None,
+    alike: float = 0.8,
+    part: Callable[[list[Message]], list[Message]] = list,
 ) -> dg.AssetCheckResult:
     """Whether a part of a conversation is nearly one of a split before its own; a warning, with the ids of the first.
 
@@ -181,7 +272,9 @@ def near_check(
 
         near = near_across_splits(rows, alike)
     head = ["session", "its split", "is nearly", "of the split", "similarity"]
-    examples = table(head, ([a, split, b, other, f"{alike:.2f}"] for a, split, b, other, alike in near[:20]))
+    examples = table(
+        head, ([a, split, b, other, f"{alike:.2f}"] for a, split, b, other, alike in near[:20])
+    )
     metadata = {"near_duplicates": len(near), "rows": file.metadata.num_rows, "examples": examples}
     why = None
     if near:

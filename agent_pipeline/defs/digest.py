@@ -29,7 +29,9 @@ _RUNS = 500
     minimum_interval_seconds=60,
     description="Writes one page, and sends one message, about each night whose runs have all ended.",
 )
-def night_digest(context: dg.SensorEvaluationContext, workspace: dg.ResourceParam[Workspace]) -> dg.SensorResult | dg.SkipReason:
+def night_digest(
+    context: dg.SensorEvaluationContext, workspace: dg.ResourceParam[Workspace]
+) -> dg.SensorResult | dg.SkipReason:
     """Write a page about a night when its last run has ended (`nights/` in the lake), and tell of it once.
 
     The cursor is the night of the last page; the first tick writes none. A night of a clock that was far ahead is none.
@@ -42,7 +44,9 @@ def night_digest(context: dg.SensorEvaluationContext, workspace: dg.ResourcePara
     night = min((tag for tag in tags if (context.cursor or "") < tag <= latest), default="")
     if not night:
         return dg.SkipReason("No night has begun since the last page.")
-    last: dict[str, dg.RunRecord] = {}  # of an agent whose run was started once more, the second one
+    last: dict[
+        str, dg.RunRecord
+    ] = {}  # of an agent whose run was started once more, the second one
     for record in context.instance.get_run_records(dg.RunsFilter(tags={NIGHT_TAG: night})):
         last.setdefault(record.dagster_run.tags.get(PARTITION_TAG, ""), record)
     if going := sum(map(goes_on, last.values())):
@@ -57,9 +61,15 @@ def night_digest(context: dg.SensorEvaluationContext, workspace: dg.ResourcePara
         lake = workspace.open_lake()
         path = lake.root / "nights" / f"{night[:16].replace(':', '')}.html"
         with lake.fs.staging(path) as file:
-            file.write_text(render(Page(title, facts, headline, [], [("Agents", [HEAD, *rows])], [], [], [])), encoding="utf-8")
+            file.write_text(
+                render(Page(title, facts, headline, [], [("Agents", [HEAD, *rows])], [], [], [])),
+                encoding="utf-8",
+            )
             put_file(file, path)
-        notices = [Notice(title, "", f"{headline}. Page: {path}"), *(Notice(title, row[0], row[1]) for row in rows)]
+        notices = [
+            Notice(title, "", f"{headline}. Page: {path}"),
+            *(Notice(title, row[0], row[1]) for row in rows),
+        ]
         problem = tell(workspace.settings(), notices)
     except PipelineError as error:
         return dg.SkipReason(str(error))
@@ -77,24 +87,43 @@ def _row(instance: dg.DagsterInstance, name: str, record: dg.RunRecord) -> list[
     run, outcome = record.dagster_run, record.dagster_run.status.value.lower()
     waiting = run.tags.get(WAITING_TAG)
     if waiting is not None:
-        outcome = "not trained: the night was over" if waiting == LATE else f"not trained: {waiting} new sessions, and it waits for more"
+        outcome = (
+            "not trained: the night was over"
+            if waiting == LATE
+            else f"not trained: {waiting} new sessions, and it waits for more"
+        )
     elif run.is_success:
         outcome = _of_candidate(instance, run) or "no decision"
     elif run.status == dg.DagsterRunStatus.FAILURE:
         outcome = ": ".join(["failed", *filter(None, [_of_candidate(instance, run)])])
-    minutes = f"{(record.end_time - record.start_time) / 60:.0f}" if record.start_time and record.end_time else "–"
-    return [name, outcome, minutes, "\n".join(f"{each.cause}: {each.text}" for each in of_run(instance, run))]
+    minutes = (
+        f"{(record.end_time - record.start_time) / 60:.0f}"
+        if record.start_time and record.end_time
+        else "–"
+    )
+    return [
+        name,
+        outcome,
+        minutes,
+        "\n".join(f"{each.cause}: {each.text}" for each in of_run(instance, run)),
+    ]
 
 
 def _of_candidate(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
     """What the run's decision made of its candidate, and the first reason; empty where none was taken."""
-    events = instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION).records
+    events = instance.get_records_for_run(
+        run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION
+    ).records
     for made in filter(None, (record.asset_materialization for record in events)):
         if made.asset_key.to_user_string() == "champion":
             said = {name: value.value for name, value in made.metadata.items()}
             if "decision" not in said:
                 rolled_back = "roll back" in str(said.get("probation"))
-                return f"rolled back: {said['probation']}" if rolled_back else "nothing new: its candidate is the champion already"
+                return (
+                    f"rolled back: {said['probation']}"
+                    if rolled_back
+                    else "nothing new: its candidate is the champion already"
+                )
             decision, why = str(said["decision"]), str(said["why"]).partition("\n")[0]
             return f"{'waits for a person' if said['wins_and_waits_for_a_person'] else DECIDED.get(decision, decision)}: {why}"
     return ""

@@ -8,7 +8,15 @@ from agent_pipeline.defs.metadata import numbers, table
 from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
-from agent_pipeline.defs.specs import ADAPTERS, ARTIFACTS, GPU, asset_options, check_result, own_check, warning
+from agent_pipeline.defs.specs import (
+    ADAPTERS,
+    ARTIFACTS,
+    GPU,
+    asset_options,
+    check_result,
+    own_check,
+    warning,
+)
 from agent_pipeline.defs.worker_client import built, run_worker
 from agent_pipeline.evaluation.episode_report import PAGE, figure_rows, shown
 from agent_pipeline.storage.lake import Artifact
@@ -23,7 +31,11 @@ CHECK = "model_does_the_job"
         ARTIFACTS,
         EpisodesConfig,
         checks=[
-            own_check("episodes", CHECK, "It does some tasks, no fewer than its base, where it must act or not, and harms no more often.")
+            own_check(
+                "episodes",
+                CHECK,
+                "It does some tasks, no fewer than its base, where it must act or not, and harms no more often.",
+            )
         ],
         pool=GPU,
     ),
@@ -42,9 +54,15 @@ def episodes(
     with user_errors():
         settings, key = workspace.settings(), agent_key(context)
         if not (world := settings.world(key)):
-            context.log.info(f"{key} has no world to play in: the setting agents.*.world names one (docs/episodes.md).")
-            unmeasured = warning(CHECK, False, "Not measured: the agent has no world to play in.", {"world": "none"})
-            return dg.MaterializeResult(value=None, metadata={"world": "none"}, check_results=[unmeasured])
+            context.log.info(
+                f"{key} has no world to play in: the setting agents.*.world names one (docs/episodes.md)."
+            )
+            unmeasured = warning(
+                CHECK, False, "Not measured: the agent has no world to play in.", {"world": "none"}
+            )
+            return dg.MaterializeResult(
+                value=None, metadata={"world": "none"}, check_results=[unmeasured]
+            )
         config = in_force(context, workspace, EpisodesConfig)
         params = {
             "world": world,
@@ -55,8 +73,19 @@ def episodes(
         result = run_worker(context, pipes, workspace, "episodes", params)
         report, model = result["report"], result["report"]["players"]["model"]
         head, *rows = figure_rows(report["players"])
-        shares = {name: model[name]["n"] / model[name]["of"] for name in ("done", "harm") if model[name] and model[name]["of"]}
-        metadata = {"figures": table(head, rows), "report": dg.MetadataValue.json(report), **numbers(shares)}
-        why = "; ".join(report["against"]) or f"it does {shown(model['done'])} tasks, and harms in {shown(model['harm'])}"
+        shares = {
+            name: model[name]["n"] / model[name]["of"]
+            for name in ("done", "harm")
+            if model[name] and model[name]["of"]
+        }
+        metadata = {
+            "figures": table(head, rows),
+            "report": dg.MetadataValue.json(report),
+            **numbers(shares),
+        }
+        why = (
+            "; ".join(report["against"])
+            or f"it does {shown(model['done'])} tasks, and harms in {shown(model['harm'])}"
+        )
         check = check_result(not report["against"], why, numbers(shares), CHECK)
         return built(context, workspace, result, metadata, [check], {"transcripts": PAGE})

@@ -11,7 +11,15 @@ from agent_pipeline.defs.metadata import table
 from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
-from agent_pipeline.defs.specs import ADAPTERS, ARTIFACTS, CPU_HEAVY, asset_options, check_result, own_check, version
+from agent_pipeline.defs.specs import (
+    ADAPTERS,
+    ARTIFACTS,
+    CPU_HEAVY,
+    asset_options,
+    check_result,
+    own_check,
+    version,
+)
 from agent_pipeline.defs.worker_client import built, run_worker
 from agent_pipeline.export.converter import LORA
 from agent_pipeline.export.ledger import EXPORT
@@ -43,11 +51,21 @@ def gguf_export(
     with user_errors():
         config = in_force(context, workspace, GgufConfig)
         adapter = workspace.settings().candidate(agent_key(context))
-        params = {"adapter": adapter.reference, "evaluation": evaluation.reference, "config": config.model_dump()}
+        params = {
+            "adapter": adapter.reference,
+            "evaluation": evaluation.reference,
+            "config": config.model_dump(),
+        }
         result = run_worker(context, pipes, workspace, "export", params)
         report, parity = result["report"], parity_table(result["report"])
-        exact = {kind: f"{equal_answers(each)} greedy answers exact" for kind, each in report["answers"].items()}
-        why = "; ".join(f"{kind}: {reason}" for kind, reason in report["failed"].items()) or f"the served file has {exact}"
+        exact = {
+            kind: f"{equal_answers(each)} greedy answers exact"
+            for kind, each in report["answers"].items()
+        }
+        why = (
+            "; ".join(f"{kind}: {reason}" for kind, reason in report["failed"].items())
+            or f"the served file has {exact}"
+        )
         check = check_result(report["ok"], None if report["ok"] else why, exact, CHECK)
         if not report["ok"]:
             yield check
@@ -58,25 +76,68 @@ def gguf_export(
                 allow_retries=False,
             )
         tokens = sum(each["tokens"] for each in report["template"].values())
-        metadata = {"parity": parity, "tokens_compared": tokens, "report": dg.MetadataValue.json(report)}
+        metadata = {
+            "parity": parity,
+            "tokens_compared": tokens,
+            "report": dg.MetadataValue.json(report),
+        }
         if limits := report.get("limits"):
             tools = ", ".join(sorted({limit["tool"] for limit in limits}))
-            context.log.warning(f"llama.cpp's server cannot serve some calls of {context.partition_key} as they were trained: {tools}.")
-            metadata["limits"] = table(["tool", "count", "of", "why"], [list(limit.values()) for limit in limits])
+            context.log.warning(
+                f"llama.cpp's server cannot serve some calls of {context.partition_key} as they were trained: {tools}."
+            )
+            metadata["limits"] = table(
+                ["tool", "count", "of", "why"], [list(limit.values()) for limit in limits]
+            )
         yield built(context, workspace, result, metadata, [check])
 
 
 def parity_table(report: dict[str, Any]) -> dg.MetadataValue:
     """A line a GGUF type: its size, and how many of its tokens, greedy answers, decisions and calls are the merged model's."""
-    head = ["type", "MB", "texts and tokens as trained", "greedy answers exact", "decisions", "calls", "served"]
-    rows, served = [], report["ollama"]["gguf"].removeprefix("model-").removesuffix(".gguf").replace("adapter", LORA)
+    head = [
+        "type",
+        "MB",
+        "texts and tokens as trained",
+        "greedy answers exact",
+        "decisions",
+        "calls",
+        "served",
+    ]
+    rows, served = (
+        [],
+        report["ollama"]["gguf"]
+        .removeprefix("model-")
+        .removesuffix(".gguf")
+        .replace("adapter", LORA),
+    )
     for kind, answers in report["answers"].items():
-        size, kept, texts = report["files"].get(f"model-{kind}.gguf"), report["gate"][kind], report["template"][kind]
+        size, kept, texts = (
+            report["files"].get(f"model-{kind}.gguf"),
+            report["gate"][kind],
+            report["template"][kind],
+        )
         exact, decisions = equal_answers(answers), f"{kept['decisions']} of {kept['turns']}"
-        megabytes, seen = f"{size / 1e6:.0f}" if size else "", f"{texts['texts']} texts, {texts['tokens']:,} tokens"
+        megabytes, seen = (
+            f"{size / 1e6:.0f}" if size else "",
+            f"{texts['texts']} texts, {texts['tokens']:,} tokens",
+        )
         calls = f"{kept['calls']} of {kept['call_turns']}"
-        rows.append([kind, megabytes, seen, exact, decisions, calls, report["failed"].get(kind, "yes" if kind == served else "")])
-    rows += [[kind, *[""] * 5, why] for kind, why in report["failed"].items() if kind not in report["answers"]]
+        rows.append(
+            [
+                kind,
+                megabytes,
+                seen,
+                exact,
+                decisions,
+                calls,
+                report["failed"].get(kind, "yes" if kind == served else ""),
+            ]
+        )
+    rows += [
+        [kind, *[""] * 5, why]
+        for kind, why in report["failed"].items()
+        if kind not in report["answers"]
+    ]
     return table(head, rows)
 
 
@@ -86,8 +147,13 @@ def equal_answers(found: dict[str, Any]) -> str:
     return f"{found['exact']} of {found['prompts']}{ties}"
 
 
-@dg.asset(**asset_options("exports", {"llama", "file"}, ARTIFACTS, options=ServingConfig), deps=["gguf_export", "champion", *ADAPTERS])
-def serving(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
+@dg.asset(
+    **asset_options("exports", {"llama", "file"}, ARTIFACTS, options=ServingConfig),
+    deps=["gguf_export", "champion", *ADAPTERS],
+)
+def serving(
+    context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
+) -> dg.MaterializeResult:
     """The champion in the folder that servers read: llama.cpp's server (a preset with every partition), vLLM (adapters) and Ollama (a
     Modelfile).
 
@@ -103,7 +169,9 @@ def serving(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Works
                 f"{key} is still served by its champion {champion.identity[:16]}. About the latest export: {how_to_promote(lake, key)}"
             )
         if serves.unfit:
-            context.log.error(f"{(champion.identity if champion else '')[:16]} is not fit to act unwatched: {'; '.join(serves.unfit)}")
+            context.log.error(
+                f"{(champion.identity if champion else '')[:16]} is not fit to act unwatched: {'; '.join(serves.unfit)}"
+            )
         for line in serves.messages:
             context.log.info(line)
         return dg.MaterializeResult(

@@ -23,7 +23,10 @@ def user_errors() -> Iterator[None]:
         if is_passing(error):
             if _tries() < RETRIES:
                 raise dg.RetryRequested(RETRIES, RETRY_SECONDS) from error
-            sentence = sentence or f"A connection was lost ({first_line(error)}): repeat it once the store and the lake can be reached."
+            sentence = (
+                sentence
+                or f"A connection was lost ({first_line(error)}): repeat it once the store and the lake can be reached."
+            )
         if sentence is None:
             raise
         raise dg.Failure(sentence, allow_retries=False) from error

@@ -15,8 +15,14 @@ retrain = dg.define_asset_job(
     description="One agent, from its sessions to the model that is served. The schedule nightly runs it.",
 )
 
-mix = dg.define_asset_job(MIX, selection=_OF_ALL_AGENTS, description="One data set of several agents, by the setting [mixing].")
+mix = dg.define_asset_job(
+    MIX,
+    selection=_OF_ALL_AGENTS,
+    description="One data set of several agents, by the setting [mixing].",
+)
 
 compare_methods = dg.define_asset_job(
-    COMPARE, selection=_COMPARISON, description="Train one agent's model by several methods, and report which is better, and at what cost."
+    COMPARE,
+    selection=_COMPARISON,
+    description="Train one agent's model by several methods, and report which is better, and at what cost.",
 )

@@ -23,7 +23,13 @@ def counts_table(counts: Mapping[str, int], label: str = "reason") -> dg.Metadat
     """Counts by name, the largest first; `none` where there are none."""
     if not counts:
         return dg.MetadataValue.text("none")
-    return table([label, "count"], ([name, f"{count:,}"] for name, count in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))))
+    return table(
+        [label, "count"],
+        (
+            [name, f"{count:,}"]
+            for name, count in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+        ),
+    )
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> dg.MetadataValue:
@@ -39,7 +45,11 @@ def tree(values: Mapping[str, Any], head: Sequence[str]) -> dg.MetadataValue:
 
 def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
-        yield from _leaves(value, f"{above}{name}.") if isinstance(value, dict) else [(above + name, value)]
+        yield from (
+            _leaves(value, f"{above}{name}.")
+            if isinstance(value, dict)
+            else [(above + name, value)]
+        )
 
 
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:
@@ -50,7 +60,8 @@ def numbers(values: Mapping[str, Any]) -> dict[str, float]:
 def preview(rows: Iterable[Mapping[str, Any]], field: str = "messages") -> dg.MetadataValue:
     """The shape of the first conversations: roles, tool names and the lengths of texts; never the texts themselves."""
     return table(
-        ["session", "roles with characters, and calls"], ([row["session_id"], shape(row[field])] for row in islice(rows, PREVIEW_ROWS))
+        ["session", "roles with characters, and calls"],
+        ([row["session_id"], shape(row[field])] for row in islice(rows, PREVIEW_ROWS)),
     )
 
 
@@ -79,15 +90,41 @@ def drift_result(check: str, drift: Drift) -> dg.AssetCheckResult:
         "changed_tools": table(["tool", "change", "argument", "before", "now"], drift.tools),
         "shares": table(
             ["of", "value", "last version", "new sessions", "moved"],
-            ([each.what, each.value, f"{each.before:.0%}", f"{each.now:.0%}", "moved" if each.moved else ""] for each in drift.shares),
+            (
+                [
+                    each.what,
+                    each.value,
+                    f"{each.before:.0%}",
+                    f"{each.now:.0%}",
+                    "moved" if each.moved else "",
+                ]
+                for each in drift.shares
+            ),
         ),
     }
     moved = [f"tool {tool} {change}" for tool, change, *_ in drift.tools]
-    moved += [f"{each.what} {each.value}: {each.before:.0%} → {each.now:.0%}" for each in drift.shares if each.moved]
-    plot = {"plot": side_by_side(drift.shares, "share of the last version (grey) and of the new sessions")} if drift.shares else {}
+    moved += [
+        f"{each.what} {each.value}: {each.before:.0%} → {each.now:.0%}"
+        for each in drift.shares
+        if each.moved
+    ]
+    plot = (
+        {
+            "plot": side_by_side(
+                drift.shares, "share of the last version (grey) and of the new sessions"
+            )
+        }
+        if drift.shares
+        else {}
+    )
     nothing = "There is nothing to compare: no last version, or no new sessions."
     why = "; ".join([*dict.fromkeys(moved)][:NAMED]) if drift.new else nothing
-    return warning(check, not drift.moved, why, {"last_version": drift.sessions, "new_sessions": drift.new, **shown, **plot})
+    return warning(
+        check,
+        not drift.moved,
+        why,
+        {"last_version": drift.sessions, "new_sessions": drift.new, **shown, **plot},
+    )
 
 
 def side_by_side(shares: Sequence[Share], title: str) -> dg.MetadataValue:
@@ -98,7 +135,9 @@ def side_by_side(shares: Sequence[Share], title: str) -> dg.MetadataValue:
         (0.2, _COLOUR, [each.now for each in shares]),
     ):
         axes.barh([at + offset for at in range(len(shares))], values, height=0.4, color=colour)
-    axes.set_yticks(range(len(shares)), [f"{each.what}: {each.value}" for each in shares], fontsize=7)
+    axes.set_yticks(
+        range(len(shares)), [f"{each.what}: {each.value}" for each in shares], fontsize=7
+    )
     axes.set_ylim(max(len(shares), _FEWEST_PLACES) - 0.4, -0.6)
     axes.set_xlim(0, 1)
     return _picture(figure, title)
@@ -106,7 +145,9 @@ def side_by_side(shares: Sequence[Share], title: str) -> dg.MetadataValue:
 
 def curve(points: Sequence[tuple[float, float]], title: str, x: str, y: str) -> dg.MetadataValue:
     figure, axes = _figure(title)
-    axes.plot([point[0] for point in points], [point[1] for point in points], color=_COLOUR, marker=".")
+    axes.plot(
+        [point[0] for point in points], [point[1] for point in points], color=_COLOUR, marker="."
+    )
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.set_ylim(bottom=0)
@@ -127,4 +168,6 @@ def _figure(title: str) -> tuple[Any, Any]:
 def _picture(figure: Any, alt: str) -> dg.MetadataValue:
     file = io.BytesIO()
     figure.savefig(file, format="png")
-    return dg.MetadataValue.md(f"![{alt}](data:image/png;base64,{base64.b64encode(file.getvalue()).decode('ascii')})")
+    return dg.MetadataValue.md(
+        f"![{alt}](data:image/png;base64,{base64.b64encode(file.getvalue()).decode('ascii')})"
+    )

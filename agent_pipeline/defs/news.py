@@ -23,8 +23,15 @@ from agent_pipeline.selection.news import TrainingRule, Waiting, stage_trained
 from agent_pipeline.training.chain import uses_of
 
 
-@dg.asset(**asset_options("coresets", {"parquet"}), deps=["curated_sessions"], output_required=False, dagster_type=dg.Any)
-def trained_sessions(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]) -> Iterator[dg.MaterializeResult]:
+@dg.asset(
+    **asset_options("coresets", {"parquet"}),
+    deps=["curated_sessions"],
+    output_required=False,
+    dagster_type=dg.Any,
+)
+def trained_sessions(
+    context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
+) -> Iterator[dg.MaterializeResult]:
     """The judged sessions of this training. The next night compares its own with them, and ends here where it has no need to train.
 
     It has none where fewer than `night.new_sessions` sessions came, changed or went, and no verdict, setting or code changed. It also ends
@@ -32,32 +39,43 @@ def trained_sessions(context: dg.AssetExecutionContext, workspace: dg.ResourcePa
     """
     with user_errors():
         key, last = agent_key(context), _last_training(context)
-        staged = stage_trained(workspace.open_lake(), key, _rule(context, workspace.settings(), last is not None))
+        staged = stage_trained(
+            workspace.open_lake(), key, _rule(context, workspace.settings(), last is not None)
+        )
         if isinstance(staged, Waiting):
             tags = {WAITING_TAG: LATE if staged.sessions is None else str(staged.sessions)}
             trained = {TRAINED_AT_TAG: str(last.timestamp)} if last else {}
             context.instance.add_run_tags(context.run.run_id, tags | trained)
             context.log.warning(f"{staged.why}: {key} is not trained this night.")
             return
-    yield dg.MaterializeResult(value=staged, data_version=version(staged.sha256), metadata={"sessions": staged.rows})
+    yield dg.MaterializeResult(
+        value=staged, data_version=version(staged.sha256), metadata={"sessions": staged.rows}
+    )
 
 
-def _rule(context: dg.AssetExecutionContext, settings: Settings, trained: bool) -> TrainingRule | None:
+def _rule(
+    context: dg.AssetExecutionContext, settings: Settings, trained: bool
+) -> TrainingRule | None:
     """When the night that this run belongs to trains; `None` for a run that a person started."""
     if NIGHT_TAG not in context.run.tags:
         return None
     key, ends = agent_key(context), context.run.tags.get(NIGHT_ENDS_TAG)
     needed = settings.new_sessions(key) if trained else 0
-    return TrainingRule(uses_of(settings.chain(key)), needed, datetime.fromisoformat(ends) if ends else None)
+    return TrainingRule(
+        uses_of(settings.chain(key)), needed, datetime.fromisoformat(ends) if ends else None
+    )
 
 
 def _last_training(context: dg.AssetExecutionContext) -> dg.EventLogRecord | None:
     """The event of the last training's `trained_sessions`; none where that run failed, made only a part of the graph, or had other settings
     or other code than this one."""
-    wanted = dg.AssetRecordsFilter(asset_key=context.asset_key, asset_partitions=[context.partition_key])
+    wanted = dg.AssetRecordsFilter(
+        asset_key=context.asset_key, asset_partitions=[context.partition_key]
+    )
     records = context.instance.fetch_materializations(wanted, limit=1).records
     run = context.instance.get_run_by_id(records[0].run_id) if records else None
     same = run and all(
-        run.tags.get(tag) and run.tags.get(tag) == context.run.tags.get(tag) for tag in (SETTINGS_VERSION_TAG, CODE_VERSION_TAG)
+        run.tags.get(tag) and run.tags.get(tag) == context.run.tags.get(tag)
+        for tag in (SETTINGS_VERSION_TAG, CODE_VERSION_TAG)
     )
     return records[0] if run and same and run.status == dg.DagsterRunStatus.SUCCESS else None

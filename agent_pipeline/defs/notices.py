@@ -30,7 +30,9 @@ _RUNS = 100
     minimum_interval_seconds=60,
     description="Tells the addresses of notify.urls of failed runs and checks, of decisions, and of sessions that wait for a judge.",
 )
-def notices(context: dg.SensorEvaluationContext, workspace: dg.ResourceParam[Workspace]) -> dg.SensorResult | dg.SkipReason:
+def notices(
+    context: dg.SensorEvaluationContext, workspace: dg.ResourceParam[Workspace]
+) -> dg.SensorResult | dg.SkipReason:
     """Tell people of failed runs, failed checks, sessions that no judge saw, and decisions that promote or cannot be taken.
 
     The cursor is the number of the last event of each kind that was told of: a time would lose what ends after a clock went back. The
@@ -43,8 +45,14 @@ def notices(context: dg.SensorEvaluationContext, workspace: dg.ResourceParam[Wor
         after = json.loads(context.cursor or "[]")
         changes = context.instance.fetch_run_status_changes
         if not after or not isinstance(after[0], str):  # older versions kept a time
-            return dg.SensorResult(skip_reason="From now on", cursor=json.dumps([changes(kind, limit=1).cursor for kind in FINISHED]))
-        ended = [changes(kind, limit=_RUNS, cursor=last, ascending=True) for kind, last in zip(FINISHED, after, strict=True)]
+            return dg.SensorResult(
+                skip_reason="From now on",
+                cursor=json.dumps([changes(kind, limit=1).cursor for kind in FINISHED]),
+            )
+        ended = [
+            changes(kind, limit=_RUNS, cursor=last, ascending=True)
+            for kind, last in zip(FINISHED, after, strict=True)
+        ]
         if not any(each.records for each in ended):
             return dg.SkipReason("No run has finished.")
         runs = [
@@ -55,9 +63,14 @@ def notices(context: dg.SensorEvaluationContext, workspace: dg.ResourceParam[Wor
         ]
     except PipelineError as error:
         return dg.SkipReason(str(error))
-    if problem := tell(settings, [notice for run in runs for notice in of_run(context.instance, run)]):
+    if problem := tell(
+        settings, [notice for run in runs for notice in of_run(context.instance, run)]
+    ):
         return dg.SkipReason(problem)  # and the next tick tells of the same runs
-    return dg.SensorResult(skip_reason=f"{len(runs)} runs were looked at", cursor=json.dumps([each.cursor for each in ended]))
+    return dg.SensorResult(
+        skip_reason=f"{len(runs)} runs were looked at",
+        cursor=json.dumps([each.cursor for each in ended]),
+    )
 
 
 def of_run(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[Notice]:
@@ -74,21 +87,41 @@ def of_run(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[Notice]
             check = event.asset_check_evaluation_data
             if not check.passed:
                 name = f"{check.asset_key.to_user_string()}, {check.check_name.replace('_', ' ')}"
-                yield Notice("check failed", partition, f"{name}: {check.description or 'see the check in the UI'}")
+                yield Notice(
+                    "check failed",
+                    partition,
+                    f"{name}: {check.description or 'see the check in the UI'}",
+                )
         elif event.event_type == dg.DagsterEventType.ASSET_MATERIALIZATION:
             yield from _of_materialization(event.materialization, partition)
     if failed:
-        yield Notice("run failed", partition, f"The run {run.run_id} ended without a step that failed: its process may have been killed.")
+        yield Notice(
+            "run failed",
+            partition,
+            f"The run {run.run_id} ended without a step that failed: its process may have been killed.",
+        )
 
 
-def _of_materialization(materialization: dg.AssetMaterialization, partition: str) -> Iterator[Notice]:
+def _of_materialization(
+    materialization: dg.AssetMaterialization, partition: str
+) -> Iterator[Notice]:
     asset, metadata = materialization.asset_key.to_user_string(), materialization.metadata
     if asset == "judged_sessions" and PENDING in metadata and (pending := metadata[PENDING].value):
-        yield Notice("judge", partition, f"{pending} sessions wait for the language model that judges: a limit, or an outage.")
-    if asset == "champion" and "probation" in metadata and "roll back" in (sentence := str(metadata["probation"].value)):
+        yield Notice(
+            "judge",
+            partition,
+            f"{pending} sessions wait for the language model that judges: a limit, or an outage.",
+        )
+    if (
+        asset == "champion"
+        and "probation" in metadata
+        and "roll back" in (sentence := str(metadata["probation"].value))
+    ):
         yield Notice("champion rolled back", partition, sentence)
     if asset == "champion" and "decision" in metadata:
-        decision, why = (str(metadata[name].value).replace("\n", "; ") for name in ("decision", "why"))
+        decision, why = (
+            str(metadata[name].value).replace("\n", "; ") for name in ("decision", "why")
+        )
         if decision == "promote":
             waits = metadata["wins_and_waits_for_a_person"].value
             yield Notice("a candidate waits for a person" if waits else "promoted", partition, why)

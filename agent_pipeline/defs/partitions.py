@@ -15,5 +15,7 @@ def agent_key(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext)
         PartitionError: the run has no partition, or a malformed one.
     """
     if not context.has_partition_key:
-        raise PartitionError("This run has no partition: choose an agent (project/agent) in the launchpad, and launch it again.")
+        raise PartitionError(
+            "This run has no partition: choose an agent (project/agent) in the launchpad, and launch it again."
+        )
     return parse_key(context.partition_key)

@@ -13,8 +13,13 @@ from agent_pipeline.redaction import Redactor
 from agent_pipeline.selection.replay import build_buffer, held_out_sessions
 
 
-@dg.asset(**asset_options("coresets", {"parquet"}, options=ReplayConfig), deps=["curated_sessions", "sft_dataset", "sft_coreset"])
-def replay_buffer(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
+@dg.asset(
+    **asset_options("coresets", {"parquet"}, options=ReplayConfig),
+    deps=["curated_sessions", "sft_dataset", "sft_coreset"],
+)
+def replay_buffer(
+    context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
+) -> dg.MaterializeResult:
     """A uniform sample of all rows that were ever trained on, this run's included, for later nights to replay.
 
     It keeps the text of sessions that the store has lost, redacted by this run's settings, until they are forgotten or a new row takes
@@ -25,7 +30,9 @@ def replay_buffer(context: dg.AssetExecutionContext, workspace: dg.ResourceParam
     with user_errors():
         size = in_force(context, workspace, ReplayConfig).buffer_size
         settings, redactor = workspace.settings(), Redactor(workspace.settings().redaction_options)
-        buffer = build_buffer(workspace.open_lake(), agent_key(context), size, settings.split_sizes, redactor)
+        buffer = build_buffer(
+            workspace.open_lake(), agent_key(context), size, settings.split_sizes, redactor
+        )
         return dg.MaterializeResult(
             value=buffer.table,
             data_version=version(buffer.table.sha256),
@@ -40,10 +47,18 @@ def replay_buffer(context: dg.AssetExecutionContext, workspace: dg.ResourceParam
 
 
 @dg.asset_check(asset=replay_buffer, partitions_def=AGENTS, blocking=True)
-def nothing_held_out_is_replayed(context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.AssetCheckResult:
+def nothing_held_out_is_replayed(
+    context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
+) -> dg.AssetCheckResult:
     """No remembered row has a task of the select or test split, or says the same as a row that is held out."""
     with user_errors():
-        sessions = held_out_sessions(workspace.open_lake(), agent_key(context), workspace.settings().split_sizes)
+        sessions = held_out_sessions(
+            workspace.open_lake(), agent_key(context), workspace.settings().split_sizes
+        )
     named = ", ".join(sessions[:20])
-    why = f"{len(sessions)} remembered sessions are held out ({named}): delete the table replay_buffer of this agent" if sessions else None
+    why = (
+        f"{len(sessions)} remembered sessions are held out ({named}): delete the table replay_buffer of this agent"
+        if sessions
+        else None
+    )
     return check_result(not sessions, why, {"held_out": len(sessions), "sessions": named})

@@ -41,7 +41,9 @@ class Workspace(dg.ConfigurableResource):
         """A cheap text that changes whenever the store or the labels may have changed."""
         return "|".join([source.signature(), *map(labels_signature, self.settings().labels_paths)])
 
-    def versions(self, source: TraceSource, seconds: float | None = None, after: int = 0) -> StoreVersions:
+    def versions(
+        self, source: TraceSource, seconds: float | None = None, after: int = 0
+    ) -> StoreVersions:
         """The data versions of the store's partitions (`seconds` and `after` as in StoreVersions); raises SettingsError, DataError."""
         settings = self.settings()
         name = sha256_of(list(map(str, settings.stores)))[:16]
@@ -52,8 +54,17 @@ class Workspace(dg.ConfigurableResource):
         settings = self.settings()
         judge = settings.judge.checked()
         same = judge.model_dump(include={each.name for each in fields(Endpoint)})
-        endpoint = Endpoint(judge.endpoint, api_key=os.environ.get(judge.api_key_variable, ""), **same)
+        endpoint = Endpoint(
+            judge.endpoint, api_key=os.environ.get(judge.api_key_variable, ""), **same
+        )
         rubric = read_rubric(settings.rubric_path) if settings.rubric_path else ""
-        together = Limits(settings.night.judge_requests, settings.night.judge_tokens, settings.night.judge_usd)
-        client = LlmClient(endpoint, limits, settings.cache_path / "judge.sqlite", Night(night, together) if night else None)
+        together = Limits(
+            settings.night.judge_requests, settings.night.judge_tokens, settings.night.judge_usd
+        )
+        client = LlmClient(
+            endpoint,
+            limits,
+            settings.cache_path / "judge.sqlite",
+            Night(night, together) if night else None,
+        )
         return LlmJudge(client, rubric, max_characters=judge.max_characters)

@@ -12,7 +12,14 @@ import dagster as dg
 from pydantic import Field, create_model
 
 from agent_pipeline.config.assets import ASSETS, ComparisonConfig
-from agent_pipeline.config.resolution import NOT_NIGHTLY, POOLED, asset_of, preset_sentences, resolve, shared
+from agent_pipeline.config.resolution import (
+    NOT_NIGHTLY,
+    POOLED,
+    asset_of,
+    preset_sentences,
+    resolve,
+    shared,
+)
 from agent_pipeline.config.settings import Settings, load_settings
 from agent_pipeline.config.trust import check_texts, check_trusted, typed
 from agent_pipeline.defs.partitions import agent_key
@@ -31,12 +38,15 @@ def config_fields(options: type[Options]) -> dict[str, dg.Field]:
     """Dagster's config schema of an asset's options. Values are validated when the asset runs, where a wrong one ends in a sentence."""
     shown = _shown(options)
     fields: dict[str, Any] = {
-        name: (field.annotation, Field(default=shown[name], description=field.description)) for name, field in options.model_fields.items()
+        name: (field.annotation, Field(default=shown[name], description=field.description))
+        for name, field in options.model_fields.items()
     }
     return create_model(options.__name__, __base__=dg.Config, **fields).to_fields_dict()
 
 
-def in_force(context: dg.AssetExecutionContext, workspace: Workspace, options: type[Group]) -> Group:
+def in_force(
+    context: dg.AssetExecutionContext, workspace: Workspace, options: type[Group]
+) -> Group:
     """The options that hold in this run of an asset; the materialization's metadata says where those that are no defaults were set.
 
     Raises:
@@ -46,8 +56,14 @@ def in_force(context: dg.AssetExecutionContext, workspace: Workspace, options: t
     key = None if asset == POOLED else agent_key(context)
     run = _set_by_run(context, options)
     check_trusted(asset, run, resolve(settings, options, key).options)
-    if options is ComparisonConfig and ("method_comparison", "settings", run.get("settings")) not in typed():
-        check_texts(run.get("settings") or [], {name: resolve(settings, each, key).options for name, each in ASSETS.items()})
+    if (
+        options is ComparisonConfig
+        and ("method_comparison", "settings", run.get("settings")) not in typed()
+    ):
+        check_texts(
+            run.get("settings") or [],
+            {name: resolve(settings, each, key).options for name, each in ASSETS.items()},
+        )
     resolved = resolve(settings, options, key, run)
     for sentence in preset_sentences(resolved):
         context.log.info(sentence)
@@ -55,7 +71,9 @@ def in_force(context: dg.AssetExecutionContext, workspace: Workspace, options: t
     if records := [dg.TableRecord(row | {"value": _scalar(row["value"])}) for row in rows]:
         # An asset with checks has an output for each of them too.
         output = context.output_for_asset_key(context.asset_key)
-        context.add_output_metadata({"settings": dg.MetadataValue.table(records)}, output_name=output)
+        context.add_output_metadata(
+            {"settings": dg.MetadataValue.table(records)}, output_name=output
+        )
     return resolved.options
 
 
@@ -65,7 +83,11 @@ def run_config(settings: Settings, key: PartitionKey) -> dict[str, Any]:
     for asset, options in ASSETS.items():
         resolved = resolve(settings, options, key)
         if asset not in NOT_NIGHTLY and resolved.origins:
-            ops[asset] = {"config": {name: getattr(resolved.options, name) for name in sorted(resolved.origins)}}
+            ops[asset] = {
+                "config": {
+                    name: getattr(resolved.options, name) for name in sorted(resolved.origins)
+                }
+            }
     return {"ops": ops} if ops else {}
 
 
@@ -94,7 +116,9 @@ def _shown(options: type[Options]) -> dict[str, Any]:
     """The values for all agents, which the launchpad shows."""
     try:
         return resolve(load_settings(), options).options.model_dump()
-    except SettingsError:  # the code location says what is wrong when it loads, and so does every run
+    except (
+        SettingsError
+    ):  # the code location says what is wrong when it loads, and so does every run
         return options().model_dump()
 
 

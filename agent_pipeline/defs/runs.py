@@ -36,7 +36,10 @@ LOCATION = "agent_pipeline"
 """The name of the code location, also in `workspace.yaml` and `pyproject.toml`."""
 REPOSITORY = "__repository__"
 """The name that Dagster gives the repository of a code location that holds one `Definitions`."""
-LOCATION_TAGS = {"dagster/code_location": LOCATION, ".dagster/repository": f"{REPOSITORY}@{LOCATION}"}
+LOCATION_TAGS = {
+    "dagster/code_location": LOCATION,
+    ".dagster/repository": f"{REPOSITORY}@{LOCATION}",
+}
 """Tags that assign a run to the code location in the run list's filters. Dagster sets them on the runs that the UI and the daemon launch;
 the home page needs the run's origin too (`agent_pipeline.cli.runs`)."""
 
@@ -48,7 +51,11 @@ def version_tags(store: str, settings: str, readers: Mapping[str, int]) -> dict[
     Libraries are not in them: a new release of one does not train every agent again, but the agent's next run.
     """
     code = sha256_of({"assets": CODE_VERSION, "tasks": VERSIONS, "readers": dict(readers)})
-    return {STORE_VERSION_TAG: store[:32], SETTINGS_VERSION_TAG: settings[:32], CODE_VERSION_TAG: code[:32]}
+    return {
+        STORE_VERSION_TAG: store[:32],
+        SETTINGS_VERSION_TAG: settings[:32],
+        CODE_VERSION_TAG: code[:32],
+    }
 
 
 def goes_on(record: dg.RunRecord) -> bool:
@@ -56,15 +63,22 @@ def goes_on(record: dg.RunRecord) -> bool:
     and so may one that began in another year, when the clock was wrong."""
     run = record.dagster_run
     ended = run.is_finished and not run.is_complete_and_waiting_to_retry
-    is_young = abs(datetime.now(UTC) - record.create_timestamp.replace(tzinfo=UTC)) < timedelta(days=1)
+    is_young = abs(datetime.now(UTC) - record.create_timestamp.replace(tzinfo=UTC)) < timedelta(
+        days=1
+    )
     return run.status == dg.DagsterRunStatus.QUEUED or (is_young and not ended)
 
 
 class LastRuns:
     """The runs of the whole graph of each partition, asked of the instance a page at a time for all of them together."""
 
-    def __init__(self, instance: dg.DagsterInstance, partitions: Sequence[str], now: datetime | None = None) -> None:
-        self._instance, self._latest = instance, ((now or datetime.now(UTC)) + timedelta(days=1)).isoformat()
+    def __init__(
+        self, instance: dg.DagsterInstance, partitions: Sequence[str], now: datetime | None = None
+    ) -> None:
+        self._instance, self._latest = (
+            instance,
+            ((now or datetime.now(UTC)) + timedelta(days=1)).isoformat(),
+        )
         self._succeeded: dict[str, dg.RunRecord | None] = {}
         self._finished: dict[str, float] = {}
         self._minutes: dict[str, float] = {}
@@ -73,7 +87,9 @@ class LastRuns:
         """Partitions with a run that goes on."""
         missing, cursor = set(partitions), None
         for _ in range(_PAGES):
-            records = instance.get_run_records(dg.RunsFilter(job_name=RETRAIN), limit=_PAGE, cursor=cursor)
+            records = instance.get_run_records(
+                dg.RunsFilter(job_name=RETRAIN), limit=_PAGE, cursor=cursor
+            )
             for record in records:
                 self._note(record)
             missing -= self._succeeded.keys()
@@ -86,8 +102,14 @@ class LastRuns:
     def tags(self, partition: str) -> Mapping[str, str]:
         """The tags of the partition's last successful run; none where there was no such run."""
         if partition not in self._succeeded and not self._complete:
-            wanted = dg.RunsFilter(job_name=RETRAIN, statuses=[dg.DagsterRunStatus.SUCCESS], tags={PARTITION_TAG: partition})
-            self._succeeded[partition] = next(iter(self._instance.get_run_records(wanted, limit=1)), None)
+            wanted = dg.RunsFilter(
+                job_name=RETRAIN,
+                statuses=[dg.DagsterRunStatus.SUCCESS],
+                tags={PARTITION_TAG: partition},
+            )
+            self._succeeded[partition] = next(
+                iter(self._instance.get_run_records(wanted, limit=1)), None
+            )
         last = self._succeeded.get(partition)
         return last.dagster_run.tags if last else {}
 
@@ -118,7 +140,9 @@ class LastRuns:
         run = record.dagster_run
         partition = run.tags.get(PARTITION_TAG, "")
         night = run.tags.get(NIGHT_TAG) or record.create_timestamp.replace(tzinfo=UTC).isoformat()
-        self._nights.setdefault(partition, night if night <= self._latest else "")  # a clock that was far ahead
+        self._nights.setdefault(
+            partition, night if night <= self._latest else ""
+        )  # a clock that was far ahead
         if goes_on(record):
             self.unfinished.add(partition)
         if run.status == dg.DagsterRunStatus.SUCCESS:

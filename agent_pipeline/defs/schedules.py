@@ -16,7 +16,14 @@ from agent_pipeline.defs.jobs import retrain
 from agent_pipeline.defs.partitions import AGENTS
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import run_config
-from agent_pipeline.defs.runs import AGENT_TAG, NIGHT_ENDS_TAG, NIGHT_TAG, WAITING_TAG, LastRuns, version_tags
+from agent_pipeline.defs.runs import (
+    AGENT_TAG,
+    NIGHT_ENDS_TAG,
+    NIGHT_TAG,
+    WAITING_TAG,
+    LastRuns,
+    version_tags,
+)
 from agent_pipeline.errors import PipelineError, SettingsError
 from agent_pipeline.keys import parse_key
 
@@ -28,7 +35,9 @@ def cron_problems(settings: Settings) -> list[str]:
     """Return a sentence if the setting `night.cron` is not a cron expression."""
     if is_valid_cron_schedule(settings.night.cron):
         return []
-    return [f"The setting night.cron is {settings.night.cron!r}: it must be a cron expression, such as 0 2 * * *."]
+    return [
+        f"The setting night.cron is {settings.night.cron!r}: it must be a cron expression, such as 0 2 * * *."
+    ]
 
 
 def _clock() -> dict[str, Any]:
@@ -47,14 +56,22 @@ def _clock() -> dict[str, Any]:
     **_clock(),
     description="Retrains each agent whose sessions, verdicts, settings or code changed. A tick names the agents that it skips, and why.",
 )
-def nightly(context: dg.ScheduleEvaluationContext, workspace: dg.ResourceParam[Workspace]) -> Iterator[dg.RunRequest | dg.SkipReason]:
+def nightly(
+    context: dg.ScheduleEvaluationContext, workspace: dg.ResourceParam[Workspace]
+) -> Iterator[dg.RunRequest | dg.SkipReason]:
     """A run for each agent with something new, with that agent's settings, and a reason for each agent without a run.
 
     An agent whose sessions could not be read in time gets a run too. The run finds out what is new and trains nothing twice. What does not
     fit into the night's limits waits, and those that have waited longest come first.
     """
     names = sorted(context.instance.get_dynamic_partitions(AGENTS.name or ""))
-    reasons = [] if names else ["no agent is known yet: open the store with the discover_agents sensor or the command discover"]
+    reasons = (
+        []
+        if names
+        else [
+            "no agent is known yet: open the store with the discover_agents sensor or the command discover"
+        ]
+    )
     began = context.scheduled_execution_time.astimezone(UTC)
     last = LastRuns(context.instance, names, began)
     settings = None
@@ -75,7 +92,11 @@ def nightly(context: dg.ScheduleEvaluationContext, workspace: dg.ResourceParam[W
         try:
             key = parse_key(name)
             store = versions.in_time(key)
-            tags = version_tags(store.version, fingerprint(settings, key), source.reader_versions()) if store else {}
+            tags = (
+                version_tags(store.version, fingerprint(settings, key), source.reader_versions())
+                if store
+                else {}
+            )
             config = run_config(settings, key)
         except PipelineError as error:
             reasons.append(f"{name}: {error}")
@@ -85,16 +106,29 @@ def nightly(context: dg.ScheduleEvaluationContext, workspace: dg.ResourceParam[W
         if store and last.has(name, tags, needed):
             reason = f"nothing new in its {store.sessions} sessions or its settings since its last successful run"
             if waiting := last.tags(name).get(WAITING_TAG):
-                reason += f", which trained nothing: it waits for {needed} new sessions and has {waiting}"
+                reason += (
+                    f", which trained nothing: it waits for {needed} new sessions and has {waiting}"
+                )
             reasons.append(f"{name}: {reason}")
             days = last.days(name, began)
             if days and days % settings.notify.idle_days == 0:
-                unsent.append(Notice(f"nothing trained for {days} days", name, "Nothing is new in its sessions or settings."))
+                unsent.append(
+                    Notice(
+                        f"nothing trained for {days} days",
+                        name,
+                        "Nothing is new in its sessions or settings.",
+                    )
+                )
         elif name in last.unfinished:
             reasons.append(f"{name}: its last run has not ended")
         else:
             requests.append(
-                dg.RunRequest(f"{began.isoformat()}:{name}", partition_key=name, run_config=config, tags=tags | night | {AGENT_TAG: name})
+                dg.RunRequest(
+                    f"{began.isoformat()}:{name}",
+                    partition_key=name,
+                    run_config=config,
+                    tags=tags | night | {AGENT_TAG: name},
+                )
             )
     versions.save()
     requests.sort(key=lambda request: last.age(str(request.partition_key)))
@@ -119,7 +153,9 @@ def _fit(requests: list[dg.RunRequest], last: LastRuns, night: NightSettings) ->
     fit, minutes = 0, 0.0
     for each in known.values():
         minutes += usual if each is None else each
-        if fit and ((night.runs and fit >= night.runs) or (night.minutes and minutes > night.minutes)):
+        if fit and (
+            (night.runs and fit >= night.runs) or (night.minutes and minutes > night.minutes)
+        ):
             break
         fit += 1
     return fit

@@ -21,7 +21,9 @@ TICK_SECONDS = 40.0
     minimum_interval_seconds=30,
     description="Adds the store's new agents as partitions, and records whose sessions or labels changed. It starts no run.",
 )
-def discover_agents(context: dg.SensorEvaluationContext, workspace: dg.ResourceParam[Workspace]) -> dg.SensorResult | dg.SkipReason:
+def discover_agents(
+    context: dg.SensorEvaluationContext, workspace: dg.ResourceParam[Workspace]
+) -> dg.SensorResult | dg.SkipReason:
     """Add the store's new agents as partitions, and report the data version of each agent whose sessions or labels changed.
 
     The cursor is the number of the last look at the store whose changes Dagster has recorded.
@@ -36,7 +38,9 @@ def discover_agents(context: dg.SensorEvaluationContext, workspace: dg.ResourceP
         for key in keys:
             try:
                 unread += versions.in_time(key) is None
-            except PipelineError as error:  # costs this agent only: the others are read, and this one is tried again
+            except (
+                PipelineError
+            ) as error:  # costs this agent only: the others are read, and this one is tried again
                 failures.append(f"{key}: {error}")
         if keys:
             versions.save("" if failures or unread else signature)
@@ -54,7 +58,10 @@ def discover_agents(context: dg.SensorEvaluationContext, workspace: dg.ResourceP
         ),  # else the UI says that nothing came of it
         dynamic_partitions_requests=[AGENTS.build_add_request(new)] if new else [],
         asset_events=[
-            dg.AssetObservation("session_store", partition=name, tags={DATA_VERSION_TAG: each.version}) for name, each in changed.items()
+            dg.AssetObservation(
+                "session_store", partition=name, tags={DATA_VERSION_TAG: each.version}
+            )
+            for name, each in changed.items()
         ],
         cursor=str(max([recorded, *(each.changed_in for each in changed.values())])),
     )

@@ -24,8 +24,16 @@ TABLE_STAGES = ("traces", "datasets")
 """Stages whose assets cost seconds: the sensor `fresh_tables` may make them as soon as a store changes."""
 
 _DATA = dg.FreshnessPolicy.time_window(fail_window=timedelta(days=7), warn_window=timedelta(days=2))
-_MODELS = dg.FreshnessPolicy.time_window(fail_window=timedelta(days=30), warn_window=timedelta(days=8))
-FRESHNESS = {"traces": _DATA, "datasets": _DATA, "coresets": _MODELS, "models": _MODELS, "exports": _MODELS}
+_MODELS = dg.FreshnessPolicy.time_window(
+    fail_window=timedelta(days=30), warn_window=timedelta(days=8)
+)
+FRESHNESS = {
+    "traces": _DATA,
+    "datasets": _DATA,
+    "coresets": _MODELS,
+    "models": _MODELS,
+    "exports": _MODELS,
+}
 """How old the newest partition of an asset may be: Dagster judges an asset, not each of its partitions."""
 
 ADAPTERS = [adapter_of(step) for step in STEPS]
@@ -51,7 +59,9 @@ def asset_options(
         "code_version": CODE_VERSION,
         "pool": pool,
         "freshness_policy": FRESHNESS[stage],
-        "automation_condition": dg.AutomationCondition.eager() if stage in TABLE_STAGES and partitions else None,
+        "automation_condition": dg.AutomationCondition.eager()
+        if stage in TABLE_STAGES and partitions
+        else None,
         "io_manager_key": io_manager,
         "config_schema": config_fields(options) if options else None,
         # Dagster takes an asset with a check, and without a type, for one that gives nothing.
@@ -60,10 +70,16 @@ def asset_options(
 
 
 def own_check(
-    asset: str, name: str, description: str, blocking: bool = False, partitions: dg.PartitionsDefinition | None = AGENTS
+    asset: str,
+    name: str,
+    description: str,
+    blocking: bool = False,
+    partitions: dg.PartitionsDefinition | None = AGENTS,
 ) -> dg.AssetCheckSpec:
     """A check that an asset makes itself. Without the asset's partitions, one agent's failure would block all agents."""
-    return dg.AssetCheckSpec(name, asset=asset, partitions_def=partitions, blocking=blocking, description=description)
+    return dg.AssetCheckSpec(
+        name, asset=asset, partitions_def=partitions, blocking=blocking, description=description
+    )
 
 
 def check_result(
@@ -82,13 +98,24 @@ def check_result(
         blocks: whether a failure is an error; otherwise it is a warning.
     """
     if not passed and not why:
-        figures = {name: value for name, value in (metadata or {}).items() if isinstance(value, str | int | float)}
-        why = ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in figures.items()) or "see the check in the UI"
+        figures = {
+            name: value
+            for name, value in (metadata or {}).items()
+            if isinstance(value, str | int | float)
+        }
+        why = (
+            ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in figures.items())
+            or "see the check in the UI"
+        )
     severity = dg.AssetCheckSeverity.ERROR if blocks else dg.AssetCheckSeverity.WARN
-    return dg.AssetCheckResult(passed=passed, check_name=check, severity=severity, description=why, metadata=metadata or {})
+    return dg.AssetCheckResult(
+        passed=passed, check_name=check, severity=severity, description=why, metadata=metadata or {}
+    )
 
 
-def warning(check: str, passed: bool, why: str | None, metadata: Mapping[str, Any] | None = None) -> dg.AssetCheckResult:
+def warning(
+    check: str, passed: bool, why: str | None, metadata: Mapping[str, Any] | None = None
+) -> dg.AssetCheckResult:
     """Return the result of a check that an asset makes itself, and that stops nothing."""
     return check_result(passed, why, metadata, check, blocks=False)
 

@@ -39,7 +39,9 @@ from agent_pipeline.sessions.damage import repair_policy
     "partition's sessions, items and verdicts, and of the labels that people gave them.",
     tags={"stage": "traces"},
 )
-def session_store(context: dg.OpExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.DataVersionsByPartition:
+def session_store(
+    context: dg.OpExecutionContext, workspace: dg.ResourceParam[Workspace]
+) -> dg.DataVersionsByPartition:
     with user_errors():
         source = workspace.open_store()
         known = context.instance.get_dynamic_partitions(AGENTS.name or "")
@@ -48,7 +50,11 @@ def session_store(context: dg.OpExecutionContext, workspace: dg.ResourceParam[Wo
         return dg.DataVersionsByPartition({str(key): versions.of(key).version for key in keys})
 
 
-SCHEMAS_CHECK, TOOLS_CHECK, FATES_CHECK = "tools_have_schemas", "tools_are_as_before", "verdicts_and_reasons_are_as_before"
+SCHEMAS_CHECK, TOOLS_CHECK, FATES_CHECK = (
+    "tools_have_schemas",
+    "tools_are_as_before",
+    "verdicts_and_reasons_are_as_before",
+)
 
 
 @dg.asset(
@@ -57,13 +63,23 @@ SCHEMAS_CHECK, TOOLS_CHECK, FATES_CHECK = "tools_have_schemas", "tools_are_as_be
         {"parquet", "bronze"},
         options=SessionsConfig,
         checks=[
-            own_check("sessions", SCHEMAS_CHECK, "Tools' schemas come from the source or the settings, and are not inferred from calls."),
-            own_check("sessions", TOOLS_CHECK, "New sessions have tools, schemas and types of arguments as the last version had them."),
+            own_check(
+                "sessions",
+                SCHEMAS_CHECK,
+                "Tools' schemas come from the source or the settings, and are not inferred from calls.",
+            ),
+            own_check(
+                "sessions",
+                TOOLS_CHECK,
+                "New sessions have tools, schemas and types of arguments as the last version had them.",
+            ),
         ],
     ),
     deps=[session_store],
 )
-def sessions(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
+def sessions(
+    context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
+) -> dg.MaterializeResult:
     """Every session of the agent in one canonical form, one row each: archived, empty and damaged ones too.
 
     Calls are paired with their results by position; damage is counted by kind; missing tool schemas are inferred from the calls. Secrets
@@ -75,10 +91,20 @@ def sessions(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Work
         source = workspace.open_store()
         policy = repair_policy(config.repair)
         options = replace(workspace.settings().reading(key), repair=policy)
-        found = ingest(source, key, options, workspace.open_lake(), config.smallest_share, config.largest_growth)
+        found = ingest(
+            source,
+            key,
+            options,
+            workspace.open_lake(),
+            config.smallest_share,
+            config.largest_growth,
+        )
         for note in dict.fromkeys(source.notes):
             context.log.warning(note)
-        treated = {f"{kind}: {policy.get(kind, 'keep')}": count for kind, count in found.counts["damage"].items()}
+        treated = {
+            f"{kind}: {policy.get(kind, 'keep')}": count
+            for kind, count in found.counts["damage"].items()
+        }
         return dg.MaterializeResult(
             value=found.table,
             data_version=version(found.table.sha256),
@@ -89,18 +115,25 @@ def sessions(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Work
                 "source": source.name,
                 "judgments": counts_table(found.counts["judgment"], "judgment"),
                 "damage": counts_table(treated, "kind of damage, and what was done"),
-                "left_out": counts_table(found.counts["skipped"], "item type without a place in a chat"),
+                "left_out": counts_table(
+                    found.counts["skipped"], "item type without a place in a chat"
+                ),
                 "redacted": counts_table(found.redacted, "kind of private data"),
                 "tools_from": counts_table(found.counts["tools"], "origin of tool schemas"),
                 "notes": "\n".join(dict.fromkeys(source.notes)) or "none",
                 "preview": preview(found.first),
             },
-            check_results=[_schemas_result(key, found.counts["tools"]), drift_result(TOOLS_CHECK, found.drift)],
+            check_results=[
+                _schemas_result(key, found.counts["tools"]),
+                drift_result(TOOLS_CHECK, found.drift),
+            ],
         )
 
 
 @dg.asset_check(asset=sessions, partitions_def=AGENTS, blocking=True)
-def nothing_private_was_written(context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.AssetCheckResult:
+def nothing_private_was_written(
+    context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
+) -> dg.AssetCheckResult:
     """Passes if no private value stands in what was written: what the detectors find there, and every form of what they find in the store.
 
     Only sessions that no check has passed yet are searched. If it fails, nothing further is made of the table; the metadata name kinds and
@@ -109,7 +142,9 @@ def nothing_private_was_written(context: dg.AssetCheckExecutionContext, workspac
     with user_errors():
         settings, key = workspace.settings(), agent_key(context)
         options = settings.redaction_options
-        scan = scan_new_sessions(workspace.open_lake(), key, options, workspace.open_store(), settings.reading(key))
+        scan = scan_new_sessions(
+            workspace.open_lake(), key, options, workspace.open_store(), settings.reading(key)
+        )
     why = None if options.enabled else "Redaction is switched off: nothing was searched."
     if scan.kinds:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(scan.kinds.items()))
@@ -130,13 +165,24 @@ def _schemas_result(key: PartitionKey, origins: Mapping[str, int]) -> dg.AssetCh
     """A warning where schemas were inferred: names and types, without the descriptions that the agent was given."""
     inferred = origins.get("inferred", 0)
     advice = f'name a file of the agent\'s schemas in the setting tools of [agents."{key}"]'
-    why = f"The tools of {inferred} sessions are inferred from calls, without descriptions: {advice}." if inferred else None
-    return warning(SCHEMAS_CHECK, not inferred, why, {"inferred": inferred, "sessions": sum(origins.values())})
+    why = (
+        f"The tools of {inferred} sessions are inferred from calls, without descriptions: {advice}."
+        if inferred
+        else None
+    )
+    return warning(
+        SCHEMAS_CHECK, not inferred, why, {"inferred": inferred, "sessions": sum(origins.values())}
+    )
 
 
 # The labels are observed with the store: what changes in them is judged again.
-@dg.asset(**asset_options("traces", {"parquet", "silver"}, options=JudgingOptions), deps=[session_store, sessions])
-def judged_sessions(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
+@dg.asset(
+    **asset_options("traces", {"parquet", "silver"}, options=JudgingOptions),
+    deps=[session_store, sessions],
+)
+def judged_sessions(
+    context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
+) -> dg.MaterializeResult:
     """The sessions with one verdict each, who gave it and why, the result of every measure and the opinion of every judge.
 
     A null verdict means that nobody decided; it is never a bad verdict.
@@ -146,7 +192,12 @@ def judged_sessions(context: dg.AssetExecutionContext, workspace: dg.ResourcePar
         night = context.run.tags.get(NIGHT_TAG, "")
         key, redactor = agent_key(context), Redactor(workspace.settings().redaction_options)
         table, panel = judge(
-            workspace.open_lake(), key, config, workspace.labels(key), redactor, partial(workspace.open_judge, night=night)
+            workspace.open_lake(),
+            key,
+            config,
+            workspace.labels(key),
+            redactor,
+            partial(workspace.open_judge, night=night),
         )
         for note in panel.notes(key):
             context.log.warning(note)
@@ -171,11 +222,28 @@ def judged_sessions(context: dg.AssetExecutionContext, workspace: dg.ResourcePar
 
 def _agreement_table(agreement: Agreement) -> dg.MetadataValue:
     """A line a judge: the sessions that a label, or else the store, judges too, the confusion of the two, and Cohen's kappa."""
-    head = ["beside labels, else the store", "sessions", "agree", "both good", "both bad", "too kind", "too strict", "kappa"]
+    head = [
+        "beside labels, else the store",
+        "sessions",
+        "agree",
+        "both good",
+        "both bad",
+        "too kind",
+        "too strict",
+        "kappa",
+    ]
     lines = []
     for row in agreement.rows():
         counts = (row.both_acceptable, row.both_unacceptable, row.too_kind, row.too_strict)
-        lines.append([row.name, row.sessions, f"{row.share:.0%}", *counts, "–" if row.kappa is None else f"{row.kappa:.2f}"])
+        lines.append(
+            [
+                row.name,
+                row.sessions,
+                f"{row.share:.0%}",
+                *counts,
+                "–" if row.kappa is None else f"{row.kappa:.2f}",
+            ]
+        )
     return table(head, lines)
 
 
@@ -194,11 +262,19 @@ def _llm_spend(client: LlmClient) -> dict[str, Any]:
         "traces",
         {"parquet", "silver"},
         options=CurationConfig,
-        checks=[own_check("curated_sessions", FATES_CHECK, "New sessions have verdicts and reasons for dropping in the shares of before.")],
+        checks=[
+            own_check(
+                "curated_sessions",
+                FATES_CHECK,
+                "New sessions have verdicts and reasons for dropping in the shares of before.",
+            )
+        ],
     ),
     deps=[judged_sessions],
 )
-def curated_sessions(context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]) -> dg.MaterializeResult:
+def curated_sessions(
+    context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
+) -> dg.MaterializeResult:
     """Every judged session with its `use` (positive, negative, neither), and for what is not positive the first reason why.
 
     Only rows with `kept` (positives) are trained on as they are; negatives are the bad answers of preference pairs and KTO.
@@ -209,14 +285,29 @@ def curated_sessions(context: dg.AssetExecutionContext, workspace: dg.ResourcePa
         bounds = Bounds(config.max_sessions, config.max_characters)
         lake, settings = workspace.open_lake(), workspace.settings()
         served = resolve(settings, ServingConfig, key).options
-        own_models, keep_own = OwnModels(lake, {key: (served.name, served.hub)}), config.served_model_sessions == "keep"
+        own_models, keep_own = (
+            OwnModels(lake, {key: (served.name, served.hub)}),
+            config.served_model_sessions == "keep",
+        )
         table, curation, drift = curate_sessions(
-            lake, key, config.required_measures, bounds, config.verdict_leaks, own_models.made, keep_own
+            lake,
+            key,
+            config.required_measures,
+            bounds,
+            config.verdict_leaks,
+            own_models.made,
+            keep_own,
         )
         counts = Counter(curation.reasons)
         if curation.by_served_model:
-            fate = "they are kept as any other" if keep_own else 'served_model_sessions = "keep" would train on them'
-            context.log.warning(f"{curation.by_served_model} of {counts.total()} sessions were made by a model of this lake: {fate}")
+            fate = (
+                "they are kept as any other"
+                if keep_own
+                else 'served_model_sessions = "keep" would train on them'
+            )
+            context.log.warning(
+                f"{curation.by_served_model} of {counts.total()} sessions were made by a model of this lake: {fate}"
+            )
         return dg.MaterializeResult(
             value=table,
             data_version=version(table.sha256),
@@ -244,18 +335,31 @@ def every_session_is_kept_or_dropped_with_a_reason(
         rows = lake.open("curated_sessions", key).read(["session_id", "kept", "drop_reason"])
     ids = rows["session_id"]
     both = () if read.equals(ids) else ((read, ids), (ids, read))
-    lost = sorted({session_id for one, other in both for session_id in one.filter(pc.invert(pc.is_in(one, other))).to_pylist()})
+    lost = sorted(
+        {
+            session_id
+            for one, other in both
+            for session_id in one.filter(pc.invert(pc.is_in(one, other))).to_pylist()
+        }
+    )
     unexplained = ids.filter(pc.equal(rows["kept"], pc.is_valid(rows["drop_reason"]))).to_pylist()
     kept = pc.sum(rows["kept"], min_count=0).as_py()
     passed = not lost and not unexplained and len(read) == len(rows)
     problems = [
-        f"{len(read)} sessions were read and {len(rows)} were curated" if len(read) != len(rows) else "",
+        f"{len(read)} sessions were read and {len(rows)} were curated"
+        if len(read) != len(rows)
+        else "",
         f"{len(lost)} are in one of the tables only, such as {', '.join(lost[:3])}" if lost else "",
-        f"{len(unexplained)} were dropped without a reason, or kept with one, such as {', '.join(unexplained[:3])}" if unexplained else "",
+        f"{len(unexplained)} were dropped without a reason, or kept with one, such as {', '.join(unexplained[:3])}"
+        if unexplained
+        else "",
     ]
     return check_result(
         passed,
-        None if passed else "; ".join(filter(None, problems)) + ": materialize sessions, judged_sessions and curated_sessions again",
+        None
+        if passed
+        else "; ".join(filter(None, problems))
+        + ": materialize sessions, judged_sessions and curated_sessions again",
         {
             "read": len(read),
             "kept": kept,

@@ -20,7 +20,11 @@ FRESH_TAG = "agent_pipeline/fresh"
 
 
 def run_worker(
-    context: dg.AssetExecutionContext, pipes: dg.PipesSubprocessClient, workspace: Workspace, task: str, params: dict[str, Any]
+    context: dg.AssetExecutionContext,
+    pipes: dg.PipesSubprocessClient,
+    workspace: Workspace,
+    task: str,
+    params: dict[str, Any],
 ) -> dict[str, Any]:
     """The result of a task of `agent_pipeline.compute.tasks` on the run's partition.
 
@@ -32,9 +36,13 @@ def run_worker(
     given = {
         **asked_of(settings, key),
         # A step or a run that is tried again goes on with what its first try made.
-        "fresh": (context.run.root_run_id or context.run.run_id) if context.run.tags.get(FRESH_TAG) == "true" else "",
+        "fresh": (context.run.root_run_id or context.run.run_id)
+        if context.run.tags.get(FRESH_TAG) == "true"
+        else "",
         "tables": _versions(context, workspace),
-        "at_once": _at_once(context) if isinstance(chosen, Subprocess) else 0,  # clusters have queues of their own
+        "at_once": _at_once(context)
+        if isinstance(chosen, Subprocess)
+        else 0,  # clusters have queues of their own
     }
     return launch(context, chosen, task, given | params)
 
@@ -55,8 +63,13 @@ def built(
     asset = context.asset_key.path[-1]
     artifact = workspace.open_lake().find(asset, agent_key(context), result["identity"])
     if artifact is None:
-        raise DataError(f"The {asset} of {context.partition_key} vanished after it was made: materialize it again.")
-    shown = {what: dg.MetadataValue.path(str(artifact.path / file)) for what, file in (pages or {}).items()}
+        raise DataError(
+            f"The {asset} of {context.partition_key} vanished after it was made: materialize it again."
+        )
+    shown = {
+        what: dg.MetadataValue.path(str(artifact.path / file))
+        for what, file in (pages or {}).items()
+    }
     return dg.MaterializeResult(
         value=artifact,
         data_version=version(result["identity"]),
@@ -68,8 +81,14 @@ def built(
 def _at_once(context: dg.AssetExecutionContext) -> int:
     """How many tasks of the asset's pool may run at once: the pool's limit, which the UI sets, or the default of dagster.yaml, or 1."""
     storage = context.instance.event_log_storage
-    limits = {pool.name: pool.limit for pool in storage.get_pool_limits()} if storage.supports_global_concurrency_limits else {}
-    return max(1, limits.get(context.op_def.pool or "", storage.get_pool_config().default_pool_limit or 1))
+    limits = (
+        {pool.name: pool.limit for pool in storage.get_pool_limits()}
+        if storage.supports_global_concurrency_limits
+        else {}
+    )
+    return max(
+        1, limits.get(context.op_def.pool or "", storage.get_pool_config().default_pool_limit or 1)
+    )
 
 
 def _versions(context: dg.AssetExecutionContext, workspace: Workspace) -> dict[str, str]:

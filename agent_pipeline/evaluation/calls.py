@@ -13,7 +13,10 @@ from typing import Any
 
 from agent_pipeline.training.notations import Call, Schemas
 
-_READS = re.compile(r"(?:^|[._])(?:get|find|list|search|read|look|check|show|fetch|query|view|count|describe|retrieve)", re.IGNORECASE)
+_READS = re.compile(
+    r"(?:^|[._])(?:get|find|list|search|read|look|check|show|fetch|query|view|count|describe|retrieve)",
+    re.IGNORECASE,
+)
 
 
 def same(left: Any, right: Any) -> bool:
@@ -31,9 +34,20 @@ def normal(value: Any, schema: Mapping[str, Any], lenient: bool = False) -> Any:
     """A value in the form in which equal effects are equal (`same`), by its schema."""
     if isinstance(value, dict):
         properties, required = schema.get("properties") or {}, schema.get("required") or ()
-        given = {key: each for key, each in value.items() if each is not None or key in required or _takes_null(properties.get(key) or {})}
-        defaults = {key: each["default"] for key, each in properties.items() if key not in given and each.get("default") is not None}
-        return {key: normal(each, properties.get(key) or {}, lenient) for key, each in (given | defaults).items()}
+        given = {
+            key: each
+            for key, each in value.items()
+            if each is not None or key in required or _takes_null(properties.get(key) or {})
+        }
+        defaults = {
+            key: each["default"]
+            for key, each in properties.items()
+            if key not in given and each.get("default") is not None
+        }
+        return {
+            key: normal(each, properties.get(key) or {}, lenient)
+            for key, each in (given | defaults).items()
+        }
     if isinstance(value, list):
         return [normal(each, schema.get("items") or {}, lenient) for each in value]
     return _leniently(value, schema) if lenient else value
@@ -63,14 +77,20 @@ def _leniently(value: Any, schema: Mapping[str, Any]) -> Any:
 def same_call(one: Call, other: Call, schemas: Schemas, lenient: bool = False) -> bool:
     """Whether two calls do the same. The name is read to the letter."""
     schema = schemas.get(one.name) or {}
-    return one.name == other.name and same(normal(one.arguments, schema, lenient), normal(other.arguments, schema, lenient))
+    return one.name == other.name and same(
+        normal(one.arguments, schema, lenient), normal(other.arguments, schema, lenient)
+    )
 
 
-def same_calls(expected: Sequence[Call], calls: Sequence[Call], schemas: Schemas, lenient: bool = False) -> bool:
+def same_calls(
+    expected: Sequence[Call], calls: Sequence[Call], schemas: Schemas, lenient: bool = False
+) -> bool:
     """Whether the calls of a turn do what the expected ones do: each once, in any order but where one depends on another."""
     left, places = list(range(len(calls))), []
     for call in expected:
-        place = next((index for index in left if same_call(call, calls[index], schemas, lenient)), None)
+        place = next(
+            (index for index in left if same_call(call, calls[index], schemas, lenient)), None
+        )
         if place is None:
             return False
         left.remove(place)
@@ -81,11 +101,17 @@ def same_calls(expected: Sequence[Call], calls: Sequence[Call], schemas: Schemas
 
 def _depend(one: Call, other: Call) -> bool:
     """Whether the order of two calls may matter: they name the same id, and not both only look."""
-    return bool(_ids(one.arguments) & _ids(other.arguments)) and not (_READS.search(one.name) and _READS.search(other.name))
+    return bool(_ids(one.arguments) & _ids(other.arguments)) and not (
+        _READS.search(one.name) and _READS.search(other.name)
+    )
 
 
 def _ids(value: Any) -> set[str]:
     """The texts in a call's arguments that hold a digit."""
     if isinstance(value, dict | list):
-        return {text for each in (value.values() if isinstance(value, dict) else value) for text in _ids(each)}
+        return {
+            text
+            for each in (value.values() if isinstance(value, dict) else value)
+            for text in _ids(each)
+        }
     return {value} if isinstance(value, str) and re.search(r"\d", value) else set()

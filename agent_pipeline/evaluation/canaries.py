@@ -54,20 +54,37 @@ SYSTEM = "You are a helpful assistant."
 MAX_NEW_TOKENS, MAX_NEW_TOKENS_OF_OTHERS = 32, 96
 
 
-def other_turns(lake: Lake, key: PartitionKey, count: int, beyond_project: bool = False) -> dict[str, TurnSample]:
+def other_turns(
+    lake: Lake, key: PartitionKey, count: int, beyond_project: bool = False
+) -> dict[str, TurnSample]:
     """A held-out turn each of at most `count` rows of other partitions' split `test`, by a name that says nothing of what was said there.
 
     Conversations are private between projects, so the partitions are those of the same project, unless `beyond_project`. As many rows as
     can be are of each, chosen by hash. A table that cannot be read is left out: another agent's damage is no reason against this one.
     """
-    others = [each for each in lake.partitions("tables", DATASET) if each != key and (beyond_project or each.project == key.project)]
+    others = [
+        each
+        for each in lake.partitions("tables", DATASET)
+        if each != key and (beyond_project or each.project == key.project)
+    ]
     chosen: list[tuple[int, str, PartitionKey, dict[str, Any]]] = []
     for other in sorted(others, key=lambda each: sha256_of([str(key), str(each)]))[:count]:
         with suppress(DataError):
-            rows = heapq.nsmallest(count, dataset_rows(lake, other, ("test",)), key=lambda row: sha256_of(row["row_id"]))
-            chosen += [(rank, sha256_of([str(other), row["row_id"]]), other, row) for rank, row in enumerate(rows)]
+            rows = heapq.nsmallest(
+                count,
+                dataset_rows(lake, other, ("test",)),
+                key=lambda row: sha256_of(row["row_id"]),
+            )
+            chosen += [
+                (rank, sha256_of([str(other), row["row_id"]]), other, row)
+                for rank, row in enumerate(rows)
+            ]
     chosen.sort(key=lambda each: each[:2])
-    return {f"{other} {name[:8]}": sample for _, name, other, row in chosen[:count] for sample in turn_samples([row], 1)[0]}
+    return {
+        f"{other} {name[:8]}": sample
+        for _, name, other, row in chosen[:count]
+        for sample in turn_samples([row], 1)[0]
+    }
 
 
 def ask(
@@ -90,31 +107,56 @@ def ask(
         ModelError: a model cannot be loaded.
     """
     samples = [(PLAIN, question, _sample(question, [])) for question in QUESTIONS]
-    samples += [(NO_TOOL, question, _sample(question, list(tools))) for question in list(QUESTIONS)[::2]] if tools else []
+    samples += (
+        [(NO_TOOL, question, _sample(question, list(tools))) for question in list(QUESTIONS)[::2]]
+        if tools
+        else []
+    )
     samples += [(OTHERS, name, sample) for name, sample in (others or {}).items()]
     model = Answering.of(base, adapter, max_length, progress)
     asked = [
-        (group, name, question if group == OTHERS else dataclasses.replace(question, limit=MAX_NEW_TOKENS))
+        (
+            group,
+            name,
+            question if group == OTHERS else dataclasses.replace(question, limit=MAX_NEW_TOKENS),
+        )
         for group, name, sample in samples
-        if (question := model.question(sample, MAX_NEW_TOKENS_OF_OTHERS if group == OTHERS else MAX_NEW_TOKENS))
+        if (
+            question := model.question(
+                sample, MAX_NEW_TOKENS_OF_OTHERS if group == OTHERS else MAX_NEW_TOKENS
+            )
+        )
     ]
-    if lost := sum(group != OTHERS for group, *_ in samples) - sum(group != OTHERS for group, *_ in asked):
-        raise DataError(f"{lost} canaries do not fit into {max_length} tokens, the agent's tools being long: raise evaluation.max_length.")
+    if lost := sum(group != OTHERS for group, *_ in samples) - sum(
+        group != OTHERS for group, *_ in asked
+    ):
+        raise DataError(
+            f"{lost} canaries do not fit into {max_length} tokens, the agent's tools being long: raise evaluation.max_length."
+        )
     answers: dict[str, list[Reply]] = {}
     for player in ("base", "candidate"):
         with model.model.disable_adapter() if player == "base" else nullcontext():
-            answers[player] = model.replies([question for *_, question in asked], text=f"canaries answered by the {player}")
+            answers[player] = model.replies(
+                [question for *_, question in asked], text=f"canaries answered by the {player}"
+            )
     canaries = []
-    for (group, name, question), old, new in zip(asked, answers["base"], answers["candidate"], strict=True):
+    for (group, name, question), old, new in zip(
+        asked, answers["base"], answers["candidate"], strict=True
+    ):
         sample = question.sample
         if group != OTHERS:
-            good = is_good(group, name, sample.tools, old.text), is_good(group, name, sample.tools, new.text)
+            good = (
+                is_good(group, name, sample.tools, old.text),
+                is_good(group, name, sample.tools, new.text),
+            )
             canaries.append(Canary(name, group, good[0], good[1], old.text, new.text))
             continue
         before, now = score(sample, old.text, old.cut), score(sample, new.text, new.cut)
         canaries.append(Canary(name, group, before.right, now.right))
         if sample.turn_class != "cannot":
-            canaries.append(Canary(name, NO_REFUSAL, before.actual != "cannot", now.actual != "cannot"))
+            canaries.append(
+                Canary(name, NO_REFUSAL, before.actual != "cannot", now.actual != "cannot")
+            )
     return canaries
 
 
@@ -132,5 +174,12 @@ def _has_word(text: str, words: Sequence[str]) -> bool:
 def _sample(question: str, tools: list[Tool]) -> TurnSample:
     said = (("system", SYSTEM), ("user", question), ("assistant", QUESTIONS[question][0]))
     messages = [{"role": role, "content": text} for role, text in said]
-    row = {"row_id": question, "session_id": "", "task_key": question, "split": "test", "messages": messages, "tools": tools}
+    row = {
+        "row_id": question,
+        "session_id": "",
+        "task_key": question,
+        "split": "test",
+        "messages": messages,
+        "tools": tools,
+    }
     return turn_samples([row])[0][0]

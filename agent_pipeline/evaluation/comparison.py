@@ -33,10 +33,16 @@ def accuracies(tasks: Sequence[str], scores: Sequence[Score]) -> dict[str, Any]:
     """
     report: dict[str, Any] = {}
     for name, metric in METRICS.items():
-        judged = [(task, value) for task, score in zip(tasks, scores, strict=True) if (value := metric(score)) is not None]
+        judged = [
+            (task, value)
+            for task, score in zip(tasks, scores, strict=True)
+            if (value := metric(score)) is not None
+        ]
         report[name] = sum(value for _, value in judged) / len(judged) if judged else None
         if name in ("call_recall", "over_call"):
-            report[f"{name}_interval"] = list(share_interval(*zip(*judged, strict=True))) if judged else None
+            report[f"{name}_interval"] = (
+                list(share_interval(*zip(*judged, strict=True))) if judged else None
+            )
     decisions: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for score in scores:
         decisions[score.expected or "nothing"][score.actual or "nothing"] += 1
@@ -48,7 +54,9 @@ def accuracies(tasks: Sequence[str], scores: Sequence[Score]) -> dict[str, Any]:
     }
 
 
-def differences(tasks: Sequence[str], base: Sequence[Score], adapter: Sequence[Score]) -> dict[str, dict[str, Any] | None]:
+def differences(
+    tasks: Sequence[str], base: Sequence[Score], adapter: Sequence[Score]
+) -> dict[str, dict[str, Any] | None]:
     """For each metric the interval of adapter − base over the turns that both can say, turn i being of task `tasks[i]`."""
     report: dict[str, dict[str, Any] | None] = {}
     for name, metric in METRICS.items():
@@ -60,7 +68,10 @@ def differences(tasks: Sequence[str], base: Sequence[Score], adapter: Sequence[S
 
 
 def by_tool(
-    tools: Sequence[str | None], tasks: Sequence[str], base: Sequence[Score], adapter: Sequence[Score]
+    tools: Sequence[str | None],
+    tasks: Sequence[str],
+    base: Sequence[Score],
+    adapter: Sequence[Score],
 ) -> dict[str, dict[str, Any]]:
     """For each tool that was expected first (None: no call was), the turns and both models' means there."""
     members: defaultdict[str, list[int]] = defaultdict(list)

@@ -28,7 +28,11 @@ _CALL = {"id": "call00001", "type": "function", "function": {"name": "tool_q7", 
 
 
 def call_branches(
-    tokenizer: "PreTrainedTokenizerBase", prompt: Sequence[Message], tools: Sequence[Tool] | None, words: str, thought: str = ""
+    tokenizer: "PreTrainedTokenizerBase",
+    prompt: Sequence[Message],
+    tools: Sequence[Tool] | None,
+    words: str,
+    thought: str = "",
 ) -> list[Encoded]:
     """A row for each place of a turn, after its recorded `thought`, at which a call may begin; the trained tokens are those that open it.
 
@@ -41,13 +45,26 @@ def call_branches(
     branches = []
     try:
         before = render(tokenizer, list(prompt), list(tools or ()), add_generation_prompt=True)
-        answer = render(tokenizer, [*prompt, {"role": "assistant", "content": _ANSWER, THOUGHT: thought}], list(tools or ()))
-        begun = answer.partition(_ANSWER)[0]  # with what every turn begins (an empty thought, in Qwen 3)
+        answer = render(
+            tokenizer,
+            [*prompt, {"role": "assistant", "content": _ANSWER, THOUGHT: thought}],
+            list(tools or ()),
+        )
+        begun = answer.partition(_ANSWER)[
+            0
+        ]  # with what every turn begins (an empty thought, in Qwen 3)
         for place in call_places(words):
-            turn: Message = {"role": "assistant", "content": words[:place], "tool_calls": [_CALL], THOUGHT: thought}
+            turn: Message = {
+                "role": "assistant",
+                "content": words[:place],
+                "tool_calls": [_CALL],
+                THOUGHT: thought,
+            }
             text = render(tokenizer, [*prompt, turn], list(tools or ()))
             shown = marked(tokenizer, words[:place])
-            begin = len(begun) if begun.startswith(before) and text.startswith(begun) else len(before)
+            begin = (
+                len(begun) if begun.startswith(before) and text.startswith(begun) else len(before)
+            )
             begin = max(begin, len(before) + thought_end(tokenizer, turn, text[len(before) :]))
             at = text.find(shown, begin) if text.startswith(before) else -1
             opening = _OPENING.match(text, at + len(shown)) if at >= 0 else None

@@ -16,7 +16,9 @@ from agent_pipeline.sessions.json_text import decoded_arguments
 from agent_pipeline.sessions.session import Message, Tool
 from agent_pipeline.training.families import read_reply
 
-End = Literal["answered", "silent", "unread call", "too many turns", "too long", "cut off", "refused"]
+End = Literal[
+    "answered", "silent", "unread call", "too many turns", "too long", "cut off", "refused"
+]
 """`unread call`: what was meant as a call arrived as text that nobody can run, so it is neither a call nor an answer. `refused`: the
 endpoint refused the conversation."""
 UNSEEN: tuple[End, ...] = ("cut off", "refused")
@@ -96,7 +98,9 @@ def play(
     for start in range(0, len(places), at_once):
         group = [_Running(world(), *place) for place in places[start : start + at_once]]
         while waiting := [episode for episode in group if not episode.end]:
-            for episode, reply in zip(waiting, player([each.conversation() for each in waiting]), strict=True):
+            for episode, reply in zip(
+                waiting, player([each.conversation() for each in waiting]), strict=True
+            ):
                 episode.take(reply, max_turns)
             progress(start + sum(bool(episode.end) for episode in group), len(places), text)
         episodes += [episode.outcome() for episode in group]
@@ -118,7 +122,12 @@ def play_side_by_side(
     Players answer in threads; the worlds are all in the caller's.
     """
     places = [
-        [(row, at, trial) for at, row in enumerate(rows) if at % len(players) == mine for trial in range(trials)]
+        [
+            (row, at, trial)
+            for at, row in enumerate(rows)
+            if at % len(players) == mine
+            for trial in range(trials)
+        ]
         for mine in range(len(players))
     ]
     waiting, episodes = [iter(each) for each in places], dict[tuple[int, int], Episode]()
@@ -164,7 +173,11 @@ def played_task(task_id: str) -> re.Match[str] | None:
 def _arguments(world: World, row: Mapping[str, Any]) -> Mapping[str, Any]:
     """What `reset` is given: of a session in which a fresh task was played, that task and its seed again."""
     played = played_task(str(row.get("task_key", "")))
-    return {**row, "task_key": played[1], "seed": int(played[2])} if played and hasattr(world, "fresh_tasks") else row
+    return (
+        {**row, "task_key": played[1], "seed": int(played[2])}
+        if played and hasattr(world, "fresh_tasks")
+        else row
+    )
 
 
 class _Running:
@@ -175,8 +188,16 @@ class _Running:
         opening = world.reset(**_arguments(world, row))
         recorded = list(row.get("messages") or ())
         system = getattr(world, "system", None)
-        self._messages: list[Message] = [{"role": "system", "content": system}] if system else opening_messages(recorded, "system")
-        self._messages += [{"role": "user", "content": opening}] if opening else opening_messages(recorded, "user")
+        self._messages: list[Message] = (
+            [{"role": "system", "content": system}]
+            if system
+            else opening_messages(recorded, "system")
+        )
+        self._messages += (
+            [{"role": "user", "content": opening}]
+            if opening
+            else opening_messages(recorded, "user")
+        )
         self._tools = list(getattr(world, "tools", None) or row.get("tools") or tool_schemas(world))
         self._counts: Counter[str] = Counter()
         self.end: End | None = None
@@ -198,8 +219,17 @@ class _Running:
         calls = reply.message.get("tool_calls") or []
         for call in calls:
             function = call["function"]
-            result = run_tool(self._world, function["name"], decoded_arguments(function["arguments"]))
-            self._messages.append({"role": "tool", "tool_call_id": call.get("id", ""), "name": function["name"], "content": result})
+            result = run_tool(
+                self._world, function["name"], decoded_arguments(function["arguments"])
+            )
+            self._messages.append(
+                {
+                    "role": "tool",
+                    "tool_call_id": call.get("id", ""),
+                    "name": function["name"],
+                    "content": result,
+                }
+            )
         self._counts["calls"] += len(calls)
         if not calls:
             self._counts["unended"] += cut
@@ -209,7 +239,10 @@ class _Running:
 
     def _calls_in(self, message: Message) -> bool:
         """Whether a message calls a tool, or was meant to."""
-        return bool(message.get("tool_calls")) or read_reply(message.get("content") or "", self._tools).is_call
+        return (
+            bool(message.get("tool_calls"))
+            or read_reply(message.get("content") or "", self._tools).is_call
+        )
 
     def _answer(self, answer: str) -> None:
         if read_reply(answer, self._tools).is_call:
@@ -223,7 +256,10 @@ class _Running:
             self.end = "answered" if answer.strip() else "silent"
 
     def outcome(self) -> Episode:
-        changes, reward = getattr(self._world, "wrong_changes", None), float(self._world.get_reward())
+        changes, reward = (
+            getattr(self._world, "wrong_changes", None),
+            float(self._world.get_reward()),
+        )
         return Episode(
             task_key=str(self._row.get("task_key", self._number)),
             seed=self._row.get("seed"),
@@ -247,5 +283,12 @@ class _Running:
 
 def opening_messages(messages: Sequence[Message], role: Literal["system", "user"]) -> list[Message]:
     """The system messages at a conversation's start, or its first user message."""
-    first = next((index for index, message in enumerate(messages) if message["role"] != "system"), len(messages))
-    return list(messages[:first]) if role == "system" else [message for message in messages if message["role"] == "user"][:1]
+    first = next(
+        (index for index, message in enumerate(messages) if message["role"] != "system"),
+        len(messages),
+    )
+    return (
+        list(messages[:first])
+        if role == "system"
+        else [message for message in messages if message["role"] == "user"][:1]
+    )

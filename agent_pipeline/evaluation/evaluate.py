@@ -75,40 +75,76 @@ def evaluate(
         )
     answering = Answering.of(base, adapter_dir, max_length, progress)
     tokenizer = answering.tokenizer
-    questions = [question for sample in every if (question := answering.question(sample, max_new_tokens))]
+    questions = [
+        question for sample in every if (question := answering.question(sample, max_new_tokens))
+    ]
     if not questions:
-        raise DataError(f"None of {len(every)} held-out turns fits into {max_length} tokens: raise max_length.")
+        raise DataError(
+            f"None of {len(every)} held-out turns fits into {max_length} tokens: raise max_length."
+        )
     heldout = as_trained(tokenizer, heldout)
-    rows_that_fit = [(row, fitting) for row in heldout if (fitting := encode_row(tokenizer, row, max_length))]
-    chosen = {sample.key for sample in turn_samples(heldout, max_samples, split, seed)[0]} if max_samples else set()
+    rows_that_fit = [
+        (row, fitting) for row in heldout if (fitting := encode_row(tokenizer, row, max_length))
+    ]
+    chosen = (
+        {sample.key for sample in turn_samples(heldout, max_samples, split, seed)[0]}
+        if max_samples
+        else set()
+    )
     asked = [index for index, question in enumerate(questions) if question.sample.key in chosen]
     samples = [questions[index].sample for index in asked]
 
     passes: dict[str, ForwardPass] = {}
     base_passes = {} if base_passes is None else base_passes
-    same = _fingerprint(base, answering.template.jinja, [fitting.encoded for _, fitting in rows_that_fit], questions, asked)
+    same = _fingerprint(
+        base,
+        answering.template.jinja,
+        [fitting.encoded for _, fitting in rows_that_fit],
+        questions,
+        asked,
+    )
     for name in ("base", "adapter"):
         if name == "base" and same in base_passes:
             passes[name] = base_passes[same]
             continue
         with answering.model.disable_adapter() if name == "base" else nullcontext():
-            passes[name] = answering.forward([fitting for _, fitting in rows_that_fit], questions, asked)
+            passes[name] = answering.forward(
+                [fitting for _, fitting in rows_that_fit], questions, asked
+            )
 
     base_passes.clear()
     base_passes[same] = passes["base"]
     replies = {name: each.replies for name, each in passes.items()}
     scores = {
-        name: [score(sample, reply.text, reply.cut) for sample, reply in zip(samples, replies[name], strict=True)] for name in replies
+        name: [
+            score(sample, reply.text, reply.cut)
+            for sample, reply in zip(samples, replies[name], strict=True)
+        ]
+        for name in replies
     }
     compared: dict[str, tuple[dict[str, Any], list[dict[str, Any] | None]]] = {}
-    for name, prompt_of in rivals(answering, base, own_template, sessions, sessions_in_prompt).items():
+    for name, prompt_of in rivals(
+        answering, base, own_template, sessions, sessions_in_prompt
+    ).items():
         with answering.model.disable_adapter():
             chosen_questions = [questions[index] for index in asked]
-            compared[name] = compare(answering, chosen_questions, prompt_of, scores["adapter"], f"turns answered by the base, {name}")
+            compared[name] = compare(
+                answering,
+                chosen_questions,
+                prompt_of,
+                scores["adapter"],
+                f"turns answered by the base, {name}",
+            )
     tasks = [sample.task_key for sample in samples]
     decisions, verified = _decisions(questions, passes), _verified_calls(questions, passes)
     entries = [
-        _entry(questions[index], {name: (replies[name][at], scores[name][at], passes[name].call_probabilities[index]) for name in replies})
+        _entry(
+            questions[index],
+            {
+                name: (replies[name][at], scores[name][at], passes[name].call_probabilities[index])
+                for name in replies
+            },
+        )
         | {f"base_{name}": each[at] for name, (_, each) in compared.items()}
         for at, index in enumerate(asked)
     ]
@@ -132,7 +168,10 @@ def evaluate(
                 **accuracies(tasks, scores[name]),
                 "verified": sum(reply.verified for reply in replies[name]),
                 # What stands behind a whole call is not read, so such a call is right; its server goes on to write.
-                "unended_calls": sum(reply.unended and each.whole_call for reply, each in zip(replies[name], scores[name], strict=True)),
+                "unended_calls": sum(
+                    reply.unended and each.whole_call
+                    for reply, each in zip(replies[name], scores[name], strict=True)
+                ),
             }
             for name in replies
         },
@@ -144,7 +183,10 @@ def evaluate(
         },
         "rivals": {name: report for name, (report, _) in compared.items()},
         "by_tool": by_tool(
-            [sample.calls[0].name if sample.calls else None for sample in samples], tasks, scores["base"], scores["adapter"]
+            [sample.calls[0].name if sample.calls else None for sample in samples],
+            tasks,
+            scores["base"],
+            scores["adapter"],
         ),
         "examples": _examples(entries),
         "samples": entries,
@@ -152,19 +194,43 @@ def evaluate(
     }
 
 
-def _fingerprint(base: BaseModel, jinja: str, rows: list[Encoded], questions: list[Question], asked: list[int]) -> str:
+def _fingerprint(
+    base: BaseModel, jinja: str, rows: list[Encoded], questions: list[Question], asked: list[int]
+) -> str:
     """Everything that decides what a base model says: its weights, the template that ends its turns, and the tokens that it is shown."""
-    of_turns = [[each.row.input_ids, each.limit, each.too_tight, [branch.input_ids for branch in each.branches]] for each in questions]
-    return sha256_of([base.name, base.revision, jinja, [[each.input_ids, each.trained] for each in rows], of_turns, asked])
+    of_turns = [
+        [
+            each.row.input_ids,
+            each.limit,
+            each.too_tight,
+            [branch.input_ids for branch in each.branches],
+        ]
+        for each in questions
+    ]
+    return sha256_of(
+        [
+            base.name,
+            base.revision,
+            jinja,
+            [[each.input_ids, each.trained] for each in rows],
+            of_turns,
+            asked,
+        ]
+    )
 
 
 def _decisions(questions: list[Question], passes: dict[str, ForwardPass]) -> dict[str, Any]:
     """The AUC of P(call) over all turns that have one, for `base` and `adapter`, and their `difference`."""
     known = [
-        index for index in range(len(questions)) if all(passes[name].call_probabilities[index] is not None for name in ("base", "adapter"))
+        index
+        for index in range(len(questions))
+        if all(passes[name].call_probabilities[index] is not None for name in ("base", "adapter"))
     ]
     called = np.array([bool(questions[index].sample.calls) for index in known], dtype=bool)
-    base, adapter = (np.array([passes[name].call_probabilities[index] for index in known], dtype=float) for name in ("base", "adapter"))
+    base, adapter = (
+        np.array([passes[name].call_probabilities[index] for index in known], dtype=float)
+        for name in ("base", "adapter")
+    )
     if called.all() or not called.any():
         return {"base": None, "adapter": None, "difference": None}
     difference = jackknife(
@@ -172,24 +238,40 @@ def _decisions(questions: list[Question], passes: dict[str, ForwardPass]) -> dic
         lambda left: auc(adapter[left], called[left]) - auc(base[left], called[left]),
         bounds=(-1.0, 1.0),
     )
-    return {"base": auc(base, called), "adapter": auc(adapter, called), "difference": reported(difference, of_shares=False)}
+    return {
+        "base": auc(base, called),
+        "adapter": auc(adapter, called),
+        "difference": reported(difference, of_shares=False),
+    }
 
 
 def _verified_calls(questions: list[Question], passes: dict[str, ForwardPass]) -> dict[str, Any]:
     """The share of turns with a call that greedy decoding writes as they were recorded, for `base` and `adapter`, and the `difference`."""
     calls = [index for index, question in enumerate(questions) if question.sample.calls]
-    base, adapter = ([float(passes[name].verified[index]) for index in calls] for name in ("base", "adapter"))
-    difference = paired([questions[index].sample.task_key for index in calls], adapter, base, shares=True)
-    shares = {name: sum(of) / len(of) if of else None for name, of in (("base", base), ("adapter", adapter))}
+    base, adapter = (
+        [float(passes[name].verified[index]) for index in calls] for name in ("base", "adapter")
+    )
+    difference = paired(
+        [questions[index].sample.task_key for index in calls], adapter, base, shares=True
+    )
+    shares = {
+        name: sum(of) / len(of) if of else None
+        for name, of in (("base", base), ("adapter", adapter))
+    }
     return shares | {"difference": reported(difference)}
 
 
-def _row_losses(rows: Sequence[Mapping[str, Any]], passes: Mapping[str, ForwardPass]) -> list[dict[str, Any]]:
+def _row_losses(
+    rows: Sequence[Mapping[str, Any]], passes: Mapping[str, ForwardPass]
+) -> list[dict[str, Any]]:
     """The losses of each row: of all its turns, where each of them was a row of its own."""
     parts: dict[str, list[int]] = {}
     for index, row in enumerate(rows):
         parts.setdefault(row["row_id"], []).append(index)
-    losses = {name: [together([read.losses[index] for index in of]) for of in parts.values()] for name, read in passes.items()}
+    losses = {
+        name: [together([read.losses[index] for index in of]) for of in parts.values()]
+        for name, read in passes.items()
+    }
     return [
         {
             "row_id": row_id,
@@ -204,17 +286,23 @@ def _row_losses(rows: Sequence[Mapping[str, Any]], passes: Mapping[str, ForwardP
 
 def _loss_difference(tasks: list[str], passes: dict[str, ForwardPass]) -> dict[str, Any] | None:
     judged = [i for i, row in enumerate(passes["base"].losses) if row.loss is not None]
-    base, adapter = ([passes[name].losses[i].loss or 0.0 for i in judged] for name in ("base", "adapter"))
+    base, adapter = (
+        [passes[name].losses[i].loss or 0.0 for i in judged] for name in ("base", "adapter")
+    )
     weights = [passes["base"].losses[i].trained_tokens for i in judged]
     for name, losses in (("base model", base), ("adapter", adapter)):
         if broken := sum(not isfinite(loss) for loss in losses):
             raise ModelError(
                 f"The {name} has no finite loss on {broken} of {len(losses)} held-out rows: its weights are broken, train again."
             )
-    return reported(paired([tasks[i] for i in judged], adapter, base, weights=weights), of_shares=False)
+    return reported(
+        paired([tasks[i] for i in judged], adapter, base, weights=weights), of_shares=False
+    )
 
 
-def _entry(question: Question, models: dict[str, tuple[Reply, Score, float | None]]) -> dict[str, Any]:
+def _entry(
+    question: Question, models: dict[str, tuple[Reply, Score, float | None]]
+) -> dict[str, Any]:
     sample = question.sample
     last = sample.prompt[-1] if sample.prompt else {"role": "", "content": ""}
     return {
@@ -227,15 +315,32 @@ def _entry(question: Question, models: dict[str, tuple[Reply, Score, float | Non
         "expected_class": sample.turn_class,
         "expected_tool": sample.calls[0].name if sample.calls else None,
         **{f"{name}_answer": reply.text for name, (reply, _, _) in models.items()},
-        **{name: {**asdict(scored), "right": scored.right, "call_probability": chance} for name, (_, scored, chance) in models.items()},
+        **{
+            name: {**asdict(scored), "right": scored.right, "call_probability": chance}
+            for name, (_, scored, chance) in models.items()
+        },
     }
 
 
 def _examples(entries: list[dict[str, Any]], each: int = 2) -> list[dict[str, Any]]:
     """A few turns worth reading: what the adapter gained, lost, still gets wrong, and answers; up to `each` of a kind."""
-    kinds: dict[str, list[dict[str, Any]]] = {"gained": [], "lost": [], "both wrong": [], "both right": []}
+    kinds: dict[str, list[dict[str, Any]]] = {
+        "gained": [],
+        "lost": [],
+        "both wrong": [],
+        "both right": [],
+    }
     for entry in entries:
-        outcome = {(False, True): "gained", (True, False): "lost", (False, False): "both wrong", (True, True): "both right"}
+        outcome = {
+            (False, True): "gained",
+            (True, False): "lost",
+            (False, False): "both wrong",
+            (True, True): "both right",
+        }
         kinds[outcome[bool(entry["base"]["right"]), bool(entry["adapter"]["right"])]].append(entry)
     fields = ("session_id", "prompt_tail", "expected", "base_answer", "adapter_answer")
-    return [{"kind": kind, **{field: entry[field] for field in fields}} for kind, group in kinds.items() for entry in group[:each]]
+    return [
+        {"kind": kind, **{field: entry[field] for field in fields}}
+        for kind, group in kinds.items()
+        for entry in group[:each]
+    ]

@@ -45,14 +45,26 @@ def greedy(
 class Writer:
     """Writes greedy continuations of prompts: those that are verified at once, the others in batches."""
 
-    def __init__(self, model: "PreTrainedModel", stops: Collection[int], progress: Progress = silent, text: str = "turns answered"):
+    def __init__(
+        self,
+        model: "PreTrainedModel",
+        stops: Collection[int],
+        progress: Progress = silent,
+        text: str = "turns answered",
+    ):
         self._model, self._stops, self._progress, self._text = model, stops, progress, text
         self._open: list[_Open] = []
         self._held = 0  # bytes of what was read of those
         self._written: dict[int, Continuation] = {}
 
     def add(
-        self, number: int, prompt: list[int], limit: int, expected: Sequence[int] = (), best: Sequence[int] = (), read: Read | None = None
+        self,
+        number: int,
+        prompt: list[int],
+        limit: int,
+        expected: Sequence[int] = (),
+        best: Sequence[int] = (),
+        read: Read | None = None,
     ) -> None:
         """Ask for the continuation of a prompt, of at most `limit` tokens.
 
@@ -83,7 +95,9 @@ class Writer:
         progress = silent if read else self._progress
         rest = generate(self._model, prompts, limits, self._stops, progress, self._text, read=read)
         for each, new in zip(self._open, rest, strict=True):
-            self._written[each.number] = Continuation([*each.begun, *new], len(each.begun) + len(new) == each.limit)
+            self._written[each.number] = Continuation(
+                [*each.begun, *new], len(each.begun) + len(new) == each.limit
+            )
         self._open, self._held = [], 0
 
 
@@ -96,7 +110,9 @@ class _Open:
     read: Read | None
 
 
-def verified_beginning(expected: Sequence[int], best: Sequence[int], stops: Collection[int]) -> tuple[list[int], bool]:
+def verified_beginning(
+    expected: Sequence[int], best: Sequence[int], stops: Collection[int]
+) -> tuple[list[int], bool]:
     """What greedy decoding writes up to and with the first token that is not the expected one, and whether it ends there."""
     for position, (token, likeliest) in enumerate(zip(expected, best, strict=True)):
         if likeliest in stops:

@@ -46,16 +46,27 @@ def reply_limit(lake: Lake, key: PartitionKey) -> int:
     longest = 0
     with suppress(MissingError):
         for row in dataset_rows(lake, key, ("test",), columns=["messages"]):
-            for text in ("".join(message_texts(each)) for each in row["messages"] if each["role"] == "assistant"):
+            for text in (
+                "".join(message_texts(each))
+                for each in row["messages"]
+                if each["role"] == "assistant"
+            ):
                 longest = max(longest, len(text) // 2, 3 * (len(text.encode()) - len(text)) // 2)
     return max(LEAST_REPLY, longest + AROUND_A_CALL)
 
 
-def recorded_sessions(lake: Lake, key: PartitionKey, tasks: Collection[str]) -> dict[str, tuple[str, list[Message]]]:
+def recorded_sessions(
+    lake: Lake, key: PartitionKey, tasks: Collection[str]
+) -> dict[str, tuple[str, list[Message]]]:
     """The id and the messages of the first whole recorded session of each task, by the task's key; none that a model played."""
     wanted = pa.array(sorted(tasks), pa.string())
-    batches = stored_batches(lake.open("judged_sessions", key), ["session_id", "task_key", "trial", "broken", "messages"])
-    whole = (batch.filter(pc.and_(pc.is_in(batch["task_key"], wanted), pc.is_null(batch["broken"]))) for batch in batches)
+    batches = stored_batches(
+        lake.open("judged_sessions", key), ["session_id", "task_key", "trial", "broken", "messages"]
+    )
+    whole = (
+        batch.filter(pc.and_(pc.is_in(batch["task_key"], wanted), pc.is_null(batch["broken"])))
+        for batch in batches
+    )
     recorded = (row for row in to_rows(whole) if not row["session_id"].startswith(PLAYED))
     rows = sorted(recorded, key=lambda row: (row["trial"] or "", row["session_id"]))
     return {row["task_key"]: (row["session_id"], row["messages"]) for row in reversed(rows)}

@@ -12,7 +12,9 @@ from agent_pipeline.evaluation.paired import Difference, paired, t_quantile, wil
 ERROR = 0.05
 
 
-def reported(difference: Difference | None, of_shares: bool = True, error: float = ERROR) -> dict[str, Any] | None:
+def reported(
+    difference: Difference | None, of_shares: bool = True, error: float = ERROR
+) -> dict[str, Any] | None:
     """A difference as JSON: `difference`, its 95 % interval [`low`, `high`], `samples`, `tasks`, and
 
     - `p`: the two-sided chance of so large a difference between exchangeable models;
@@ -28,7 +30,11 @@ def reported(difference: Difference | None, of_shares: bool = True, error: float
         "low": low,
         "high": high,
         "p": p,
-        "beyond_noise": low is not None and high is not None and p is not None and (low > 0 or high < 0) and p <= error,
+        "beyond_noise": low is not None
+        and high is not None
+        and p is not None
+        and (low > 0 or high < 0)
+        and p <= error,
         "least_visible": difference.visible(ERROR / 2) if of_shares else None,
         "samples": difference.samples,
         "tasks": difference.tasks,
@@ -37,11 +43,17 @@ def reported(difference: Difference | None, of_shares: bool = True, error: float
 
 def shown(value: float, low: float | None, high: float | None, form: str = "+.3f") -> str:
     """`+0.125 [+0.010, +0.240]`: a figure with its interval, where it has one."""
-    return f"{value:{form}}" if low is None or high is None else f"{value:{form}} [{low:{form}}, {high:{form}}]"
+    return (
+        f"{value:{form}}"
+        if low is None or high is None
+        else f"{value:{form}} [{low:{form}}, {high:{form}}]"
+    )
 
 
 def jackknife(
-    tasks: Sequence[str], statistic: Callable[[np.ndarray], float], bounds: tuple[float, float] | None = None
+    tasks: Sequence[str],
+    statistic: Callable[[np.ndarray], float],
+    bounds: tuple[float, float] | None = None,
 ) -> Difference | None:
     """A difference that is not a mean (of two areas under curves): `statistic` of the samples that a boolean mask leaves.
 
@@ -50,10 +62,14 @@ def jackknife(
     """
     names, member = np.unique(np.asarray(tasks), return_inverse=True)
     count, whole = len(names), statistic(np.ones(len(tasks), dtype=bool))
-    without = np.array([statistic(member != task) for task in range(count)]) if count > 1 else np.zeros(1)
+    without = (
+        np.array([statistic(member != task) for task in range(count)]) if count > 1 else np.zeros(1)
+    )
     if not (math.isfinite(whole) and np.isfinite(without).all()):
         return None
-    pseudo = whole + (count - 1) * (without.mean() - without)  # around the statistic itself: the jackknife's own mean differs by its bias
+    pseudo = whole + (count - 1) * (
+        without.mean() - without
+    )  # around the statistic itself: the jackknife's own mean differs by its bias
     found = paired([str(name) for name in names], pseudo.tolist(), [0.0] * count)
     if bounds and found and found.se is not None:
         low, high = within(whole, found.se, t_quantile(count - 1, 0.975), count, *bounds)

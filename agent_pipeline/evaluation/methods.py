@@ -67,14 +67,29 @@ class Sample(NamedTuple):
 
 
 FIGURES: dict[str, Callable[[Scores], dict[str, Sample]]] = {
-    "exact_calls": lambda of: {each.turn: Sample(each.task, each.right) for each in of.turns if each.expects_call},
-    "call_recall": lambda of: {each.turn: Sample(each.task, each.called) for each in of.turns if each.expects_call},
-    "over_call": lambda of: {each.turn: Sample(each.task, each.called) for each in of.turns if not each.expects_call},
-    "right_answers": lambda of: {each.turn: Sample(each.task, each.right) for each in of.turns if not each.expects_call},
-    "heldout_loss": lambda of: {each.row: Sample(each.task, each.loss, each.tokens) for each in of.losses},
-    "tasks_done": lambda of: {f"{each.task} {each.seed} {each.trial}": Sample(each.task, each.done) for each in of.episodes},
+    "exact_calls": lambda of: {
+        each.turn: Sample(each.task, each.right) for each in of.turns if each.expects_call
+    },
+    "call_recall": lambda of: {
+        each.turn: Sample(each.task, each.called) for each in of.turns if each.expects_call
+    },
+    "over_call": lambda of: {
+        each.turn: Sample(each.task, each.called) for each in of.turns if not each.expects_call
+    },
+    "right_answers": lambda of: {
+        each.turn: Sample(each.task, each.right) for each in of.turns if not each.expects_call
+    },
+    "heldout_loss": lambda of: {
+        each.row: Sample(each.task, each.loss, each.tokens) for each in of.losses
+    },
+    "tasks_done": lambda of: {
+        f"{each.task} {each.seed} {each.trial}": Sample(each.task, each.done)
+        for each in of.episodes
+    },
     "harm": lambda of: {
-        f"{each.task} {each.seed} {each.trial}": Sample(each.task, each.harmed) for each in of.episodes if each.harmed is not None
+        f"{each.task} {each.seed} {each.trial}": Sample(each.task, each.harmed)
+        for each in of.episodes
+        if each.harmed is not None
     },
 }
 """By name, what a figure is the mean of: the samples by what was asked."""
@@ -89,18 +104,34 @@ def compared(methods: Sequence[Method], runs: Sequence[Run]) -> dict[str, Any]:
     """
     by_method = {each.id: [run for run in runs if run.method == each.id] for each in methods}
     adapters = {name: tuple(run.adapter for run in of) for name, of in by_method.items()}
-    same_as = {name: next(other for other in adapters if adapters[other] == adapters[name]) for name in adapters}
+    same_as = {
+        name: next(other for other in adapters if adapters[other] == adapters[name])
+        for name in adapters
+    }
     reference = REFERENCE if REFERENCE in by_method else methods[0].id
-    wanted = [(each.id, against) for each in methods for against in dict.fromkeys((reference, each.control)) if against]
-    pairs = list({frozenset(pair): pair for pair in wanted if same_as[pair[0]] != same_as[pair[1]]}.values())
+    wanted = [
+        (each.id, against)
+        for each in methods
+        for against in dict.fromkeys((reference, each.control))
+        if against
+    ]
+    pairs = list(
+        {frozenset(pair): pair for pair in wanted if same_as[pair[0]] != same_as[pair[1]]}.values()
+    )
     error = ERROR / max(len(pairs), 1)
     differences = [
-        (left, right, figure, reported(_difference(by_method[left], by_method[right], figure, error), False, error))
+        (
+            left,
+            right,
+            figure,
+            reported(_difference(by_method[left], by_method[right], figure, error), False, error),
+        )
         for left, right in pairs
         for figure in FIGURES
     ]
     figures = {
-        name: {figure: _figure(of, figure) for figure in FIGURES} | {figure: _of_pass(of, figure) for figure in PASS_FIGURES}
+        name: {figure: _figure(of, figure) for figure in FIGURES}
+        | {figure: _of_pass(of, figure) for figure in PASS_FIGURES}
         for name, of in by_method.items()
     }
     return {
@@ -120,14 +151,20 @@ def compared(methods: Sequence[Method], runs: Sequence[Run]) -> dict[str, Any]:
                 "figures": figures[each.id],
                 "cost": _cost([run.cost for run in by_method[each.id]]),
                 "adapters": list(adapters[each.id]),
-                "notes": list(dict.fromkeys(note for run in by_method[each.id] for note in run.notes)),
+                "notes": list(
+                    dict.fromkeys(note for run in by_method[each.id] for note in run.notes)
+                ),
             }
             for each in methods
         },
         "comparisons": [
-            {"method": left, "against": right, "figure": figure, **each} for left, right, figure, each in differences if each is not None
+            {"method": left, "against": right, "figure": figure, **each}
+            for left, right, figure, each in differences
+            if each is not None
         ],
-        "rank_correlation": rank_correlation({name: figures[name] for name in figures if same_as[name] == name}),
+        "rank_correlation": rank_correlation(
+            {name: figures[name] for name in figures if same_as[name] == name}
+        ),
     }
 
 
@@ -138,7 +175,11 @@ def rank_correlation(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]
 
     found: dict[str, Any] = {}
     for name, sign in (*((name, 1) for name in PASS_FIGURES), ("heldout_loss", -1)):
-        known = [(each[name]["mean"], each["exact_calls"]["mean"]) for each in figures.values() if each[name] and each["exact_calls"]]
+        known = [
+            (each[name]["mean"], each["exact_calls"]["mean"])
+            for each in figures.values()
+            if each[name] and each["exact_calls"]
+        ]
         cheap, dear = ([pair[side] for pair in known] for side in (0, 1))
         ranked = len(known) >= FEWEST_RANKED and len(set(cheap)) > 1 and len(set(dear)) > 1
         rho = spearmanr([sign * value for value in cheap], dear).statistic if ranked else None
@@ -151,7 +192,9 @@ def better(comparison: Mapping[str, Any]) -> bool:
     return bool((comparison["difference"] < 0) is (comparison["figure"] in LESS_IS_BETTER))
 
 
-def _difference(left: Sequence[Run], right: Sequence[Run], figure: str, error: float) -> Difference | None:
+def _difference(
+    left: Sequence[Run], right: Sequence[Run], figure: str, error: float
+) -> Difference | None:
     """Left less right over what both were asked, training by training; losses of different base models do not compare."""
     if figure == "heldout_loss" and len({run.base_model for run in (*left, *right)}) > 1:
         return None
@@ -168,30 +211,54 @@ def _difference(left: Sequence[Run], right: Sequence[Run], figure: str, error: f
 
 def _figure(runs: Sequence[Run], figure: str) -> dict[str, Any] | None:
     by_seed = [list(FIGURES[figure](run.scores).values()) for run in runs]
-    samples = [(str(run.seed), sample, 0.0) for run, of in zip(runs, by_seed, strict=True) for sample in of]
+    samples = [
+        (str(run.seed), sample, 0.0) for run, of in zip(runs, by_seed, strict=True) for sample in of
+    ]
     found = _crossed(samples, ERROR, None if figure == "heldout_loss" else (0.0, 1.0))
     if found is None:
         return None
-    return {"mean": found.value, "low": found.low, "high": found.high, "by_seed": [_mean(of) for of in by_seed]}
+    return {
+        "mean": found.value,
+        "low": found.low,
+        "high": found.high,
+        "by_seed": [_mean(of) for of in by_seed],
+    }
 
 
-def _crossed(samples: Sequence[tuple[str, Sample, float]], error: float, bounds: tuple[float, float] | None) -> Difference | None:
+def _crossed(
+    samples: Sequence[tuple[str, Sample, float]], error: float, bounds: tuple[float, float] | None
+) -> Difference | None:
     """Of seeds, what each sample scores, and what it is held against; `bounds` of the difference, if it has any."""
-    values, rivals = [float(new.value) for _, new, _ in samples], [float(old) for _, _, old in samples]
+    values, rivals = (
+        [float(new.value) for _, new, _ in samples],
+        [float(old) for _, _, old in samples],
+    )
     tasks, seeds = [new.task for _, new, _ in samples], [seed for seed, _, _ in samples]
-    return crossed(tasks, seeds, values, rivals, [new.weight for _, new, _ in samples], error, bounds)
+    return crossed(
+        tasks, seeds, values, rivals, [new.weight for _, new, _ in samples], error, bounds
+    )
 
 
 def _mean(samples: Sequence[Sample]) -> float | None:
-    return sum(each.value * each.weight for each in samples) / sum(each.weight for each in samples) if samples else None
+    return (
+        sum(each.value * each.weight for each in samples) / sum(each.weight for each in samples)
+        if samples
+        else None
+    )
 
 
 def _of_pass(runs: Sequence[Run], figure: str) -> dict[str, Any] | None:
     known = [value for run in runs if (value := run.of_pass[figure]) is not None]
-    return {"mean": sum(known) / len(known), "low": None, "high": None, "by_seed": known} if len(known) == len(runs) else None
+    return (
+        {"mean": sum(known) / len(known), "low": None, "high": None, "by_seed": known}
+        if len(known) == len(runs)
+        else None
+    )
 
 
 def _cost(costs: Sequence[Cost]) -> dict[str, Any]:
     """The mean of a training."""
     names: Iterator[str] = (name for name in Cost.__struct_fields__ if name != "resumed")
-    return {name: sum(getattr(each, name) for each in costs) / len(costs) for name in names} | {"resumed": any(c.resumed for c in costs)}
+    return {name: sum(getattr(each, name) for each in costs) / len(costs) for name in names} | {
+        "resumed": any(c.resumed for c in costs)
+    }

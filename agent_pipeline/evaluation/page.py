@@ -27,7 +27,12 @@ PAGE = "report.html"
 MOST_TURNS, MOST_EPISODES = 500, 100
 LONGEST = 6_000
 """Characters of a text on the page."""
-OUTCOMES = {(True, False): "lost", (False, True): "gained", (False, False): "both wrong", (True, True): "both right"}
+OUTCOMES = {
+    (True, False): "lost",
+    (False, True): "gained",
+    (False, False): "both wrong",
+    (True, True): "both right",
+}
 """Whether the rival and the candidate are right → what the candidate changed, the worst first."""
 _HIDING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -70,13 +75,22 @@ def render(page: Page) -> str:
     from markupsafe import Markup
 
     folder = files("agent_pipeline.evaluation")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_visible)
+    environment = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_visible,
+    )
     script = folder.joinpath("page.js").read_text(encoding="utf-8")
     hashed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     template = environment.from_string(folder.joinpath("page.jinja").read_text(encoding="utf-8"))
     curves = [drawn for title, points in page.curves if (drawn := _drawn(title, points))]
     choices = {name: sorted({each[name] for each in page.items if each[name]}) for name in FILTERS}
-    return template.render(page._asdict() | {"curves": curves, "choices": choices, "script": Markup(script), "hash": hashed})
+    return template.render(
+        page._asdict()
+        | {"curves": curves, "choices": choices, "script": Markup(script), "hash": hashed}
+    )
 
 
 FILTERS = ("split", "class", "tool", "outcome")
@@ -87,48 +101,108 @@ MADE_UP = {"private values": "made up, where the tables have pseudonyms"}
 
 
 def evaluation_page(
-    partition: str, split: Split, rows: Mapping[str, Entry], adapters: Sequence[Artifact], with_surrogates: bool = False
+    partition: str,
+    split: Split,
+    rows: Mapping[str, Entry],
+    adapters: Sequence[Artifact],
+    with_surrogates: bool = False,
 ) -> str:
     """The page of an evaluation of which nothing was decided yet: the candidate beside its base. `adapters` are the candidate's, the last
     being its own."""
     turns, notes = bounded(differing_turns(split, rows), MOST_TURNS, "turns", split.path)
     adapter = f"{adapters[-1].asset} {adapters[-1].identity}" if adapters else ""
-    facts = {"partition": partition, "adapter": adapter, "chat template": template_used(adapters), "split": split.name}
+    facts = {
+        "partition": partition,
+        "adapter": adapter,
+        "chat template": template_used(adapters),
+        "split": split.name,
+    }
     facts |= MADE_UP if with_surrogates else {}
-    return render(Page(f"Evaluation of {partition}", facts, "", [], split_tables(split), turns, training_curves(adapters), notes))
+    return render(
+        Page(
+            f"Evaluation of {partition}",
+            facts,
+            "",
+            [],
+            split_tables(split),
+            turns,
+            training_curves(adapters),
+            notes,
+        )
+    )
 
 
 def training_curves(adapters: Sequence[Artifact]) -> list[tuple[str, list[tuple[float, float]]]]:
     """The training loss by step of each adapter."""
     histories = [(each.asset, each.manifest["report"].get("log_history", ())) for each in adapters]
-    return [(f"Training loss: {asset}", [(entry["step"], entry["loss"]) for entry in history]) for asset, history in histories]
+    return [
+        (f"Training loss: {asset}", [(entry["step"], entry["loss"]) for entry in history])
+        for asset, history in histories
+    ]
 
 
 def split_tables(split: Split) -> list[tuple[str, list[Row]]]:
     """The figures of an evaluation with their intervals, and the share of right turns by class and by tool."""
-    return [(f"Figures on the split {split.name}", figure_rows(split)), (f"Right turns by class and tool, {split.name}", group_rows(split))]
+    return [
+        (f"Figures on the split {split.name}", figure_rows(split)),
+        (f"Right turns by class and tool, {split.name}", group_rows(split)),
+    ]
 
 
 def figure_rows(split: Split) -> list[Row]:
     """A row a metric: the models, candidate − rival with its 95 % interval over tasks, and the least difference that could be seen."""
-    reports = [split.report["base"], *([split.champion["adapter"]] if split.champion else []), split.report["adapter"]]
+    reports = [
+        split.report["base"],
+        *([split.champion["adapter"]] if split.champion else []),
+        split.report["adapter"],
+    ]
     compared = split.report["differences"]
     if split.champion:
         both = list(_both(split))
-        compared = differences([new["task_key"] for new, _ in both], *([_score(side) for side in sides] for sides in _sides(split, both)))
-    rows = [["figure", *_models(split), f"candidate − {split.rival} (95 %)", "least visible difference", "turns or rows", "tasks"]]
+        compared = differences(
+            [new["task_key"] for new, _ in both],
+            *([_score(side) for side in sides] for sides in _sides(split, both)),
+        )
+    rows = [
+        [
+            "figure",
+            *_models(split),
+            f"candidate − {split.rival} (95 %)",
+            "least visible difference",
+            "turns or rows",
+            "tasks",
+        ]
+    ]
     for name in ("heldout_loss", "decision_auc", "verified_calls", *METRICS):
-        of = [report.get(name) for report in reports]  # reports of older versions know no verified calls
+        of = [
+            report.get(name) for report in reports
+        ]  # reports of older versions know no verified calls
         if any(each is not None for each in of):
             means = ["–" if each is None else f"{each:.3f}" for each in of]
             rows.append([name.replace("_", " "), *means, *_interval(compared.get(name))])
     if any(report["truncated"] for report in reports):
-        rows.append(["wrong turns that max_new_tokens ended", *(str(report["truncated"]) for report in reports), *_interval(None)])
+        rows.append(
+            [
+                "wrong turns that max_new_tokens ended",
+                *(str(report["truncated"]) for report in reports),
+                *_interval(None),
+            ]
+        )
     for name, rival in ({} if split.champion else split.report["rivals"]).items():
-        accuracy, difference = rival["exact_call_accuracy"], rival["differences"]["exact_call_accuracy"]
+        accuracy, difference = (
+            rival["exact_call_accuracy"],
+            rival["differences"]["exact_call_accuracy"],
+        )
         if difference is not None:
             now = split.report["adapter"]["exact_call_accuracy"]
-            rows.append([f"exact call accuracy, base: {name}", f"{accuracy:.3f}", f"{now:.3f}", *_interval(difference)])
+            rows.append(
+                [
+                    f"exact call accuracy, base: {name}",
+                    f"{accuracy:.3f}",
+                    f"{now:.3f}",
+                    *_interval(difference),
+                ]
+            )
     return rows
 
 
@@ -139,12 +213,31 @@ def group_rows(split: Split) -> list[Row]:
         groups[new["expected_class"] or "nothing"].append((new, old))
         if new["expected_tool"]:
             groups[f"call: {new['expected_tool']}"].append((new, old))
-    rows = [["turns with", *_models(split), f"candidate − {split.rival} (95 %)", "least visible difference", "turns", "tasks"]]
+    rows = [
+        [
+            "turns with",
+            *_models(split),
+            f"candidate − {split.rival} (95 %)",
+            "least visible difference",
+            "turns",
+            "tasks",
+        ]
+    ]
     for name, both in sorted(groups.items()):
-        rival, candidate = ([float(bool(side["right"])) for side in sides] for sides in _sides(split, both))
-        sides = [[float(bool(new["base"]["right"])) for new, _ in both], *([rival] if split.champion else []), candidate]
-        difference = reported(paired([new["task_key"] for new, _ in both], candidate, rival, shares=True))
-        rows.append([name, *(f"{sum(each) / len(each):.3f}" for each in sides), *_interval(difference)])
+        rival, candidate = (
+            [float(bool(side["right"])) for side in sides] for sides in _sides(split, both)
+        )
+        sides = [
+            [float(bool(new["base"]["right"])) for new, _ in both],
+            *([rival] if split.champion else []),
+            candidate,
+        ]
+        difference = reported(
+            paired([new["task_key"] for new, _ in both], candidate, rival, shares=True)
+        )
+        rows.append(
+            [name, *(f"{sum(each) / len(each):.3f}" for each in sides), *_interval(difference)]
+        )
     return rows
 
 
@@ -157,9 +250,14 @@ def differing_turns(split: Split, rows: Mapping[str, Entry]) -> list[dict[str, A
         if rival_answer.strip() == new["adapter_answer"].strip():
             continue
         rival, candidate = (bool(side["right"]) for (side,) in _sides(split, [(new, old)]))
-        texts = [("expected", new["expected"], None), ("base", new["base_answer"], bool(new["base"]["right"]))]
+        texts = [
+            ("expected", new["expected"], None),
+            ("base", new["base_answer"], bool(new["base"]["right"])),
+        ]
         texts += [("champion", rival_answer, rival)] if split.champion else []
-        before = rows[new["row_id"]]["messages"][: new["turn_index"]] if new["row_id"] in rows else []
+        before = (
+            rows[new["row_id"]]["messages"][: new["turn_index"]] if new["row_id"] in rows else []
+        )
         turns.append(
             {
                 "split": split.name,
@@ -172,19 +270,26 @@ def differing_turns(split: Split, rows: Mapping[str, Entry]) -> list[dict[str, A
                 "prompt": shortened(readable(before), LONGEST, "the table sft_dataset"),
                 "texts": [
                     (name, shortened(text, LONGEST, split.path), right)
-                    for name, text, right in (*texts, ("candidate", new["adapter_answer"], candidate))
+                    for name, text, right in (
+                        *texts,
+                        ("candidate", new["adapter_answer"], candidate),
+                    )
                 ],
             }
         )
     return turns
 
 
-def bounded(items: Iterable[dict[str, Any]], most: int, what: str, path: str) -> tuple[list[dict[str, Any]], list[str]]:
+def bounded(
+    items: Iterable[dict[str, Any]], most: int, what: str, path: str
+) -> tuple[list[dict[str, Any]], list[str]]:
     """At most so many, what the candidate lost first; and the sentence that says how many are left out, and where they lie."""
     order = list(OUTCOMES.values())
     ranked = sorted(items, key=lambda each: (not each["harm"], order.index(each["outcome"])))
     left = len(ranked) - most
-    return ranked[:most], [f"{left:,} more {what} are left out of this page: they lie in {path}."] if left > 0 else []
+    return ranked[:most], [
+        f"{left:,} more {what} are left out of this page: they lie in {path}."
+    ] if left > 0 else []
 
 
 def episode_items(played: Mapping[str, Sequence[Entry]], path: str) -> list[dict[str, Any]]:
@@ -201,7 +306,11 @@ def episode_items(played: Mapping[str, Sequence[Entry]], path: str) -> list[dict
             "harm": bool(players[candidate]["wrong_changes"]),
             "where": f"task {task}, trial {trial}" + ("" if seed is None else f", seed {seed}"),
             "texts": [
-                (f"{player}: {_outcome(each)}", shortened(_transcript(each["messages"]), LONGEST, path), each["done"])
+                (
+                    f"{player}: {_outcome(each)}",
+                    shortened(_transcript(each["messages"]), LONGEST, path),
+                    each["done"],
+                )
                 for player, each in players.items()
             ],
         }
@@ -211,17 +320,31 @@ def episode_items(played: Mapping[str, Sequence[Entry]], path: str) -> list[dict
 
 
 def _outcome(episode: Entry) -> str:
-    harm = f"; wrong changes: {'; '.join(episode['wrong_changes'])}" if episode["wrong_changes"] else ""
-    return ("done" if episode["done"] else f"not done ({episode['complaint'] or episode['end']})") + harm
+    harm = (
+        f"; wrong changes: {'; '.join(episode['wrong_changes'])}"
+        if episode["wrong_changes"]
+        else ""
+    )
+    return (
+        "done" if episode["done"] else f"not done ({episode['complaint'] or episode['end']})"
+    ) + harm
 
 
 def _transcript(messages: Sequence[Message]) -> str:
-    return readable(message | {"content": message.get("content") or ""} for message in messages if message["role"] != "system")
+    return readable(
+        message | {"content": message.get("content") or ""}
+        for message in messages
+        if message["role"] != "system"
+    )
 
 
 def _both(split: Split) -> Iterable[tuple[Entry, Entry]]:
     """The candidate's and the rival's entry of each turn that both were asked; the base's is the candidate's own."""
-    champion = {(each["row_id"], each["turn_index"]): each for each in split.champion_samples} if split.champion else None
+    champion = (
+        {(each["row_id"], each["turn_index"]): each for each in split.champion_samples}
+        if split.champion
+        else None
+    )
     for new in split.samples:
         old = new if champion is None else champion.get((new["row_id"], new["turn_index"]))
         if old is not None:
@@ -230,7 +353,9 @@ def _both(split: Split) -> Iterable[tuple[Entry, Entry]]:
 
 def _sides(split: Split, both: Sequence[tuple[Entry, Entry]]) -> tuple[list[Entry], list[Entry]]:
     """How the rival and the candidate did."""
-    return [old["adapter" if split.champion else "base"] for _, old in both], [new["adapter"] for new, _ in both]
+    return [old["adapter" if split.champion else "base"] for _, old in both], [
+        new["adapter"] for new, _ in both
+    ]
 
 
 def _score(entry: Entry) -> Score:
@@ -254,12 +379,30 @@ def _drawn(title: str, points: Sequence[tuple[float, float]]) -> dict[str, Any] 
     known = [(x, y) for x, y in points if math.isfinite(y)]
     if len(known) < 2:
         return None
-    first, last, low, top = known[0][0], known[-1][0], min(y for _, y in known), max(y for _, y in known)
-    line = " ".join(f"{600 * (x - first) / (last - first or 1):.1f},{120 * (top - y) / (top - low or 1):.1f}" for x, y in known)
-    ends = {"low": f"{low:.3f}", "top": f"{top:.3f}", "end": f"{known[-1][1]:.3f}", "first": f"{first:g}", "last": f"{last:g}"}
+    first, last, low, top = (
+        known[0][0],
+        known[-1][0],
+        min(y for _, y in known),
+        max(y for _, y in known),
+    )
+    line = " ".join(
+        f"{600 * (x - first) / (last - first or 1):.1f},{120 * (top - y) / (top - low or 1):.1f}"
+        for x, y in known
+    )
+    ends = {
+        "low": f"{low:.3f}",
+        "top": f"{top:.3f}",
+        "end": f"{known[-1][1]:.3f}",
+        "first": f"{first:g}",
+        "last": f"{last:g}",
+    }
     return {"title": title, "line": line, **ends}
 
 
 def _visible(value: Any) -> Any:
     """A text whose controls are seen: colours of a terminal, marks that turn the direction of what follows, halves of characters."""
-    return _HIDING.sub(lambda found: f"\\x{ord(found[0]):02x}", value) if isinstance(value, str) and _HIDING.search(value) else value
+    return (
+        _HIDING.sub(lambda found: f"\\x{ord(found[0]):02x}", value)
+        if isinstance(value, str) and _HIDING.search(value)
+        else value
+    )

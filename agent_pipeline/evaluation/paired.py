@@ -55,7 +55,12 @@ class Difference(msgspec.Struct, frozen=True):
 
     def visible(self, error: float) -> float | None:
         """The least gain of shares that a test at this error rate finds with a chance of 80 %; `None` with fewer than two tasks."""
-        return None if self.se is None else (t_quantile(self.tasks - 1, 1 - error) + t_quantile(self.tasks - 1, POWER)) * self.spread
+        return (
+            None
+            if self.se is None
+            else (t_quantile(self.tasks - 1, 1 - error) + t_quantile(self.tasks - 1, POWER))
+            * self.spread
+        )
 
 
 def paired(
@@ -105,7 +110,9 @@ def paired(
         zeros = [0.0] * len(tasks)
         both = [paired(tasks, scores, zeros, groups, weights) for scores in (candidate, rival)]
         trials = _trials_of_alike(tasks, of, weight)
-        low, high = newcombe(value, se, [_Share.of(each, trials, quantile) for each in both if each])
+        low, high = newcombe(
+            value, se, [_Share.of(each, trials, quantile) for each in both if each]
+        )
     return Difference(value, se, low, high, len(tasks), len(gains), tuple(gains.values()))
 
 
@@ -127,14 +134,18 @@ class _Share(msgspec.Struct, frozen=True):
         return cls(value, se, low, high)
 
 
-def _trials_of_alike(tasks: Sequence[str], groups: Sequence[str], weights: Sequence[float]) -> float:
+def _trials_of_alike(
+    tasks: Sequence[str], groups: Sequence[str], weights: Sequence[float]
+) -> float:
     """Return how many trials there are if all turns of a task are alike: the number of tasks, or fewer if some weigh more than others."""
     totals: dict[str, float] = {}
     sizes: dict[tuple[str, str], float] = {}
     for task, group, weight in zip(tasks, groups, weights, strict=True):
         totals[group] = totals.get(group, 0.0) + weight
         sizes[group, task] = sizes.get((group, task), 0.0) + weight
-    parts = [size / totals[group] / len(totals) for (group, _), size in sizes.items() if totals[group]]
+    parts = [
+        size / totals[group] / len(totals) for (group, _), size in sizes.items() if totals[group]
+    ]
     spread = sum(part * part for part in parts)
     return min(float(len(set(tasks))), 1 / spread) if spread else 1.0
 
@@ -163,7 +174,9 @@ def newcombe(value: float, se: float, shares: Sequence[_Share]) -> tuple[float, 
     return max(low, -1.0), min(high, 1.0)  # rounding alone goes beyond
 
 
-def within(value: float, se: float, quantile: float, units: int, least: float = -1.0, most: float = 1.0) -> tuple[float, float]:
+def within(
+    value: float, se: float, quantile: float, units: int, least: float = -1.0, most: float = 1.0
+) -> tuple[float, float]:
     """Return the interval of a value between `least` and `most` with a standard error over so many units.
 
     For statistics that are not a difference of two shares of turns, such as a difference of areas under curves. The value is seen as a
@@ -174,7 +187,9 @@ def within(value: float, se: float, quantile: float, units: int, least: float = 
     variance = (se / way) ** 2
     if not variance and 0 < share < 1:
         return value, value
-    trials = max(share * (1 - share) / variance, 1.0) if variance and 0 < share < 1 else float(units)
+    trials = (
+        max(share * (1 - share) / variance, 1.0) if variance and 0 < share < 1 else float(units)
+    )
     low, high = wilson(share, trials, quantile)
     return max(min(least + way * low, value), least), min(max(least + way * high, value), most)
 
@@ -200,12 +215,19 @@ def crossed(
     over = [paired(units, candidate, rival, weights=weights) for units in (tasks, seeds)]
     if over[0] is None or over[1] is None:
         return None
-    value, variances = over[0].value, [each.se**2 for each in over if each is not None and each.se is not None]
+    value, variances = (
+        over[0].value,
+        [each.se**2 for each in over if each is not None and each.se is not None],
+    )
     if len(variances) < 2:
         return msgspec.structs.replace(over[0], se=None, low=None, high=None)
     total = sum(variances)
     quantiles = [t_quantile(len(set(units)) - 1, 1 - error / 2) for units in (tasks, seeds)]
-    reach = sum(t * each for t, each in zip(quantiles, variances, strict=True)) / sqrt(total) if total else 0.0
+    reach = (
+        sum(t * each for t, each in zip(quantiles, variances, strict=True)) / sqrt(total)
+        if total
+        else 0.0
+    )
     low, high = value - reach, value + reach
     if bounds:
         low, high = max(low, bounds[0]), min(high, bounds[1])
@@ -223,15 +245,21 @@ def sign_flip(values: Sequence[float]) -> float:
     for size in map(abs, flipped):
         chances /= 2
         chances[size:] += chances[:-size].copy()
-    rounding = sum(map(bool, values)) // 2  # what rounding may have moved a sum by: sums that are equal must count
+    rounding = (
+        sum(map(bool, values)) // 2
+    )  # what rounding may have moved a sum by: sums that are equal must count
     return float(chances[max(0, sum(each for each in flipped if each > 0) - rounding) :].sum())
 
 
 def tasks_needed(difference: Difference | None, gain: float, error: float) -> int:
     """How many tasks a test at this error rate needs to find a gain of shares with a chance of 80 %, by the spread of a difference on fewer
     tasks; without one, for tasks of a turn each."""
-    tasks, spread = (difference.tasks, difference.spread) if difference else (1, sqrt(USUALLY_DIFFERENT))
-    return ceil(tasks * ((t_quantile(_MANY, 1 - error) + t_quantile(_MANY, POWER)) * spread / gain) ** 2)
+    tasks, spread = (
+        (difference.tasks, difference.spread) if difference else (1, sqrt(USUALLY_DIFFERENT))
+    )
+    return ceil(
+        tasks * ((t_quantile(_MANY, 1 - error) + t_quantile(_MANY, POWER)) * spread / gain) ** 2
+    )
 
 
 def t_quantile(degrees: float, quantile: float) -> float:

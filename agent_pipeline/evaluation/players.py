@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 
 
 def model_player(
-    model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", stops: set[int], max_new_tokens: int = 96, max_length: int = 2048
+    model: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase",
+    stops: set[int],
+    max_new_tokens: int = 96,
+    max_length: int = 2048,
 ) -> Player:
     """A model in memory, which answers greedily. Of conversations that are few enough for one batch, and short enough, it keeps what it has
     read."""
@@ -32,19 +36,29 @@ def model_player(
 
     def reply(conversations: Sequence[Conversation]) -> list[Reply]:
         prompts = [prompt_ids(tokenizer, each.messages, each.tools) for each in conversations]
-        fitting = [at for at, prompt in enumerate(prompts) if len(prompt) + max_new_tokens <= max_length]
+        fitting = [
+            at for at, prompt in enumerate(prompts) if len(prompt) + max_new_tokens <= max_length
+        ]
         names = [(conversations[at].number, conversations[at].trial) for at in fitting]
         limits, before = [max_new_tokens] * len(fitting), [read.get(name) for name in names]
         size = sum(len(prompts[at]) + max_new_tokens for at in fitting) * bytes_of_token(model)
-        kept: list[Read | None] | None = [] if len(fitting) <= BATCH and size <= CACHE_BYTES else None
-        answers = generate(model, [prompts[at] for at in fitting], limits, stops, read=before, keep=kept)
+        kept: list[Read | None] | None = (
+            [] if len(fitting) <= BATCH and size <= CACHE_BYTES else None
+        )
+        answers = generate(
+            model, [prompts[at] for at in fitting], limits, stops, read=before, keep=kept
+        )
         read.clear()
         read.update({name: new for name, new in zip(names, kept or (), strict=False) if new})
         replies = [Reply(None)] * len(conversations)
         for at, tokens in zip(fitting, answers, strict=True):
-            text = tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+            text = tokenizer.decode(
+                tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False
+            )
             cut = "length" if len(tokens) == max_new_tokens else None
-            replies[at] = Reply(message_of(text, conversations[at].tools), len(prompts[at]), len(tokens), cut)
+            replies[at] = Reply(
+                message_of(text, conversations[at].tools), len(prompts[at]), len(tokens), cut
+            )
         return replies
 
     return reply
@@ -64,7 +78,9 @@ def message_of(text: str, tools: Sequence[Tool]) -> Message:
             "type": "function",
             "function": {
                 "name": call.name,
-                "arguments": without_surrogates(json.dumps(call.arguments, ensure_ascii=False, separators=(",", ":"))),
+                "arguments": without_surrogates(
+                    json.dumps(call.arguments, ensure_ascii=False, separators=(",", ":"))
+                ),
             },
         }
         for call in reply.calls
@@ -72,7 +88,9 @@ def message_of(text: str, tools: Sequence[Tool]) -> Message:
     return {"role": "assistant", "content": reply.text, "tool_calls": calls}
 
 
-def endpoint_player(endpoint: Endpoint, called: str = "The model", one_of_several: bool = False) -> Player:
+def endpoint_player(
+    endpoint: Endpoint, called: str = "The model", one_of_several: bool = False
+) -> Player:
     """A model behind an OpenAI-compatible endpoint (vLLM, Ollama, llama.cpp's server); `endpoint.parameters` go into every request.
 
     A request for trial k of a task carries `seed` k, so that k trials with a temperature differ. A conversation that the endpoint refuses
@@ -98,21 +116,36 @@ def endpoint_player(endpoint: Endpoint, called: str = "The model", one_of_severa
             choice, used = answer.choices[0], answer.usage
             message: Message = {"role": "assistant", "content": choice.message.content or ""}
             calls = [
-                {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": call.function.arguments}}
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.function.name, "arguments": call.function.arguments},
+                }
                 for call in choice.message.tool_calls or ()
             ]
         except (openai.APIError, ValueError, AttributeError, TypeError, IndexError) as error:
-            if isinstance(error, openai.BadRequestError) and ("context" in str(error) or "too long" in str(error)):
+            if isinstance(error, openai.BadRequestError) and (
+                "context" in str(error) or "too long" in str(error)
+            ):
                 return Reply(None)
-            if isinstance(error, openai.InternalServerError) and "Failed to parse tool call" in str(error):
+            if isinstance(error, openai.InternalServerError) and "Failed to parse tool call" in str(
+                error
+            ):
                 return Reply(None, finish_reason="length")
             problem = f"{called}, {endpoint.url} (model {endpoint.model}), did not answer ({type(error).__name__}: {first_line(error)})"
             if isinstance(error, openai.APIStatusError) and error.status_code in _REFUSED:
                 return Reply(None, refused=problem)
             # A server that is no such endpoint answers 200 with anything.
-            raise InfrastructureError(f"{problem}: start it, or correct its URL, model or key.") from error
+            raise InfrastructureError(
+                f"{problem}: start it, or correct its URL, model or key."
+            ) from error
         message |= {"tool_calls": calls} if calls else {}
-        return Reply(message, used.prompt_tokens if used else 0, used.completion_tokens if used else 0, choice.finish_reason)
+        return Reply(
+            message,
+            used.prompt_tokens if used else 0,
+            used.completion_tokens if used else 0,
+            choice.finish_reason,
+        )
 
     def reply(conversations: Sequence[Conversation]) -> list[Reply]:
         nonlocal answered
@@ -120,7 +153,9 @@ def endpoint_player(endpoint: Endpoint, called: str = "The model", one_of_severa
             replies = list(threads.map(ask, conversations))
         answered = answered or not all(each.refused for each in replies)
         if not answered and replies:
-            raise InfrastructureError(f"{replies[0].refused}, and no other conversation was answered: correct its model or settings.")
+            raise InfrastructureError(
+                f"{replies[0].refused}, and no other conversation was answered: correct its model or settings."
+            )
         return replies
 
     return reply
@@ -128,6 +163,11 @@ def endpoint_player(endpoint: Endpoint, called: str = "The model", one_of_severa
 
 def recorded_player(sessions: Sequence[Sequence[Message]]) -> Player:
     """The agent as it was recorded: episode i says what the assistant said in session i, and falls silent where that ends."""
-    turns = [iter([message for message in session if message["role"] == "assistant"]) for session in sessions]
+    turns = [
+        iter([message for message in session if message["role"] == "assistant"])
+        for session in sessions
+    ]
     silence: Message = {"role": "assistant", "content": ""}
-    return lambda conversations: [Reply(next(turns[each.number], silence)) for each in conversations]
+    return lambda conversations: [
+        Reply(next(turns[each.number], silence)) for each in conversations
+    ]

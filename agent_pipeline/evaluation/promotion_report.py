@@ -15,14 +15,20 @@ _MEASURES = {"gain", "gain on newer tasks", "call recall", *DONE, *LESS_IS_BETTE
 
 def headline(decision: Decision) -> str:
     """The outcome; with the tasks that are missing where they are."""
-    return decision.outcome if decision.outcome != "cannot decide" else f"cannot decide: {decision.more_tasks} more tasks are needed"
+    return (
+        decision.outcome
+        if decision.outcome != "cannot decide"
+        else f"cannot decide: {decision.more_tasks} more tasks are needed"
+    )
 
 
 def sentence(reason: Reason) -> str:
     """What a reason says, with its numbers."""
     now, before, limit = (_share(value) for value in (reason.candidate, reason.rival, reason.limit))
     if reason.kind in ("guard", "within chance") and reason.name == "loss":
-        now, before, limit = (f"{value or 0.0:.3f}" for value in (reason.candidate, reason.rival, reason.limit))
+        now, before, limit = (
+            f"{value or 0.0:.3f}" for value in (reason.candidate, reason.rival, reason.limit)
+        )
     count, most = (f"{value or 0:.0f}" for value in (reason.candidate, reason.limit))
     direction = "higher" if reason.name in LESS_IS_BETTER else "lower"
     change = f"{_named(reason.name)} is {now}, and was {before}: {direction} by more than {limit}"
@@ -35,7 +41,11 @@ def sentence(reason: Reason) -> str:
         "worse": f"it is worse, and chance explains that with only {_chance(reason.candidate)}",
         "same answers": "both answer every turn equally well",
         "too few tasks": "there are too few tasks to see the gain that is sought"
-        + (f": one of {now} could be seen, one of {limit} is sought" if reason.candidate is not None else ""),
+        + (
+            f": one of {now} could be seen, one of {limit} is sought"
+            if reason.candidate is not None
+            else ""
+        ),
         "separation": f"it hardly tells turns that need a call from others: {reason.name} is {now}, at least {limit} is required",
         "guard": change,
         "not a number": f"{_named(reason.name)} is not a number for one of the two",
@@ -76,10 +86,25 @@ def summary(decision: Decision) -> str:
 
 def figure_rows(figures: Sequence[Figure], rival: str) -> list[list[str]]:
     """Figures of both models, their difference with its interval over tasks, and the least gain that could be seen; the head first."""
-    rows = [["figure", rival, "candidate", f"candidate − {rival} (95 %)", "least visible difference", "turns or episodes", "tasks"]]
+    rows = [
+        [
+            "figure",
+            rival,
+            "candidate",
+            f"candidate − {rival} (95 %)",
+            "least visible difference",
+            "turns or episodes",
+            "tasks",
+        ]
+    ]
     for figure in figures:
         visible = "–" if figure.visible is None else f"{figure.visible:.3f}"
-        values = (f"{figure.rival:.3f}", f"{figure.candidate:.3f}", shown(figure.difference, *interval(figure)), visible)
+        values = (
+            f"{figure.rival:.3f}",
+            f"{figure.candidate:.3f}",
+            shown(figure.difference, *interval(figure)),
+            visible,
+        )
         rows.append([_named(figure.name), *values, str(figure.samples), str(figure.tasks)])
     return rows
 
@@ -94,9 +119,19 @@ def interval(figure: Figure) -> tuple[float | None, float | None]:
 def page(decision: Decision, test: Iterable[Figure], rival: str) -> str:
     """The decision for a person: outcome, reasons, the figures that decide, and those of the split `test`."""
     parts = [f"**{headline(decision)}**", *(f"- {text}" for text in sentences(decision))]
-    parts += ["", "Split `select`, which decides:", "", markdown(figure_rows(decision.figures, rival))]
+    parts += [
+        "",
+        "Split `select`, which decides:",
+        "",
+        markdown(figure_rows(decision.figures, rival)),
+    ]
     if test := list(test):
-        parts += ["", "Split `test`, which is only reported:", "", markdown(figure_rows(test, rival))]
+        parts += [
+            "",
+            "Split `test`, which is only reported:",
+            "",
+            markdown(figure_rows(test, rival)),
+        ]
     return "\n".join(parts)
 
 

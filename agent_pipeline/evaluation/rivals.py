@@ -27,7 +27,11 @@ Prompt = Callable[[Question], list[int] | None]
 
 
 def rivals(
-    answering: Answering, base: BaseModel, own_template: bool, sessions: Sequence[Mapping[str, Any]], count: int
+    answering: Answering,
+    base: BaseModel,
+    own_template: bool,
+    sessions: Sequence[Mapping[str, Any]],
+    count: int,
 ) -> dict[str, Prompt]:
     """The rivals by name: `own_template`, where the base model has one that is not the training template, and `sessions`: with `count` of
     `sessions` (rows) in the prompt, where that is above 0."""
@@ -37,10 +41,14 @@ def rivals(
     if own_template and jinja and jinja != answering.template.jinja:
         stock.chat_template = jinja
         stock.init_kwargs["arguments_as"] = probe(stock, jinja).arguments_as
-        found["own_template"] = lambda question: rendered(stock, question.messages, question, answering.max_length)
+        found["own_template"] = lambda question: rendered(
+            stock, question.messages, question, answering.max_length
+        )
     if count and sessions:
         nearest = nearest_sessions(sessions)
-        found["sessions"] = lambda question: with_sessions(answering, question, nearest(asked(question.messages), count))
+        found["sessions"] = lambda question: with_sessions(
+            answering, question, nearest(asked(question.messages), count)
+        )
     return found
 
 
@@ -52,14 +60,29 @@ def compare(
     text: str,
 ) -> tuple[dict[str, Any], list[dict[str, Any] | None]]:
     """A rival's report (`asked`: turns that could be asked so; the means; `differences`: adapter − rival), and its score a turn."""
-    prompts = [(index, prompt) for index, question in enumerate(questions) if (prompt := prompt_of(question))]
+    prompts = [
+        (index, prompt)
+        for index, question in enumerate(questions)
+        if (prompt := prompt_of(question))
+    ]
     stops = stop_ids(answering.tokenizer, answering.template)
     own = answering.model.generation_config.eos_token_id
     stops |= set(own if isinstance(own, list) else [own]) - {None}
     limits = [questions[index].limit for index, _ in prompts]
-    written = greedy(answering.model, [prompt for _, prompt in prompts], limits, stops, progress=answering.progress, text=text)
+    written = greedy(
+        answering.model,
+        [prompt for _, prompt in prompts],
+        limits,
+        stops,
+        progress=answering.progress,
+        text=text,
+    )
     scores = [
-        score(questions[index].sample, answering.text(each.tokens), each.cut and questions[index].too_tight)
+        score(
+            questions[index].sample,
+            answering.text(each.tokens),
+            each.cut and questions[index].too_tight,
+        )
         for (index, _), each in zip(prompts, written, strict=True)
     ]
     tasks = [questions[index].sample.task_key for index, _ in prompts]
@@ -70,7 +93,12 @@ def compare(
     return {"asked": len(prompts), **accuracies(tasks, scores), "differences": compared}, entries
 
 
-def rendered(tokenizer: "PreTrainedTokenizerBase", messages: list[Message], question: Question, max_length: int) -> list[int] | None:
+def rendered(
+    tokenizer: "PreTrainedTokenizerBase",
+    messages: list[Message],
+    question: Question,
+    max_length: int,
+) -> list[int] | None:
     """A conversation as tokens; None where it is too long, or where the template cannot render it."""
     from jinja2 import TemplateError
 
@@ -81,18 +109,27 @@ def rendered(tokenizer: "PreTrainedTokenizerBase", messages: list[Message], ques
     return prompt if len(prompt) + question.limit <= max_length else None
 
 
-def with_sessions(answering: Answering, question: Question, sessions: Sequence[list[Message]]) -> list[int] | None:
+def with_sessions(
+    answering: Answering, question: Question, sessions: Sequence[list[Message]]
+) -> list[int] | None:
     """The prompt with as many of the sessions as fit, the nearest last, between the system messages and the conversation."""
     head, rest = exchanges(question.messages)
     for first in range(len(sessions)):
-        shown = [message for session in sessions[first:] for message in session if message["role"] != "system"]
+        shown = [
+            message
+            for session in sessions[first:]
+            for message in session
+            if message["role"] != "system"
+        ]
         messages = [*head, *shown, *(message for part in rest for message in part)]
         if prompt := rendered(answering.tokenizer, messages, question, answering.max_length):
             return prompt
     return None
 
 
-def nearest_sessions(rows: Sequence[Mapping[str, Any]]) -> Callable[[str, int], list[list[Message]]]:
+def nearest_sessions(
+    rows: Sequence[Mapping[str, Any]],
+) -> Callable[[str, int], list[list[Message]]]:
     """A search over rows: what a user asks and a count → the messages of the rows whose first request is most alike (cosine of TF-IDF
     vectors), the nearest last."""
     from sklearn.feature_extraction.text import TfidfVectorizer
@@ -109,4 +146,6 @@ def nearest_sessions(rows: Sequence[Mapping[str, Any]]) -> Callable[[str, int], 
 
 def asked(messages: Sequence[Message]) -> str:
     """What the user says first."""
-    return next((message.get("content") or "" for message in messages if message["role"] == "user"), "")
+    return next(
+        (message.get("content") or "" for message in messages if message["role"] == "user"), ""
+    )

@@ -33,7 +33,15 @@ def turn_reward(sample: TurnSample, text: str, cut: bool, harm_penalty: float) -
     """What a written turn earns beside the logged one, by the matcher of `scoring`; a call where none was due costs `harm_penalty`."""
     of = score(sample, text, cut)
     if not sample.calls:
-        return -harm_penalty if of.called else 1.0 if of.answer else RIGHT_CLASS if of.right_class else 0.0
+        return (
+            -harm_penalty
+            if of.called
+            else 1.0
+            if of.answer
+            else RIGHT_CLASS
+            if of.right_class
+            else 0.0
+        )
     return 1.0 if of.exact else LENIENT if of.lenient else NAMED if of.tool_name else 0.0
 
 
@@ -52,31 +60,53 @@ def turn_rollouts(samples: Sequence[TurnSample], harm_penalty: float) -> tuple[l
         for row_id, sample in by_id.items()
     ]
 
-    def rollouts(tokenizer: "PreTrainedTokenizerBase", stops: set[int], asked: Sequence[Row], sample: Sample) -> list[Rollout]:
+    def rollouts(
+        tokenizer: "PreTrainedTokenizerBase", stops: set[int], asked: Sequence[Row], sample: Sample
+    ) -> list[Rollout]:
         prompts = [prompt_ids(tokenizer, row["prompt"], row["tools"]) for row in asked]
         played = []
         for row, prompt, written in zip(asked, prompts, sample(prompts), strict=True):
             text, ended = _text(tokenizer, written, stops)
             reward = turn_reward(by_id[row["row_id"]], text, not ended, harm_penalty)
-            played.append(Rollout(prompt, written, [True] * len(written), reward, {"done": float(reward >= 1), "harm": float(reward < 0)}))
+            played.append(
+                Rollout(
+                    prompt,
+                    written,
+                    [True] * len(written),
+                    reward,
+                    {"done": float(reward >= 1), "harm": float(reward < 0)},
+                )
+            )
         return played
 
     return rows, rollouts
 
 
-def world_rollouts(world: Callable[[], World], max_turns: int, max_new_tokens: int, max_length: int, harm_penalty: float) -> Play:
+def world_rollouts(
+    world: Callable[[], World],
+    max_turns: int,
+    max_new_tokens: int,
+    max_length: int,
+    harm_penalty: float,
+) -> Play:
     """The play of tasks in a world. An episode earns its world's reward where it came to an answer, less `harm_penalty` where it changed
     the world wrongly."""
 
-    def rollouts(tokenizer: "PreTrainedTokenizerBase", stops: set[int], asked: Sequence[Row], sample: Sample) -> list[Rollout]:
+    def rollouts(
+        tokenizer: "PreTrainedTokenizerBase", stops: set[int], asked: Sequence[Row], sample: Sample
+    ) -> list[Rollout]:
         writer = _Writer(tokenizer, stops, sample, max_length - max_new_tokens)
         episodes = play(world, asked, writer.reply, max_turns, at_once=len(asked))
-        return [writer.rollout(number, episode, harm_penalty) for number, episode in enumerate(episodes)]
+        return [
+            writer.rollout(number, episode, harm_penalty) for number, episode in enumerate(episodes)
+        ]
 
     return rollouts
 
 
-def practice(rows: Sequence[Row], config: OnPolicyTraining, world: str = "") -> tuple[list[Row], Play | None, dict[str, Any]]:
+def practice(
+    rows: Sequence[Row], config: OnPolicyTraining, world: str = ""
+) -> tuple[list[Row], Play | None, dict[str, Any]]:
     """What `train_on_policy` practises on: its rows, the play that rewards them (None where a teacher does), and what the identity names
     beside them. `rows` are SFT rows of the split `train`; with a `world` (`package.module:Class`), the first of each task is played.
 
@@ -85,7 +115,13 @@ def practice(rows: Sequence[Row], config: OnPolicyTraining, world: str = "") -> 
     """
     if isinstance(config, GrpoTraining) and config.use_world and world:
         tasks = list({row["task_key"]: row for row in reversed(rows)}.values())[::-1]
-        play = world_rollouts(load_world(world), config.max_turns, config.max_new_tokens, config.max_length, config.harm_penalty)
+        play = world_rollouts(
+            load_world(world),
+            config.max_turns,
+            config.max_new_tokens,
+            config.max_length,
+            config.harm_penalty,
+        )
         return tasks, play, {"reward": world, "world_sha256": world_source(world)}
     samples = turn_samples(rows, split="train")[0]
     if isinstance(config, GrpoTraining):
@@ -96,10 +132,24 @@ def practice(rows: Sequence[Row], config: OnPolicyTraining, world: str = "") -> 
 class _Writer:
     """A player that keeps each episode's tokens: the prompt, and after it all that was written and heard, with whose it is."""
 
-    def __init__(self, tokenizer: "PreTrainedTokenizerBase", stops: set[int], sample: Sample, longest_prompt: int) -> None:
-        self._tokenizer, self._stops, self._sample, self._longest = tokenizer, stops, sample, longest_prompt
+    def __init__(
+        self,
+        tokenizer: "PreTrainedTokenizerBase",
+        stops: set[int],
+        sample: Sample,
+        longest_prompt: int,
+    ) -> None:
+        self._tokenizer, self._stops, self._sample, self._longest = (
+            tokenizer,
+            stops,
+            sample,
+            longest_prompt,
+        )
         # In some templates a turn of the past ends with another token than one that is written (gpt-oss).
-        ends = {*tokenizer.convert_ids_to_tokens(sorted(stops)), *(stop for family in FAMILIES for stop in family.stops)}
+        ends = {
+            *tokenizer.convert_ids_to_tokens(sorted(stops)),
+            *(stop for family in FAMILIES for stop in family.stops),
+        }
         self._stop = re.compile("|".join(map(re.escape, sorted(ends))))
         self._prompts: dict[int, list[int]] = {}
         self._after: dict[int, list[tuple[int, bool]]] = {}
@@ -111,11 +161,16 @@ class _Writer:
             else:
                 self._prompts[each.number] = prompt_ids(self._tokenizer, each.messages, each.tools)
                 self._after[each.number] = []
-        contexts = [self._prompts[each.number] + [token for token, _ in self._after[each.number]] for each in conversations]
+        contexts = [
+            self._prompts[each.number] + [token for token, _ in self._after[each.number]]
+            for each in conversations
+        ]
         fitting = [context for context in contexts if len(context) <= self._longest]
         answers = iter(self._sample(fitting) if fitting else [])
         return [
-            self._reply(each, context, next(answers)) if len(context) <= self._longest else Reply(None)
+            self._reply(each, context, next(answers))
+            if len(context) <= self._longest
+            else Reply(None)
             for each, context in zip(conversations, contexts, strict=True)
         ]
 
@@ -126,16 +181,34 @@ class _Writer:
         the turn's end alone.
         """
         messages, tools = conversation.messages, conversation.tools
-        last = max(index for index, message in enumerate(messages) if message["role"] == "assistant")
+        last = max(
+            index for index, message in enumerate(messages) if message["role"] == "assistant"
+        )
 
         def rendered(turn: Message) -> str:
-            return render(self._tokenizer, [*messages[:last], turn, *messages[last + 1 :]], tools, add_generation_prompt=True)
+            return render(
+                self._tokenizer,
+                [*messages[:last], turn, *messages[last + 1 :]],
+                tools,
+                add_generation_prompt=True,
+            )
 
-        text, one, other = (rendered(turn) for turn in (messages[last], _ending(messages[last], "1"), _ending(messages[last], "2")))
-        same = next(at for at, (left, right) in enumerate(zip(reversed(one), reversed(other), strict=False)) if left != right)
+        text, one, other = (
+            rendered(turn)
+            for turn in (messages[last], _ending(messages[last], "1"), _ending(messages[last], "2"))
+        )
+        same = next(
+            at
+            for at, (left, right) in enumerate(zip(reversed(one), reversed(other), strict=False))
+            if left != right
+        )
         heard = self._stop.split(one[len(one) - same :], maxsplit=1)[-1]
         ids, offsets = tokens(self._tokenizer, text)
-        return [token for token, (start, _) in zip(ids, offsets, strict=True) if start >= len(text) - len(heard)]
+        return [
+            token
+            for token, (start, _) in zip(ids, offsets, strict=True)
+            if start >= len(text) - len(heard)
+        ]
 
     def _reply(self, conversation: Conversation, context: list[int], written: list[int]) -> Reply:
         self._after[conversation.number] += [(token, True) for token in written]
@@ -144,7 +217,9 @@ class _Writer:
             return Reply(None, len(context), len(written), "length")
         message = message_of(text, conversation.tools)
         for number, call in enumerate(message.get("tool_calls") or ()):
-            call["id"] = f"call{number:05d}"  # some templates write it, and the same training must give the same bytes
+            call["id"] = (
+                f"call{number:05d}"  # some templates write it, and the same training must give the same bytes
+            )
         return Reply(message, len(context), len(written))
 
     def rollout(self, number: int, episode: Episode, harm_penalty: float) -> Rollout:
@@ -153,19 +228,34 @@ class _Writer:
         harm = bool(episode.wrong_changes)
         reward = (episode.reward if episode.end == "answered" else 0.0) - harm_penalty * harm
         written, own = map(list, zip(*after, strict=True))
-        return Rollout(self._prompts[number], written, own, reward, {"done": float(episode.done), "harm": float(harm)})
+        return Rollout(
+            self._prompts[number],
+            written,
+            own,
+            reward,
+            {"done": float(episode.done), "harm": float(harm)},
+        )
 
 
 def _ending(turn: Message, end: str) -> Message:
     """The assistant's turn with another end: of its last call where it calls, else of its words."""
     if not (calls := turn.get("tool_calls")):
         return {**turn, "content": end}
-    last = {**calls[-1], "function": {**calls[-1]["function"], "arguments": json.dumps({"end": end})}}
+    last = {
+        **calls[-1],
+        "function": {**calls[-1]["function"], "arguments": json.dumps({"end": end})},
+    }
     return {**turn, "tool_calls": [*calls[:-1], last]}
 
 
-def _text(tokenizer: "PreTrainedTokenizerBase", written: list[int], stops: set[int]) -> tuple[str, bool]:
+def _text(
+    tokenizer: "PreTrainedTokenizerBase", written: list[int], stops: set[int]
+) -> tuple[str, bool]:
     """What was written, without its stop token, and whether it had one."""
     ended = bool(written) and written[-1] in stops
-    text = tokenizer.decode(written[:-1] if ended else written, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    text = tokenizer.decode(
+        written[:-1] if ended else written,
+        skip_special_tokens=False,
+        clean_up_tokenization_spaces=False,
+    )
     return text, ended

@@ -33,8 +33,14 @@ class TurnSample:
     @property
     def key(self) -> str:
         """sha256 of what is asked and expected, tool-call ids aside: equal samples test the same thing."""
-        plain = [{k: v for k, v in message.items() if k not in ("tool_calls", "tool_call_id")} for message in self.prompt]
-        calls = [[(call.name, call.arguments) for call in expected_calls(message)] for message in (*self.prompt, self.expected)]
+        plain = [
+            {k: v for k, v in message.items() if k not in ("tool_calls", "tool_call_id")}
+            for message in self.prompt
+        ]
+        calls = [
+            [(call.name, call.arguments) for call in expected_calls(message)]
+            for message in (*self.prompt, self.expected)
+        ]
         return sha256_of([plain, calls, self.tools, self.text])
 
 
@@ -57,7 +63,9 @@ def turn_samples(
         if row["split"] != split:
             continue
         for index, message in enumerate(row["messages"]):
-            if message["role"] != "assistant" or not is_trained(message):  # what should not be trained is not a reference either
+            if message["role"] != "assistant" or not is_trained(
+                message
+            ):  # what should not be trained is not a reference either
                 continue
             turns += 1
             sample = TurnSample(
@@ -72,8 +80,17 @@ def turn_samples(
                 text=message.get("content") or "",
             )
             samples.setdefault(sample.key, sample)
-    chosen = _spread(samples, max_samples, seed) if 0 < max_samples < len(samples) else list(samples.values())
-    counts = {"turns": turns, "duplicates": turns - len(samples), "left_out": len(samples) - len(chosen), "samples": len(chosen)}
+    chosen = (
+        _spread(samples, max_samples, seed)
+        if 0 < max_samples < len(samples)
+        else list(samples.values())
+    )
+    counts = {
+        "turns": turns,
+        "duplicates": turns - len(samples),
+        "left_out": len(samples) - len(chosen),
+        "samples": len(chosen),
+    }
     return chosen, counts
 
 
@@ -82,7 +99,11 @@ def _spread(samples: dict[str, TurnSample], limit: int, seed: int) -> list[TurnS
     tasks: dict[str, list[str]] = {}
     for key in sorted(samples, key=lambda key: sha256_of([seed, key])):
         tasks.setdefault(samples[key].task_key, []).append(key)
-    ranked = sorted((rank, sha256_of([seed, task]), key) for task, keys in tasks.items() for rank, key in enumerate(keys))
+    ranked = sorted(
+        (rank, sha256_of([seed, task]), key)
+        for task, keys in tasks.items()
+        for rank, key in enumerate(keys)
+    )
     chosen = {key for _, _, key in ranked[:limit]}
     return [sample for key, sample in samples.items() if key in chosen]
 

@@ -91,7 +91,10 @@ class Policy(Options):
     """What a promotion needs."""
 
     year_error: float = Field(
-        default=0.05, gt=0, lt=1, description="The chance of promoting a model that is not better, over all nights of a year together."
+        default=0.05,
+        gt=0,
+        lt=1,
+        description="The chance of promoting a model that is not better, over all nights of a year together.",
     )
     gain_sought: float = Field(
         default=0.1,
@@ -100,10 +103,22 @@ class Policy(Options):
         description="The gain that must be visible before no gain holds a candidate: with fewer tasks nothing is decided.",
     )
     guard_margin: float = Field(
-        default=0.05, ge=0, le=1, description="How far call recall, over-call, each capability and tasks done may get worse, as shares."
+        default=0.05,
+        ge=0,
+        le=1,
+        description="How far call recall, over-call, each capability and tasks done may get worse, as shares.",
     )
-    loss_margin: float = Field(default=0.1, ge=0, description="How far the held-out loss may rise, as a share of the champion's.")
-    harm_margin: float = Field(default=0.02, ge=0, le=1, description="How far the share of episodes with harm may rise above a champion's.")
+    loss_margin: float = Field(
+        default=0.1,
+        ge=0,
+        description="How far the held-out loss may rise, as a share of the champion's.",
+    )
+    harm_margin: float = Field(
+        default=0.02,
+        ge=0,
+        le=1,
+        description="How far the share of episodes with harm may rise above a champion's.",
+    )
     most_harm: float = Field(
         default=0.05,
         ge=0,

@@ -60,17 +60,44 @@ def score(sample: TurnSample, text: str, cut: bool = False) -> Score:
     """
     reply = read_reply(text, sample.tools)
     actual = "call" if reply.is_call else text_class(reply.text)
-    right_class, truncated = actual is not None and actual == sample.turn_class, cut and reply.is_call
+    right_class, truncated = (
+        actual is not None and actual == sample.turn_class,
+        cut and reply.is_call,
+    )
     invalid = bool(reply.invalid) and not truncated
     if not sample.calls:
         answers = right_class and values_agree(sample, reply.text)
         truncated = cut and not answers
-        return Score(sample.turn_class, actual, reply.is_call, right_class, None, None, None, None, answers, invalid, truncated)
+        return Score(
+            sample.turn_class,
+            actual,
+            reply.is_call,
+            right_class,
+            None,
+            None,
+            None,
+            None,
+            answers,
+            invalid,
+            truncated,
+        )
     schemas, readable = parameter_schemas(sample.tools), not reply.invalid
-    names = readable and sorted(call.name for call in reply.calls) == sorted(call.name for call in sample.calls)
-    renamed = [Call(want.name, call.arguments) for want, call in zip(sample.calls, reply.calls, strict=False)]
-    arguments = readable and len(renamed) == len(reply.calls) == len(sample.calls) and same_calls(sample.calls, renamed, schemas)
-    exact, lenient = (readable and same_calls(sample.calls, reply.calls, schemas, lenient) for lenient in (False, True))
+    names = readable and sorted(call.name for call in reply.calls) == sorted(
+        call.name for call in sample.calls
+    )
+    renamed = [
+        Call(want.name, call.arguments)
+        for want, call in zip(sample.calls, reply.calls, strict=False)
+    ]
+    arguments = (
+        readable
+        and len(renamed) == len(reply.calls) == len(sample.calls)
+        and same_calls(sample.calls, renamed, schemas)
+    )
+    exact, lenient = (
+        readable and same_calls(sample.calls, reply.calls, schemas, lenient)
+        for lenient in (False, True)
+    )
     return Score(
         expected=sample.turn_class,
         actual=actual,
@@ -90,11 +117,20 @@ def values_agree(sample: TurnSample, text: str) -> bool:
     """Whether a text states no value that nothing before it gives. Where an answer was expected it also states all that was new in it: the
     values from results after the user's last message that the user had not named."""
     recorded, stated = values([sample.text]), values([text])
-    if any(len(value) > 1 for value in stated - recorded - values(_texts(sample.prompt)) - values([json.dumps(sample.tools)])):
+    if any(
+        len(value) > 1
+        for value in stated
+        - recorded
+        - values(_texts(sample.prompt))
+        - values([json.dumps(sample.tools)])
+    ):
         return False
     if sample.turn_class != "answer":
         return True
-    last_user = max((index for index, message in enumerate(sample.prompt) if message["role"] == "user"), default=-1)
+    last_user = max(
+        (index for index, message in enumerate(sample.prompt) if message["role"] == "user"),
+        default=-1,
+    )
     asked, results = _texts(sample.prompt[: last_user + 1]), _texts(sample.prompt[last_user + 1 :])
     return (recorded & values(results)) - values(asked) <= stated
 
@@ -102,7 +138,11 @@ def values_agree(sample: TurnSample, text: str) -> bool:
 def values(texts: Sequence[str]) -> set[str]:
     """The words with a digit, numbers by their value: `{"20", "k100"}` for "$20.00 for K100."."""
     plain = (re.sub(r"\\u[0-9a-f]{4}|\\n", " ", text.casefold()) for text in texts)
-    return {_number(word) for text in plain for word in re.findall(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|[\w.]*\d[\w.]*", text)}
+    return {
+        _number(word)
+        for text in plain
+        for word in re.findall(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|[\w.]*\d[\w.]*", text)
+    }
 
 
 def _number(word: str) -> str:

@@ -86,9 +86,13 @@ def stop_ids(tokenizer: "PreTrainedTokenizerBase", template: TrainingTemplate) -
     return template_stops(tokenizer, template) | {tokenizer.eos_token_id} - {None}
 
 
-def _answer(writer: Writer, number: int, question: Question) -> Callable[[TokenScores, Read | None], None]:
+def _answer(
+    writer: Writer, number: int, question: Question
+) -> Callable[[TokenScores, Read | None], None]:
     """What follows when the model has read a question and what was expected: its answer, from where that is another one."""
-    return lambda scores, read: writer.add(number, question.prompt, question.limit, question.expected, scores.best.tolist(), read)
+    return lambda scores, read: writer.add(
+        number, question.prompt, question.limit, question.expected, scores.best.tolist(), read
+    )
 
 
 @dataclass
@@ -115,7 +119,11 @@ class Answering:
         and for a whole model, which is trained in float32, `probe_device`. Raises ModelError."""
         tokenizer, template = load_tokenizer(trained or base.path, base.trust_remote_code)
         adapter = trained is not None and (trained / "adapter_config.json").is_file()
-        whole = BaseModel(base.name, trained, base.revision, base.trust_remote_code) if trained is not None and not adapter else base
+        whole = (
+            BaseModel(base.name, trained, base.revision, base.trust_remote_code)
+            if trained is not None and not adapter
+            else base
+        )
         device = device or (fast_device() if whole is base else probe_device())
         model = load_model(whole, device, trained if adapter else None).requires_grad_(False)
         fast_products(model)
@@ -133,23 +141,55 @@ class Answering:
         if fitting is None:
             return None
         ids, (start, end) = fitting.encoded.input_ids, fitting.encoded.turns[-1]
-        prompt, expected = prompt_ids(self.tokenizer, fitting.messages[:-1], sample.tools), ids[start:end]
+        prompt, expected = (
+            prompt_ids(self.tokenizer, fitting.messages[:-1], sample.tools),
+            ids[start:end],
+        )
         if prompt != ids[:start]:  # a token straddles the border
             expected = turn_ids(self.tokenizer, fitting.messages, sample.tools)
-        whole = Encoded([*prompt, *expected], [False] * len(prompt) + [True] * len(expected), [(len(prompt), len(prompt) + len(expected))])
-        branches = call_branches(self.tokenizer, fitting.messages[:-1], sample.tools, sample.text, sample.expected.get(THOUGHT, ""))
+        whole = Encoded(
+            [*prompt, *expected],
+            [False] * len(prompt) + [True] * len(expected),
+            [(len(prompt), len(prompt) + len(expected))],
+        )
+        branches = call_branches(
+            self.tokenizer,
+            fitting.messages[:-1],
+            sample.tools,
+            sample.text,
+            sample.expected.get(THOUGHT, ""),
+        )
         room = len(expected) + MARGIN
-        return Question(sample, fitting.messages[:-1], whole, min(max_new_tokens, room), max_new_tokens < room, branches)
+        return Question(
+            sample,
+            fitting.messages[:-1],
+            whole,
+            min(max_new_tokens, room),
+            max_new_tokens < room,
+            branches,
+        )
 
-    def forward(self, rows: Sequence[EncodedRow], questions: Sequence[Question], asked: Sequence[int] | None = None) -> ForwardPass:
+    def forward(
+        self,
+        rows: Sequence[EncodedRow],
+        questions: Sequence[Question],
+        asked: Sequence[int] | None = None,
+    ) -> ForwardPass:
         """Losses, P(call), which answers are the expected ones, and the replies to the questions with the numbers `asked` (None: to all),
         in one pass; what rows, questions and branches share is computed once, and a reply is generated only from where it is another."""
         asked = range(len(questions)) if asked is None else asked
         branches = [branch for question in questions for branch in question.branches]
-        encoded = [*(row.encoded for row in rows), *(question.row for question in questions), *branches]
+        encoded = [
+            *(row.encoded for row in rows),
+            *(question.row for question in questions),
+            *branches,
+        ]
         stops = stop_ids(self.tokenizer, self.template)
         writer = Writer(self.model, stops, self.progress)
-        then = {len(rows) + index: _answer(writer, number, questions[index]) for number, index in enumerate(asked)}
+        then = {
+            len(rows) + index: _answer(writer, number, questions[index])
+            for number, index in enumerate(asked)
+        }
         scores = iter(token_scores(self.model, encoded, self.progress, then))
         losses = [row_loss(next(scores)) for _ in rows]
         read = [next(scores) for _ in questions]
@@ -157,17 +197,33 @@ class Answering:
             each is not None and writes(question.expected, each.best.tolist(), stops)
             for question, each in zip(questions, read, strict=True)
         ]
-        chances = [call_probability([next(scores) for _ in question.branches]) for question in questions]
-        return ForwardPass(losses, chances, verified, self._replies([questions[index] for index in asked], writer.continuations()))
+        chances = [
+            call_probability([next(scores) for _ in question.branches]) for question in questions
+        ]
+        return ForwardPass(
+            losses,
+            chances,
+            verified,
+            self._replies([questions[index] for index in asked], writer.continuations()),
+        )
 
     def replies(self, questions: Sequence[Question], text: str = "turns answered") -> list[Reply]:
         """The greedy answer to each question. Special tokens stay: in some families they are what says "this is a call"."""
         writer = Writer(self.model, stop_ids(self.tokenizer, self.template))
-        then = {number: _answer(writer, number, question) for number, question in enumerate(questions)}
-        token_scores(self.model, [each.row for each in questions], lambda done, total, _: self.progress(done, total, text), then)
+        then = {
+            number: _answer(writer, number, question) for number, question in enumerate(questions)
+        }
+        token_scores(
+            self.model,
+            [each.row for each in questions],
+            lambda done, total, _: self.progress(done, total, text),
+            then,
+        )
         return self._replies(questions, writer.continuations())
 
-    def _replies(self, questions: Sequence[Question], written: Sequence[Continuation]) -> list[Reply]:
+    def _replies(
+        self, questions: Sequence[Question], written: Sequence[Continuation]
+    ) -> list[Reply]:
         return [
             Reply(self.text(each.tokens), each.cut and question.too_tight, each.verified, each.cut)
             for question, each in zip(questions, written, strict=True)
@@ -175,7 +231,9 @@ class Answering:
 
     def text(self, tokens: list[int]) -> str:
         """Generated tokens as text, special tokens included."""
-        return self.tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return self.tokenizer.decode(
+            tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
 
     def on(self, samples: Sequence[TurnSample], max_new_tokens: int = 96) -> list[str | None]:
         """The greedy answer at each turn; None for a turn that cannot be asked."""

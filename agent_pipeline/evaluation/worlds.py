@@ -39,8 +39,12 @@ def load_world(name: str) -> Callable[[], World]:
         SettingsError: it cannot be imported, or has no `reset` or no `get_reward`.
     """
     world: Callable[[], World] = load_plugin(name, "world", "agent_pipeline.worlds")
-    if missing := [method for method in ("reset", "get_reward") if not callable(getattr(world, method, None))]:
-        raise SettingsError(f"The world {name!r} has no method {' and no '.join(missing)}: see docs/episodes.md.")
+    if missing := [
+        method for method in ("reset", "get_reward") if not callable(getattr(world, method, None))
+    ]:
+        raise SettingsError(
+            f"The world {name!r} has no method {' and no '.join(missing)}: see docs/episodes.md."
+        )
     return world
 
 
@@ -53,7 +57,11 @@ def world_source(world: str) -> str:
 def tool_methods(world: World) -> dict[str, Callable[..., Any]]:
     """The methods that a model may call, by name: all public ones but `reset` and `get_reward`."""
     names = [name for name, _ in inspect.getmembers(type(world), inspect.isfunction)]
-    return {name: getattr(world, name) for name in names if not name.startswith("_") and name not in ("reset", "get_reward")}
+    return {
+        name: getattr(world, name)
+        for name in names
+        if not name.startswith("_") and name not in ("reset", "get_reward")
+    }
 
 
 def tool_schemas(world: World) -> list[Tool]:
@@ -75,7 +83,9 @@ def run_tool(world: World, name: str, arguments: Any) -> str:
     if method is None:
         return '{"error":"no such tool"}'
     try:
-        bound = inspect.signature(method).bind(**storable(arguments, Counter()))  # half an emoji could be written nowhere
+        bound = inspect.signature(method).bind(
+            **storable(arguments, Counter())
+        )  # half an emoji could be written nowhere
     except (TypeError, ValueError):
         return '{"error":"wrong arguments"}'
     try:
@@ -83,5 +93,7 @@ def run_tool(world: World, name: str, arguments: Any) -> str:
         return result if isinstance(result, str) else to_json(result).decode()
     except InfrastructureError:
         raise
-    except Exception as error:  # a tool is the user's code; what it raises is what the model is told
+    except (
+        Exception
+    ) as error:  # a tool is the user's code; what it raises is what the model is told
         return to_json({"error": str(error)}).decode()

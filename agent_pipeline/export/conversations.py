@@ -68,7 +68,11 @@ class Played(msgspec.Struct):
 
 
 def play(
-    llama: LlamaCpp, tokenizer: "PreTrainedTokenizerBase", conversations: Sequence[dict[str, Any]], most: int, max_new_tokens: int
+    llama: LlamaCpp,
+    tokenizer: "PreTrainedTokenizerBase",
+    conversations: Sequence[dict[str, Any]],
+    most: int,
+    max_new_tokens: int,
 ) -> Played:
     """Play conversations of several turns at the server's OpenAI-compatible interface, as a client plays them.
 
@@ -91,7 +95,11 @@ def play(
 
 
 def _play_one(
-    llama: LlamaCpp, tokenizer: "PreTrainedTokenizerBase", conversation: dict[str, Any], played: Played, max_new_tokens: int
+    llama: LlamaCpp,
+    tokenizer: "PreTrainedTokenizerBase",
+    conversation: dict[str, Any],
+    played: Played,
+    max_new_tokens: int,
 ) -> None:
     """Play one conversation until it is over, `LONGEST` turns were played, or the model and the recorded agent do different things."""
     tools: list[Tool] = conversation.get("tools") or []
@@ -104,7 +112,9 @@ def _play_one(
             if turns == LONGEST or (sent and sent[-1]["role"] == "assistant"):
                 return
             try:
-                answer = _answer(llama, tokenizer, sent, trained, tools, played, max_new_tokens, turns)
+                answer = _answer(
+                    llama, tokenizer, sent, trained, tools, played, max_new_tokens, turns
+                )
             except ExportError:  # a call that the limit cut off cannot be read, and the context may be too short for this turn
                 played.parted += 1
                 return
@@ -116,7 +126,9 @@ def _play_one(
             unanswered = [call["id"] for call in answer[0].get("tool_calls") or ()]
             continue
         if message["role"] == "tool":
-            results = [_result(unanswered.pop(0), message.get("content") or "")] if unanswered else []
+            results = (
+                [_result(unanswered.pop(0), message.get("content") or "")] if unanswered else []
+            )
         else:
             results = [*(_result(call_id, "") for call_id in unanswered), without(message, THOUGHT)]
             unanswered = []
@@ -146,7 +158,9 @@ def _answer(
         played.equal += served == prompt
     if served != prompt:
         # A first prompt that differs is a matter of `check_template`.
-        played.difference = played.difference or (_difference(tokenizer, prompt, served, turns + 1) if turns else "")
+        played.difference = played.difference or (
+            _difference(tokenizer, prompt, served, turns + 1) if turns else ""
+        )
         return None
     answer, text = llama.chat_and_text(sent, tools, max_new_tokens)
     own = message_of(text, tools)
@@ -155,13 +169,17 @@ def _answer(
     if not same_words or len(calls) != len(own.get("tool_calls") or ()):
         played.parted += 1
         return None
-    kept = {key: answer[key] for key in ("role", "content", "tool_calls") if answer.get(key) is not None}
+    kept = {
+        key: answer[key] for key in ("role", "content", "tool_calls") if answer.get(key) is not None
+    }
     # A row has the words before a call without the line end that stands before the call.
     words = answer.get("content") or ""
     return kept, ({**kept, "content": words.rstrip(BLANKS)} if calls else kept)
 
 
-def _difference(tokenizer: "PreTrainedTokenizerBase", prompt: list[int], served: list[int], turn: int) -> str:
+def _difference(
+    tokenizer: "PreTrainedTokenizerBase", prompt: list[int], served: list[int], turn: int
+) -> str:
     at = shared_prefix([prompt, served])
     here, there = (tokenizer.decode(tokens[max(at - 3, 0) : at + 8]) for tokens in (prompt, served))
     return f"turn {turn} is shown as {there!r} by the server, and as {here!r} in training"

@@ -22,7 +22,14 @@ LORA = "lora"
 OUT = "<out>"
 """Stands in a command for the file to write."""
 
-USUAL_PLACES = ("~/llama.cpp", "~/src/llama.cpp", "~/git/llama.cpp", "./llama.cpp", "/opt/llama.cpp", "/usr/local/llama.cpp")
+USUAL_PLACES = (
+    "~/llama.cpp",
+    "~/src/llama.cpp",
+    "~/git/llama.cpp",
+    "./llama.cpp",
+    "/opt/llama.cpp",
+    "/usr/local/llama.cpp",
+)
 
 
 def installed_folder() -> Path:
@@ -47,7 +54,9 @@ def find_converter(explicit: str | os.PathLike | None = None) -> Path:
             path = Path(value).expanduser()
             script = path if path.is_file() else path / SCRIPT
             if not script.is_file():
-                raise ExportError(f"{origin} is {path}, where there is no {SCRIPT}: give the llama.cpp folder that holds it.")
+                raise ExportError(
+                    f"{origin} is {path}, where there is no {SCRIPT}: give the llama.cpp folder that holds it."
+                )
             return script.resolve()
     for place in (installed_folder(), *(Path(place).expanduser() for place in USUAL_PLACES)):
         if (place / SCRIPT).is_file():
@@ -74,7 +83,13 @@ def environment(script: Path) -> dict[str, str]:
     }
 
 
-def convert(model_dir: Path, out_file: Path, outtype: str = "f16", llama_cpp_path: str | os.PathLike | None = None, name: str = "") -> Path:
+def convert(
+    model_dir: Path,
+    out_file: Path,
+    outtype: str = "f16",
+    llama_cpp_path: str | os.PathLike | None = None,
+    name: str = "",
+) -> Path:
     """Converts `model_dir` (config, safetensors, tokenizer) to the GGUF `out_file`, which appears complete or not at all.
 
     `name` is the model's name inside the file (`general.name`); without one the converter takes the folder's.
@@ -84,15 +99,35 @@ def convert(model_dir: Path, out_file: Path, outtype: str = "f16", llama_cpp_pat
     """
     script = find_converter(llama_cpp_path)
     if not (model_dir / "config.json").is_file():
-        raise ExportError(f"{model_dir} holds no config.json, so it is not a model that can be converted to GGUF: merge the adapter first.")
+        raise ExportError(
+            f"{model_dir} holds no config.json, so it is not a model that can be converted to GGUF: merge the adapter first."
+        )
     named = ["--model-name", name] if name else []
-    command = [sys.executable, str(script), str(model_dir), "--outfile", OUT, "--outtype", outtype, *named]
+    command = [
+        sys.executable,
+        str(script),
+        str(model_dir),
+        "--outfile",
+        OUT,
+        "--outtype",
+        outtype,
+        *named,
+    ]
     return run_tool(
-        command, out_file, f"Converting {model_dir} to GGUF ({outtype})", environment(script), f"check that {script} supports it"
+        command,
+        out_file,
+        f"Converting {model_dir} to GGUF ({outtype})",
+        environment(script),
+        f"check that {script} supports it",
     )
 
 
-def convert_lora(base_dir: Path, adapter_dir: Path, out_file: Path, llama_cpp_path: str | os.PathLike | None = None) -> Path:
+def convert_lora(
+    base_dir: Path,
+    adapter_dir: Path,
+    out_file: Path,
+    llama_cpp_path: str | os.PathLike | None = None,
+) -> Path:
     """Converts a LoRA adapter (PEFT's directory) of the model in `base_dir` to the GGUF `out_file`, in f16.
 
     Raises:
@@ -100,13 +135,26 @@ def convert_lora(base_dir: Path, adapter_dir: Path, out_file: Path, llama_cpp_pa
     """
     script = find_converter(llama_cpp_path)
     # -P: the folder of a script is not first on its path, where our modules could hide others.
-    command = [sys.executable, "-P", str(Path(__file__).with_name("lora_to_gguf.py")), str(base_dir), str(adapter_dir), OUT]
+    command = [
+        sys.executable,
+        "-P",
+        str(Path(__file__).with_name("lora_to_gguf.py")),
+        str(base_dir),
+        str(adapter_dir),
+        OUT,
+    ]
     return run_tool(
-        command, out_file, f"Converting the adapter {adapter_dir} to GGUF", environment(script), f"leave {LORA} out of outtypes"
+        command,
+        out_file,
+        f"Converting the adapter {adapter_dir} to GGUF",
+        environment(script),
+        f"leave {LORA} out of outtypes",
     )
 
 
-def run_tool(command: list[str], out_file: Path, what: str, env: dict[str, str], otherwise: str) -> Path:
+def run_tool(
+    command: list[str], out_file: Path, what: str, env: dict[str, str], otherwise: str
+) -> Path:
     """Runs one of llama.cpp's tools, which is to write `OUT`; the file appears complete or not at all.
 
     Raises:
@@ -119,7 +167,9 @@ def run_tool(command: list[str], out_file: Path, what: str, env: dict[str, str],
         done = run([str(unfinished) if part == OUT else part for part in command], env=env)
         if done.returncode != 0 or not unfinished.is_file():
             reason = last_line(done).rstrip(".") or "nothing"
-            raise ExportError(f"{what} failed with exit code {done.returncode}, the last line being '{reason}': {otherwise}.")
+            raise ExportError(
+                f"{what} failed with exit code {done.returncode}, the last line being '{reason}': {otherwise}."
+            )
         unfinished.replace(out_file)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -128,12 +178,21 @@ def run_tool(command: list[str], out_file: Path, what: str, env: dict[str, str],
 
 def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
     """Runs a program that can ask nothing, to its end. What it says is captured."""
-    options |= {"capture_output": True, "encoding": "utf-8", "errors": "replace", "stdin": subprocess.DEVNULL}
+    options |= {
+        "capture_output": True,
+        "encoding": "utf-8",
+        "errors": "replace",
+        "stdin": subprocess.DEVNULL,
+    }
     return subprocess.run(command, check=False, **options)
 
 
 def last_line(done: subprocess.CompletedProcess[str]) -> str:
     """The last line of errors, else of output, with something on it, as a terminal would show it (progress bars overwrite themselves with
     `\\r`)."""
-    lines = [line.split("\r")[-1].strip() for text in (done.stdout, done.stderr) for line in text.splitlines()]
+    lines = [
+        line.split("\r")[-1].strip()
+        for text in (done.stdout, done.stderr)
+        for line in text.splitlines()
+    ]
     return next((line for line in reversed(lines) if line), "")

@@ -20,10 +20,31 @@ from agent_pipeline.evaluation.episodes import UNSEEN
 from agent_pipeline.evaluation.evaluate import ROW_LOSSES, SAMPLES
 from agent_pipeline.evaluation.promotion import decide
 from agent_pipeline.evaluation.promotion_report import summary
-from agent_pipeline.evaluation.scores import Canary, Decision, Facts, Played, Policy, Reason, RowLoss, Scores, TurnScore
-from agent_pipeline.export.ledger import EXPORT, Record, is_held, last_decision, ledger, spent_in_year
+from agent_pipeline.evaluation.scores import (
+    Canary,
+    Decision,
+    Facts,
+    Played,
+    Policy,
+    Reason,
+    RowLoss,
+    Scores,
+    TurnScore,
+)
+from agent_pipeline.export.ledger import (
+    EXPORT,
+    Record,
+    is_held,
+    last_decision,
+    ledger,
+    spent_in_year,
+)
 from agent_pipeline.export.serving import export_named, own_episodes
-from agent_pipeline.export.verification import is_verified, unverified_held_out_tasks, verdicts_on_training
+from agent_pipeline.export.verification import (
+    is_verified,
+    unverified_held_out_tasks,
+    verdicts_on_training,
+)
 from agent_pipeline.ingestion.drift import FEW
 from agent_pipeline.judging.curation import Use
 from agent_pipeline.keys import PartitionKey
@@ -52,7 +73,12 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 def to_compare(
-    lake: Lake, key: PartitionKey, evaluation: Artifact, candidate: Artifact, champion: Artifact | None, world: str = ""
+    lake: Lake,
+    key: PartitionKey,
+    evaluation: Artifact,
+    candidate: Artifact,
+    champion: Artifact | None,
+    world: str = "",
 ) -> dict[str, Any]:
     """What the task `compare` is asked for: the candidate's evaluation says on what the champion is scored, its episodes what it plays.
 
@@ -63,12 +89,24 @@ def to_compare(
     read_text(evaluation, ROW_LOSSES)
     adapter = evaluation.manifest["made_from"]["adapter"]
     if adapter != candidate.manifest["made_from"]["adapter"]:
-        raise DataError(f"The evaluation of {key} is of another adapter than its export: materialize evaluation and gguf_export again.")
+        raise DataError(
+            f"The evaluation of {key} is of another adapter than its export: materialize evaluation and gguf_export again."
+        )
     played = own_episodes(lake, key, candidate.identity)
     made_from = played.manifest["made_from"] if played else {}
     if world and made_from.get("world") != world:
-        raise DataError(f"The export {candidate.identity[:16]} of {key} has not played in {world}: materialize episodes again.")
-    play = {"world": made_from["world"], "config": made_from["config"], "gguf_export": champion.reference} if played and champion else None
+        raise DataError(
+            f"The export {candidate.identity[:16]} of {key} has not played in {world}: materialize episodes again."
+        )
+    play = (
+        {
+            "world": made_from["world"],
+            "config": made_from["config"],
+            "gguf_export": champion.reference,
+        }
+        if played and champion
+        else None
+    )
     return {
         "candidate": _adapter(lake, key, adapter).reference,
         "champion": adapter_of_export(lake, key, champion).reference if champion else None,
@@ -77,7 +115,9 @@ def to_compare(
     }
 
 
-def comparison(lake: Lake, key: PartitionKey, evaluation: Artifact, candidate: Artifact, result: dict[str, Any]) -> Comparison:
+def comparison(
+    lake: Lake, key: PartitionKey, evaluation: Artifact, candidate: Artifact, result: dict[str, Any]
+) -> Comparison:
     """What the task `compare` made, beside what is there of the candidate.
 
     Raises:
@@ -87,14 +127,23 @@ def comparison(lake: Lake, key: PartitionKey, evaluation: Artifact, candidate: A
     def made(asset: str, identity: str | None) -> Artifact | None:
         artifact = identity and lake.find(asset, key, identity)
         if identity and not artifact:
-            raise DataError(f"The {asset} {identity[:16]} of {key} vanished after it was made: materialize champion again.")
+            raise DataError(
+                f"The {asset} {identity[:16]} of {key} vanished after it was made: materialize champion again."
+            )
         return artifact or None
 
     return Comparison(
         (made("evaluation", result["candidate"]), made("evaluation", result["champion"])),
         (evaluation, made("evaluation", result["champion_on_test"])),
-        (own_episodes(lake, key, candidate.identity), made("episodes", result["champion_episodes"])),
-        canaries=tuple(msgspec.convert(read_entries(made("canaries", result["canaries"]), CANARIES), list[Canary])),
+        (
+            own_episodes(lake, key, candidate.identity),
+            made("episodes", result["champion_episodes"]),
+        ),
+        canaries=tuple(
+            msgspec.convert(
+                read_entries(made("canaries", result["canaries"]), CANARIES), list[Canary]
+            )
+        ),
         same_base=result["same_base"],
     )
 
@@ -136,7 +185,9 @@ def decide_on(
     before = lake.pointers(EXPORT, key)
     against = champion.identity if champion else None
     if before.champion != against:
-        raise DataError(f"The champion of {key} was moved by {before.who} at {before.when}: materialize champion again.")
+        raise DataError(
+            f"The champion of {key} was moved by {before.who} at {before.when}: materialize champion again."
+        )
     facts = facts_since(lake, key, champion)
     played = compared.episodes[0].manifest["report"] if compared.episodes[0] else None
     against_it = {"unfit": does_less(played), "unended": unended(played)} if played else {}
@@ -147,7 +198,14 @@ def decide_on(
 
     def decision_before(records: list[Record]) -> Record | None:
         same = (candidate.identity, against, evaluator)
-        return next((each for each in reversed(records) if (each.candidate, each.champion, each.evaluator) == same), None)
+        return next(
+            (
+                each
+                for each in reversed(records)
+                if (each.candidate, each.champion, each.evaluator) == same
+            ),
+            None,
+        )
 
     def record(number: int) -> Record | None:
         records = ledger(lake, key).records()
@@ -169,7 +227,9 @@ def decide_on(
             champion=against,
             evaluator=evaluator,
             decision=decide(candidate_scores, rival_scores, policy, seen),
-            test=decide(*scores(compared.test, (None, None), compared.same_base), policy, Facts()).figures,
+            test=decide(
+                *scores(compared.test, (None, None), compared.same_base), policy, Facts()
+            ).figures,
             verdicts=verdicts,
         )
 
@@ -177,10 +237,17 @@ def decide_on(
     assert decided is not None
     was_champion = any(entry.champion == candidate.identity for entry in lake.history(EXPORT, key))
     # A decision that an older version wrote into the ledger did not look at verdicts.
-    needs_a_person = verified is not None or was_champion or is_held(lake, key, candidate.identity) or not candidate_scores.episodes
+    needs_a_person = (
+        verified is not None
+        or was_champion
+        or is_held(lake, key, candidate.identity)
+        or not candidate_scores.episodes
+    )
     by_itself = approve == "auto" and not needs_a_person
     if decided.decision.outcome == "promote" and by_itself:
-        lake.set_champion(candidate, why=summary(decided.decision), who=decided.who, expected=before.generation)
+        lake.set_champion(
+            candidate, why=summary(decided.decision), who=decided.who, expected=before.generation
+        )
     return decided
 
 
@@ -194,18 +261,33 @@ def facts_since(lake: Lake, key: PartitionKey, champion: Artifact | None) -> Fac
     if champion is None:
         return Facts(first=True)
     adapters = trained_adapters(lake, key, champion.manifest["made_from"]["adapter"])
-    sessions = pa.array({session for adapter in adapters for session in adapter.manifest["made_from"].get("sessions", ())}, pa.string())
+    sessions = pa.array(
+        {
+            session
+            for adapter in adapters
+            for session in adapter.manifest["made_from"].get("sessions", ())
+        },
+        pa.string(),
+    )
     uses: Counter[str] = Counter()
     if len(sessions) and lake.has("curated_sessions", key):
         for batch in stored_batches(lake.open("curated_sessions", key, USES), USES.names):
             uses.update(batch.filter(pc.is_in(batch["session_id"], sessions))["use"].to_pylist())
-    trained = [each.when for a in adapters[-1:] for each in lake.history(a.asset, key) if each.latest == a.identity and each.when]
+    trained = [
+        each.when
+        for a in adapters[-1:]
+        for each in lake.history(a.asset, key)
+        if each.latest == a.identity and each.when
+    ]
     tasks: dict[bool, set[str]] = {True: set(), False: set()}
     if trained and lake.has(DATASET, key):
         began = datetime.fromisoformat(min(trained))
         for row in dataset_rows(lake, key, ("select",), columns=["task_key", "created_at"]):
             tasks[row["created_at"] is not None and row["created_at"] > began].add(row["task_key"])
-    return Facts(turned=uses[Use.NEGATIVE] / uses.total() if uses.total() >= FEW else 0.0, newer=tasks[True] - tasks[False])
+    return Facts(
+        turned=uses[Use.NEGATIVE] / uses.total() if uses.total() >= FEW else 0.0,
+        newer=tasks[True] - tasks[False],
+    )
 
 
 def hold(lake: Lake, key: PartitionKey, identity: str = "", why: str = "") -> Record:
@@ -216,7 +298,14 @@ def hold(lake: Lake, key: PartitionKey, identity: str = "", why: str = "") -> Re
     """
     export = export_named(lake, key, identity) if identity else lake.latest(EXPORT, key)
     last = last_decision(lake, key, export.identity)
-    held = Decision(outcome="hold", p=None, error=0.0, more_tasks=0, figures=(), reasons=(Reason("held", "person", "hold"),))
+    held = Decision(
+        outcome="hold",
+        p=None,
+        error=0.0,
+        more_tasks=0,
+        figures=(),
+        reasons=(Reason("held", "person", "hold"),),
+    )
 
     def record(number: int) -> Record:
         return Record(
@@ -257,7 +346,9 @@ def scores(evaluations: Pair, played: Pair, same_base: bool) -> tuple[Scores, Sc
 def _fingerprint(artifact: Artifact | None) -> str:
     """How scores came about: rows, settings, versions; everything that an artifact was made from but the model."""
     made_from = artifact.manifest["made_from"] if artifact else {}
-    return sha256_of({name: value for name, value in made_from.items() if name not in ("adapter", EXPORT)})
+    return sha256_of(
+        {name: value for name, value in made_from.items() if name not in ("adapter", EXPORT)}
+    )
 
 
 def _turns(evaluation: Artifact | None, model: str) -> dict[str, TurnScore]:
@@ -269,7 +360,9 @@ def _turns(evaluation: Artifact | None, model: str) -> dict[str, TurnScore]:
             each["expected_tool"] or each["expected_class"],
             each["expected_class"] == "call",
             each[model]["called"],
-            bool(each[model]["right"]),  # None in evaluations of older versions: a call that the limit ended
+            bool(
+                each[model]["right"]
+            ),  # None in evaluations of older versions: a call that the limit ended
         )
         for each in read_entries(evaluation, SAMPLES)
     }
@@ -288,8 +381,18 @@ def _episodes(played: Artifact | None, player: str) -> Iterator[Played]:
         if each["player"] == player:
             # A message that was cut off may have been a wrong change.
             unseen = each["wrong_changes"] == [] and each.get("end") in UNSEEN
-            harmed = None if unseen or each["wrong_changes"] is None else bool(each["wrong_changes"])
-            yield Played(each["task_key"], each["trial"], each["seed"], each["done"], harmed, each.get("must_act"), unseen)
+            harmed = (
+                None if unseen or each["wrong_changes"] is None else bool(each["wrong_changes"])
+            )
+            yield Played(
+                each["task_key"],
+                each["trial"],
+                each["seed"],
+                each["done"],
+                harmed,
+                each.get("must_act"),
+                unseen,
+            )
 
 
 def read_entries(artifact: Artifact | None, file: str) -> list[dict[str, Any]]:

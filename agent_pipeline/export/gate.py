@@ -26,7 +26,9 @@ Content = tuple[str, list[tuple[str, str]]]
 def content_of(message: Message) -> Content:
     """A message's words, and its calls without their ids and in an order of their own."""
     calls = [each["function"] for each in message.get("tool_calls") or ()]
-    return (message.get("content") or "").strip(), sorted((call["name"], _canonical(call["arguments"])) for call in calls)
+    return (message.get("content") or "").strip(), sorted(
+        (call["name"], _canonical(call["arguments"])) for call in calls
+    )
 
 
 def _canonical(arguments: str) -> str:
@@ -36,10 +38,18 @@ def _canonical(arguments: str) -> str:
         return arguments
 
 
-def read(tokenizer: "PreTrainedTokenizerBase", asked: Sequence[Prompt], answers: Sequence[Completion]) -> list[Content]:
+def read(
+    tokenizer: "PreTrainedTokenizerBase", asked: Sequence[Prompt], answers: Sequence[Completion]
+) -> list[Content]:
     """What answers say."""
-    texts = (tokenizer.decode(each.tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False) for each in answers)
-    return [content_of(message_of(text, prompt.tools)) for prompt, text in zip(asked, texts, strict=True)]
+    texts = (
+        tokenizer.decode(each.tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        for each in answers
+    )
+    return [
+        content_of(message_of(text, prompt.tools))
+        for prompt, text in zip(asked, texts, strict=True)
+    ]
 
 
 def merged_answers(
@@ -55,16 +65,26 @@ def merged_answers(
     prompts = [asked[index].ids + begun[index].tokens for index in rest]
     whole = list(begun)
     ends = end_ids(model, tokenizer)
-    for index, tokens in zip(rest, generate(model, prompts, [rooms[index] for index in rest], ends), strict=True):
+    for index, tokens in zip(
+        rest, generate(model, prompts, [rooms[index] for index in rest], ends), strict=True
+    ):
         whole[index] = Completion(begun[index].tokens + tokens, len(tokens) < rooms[index])
     return whole
 
 
-def server_answers(llama: LlamaCpp, asked: Sequence[Prompt], answers: Sequence[Completion], max_new_tokens: int) -> dict[int, Content]:
+def server_answers(
+    llama: LlamaCpp, asked: Sequence[Prompt], answers: Sequence[Completion], max_new_tokens: int
+) -> dict[int, Content]:
     """By their number, the answers that the server gives to some prompts that the model answers in full, calls first."""
-    whole = [number for number, answer in enumerate(answers) if answer.stopped and _reads_as_asked(llama, asked[number])]
+    whole = [
+        number
+        for number, answer in enumerate(answers)
+        if answer.stopped and _reads_as_asked(llama, asked[number])
+    ]
     whole.sort(key=lambda number: (not asked[number].tools, number))
-    return {number: _served(llama, asked[number], max_new_tokens + 1) for number in whole[:SERVER_TURNS]}
+    return {
+        number: _served(llama, asked[number], max_new_tokens + 1) for number in whole[:SERVER_TURNS]
+    }
 
 
 def _served(llama: LlamaCpp, prompt: Prompt, max_new_tokens: int) -> Content:
@@ -76,7 +96,9 @@ def _served(llama: LlamaCpp, prompt: Prompt, max_new_tokens: int) -> Content:
 
 def _reads_as_asked(llama: LlamaCpp, prompt: Prompt) -> bool:
     """Whether the server makes the prompt's tokens of its messages: special tokens in a message are text to the model, and none to it."""
-    return llama.tokenize(llama.render(prompt.messages, prompt.tools), add_special=True) == prompt.ids
+    return (
+        llama.tokenize(llama.render(prompt.messages, prompt.tools), add_special=True) == prompt.ids
+    )
 
 
 def gate(
@@ -98,16 +120,27 @@ def gate(
         pairs = list(zip(merged[: len(answers)], answers, strict=True))
         alike = {number for number, (one, other) in enumerate(pairs) if one[1] == other[1]}
         tied = set(ties.get(kind, ())) if 2 * len(alike) >= len(pairs) else set()
-        decided = {number for number, (one, other) in enumerate(pairs) if bool(one[1]) == bool(other[1])}
+        decided = {
+            number for number, (one, other) in enumerate(pairs) if bool(one[1]) == bool(other[1])
+        }
         called = {number for number, (one, _) in enumerate(pairs) if one[1]}
         # Where two tokens tie in the file, what its cache holds decides between them.
-        wrong = [number + 1 for number, answer in served[kind].items() if answer not in (answers[number], merged[number])]
+        wrong = [
+            number + 1
+            for number, answer in served[kind].items()
+            if answer not in (answers[number], merged[number])
+        ]
         lost = [
             f"{len(same)} of {len(of)} {what} are the merged model's"
-            for what, same, of in (("decisions", decided, set(range(len(pairs)))), ("calls", called & alike, called))
+            for what, same, of in (
+                ("decisions", decided, set(range(len(pairs)))),
+                ("calls", called & alike, called),
+            )
             if len(same | tied & of) < least * len(of)
         ]
-        lost += [f"llama.cpp's server answers turns {wrong} otherwise than the model"] if wrong else []
+        lost += (
+            [f"llama.cpp's server answers turns {wrong} otherwise than the model"] if wrong else []
+        )
         report[kind] = {
             "turns": len(pairs),
             "decisions": len(decided),

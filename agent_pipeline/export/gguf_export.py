@@ -26,7 +26,13 @@ from agent_pipeline.export.limits import limits_by_tool
 from agent_pipeline.export.llama import greedy_answers, two_servers
 from agent_pipeline.export.merge import merge_adapter
 from agent_pipeline.export.ollama import context_size, library_template, modelfile
-from agent_pipeline.export.quantizer import K_QUANTS, check_outtypes, find_quantizer, quantize, write_imatrix
+from agent_pipeline.export.quantizer import (
+    K_QUANTS,
+    check_outtypes,
+    find_quantizer,
+    quantize,
+    write_imatrix,
+)
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.training.base_model import BaseModel
@@ -88,7 +94,9 @@ def export(
     asked = parity.prompts(read_tokenizer(adapter_dir, base.trust_remote_code), conversations)
     progress(0, 2 + 2 * len(outtypes), "export: merging the adapter")
     merged = BaseModel(base.name, out_dir / "merged", base.revision, base.trust_remote_code)
-    logits = merge_adapter(base, adapter_dir, merged.path, [prompt.ids for prompt in asked[:LOGIT_PROMPTS]])
+    logits = merge_adapter(
+        base, adapter_dir, merged.path, [prompt.ids for prompt in asked[:LOGIT_PROMPTS]]
+    )
     over: Over = ""
     if LORA in outtypes:
         try:
@@ -96,9 +104,16 @@ def export(
             over = base_gguf(base, bases or out_dir.parent, llama_cpp_path), adapter
         except ExportError as error:
             over = str(error)
-    more: dict[str, Any] = {"longest_row": longest_row, "name": name, "llama_cpp_path": llama_cpp_path, "logits": logits}
+    more: dict[str, Any] = {
+        "longest_row": longest_row,
+        "name": name,
+        "llama_cpp_path": llama_cpp_path,
+        "logits": logits,
+    }
     more |= {"least_kept": least_kept, "measured": measured, "trained": trained, "over": over}
-    report = export_whole(merged, out_dir, conversations, outtypes, max_new_tokens, progress, **more)
+    report = export_whole(
+        merged, out_dir, conversations, outtypes, max_new_tokens, progress, **more
+    )
     shutil.rmtree(merged.path)
     return report
 
@@ -146,35 +161,68 @@ def export_whole(
     has_template = bool(tokenizer.chat_template)
     asked = parity.prompts(tokenizer, conversations, render if has_template else parity.words_only)
     progress(1, steps, f"export: writing {', '.join(outtypes)}")
-    files = write_files(whole, out_dir, outtypes, llama_cpp_path, name, [each for each in measured if has_template])
+    files = write_files(
+        whole, out_dir, outtypes, llama_cpp_path, name, [each for each in measured if has_template]
+    )
     failed = {LORA: over} if LORA in outtypes and isinstance(over, str) else {}
-    loaded = {kind: (path, None) for kind, path in files.items()} | ({} if isinstance(over, str) else {LORA: over})
+    loaded = {kind: (path, None) for kind, path in files.items()} | (
+        {} if isinstance(over, str) else {LORA: over}
+    )
 
     longest = max(len(prompt.ids) for prompt in asked)
     needed = -(-(longest + max_new_tokens + 1) // 256) * 256  # tokens of context, rounded up
     answered, template, served, played, limit = {}, {}, {}, {}, None
     for number, (kind, (path, adapter)) in enumerate(loaded.items(), 1 + len(outtypes)):
         progress(number, steps, f"export: answers of {kind}")
-        with two_servers(path, n_ctx=needed, lora=adapter, chat_template=tokenizer.chat_template if adapter else "") as servers:
+        with two_servers(
+            path,
+            n_ctx=needed,
+            lora=adapter,
+            chat_template=tokenizer.chat_template if adapter else "",
+        ) as servers:
             llama = servers[0]
-            template[kind] = parity.check_template(llama, tokenizer, conversations) if has_template else None
+            template[kind] = (
+                parity.check_template(llama, tokenizer, conversations) if has_template else None
+            )
             quantised = kind in parity.EXACT_TYPES and set(loaded) - {*parity.EXACT_TYPES, LORA}
             some = asked[:EXACT_PROMPTS] if quantised else asked
-            answered[kind] = greedy_answers(servers, [prompt.ids for prompt in some], max_new_tokens)
-            served[kind] = server_answers(llama, asked, answered[kind], max_new_tokens) if has_template else {}
-            played[kind] = play(llama, tokenizer, conversations, SERVER_TURNS, max_new_tokens) if has_template else Played()
+            answered[kind] = greedy_answers(
+                servers, [prompt.ids for prompt in some], max_new_tokens
+            )
+            served[kind] = (
+                server_answers(llama, asked, answered[kind], max_new_tokens) if has_template else {}
+            )
+            played[kind] = (
+                play(llama, tokenizer, conversations, SERVER_TURNS, max_new_tokens)
+                if has_template
+                else Played()
+            )
             limit = llama.context_length
     progress(1 + 2 * len(outtypes), steps, "export: comparing with the merged model")
     model = load_model(whole, exact_device())
     answers, begun = parity.compare_answers(model, tokenizer, asked, answered)
     merged = read(tokenizer, asked, merged_answers(model, tokenizer, asked, begun, max_new_tokens))
     own = {kind: read(tokenizer, asked[: len(each)], each) for kind, each in answered.items()}
-    ties = {kind: {each["prompt"] - 1 for each in found["mismatches"] if each["near_tie"]} for kind, found in answers.items()}
+    ties = {
+        kind: {each["prompt"] - 1 for each in found["mismatches"] if each["near_tie"]}
+        for kind, found in answers.items()
+    }
     kept = gate(merged, own, served, least_kept, ties)
-    unequal = [kind for kind in (*parity.EXACT_TYPES, LORA) if kind in answers and answers[kind]["agreement"] < parity.GREEDY_THRESHOLD]
-    failed |= {kind: f"{answers[kind]['agreement']:.0%} of its greedy answers are the merged model's" for kind in unequal}
+    unequal = [
+        kind
+        for kind in (*parity.EXACT_TYPES, LORA)
+        if kind in answers and answers[kind]["agreement"] < parity.GREEDY_THRESHOLD
+    ]
+    failed |= {
+        kind: f"{answers[kind]['agreement']:.0%} of its greedy answers are the merged model's"
+        for kind in unequal
+    }
     failed |= {kind: each["failed"] for kind, each in kept.items() if each["failed"]}
-    failed |= {kind: f"a conversation differs from training: {each.difference}" for kind, each in played.items() if each.difference}
+    failed |= {
+        kind: f"a conversation differs from training: {each.difference}"
+        for kind, each in played.items()
+        if each.difference
+    }
 
     ends = probe(tokenizer, tokenizer.chat_template).stops if has_template else ()
     family = family_of(ends, model.config.model_type)
@@ -182,10 +230,16 @@ def export_whole(
     fallback = library_template(family.ollama_base) if family and not has_template else None
     num_ctx = context_size(longest_row or longest, limit)
     sizes = {kind: path.stat().st_size for kind, path in files.items()}
-    best = LORA if LORA in loaded and LORA not in failed else min(set(files) - set(failed) or files, key=sizes.__getitem__)
+    best = (
+        LORA
+        if LORA in loaded and LORA not in failed
+        else min(set(files) - set(failed) or files, key=sizes.__getitem__)
+    )
     served_file = ADAPTER if best == LORA else files[best].name
     if best != LORA:
-        (out_dir / "Modelfile").write_text(modelfile(served_file, stops, num_ctx, fallback), encoding="utf-8")
+        (out_dir / "Modelfile").write_text(
+            modelfile(served_file, stops, num_ctx, fallback), encoding="utf-8"
+        )
     report = {
         "ok": best not in failed and not set(unequal) & set(parity.EXACT_TYPES),
         "threshold": parity.GREEDY_THRESHOLD,
@@ -210,18 +264,31 @@ def export_whole(
             "num_ctx": num_ctx,
         },
     }
-    (out_dir / "parity.json").write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    (out_dir / "parity.json").write_text(
+        json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
     progress(steps, steps, "export: done")
     return report
 
 
 def write_files(
-    whole: BaseModel, out_dir: Path, outtypes: Sequence[str], llama_cpp_path: str | None, name: str, measured: Sequence[dict[str, Any]]
+    whole: BaseModel,
+    out_dir: Path,
+    outtypes: Sequence[str],
+    llama_cpp_path: str | None,
+    name: str,
+    measured: Sequence[dict[str, Any]],
 ) -> dict[str, Path]:
     """A GGUF file for each type; k-quants are made of the longest of them, weighed by what the rows `measured` pass through the model."""
     place = {kind: out_dir / f"model-{kind}.gguf" for kind in outtypes if kind != LORA}
-    with ThreadPoolExecutor(2) as threads:  # a converter has one thread, and half of its time are imports
-        writing = {kind: threads.submit(convert, whole.path, place[kind], kind, llama_cpp_path, name) for kind in place if kind in OUTTYPES}
+    with ThreadPoolExecutor(
+        2
+    ) as threads:  # a converter has one thread, and half of its time are imports
+        writing = {
+            kind: threads.submit(convert, whole.path, place[kind], kind, llama_cpp_path, name)
+            for kind in place
+            if kind in OUTTYPES
+        }
     files = {kind: written.result() for kind, written in writing.items()}
     if not set(outtypes) & set(K_QUANTS):
         return files
@@ -230,10 +297,22 @@ def write_files(
     imatrix = None
     if measured:
         tokenizer = read_tokenizer(whole.path, whole.trust_remote_code)
-        rendered = (render(tokenizer, each["messages"], each.get("tools") or []) for each in measured)
+        rendered = (
+            render(tokenizer, each["messages"], each.get("tools") or []) for each in measured
+        )
         texts = [token_ids(tokenizer, text) for text in rendered]
-        imatrix = write_imatrix(load_model(whole, exact_device()), texts, source, out_dir / "imatrix.gguf", f"{len(texts)} training rows")
-    files |= {kind: quantize(source, path, kind, imatrix, llama_cpp_path) for kind, path in place.items() if kind in K_QUANTS}
+        imatrix = write_imatrix(
+            load_model(whole, exact_device()),
+            texts,
+            source,
+            out_dir / "imatrix.gguf",
+            f"{len(texts)} training rows",
+        )
+    files |= {
+        kind: quantize(source, path, kind, imatrix, llama_cpp_path)
+        for kind, path in place.items()
+        if kind in K_QUANTS
+    }
     if source not in files.values():
         source.unlink()
     return {kind: files[kind] for kind in place}

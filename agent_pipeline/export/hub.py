@@ -12,14 +12,27 @@ from agent_pipeline.storage.artifacts import Artifact
 PUSHED = ("README.md", "Modelfile", "*.gguf", "*.json", "*.safetensors", "*.jinja")
 
 
-def card(export: Artifact, decided: Record | None, template: str = "", played: Artifact | None = None, against: Sequence[str] = ()) -> str:
+def card(
+    export: Artifact,
+    decided: Record | None,
+    template: str = "",
+    played: Artifact | None = None,
+    against: Sequence[str] = (),
+) -> str:
     """The model card of an export: what speaks `against` it, the tasks that it `played`, the `template` that it was trained with, and the
     figures that it was promoted on."""
     from huggingface_hub import ModelCardData
 
     made_from = export.manifest["made_from"].get("adapter_made_from", {})
-    head = ModelCardData(base_model=made_from.get("base_model"), library_name="peft", tags=["tool-calling", "gguf", "agent-pipeline"])
-    text = [f"# {export.key}", f"Trained and evaluated by agent-pipeline; export `{export.identity}`."]
+    head = ModelCardData(
+        base_model=made_from.get("base_model"),
+        library_name="peft",
+        tags=["tool-calling", "gguf", "agent-pipeline"],
+    )
+    text = [
+        f"# {export.key}",
+        f"Trained and evaluated by agent-pipeline; export `{export.identity}`.",
+    ]
     text += [f"**Not fit to act unwatched**: {'; '.join(against)}."] if against else []
     text += [table(played.manifest["report"])] if played else []
     text += [f"Chat template: {template}. It is saved in the files."] if template else []

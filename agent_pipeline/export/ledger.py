@@ -61,10 +61,22 @@ def spent_in_year(records: Sequence[Record], when: str) -> int:
 def is_held(lake: Lake, key: PartitionKey, candidate: str) -> bool:
     """Whether a person holds an export back."""
     records = ledger(lake, key).records()
-    return any(reason.kind == "held" for record in records if record.candidate == candidate for reason in record.decision.reasons)
+    return any(
+        reason.kind == "held"
+        for record in records
+        if record.candidate == candidate
+        for reason in record.decision.reasons
+    )
 
 
 def last_decision(lake: Lake, key: PartitionKey, candidate: str) -> Record | None:
     """The last decision on an export; a look that left it champion is none."""
     records = reversed(ledger(lake, key).records())
-    return next((each for each in records if each.candidate == candidate and each.decision.outcome != "keep"), None)
+    return next(
+        (
+            each
+            for each in records
+            if each.candidate == candidate and each.decision.outcome != "keep"
+        ),
+        None,
+    )

@@ -38,7 +38,9 @@ def rounded_calls(conversation: Mapping[str, Any]) -> list[str]:
 
 
 def limits_by_tool(
-    conversations: Iterable[Mapping[str, Any]], rounds_numbers: bool, differing: Mapping[str, Mapping[str, Any]]
+    conversations: Iterable[Mapping[str, Any]],
+    rounds_numbers: bool,
+    differing: Mapping[str, Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
     """Return what llama.cpp's server cannot do as it was trained: a tool, a count, and the reason, the most frequent first.
 
@@ -56,14 +58,26 @@ def limits_by_tool(
             yield conversation
 
     limits = [
-        {"tool": tool, "count": count, "of": f"{found['calls']} calls", "why": f"the server's grammar forbids the call: {why}"}
+        {
+            "tool": tool,
+            "count": count,
+            "of": f"{found['calls']} calls",
+            "why": f"the server's grammar forbids the call: {why}",
+        }
         for tool, found in unwritable_calls(passed_on()).items()
         for why, count in found["why"].items()
     ]
     why = "the server rounds a number of the call when it shows the call again; so did training"
-    limits += [{"tool": tool, "count": count, "of": "calls", "why": why} for tool, count in rounded.items()]
     limits += [
-        {"tool": tool, "count": found["conversations"], "of": "compared conversations", "why": found["why"]}
+        {"tool": tool, "count": count, "of": "calls", "why": why} for tool, count in rounded.items()
+    ]
+    limits += [
+        {
+            "tool": tool,
+            "count": found["conversations"],
+            "of": "compared conversations",
+            "why": found["why"],
+        }
         for tool, found in differing.items()
     ]
     return sorted(limits, key=lambda limit: -limit["count"])
@@ -71,7 +85,11 @@ def limits_by_tool(
 
 def why_unwritable(name: str, arguments: str, tools: Iterable[Tool]) -> str:
     """Return why llama.cpp's grammar does not allow a call, or an empty text if none of the reasons known here applies."""
-    schemas = {tool.get("function", tool).get("name", ""): tool.get("function", tool).get("parameters") or {} for tool in tools}
+    schemas = {
+        tool.get("function", tool).get("name", ""): tool.get("function", tool).get("parameters")
+        or {}
+        for tool in tools
+    }
     if name not in schemas:
         return "the request has no such tool"
     try:
@@ -100,7 +118,11 @@ def _why_not(value: dict[str, Any], schema: Mapping[str, Any]) -> str:
     if isinstance(properties, Mapping):
         for key, item in value.items():
             kind = properties[key].get("type") if isinstance(properties.get(key), Mapping) else None
-            if kind == "integer" and isinstance(item, NumberText) and not item.lstrip("-").isdigit():
+            if (
+                kind == "integer"
+                and isinstance(item, NumberText)
+                and not item.lstrip("-").isdigit()
+            ):
                 return "a whole number is written with a fraction"
     return ""
 

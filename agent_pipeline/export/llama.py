@@ -37,7 +37,9 @@ def end_idle_threads() -> None:
     too: 32 ms a token in place of 13 (SmolLM2-135M, q8_0, two cores).
     """
     for library in threadpool_info():
-        if library["user_api"] == "openmp" and (pause := getattr(ctypes.CDLL(library["filepath"]), "omp_pause_resource_all", None)):
+        if library["user_api"] == "openmp" and (
+            pause := getattr(ctypes.CDLL(library["filepath"]), "omp_pause_resource_all", None)
+        ):
             pause(1)  # omp_pause_soft of OpenMP 5.0; older libraries don't have it
 
 
@@ -63,10 +65,16 @@ def two_servers(gguf: Path, **options: Any) -> "Iterator[list[LlamaCpp]]":
     threads = threads_given()
     with ExitStack() as stack:
         shares = [threads - threads // 2, threads // 2]
-        yield [stack.enter_context(LlamaCpp(gguf, threads=share, **options)) for share in shares if share]
+        yield [
+            stack.enter_context(LlamaCpp(gguf, threads=share, **options))
+            for share in shares
+            if share
+        ]
 
 
-def greedy_answers(servers: "Sequence[LlamaCpp]", prompts: Sequence[list[int]], max_new_tokens: int) -> list[Completion]:
+def greedy_answers(
+    servers: "Sequence[LlamaCpp]", prompts: Sequence[list[int]], max_new_tokens: int
+) -> list[Completion]:
     """The greedy answer to each prompt, in their order, by servers of one file. Prompts that begin alike follow each other at a server,
     which reads what they share once."""
     order = sorted(range(len(prompts)), key=prompts.__getitem__)
@@ -96,7 +104,14 @@ class LlamaCpp:
         ExportError: the file can't be loaded, or a request is refused.
     """
 
-    def __init__(self, gguf: Path, n_ctx: int = 2048, threads: int | None = None, lora: Path | None = None, chat_template: str = ""):
+    def __init__(
+        self,
+        gguf: Path,
+        n_ctx: int = 2048,
+        threads: int | None = None,
+        lora: Path | None = None,
+        chat_template: str = "",
+    ):
         self.path = gguf
         self._key = secrets.token_hex(16)
         threads = threads or threads_given()
@@ -127,7 +142,9 @@ class LlamaCpp:
                 f"llama.cpp can't load {gguf}: the file is missing, cut off, damaged or of a kind that it does not know, or its chat "
                 "template does not run there; export it again."
             ) from error
-        self._host, self._port = self._server.listening_address.removeprefix("http://").rsplit(":", 1)
+        self._host, self._port = self._server.listening_address.removeprefix("http://").rsplit(
+            ":", 1
+        )
         # Closing a server whose task loop has not begun yet never returns (xllamacpp 2026.10: the loop's start undoes the stop). One
         # token through the loop shows that it runs; templates and tokens are answered beside it.
         self.greedy([0], 1)
@@ -149,26 +166,51 @@ class LlamaCpp:
         """Stops the server and gives the memory back; a second call does nothing."""
         self._server = None
 
-    def tokenize(self, text: str | list[int | str], add_special: bool = False, parse_special: bool = True) -> list[int]:
+    def tokenize(
+        self, text: str | list[int | str], add_special: bool = False, parse_special: bool = True
+    ) -> list[int]:
         """Token ids of a rendered text (or of texts between ids), its special tokens recognised unless `parse_special` is off;
         `add_special` adds what llama.cpp adds by itself (BOS)."""
-        return self._ask("POST", "/tokenize", {"content": text, "add_special": add_special, "parse_special": parse_special})["tokens"]
+        return self._ask(
+            "POST",
+            "/tokenize",
+            {"content": text, "add_special": add_special, "parse_special": parse_special},
+        )["tokens"]
 
-    def render(self, messages: list[Message], tools: list[Tool], add_generation_prompt: bool = True) -> str:
+    def render(
+        self, messages: list[Message], tools: list[Tool], add_generation_prompt: bool = True
+    ) -> str:
         """The conversation as the GGUF's own chat template writes it."""
-        body: dict[str, Any] = {"messages": messages, "add_generation_prompt": add_generation_prompt, "parallel_tool_calls": True}
-        return self._ask("POST", "/apply-template", body | ({"tools": tools} if tools else {}))["prompt"]
+        body: dict[str, Any] = {
+            "messages": messages,
+            "add_generation_prompt": add_generation_prompt,
+            "parallel_tool_calls": True,
+        }
+        return self._ask("POST", "/apply-template", body | ({"tools": tools} if tools else {}))[
+            "prompt"
+        ]
 
     def chat(self, messages: list[Message], tools: list[Tool], max_new_tokens: int) -> Message:
         """The greedy answer as an agent gets it, from the OpenAI-compatible interface: `content`, and `tool_calls` where it calls."""
         return self.chat_and_text(messages, tools, max_new_tokens)[0]
 
-    def chat_and_text(self, messages: list[Message], tools: list[Tool], max_new_tokens: int) -> tuple[Message, str]:
+    def chat_and_text(
+        self, messages: list[Message], tools: list[Tool], max_new_tokens: int
+    ) -> tuple[Message, str]:
         """Return the greedy answer as an agent gets it, and the text that the model wrote, from which the server read that answer."""
-        body: dict[str, Any] = {"messages": messages, "temperature": 0, "samplers": ["temperature"], "max_tokens": max_new_tokens}
+        body: dict[str, Any] = {
+            "messages": messages,
+            "temperature": 0,
+            "samplers": ["temperature"],
+            "max_tokens": max_new_tokens,
+        }
         body |= {"parallel_tool_calls": True, "seed": 0, "logprobs": True, "top_logprobs": 1}
-        choice = self._ask("POST", "/v1/chat/completions", body | ({"tools": tools} if tools else {}))["choices"][0]
-        pieces = (bytes(token["bytes"]) for token in (choice.get("logprobs") or {}).get("content") or ())
+        choice = self._ask(
+            "POST", "/v1/chat/completions", body | ({"tools": tools} if tools else {})
+        )["choices"][0]
+        pieces = (
+            bytes(token["bytes"]) for token in (choice.get("logprobs") or {}).get("content") or ()
+        )
         return choice["message"], b"".join(pieces).decode("utf-8", "replace")
 
     def greedy(self, prompt: list[int], max_new_tokens: int) -> Completion:
@@ -190,7 +232,9 @@ class LlamaCpp:
             )
         stopped = answer["stop_type"] == "eos"
         # Where the model ended by itself, the end token is the last of the tokens.
-        return Completion(tokens=answer["tokens"][:-1] if stopped else answer["tokens"], stopped=stopped)
+        return Completion(
+            tokens=answer["tokens"][:-1] if stopped else answer["tokens"], stopped=stopped
+        )
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         # http.client and not urllib: a proxy set in the environment has no business with the loopback interface.
@@ -201,7 +245,9 @@ class LlamaCpp:
             response = connection.getresponse()
             status, raw = response.status, response.read()
         except OSError as error:
-            raise ExportError(f"llama.cpp stopped answering while {self.path} was checked ({error}): run the export again.") from error
+            raise ExportError(
+                f"llama.cpp stopped answering while {self.path} was checked ({error}): run the export again."
+            ) from error
         finally:
             connection.close()
         try:
@@ -210,5 +256,7 @@ class LlamaCpp:
             answer = {"error": {"message": raw.decode("utf-8", "replace")[:200]}}
         if status != 200:
             reason = " ".join(str(answer.get("error", {}).get("message", answer)).split())[:300]
-            raise ExportError(f"llama.cpp refused {path} for {self.path} with '{reason}': check the chat template and the prompts.")
+            raise ExportError(
+                f"llama.cpp refused {path} for {self.path} with '{reason}': check the chat template and the prompts."
+            )
         return answer

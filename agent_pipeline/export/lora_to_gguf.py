@@ -40,7 +40,9 @@ def main(base: Path, adapter: Path, out: Path) -> None:
         rows = tensors[f"{PREFIX}{module}.lora_B.weight"]
         for new, b in model.modify_tensors(rows, f"{module}.weight", layer):
             if b.shape != rows.shape:
-                raise SystemExit(f"The converter splits {module}, so its LoRA cannot be one of llama.cpp's")
+                raise SystemExit(
+                    f"The converter splits {module}, so its LoRA cannot be one of llama.cpp's"
+                )
             for part, tensor in (("lora_a", a), ("lora_b", b)):
                 writer.add_tensor(f"{new}.{part}", tensor.to(torch.float16).contiguous().numpy())
     writer.write_header_to_file()
@@ -53,11 +55,20 @@ def scale_of(config: dict[str, Any]) -> float:
     """The one `alpha` of a plain LoRA, from its PEFT configuration. Raises SystemExit with a sentence for any other adapter."""
     more = [
         name
-        for name in ("use_dora", "modules_to_save", "rank_pattern", "alpha_pattern", "lora_bias", "trainable_token_indices")
+        for name in (
+            "use_dora",
+            "modules_to_save",
+            "rank_pattern",
+            "alpha_pattern",
+            "lora_bias",
+            "trainable_token_indices",
+        )
         if config.get(name)
     ]
     if config.get("peft_type") != "LORA" or config.get("bias", "none") != "none" or more:
-        raise SystemExit(f"Only a plain LoRA can be a LoRA of llama.cpp's, and this adapter has {', '.join(more) or 'another type'}")
+        raise SystemExit(
+            f"Only a plain LoRA can be a LoRA of llama.cpp's, and this adapter has {', '.join(more) or 'another type'}"
+        )
     return config["lora_alpha"] * (config["r"] ** 0.5 if config.get("use_rslora") else 1)
 
 

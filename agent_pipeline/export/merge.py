@@ -34,7 +34,9 @@ TOKENIZER_FILES = (
 )
 
 
-def merge_adapter(base: BaseModel, adapter_dir: Path, out_dir: Path, prompts: list[list[int]]) -> dict[str, float]:
+def merge_adapter(
+    base: BaseModel, adapter_dir: Path, out_dir: Path, prompts: list[list[int]]
+) -> dict[str, float]:
     """Writes base + adapter as one Hugging Face directory (safetensors; the adapter's tokenizer with the training template).
 
     `prompts`: token ids on which the logits of base, adapter and merged model are compared. Returns the largest absolute differences at
@@ -47,7 +49,9 @@ def merge_adapter(base: BaseModel, adapter_dir: Path, out_dir: Path, prompts: li
     import torch
 
     if not any(prompts):
-        raise ExportError("The merged model can't be checked without prompts: give at least one held-out conversation to the export.")
+        raise ExportError(
+            "The merged model can't be checked without prompts: give at least one held-out conversation to the export."
+        )
     model = load_model(base, exact_device(), adapter_dir)
     with torch.inference_mode():
         with model.disable_adapter():
@@ -68,7 +72,11 @@ def merge_adapter(base: BaseModel, adapter_dir: Path, out_dir: Path, prompts: li
             "higher learning rate before exporting."
         )
     _save(merged, base.path, adapter_dir, out_dir)
-    differences = {"merged_vs_adapter": from_adapter, "merged_vs_base": from_base, "tolerance": MERGE_TOLERANCE}
+    differences = {
+        "merged_vs_adapter": from_adapter,
+        "merged_vs_base": from_base,
+        "tolerance": MERGE_TOLERANCE,
+    }
     return {"prompts": len(prompts), "tokens": sum(map(len, prompts)), **differences}
 
 
@@ -77,7 +85,10 @@ def _save(merged: "PreTrainedModel", base_path: Path, adapter_dir: Path, out_dir
     merged.save_pretrained(out_dir)
     # File by file from the adapter, where the training template is; what it lacks (tokenizer.model, say) from the base.
     for name in TOKENIZER_FILES:
-        source = next((folder / name for folder in (adapter_dir, base_path) if (folder / name).is_file()), None)
+        source = next(
+            (folder / name for folder in (adapter_dir, base_path) if (folder / name).is_file()),
+            None,
+        )
         if source:
             shutil.copyfile(source, out_dir / name)
 
@@ -86,7 +97,12 @@ def _logits(model: "PreTrainedModel", prompt: list[int]) -> "torch.Tensor":
     """(positions, vocabulary), float32, at the last positions of the prompt; earlier ones have shaped them."""
     import torch
 
-    return model(input_ids=torch.tensor([prompt]), use_cache=False, logits_to_keep=POSITIONS).logits[0].float().clone()
+    return (
+        model(input_ids=torch.tensor([prompt]), use_cache=False, logits_to_keep=POSITIONS)
+        .logits[0]
+        .float()
+        .clone()
+    )
 
 
 def _largest(a: list["torch.Tensor"], b: list["torch.Tensor"]) -> float:

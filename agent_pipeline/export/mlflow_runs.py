@@ -30,7 +30,11 @@ if TYPE_CHECKING:
 
 URI = "MLFLOW_TRACKING_URI"
 ALIAS = "champion"
-DEFAULTS = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20", "MLFLOW_DISABLE_TELEMETRY": "true"}
+DEFAULTS = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
 """Who promotes does not wait minutes for a server that is gone, which MLflow's own values would have them do."""
 
 
@@ -55,18 +59,28 @@ def write_run(lake: Lake, key: PartitionKey, candidate: Artifact | None = None) 
         from mlflow import MlflowClient
 
         client, champion = MlflowClient(), lake.champion(EXPORT, key)
-        written = [_run(client, lake, key, candidate)] if candidate and candidate.identity != (champion and champion.identity) else []
+        written = (
+            [_run(client, lake, key, candidate)]
+            if candidate and candidate.identity != (champion and champion.identity)
+            else []
+        )
         if champion:
             run = _run(client, lake, key, champion)
             _name_champion(client, key, run)
             written.append(run)
-        return Written(True, f"MLflow has {' and '.join(run.info.run_name for run in written)} of {key}.")
+        return Written(
+            True, f"MLflow has {' and '.join(run.info.run_name for run in written)} of {key}."
+        )
     except ImportError as error:
         reason = f"{error}: install mlflow-skinny, the extra `mlflow`"
     except Exception as error:  # MLflow lets through whatever its database or the network raise
-        message = re.sub(r"//[^/\s@]*@", "//", " ".join(str(error).split()))  # the URI may hold a password
+        message = re.sub(
+            r"//[^/\s@]*@", "//", " ".join(str(error).split())
+        )  # the URI may hold a password
         reason = f"{type(error).__name__}: {message[:300]}"
-    return Written(False, f"MLflow was not written to ({reason}). The champion of {key} does not depend on it.")
+    return Written(
+        False, f"MLflow was not written to ({reason}). The champion of {key} does not depend on it."
+    )
 
 
 def _name_champion(client: "MlflowClient", key: PartitionKey, run: Any) -> None:
@@ -74,8 +88,16 @@ def _name_champion(client: "MlflowClient", key: PartitionKey, run: Any) -> None:
     model, run_id = "~".join(key), run.info.run_id
     if not client.search_registered_models(f"name = '{model}'", max_results=1):
         client.create_registered_model(model, tags={"partition": str(key)})
-    versions = client.search_model_versions(f"name = '{model}' and run_id = '{run_id}'", max_results=1)
-    version = versions[0] if versions else client.create_model_version(model, run.info.artifact_uri, run_id, await_creation_for=20)
+    versions = client.search_model_versions(
+        f"name = '{model}' and run_id = '{run_id}'", max_results=1
+    )
+    version = (
+        versions[0]
+        if versions
+        else client.create_model_version(
+            model, run.info.artifact_uri, run_id, await_creation_for=20
+        )
+    )
     client.set_registered_model_alias(model, ALIAS, version.version)
 
 
@@ -88,7 +110,11 @@ def _run(client: "MlflowClient", lake: Lake, key: PartitionKey, export: Artifact
     place = experiment.experiment_id if experiment else client.create_experiment(name)
     found = client.search_runs([place], f"tags.{EXPORT} = '{export.identity}'", max_results=1)
     tags, figures, settings = facts(lake, key, export)
-    run = found[0] if found else client.create_run(place, run_name=export.identity[:16], tags={EXPORT: export.identity})
+    run = (
+        found[0]
+        if found
+        else client.create_run(place, run_name=export.identity[:16], tags={EXPORT: export.identity})
+    )
     now = int(time.time() * 1000)
     client.log_batch(
         run.info.run_id,
@@ -100,30 +126,61 @@ def _run(client: "MlflowClient", lake: Lake, key: PartitionKey, export: Artifact
     return run
 
 
-def facts(lake: Lake, key: PartitionKey, export: Artifact) -> tuple[dict[str, Any], dict[str, float], dict[str, Any]]:
+def facts(
+    lake: Lake, key: PartitionKey, export: Artifact
+) -> tuple[dict[str, Any], dict[str, float], dict[str, Any]]:
     """The lineage, the figures and the settings of an export."""
     adapters = trained_adapters(lake, key, export.manifest["made_from"]["adapter"])
     evaluated = lake.pointers("evaluation", key).latest
     evaluation = lake.find("evaluation", key, evaluated) if evaluated else None
-    if evaluation and evaluation.manifest["made_from"]["adapter"] != export.manifest["made_from"]["adapter"]:
+    if (
+        evaluation
+        and evaluation.manifest["made_from"]["adapter"] != export.manifest["made_from"]["adapter"]
+    ):
         evaluation = None
-    episodes, decided = own_episodes(lake, key, export.identity), last_decision(lake, key, export.identity)
+    episodes, decided = (
+        own_episodes(lake, key, export.identity),
+        last_decision(lake, key, export.identity),
+    )
     made = [*adapters, *(each for each in (evaluation, episodes) if each), export]
-    tags = {"partition": key, "code": export.manifest["made_by"]["code_sha256"]} | {each.asset: each.identity for each in made}
-    tags |= {f"table.{name}": version for each in adapters for name, version in each.manifest["tables"].items()}
-    tags |= {name: adapters[0].manifest["made_from"].get(name, "") for name in ("base_model", "base_revision", "rows") if adapters}
+    tags = {"partition": key, "code": export.manifest["made_by"]["code_sha256"]} | {
+        each.asset: each.identity for each in made
+    }
+    tags |= {
+        f"table.{name}": version
+        for each in adapters
+        for name, version in each.manifest["tables"].items()
+    }
+    tags |= {
+        name: adapters[0].manifest["made_from"].get(name, "")
+        for name in ("base_model", "base_revision", "rows")
+        if adapters
+    }
     figures: dict[str, Any] = {}
     if evaluation:
-        figures["evaluation"] = {"candidate": evaluation.manifest["report"]["adapter"], "base": evaluation.manifest["report"]["base"]}
+        figures["evaluation"] = {
+            "candidate": evaluation.manifest["report"]["adapter"],
+            "base": evaluation.manifest["report"]["base"],
+        }
     if episodes:
         figures["episodes"] = episodes.manifest["report"]["players"]
     if decided:
         decision = decided.decision
-        tags |= {"decision": headline(decision), "why": "; ".join(sentences(decision)), "compared_with": decided.champion or "base"}
-        figures["decision"] = {"chance": decision.p} | {each.name: msgspec.to_builtins(each) for each in decision.figures}
+        tags |= {
+            "decision": headline(decision),
+            "why": "; ".join(sentences(decision)),
+            "compared_with": decided.champion or "base",
+        }
+        figures["decision"] = {"chance": decision.p} | {
+            each.name: msgspec.to_builtins(each) for each in decision.figures
+        }
     # What is made again of the same adapter may have other settings then, and those of a run cannot change.
     kept = [each for each in made if each not in (evaluation, episodes)]
-    settings = {f"{each.asset}.{name}": value for each in kept for name, value in each.manifest["made_from"].get("config", {}).items()}
+    settings = {
+        f"{each.asset}.{name}": value
+        for each in kept
+        for name, value in each.manifest["made_from"].get("config", {}).items()
+    }
     return tags, dict(_numbers(figures)), settings
 
 

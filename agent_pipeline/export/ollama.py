@@ -24,10 +24,20 @@ from agent_pipeline.training.rendering import render
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-TOOL: Tool = {"type": "function", "function": {"name": "ping", "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}}}}
+TOOL: Tool = {
+    "type": "function",
+    "function": {
+        "name": "ping",
+        "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}},
+    },
+}
 ROUND_TRIP: list[Message] = [
     {"role": "user", "content": "ping"},
-    {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": {"name": "ping", "arguments": {"n": 1}}}]},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"type": "function", "function": {"name": "ping", "arguments": {"n": 1}}}],
+    },
     {"role": "tool", "content": "pong"},
 ]
 SECONDS = 120.0
@@ -60,7 +70,9 @@ def context_size(longest_row: int, limit: int | None = None) -> int:
     return min(wanted, limit) if limit else wanted
 
 
-def modelfile(gguf_name: str, stops: Iterable[str], num_ctx: int, template: str | None = None) -> str:
+def modelfile(
+    gguf_name: str, stops: Iterable[str], num_ctx: int, template: str | None = None
+) -> str:
     """The text of a Modelfile, which `ollama create` reads, beside the GGUF `gguf_name`.
 
     It has no `TEMPLATE`: Ollama runs llama.cpp's server, which renders the chat template inside the GGUF, and `TEMPLATE` would switch that
@@ -82,7 +94,9 @@ def quote(text: str) -> str:
             (white space aside), and drops characters that are not printable.
     """
     quoted = f'"""{text}"""'
-    if re.search(r'"""(?=\s*[\r\n])', text) or any(not char.isprintable() and char not in "\n\r\t " for char in text):
+    if re.search(r'"""(?=\s*[\r\n])', text) or any(
+        not char.isprintable() and char not in "\n\r\t " for char in text
+    ):
         raise ExportError(
             f"A Modelfile can't hold the value {text[:60]!r}, which has three quotes at a line's end or an unprintable "
             "character: change the chat template or the stop token."
@@ -95,7 +109,11 @@ def model_name(project: str, agent: str) -> str:
 
     Raises `ExportError` where nothing is left.
     """
-    name = re.sub(r"[^a-z0-9._-]+", "-", f"{project}-{agent}".lower()).strip("-._")[:LONGEST_NAME].rstrip("-._")
+    name = (
+        re.sub(r"[^a-z0-9._-]+", "-", f"{project}-{agent}".lower())
+        .strip("-._")[:LONGEST_NAME]
+        .rstrip("-._")
+    )
     if not name:
         raise ExportError(
             f"No Ollama model can be named after project '{project}' and agent '{agent}', which have no letter or digit of "
@@ -110,13 +128,21 @@ def create(name: str, modelfile_path: Path) -> OllamaResult:
     Raises `ExportError` where it fails: the step, its last line and what to do.
     """
     if not modelfile_path.is_file():
-        raise ExportError(f"There is no Modelfile at {modelfile_path}: export the model to GGUF first.")
+        raise ExportError(
+            f"There is no Modelfile at {modelfile_path}: export the model to GGUF first."
+        )
     ollama = shutil.which("ollama")
     by_hand = f"ollama create {name} -f {modelfile_path}"
     if not ollama:
-        return OllamaResult(name, False, f"No ollama is on PATH, so {name} was not registered: install Ollama and run `{by_hand}`.")
+        return OllamaResult(
+            name,
+            False,
+            f"No ollama is on PATH, so {name} was not registered: install Ollama and run `{by_hand}`.",
+        )
     # From the Modelfile's folder: its FROM names the GGUF beside it.
-    done = run([ollama, "create", name, "-f", str(modelfile_path.resolve())], cwd=modelfile_path.parent)
+    done = run(
+        [ollama, "create", name, "-f", str(modelfile_path.resolve())], cwd=modelfile_path.parent
+    )
     if done.returncode != 0:
         reason = plain(last_line(done)) or "nothing"
         raise ExportError(
@@ -136,16 +162,28 @@ def check_rendering(name: str, tokenizer: "PreTrainedTokenizerBase") -> str:
     """
     address = os.environ.get("OLLAMA_HOST") or "127.0.0.1:11434"
     url = f"{address if '://' in address else f'http://{address}'}/api/chat"
-    body = {"model": name, "messages": ROUND_TRIP, "tools": [TOOL], "stream": False, "_debug_render_only": True}
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    body = {
+        "model": name,
+        "messages": ROUND_TRIP,
+        "tools": [TOOL],
+        "stream": False,
+        "_debug_render_only": True,
+    }
+    request = urllib.request.Request(
+        url, json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
     try:
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=SECONDS) as response:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+            request, timeout=SECONDS
+        ) as response:
             there = json.load(response)["_debug_info"]["rendered_template"]
     except (OSError, ValueError, KeyError) as error:
         return f"What Ollama renders was not compared: {url} did not say it ({error})."
     here = unmarked(render(tokenizer, ROUND_TRIP, [TOOL], add_generation_prompt=True))
     if here != there:
-        raise ExportError(f"Ollama renders a prompt of {name} otherwise than training did, {first_difference(here, there)}: do not use it.")
+        raise ExportError(
+            f"Ollama renders a prompt of {name} otherwise than training did, {first_difference(here, there)}: do not use it."
+        )
     return "Ollama renders a tool's round trip as training did."
 
 

@@ -102,22 +102,40 @@ def outlook(
         return f"{known} That is enough: more tasks alone do not promote this model."
     if there >= needed:
         return f"{known} champion.select_turns = {select_turns} lets only {asked} of them be asked: raise it."
-    return " ".join([known, _when(tasks, needed - there, sizes, today or datetime.now(UTC)), *_setting(lake, key, tasks, needed, sizes)])
+    return " ".join(
+        [
+            known,
+            _when(tasks, needed - there, sizes, today or datetime.now(UTC)),
+            *_setting(lake, key, tasks, needed, sizes),
+        ]
+    )
 
 
 def _when(tasks: HeldOutTasks, missing: int, sizes: SplitSizes, today: datetime) -> str:
     rate = tasks_per_day(tasks.first_seen.values(), today)
     if not rate or not sizes.select:
-        return f"No new task came in the last {RECENT_DAYS} days, so waiting does not help." if not rate else "split.select is 0."
+        return (
+            f"No new task came in the last {RECENT_DAYS} days, so waiting does not help."
+            if not rate
+            else "split.select is 0."
+        )
     days = ceil(missing / (rate * sizes.select))
-    when = "in more than ten years" if days > FAR_AWAY_DAYS else f"around {(today + timedelta(days=days)).date()}"
+    when = (
+        "in more than ten years"
+        if days > FAR_AWAY_DAYS
+        else f"around {(today + timedelta(days=days)).date()}"
+    )
     return f"At the recent rate ({rate:.1f} new tasks per day, {sizes.select:.0%} of them held out) there are enough {when}."
 
 
-def _setting(lake: Lake, key: PartitionKey, tasks: HeldOutTasks, needed: int, sizes: SplitSizes) -> list[str]:
+def _setting(
+    lake: Lake, key: PartitionKey, tasks: HeldOutTasks, needed: int, sizes: SplitSizes
+) -> list[str]:
     share = share_that_suffices(tasks, needed, sizes)
     if share is None:
-        return [f"No larger split.select holds out {needed} of today's {len(tasks.first_seen)} tasks: let more tasks come in."]
+        return [
+            f"No larger split.select holds out {needed} of today's {len(tasks.first_seen)} tasks: let more tasks come in."
+        ]
     if lake.pointers(EXPORT, key).champion:
         return [f"`split.select = {share:g}` gets there sooner: it applies to new tasks."]
     return [
@@ -126,7 +144,13 @@ def _setting(lake: Lake, key: PartitionKey, tasks: HeldOutTasks, needed: int, si
     ]
 
 
-def outcome_lines(lake: Lake, key: PartitionKey, sizes: SplitSizes, select_turns: int, today: datetime | None = None) -> list[str]:
+def outcome_lines(
+    lake: Lake,
+    key: PartitionKey,
+    sizes: SplitSizes,
+    select_turns: int,
+    today: datetime | None = None,
+) -> list[str]:
     """Say what was decided on a partition's latest export, what is served, and what to do next. Empty if there is no export.
 
     Raises:
@@ -141,7 +165,9 @@ def outcome_lines(lake: Lake, key: PartitionKey, sizes: SplitSizes, select_turns
     serves = f"{champion} is still served" if champion else "nothing is served"
     record = last_decision(lake, key, pointers.latest)
     if record is None:
-        return [f"{key}: nothing was decided on {export}, and {serves}. To serve it, run `agent-pipeline promote {key}`."]
+        return [
+            f"{key}: nothing was decided on {export}, and {serves}. To serve it, run `agent-pipeline promote {key}`."
+        ]
     decision = record.decision
     first = sentence(decision.reasons[0]) if decision.reasons else "no reason is known"
     look = f"Look at what it does: `agent-pipeline report {key} --open`."
@@ -151,7 +177,10 @@ def outcome_lines(lake: Lake, key: PartitionKey, sizes: SplitSizes, select_turns
             f"{look} To serve it: `agent-pipeline promote {key}`.",
         ]
     if decision.outcome == "reject":
-        return [f"{key}: {export} is rejected ({first}), and {serves}.", f"{look} The next training makes another candidate."]
+        return [
+            f"{key}: {export} is rejected ({first}), and {serves}.",
+            f"{look} The next training makes another candidate.",
+        ]
     lines = [f"{key}: {export} is not promoted ({headline(decision)}: {first}), and {serves}."]
     if text := outlook(lake, key, decision, sizes, select_turns, today):
         lines.append(text)

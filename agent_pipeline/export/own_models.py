@@ -27,7 +27,9 @@ class OwnModels:
     first 16 digits of an export or adapter, as the names of GGUF files do.
     """
 
-    def __init__(self, lake: Lake, names: Mapping[PartitionKey, tuple[str, str]] | None = None) -> None:
+    def __init__(
+        self, lake: Lake, names: Mapping[PartitionKey, tuple[str, str]] | None = None
+    ) -> None:
         """Read the history of every partition that has an export.
 
         Args:
@@ -37,7 +39,10 @@ class OwnModels:
         self._identities: set[str] = set()
         for key in lake.partitions("models", EXPORT):
             history = lake.history(EXPORT, key)
-            began = min((datetime.fromisoformat(entry.when) for entry in history if entry.when), default=None)
+            began = min(
+                (datetime.fromisoformat(entry.when) for entry in history if entry.when),
+                default=None,
+            )
             for name in (str(key), _ollama_name(key), *(names or {}).get(key, ())):
                 if name:
                     self._names[name.lower()] = began
@@ -55,7 +60,9 @@ class OwnModels:
             return False
         if any(found in self._identities for found in _IDENTITY.findall(model)):
             return True
-        if row["session_id"].startswith(PLAYED) and (model in PLAYED_MODELS or model.endswith(".gguf")):
+        if row["session_id"].startswith(PLAYED) and (
+            model in PLAYED_MODELS or model.endswith(".gguf")
+        ):
             return True
         untagged = _TAG.sub("", model)
         for name, began in self._names.items():

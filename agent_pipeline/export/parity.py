@@ -50,7 +50,10 @@ PROBE: dict[str, Any] = {
                 {
                     "id": "call00001",
                     "type": "function",
-                    "function": {"name": "pay", "arguments": '{"amount": 12345.67, "whole": 100.0, "small": 1e-7, "to": "é, \\"x: y\\""}'},
+                    "function": {
+                        "name": "pay",
+                        "arguments": '{"amount": 12345.67, "whole": 100.0, "small": 1e-7, "to": "é, \\"x: y\\""}',
+                    },
                 }
             ],
         },
@@ -62,13 +65,27 @@ PROBE: dict[str, Any] = {
     "tools": [
         {
             "type": "function",
-            "function": {"name": "pay", "description": "Pay.", "parameters": {"type": "object", "properties": {"amount": _PRICES}}},
+            "function": {
+                "name": "pay",
+                "description": "Pay.",
+                "parameters": {"type": "object", "properties": {"amount": _PRICES}},
+            },
         }
     ],
 }
 """A conversation with the numbers that servers write in their own way: an agent's held-out conversations may have none, its users will."""
 
-END_TOKENS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "</s>", "<EOT>", "<eos>")
+END_TOKENS = (
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end|>",
+    "<end_of_turn>",
+    "</s>",
+    "<EOT>",
+    "<eos>",
+)
 """Tokens at which llama.cpp ends an answer wherever the vocabulary has them; the merged model must end there too."""
 
 
@@ -87,28 +104,46 @@ def prompt_of(messages: list[Message]) -> list[Message]:
 
 
 def prompts(
-    tokenizer: "PreTrainedTokenizerBase", conversations: Sequence[dict[str, Any]], render: Callable[..., str] = render
+    tokenizer: "PreTrainedTokenizerBase",
+    conversations: Sequence[dict[str, Any]],
+    render: Callable[..., str] = render,
 ) -> list[Prompt]:
     """What is asked, as transformers sees it: of every second conversation its first call, of the others the last answer.
 
     Raises `DataError` where there is none."""
     if not conversations:
-        raise DataError("The export can't be checked without held-out conversations: let at least one task be held out.")
+        raise DataError(
+            "The export can't be checked without held-out conversations: let at least one task be held out."
+        )
     found = []
     for number, conversation in enumerate(conversations):
         messages, tools = conversation["messages"], conversation.get("tools") or []
-        call = next((at for at, message in enumerate(messages) if message.get("tool_calls")), 0) if number % 2 == 0 else 0
+        call = (
+            next((at for at, message in enumerate(messages) if message.get("tool_calls")), 0)
+            if number % 2 == 0
+            else 0
+        )
         before = [without(message, THOUGHT) for message in messages[:call] or prompt_of(messages)]
-        found.append(Prompt(before, tools, token_ids(tokenizer, render(tokenizer, before, tools, add_generation_prompt=True))))
+        found.append(
+            Prompt(
+                before,
+                tools,
+                token_ids(tokenizer, render(tokenizer, before, tools, add_generation_prompt=True)),
+            )
+        )
     return found
 
 
-def words_only(tokenizer: Any, messages: list[Message], tools: Any, add_generation_prompt: bool = False) -> str:
+def words_only(
+    tokenizer: Any, messages: list[Message], tools: Any, add_generation_prompt: bool = False
+) -> str:
     """In place of a chat template where a model has none: what the messages say, a line each."""
     return "\n".join(message.get("content") or "" for message in messages)
 
 
-def check_template(llama: LlamaCpp, tokenizer: "PreTrainedTokenizerBase", conversations: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def check_template(
+    llama: LlamaCpp, tokenizer: "PreTrainedTokenizerBase", conversations: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
     """Check that llama.cpp shows the model the same text and the same tokens as training did.
 
     Prompts and whole conversations are compared, as a client sends them; if each turn is a row, the prompt of each turn. A difference that
@@ -128,7 +163,9 @@ def check_template(llama: LlamaCpp, tokenizer: "PreTrainedTokenizerBase", conver
     Raises:
         ExportError: a difference that no tool causes, with its place.
     """
-    if tokenizer.chat_template != llama.chat_template and tokenizer.chat_template != template_of(llama.path):
+    if tokenizer.chat_template != llama.chat_template and tokenizer.chat_template != template_of(
+        llama.path
+    ):
         raise ExportError(
             f"{llama.path} holds no chat template, or another one than the tokenizer, so it would be served with another text than it was "
             "trained on: save the adapter's tokenizer with its training template and export again."
@@ -138,30 +175,48 @@ def check_template(llama: LlamaCpp, tokenizer: "PreTrainedTokenizerBase", conver
     counts = {"texts": 0, "tokens": 0, "special_literals": 0, "line_ends": 0}
     found: dict[str, dict[str, Any]] = {}
     for number, conversation in enumerate([*conversations, *_probes(tokenizer)], 1):
-        messages, tools = [without(message, THOUGHT) for message in conversation["messages"]], conversation.get("tools") or []
+        messages, tools = (
+            [without(message, THOUGHT) for message in conversation["messages"]],
+            conversation.get("tools") or [],
+        )
         for what, part, ask in _parts(tokenizer, messages):
             here = render(tokenizer, part, tools, add_generation_prompt=ask)
-            ids, pieces = token_ids(tokenizer, here), _pieces(tokenizer, here) if MARK in here else None
+            ids, pieces = (
+                token_ids(tokenizer, here),
+                _pieces(tokenizer, here) if MARK in here else None,
+            )
             here = unmarked(here)
             if added and ids[: len(added)] == added:
                 here = here.removeprefix(tokenizer.decode(added))
             try:
                 there = llama.render(as_clients_send(part, here), tools, add_generation_prompt=ask)
-                if here != there and here == (unended := llama.render(with_plain_ids(part), tools, add_generation_prompt=ask)):
+                if here != there and here == (
+                    unended := llama.render(with_plain_ids(part), tools, add_generation_prompt=ask)
+                ):
                     there, counts["line_ends"] = unended, counts["line_ends"] + 1
             except ExportError:
                 if not count_causes(found, tools_at_fault(llama, tokenizer, part, tools)):
                     raise
                 break
             if here != there:
-                if conversation is not PROBE and count_causes(found, tools_at_fault(llama, tokenizer, part, tools)):
+                if conversation is not PROBE and count_causes(
+                    found, tools_at_fault(llama, tokenizer, part, tools)
+                ):
                     break
-                where = "a conversation made for this check" if conversation is PROBE else f"held-out conversation {number}"
+                where = (
+                    "a conversation made for this check"
+                    if conversation is PROBE
+                    else f"held-out conversation {number}"
+                )
                 raise ExportError(
                     f"llama.cpp renders the {what} of {where} otherwise than training did, {first_difference(here, there)}: choose another "
                     "base model, or another version of xllamacpp, and export again."
                 )
-            served = llama.tokenize(pieces, parse_special=False) if pieces else llama.tokenize(there, add_special=True)
+            served = (
+                llama.tokenize(pieces, parse_special=False)
+                if pieces
+                else llama.tokenize(there, add_special=True)
+            )
             if served != ids:
                 at = shared_prefix([served, ids])
                 raise ExportError(
@@ -170,7 +225,11 @@ def check_template(llama: LlamaCpp, tokenizer: "PreTrainedTokenizerBase", conver
                     "lost in conversion."
                 )
             if conversation is not PROBE:
-                for name, more in (("texts", 1), ("tokens", len(ids)), ("special_literals", pieces is not None)):
+                for name, more in (
+                    ("texts", 1),
+                    ("tokens", len(ids)),
+                    ("special_literals", pieces is not None),
+                ):
                     counts[name] += more
     if not counts["texts"] and found:
         name, cause = next(iter(found.items()))
@@ -190,12 +249,18 @@ def _probes(tokenizer: "PreTrainedTokenizerBase") -> list[dict[str, Any]]:
     return [PROBE]
 
 
-def _parts(tokenizer: "PreTrainedTokenizerBase", messages: list[Message]) -> list[tuple[str, list[Message], bool]]:
+def _parts(
+    tokenizer: "PreTrainedTokenizerBase", messages: list[Message]
+) -> list[tuple[str, list[Message], bool]]:
     """Return what is compared of a conversation: a name, the messages, and whether the model is asked after them."""
     parts = [("prompt", prompt_of(messages), True), ("conversation", messages, False)]
     # A server writes no call as it was recorded if it rounds its numbers; then, and if turns are rows, only prompts are ever asked for.
     if turns_apart(tokenizer, [*messages, {"role": "user"}]):
-        return [("prompt", messages[:at], True) for at, message in enumerate(messages) if message["role"] == "assistant"] or parts[:1]
+        return [
+            ("prompt", messages[:at], True)
+            for at, message in enumerate(messages)
+            if message["role"] == "assistant"
+        ] or parts[:1]
     return parts
 
 
@@ -206,7 +271,12 @@ def count_causes(found: dict[str, dict[str, Any]], causes: Mapping[str, str]) ->
     return bool(causes)
 
 
-def tools_at_fault(llama: LlamaCpp, tokenizer: "PreTrainedTokenizerBase", messages: list[Message], tools: list[Tool]) -> dict[str, str]:
+def tools_at_fault(
+    llama: LlamaCpp,
+    tokenizer: "PreTrainedTokenizerBase",
+    messages: list[Message],
+    tools: list[Tool],
+) -> dict[str, str]:
     """Return why llama.cpp does not show some tools as training did, by the tool's name. Each schema and each call is tried alone."""
     user: Message = {"role": "user", "content": "?"}
     tried: list[tuple[str, str, list[Message], list[Tool]]] = [
@@ -223,7 +293,9 @@ def tools_at_fault(llama: LlamaCpp, tokenizer: "PreTrainedTokenizerBase", messag
         try:
             there = llama.render(with_plain_ids(alone), schemas)
             if not here.endswith(there):  # llama.cpp takes away the token that begins a text
-                causes.setdefault(name, f"{what} is written otherwise, {first_difference(here, there)}")
+                causes.setdefault(
+                    name, f"{what} is written otherwise, {first_difference(here, there)}"
+                )
         except ExportError as error:
             causes.setdefault(name, f"{what} is refused: {reason_of(error)}")
     return causes
@@ -246,7 +318,9 @@ def _pieces(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int | str]:
     """A marked text as the ids of its special tokens and, between them, what is text."""
     specials, pieces, at = special_tokens(tokenizer), list[int | str](), 0
     ids, offsets = tokens(tokenizer, text)
-    for token, name, (start, end) in zip(ids, tokenizer.convert_ids_to_tokens(ids), offsets, strict=True):
+    for token, name, (start, end) in zip(
+        ids, tokenizer.convert_ids_to_tokens(ids), offsets, strict=True
+    ):
         if name in specials:
             pieces += [between, token] if (between := unmarked(text[at:start])) else [token]
             at = end
@@ -257,11 +331,18 @@ def end_ids(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> s
     """Token ids that end an answer: the model's and the tokenizer's end tokens, and those that llama.cpp knows by name."""
     own = model.generation_config.eos_token_id
     named = {tokenizer.get_vocab().get(token) for token in END_TOKENS}
-    return {i for i in {tokenizer.eos_token_id, *(own if isinstance(own, list) else [own]), *named} if i is not None}
+    return {
+        i
+        for i in {tokenizer.eos_token_id, *(own if isinstance(own, list) else [own]), *named}
+        if i is not None
+    }
 
 
 def compare_answers(
-    model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", asked: list[Prompt], answers: Mapping[str, list[Completion]]
+    model: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase",
+    asked: list[Prompt],
+    answers: Mapping[str, list[Completion]],
 ) -> tuple[dict[str, dict[str, Any]], list[Completion]]:
     """By name, the greedy answers of a GGUF against the merged model's, each mismatch explained; and the beginnings of the merged model's
     own answers, whole ones where any GGUF gave the same.
@@ -273,7 +354,10 @@ def compare_answers(
     """
     ends = end_ids(model, tokenizer)
     # One token more than a stopped answer has: what the model finds likeliest there must be an end.
-    targets = {name: [[*each.tokens, *([min(ends)] if each.stopped else [])] for each in some] for name, some in answers.items()}
+    targets = {
+        name: [[*each.tokens, *([min(ends)] if each.stopped else [])] for each in some]
+        for name, some in answers.items()
+    }
     rows = [
         Encoded([*prompt.ids, *target], [False] * len(prompt.ids) + [True] * len(target), [])
         for some in targets.values()
@@ -284,14 +368,22 @@ def compare_answers(
     begun = [Completion([], False) for _ in asked]
     for name, some in answers.items():
         mismatches = []
-        for number, (prompt, answer, target) in enumerate(zip(asked[: len(some)], some, targets[name], strict=True), 1):
+        for number, (prompt, answer, target) in enumerate(
+            zip(asked[: len(some)], some, targets[name], strict=True), 1
+        ):
             found = next(scores)
             # The merged model's answer up to and with the first token that is not the GGUF's.
-            merged = Completion(*verified_beginning(target, found.best.tolist() if found else [], ends))
-            begun[number - 1] = max(begun[number - 1], merged, key=lambda each: (each.stopped, len(each.tokens)))
+            merged = Completion(
+                *verified_beginning(target, found.best.tolist() if found else [], ends)
+            )
+            begun[number - 1] = max(
+                begun[number - 1], merged, key=lambda each: (each.stopped, len(each.tokens))
+            )
             if merged != answer:
                 tie = NEAR_TIE if name in (*EXACT_TYPES, LORA) else ROUNDED_NEAR_TIE
-                mismatches.append({"prompt": number, **explain(model, tokenizer, prompt.ids, merged, answer, tie)})
+                mismatches.append(
+                    {"prompt": number, **explain(model, tokenizer, prompt.ids, merged, answer, tie)}
+                )
         exact = len(some) - len(mismatches)
         ties = sum(mismatch["near_tie"] for mismatch in mismatches)
         report[name] = {
@@ -306,7 +398,12 @@ def compare_answers(
 
 
 def explain(
-    model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", prompt: list[int], merged: Completion, gguf: Completion, tie: float
+    model: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase",
+    prompt: list[int],
+    merged: Completion,
+    gguf: Completion,
+    tie: float,
 ) -> dict[str, Any]:
     """Where two answers part, with which tokens, and by how many logits the merged model preferred its own: by less than `tie`, it is a
     near-tie."""
@@ -314,7 +411,11 @@ def explain(
 
     at = shared_prefix([merged.tokens, gguf.tokens])
     with torch.inference_mode():
-        logits = model(input_ids=torch.tensor([prompt + merged.tokens[:at]]), use_cache=False).logits[0, -1].float()
+        logits = (
+            model(input_ids=torch.tensor([prompt + merged.tokens[:at]]), use_cache=False)
+            .logits[0, -1]
+            .float()
+        )
     taken = [gguf.tokens[at]] if at < len(gguf.tokens) else sorted(end_ids(model, tokenizer))
     gap = (logits.max() - logits[taken].max()).item()
 

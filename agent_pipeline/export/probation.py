@@ -26,8 +26,15 @@ def promoted_by_itself(lake: Lake, key: PartitionKey) -> tuple[Artifact, Artifac
     if not moves:
         return None
     promoted = (moves[-1].champion, moves[-1].against, moves[-1].who, "promote")
-    by_itself = any((each.candidate, each.champion, each.who, each.decision.outcome) == promoted for each in ledger(lake, key).records())
-    found = [lake.find(EXPORT, key, identity) for identity in promoted[:2] if identity] if by_itself else []
+    by_itself = any(
+        (each.candidate, each.champion, each.who, each.decision.outcome) == promoted
+        for each in ledger(lake, key).records()
+    )
+    found = (
+        [lake.find(EXPORT, key, identity) for identity in promoted[:2] if identity]
+        if by_itself
+        else []
+    )
     return (found[0], found[1], moves[-1]) if len(found) == 2 and found[0] and found[1] else None
 
 
@@ -56,25 +63,62 @@ def look(
 
     def rolled_back() -> Record | None:
         records = ledger(lake, key).records()
-        return next((each for each in records if (each.candidate, each.champion) == pair and each.decision.outcome == "roll back"), None)
+        return next(
+            (
+                each
+                for each in records
+                if (each.candidate, each.champion) == pair and each.decision.outcome == "roll back"
+            ),
+            None,
+        )
 
     record = rolled_back()  # a run was killed before the champion moved
     age = datetime.fromisoformat(now()) - datetime.fromisoformat(entry.when)
-    facts = facts_since(lake, key, promoted) if record is None and age <= timedelta(days=nights) else None
+    facts = (
+        facts_since(lake, key, promoted)
+        if record is None and age <= timedelta(days=nights)
+        else None
+    )
     if facts and facts.turned <= MOST_TURNED and len(facts.newer) >= policy.confirm_tasks:
         adapters = [adapter_of_export(lake, key, each).reference for each in (promoted, replaced)]
         config = evaluation.manifest["made_from"]["config"]
-        result = compare({"candidate": adapters[0], "champion": adapters[1], "evaluation": config, "play": None, "watch": True})
-        evaluations = [lake.find("evaluation", key, result[name]) if result[name] else None for name in ("candidate", "champion")]
-        champion, before = scores((evaluations[0], evaluations[1]), (None, None), result["same_base"])
-        evaluator = sha256_of(["probation", champion.evaluator, sorted(facts.newer), policy.rules()])
+        result = compare(
+            {
+                "candidate": adapters[0],
+                "champion": adapters[1],
+                "evaluation": config,
+                "play": None,
+                "watch": True,
+            }
+        )
+        evaluations = [
+            lake.find("evaluation", key, result[name]) if result[name] else None
+            for name in ("candidate", "champion")
+        ]
+        champion, before = scores(
+            (evaluations[0], evaluations[1]), (None, None), result["same_base"]
+        )
+        evaluator = sha256_of(
+            ["probation", champion.evaluator, sorted(facts.newer), policy.rules()]
+        )
 
         def made(number: int) -> Record | None:
             records = ledger(lake, key).records()
             decision = watch(champion, before, facts.newer, policy, spent_in_year(records, now()))
-            if decision.p is None or any((each.candidate, each.champion, each.evaluator) == (*pair, evaluator) for each in records):
+            if decision.p is None or any(
+                (each.candidate, each.champion, each.evaluator) == (*pair, evaluator)
+                for each in records
+            ):
                 return None
-            return Record(number=number, when=now(), who=who, candidate=pair[0], champion=pair[1], evaluator=evaluator, decision=decision)
+            return Record(
+                number=number,
+                when=now(),
+                who=who,
+                candidate=pair[0],
+                champion=pair[1],
+                evaluator=evaluator,
+                decision=decision,
+            )
 
         record = ledger(lake, key).append(made)
     if record and record.decision.outcome == "roll back":

@@ -14,15 +14,32 @@ FTYPES = {"Q4_K_M": 15, "Q5_K_M": 17, "Q6_K": 18}
 class Importance(ctypes.Structure):
     """`llama_model_imatrix_data`"""
 
-    _fields_ = (("name", ctypes.c_char_p), ("data", ctypes.POINTER(ctypes.c_float)), ("size", ctypes.c_size_t))
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("data", ctypes.POINTER(ctypes.c_float)),
+        ("size", ctypes.c_size_t),
+    )
 
 
 class Parameters(ctypes.Structure):
     """`llama_model_quantize_params`"""
 
     _fields_ = (
-        *((name, ctypes.c_int32) for name in ("nthread", "ftype", "output_tensor_type", "token_embedding_type")),
-        *((name, ctypes.c_bool) for name in ("allow_requantize", "quantize_output_tensor", "only_copy", "pure", "keep_split", "dry_run")),
+        *(
+            (name, ctypes.c_int32)
+            for name in ("nthread", "ftype", "output_tensor_type", "token_embedding_type")
+        ),
+        *(
+            (name, ctypes.c_bool)
+            for name in (
+                "allow_requantize",
+                "quantize_output_tensor",
+                "only_copy",
+                "pure",
+                "keep_split",
+                "dry_run",
+            )
+        ),
         ("imatrix", ctypes.POINTER(Importance)),
         *((name, ctypes.c_void_p) for name in ("kv_overrides", "tt_overrides", "prune_layers")),
     )
@@ -32,11 +49,22 @@ def main(library: Path, *arguments: str) -> None:
     """Quantize. Raises SystemExit with a sentence where the library is of another version, or refuses."""
     llama = ctypes.CDLL(str(library))
     llama.llama_model_quantize_default_params.restype = Parameters
-    llama.llama_model_quantize.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(Parameters))
+    llama.llama_model_quantize.argtypes = (
+        ctypes.c_char_p,
+        ctypes.c_char_p,
+        ctypes.POINTER(Parameters),
+    )
     llama.llama_model_quantize.restype = ctypes.c_uint32
     llama.llama_backend_init()
     chosen = llama.llama_model_quantize_default_params()
-    known = (chosen.quantize_output_tensor, chosen.allow_requantize, chosen.only_copy, chosen.pure, chosen.dry_run, bool(chosen.imatrix))
+    known = (
+        chosen.quantize_output_tensor,
+        chosen.allow_requantize,
+        chosen.only_copy,
+        chosen.pure,
+        chosen.dry_run,
+        bool(chosen.imatrix),
+    )
     if known != (True, False, False, False, False, False):
         raise SystemExit(f"{library} has other parameters than llama.cpp had in 2026")
     *options, source, out, kind = arguments
@@ -57,7 +85,10 @@ def importance(file: Path) -> "ctypes.Array[Importance]":
         for name, sums in tensors.items()
         if name.endswith(".in_sum2")
     }
-    rows = [Importance(name.encode(), (ctypes.c_float * len(mean))(*mean.tolist()), len(mean)) for name, mean in means.items()]
+    rows = [
+        Importance(name.encode(), (ctypes.c_float * len(mean))(*mean.tolist()), len(mean))
+        for name, mean in means.items()
+    ]
     return (Importance * (len(rows) + 1))(*rows)
 
 

@@ -32,11 +32,26 @@ def check_outtypes(outtypes: Sequence[str]) -> None:
 def find_tool(name: str, llama_cpp_path: str | os.PathLike | None = None) -> Path | None:
     """A program or library of a llama.cpp build: in the checkout that is named, on PATH, or in the pinned package
     (`requirements/llama-server.txt`)."""
-    folders = [Path(named).expanduser() for named in (llama_cpp_path, os.environ.get("LLAMA_CPP_PATH")) if named]
-    places = [place / name for folder in folders for place in (folder, folder / "build" / "bin", folder.parent / "build" / "bin")]
+    folders = [
+        Path(named).expanduser()
+        for named in (llama_cpp_path, os.environ.get("LLAMA_CPP_PATH"))
+        if named
+    ]
+    places = [
+        place / name
+        for folder in folders
+        for place in (folder, folder / "build" / "bin", folder.parent / "build" / "bin")
+    ]
     found = shutil.which(name)
     packaged = sorted(installed_folder().with_name("llama-server").glob(f"*/bin/{name}"))
-    return next((place.resolve() for place in [*places, *([Path(found)] if found else []), *packaged] if place.is_file()), None)
+    return next(
+        (
+            place.resolve()
+            for place in [*places, *([Path(found)] if found else []), *packaged]
+            if place.is_file()
+        ),
+        None,
+    )
 
 
 def find_quantizer(llama_cpp_path: str | os.PathLike | None = None) -> list[str]:
@@ -44,14 +59,25 @@ def find_quantizer(llama_cpp_path: str | os.PathLike | None = None) -> list[str]
     if program := find_tool("llama-quantize", llama_cpp_path):
         return [str(program)]
     if library := find_tool("libllama.so", llama_cpp_path):
-        return [sys.executable, "-P", str(Path(__file__).with_name("quantize_by_library.py")), str(library)]
+        return [
+            sys.executable,
+            "-P",
+            str(Path(__file__).with_name("quantize_by_library.py")),
+            str(library),
+        ]
     raise ExportError(
         f"{', '.join(K_QUANTS)} need llama.cpp's quantizer, which was not found: put llama-quantize on PATH, set llama_cpp to a checkout "
         "that is built, or run `make llama-server` (the pinned build)."
     )
 
 
-def quantize(source: Path, out_file: Path, kind: str, imatrix: Path | None = None, llama_cpp_path: str | os.PathLike | None = None) -> Path:
+def quantize(
+    source: Path,
+    out_file: Path,
+    kind: str,
+    imatrix: Path | None = None,
+    llama_cpp_path: str | os.PathLike | None = None,
+) -> Path:
     """Quantizes the GGUF `source` (f32 or f16) to one of `K_QUANTS`; `imatrix` weighs the weights by what passes through them.
 
     Raises:
@@ -59,10 +85,22 @@ def quantize(source: Path, out_file: Path, kind: str, imatrix: Path | None = Non
     """
     weighed = ["--imatrix", str(imatrix)] if imatrix else []
     command = [*find_quantizer(llama_cpp_path), *weighed, str(source), OUT, kind.upper()]
-    return run_tool(command, out_file, f"Quantizing {source} to {kind}", dict(os.environ), f"leave {kind} out of outtypes")
+    return run_tool(
+        command,
+        out_file,
+        f"Quantizing {source} to {kind}",
+        dict(os.environ),
+        f"leave {kind} out of outtypes",
+    )
 
 
-def write_imatrix(model: "PreTrainedModel", texts: Sequence[list[int]], gguf_file: Path, out_file: Path, origin: str) -> Path:
+def write_imatrix(
+    model: "PreTrainedModel",
+    texts: Sequence[list[int]],
+    gguf_file: Path,
+    out_file: Path,
+    origin: str,
+) -> Path:
     """Writes the importance matrix of `model` over `texts` (token ids) as GGUF: the mean square of what passes into each weight. The names
     of the weights are those of `gguf_file`, a conversion of the model; `origin` says what the texts are.
 
@@ -82,8 +120,16 @@ def write_imatrix(model: "PreTrainedModel", texts: Sequence[list[int]], gguf_fil
         squares = inputs[0].detach().float().square().flatten(0, -2).sum(0)
         sums[name] = sums[name] + squares if name in sums else squares
 
-    linear = {names.get_name(name): module for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
-    hooks = [module.register_forward_pre_hook(partial(measure, name)) for name, module in linear.items() if name]
+    linear = {
+        names.get_name(name): module
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear)
+    }
+    hooks = [
+        module.register_forward_pre_hook(partial(measure, name))
+        for name, module in linear.items()
+        if name
+    ]
     with torch.inference_mode():
         for ids in texts:
             model(input_ids=torch.tensor([ids]), use_cache=False)
@@ -96,7 +142,9 @@ def write_imatrix(model: "PreTrainedModel", texts: Sequence[list[int]], gguf_fil
     writer.add_uint32("imatrix.chunk_size", max(map(len, texts)))
     for name, squares in sums.items():
         writer.add_tensor(f"{name}.weight.in_sum2", squares.numpy()[None])
-        writer.add_tensor(f"{name}.weight.counts", numpy.array([[sum(map(len, texts))]], dtype=numpy.float32))
+        writer.add_tensor(
+            f"{name}.weight.counts", numpy.array([[sum(map(len, texts))]], dtype=numpy.float32)
+        )
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -9,7 +9,13 @@ import msgspec
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.promotion_report import summary
 from agent_pipeline.export.hub import card, push
-from agent_pipeline.export.ledger import EXPORT, CompletedMove, completed_moves, last_decision, ledger
+from agent_pipeline.export.ledger import (
+    EXPORT,
+    CompletedMove,
+    completed_moves,
+    last_decision,
+    ledger,
+)
 from agent_pipeline.export.ollama import check_rendering, create, model_name
 from agent_pipeline.export.serving_folder import (
     MODELFILE,
@@ -81,28 +87,43 @@ def serve(
             for artifact_to_serve in [champion, *adapters[-1:]]:
                 lake.verified(artifact_to_serve)
             form = write_folder(lake, key, champion, adapters[-1] if adapters else None)
-            messages = [f"{folder} serves {champion.identity[:16]} as {form}.", reload_preset(server)]
+            messages = [
+                f"{folder} serves {champion.identity[:16]} as {form}.",
+                reload_preset(server),
+            ]
         made_from = {EXPORT: champion.identity if champion else None, "name": name}
         identity = sha256_of(made_from)
         building = lake.building(SERVING, key, identity)
         parents = [champion.identity] if champion else []
-        artifact = lake.finish(SERVING, key, identity, building, made_from, {"name": name}, parents=parents)
+        artifact = lake.finish(
+            SERVING, key, identity, building, made_from, {"name": name}, parents=parents
+        )
         if champion:
             messages += _register(lake, key, champion, adapters, folder, name, ollama, hub)
         elif ollama or hub:
             messages.append("Ollama and the hub are given champions only.")
-    return Serving(artifact, champion, folder, unfit(lake, key, champion) if champion else [], messages)
+    return Serving(
+        artifact, champion, folder, unfit(lake, key, champion) if champion else [], messages
+    )
 
 
 def _serve_nothing(lake: Lake, key: PartitionKey, server: str) -> list[str]:
     """Empty the folder of a partition without a champion. Return what to tell a person."""
     content = read_folder(lake, key)
-    messages = [f"Nothing is served for {key}, because no export was promoted: {how_to_promote(lake, key)}"]
+    messages = [
+        f"Nothing is served for {key}, because no export was promoted: {how_to_promote(lake, key)}"
+    ]
     if content.files:
         clear_folder(lake, key)
         export = content.identity or "a model"
-        again = f"`agent-pipeline promote {key} {content.identity}` serves it again" if content.identity else "it was removed"
-        messages = [f"{export} was in {content.folder} without being the champion of {key}, and is no longer served: {again}."]
+        again = (
+            f"`agent-pipeline promote {key} {content.identity}` serves it again"
+            if content.identity
+            else "it was removed"
+        )
+        messages = [
+            f"{export} was in {content.folder} without being the champion of {key}, and is no longer served: {again}."
+        ]
         messages.append(reload_preset(server))
     return messages
 
@@ -115,7 +136,11 @@ def how_to_promote(lake: Lake, key: PartitionKey, identity: str = "") -> str:
         return f"{key} has no export yet. Run `agent-pipeline materialize {key}` first."
     command = f"agent-pipeline promote {key}" + (f" {export[:16]}" if export != latest else "")
     decided = last_decision(lake, key, export)
-    said = f'the decision on {export[:16]} was "{summary(decided.decision)}"' if decided else f"nothing was decided on {export[:16]} yet"
+    said = (
+        f'the decision on {export[:16]} was "{summary(decided.decision)}"'
+        if decided
+        else f"nothing was decided on {export[:16]} yet"
+    )
     return f"{said}. To serve it all the same, run `{command}`."
 
 
@@ -155,17 +180,33 @@ def unfit(lake: Lake, key: PartitionKey, export: Artifact) -> list[str]:
     """What its episodes and the last decision on it speak against an export."""
     played = own_episodes(lake, key, export.identity)
     against = list(played.manifest["report"]["against"]) if played else []
-    decisions = [record.decision for record in ledger(lake, key).records() if record.candidate == export.identity]
+    decisions = [
+        record.decision
+        for record in ledger(lake, key).records()
+        if record.candidate == export.identity
+    ]
     # What a person holds back may have been rejected before: holding it does not make it fit.
-    measured = [decision for decision in decisions if all(reason.kind != "held" for reason in decision.reasons)]
-    return against + [summary(decision) for decision in measured[-1:] if decision.outcome in ("reject", "roll back")]
+    measured = [
+        decision
+        for decision in decisions
+        if all(reason.kind != "held" for reason in decision.reasons)
+    ]
+    return against + [
+        summary(decision)
+        for decision in measured[-1:]
+        if decision.outcome in ("reject", "roll back")
+    ]
 
 
 def own_episodes(lake: Lake, key: PartitionKey, export: str) -> Artifact | None:
     """The last episodes that the very export with this identity played, whatever other exports played since."""
-    identities = dict.fromkeys(entry.latest for entry in reversed(lake.history("episodes", key)) if entry.latest)
+    identities = dict.fromkeys(
+        entry.latest for entry in reversed(lake.history("episodes", key)) if entry.latest
+    )
     played = (lake.find("episodes", key, identity) for identity in identities)
-    return next((each for each in played if each and each.manifest["made_from"].get(EXPORT) == export), None)
+    return next(
+        (each for each in played if each and each.manifest["made_from"].get(EXPORT) == export), None
+    )
 
 
 def promote(lake: Lake, key: PartitionKey, identity: str = "", why: str = "") -> Entry:
@@ -201,9 +242,13 @@ def rollback(lake: Lake, key: PartitionKey, to: int | None = None, why: str = ""
         before = next((entry.champion for entry in history if entry.generation == to), None)
     if before is None:
         which = "before the one of now" if to is None else f"in entry {to} of its history"
-        raise DataError(f"{key} had no champion {which}: `agent-pipeline champions {key}` shows the history, --to names an entry.")
+        raise DataError(
+            f"{key} had no champion {which}: `agent-pipeline champions {key}` shows the history, --to names an entry."
+        )
     export, command = export_named(lake, key, before), "rollback" if to is None else "rollback --to"
-    return lake.set_champion(export, why=why or "rolled back", expected=state.generation, command=command)
+    return lake.set_champion(
+        export, why=why or "rolled back", expected=state.generation, command=command
+    )
 
 
 def interrupted_rollback(lake: Lake, key: PartitionKey) -> Entry | None:
@@ -237,9 +282,19 @@ def serving_difference(lake: Lake, key: PartitionKey) -> str:
     if content.identity == (champion or "")[:16] and content.files == bool(champion):
         return ""
     if not content.files:
-        return f"{champion[:16]} is the champion, and nothing is served" if champion and lake.fs.is_local else ""
-    served = f"{content.identity} is served" if content.identity else "the served folder is incomplete"
-    return f"{champion[:16]} is the champion, and {served}" if champion else f"there is no champion, and {served}"
+        return (
+            f"{champion[:16]} is the champion, and nothing is served"
+            if champion and lake.fs.is_local
+            else ""
+        )
+    served = (
+        f"{content.identity} is served" if content.identity else "the served folder is incomplete"
+    )
+    return (
+        f"{champion[:16]} is the champion, and {served}"
+        if champion
+        else f"there is no champion, and {served}"
+    )
 
 
 def champions(lake: Lake) -> Iterator[tuple[PartitionKey, Entry]]:
@@ -252,9 +307,14 @@ def export_named(lake: Lake, key: PartitionKey, identity: str) -> Artifact:
     """The export whose identity, or whose adapter's, begins with `identity`. Raises DataError where there is none, or more than one."""
     every = lake.finished(EXPORT, key)
     matching = [
-        export for export in every if export.identity.startswith(identity) or export.manifest["made_from"]["adapter"].startswith(identity)
+        export
+        for export in every
+        if export.identity.startswith(identity)
+        or export.manifest["made_from"]["adapter"].startswith(identity)
     ]
     if len(matching) != 1:
         known = ", ".join(export.identity[:16] for export in every) or "none"
-        raise DataError(f"{len(matching) or 'No'} exports of {key} that passed their check match {identity!r}: there are {known}.")
+        raise DataError(
+            f"{len(matching) or 'No'} exports of {key} that passed their check match {identity!r}: there are {known}."
+        )
     return matching[0]

@@ -32,7 +32,13 @@ from agent_pipeline.training.chain import trained_adapters
 PRESET = "llama-server.ini"
 SECTION = "preset.ini"
 MODELFILE = "Modelfile"
-PEFT = ("adapter_config.json", "adapter_model.safetensors", "chat_template.jinja", "tokenizer.json", "tokenizer_config.json")
+PEFT = (
+    "adapter_config.json",
+    "adapter_model.safetensors",
+    "chat_template.jinja",
+    "tokenizer.json",
+    "tokenizer_config.json",
+)
 SECONDS = 5.0
 
 
@@ -89,7 +95,11 @@ def read_folder(lake: Lake, key: PartitionKey) -> FolderContent:
     complete = bool(named and str(models[0]) in section and section in preset)
     if complete and "\nlora = " not in section:
         complete = models[0].name in _read(folder / MODELFILE)
-    return FolderContent(folder, bool(files) or f"[{key}]" in preset.splitlines(), named.group(1) if named and complete else "")
+    return FolderContent(
+        folder,
+        bool(files) or f"[{key}]" in preset.splitlines(),
+        named.group(1) if named and complete else "",
+    )
 
 
 def _read(path: Path) -> str:
@@ -116,16 +126,22 @@ def served_form(lake: Lake, export: Artifact) -> Form:
     """
     short, name = export.identity[:16], export.manifest["report"].get("ollama", {}).get("gguf")
     if not name:
-        raise DataError(f"The export {short} of {export.key} is of an older version: materialize gguf_export again.")
+        raise DataError(
+            f"The export {short} of {export.key} is of an older version: materialize gguf_export again."
+        )
     if name != ADAPTER:
         return Form(export.path / name)
     adapters = trained_adapters(lake, export.key, export.manifest["made_from"]["adapter"])
     if not adapters:
-        raise DataError(f"The adapter of the export {short} of {export.key} is gone: materialize gguf_export again.")
+        raise DataError(
+            f"The adapter of the export {short} of {export.key} is gone: materialize gguf_export again."
+        )
     named = [adapters[-1].manifest["made_from"][each] for each in ("base_model", "base_revision")]
     file = base_gguf_file(base_folder(lake), *named)
     if not file.is_file():
-        file = base_gguf(resolve_base_model(named[0], lake.fs.cache, revision=named[1]), base_folder(lake))
+        file = base_gguf(
+            resolve_base_model(named[0], lake.fs.cache, revision=named[1]), base_folder(lake)
+        )
     return Form(file, export.path / name, adapters[-1].path / "chat_template.jinja")
 
 
@@ -134,16 +150,31 @@ def write_folder(lake: Lake, key: PartitionKey, export: Artifact, adapter: Artif
 
     Raises as `served_form`.
     """
-    root, folder, form, short = serving_root(lake), partition_folder(lake, key), served_form(lake, export), export.identity[:16]
-    for left_by_a_killed_writer in [path for path in folder.glob(".*") if _LINKING.fullmatch(path.name)]:
+    root, folder, form, short = (
+        serving_root(lake),
+        partition_folder(lake, key),
+        served_form(lake, export),
+        export.identity[:16],
+    )
+    for left_by_a_killed_writer in [
+        path for path in folder.glob(".*") if _LINKING.fullmatch(path.name)
+    ]:
         left_by_a_killed_writer.unlink(missing_ok=True)
     _remove_stale_links(root)
-    files = {folder / name: adapter.path / name for name in PEFT if adapter and (adapter.path / name).is_file()}
+    files = {
+        folder / name: adapter.path / name
+        for name in PEFT
+        if adapter and (adapter.path / name).is_file()
+    }
     # A server sees by its name that a file is another one.
     if form.lora:
         model, lora = root / form.model.name, folder / f"adapter-{short}.gguf"
         files |= {model: form.model, lora: form.lora}
-        section = {"model": model, "lora": lora, "chat-template-file": folder / "chat_template.jinja"}
+        section = {
+            "model": model,
+            "lora": lora,
+            "chat-template-file": folder / "chat_template.jinja",
+        }
     else:
         model = folder / f"{form.model.stem}-{short}.gguf"
         files |= {model: form.model}
@@ -154,7 +185,11 @@ def write_folder(lake: Lake, key: PartitionKey, export: Artifact, adapter: Artif
     if form.lora:  # Ollama takes no adapter
         (folder / MODELFILE).unlink(missing_ok=True)
     else:
-        text = (export.path / MODELFILE).read_text(encoding="utf-8").replace(f"FROM ./{form.model.name}", f"FROM ./{model.name}", 1)
+        text = (
+            (export.path / MODELFILE)
+            .read_text(encoding="utf-8")
+            .replace(f"FROM ./{form.model.name}", f"FROM ./{model.name}", 1)
+        )
         write_atomically(folder / MODELFILE, text.encode("utf-8"))
     text = "\n".join([f"[{key}]", *(f"{name} = {value}" for name, value in section.items())])
     write_atomically(folder / SECTION, f"{text}\n".encode())
@@ -177,7 +212,10 @@ def _remove_stale_links(root: Path) -> None:
     for path in root.glob(".*"):
         with suppress(OSError):  # another writer was faster
             # A hard link has the time of the file that it links to. Only the change of its inode is new.
-            if _LINKING.fullmatch(path.name) and time.time() - path.lstat().st_ctime > _STALE_SECONDS:
+            if (
+                _LINKING.fullmatch(path.name)
+                and time.time() - path.lstat().st_ctime > _STALE_SECONDS
+            ):
                 path.unlink()
 
 
@@ -185,7 +223,9 @@ def write_preset(lake: Lake) -> None:
     """Every partition's section, in one preset of llama-server's router."""
     root = serving_root(lake)
     with lake.fs.lock(lake.root / ".locks" / "serving.lock"):
-        sections = [path.read_text(encoding="utf-8") for path in sorted(root.glob(f"*/*/{SECTION}"))]
+        sections = [
+            path.read_text(encoding="utf-8") for path in sorted(root.glob(f"*/*/{SECTION}"))
+        ]
         write_atomically(root / PRESET, "\n".join(["version = 1\n", *sections]).encode("utf-8"))
 
 

@@ -31,7 +31,11 @@ def verdicts_on_training(lake: Lake, key: PartitionKey, export: Artifact) -> dic
     adapters = trained_adapters(lake, key, export.manifest["made_from"]["adapter"])
     if adapters and (counts := adapters[-1].manifest["report"].get("verdicts")):
         return dict(counts)
-    sessions = {session for adapter in adapters for session in adapter.manifest["made_from"].get("sessions", ())}
+    sessions = {
+        session
+        for adapter in adapters
+        for session in adapter.manifest["made_from"].get("sessions", ())
+    }
     judges = dict.fromkeys(sessions, UNKNOWN)
     if sessions and lake.has("curated_sessions", key):
         file = lake.open("curated_sessions", key)
@@ -47,7 +51,11 @@ def verdicts_on_training(lake: Lake, key: PartitionKey, export: Artifact) -> dic
 
 def is_verified(verdicts: Mapping[str, Any]) -> bool:
     """Return whether somebody verified every session: there are verdicts, and none is by nobody or by somebody unknown."""
-    return bool(verdicts["verdicts"]) and not verdicts["by"].get(UNVERIFIED) and not verdicts["by"].get(UNKNOWN)
+    return (
+        bool(verdicts["verdicts"])
+        and not verdicts["by"].get(UNVERIFIED)
+        and not verdicts["by"].get(UNKNOWN)
+    )
 
 
 def unverified_held_out_tasks(lake: Lake, key: PartitionKey) -> int:
@@ -63,4 +71,10 @@ def unverified_held_out_tasks(lake: Lake, key: PartitionKey) -> int:
     if not set(wanted) <= set(file.schema_arrow.names):  # of an older version
         return 0
     rows = file.read(wanted).to_pylist()
-    return len({row["task_key"] for row in rows if row["split"] == "select" and row["verdict_by"] == UNVERIFIED})
+    return len(
+        {
+            row["task_key"]
+            for row in rows
+            if row["split"] == "select" and row["verdict_by"] == UNVERIFIED
+        }
+    )

@@ -97,7 +97,9 @@ class Forgotten(msgspec.Struct, kw_only=True):
         return [each for each in self.models if {TRAINED, FOLLOWS} & set(each.roles)]
 
 
-def forget(lake: Lake, session_id: str, key: PartitionKey | None = None, judge_cache: Path | None = None) -> Forgotten:
+def forget(
+    lake: Lake, session_id: str, key: PartitionKey | None = None, judge_cache: Path | None = None
+) -> Forgotten:
     """Remove a session from a partition, or (without one) from all, and keep it out.
 
     Raises:
@@ -107,7 +109,9 @@ def forget(lake: Lake, session_id: str, key: PartitionKey | None = None, judge_c
     lake.sweep()
     removal = _Removal(lake, session_id, key)
     if not BlockList.read(lake).has(session_id, key) and not removal.is_known():
-        raise UnknownSessionError(session_id, f"{lake.root}" if key is None else f"{key}", removal.nearest())
+        raise UnknownSessionError(
+            session_id, f"{lake.root}" if key is None else f"{key}", removal.nearest()
+        )
     with ExitStack() as held:
         for each in removal.partitions():
             held.enter_context(lake.run_of(each))
@@ -121,7 +125,9 @@ def forget(lake: Lake, session_id: str, key: PartitionKey | None = None, judge_c
         removal.run()
         report.models = models_of(lake, session_id)
         if left := [str(file.path) for file in removal.tables() if removal.has_own_rows(file)]:
-            raise DataError(f"{session_id!r} was written again while it was being forgotten, to {left[0]}: let that run end, and repeat.")
+            raise DataError(
+                f"{session_id!r} was written again while it was being forgotten, to {left[0]}: let that run end, and repeat."
+            )
         return report
 
 
@@ -134,12 +140,21 @@ class _Removal:
         self.look()
 
     def look(self) -> None:
-        self._files = [file for file in self.lake.files() if self.key is None or file.key in (None, self.key)]
+        self._files = [
+            file for file in self.lake.files() if self.key is None or file.key in (None, self.key)
+        ]
 
     def tables(self) -> list[LakeFile]:
         """The tables that are there, the one that the others are made from last."""
-        tables = [file for file in self._files if file.kind == "tables" and file.name == TABLE and file.path.exists()]
-        return sorted((file for file in tables if file.asset != FORGOTTEN), key=lambda file: file.asset == "sessions")
+        tables = [
+            file
+            for file in self._files
+            if file.kind == "tables" and file.name == TABLE and file.path.exists()
+        ]
+        return sorted(
+            (file for file in tables if file.asset != FORGOTTEN),
+            key=lambda file: file.asset == "sessions",
+        )
 
     def partitions(self) -> list[PartitionKey | None]:
         """The partitions that have rows of the session's own in a table; `None` is what pools all agents."""
@@ -148,14 +163,23 @@ class _Removal:
     def is_known(self) -> bool:
         """Whether a table, or a model's manifest, names the session."""
         manifests = self.lake.manifests(self._files)
-        return any(self.id in ids for _, manifest in manifests for ids in sessions_in(manifest).values()) or any(
-            any(groups_naming(self._open(file), [self.id], self._key_within(file))) for file in self.tables()
+        return any(
+            self.id in ids for _, manifest in manifests for ids in sessions_in(manifest).values()
+        ) or any(
+            any(groups_naming(self._open(file), [self.id], self._key_within(file)))
+            for file in self.tables()
         )
 
     def nearest(self) -> list[str]:
         """Ids of the lake that are most like the session's."""
-        read = (self._open(file).read(["session_id"])["session_id"] for file in self.tables() if file.asset == "sessions")
-        return difflib.get_close_matches(self.id, {each for column in read for each in column.to_pylist()}, n=3)
+        read = (
+            self._open(file).read(["session_id"])["session_id"]
+            for file in self.tables()
+            if file.asset == "sessions"
+        )
+        return difflib.get_close_matches(
+            self.id, {each for column in read for each in column.to_pylist()}, n=3
+        )
 
     def run(self) -> None:
         """Change every file, in an order in which a kill does no harm."""
@@ -175,7 +199,10 @@ class _Removal:
         for file in self._files:
             if file.kind == RECORDS:
                 changed = publish_again(self.lake, file.asset, file.key)
-                self.report.changes += [Change(path=str(path), rebuilt=path.exists(), deleted=not path.exists()) for path in changed]
+                self.report.changes += [
+                    Change(path=str(path), rebuilt=path.exists(), deleted=not path.exists())
+                    for path in changed
+                ]
         for file in self.tables():
             if file.asset == "sessions":
                 self._table(file)
@@ -186,7 +213,9 @@ class _Removal:
         try:
             return self.lake.open(file.asset, file.key)
         except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{file.path} is damaged ({error}): materialize {file.asset} again, or delete it, and repeat.") from error
+            raise DataError(
+                f"{file.path} is damaged ({error}): materialize {file.asset} again, or delete it, and repeat."
+            ) from error
 
     def _key_within(self, file: LakeFile) -> PartitionKey | None:
         """The partition that rows must say they are of; where the folder says it, they need not."""
@@ -195,7 +224,12 @@ class _Removal:
     def has_own_rows(self, file: LakeFile) -> bool:
         """Whether rows of a table are the session's own."""
         groups = groups_naming(self._open(file), [self.id], self._key_within(file))
-        return any(pc.any(mask).as_py() for _, masks in groups for name, mask in masks.items() if is_own(name))
+        return any(
+            pc.any(mask).as_py()
+            for _, masks in groups
+            for name, mask in masks.items()
+            if is_own(name)
+        )
 
     def _survey(self) -> tuple[set[str], set[PartitionKey | None]]:
         """The session's tasks that are nothing but its text or id, and its partitions; the report gets the sessions that are near to it."""
@@ -210,8 +244,15 @@ class _Removal:
             rows = table.read(["session_id", "content_sha256", "parent_session_id", "task_key"])
             own = pc.equal(rows["session_id"], self.id)
             mine = rows.filter(own)
-            tasks.update(task for task in mine["task_key"].to_pylist() if task.startswith(("text:", "session:")))
-            same = pc.and_(pc.is_in(rows["content_sha256"], mine["content_sha256"].combine_chunks()), pc.invert(own))
+            tasks.update(
+                task
+                for task in mine["task_key"].to_pylist()
+                if task.startswith(("text:", "session:"))
+            )
+            same = pc.and_(
+                pc.is_in(rows["content_sha256"], mine["content_sha256"].combine_chunks()),
+                pc.invert(own),
+            )
             begun = pc.equal(rows["parent_session_id"], self.id)
             self.report.same_content += rows.filter(same)["session_id"].to_pylist()
             self.report.side_chains += rows.filter(begun)["session_id"].to_pylist()
@@ -258,13 +299,17 @@ class _Removal:
             columns = naming_columns(self._open(other).schema_arrow)
             if other.key == file.key and "task_key" in columns and any(map(is_own, columns)):
                 rows = self._open(other).read(columns)
-                own = reduce(pc.or_, (mask for name, mask in naming(rows, [self.id]).items() if is_own(name)))
+                own = reduce(
+                    pc.or_, (mask for name, mask in naming(rows, [self.id]).items() if is_own(name))
+                )
                 held.update(filtered(rows, pc.invert(own))["task_key"].to_pylist())
         mine, known_as = f"session:{self.id}", f"session:{self.alias}"
         renamed = {mine: known_as} if {mine, known_as} & held else {}
         gone = remove_tasks(self.lake, file.key, tasks - held - set(renamed), renamed)
         if gone or renamed:
-            self.report.changes.append(Change(path=str(file.path), rows=gone, mentions=len(renamed)))
+            self.report.changes.append(
+                Change(path=str(file.path), rows=gone, mentions=len(renamed))
+            )
 
     # Copies of tables
 
@@ -292,7 +337,9 @@ class _Removal:
         """Trainings and exports that were killed, with the session in them, cannot go on: their folders go."""
         for folder in self.lake.unfinished():
             manifest = read_manifest(UPath(folder / MANIFEST))
-            others = manifest is not None and not any(self.id in ids for ids in sessions_in(manifest).values())
+            others = manifest is not None and not any(
+                self.id in ids for ids in sessions_in(manifest).values()
+            )
             if others or (manifest and self.key and manifest["partition"] != str(self.key)):
                 continue
             try:
@@ -309,15 +356,30 @@ class _Removal:
         if not any({self.id, self.alias} & set(ids) for ids in sessions_in(manifest).values()):
             return
         folder, new = place.path.parent, self._scrubbed(manifest)
-        if "examples" in new["report"]:  # an older version's examples do not say of which session they are
-            new["report"]["examples"] = [each for each in new["report"]["examples"] if "session_id" in each]
+        if (
+            "examples" in new["report"]
+        ):  # an older version's examples do not say of which session they are
+            new["report"]["examples"] = [
+                each for each in new["report"]["examples"] if "session_id" in each
+            ]
         files: dict[str, bytes] = {}
-        for name in sorted(name for name in manifest["files"] if name.endswith(".json") and (folder / name).exists()):
+        for name in sorted(
+            name
+            for name in manifest["files"]
+            if name.endswith(".json") and (folder / name).exists()
+        ):
             before = json.loads((folder / name).read_bytes())
             if (after := self._scrubbed(before)) != before:
-                files[name] = (json.dumps(after, indent=1, ensure_ascii=False) + "\n").encode("utf-8")
-                new["files"][name] = {"sha256": hashlib.sha256(files[name]).hexdigest(), "bytes": len(files[name])}
-        transcripts = [name for name in manifest["files"] if name.endswith((".jsonl", ".md", ".html", ".eval"))]
+                files[name] = (json.dumps(after, indent=1, ensure_ascii=False) + "\n").encode(
+                    "utf-8"
+                )
+                new["files"][name] = {
+                    "sha256": hashlib.sha256(files[name]).hexdigest(),
+                    "bytes": len(files[name]),
+                }
+        transcripts = [
+            name for name in manifest["files"] if name.endswith((".jsonl", ".md", ".html", ".eval"))
+        ]
         for name in transcripts:
             del new["files"][name]
             if (folder / name).exists():
@@ -337,9 +399,21 @@ class _Removal:
             return value
         if name in ("sessions", "row_ids"):
             return [self._row_id(each) for each in value]
-        own = [isinstance(each, dict) and any(is_own(key) and of == self.id for key, of in each.items()) for each in value]
-        return [self._scrubbed(each) for each, is_its_own in zip(value, own, strict=True) if not is_its_own]
+        own = [
+            isinstance(each, dict)
+            and any(is_own(key) and of == self.id for key, of in each.items())
+            for each in value
+        ]
+        return [
+            self._scrubbed(each)
+            for each, is_its_own in zip(value, own, strict=True)
+            if not is_its_own
+        ]
 
     def _row_id(self, row_id: str) -> str:
         """A row's id (the session's, perhaps with `#` and the turns that are not trained) with the alias, if the row is the session's."""
-        return self.alias + row_id.removeprefix(self.id) if row_id == self.id or row_id.startswith(f"{self.id}#") else row_id
+        return (
+            self.alias + row_id.removeprefix(self.id)
+            if row_id == self.id or row_id.startswith(f"{self.id}#")
+            else row_id
+        )

@@ -39,7 +39,18 @@ TASK_COLUMNS = [name for name, role in _MENTIONS.items() if role == "task"]
 """Columns that name a session as `session:<id>`, the task of a session of which nothing else is known."""
 
 _FACTS = (
-    *("row_id", "content_sha256", "task_key", "split", "kept", "use", "drop_reason", "drop_detail", "duplicate_of", "continued_by"),
+    *(
+        "row_id",
+        "content_sha256",
+        "task_key",
+        "split",
+        "kept",
+        "use",
+        "drop_reason",
+        "drop_detail",
+        "duplicate_of",
+        "continued_by",
+    ),
     *("verdict", "verdict_by", "label", "margin", "similarity"),
 )
 _INDEX_FACTS = ("chosen", "rank", "score", "reason")
@@ -54,9 +65,13 @@ class UnknownSessionError(DataError):
     def __init__(self, session_id: str, where: str, nearest: list[str]) -> None:
         self.nearest = nearest
         meant = (
-            f": did you mean {', '.join(map(repr, nearest))}?" if nearest else ": 'agent-pipeline lineage session ID' shows where one is."
+            f": did you mean {', '.join(map(repr, nearest))}?"
+            if nearest
+            else ": 'agent-pipeline lineage session ID' shows where one is."
         )
-        super().__init__(f"No table and no model of {where} has a session {session_id!r}, and nothing was changed{meant}")
+        super().__init__(
+            f"No table and no model of {where} has a session {session_id!r}, and nothing was changed{meant}"
+        )
 
 
 class TableRow(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -129,14 +144,20 @@ def session_lineage(lake: Lake, session_id: str) -> SessionLineage:
     Raises:
         DataError: a table is damaged.
     """
-    lineage = SessionLineage(session_id=session_id, forgotten_in=BlockList.read(lake).where(session_id))
+    lineage = SessionLineage(
+        session_id=session_id, forgotten_in=BlockList.read(lake).where(session_id)
+    )
     files = list(lake.files())
     splits: set[tuple[str, PartitionKey | None, str]] = set()
     for file in files:
         if file.kind == "tables" and file.name == TABLE:
             rows = list(rows_naming(lake, file, session_id))
             lineage.rows += rows
-            splits |= {(file.asset, file.key, str(row.facts.get("split"))) for row in rows if row.role in OF_THE_SESSION}
+            splits |= {
+                (file.asset, file.key, str(row.facts.get("split")))
+                for row in rows
+                if row.role in OF_THE_SESSION
+            }
     for file in files:
         split = file.path.name.partition(".")[0].partition("-")[0]
         if file.kind in ("jsonl", "huggingface") and (file.asset, file.key, split) in splits:
@@ -150,13 +171,20 @@ def rows_naming(lake: Lake, file: LakeFile, session_id: str) -> Iterator[TableRo
     table = lake.open(file.asset, file.key)
     schema = table.schema_arrow
     is_index = "chosen" in schema.names and pa.types.is_boolean(schema.field("chosen").type)
-    facts = [name for name in (*_FACTS, *(_INDEX_FACTS if is_index else ())) if name in schema.names]
+    facts = [
+        name for name in (*_FACTS, *(_INDEX_FACTS if is_index else ())) if name in schema.names
+    ]
     for group, masks in groups_naming(table, [session_id, alias(session_id)]):
         rows = table.read_row_group(group, columns=[*{*masks, *facts}])
         for column, mask in masks.items():
             for row in filtered(rows, mask).to_pylist():
                 known = {fact: row[fact] for fact in facts if row[fact] is not None}
-                yield TableRow(asset=file.asset, partition=str(file.key) if file.key else None, role=_role(column, schema), facts=known)
+                yield TableRow(
+                    asset=file.asset,
+                    partition=str(file.key) if file.key else None,
+                    role=_role(column, schema),
+                    facts=known,
+                )
 
 
 def _role(column: str, schema: pa.Schema) -> str:
@@ -179,10 +207,14 @@ def naming_columns(schema: pa.Schema) -> list[str]:
 
 def _is_text(kind: pa.DataType) -> bool:
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    return (
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    )
 
 
-def groups_naming(table: pq.ParquetFile, ids: Sequence[str], key: PartitionKey | None = None) -> Iterator[tuple[int, Masks]]:
+def groups_naming(
+    table: pq.ParquetFile, ids: Sequence[str], key: PartitionKey | None = None
+) -> Iterator[tuple[int, Masks]]:
     """The row groups that name one of these ids: their number, and which rows do. Only the columns that name sessions are read."""
     columns = naming_columns(table.schema_arrow)
     for group in range(table.num_row_groups if columns else 0):
@@ -194,14 +226,23 @@ def groups_naming(table: pq.ParquetFile, ids: Sequence[str], key: PartitionKey |
 def naming(rows: pa.Table, ids: Sequence[str], key: PartitionKey | None = None) -> Masks:
     """By column, which rows name one of these ids. With a key, only rows of that partition, where the rows say of which they are."""
     columns = naming_columns(rows.schema)
-    masks = {name: _equal(rows[name], name, ids) for name in columns if name not in ("project", "agent")}
+    masks = {
+        name: _equal(rows[name], name, ids) for name in columns if name not in ("project", "agent")
+    }
     if key is not None and {"project", "agent"} <= set(columns):
-        project, agent = (pc.equal(rows[name].cast(pa.string()), part) for name, part in zip(("project", "agent"), key, strict=True))
+        project, agent = (
+            pc.equal(rows[name].cast(pa.string()), part)
+            for name, part in zip(("project", "agent"), key, strict=True)
+        )
         here = pc.fill_null(pc.and_(project, agent), False)
         masks = {name: pc.and_(mask, here) for name, mask in masks.items()}
     if own := [mask for name, mask in masks.items() if is_own(name)]:
-        others = pc.invert(reduce(pc.or_, own))  # what a row says of its own session is not a mention
-        masks = {name: mask if is_own(name) else pc.and_(mask, others) for name, mask in masks.items()}
+        others = pc.invert(
+            reduce(pc.or_, own)
+        )  # what a row says of its own session is not a mention
+        masks = {
+            name: mask if is_own(name) else pc.and_(mask, others) for name, mask in masks.items()
+        }
     return masks
 
 
@@ -213,7 +254,12 @@ def _equal(column: pa.ChunkedArray, name: str, ids: Sequence[str]) -> pa.Chunked
 
 def filtered(rows: pa.Table, mask: Any) -> pa.Table:
     """The rows for which a mask is true. (Arrow cannot filter string views, Polars' kind of text: they are cast for it.)"""
-    plain = pa.schema([field.with_type(pa.string()) if pa.types.is_string_view(field.type) else field for field in rows.schema])
+    plain = pa.schema(
+        [
+            field.with_type(pa.string()) if pa.types.is_string_view(field.type) else field
+            for field in rows.schema
+        ]
+    )
     return rows.cast(plain).filter(mask).cast(rows.schema)
 
 
@@ -221,9 +267,18 @@ def models_of(lake: Lake, session_id: str) -> list[ModelUse]:
     """The artifacts that a session (or its alias) reached, and those that were made from them."""
     both = {session_id, alias(session_id)}
     manifests = list(lake.manifests())
-    roles = {manifest["identity"]: [role for role, ids in sessions_in(manifest).items() if both & set(ids)] for _, manifest in manifests}
+    roles = {
+        manifest["identity"]: [
+            role for role, ids in sessions_in(manifest).items() if both & set(ids)
+        ]
+        for _, manifest in manifests
+    }
     trained = {identity for identity, its in roles.items() if TRAINED in its}
-    while new := [each["identity"] for _, each in manifests if each["identity"] not in trained and trained & set(parents(each))]:
+    while new := [
+        each["identity"]
+        for _, each in manifests
+        if each["identity"] not in trained and trained & set(parents(each))
+    ]:
         trained.update(new)
         for identity in new:
             roles[identity].append(FOLLOWS)
@@ -246,7 +301,9 @@ def sessions_in(manifest: Mapping[str, Any]) -> dict[str, list[str]]:
     made_from = manifest["made_from"]
     found: dict[str, set[str]] = defaultdict(set)
     for name, part in {"": made_from, **made_from}.items():
-        if isinstance(part, Mapping) and "sessions" in part and name != "replay":  # replayed rows are among the trained ones
+        if (
+            isinstance(part, Mapping) and "sessions" in part and name != "replay"
+        ):  # replayed rows are among the trained ones
             trained = name == "adapter_made_from" or not (name or "adapter" in made_from)
             found[TRAINED if trained else COMPARED if name else MEASURED].update(part["sessions"])
     return {role: sorted(ids) for role, ids in found.items()}
@@ -254,8 +311,14 @@ def sessions_in(manifest: Mapping[str, Any]) -> dict[str, list[str]]:
 
 def parents(manifest: Mapping[str, Any]) -> list[str]:
     """The identities of the artifacts that one was made from."""
-    named = (manifest["made_from"].get(name) for name in ("adapter", "reference", "gguf_export"))  # older ones name no parents
-    return list(dict.fromkeys(each for each in (*manifest.get("parents", ()), *named) if isinstance(each, str)))
+    named = (
+        manifest["made_from"].get(name) for name in ("adapter", "reference", "gguf_export")
+    )  # older ones name no parents
+    return list(
+        dict.fromkeys(
+            each for each in (*manifest.get("parents", ()), *named) if isinstance(each, str)
+        )
+    )
 
 
 def made_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -281,9 +344,13 @@ def model_lineage(lake: Lake, model: str) -> ModelLineage:
         DataError: the lake has no such model, or more than one with an identity that begins so.
     """
     place = UPath(model)
-    known = {manifest["identity"]: (file.path.parent, manifest) for file, manifest in lake.manifests()}
+    known = {
+        manifest["identity"]: (file.path.parent, manifest) for file, manifest in lake.manifests()
+    }
     if place.exists():
-        folder = next((each for each in (place, *place.parents) if (each / MANIFEST).exists()), None)
+        folder = next(
+            (each for each in (place, *place.parents) if (each / MANIFEST).exists()), None
+        )
         manifest = read_manifest(folder / MANIFEST) if folder else None
         if folder is None or manifest is None:
             folder, manifest = _with_weights(lake, place, known.values())
@@ -298,16 +365,32 @@ def model_lineage(lake: Lake, model: str) -> ModelLineage:
     return _model(lake, *known[begin[0]], known)
 
 
-def _with_weights(lake: Lake, copy: UPath, known: Iterable[tuple[UPath, dict[str, Any]]]) -> tuple[UPath, dict[str, Any]]:
+def _with_weights(
+    lake: Lake, copy: UPath, known: Iterable[tuple[UPath, dict[str, Any]]]
+) -> tuple[UPath, dict[str, Any]]:
     """The model whose weights a file is a copy of. (Other files, such as a tokenizer, are the same in several models.)"""
     sha256 = sha256_file(Path(copy.path)) if copy.suffix in (".gguf", ".safetensors") else ""
-    found = next((each for each in known if any(file["sha256"] == sha256 for file in each[1]["files"].values())), None)
+    found = next(
+        (
+            each
+            for each in known
+            if any(file["sha256"] == sha256 for file in each[1]["files"].values())
+        ),
+        None,
+    )
     if found is None:
-        raise DataError(f"{copy} has no {MANIFEST}, and is not a copy of the weights of a model of {lake.root}: give a model's identity.")
+        raise DataError(
+            f"{copy} has no {MANIFEST}, and is not a copy of the weights of a model of {lake.root}: give a model's identity."
+        )
     return found
 
 
-def _model(lake: Lake, folder: UPath, manifest: Mapping[str, Any], known: Mapping[str, tuple[UPath, Mapping[str, Any]]]) -> ModelLineage:
+def _model(
+    lake: Lake,
+    folder: UPath,
+    manifest: Mapping[str, Any],
+    known: Mapping[str, tuple[UPath, Mapping[str, Any]]],
+) -> ModelLineage:
     made_from = manifest["made_from"]
     trained = made_from.get("adapter_made_from", made_from)
     named = [each for each in trained.get("sessions", ()) if not each.startswith(ALIAS)]
@@ -319,7 +402,9 @@ def _model(lake: Lake, folder: UPath, manifest: Mapping[str, Any], known: Mappin
         latest=_is_latest(lake, manifest),
         sessions=named,
         forgotten=len(trained.get("sessions", ())) - len(named),
-        made_from=[_model(lake, *known[each], known) for each in parents(manifest) if each in known],
+        made_from=[
+            _model(lake, *known[each], known) for each in parents(manifest) if each in known
+        ],
         **{name: value for name, value in made_of(manifest).items() if name != "sessions"},
     )
     if named:
@@ -332,11 +417,15 @@ def _look_up_sessions(lake: Lake, lineage: ModelLineage, rows_sha256: str | None
     key, ids = parse_key(lineage.partition), pa.array(lineage.sessions)
     known: set[str] = set()
     if lake.has("curated_sessions", key):
-        rows = lake.open("curated_sessions", key).read(["session_id", "source", "verdict", "verdict_by"])
+        rows = lake.open("curated_sessions", key).read(
+            ["session_id", "source", "verdict", "verdict_by"]
+        )
         rows = rows.filter(pc.is_in(rows["session_id"], value_set=ids))
         known = set(rows["session_id"].to_pylist())
         for name in ("source", "verdict", "verdict_by"):
-            lineage.sessions_by[name] = dict(Counter(str(value or "none") for value in rows[name].to_pylist()).most_common())
+            lineage.sessions_by[name] = dict(
+                Counter(str(value or "none") for value in rows[name].to_pylist()).most_common()
+            )
     lineage.gone = len(lineage.sessions) - len(known)
     if lake.has("sft_dataset", key) and not lineage.forgotten:
         rows = lake.open("sft_dataset", key).read(["session_id", "row_id", "content_sha256"])
@@ -347,4 +436,7 @@ def _look_up_sessions(lake: Lake, lineage: ModelLineage, rows_sha256: str | None
 
 
 def _is_latest(lake: Lake, manifest: Mapping[str, Any]) -> bool:
-    return lake.pointers(manifest["asset"], parse_key(manifest["partition"])).latest == manifest["identity"]
+    return (
+        lake.pointers(manifest["asset"], parse_key(manifest["partition"])).latest
+        == manifest["identity"]
+    )

@@ -62,12 +62,20 @@ def prune(lake: Lake, keep: int, key: PartitionKey | None = None, delete: bool =
             with lake.run_of(partition):
                 # A run may have made, since it was listed, what names some of it; and people promote while no run goes on.
                 found = _artifacts(lake, partition)[partition]
-                gone = lake.fs.in_turn(lake.folder("models", EXPORT, partition) / "pointers", partial(_take, lake, partition, found, keep))
+                gone = lake.fs.in_turn(
+                    lake.folder("models", EXPORT, partition) / "pointers",
+                    partial(_take, lake, partition, found, keep),
+                )
                 for file, manifest in gone:
                     _delete(lake, file, manifest)
         kept += len(found) - len(gone)
         unnamed += [
-            Unnamed(str(partition), file.asset, manifest["identity"], sum(each["bytes"] for each in manifest["files"].values()))
+            Unnamed(
+                str(partition),
+                file.asset,
+                manifest["identity"],
+                sum(each["bytes"] for each in manifest["files"].values()),
+            )
             for file, manifest in gone
         ]
     for folder in lake.unfinished():
@@ -80,7 +88,9 @@ def prune(lake: Lake, keep: int, key: PartitionKey | None = None, delete: bool =
                         continue
                     shutil.rmtree(folder)
             unnamed.append(Unnamed(str(partition), asset, folder.name, size))
-    return Pruned(sorted(unnamed, key=lambda each: (each.partition, each.asset, each.identity)), kept, delete)
+    return Pruned(
+        sorted(unnamed, key=lambda each: (each.partition, each.asset, each.identity)), kept, delete
+    )
 
 
 def _artifacts(lake: Lake, key: PartitionKey | None) -> defaultdict[PartitionKey, Found]:
@@ -101,12 +111,16 @@ def _left(folder: Path) -> int | None:
     return sum(each.st_size for each in stats) if is_old else None
 
 
-def _unnamed(lake: Lake, key: PartitionKey, found: Found, keep: int) -> list[tuple[LakeFile, dict[str, Any]]]:
+def _unnamed(
+    lake: Lake, key: PartitionKey, found: Found, keep: int
+) -> list[tuple[LakeFile, dict[str, Any]]]:
     stays = _named(lake, key, found, keep)
     return [found[identity] for identity in found if identity not in stays]
 
 
-def _take(lake: Lake, key: PartitionKey, found: Found, keep: int) -> list[tuple[LakeFile, dict[str, Any]]]:
+def _take(
+    lake: Lake, key: PartitionKey, found: Found, keep: int
+) -> list[tuple[LakeFile, dict[str, Any]]]:
     """Make what nothing names no artifact any more: a directory without a manifest is none, and cannot be promoted."""
     gone = _unnamed(lake, key, found, keep)
     for file, _ in gone:
@@ -116,7 +130,11 @@ def _take(lake: Lake, key: PartitionKey, found: Found, keep: int) -> list[tuple[
 
 def _named(lake: Lake, key: PartitionKey, found: Found, keep: int) -> set[str]:
     """The identities that stay: what pointers and history name, and all that those were made from."""
-    waiting = [identity for asset in {file.asset for file, _ in found.values()} for identity in _roots(lake, key, asset, keep)]
+    waiting = [
+        identity
+        for asset in {file.asset for file, _ in found.values()}
+        for identity in _roots(lake, key, asset, keep)
+    ]
     stays: set[str] = set()
     while waiting:
         if (identity := waiting.pop()) in stays:
@@ -137,8 +155,12 @@ def _roots(lake: Lake, key: PartitionKey, asset: str, keep: int) -> Iterator[str
     if asset == EXPORT:
         # The champion before this one may lie many nights back, and is what a rollback goes to.
         for named in (("champion",), ("champion", "latest")):
-            earlier = dict.fromkeys(getattr(entry, name) for entry in reversed(history) for name in named)
-            yield from [each for each in earlier if each not in (None, now.latest, now.champion)][:keep]
+            earlier = dict.fromkeys(
+                getattr(entry, name) for entry in reversed(history) for name in named
+            )
+            yield from [each for each in earlier if each not in (None, now.latest, now.champion)][
+                :keep
+            ]
 
 
 def _delete(lake: Lake, file: LakeFile, manifest: dict[str, Any]) -> None:

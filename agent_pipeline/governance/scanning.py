@@ -33,14 +33,23 @@ def found_in(file: LakeFile, needles: Iterable[str]) -> list[str]:
     longest = max(len(each) for spellings in wanted.values() for each in spellings)
     hits: set[str] = set()
     for part in _contents(file, longest):
-        hits.update(needle for needle, spellings in wanted.items() if needle not in hits and any(each in part for each in spellings))
+        hits.update(
+            needle
+            for needle, spellings in wanted.items()
+            if needle not in hits and any(each in part for each in spellings)
+        )
     return sorted(hits)
 
 
 def _spellings(text: str) -> set[bytes]:
     """A text as it is, as HTML escapes it, and as JSON may hold it: without the quotes, beyond ASCII plain or escaped."""
     escaped = (json.dumps(text, ensure_ascii=ascii)[1:-1].encode() for ascii in (False, True))
-    return {text.encode("utf-8"), escape(text).encode("utf-8"), msgspec.json.encode(text)[1:-1], *escaped}
+    return {
+        text.encode("utf-8"),
+        escape(text).encode("utf-8"),
+        msgspec.json.encode(text)[1:-1],
+        *escaped,
+    }
 
 
 def _contents(file: LakeFile, longest: int) -> Iterator[bytes]:
@@ -51,8 +60,14 @@ def _contents(file: LakeFile, longest: int) -> Iterator[bytes]:
             for number in range(table.num_row_groups):
                 for column in table.read_row_group(number).columns:
                     for chunk in column.chunks:
-                        plain = chunk.dictionary_decode() if pa.types.is_dictionary(chunk.type) else chunk
-                        yield from (buffer.to_pybytes() for buffer in plain.buffers() if buffer is not None)
+                        plain = (
+                            chunk.dictionary_decode()
+                            if pa.types.is_dictionary(chunk.type)
+                            else chunk
+                        )
+                        yield from (
+                            buffer.to_pybytes() for buffer in plain.buffers() if buffer is not None
+                        )
     if file.path.suffix == ".eval":
         with file.path.open("rb") as opened, zipfile.ZipFile(opened) as packed:
             yield from map(packed.read, packed.namelist())

@@ -66,21 +66,32 @@ class Discovery(msgspec.Struct, kw_only=True):
 
 
 def discover(
-    locations: Iterable[Location], known: Sequence[Reader], blocked: BlockList, has_tasks: Callable[[PartitionKey], bool] | None = None
+    locations: Iterable[Location],
+    known: Sequence[Reader],
+    blocked: BlockList,
+    has_tasks: Callable[[PartitionKey], bool] | None = None,
 ) -> Discovery:
     """Look at each place; a folder of different things is walked, and each store in it is listed. What cannot be opened is reported with
     its error. `has_tasks` tells whether the settings name the tasks of an agent, so that none need be proposed."""
     discovery = Discovery()
     for location in locations:
         try:
-            discovery.stores += _stores_at(location, known, discovery.unknown, partial(_report, blocked=blocked, has_tasks=has_tasks))
+            discovery.stores += _stores_at(
+                location,
+                known,
+                discovery.unknown,
+                partial(_report, blocked=blocked, has_tasks=has_tasks),
+            )
         except StoreError as error:
             discovery.stores.append(StoreReport(path=str(location), errors=[str(error)]))
     return discovery
 
 
 def _stores_at(
-    location: Location, known: Sequence[Reader], unknown: list[str], report: Callable[[str, TraceSource], StoreReport]
+    location: Location,
+    known: Sequence[Reader],
+    unknown: list[str],
+    report: Callable[[str, TraceSource], StoreReport],
 ) -> Iterator[StoreReport]:
     path = Path(location.where)
     if location.is_url or location.reader or not path.is_dir():
@@ -96,7 +107,12 @@ def _stores_at(
         yield report(str(where), reader(where))
 
 
-def _report(path: str, source: TraceSource, blocked: BlockList, has_tasks: Callable[[PartitionKey], bool] | None = None) -> StoreReport:
+def _report(
+    path: str,
+    source: TraceSource,
+    blocked: BlockList,
+    has_tasks: Callable[[PartitionKey], bool] | None = None,
+) -> StoreReport:
     report = StoreReport(path=path, source=source.name)
     try:
         keys = source.partitions()
@@ -112,7 +128,9 @@ def _report(path: str, source: TraceSource, blocked: BlockList, has_tasks: Calla
                 if blocked.has(session.session_id, key):
                     part.forgotten += 1
                     continue
-                judgments.update([_known_judgment(session.judgment)] if session.judgment is not None else [])
+                judgments.update(
+                    [_known_judgment(session.judgment)] if session.judgment is not None else []
+                )
                 part.unjudged += session.judgment is None
                 part.scored += session.score is not None
                 part.failed += session.error is not None
@@ -130,7 +148,10 @@ def _report(path: str, source: TraceSource, blocked: BlockList, has_tasks: Calla
         if not (has_tasks and has_tasks(key)) and (proposal := propose_pattern(requests)):
             part.task_pattern = proposal.pattern
             sentence = f"{proposal.trials} sessions of {key} look like trials of {len(set(proposal.tasks.values()))} tasks"
-            add_note(report.notes, f"{sentence}. If they are, put this into pipeline.toml:\n{proposal.lines(str(key))}")
+            add_note(
+                report.notes,
+                f"{sentence}. If they are, put this into pipeline.toml:\n{proposal.lines(str(key))}",
+            )
         report.partitions.append(part)
     report.projects = len({key.project for key in keys})
     report.agents = len(keys)
@@ -147,13 +168,17 @@ def _known_judgment(judgment: str) -> str:
 def _speaks(session: Session, role: str) -> bool:
     """Tell whether a message of this role says or calls anything."""
     return any(
-        message["role"] == role and ((message["content"] or "").strip() or message.get("tool_calls")) for message in session.messages
+        message["role"] == role
+        and ((message["content"] or "").strip() or message.get("tool_calls"))
+        for message in session.messages
     )
 
 
 def _request(session: Session) -> str:
     """The beginning of what the users of a session say, by which trials of one task are recognised."""
-    return " ".join(message["content"] for message in session.messages if message["role"] == "user")[:_LONGEST_REQUEST]
+    return " ".join(
+        message["content"] for message in session.messages if message["role"] == "user"
+    )[:_LONGEST_REQUEST]
 
 
 def _note_conversations(report: StoreReport, part: PartitionReport) -> None:
@@ -162,10 +187,21 @@ def _note_conversations(report: StoreReport, part: PartitionReport) -> None:
     if not sessions:
         return
     for count, who, remedy in (
-        (part.without_user, "no user says anything", "no session of it has a request; check that the export holds the users' messages"),
-        (part.without_answer, "no agent answers", "no session of it can be trained; check that the export holds the agent's messages"),
+        (
+            part.without_user,
+            "no user says anything",
+            "no session of it has a request; check that the export holds the users' messages",
+        ),
+        (
+            part.without_answer,
+            "no agent answers",
+            "no session of it can be trained; check that the export holds the agent's messages",
+        ),
     ):
         if count == sessions:
-            add_note(report.notes, f"{part.partition} holds no conversation: in all of its {sessions} sessions {who}, so {remedy}.")
+            add_note(
+                report.notes,
+                f"{part.partition} holds no conversation: in all of its {sessions} sessions {who}, so {remedy}.",
+            )
         elif 2 * count >= sessions:
             add_note(report.notes, f"In {count} of {sessions} sessions of {part.partition} {who}.")

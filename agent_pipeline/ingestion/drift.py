@@ -88,7 +88,11 @@ def drift(lake: Lake, asset: str, key: PartitionKey, staged: StagedTable) -> Dri
     try:
         with lake.open(asset, key, staged.schema) as before, pq.ParquetFile(staged.file) as now:
             return compare(before, now)
-    except (DataError, pa.ArrowException, OSError):  # a damaged table, or one of an older version, is replaced, not compared
+    except (
+        DataError,
+        pa.ArrowException,
+        OSError,
+    ):  # a damaged table, or one of an older version, is replaced, not compared
         return NO_DRIFT
 
 
@@ -97,20 +101,32 @@ def compare(before: pq.ParquetFile, now: pq.ParquetFile) -> Drift:
     gone that it is not a correction of a few, of those sessions too."""
     known, found = (file.read(["session_id"])["session_id"] for file in (before, now))
     at = pc.index_in(found, known)  # null: there was no such session
-    same = pc.fill_null(pc.equal(*_both(before, now, "content_sha256", at)), scalar(False, pa.bool_()))
+    same = pc.fill_null(
+        pc.equal(*_both(before, now, "content_sha256", at)), scalar(False, pa.bool_())
+    )
     if "verdict" in now.schema_arrow.names:
         was, verdict = _both(before, now, "verdict", at)
-        turned = pc.and_(pc.and_(same, pc.is_valid(was)), pc.fill_null(pc.not_equal(was, verdict), scalar(True, pa.bool_())))
+        turned = pc.and_(
+            pc.and_(same, pc.is_valid(was)),
+            pc.fill_null(pc.not_equal(was, verdict), scalar(True, pa.bool_())),
+        )
         if (pc.sum(turned, min_count=0).as_py()) > LEAST_DIFFERENCE * len(known):
             same = pc.and_not(same, turned)
     new = pc.invert(same).combine_chunks()
     if not len(known) or not new.true_count:
         return Drift(len(known), 0, [], [])
     old, fresh = _profile(before), _profile(now, new)
-    return Drift(len(known), new.true_count, list(_tool_changes(old, fresh)), [*_fates(old, fresh), *_argument_shares(old, fresh)])
+    return Drift(
+        len(known),
+        new.true_count,
+        list(_tool_changes(old, fresh)),
+        [*_fates(old, fresh), *_argument_shares(old, fresh)],
+    )
 
 
-def _both(before: pq.ParquetFile, now: pq.ParquetFile, name: str, at: pa.ChunkedArray) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+def _both(
+    before: pq.ParquetFile, now: pq.ParquetFile, name: str, at: pa.ChunkedArray
+) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
     """A column of the sessions of `now`: as they were `before`, in the rows `at`, and as they are."""
     return before.read([name])[name].take(at), now.read([name])[name]
 
@@ -124,7 +140,9 @@ class _Profile:
     offered: Counter[str] = field(default_factory=Counter)
     schemas: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     calls: Counter[str] = field(default_factory=Counter)
-    arguments: dict[str, dict[str, Counter[str]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(Counter)))
+    arguments: dict[str, dict[str, Counter[str]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(Counter))
+    )
 
 
 class _Called(msgspec.Struct):
@@ -153,7 +171,10 @@ def _profile(file: pq.ParquetFile, wanted: pa.Array | None = None) -> _Profile:
         rows = batch if wanted is None else batch.filter(wanted.slice(start, batch.num_rows))
         start += batch.num_rows
         for name in fates:
-            profile.fates[name].update(value or {"verdict": "none", "drop_reason": "kept"}[name] for value in rows[name].to_pylist())
+            profile.fates[name].update(
+                value or {"verdict": "none", "drop_reason": "kept"}[name]
+                for value in rows[name].to_pylist()
+            )
         if fates:
             continue
         for each in pc.value_counts(rows["tools"].storage).to_pylist():
@@ -180,7 +201,11 @@ def _count_call(profile: _Profile, called: _Called) -> None:
 def _schemas(tools: str) -> dict[str, str]:
     """The schema of each tool's arguments, as canonical JSON."""
     functions = [tool.get("function") for tool in msgspec.json.decode(tools)]
-    return {each["name"]: canonical_json(each.get("parameters") or {}) for each in functions if isinstance(each, dict) and "name" in each}
+    return {
+        each["name"]: canonical_json(each.get("parameters") or {})
+        for each in functions
+        if isinstance(each, dict) and "name" in each
+    }
 
 
 def _tool_changes(old: _Profile, new: _Profile) -> Iterator[ToolChange]:
@@ -190,10 +215,22 @@ def _tool_changes(old: _Profile, new: _Profile) -> Iterator[ToolChange]:
         elif not new.offered[tool]:
             if new.with_tools and old.offered[tool] >= OFFERED_ALWAYS * old.with_tools:
                 yield ToolChange(tool, "removed")
-        elif other := {schema: count for schema, count in new.schemas[tool].items() if schema not in old.schemas[tool]}:
-            was, now = (_arguments(max(counts, key=counts.__getitem__)) for counts in (old.schemas[tool], other))
-            changed = [name for name in sorted(was.keys() | now.keys()) if was.get(name) != now.get(name)]
-            yield from (ToolChange(tool, "schema", name, was.get(name, ""), now.get(name, "")) for name in changed or [""])
+        elif other := {
+            schema: count
+            for schema, count in new.schemas[tool].items()
+            if schema not in old.schemas[tool]
+        }:
+            was, now = (
+                _arguments(max(counts, key=counts.__getitem__))
+                for counts in (old.schemas[tool], other)
+            )
+            changed = [
+                name for name in sorted(was.keys() | now.keys()) if was.get(name) != now.get(name)
+            ]
+            yield from (
+                ToolChange(tool, "schema", name, was.get(name, ""), now.get(name, ""))
+                for name in changed or [""]
+            )
 
 
 def _arguments(schema: str) -> dict[str, str]:
@@ -203,16 +240,25 @@ def _arguments(schema: str) -> dict[str, str]:
     if not isinstance(properties, dict):
         return {}
     marks = dict.fromkeys(required, "*") if isinstance(required, list) else {}
-    return {name: marks.get(name, "") + canonical_json(_undescribed(each)) for name, each in properties.items()}
+    return {
+        name: marks.get(name, "") + canonical_json(_undescribed(each))
+        for name, each in properties.items()
+    }
 
 
 def _undescribed(schema: Any) -> Any:
-    return {key: part for key, part in schema.items() if key != "description"} if isinstance(schema, dict) else schema
+    return (
+        {key: part for key, part in schema.items() if key != "description"}
+        if isinstance(schema, dict)
+        else schema
+    )
 
 
 def _fates(old: _Profile, new: _Profile) -> Iterator[Share]:
     for what in old.fates:
-        yield from _shares(what, old.fates[what], old.fates[what].total(), new.fates[what], new.fates[what].total())
+        yield from _shares(
+            what, old.fates[what], old.fates[what].total(), new.fates[what], new.fates[what].total()
+        )
 
 
 def _argument_shares(old: _Profile, new: _Profile) -> Iterator[Share]:
@@ -229,7 +275,9 @@ def _types(profile: _Profile, tool: str, argument: str) -> dict[str, int]:
     return {**types, "absent": profile.calls[tool] - types.total()}
 
 
-def _shares(what: str, old: Mapping[str, int], all_old: int, new: Mapping[str, int], all_new: int) -> Iterator[Share]:
+def _shares(
+    what: str, old: Mapping[str, int], all_old: int, new: Mapping[str, int], all_new: int
+) -> Iterator[Share]:
     for value in sorted(old.keys() | new.keys()):
         was, now = old.get(value, 0), new.get(value, 0)
         yield Share(what, value, was / all_old, now / all_new, _differ(was, all_old, now, all_new))
@@ -250,15 +298,30 @@ FEW = 10
 class VolumeError(DataError):
     """There are too few of `what` (`sessions`, `verdicts`, `metrics`, `labels`): `now`, where the last run had `before`."""
 
-    def __init__(self, asset: str, key: PartitionKey, what: str, before: int, now: int, notes: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        asset: str,
+        key: PartitionKey,
+        what: str,
+        before: int,
+        now: int,
+        notes: Sequence[str] = (),
+    ) -> None:
         self.what, self.before, self.now = what, before, now
         super().__init__(
             f"{asset} of {key} was not replaced: there are {now:,} {what}, and the last run read {before:,}. Look for what is missing; "
-            f"if so few are right, run once with --set {asset}.smallest_share=0." + "".join(f" {note}" for note in notes[:3])
+            f"if so few are right, run once with --set {asset}.smallest_share=0."
+            + "".join(f" {note}" for note in notes[:3])
         )
 
 
-def check_volume(lake: Lake, key: PartitionKey, staged: StagedTable, smallest_share: float, notes: Sequence[str] = ()) -> None:
+def check_volume(
+    lake: Lake,
+    key: PartitionKey,
+    staged: StagedTable,
+    smallest_share: float,
+    notes: Sequence[str] = (),
+) -> None:
     """Compare a staged table with the one that it would replace; `notes` are what the reader noted, shown with the error.
 
     If the last table is damaged, the tables that were made of it tell what it held.
@@ -270,7 +333,14 @@ def check_volume(lake: Lake, key: PartitionKey, staged: StagedTable, smallest_sh
     """
     if not (smallest_share and lake.has("sessions", key)):
         return
-    before = next((counts for asset in _TABLES_WITH_COUNTS if (counts := _last_counts(lake, asset, key)) is not None), None)
+    before = next(
+        (
+            counts
+            for asset in _TABLES_WITH_COUNTS
+            if (counts := _last_counts(lake, asset, key)) is not None
+        ),
+        None,
+    )
     if before is None:
         staged.file.unlink()
         raise DataError(
@@ -302,7 +372,14 @@ def _counts(file: pq.ParquetFile) -> Counter[str]:
     counts: Counter[str] = Counter()
     for batch in stored_batches(file, ["judgment", "score", "scores"]):
         judged = pc.or_(pc.is_valid(batch["judgment"]), pc.is_valid(batch["score"]))
-        scored = pc.greater(pc.binary_length(batch["scores"].storage), scalar(len("{}"), pa.int64()))
+        scored = pc.greater(
+            pc.binary_length(batch["scores"].storage), scalar(len("{}"), pa.int64())
+        )
         counts["sessions"] += batch.num_rows
-        counts.update({name: pc.sum(each, min_count=0).as_py() for name, each in (("verdicts", judged), ("metrics", scored))})
+        counts.update(
+            {
+                name: pc.sum(each, min_count=0).as_py()
+                for name, each in (("verdicts", judged), ("metrics", scored))
+            }
+        )
     return counts

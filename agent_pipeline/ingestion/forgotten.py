@@ -18,7 +18,13 @@ from agent_pipeline.storage.lake import Lake
 
 FORGOTTEN = "forgotten_sessions"
 ALIAS = "forgotten:"
-_SCHEMA = pa.schema([pa.field("id_hash", pa.string(), nullable=False), pa.field("project", pa.string()), pa.field("agent", pa.string())])
+_SCHEMA = pa.schema(
+    [
+        pa.field("id_hash", pa.string(), nullable=False),
+        pa.field("project", pa.string()),
+        pa.field("agent", pa.string()),
+    ]
+)
 
 
 def alias(session_id: str) -> str:
@@ -42,7 +48,10 @@ class BlockList(NamedTuple):
             rows = to_rows(lake.open(FORGOTTEN, None).read())
         except MissingError:
             return cls()
-        keyed = ((row["id_hash"], PartitionKey(row["project"], row["agent"]) if row["agent"] else None) for row in rows)
+        keyed = (
+            (row["id_hash"], PartitionKey(row["project"], row["agent"]) if row["agent"] else None)
+            for row in rows
+        )
         return cls(frozenset((ALIAS + id_hash, key) for id_hash, key in keyed))
 
     @classmethod
@@ -62,7 +71,9 @@ class BlockList(NamedTuple):
 
     def has(self, session_id: str, key: PartitionKey | None) -> bool:
         """Whether a partition's session is forgotten; without a partition, whether it is in all."""
-        return bool(self.entries) and not self.entries.isdisjoint({(alias(session_id), None), (alias(session_id), key)})
+        return bool(self.entries) and not self.entries.isdisjoint(
+            {(alias(session_id), None), (alias(session_id), key)}
+        )
 
     def where(self, session_id: str) -> list[str]:
         """The partitions in which a session is forgotten; `*` for all."""

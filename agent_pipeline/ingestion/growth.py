@@ -69,13 +69,20 @@ def check_growth(lake: Lake, key: PartitionKey, staged: StagedTable, largest_gro
         with lake.open("sessions", key) as file:
             before = file.read(columns)
         age = datetime.now(UTC).timestamp() - lake.table("sessions", key).stat().st_mtime
-    except (DataError, pa.ArrowException, OSError, AttributeError):  # check_volume has dealt with a damaged table
+    except (
+        DataError,
+        pa.ArrowException,
+        OSError,
+        AttributeError,
+    ):  # check_volume has dealt with a damaged table
         return
     with pq.ParquetFile(staged.file) as file:
         now = file.read(columns)
     new = now.filter(pc.invert(pc.is_in(now["session_id"], before["session_id"])))
     usual = USUAL_TIMES * _per_day(before["created_at"]) * age / 86_400
-    growth = Growth(len(before), len(new), int(max(FEWEST_NEW, largest_growth * len(before), usual)))
+    growth = Growth(
+        len(before), len(new), int(max(FEWEST_NEW, largest_growth * len(before), usual))
+    )
     if growth.before >= FEWEST_BEFORE and growth.new > growth.allowed:
         staged.file.unlink()
         raise GrowthError(key, growth, _largest_groups(new))
@@ -93,8 +100,14 @@ def _per_day(times: pa.ChunkedArray) -> float:
 
 def _largest_groups(new: pa.Table) -> str:
     """Describe the commonest task, reader and day of the new sessions with their shares."""
-    days = ["no time" if time is None else f"{time:%Y-%m-%d}" for time in new["created_at"].to_pylist()]
-    groups = {"the task": new["task_key"].to_pylist(), "the reader": new["source"].to_pylist(), "the day": days}
+    days = [
+        "no time" if time is None else f"{time:%Y-%m-%d}" for time in new["created_at"].to_pylist()
+    ]
+    groups = {
+        "the task": new["task_key"].to_pylist(),
+        "the reader": new["source"].to_pylist(),
+        "the day": days,
+    }
     parts = []
     for what, values in groups.items():
         value, count = Counter(values).most_common(1)[0]

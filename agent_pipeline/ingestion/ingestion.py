@@ -23,7 +23,17 @@ from agent_pipeline.ingestion.drift import Drift, check_volume, drift
 from agent_pipeline.ingestion.forgotten import BlockList
 from agent_pipeline.ingestion.growth import check_growth
 from agent_pipeline.ingestion.reading import Preparation, ReadingOptions, made_by
-from agent_pipeline.ingestion.seen import SEEN, SEEN_SCHEMA, TABLE_SHA256, Rows, Seen, ids_of, noted, seen_sessions, sharing_calls
+from agent_pipeline.ingestion.seen import (
+    SEEN,
+    SEEN_SCHEMA,
+    TABLE_SHA256,
+    Rows,
+    Seen,
+    ids_of,
+    noted,
+    seen_sessions,
+    sharing_calls,
+)
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction.trials import Known
 from agent_pipeline.sessions.session import Tool, content_sha256, json_bytes
@@ -65,7 +75,12 @@ class Ingested(NamedTuple):
 
 
 def ingest(
-    source: TraceSource, key: PartitionKey, options: ReadingOptions, lake: Lake, smallest_share: float = 0.0, largest_growth: float = 0.0
+    source: TraceSource,
+    key: PartitionKey,
+    options: ReadingOptions,
+    lake: Lake,
+    smallest_share: float = 0.0,
+    largest_growth: float = 0.0,
 ) -> Ingested:
     """Read a partition and write its table, unless the store has less than `smallest_share` of the last table's sessions or verdicts, or
     more than `largest_growth` times its sessions are new.
@@ -86,17 +101,31 @@ def ingest(
     for row in to_rows(run.seen.select(["session_id", "redacted", "private_id"])):
         run.preparation.note(row["session_id"], _redacted(row["redacted"]), row["private_id"])
     tools = run.inferred()
-    if run.tools is not None and tools != run.tools:  # the last sessions taught what the first ones did not know
+    if (
+        run.tools is not None and tools != run.tools
+    ):  # the last sessions taught what the first ones did not know
         table = lake.stage("sessions", key, _with_tools(table, tools), SESSIONS)
     check_volume(lake, key, table, smallest_share, source.notes)
     check_growth(lake, key, table, largest_growth)
     tool_drift = drift(lake, "sessions", key, table)
     source.notes.extend(run.preparation.notes(key))
-    metadata = {_MADE_BY: maker.encode(), TABLE_SHA256: table.sha256.encode(), _TOOLS: json_bytes(tools)}
+    metadata = {
+        _MADE_BY: maker.encode(),
+        TABLE_SHA256: table.sha256.encode(),
+        _TOOLS: json_bytes(tools),
+    }
     schema = SEEN_SCHEMA.with_metadata(metadata)
     seen = run.seen.cast(schema).combine_chunks().to_batches(max_chunksize=ROWS_PER_BATCH)
     lake.stage(SEEN, key, seen, schema).commit()
-    return Ingested(table, _counts(table), run.preparation.redacted, _first(table), len(run.copies), run.forgotten, tool_drift)
+    return Ingested(
+        table,
+        _counts(table),
+        run.preparation.redacted,
+        _first(table),
+        len(run.copies),
+        run.forgotten,
+        tool_drift,
+    )
 
 
 class _Last(NamedTuple):
@@ -129,7 +158,9 @@ def _last(lake: Lake, key: PartitionKey, maker: str) -> _Last | None:
     if table is None or table.schema.metadata.get(_MADE_BY) != maker.encode():
         return None
     try:
-        return _Last.of(file, sharing_calls(table), msgspec.json.decode(table.schema.metadata[_TOOLS]))
+        return _Last.of(
+            file, sharing_calls(table), msgspec.json.decode(table.schema.metadata[_TOOLS])
+        )
     except (DataError, KeyError, TypeError, ValueError):  # made anew, it is whole again
         return None
 
@@ -142,7 +173,12 @@ class _Run:
     """
 
     def __init__(
-        self, key: PartitionKey, preparation: Preparation, blocked: BlockList, last: _Last | None, also: _Also | None = None
+        self,
+        key: PartitionKey,
+        preparation: Preparation,
+        blocked: BlockList,
+        last: _Last | None,
+        also: _Also | None = None,
     ) -> None:
         self.preparation = preparation
         self.tools: list[Tool] | None = last.tools if last else None
@@ -157,13 +193,18 @@ class _Run:
         """The next pass, over the same sessions."""
         last = _Last.of(pq.ParquetFile(table.file), self.seen, self.tools or [])
         run = _Run(self._key, self.preparation, self._blocked, last, also)
-        run._known, run.copies = self._known, self.copies.filter(pc.invert(pc.is_in(self.copies, ids_of(also))))
+        run._known, run.copies = (
+            self._known,
+            self.copies.filter(pc.invert(pc.is_in(self.copies, ids_of(also)))),
+        )
         return run
 
     def check_complete(self) -> None:
         """Raise DataError where this pass did not meet the sessions of the one before in their order."""
         if self._last and not self.seen["session_id"].equals(self._last.seen["session_id"]):
-            raise DataError(f"The store of {self._key} lost sessions while it was read: run again; the last table stays.")
+            raise DataError(
+                f"The store of {self._key} lost sessions while it was read: run again; the last table stays."
+            )
 
     def changed_tasks(self) -> set[str]:
         """The tasks that a session came to, changed in or left, and in which anything is private."""
@@ -177,14 +218,23 @@ class _Run:
     def copies_in(self, tasks: set[str], _: StagedTable) -> _Also:
         """The copied sessions of tasks: what they call private is not known before they are read, and what they copied may be outdated."""
         ids, of = self.seen["session_id"], self.seen["task"]
-        return {each: {} for each in ids.filter(pc.and_(pc.is_in(of, ids_of(tasks)), pc.is_in(ids, self.copies))).to_pylist()}
+        return {
+            each: {}
+            for each in ids.filter(
+                pc.and_(pc.is_in(of, ids_of(tasks)), pc.is_in(ids, self.copies))
+            ).to_pylist()
+        }
 
     def private_elsewhere(self, tasks: set[str], table: StagedTable) -> _Also:
         """The sessions of tasks whose rows still say what another trial calls private, with that."""
         also, of = {}, self.seen["task"]
         counts = pc.value_counts(of)
         told = counts.field("values")
-        told = told if self.forgotten else told.filter(pc.not_equal(counts.field("counts"), scalar(1, pa.int64())))
+        told = (
+            told
+            if self.forgotten
+            else told.filter(pc.not_equal(counts.field("counts"), scalar(1, pa.int64())))
+        )
         told = told.filter(pc.is_in(told, ids_of(tasks & self._known.keys())))
         trials = self.seen.select(["session_id", "task"]).filter(pc.is_in(of, told))
         known = {row["session_id"]: self._known[row["task"]] for row in to_rows(trials)}
@@ -192,7 +242,9 @@ class _Run:
         for batch in stored_batches(pq.ParquetFile(table.file)) if known else ():
             for row in to_rows([batch.filter(pc.is_in(batch["session_id"], ids))]):
                 session = row_session(row)
-                if values := self.preparation.redactor.private_elsewhere(session, known[session.session_id]):
+                if values := self.preparation.redactor.private_elsewhere(
+                    session, known[session.session_id]
+                ):
                     also[session.session_id] = values
         return also
 
@@ -209,26 +261,41 @@ class _Run:
         rows: list[list[Any]] = []
         seen: list[Seen] = []
         tables, copied = [self.seen], array("b")
-        places: list[tuple[bool, int]] = []  # of each row: whether it is copied, and its place in the last table or in `rows`
+        places: list[
+            tuple[bool, int]
+        ] = []  # of each row: whether it is copied, and its place in the last table or in `rows`
         size, newest = 0, -1
         for each in stored:
             if self._blocked.has(each.session_id, self._key):
                 self.forgotten += 1
-                if self._also is None:  # what it calls private is not said by other trials because it is gone
+                if (
+                    self._also is None
+                ):  # what it calls private is not said by other trials because it is gone
                     self.preparation.prepare(each.build(), known=self._known)
                 continue
             at = self._last.place(each.session_id, newest + 1) if self._last else -1
-            same = self._last is not None and at >= 0 and self._last.seen["digest"][at].as_py() == each.digest
+            same = (
+                self._last is not None
+                and at >= 0
+                and self._last.seen["digest"][at].as_py() == each.digest
+            )
             if self._also is not None and at < 0:
                 continue  # it came meanwhile: the next run takes it
-            if self._last and old and at > newest and (same if self._also is None else each.session_id not in self._also):
+            if (
+                self._last
+                and old
+                and at > newest
+                and (same if self._also is None else each.session_id not in self._also)
+            ):
                 newest = at
                 places.append((True, at))
                 size += old.size(at)
                 known = self._last.row(at)
             else:
                 # What changed since the pass before is read again by the next run.
-                row, known = self._prepared_row(each if same or self._also is None else each._replace(digest=b""))
+                row, known = self._prepared_row(
+                    each if same or self._also is None else each._replace(digest=b"")
+                )
                 places.append((False, len(rows)))
                 rows.append(row)
                 size += len(row[MESSAGES])
@@ -244,23 +311,36 @@ class _Run:
         copied.extend(was for was, _ in places)
         self.seen = pa.concat_tables([*tables, noted(seen)]).unify_dictionaries()
         if self._also is None:
-            self.copies = self.seen["session_id"].filter(column(copied, pa.field("copied", pa.bool_())))
+            self.copies = self.seen["session_id"].filter(
+                column(copied, pa.field("copied", pa.bool_()))
+            )
 
     def _prepared_row(self, stored: Stored) -> tuple[list[Any], Seen]:
         session = self._blocked.without_names(stored.build(), self._key)
         also = self._also.get(stored.session_id) if self._also else None
-        redacted, calls, private_id, task = self.preparation.prepare(session, also, None if also else self._known)
+        redacted, calls, private_id, task = self.preparation.prepare(
+            session, also, None if also else self._known
+        )
         counted = json_bytes(redacted).decode() if redacted else "{}"
-        return encoded_row(session), Seen(stored.session_id, stored.digest, _text_of(calls), counted, private_id, task)
+        return encoded_row(session), Seen(
+            stored.session_id, stored.digest, _text_of(calls), counted, private_id, task
+        )
 
-    def _batch(self, rows: list[list[Any]], places: list[tuple[bool, int]], old: Rows | None) -> pa.RecordBatch:
+    def _batch(
+        self, rows: list[list[Any]], places: list[tuple[bool, int]], old: Rows | None
+    ) -> pa.RecordBatch:
         if self.tools is None:
             self.tools = self.inferred()  # of the first batch: mostly they are all
         batch = encoded_batch(rows, json_bytes(self.tools))
         if old is not None:
             groups, first = old.up_to(max((at for copied, at in places if copied), default=-1))
-            order = column([batch.num_rows + at - first if copied else at for copied, at in places], pa.field("at", pa.int64()))
-            batch = _single_batch(pa.concat_tables([pa.Table.from_batches([batch]), *groups]).take(order))
+            order = column(
+                [batch.num_rows + at - first if copied else at for copied, at in places],
+                pa.field("at", pa.int64()),
+            )
+            batch = _single_batch(
+                pa.concat_tables([pa.Table.from_batches([batch]), *groups]).take(order)
+            )
         return batch
 
 
@@ -279,7 +359,9 @@ def _filled(table: pa.Table, tools: list[Tool]) -> pa.Table:
     columns = {"tools": own, "tools_origin": origins, "content_sha256": hashes}
     for name, values in columns.items():
         place = table.schema.get_field_index(name)
-        table = table.set_column(place, table.schema.field(place), column(values, table.schema.field(place)))
+        table = table.set_column(
+            place, table.schema.field(place), column(values, table.schema.field(place))
+        )
     return table
 
 
@@ -300,9 +382,13 @@ def _counts(staged: StagedTable) -> dict[str, Counter[str]]:
     counts: dict[str, Counter[str]] = {name: Counter() for name in ("damage", "skipped")}
     for name, by_kind in counts.items():
         for text, times in _value_counts(table[name].cast(pa.string())):
-            by_kind.update({kind: number * times for kind, number in msgspec.json.decode(text).items()})
+            by_kind.update(
+                {kind: number * times for kind, number in msgspec.json.decode(text).items()}
+            )
     for name, place in (("judgment", "judgment"), ("tools", "tools_origin")):
-        counts[name] = Counter({value or "none": times for value, times in _value_counts(table[place])})
+        counts[name] = Counter(
+            {value or "none": times for value, times in _value_counts(table[place])}
+        )
     return counts
 
 
@@ -311,7 +397,9 @@ def _value_counts(values: pa.ChunkedArray) -> list[tuple[Any, int]]:
 
 
 def _first(staged: StagedTable, number: int = 5) -> list[dict[str, Any]]:
-    batches = pq.ParquetFile(staged.file).iter_batches(batch_size=number, columns=["session_id", "messages"])
+    batches = pq.ParquetFile(staged.file).iter_batches(
+        batch_size=number, columns=["session_id", "messages"]
+    )
     return list(to_rows(batch for batch, _ in zip(batches, range(1), strict=False)))
 
 

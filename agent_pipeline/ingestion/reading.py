@@ -74,14 +74,21 @@ class Preparation:
         self._pattern = task_expression(options.task_pattern)
         self._count = self._unmatched = 0
 
-    def prepare(self, session: Session, also: Mapping[str, str] | None = None, known: dict[str, Known] | None = None) -> Prepared:
+    def prepare(
+        self,
+        session: Session,
+        also: Mapping[str, str] | None = None,
+        known: dict[str, Known] | None = None,
+    ) -> Prepared:
         """Make one session ready, all but the tools that are inferred.
 
         `also` are private values that other trials of its task gave away; `known`, by the tasks' hashes, is given what this one does.
         """
         self.complete(session)
         task = sha256_of(session.task_key)[:16]
-        named = not session.task_key.startswith(("text:", "session:"))  # by the settings or the source, and not only by its first message
+        named = not session.task_key.startswith(
+            ("text:", "session:")
+        )  # by the settings or the source, and not only by its first message
         # Last: the task belongs to what was said, whatever is redacted of it.
         redacted = self.redactor.redact(session, also)
         if known is not None and self.redactor.values:
@@ -94,9 +101,16 @@ class Preparation:
         repair_session(session, options.repair)
         if not session.tools and options.tools:
             session.tools, session.tools_origin = list(options.tools), "settings"
-        if options.system_prompt and not any(message["role"] == "system" for message in session.messages):
-            session.messages = [{"role": "system", "content": options.system_prompt}, *session.messages]
-            session.reasoning = [each | {"message": each["message"] + 1} for each in session.reasoning]
+        if options.system_prompt and not any(
+            message["role"] == "system" for message in session.messages
+        ):
+            session.messages = [
+                {"role": "system", "content": options.system_prompt},
+                *session.messages,
+            ]
+            session.reasoning = [
+                each | {"message": each["message"] + 1} for each in session.reasoning
+            ]
         session.task_key = task_key(session, self._pattern, options.task_field)
 
     def note(self, session_id: str, redacted: Mapping[str, int], private_id: bool) -> None:
@@ -116,14 +130,24 @@ class Preparation:
             yield f"{self.private_ids} session ids of {key} hold what looks private; ids are names and stay: give other ones in the store."
 
 
-def read_sessions(source: TraceSource, key: PartitionKey, options: ReadingOptions) -> Iterator[Session]:
+def read_sessions(
+    source: TraceSource, key: PartitionKey, options: ReadingOptions
+) -> Iterator[Session]:
     """Every session of the partition, complete and redacted.
 
     All of them are held in memory, since the last one may teach the first one's tools: `ingestion` writes a table without that.
     Raises what `TraceSource.sessions` and `Preparation` raise.
     """
-    preparation, schemas, known, sessions = Preparation(options), ToolSchemas(), dict[str, Known](), list[Session]()
-    read = [(copy(session), session, preparation.prepare(session, known=known)) for session in source.sessions(key)]
+    preparation, schemas, known, sessions = (
+        Preparation(options),
+        ToolSchemas(),
+        dict[str, Known](),
+        list[Session](),
+    )
+    read = [
+        (copy(session), session, preparation.prepare(session, known=known))
+        for session in source.sessions(key)
+    ]
     trials = Counter(prepared.task for _, _, prepared in read)
     for original, session, prepared in read:
         private = known.get(prepared.task) if trials[prepared.task] > 1 else None
@@ -182,7 +206,9 @@ def _named(pattern: re.Pattern[str], session_id: str) -> str:
     match = pattern.search(session_id)
     if match is None:
         return ""
-    return "-".join(group for group in match.groups() if group) if match.re.groups else match.group()
+    return (
+        "-".join(group for group in match.groups() if group) if match.re.groups else match.group()
+    )
 
 
 def task_expression(pattern: str) -> re.Pattern[str] | None:
@@ -190,7 +216,9 @@ def task_expression(pattern: str) -> re.Pattern[str] | None:
     try:
         return re.compile(pattern) if pattern else None
     except re.error as error:
-        raise SettingsError(f"task_pattern {pattern!r} is not a regular expression ({error}): correct it in pipeline.toml.") from error
+        raise SettingsError(
+            f"task_pattern {pattern!r} is not a regular expression ({error}): correct it in pipeline.toml."
+        ) from error
 
 
 def made_by(options: ReadingOptions, source: TraceSource) -> str:
@@ -202,9 +230,17 @@ def made_by(options: ReadingOptions, source: TraceSource) -> str:
 @cache
 def _reader_code(reader: type) -> list[str]:
     """The hashes of the files that hold a reader's classes, where they are not the package's own (another package's reader)."""
-    files = {file for each in reader.__mro__ if (file := getattr(sys.modules.get(each.__module__), "__file__", None))}
+    files = {
+        file
+        for each in reader.__mro__
+        if (file := getattr(sys.modules.get(each.__module__), "__file__", None))
+    }
     own = str(Path(__file__).parents[1])
-    return [sha256_file(Path(file)) for file in sorted(files) if not file.startswith(own) and Path(file).is_file()]
+    return [
+        sha256_file(Path(file))
+        for file in sorted(files)
+        if not file.startswith(own) and Path(file).is_file()
+    ]
 
 
 @cache
@@ -212,5 +248,15 @@ def _code() -> str:
     """The text of the code that makes the table, and the libraries that decide on its bytes."""
     package = Path(__file__).parents[1]
     rooms = ("ingestion", "redaction", "sessions", "sources", "storage")
-    files = [file for room in rooms for file in sorted((package / room).rglob("*.*")) if file.suffix in (".py", ".yaml")]
-    return sha256_of([[[path.name, sha256_file(path)] for path in files], [version(name) for name in ("pyarrow", "msgspec", *LIBRARIES)]])
+    files = [
+        file
+        for room in rooms
+        for file in sorted((package / room).rglob("*.*"))
+        if file.suffix in (".py", ".yaml")
+    ]
+    return sha256_of(
+        [
+            [[path.name, sha256_file(path)] for path in files],
+            [version(name) for name in ("pyarrow", "msgspec", *LIBRARIES)],
+        ]
+    )

@@ -33,7 +33,11 @@ _PrivateValues = dict[str, dict[str, str]]
 
 
 def scan_new_sessions(
-    lake: Lake, key: PartitionKey, options: RedactionOptions, source: TraceSource | None = None, reading: ReadingOptions | None = None
+    lake: Lake,
+    key: PartitionKey,
+    options: RedactionOptions,
+    source: TraceSource | None = None,
+    reading: ReadingOptions | None = None,
 ) -> Scan:
     """Search the sessions that no earlier search found clean; those that are clean now are noted beside the table.
 
@@ -50,13 +54,22 @@ def scan_new_sessions(
         StoreError: the store cannot be read.
     """
     redactor = Redactor(options)
-    seen, file = seen_sessions(lake, key) or (None, None)  # without it, all of the table is searched
-    clean = seen.filter(seen["clean"])["session_id"].combine_chunks() if seen is not None else ids_of([])
+    seen, file = seen_sessions(lake, key) or (
+        None,
+        None,
+    )  # without it, all of the table is searched
+    clean = (
+        seen.filter(seen["clean"])["session_id"].combine_chunks()
+        if seen is not None
+        else ids_of([])
+    )
     kinds: Counter[str] = Counter()
     session_ids: list[str] = []
     sessions = searched = 0
     values = (
-        _values_in_store(source, key, reading or ReadingOptions(redaction=options), redactor, seen) if source and options.enabled else {}
+        _values_in_store(source, key, reading or ReadingOptions(redaction=options), redactor, seen)
+        if source and options.enabled
+        else {}
     )
     for batch in stored_batches(file or lake.open("sessions", key)):
         sessions += batch.num_rows
@@ -72,13 +85,19 @@ def scan_new_sessions(
                 session_ids.append(session.session_id)
     if seen is not None and options.enabled and searched:
         is_clean = pc.invert(pc.is_in(seen["session_id"], ids_of(session_ids)))
-        noted = seen.set_column(seen.schema.get_field_index("clean"), seen.schema.field("clean"), is_clean)
+        noted = seen.set_column(
+            seen.schema.get_field_index("clean"), seen.schema.field("clean"), is_clean
+        )
         lake.stage(SEEN, key, noted.to_batches(), noted.schema).commit()
     return Scan(sessions, searched, kinds, session_ids)
 
 
 def _values_in_store(
-    source: TraceSource, key: PartitionKey, reading: ReadingOptions, redactor: Redactor, seen: pa.Table | None
+    source: TraceSource,
+    key: PartitionKey,
+    reading: ReadingOptions,
+    redactor: Redactor,
+    seen: pa.Table | None,
 ) -> _PrivateValues:
     """Return the private values of the sessions in the store that were not found clean before, and did not change since they were read."""
     digests: dict[str, bytes] = {}

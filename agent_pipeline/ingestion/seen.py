@@ -48,9 +48,16 @@ def seen_sessions(lake: Lake, key: PartitionKey) -> tuple[pa.Table, pq.ParquetFi
     """What was noted of the sessions of the table that is in its place, and that table; `None` where nothing was, or it was noted of
     another table."""
     try:
-        seen, file = lake.open(SEEN, key, SEEN_SCHEMA).read(), lake.fs.open(lake.table("sessions", key))
+        seen, file = (
+            lake.open(SEEN, key, SEEN_SCHEMA).read(),
+            lake.fs.open(lake.table("sessions", key)),
+        )
         written = (seen.schema.metadata or {}).get(TABLE_SHA256)
-        return (seen, pq.ParquetFile(file)) if written == hashlib.file_digest(file, "sha256").hexdigest().encode() else None
+        return (
+            (seen, pq.ParquetFile(file))
+            if written == hashlib.file_digest(file, "sha256").hexdigest().encode()
+            else None
+        )
     except (DataError, pa.ArrowException, OSError):
         return None
 
@@ -97,7 +104,11 @@ class Rows:
         return groups, first
 
     def _group(self, number: int) -> pa.Table | None:
-        return self._file.read_row_group(number, use_threads=False) if number < self._file.num_row_groups else None
+        return (
+            self._file.read_row_group(number, use_threads=False)
+            if number < self._file.num_row_groups
+            else None
+        )
 
     def _read(self) -> None:
         if (group := self._ahead.result()) is None:

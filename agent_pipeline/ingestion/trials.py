@@ -72,7 +72,10 @@ def propose_pattern(requests: Mapping[str, str]) -> Proposal | None:
     """
     if len(requests) < _FEWEST_SESSIONS:
         return None
-    words = {session_id: frozenset(re.findall(r"\w+", text.lower())) for session_id, text in requests.items()}
+    words = {
+        session_id: frozenset(re.findall(r"\w+", text.lower()))
+        for session_id, text in requests.items()
+    }
     ids = sorted(requests)
     for pattern, times in _candidates():
         tasks = _tasks(pattern, ids)
@@ -89,7 +92,10 @@ def propose_pattern(requests: Mapping[str, str]) -> Proposal | None:
 
 def _candidates() -> Iterator[tuple[str, float]]:
     for mark in (*_WORDS, *_LETTERS):
-        yield rf"(?i)^(.*?){_SIGN}?(?<![a-z]){mark}[-_=:.]?\d+(?![a-z0-9])(.*)$", _TIMES_IF_NAMED if mark in _WORDS else _TIMES
+        yield (
+            rf"(?i)^(.*?){_SIGN}?(?<![a-z]){mark}[-_=:.]?\d+(?![a-z0-9])(.*)$",
+            _TIMES_IF_NAMED if mark in _WORDS else _TIMES,
+        )
     for suffix in _SUFFIXES:
         yield suffix, _TIMES
 
@@ -105,7 +111,11 @@ def _simplest(pattern: str, tasks: Mapping[str, str]) -> str:
 def _tasks(pattern: str, ids: Iterable[str]) -> dict[str, str]:
     """The tasks that a pattern names, by session id; a setting `task_pattern` names the same ones."""
     found = ((session_id, re.search(pattern, session_id)) for session_id in ids)
-    tasks = {session_id: "-".join(group for group in match.groups() if group) for session_id, match in found if match}
+    tasks = {
+        session_id: "-".join(group for group in match.groups() if group)
+        for session_id, match in found
+        if match
+    }
     return {session_id: task for session_id, task in tasks.items() if task}
 
 
@@ -125,7 +135,9 @@ def _in_turn(groups: Sequence[Sequence[str]]) -> Iterator[Iterable[tuple[str, st
 
 def _alike(words: Mapping[str, frozenset[str]], pairs: Iterable[tuple[str, str]]) -> float:
     """The mean share of words that two requests have in common."""
-    return mean([_share(words[one], words[other]) for one, other in islice(pairs, _MOST_PAIRS)] or [0.0])
+    return mean(
+        [_share(words[one], words[other]) for one, other in islice(pairs, _MOST_PAIRS)] or [0.0]
+    )
 
 
 def _share(one: frozenset[str], other: frozenset[str]) -> float:

@@ -3,7 +3,14 @@
 from agent_pipeline.judging import library as library  # registers the built-in measures
 from agent_pipeline.judging.context import EvaluationContext
 from agent_pipeline.judging.labels import Label, Labels, Verdict, labels_signature, read_labels
-from agent_pipeline.judging.measures import MEASURES, ConfiguredMeasure, MeasureResult, measure, parse_measure, parse_measures
+from agent_pipeline.judging.measures import (
+    MEASURES,
+    ConfiguredMeasure,
+    MeasureResult,
+    measure,
+    parse_measure,
+    parse_measures,
+)
 from agent_pipeline.judging.panel import Panel
 from agent_pipeline.judging.policy import JUDGES, Judged, Opinion, Policy
 from agent_pipeline.sessions.text import Call

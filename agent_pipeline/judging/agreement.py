@@ -40,7 +40,10 @@ class Agreement:
         if people := opinions.pop("label", None) or opinions.get("judgment"):
             opinions.pop("judgment", None)
             of_measure: dict[bool | None, Verdict] = {True: "acceptable", False: "unacceptable"}
-            for name, verdict in (opinions | {name: of_measure.get(result.passed) for name, result in judged.measures.items()}).items():
+            for name, verdict in (
+                opinions
+                | {name: of_measure.get(result.passed) for name, result in judged.measures.items()}
+            ).items():
                 if verdict is not None:
                     self._pairs[name][people, verdict] += 1
 
@@ -48,7 +51,14 @@ class Agreement:
         """A row a judge, then a row a measure."""
         good, bad = VERDICTS["acceptable"], VERDICTS["unacceptable"]
         for name, pairs in self._pairs.items():
-            yield AgreementRow(name, pairs[good, good], pairs[bad, bad], pairs[bad, good], pairs[good, bad], _kappa(pairs))
+            yield AgreementRow(
+                name,
+                pairs[good, good],
+                pairs[bad, bad],
+                pairs[bad, good],
+                pairs[good, bad],
+                _kappa(pairs),
+            )
 
 
 def _kappa(pairs: Counter[tuple[Verdict, Verdict]]) -> float | None:

@@ -13,7 +13,9 @@ def is_among(hashes: np.ndarray, others: np.ndarray) -> np.ndarray:
     known, found = np.unique(others), np.zeros(len(hashes), bool)
     for start in range(0, len(hashes) if len(known) else 0, 1 << 16):
         part = hashes[start : start + (1 << 16)]
-        found[start : start + (1 << 16)] = known[np.searchsorted(known, part).clip(max=len(known) - 1)] == part
+        found[start : start + (1 << 16)] = (
+            known[np.searchsorted(known, part).clip(max=len(known) - 1)] == part
+        )
     return found
 
 
@@ -26,6 +28,10 @@ def beginnings_of(messages: Sequence[Message]) -> list[int]:
         return []
     state, hashes = xxhash.xxh3_64(), []
     for message in messages:
-        state.update(canonical_json([message["role"], message["content"], tool_calls([message]), is_trained(message)]).encode())
+        state.update(
+            canonical_json(
+                [message["role"], message["content"], tool_calls([message]), is_trained(message)]
+            ).encode()
+        )
         hashes.append(state.intdigest())
     return hashes

@@ -6,7 +6,12 @@ _MARK = "'"
 
 def as_cell(text: str) -> str:
     """Return a text as a cell. A spreadsheet would compute what begins as a formula does, so an apostrophe stands before it."""
-    return _MARK + text if text.lstrip(" \ufeff'").startswith(_BEGINS_A_FORMULA) or text.startswith(_BEGINS_A_FORMULA) else text
+    return (
+        _MARK + text
+        if text.lstrip(" \ufeff'").startswith(_BEGINS_A_FORMULA)
+        or text.startswith(_BEGINS_A_FORMULA)
+        else text
+    )
 
 
 def from_cell(cell: str) -> str:

@@ -37,7 +37,9 @@ class Endpoint:
     url: str
     model: str
     api_key: str = ""
-    parameters: dict[str, Any] = field(default_factory=lambda: {"temperature": 0, "max_tokens": 512})
+    parameters: dict[str, Any] = field(
+        default_factory=lambda: {"temperature": 0, "max_tokens": 512}
+    )
     input_price: float = 0.0
     output_price: float = 0.0
     concurrency: int = 4
@@ -55,14 +57,18 @@ class Endpoint:
         host = urlsplit(self.url).hostname
         if not host:
             raise SettingsError(f"{called} {self.url!r} is not a URL: write it as https://host/v1.")
-        logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line a request would bury the run's own
+        logging.getLogger("httpx2").setLevel(
+            logging.WARNING
+        )  # a line a request would bury the run's own
         return openai.OpenAI(
             base_url=self.url,
             api_key=self.api_key or "none",
             timeout=self.seconds,
             max_retries=self.retries,
             # A proxy set in the environment has no business with the loopback interface.
-            http_client=openai.DefaultHttpxClient(trust_env=host not in ("localhost", "127.0.0.1", "::1")),
+            http_client=openai.DefaultHttpxClient(
+                trust_env=host not in ("localhost", "127.0.0.1", "::1")
+            ),
         )
 
 
@@ -106,7 +112,9 @@ class Spend:
     """What was spent, and whether one question more may be asked: only if its estimate fits what is left of the run's limits, and of the
     night's, of which the cache of answers keeps account for all runs."""
 
-    def __init__(self, endpoint: Endpoint, limits: Limits, cache: "AnswerCache", night: Night | None = None) -> None:
+    def __init__(
+        self, endpoint: Endpoint, limits: Limits, cache: "AnswerCache", night: Night | None = None
+    ) -> None:
         self.requests = self.input_tokens = self.output_tokens = 0
         self._endpoint, self._limits, self._cache, self._night = endpoint, limits, cache, night
         self._lock = threading.Lock()
@@ -117,13 +125,17 @@ class Spend:
         return self._price(self.input_tokens, self.output_tokens)
 
     def _price(self, tokens_in: int, tokens_out: int) -> float:
-        return (tokens_in * self._endpoint.input_price + tokens_out * self._endpoint.output_price) / 1_000_000
+        return (
+            tokens_in * self._endpoint.input_price + tokens_out * self._endpoint.output_price
+        ) / 1_000_000
 
     def reserve(self, tokens_in: int, tokens_out: int) -> bool:
         """Spend a request of so many tokens in advance; false if a limit does not allow it."""
         with self._lock:
             of_night = self._add(1, tokens_in, tokens_out)
-            allowed = self._limits.allow(self.requests, self.input_tokens + self.output_tokens, self.usd)
+            allowed = self._limits.allow(
+                self.requests, self.input_tokens + self.output_tokens, self.usd
+            )
             if not (allowed and (self._night is None or self._night.limits.allow(*of_night))):
                 self._add(-1, -tokens_in, -tokens_out)
                 return False
@@ -141,7 +153,9 @@ class Spend:
         self.output_tokens += tokens_out
         if self._night is None:
             return 0, 0, 0.0
-        return self._cache.spend(self._night.name, requests, tokens_in + tokens_out, self._price(tokens_in, tokens_out))
+        return self._cache.spend(
+            self._night.name, requests, tokens_in + tokens_out, self._price(tokens_in, tokens_out)
+        )
 
 
 class AnswerCache:
@@ -152,22 +166,34 @@ class AnswerCache:
         self._lock = threading.Lock()
         self._path = path
         with self._usable():
-            self._connection = sqlite3.connect(path, timeout=30, check_same_thread=False, isolation_level=None)
+            self._connection = sqlite3.connect(
+                path, timeout=30, check_same_thread=False, isolation_level=None
+            )
             self._connection.execute("PRAGMA journal_mode=WAL")
-            self._connection.execute("CREATE TABLE IF NOT EXISTS answers (question TEXT PRIMARY KEY, text TEXT NOT NULL, about TEXT)")
-            if "about" not in {row[1] for row in self._connection.execute("PRAGMA table_info(answers)")}:  # a file of an older version
+            self._connection.execute(
+                "CREATE TABLE IF NOT EXISTS answers (question TEXT PRIMARY KEY, text TEXT NOT NULL, about TEXT)"
+            )
+            if "about" not in {
+                row[1] for row in self._connection.execute("PRAGMA table_info(answers)")
+            }:  # a file of an older version
                 self._connection.execute("ALTER TABLE answers ADD COLUMN about TEXT")
-            self._connection.execute("CREATE TABLE IF NOT EXISTS nights (night TEXT PRIMARY KEY, requests INT, tokens INT, usd REAL)")
+            self._connection.execute(
+                "CREATE TABLE IF NOT EXISTS nights (night TEXT PRIMARY KEY, requests INT, tokens INT, usd REAL)"
+            )
 
     def get(self, question: str) -> str | None:
         with self._usable():
-            row = self._connection.execute("SELECT text FROM answers WHERE question = ?", (question,)).fetchone()
+            row = self._connection.execute(
+                "SELECT text FROM answers WHERE question = ?", (question,)
+            ).fetchone()
         return row[0] if row else None
 
     def put(self, question: str, text: str, about: str = "") -> None:
         """Keep an answer; `about` names the sessions that were asked about, so that it can be forgotten with one of them."""
         with self._usable():
-            self._connection.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", (question, text, about))
+            self._connection.execute(
+                "INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", (question, text, about)
+            )
 
     def spend(self, night: str, requests: int, tokens: int, usd: float) -> tuple[int, int, float]:
         """Add to what the runs of a night have spent; their sums with it."""
@@ -182,9 +208,13 @@ class AnswerCache:
         """Remove the answers about a session, from the disk too; how many, and how many others do not say which session they are about."""
         with self._usable():
             self._connection.execute("PRAGMA secure_delete = ON")
-            gone = self._connection.execute("DELETE FROM answers WHERE instr(about, ?)", (about,)).rowcount
+            gone = self._connection.execute(
+                "DELETE FROM answers WHERE instr(about, ?)", (about,)
+            ).rowcount
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            unclear = self._connection.execute("SELECT count(*) FROM answers WHERE about IS NULL OR about = ''").fetchone()[0]
+            unclear = self._connection.execute(
+                "SELECT count(*) FROM answers WHERE about IS NULL OR about = ''"
+            ).fetchone()[0]
         return gone, unclear
 
     def close(self) -> None:
@@ -208,9 +238,15 @@ class LlmClient:
     `counts` has `asked`, `cached`, and every problem by name. After five failures in a row nothing more is asked.
     """
 
-    def __init__(self, endpoint: Endpoint, limits: Limits, cache: Path, night: Night | None = None) -> None:
-        if (limits.usd or (night and night.limits.usd)) and not (endpoint.input_price or endpoint.output_price):
-            raise SettingsError("A limit in US dollars needs prices: set judge.input_price and judge.output_price (per million tokens).")
+    def __init__(
+        self, endpoint: Endpoint, limits: Limits, cache: Path, night: Night | None = None
+    ) -> None:
+        if (limits.usd or (night and night.limits.usd)) and not (
+            endpoint.input_price or endpoint.output_price
+        ):
+            raise SettingsError(
+                "A limit in US dollars needs prices: set judge.input_price and judge.output_price (per million tokens)."
+            )
         self._client = endpoint.connect("judge.endpoint")
         self._cache = AnswerCache(cache)
         self.endpoint, self.spend = endpoint, Spend(endpoint, limits, self._cache, night)
@@ -230,7 +266,9 @@ class LlmClient:
         self._client.close()
         self._cache.close()
 
-    def ask(self, text: str, schema: dict[str, Any], parses: Callable[[str], bool], about: str = "") -> Answer:
+    def ask(
+        self, text: str, schema: dict[str, Any], parses: Callable[[str], bool], about: str = ""
+    ) -> Answer:
         """The answer to a text, in the form of a JSON schema where the endpoint can be held to one; at once if it is known.
 
         Only an answer that `parses` is cached; any other one is counted, and asked for again by the next run. `about` names the sessions of
@@ -239,7 +277,9 @@ class LlmClient:
         Raises:
             SettingsError: the endpoint cannot be reached, never answers, or refuses the key or the model.
         """
-        question = sha256_of([_VERSION, self.endpoint.model, self.endpoint.parameters, schema, text])
+        question = sha256_of(
+            [_VERSION, self.endpoint.model, self.endpoint.parameters, schema, text]
+        )
         with self._lock:
             earlier = self._asked.get(question)
             future = self._asked.setdefault(question, Future())
@@ -260,7 +300,14 @@ class LlmClient:
         with self._lock:
             self.counts[name] += 1
 
-    def _answer(self, question: str, text: str, schema: dict[str, Any], parses: Callable[[str], bool], about: str) -> Answer:
+    def _answer(
+        self,
+        question: str,
+        text: str,
+        schema: dict[str, Any],
+        parses: Callable[[str], bool],
+        about: str,
+    ) -> Answer:
         known = self._cache.get(question)
         if known is not None and parses(known):
             self.count("cached")
@@ -277,8 +324,13 @@ class LlmClient:
         import openai
 
         # Four characters a token is usual, three is careful; where the parameters do not say how long an answer may be, 512 is a guess.
-        longest = self.endpoint.parameters.get("max_completion_tokens", self.endpoint.parameters.get("max_tokens"))
-        estimate = (len(text) // 3 + 1, longest if isinstance(longest, int) and longest > 0 else 512)
+        longest = self.endpoint.parameters.get(
+            "max_completion_tokens", self.endpoint.parameters.get("max_tokens")
+        )
+        estimate = (
+            len(text) // 3 + 1,
+            longest if isinstance(longest, int) and longest > 0 else 512,
+        )
         for index in range(self._format, len(_FORMATS)):
             if self._failures >= FAILURES_IN_A_ROW:
                 return Answer(None, "the endpoint stopped answering", pending=True)
@@ -300,7 +352,11 @@ class LlmClient:
                     self.refused = error
                     return Answer(None, f"{REFUSED} ({error.status_code})")
                 continue  # it may not know this way of asking for JSON
-            except (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError) as error:
+            except (
+                openai.AuthenticationError,
+                openai.PermissionDeniedError,
+                openai.NotFoundError,
+            ) as error:
                 raise SettingsError(
                     f"The judge's endpoint {self.endpoint.url} refuses the model {self.endpoint.model!r} or the key "
                     f"(HTTP {error.status_code}): correct judge.endpoint, judge.model, or the variable that judge.api_key_variable names."
@@ -311,7 +367,11 @@ class LlmClient:
                 self.spend.correct(used[0] - estimate[0], used[1] - estimate[1])
             self._note(True)
             self._format = index
-            return Answer(content) if isinstance(content, str) else Answer(None, "the model gave no text", pending=True)
+            return (
+                Answer(content)
+                if isinstance(content, str)
+                else Answer(None, "the model gave no text", pending=True)
+            )
         raise AssertionError("every format either answers or ends")
 
     def _failed(self, error: Exception) -> Answer:
@@ -319,7 +379,9 @@ class LlmClient:
 
         self._note(False)
         # One session may be too much for a server that is well otherwise; a server that nobody can reach is another matter.
-        unreachable = isinstance(error, openai.APIConnectionError) and not isinstance(error, openai.APITimeoutError)
+        unreachable = isinstance(error, openai.APIConnectionError) and not isinstance(
+            error, openai.APITimeoutError
+        )
         if not self._answered and (unreachable or self._failures >= FAILURES_IN_A_ROW):
             raise SettingsError(
                 f"The judge's endpoint {self.endpoint.url} answers nothing ({type(error).__name__}: {str(error)[:200]}): start it, correct "
@@ -335,7 +397,12 @@ class LlmClient:
 
 def _response_format(name: str, schema: dict[str, Any]) -> dict[str, Any]:
     if name == "json_schema":
-        return {"response_format": {"type": name, "json_schema": {"name": "answer", "strict": True, "schema": schema}}}
+        return {
+            "response_format": {
+                "type": name,
+                "json_schema": {"name": "answer", "strict": True, "schema": schema},
+            }
+        }
     return {"response_format": {"type": name}} if name == "json_object" else {}
 
 

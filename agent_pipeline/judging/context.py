@@ -24,7 +24,11 @@ class EvaluationContext:
 
     @classmethod
     def of(cls, session: Session) -> "EvaluationContext":
-        metadata = {name: getattr(session, name) for name in session.__struct_fields__ if name not in _FIELDS_OF_THEIR_OWN}
+        metadata = {
+            name: getattr(session, name)
+            for name in session.__struct_fields__
+            if name not in _FIELDS_OF_THEIR_OWN
+        }
         return cls(session.messages, session.tools, metadata)
 
     @cached_property
@@ -54,9 +58,17 @@ class EvaluationContext:
     def final_answer(self) -> str:
         """The agent's last words, if it had the last word (a closing user message aside) and called nothing with them; else empty."""
         last = self.last_spoken
-        return last["content"].strip() if last and last["role"] == "assistant" and not last.get("tool_calls") else ""
+        return (
+            last["content"].strip()
+            if last and last["role"] == "assistant" and not last.get("tool_calls")
+            else ""
+        )
 
 
 def call_identity(call: Call) -> tuple[str, str, str | None]:
     """What two calls that repeat each other have in common: name, arguments and result. Another result is a retry or a poll."""
-    return call.name, call.raw if call.arguments is None else canonical_json(call.arguments), call.result
+    return (
+        call.name,
+        call.raw if call.arguments is None else canonical_json(call.arguments),
+        call.result,
+    )

@@ -71,11 +71,20 @@ class Decision(NamedTuple):
 
     @property
     def use(self) -> Use:
-        return Use.POSITIVE if self.reason is None else Use.NEGATIVE if self.reason is Reason.UNACCEPTABLE else Use.NEITHER
+        return (
+            Use.POSITIVE
+            if self.reason is None
+            else Use.NEGATIVE
+            if self.reason is Reason.UNACCEPTABLE
+            else Use.NEITHER
+        )
 
     def columns(self) -> dict[str, Any]:
         """The columns that `curated_sessions` adds."""
-        same = {name: getattr(self, name) for name in ("missed_measures", "duplicate_of", "continued_by")}
+        same = {
+            name: getattr(self, name)
+            for name in ("missed_measures", "duplicate_of", "continued_by")
+        }
         reason = {"drop_reason": self.reason and self.reason.value, "drop_detail": self.detail}
         return {"kept": self.use is Use.POSITIVE, "use": self.use.value} | reason | same
 
@@ -118,7 +127,9 @@ class Decisions(Sequence[Decision]):
     def __init__(self, candidates: Iterable[Candidate]) -> None:
         ids, ends, contents, authority = bytearray(), array("q", [0]), bytearray(), bytearray()
         reasons, times, hashes, until = bytearray(), array("d"), array("Q"), array("q", [0])
-        self._notes: dict[int, tuple[str | None, Sequence[str]]] = {}  # detail and missed measures, where there are any
+        self._notes: dict[
+            int, tuple[str | None, Sequence[str]]
+        ] = {}  # detail and missed measures, where there are any
         shared: dict[Any, Any] = {}
         for at, (own, content, created_at, own_authority, beginnings) in enumerate(candidates):
             ids += own.session_id.encode()
@@ -133,9 +144,18 @@ class Decisions(Sequence[Decision]):
                 note = (own.detail, tuple(own.missed_measures))
                 self._notes[at] = shared.setdefault(note, note)
         n = len(authority)
-        self.ids = pa.Array.from_buffers(pa.large_string(), n, [None, pa.py_buffer(ends), pa.py_buffer(ids)])
-        self.reasons, self.authority = np.frombuffer(reasons, np.uint8), np.frombuffer(authority, np.uint8)
-        self.times, self.hashes, self.until = np.frombuffer(times), np.frombuffer(hashes, np.uint64), np.frombuffer(until, np.int64)
+        self.ids = pa.Array.from_buffers(
+            pa.large_string(), n, [None, pa.py_buffer(ends), pa.py_buffer(ids)]
+        )
+        self.reasons, self.authority = (
+            np.frombuffer(reasons, np.uint8),
+            np.frombuffer(authority, np.uint8),
+        )
+        self.times, self.hashes, self.until = (
+            np.frombuffer(times),
+            np.frombuffer(hashes, np.uint64),
+            np.frombuffer(until, np.int64),
+        )
         """`hashes` are the sessions' beginnings, those of a session up to its place in `until`."""
         binary = pa.Array.from_buffers(pa.binary(16), n, [None, pa.py_buffer(contents)])
         self.contents = binary.dictionary_encode().indices.to_numpy()
@@ -149,7 +169,10 @@ class Decisions(Sequence[Decision]):
     def __getitem__(self, at: Any) -> Any:
         at = range(len(self))[at]
         detail, missed = self._notes.get(at, (None, ()))
-        others = (self.ids[int(of)].as_py() if (of := column[at]) >= 0 else None for column in (self.duplicate_of, self.continued_by))
+        others = (
+            self.ids[int(of)].as_py() if (of := column[at]) >= 0 else None
+            for column in (self.duplicate_of, self.continued_by)
+        )
         return Decision(self.ids[at].as_py(), _REASONS[self.reasons[at]], detail, missed, *others)
 
     def having(self, *uses: Use) -> np.ndarray:
@@ -183,9 +206,18 @@ def curate(candidates: Iterable[Candidate], max_sessions: int = 0) -> Decisions:
     if max_sessions:
         positive = np.flatnonzero(decisions.having(Use.POSITIVE))
         times = decisions.times[positive]
-        latest_first = positive[np.lexsort((decisions.rank[positive], np.where(times == inf, inf, -times)))]
+        latest_first = positive[
+            np.lexsort((decisions.rank[positive], np.where(times == inf, inf, -times)))
+        ]
         decisions.drop(latest_first[max_sessions:], Reason.MAX_SESSIONS, str(max_sessions))
-    del decisions.authority, decisions.times, decisions.hashes, decisions.until, decisions.contents, decisions.rank
+    del (
+        decisions.authority,
+        decisions.times,
+        decisions.hashes,
+        decisions.until,
+        decisions.contents,
+        decisions.rank,
+    )
     return decisions
 
 
@@ -237,14 +269,18 @@ def curate_rows(
             if lines:
                 stripped.add(row["session_id"])
                 row = _with_messages(row, messages)
-            yield candidate_of(row, leak, required_measures, bounds.max_characters, by_own and not keep_own)
+            yield candidate_of(
+                row, leak, required_measures, bounds.max_characters, by_own and not keep_own
+            )
 
     decisions = curate(candidates(), bounds.max_sessions)
 
     def rows() -> Iterator[dict[str, Any]]:
         for row, decision in zip(read(), decisions, strict=True):
             if row["session_id"] != decision.session_id:
-                raise DataError(f"judged_sessions changed while it was curated (at session {row['session_id']}): run it again.")
+                raise DataError(
+                    f"judged_sessions changed while it was curated (at session {row['session_id']}): run it again."
+                )
             if decision.session_id in stripped:
                 row = _with_messages(row, without_leaks(row["messages"], patterns)[0])
             yield row | decision.columns()
@@ -253,14 +289,24 @@ def curate_rows(
 
 
 def candidate_of(
-    row: dict[str, Any], leak: str | None = None, required: Sequence[str] = (), max_characters: int = 0, own: bool = False
+    row: dict[str, Any],
+    leak: str | None = None,
+    required: Sequence[str] = (),
+    max_characters: int = 0,
+    own: bool = False,
 ) -> Candidate:
     """What curation holds of a row of `judged_sessions`; `leak` is a verdict that stands in its text and cannot be taken out, `own` says
     that a model of this lake made it."""
     decision = _own_decision(row, leak, required, max_characters, own)
     by = row["verdict_by"]
     authority = PERSON if by == "label" else VERIFIER if by in VERIFIERS else NOBODY
-    return Candidate(decision, row["content_sha256"], row["created_at"], authority, beginnings_of(row["messages"]))
+    return Candidate(
+        decision,
+        row["content_sha256"],
+        row["created_at"],
+        authority,
+        beginnings_of(row["messages"]),
+    )
 
 
 def stopped_calling(row: dict[str, Any]) -> bool:
@@ -268,13 +314,25 @@ def stopped_calling(row: dict[str, Any]) -> bool:
 
     Only the last message's calls have no results, and a judge that saw what came of the session (not its measures) found it bad.
     """
-    if row["broken"] != "unanswered_call" or not row["messages"] or row["verdict"] != "unacceptable":
+    if (
+        row["broken"] != "unanswered_call"
+        or not row["messages"]
+        or row["verdict"] != "unacceptable"
+    ):
         return False  # "unanswered_call" is the last of `repair.KINDS`: any other damage is named before it
-    seen = any(opinion["verdict"] == "unacceptable" for name, opinion in row["opinions"].items() if name != "measures")
-    return seen and row["damage"].get("unanswered_call") == len(row["messages"][-1].get("tool_calls") or ())
+    seen = any(
+        opinion["verdict"] == "unacceptable"
+        for name, opinion in row["opinions"].items()
+        if name != "measures"
+    )
+    return seen and row["damage"].get("unanswered_call") == len(
+        row["messages"][-1].get("tool_calls") or ()
+    )
 
 
-def _own_decision(row: dict[str, Any], leak: str | None, required: Sequence[str], max_characters: int, own: bool) -> Decision:
+def _own_decision(
+    row: dict[str, Any], leak: str | None, required: Sequence[str], max_characters: int, own: bool
+) -> Decision:
     """The first reason that a session carries in itself."""
     passed = {name: result["passed"] for name, result in row["measures"].items()}
     missed = [name for name in required if not passed.get(name)]
@@ -290,18 +348,29 @@ def _own_decision(row: dict[str, Any], leak: str | None, required: Sequence[str]
         (max_characters and length > max_characters, Reason.TOO_LONG, str(length)),
         (own, Reason.SERVED_MODEL, row.get("model_id")),
         (row["verdict"] is None, Reason.UNJUDGED, None),
-        (row["verdict_by"] == "measures", Reason.MEASURE, row.get("verdict_name")),  # measures alone make no example, good or bad
+        (
+            row["verdict_by"] == "measures",
+            Reason.MEASURE,
+            row.get("verdict_name"),
+        ),  # measures alone make no example, good or bad
         (row["verdict"] != "acceptable", Reason.UNACCEPTABLE, None),
         (failed, Reason.MEASURE, next(iter(failed), None)),
         (missed, Reason.UNMEASURED, next(iter(missed), None)),
     ]
-    reason, detail = next(((reason, detail) for holds, reason, detail in tests if holds), (None, None))
+    reason, detail = next(
+        ((reason, detail) for holds, reason, detail in tests if holds), (None, None)
+    )
     return Decision(row["session_id"], reason, detail, missed)
 
 
 def _drop_duplicates(all_: Decisions) -> None:
     usable = np.flatnonzero(all_.having(Use.POSITIVE, Use.NEGATIVE))
-    standing = (all_.rank, all_.times, all_.having(Use.NEGATIVE), PERSON - all_.authority)  # the last decides first
+    standing = (
+        all_.rank,
+        all_.times,
+        all_.having(Use.NEGATIVE),
+        PERSON - all_.authority,
+    )  # the last decides first
     usable = usable[np.lexsort([each[usable] for each in standing])]
     _, first, content = np.unique(all_.contents[usable], return_index=True, return_inverse=True)
     original = usable[first[content]]
@@ -312,11 +381,15 @@ def _drop_duplicates(all_: Decisions) -> None:
 
 def _drop_bad_beginnings(all_: Decisions, by: int) -> None:
     """Drop positives of less authority of which a judge of this authority judged a beginning, the longest that one did, to be bad."""
-    seen = np.flatnonzero((all_.authority == by) & all_.having(Use.POSITIVE, Use.NEGATIVE) & (np.diff(all_.until) > 0))
+    seen = np.flatnonzero(
+        (all_.authority == by) & all_.having(Use.POSITIVE, Use.NEGATIVE) & (np.diff(all_.until) > 0)
+    )
     seen = seen[np.argsort(-all_.rank[seen])]
     hashes, first = np.unique(all_.hashes[all_.until[seen + 1] - 1], return_index=True)
     owner = np.repeat(np.arange(len(all_), dtype=np.int32), np.diff(all_.until))
-    found = np.flatnonzero((all_.having(Use.POSITIVE) & (all_.authority < by))[owner] & is_among(all_.hashes, hashes))
+    found = np.flatnonzero(
+        (all_.having(Use.POSITIVE) & (all_.authority < by))[owner] & is_among(all_.hashes, hashes)
+    )
     longest = found[np.diff(owner[found], append=len(all_)) > 0]
     judged = seen[first[np.searchsorted(hashes, all_.hashes[longest])]]
     bad = all_.having(Use.NEGATIVE)[judged]
@@ -330,15 +403,24 @@ def _drop_beginnings(all_: Decisions) -> None:
     owner = np.repeat(np.arange(len(all_), dtype=np.int32), lengths)
     goes_on = np.ones(len(owner), bool)
     goes_on[all_.until[1:][lengths > 0] - 1] = False
-    for longer_use, shorter_uses in ((Use.POSITIVE, (Use.POSITIVE, Use.NEGATIVE)), (Use.NEGATIVE, (Use.NEGATIVE,))):
+    for longer_use, shorter_uses in (
+        (Use.POSITIVE, (Use.POSITIVE, Use.NEGATIVE)),
+        (Use.NEGATIVE, (Use.NEGATIVE,)),
+    ):
         shorter = np.flatnonzero(all_.having(*shorter_uses) & (lengths > 0))
         ends = all_.hashes[all_.until[shorter + 1] - 1]
-        found = np.flatnonzero(goes_on & all_.having(longer_use)[owner] & is_among(all_.hashes, ends))
+        found = np.flatnonzero(
+            goes_on & all_.having(longer_use)[owner] & is_among(all_.hashes, ends)
+        )
         whole: dict[int, list[int]] = {}
         for place in shorter[is_among(ends, all_.hashes[found])].tolist():
             whole.setdefault(int(all_.hashes[all_.until[place + 1] - 1]), []).append(place)
-        for at in found[np.lexsort((found, all_.rank[owner[found]], -lengths[owner[found]]))].tolist():
-            if all_.reasons[owner[at]] == _CODES[longer_use] and (places := whole.pop(int(all_.hashes[at]), None)):
+        for at in found[
+            np.lexsort((found, all_.rank[owner[found]], -lengths[owner[found]]))
+        ].tolist():
+            if all_.reasons[owner[at]] == _CODES[longer_use] and (
+                places := whole.pop(int(all_.hashes[at]), None)
+            ):
                 all_.drop(places, Reason.CONTINUED)
                 all_.continued_by[places] = owner[at]
 

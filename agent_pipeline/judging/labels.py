@@ -64,13 +64,19 @@ class Labels:
 
     def version_with(self, store_version: str, session_ids: Iterable[str]) -> str:
         """The data version of a store's sessions and of the labels that name them; without such labels, that of the store."""
-        used = {session_id: self.by_id[session_id] for session_id in session_ids if session_id in self.by_id}
+        used = {
+            session_id: self.by_id[session_id]
+            for session_id in session_ids
+            if session_id in self.by_id
+        }
         return sha256_of([store_version, used]) if used else store_version
 
     def redact(self, redactor: Redactor) -> None:
         """Replace what is private in the reasons, in place; raises what `Redactor.redact` raises."""
         said = [session_id for session_id, label in self.by_id.items() if label.reason]
-        texts: list[Message] = [{"role": "user", "content": self.by_id[session_id].reason} for session_id in said]
+        texts: list[Message] = [
+            {"role": "user", "content": self.by_id[session_id].reason} for session_id in said
+        ]
         carrier = Session(session_id="", project="", agent="", source="labels", messages=texts)
         redactor.redact(carrier)
         for session_id, message in zip(said, carrier.messages, strict=True):
@@ -79,7 +85,11 @@ class Labels:
     def unknown(self, session_ids: Iterable[str]) -> str:
         """A sentence on the labels that name none of the sessions, by their ids; empty where there are none."""
         unknown = sorted(session_ids)
-        return f"{self.where}: {len(unknown)} labels name no session of this agent ({_first(unknown)})." if unknown else ""
+        return (
+            f"{self.where}: {len(unknown)} labels name no session of this agent ({_first(unknown)})."
+            if unknown
+            else ""
+        )
 
 
 def label_files(path: Path) -> list[Path]:
@@ -90,13 +100,19 @@ def label_files(path: Path) -> list[Path]:
     """
     try:
         if path.is_dir():
-            return sorted(each for each in path.iterdir() if each.suffix.lower() in SUFFIXES and not each.name.startswith("."))
+            return sorted(
+                each
+                for each in path.iterdir()
+                if each.suffix.lower() in SUFFIXES and not each.name.startswith(".")
+            )
         if path.is_file() and path.suffix.lower() in SUFFIXES:
             return [path]
     except OSError as error:
         raise _unreadable(path, error) from error
     what = "is neither a .csv nor a .jsonl file" if path.exists() else "does not exist"
-    raise SettingsError(f"The labels {path} {what}: let the setting labels name a CSV or JSONL file, or a folder of them.")
+    raise SettingsError(
+        f"The labels {path} {what}: let the setting labels name a CSV or JSONL file, or a folder of them."
+    )
 
 
 def labels_signature(path: Path) -> str:
@@ -117,17 +133,25 @@ def read_labels(path: Path, key: PartitionKey, own: bool = False) -> Labels:
         for row in _rows(file):
             if row is None or not (session_id := _text(row.get("session_id"))):
                 broken += 1
-            elif is_about(_text(row.get("project")), _text(row.get("agent")), key) and (word := _text(row.get("judgment"))):
+            elif is_about(_text(row.get("project")), _text(row.get("agent")), key) and (
+                word := _text(row.get("judgment"))
+            ):
                 if judgment := VERDICTS.get(word.casefold()):
                     reason = _text(row.get("reason"))
-                    labels.by_id[session_id] = Label(judgment, reason) if reason else _WITHOUT_REASON[judgment]
+                    labels.by_id[session_id] = (
+                        Label(judgment, reason) if reason else _WITHOUT_REASON[judgment]
+                    )
                     labels.whose.pop(session_id, None)
-                    if not own and not all(whose := (_text(row.get("project")), _text(row.get("agent")))):
+                    if not own and not all(
+                        whose := (_text(row.get("project")), _text(row.get("agent")))
+                    ):
                         labels.whose[session_id] = whose
                 else:
                     unknown[word[:40]] += 1
     if broken:
-        labels.notes.append(f"{path}: {broken} rows are no label (not JSON, or without a session_id) and were left out.")
+        labels.notes.append(
+            f"{path}: {broken} rows are no label (not JSON, or without a session_id) and were left out."
+        )
     if unknown:
         labels.notes.append(
             f"{path}: {unknown.total()} judgments are neither acceptable nor unacceptable ({_first(sorted(unknown))}) and were left out."
@@ -144,11 +168,17 @@ def _rows(file: Path) -> Iterator[dict[str, Any] | None]:
             encoding = _BOMS.get(raw.read(2), "utf-8-sig")
         with file.open(encoding=encoding, newline="\n" if lines else "") as text:
             for row in _json_rows(text, names) if lines else _csv_rows(file, text, names):
-                yield row and {str(name).strip().casefold(): value for name, value in row.items() if name is not None}
+                yield row and {
+                    str(name).strip().casefold(): value
+                    for name, value in row.items()
+                    if name is not None
+                }
     except (OSError, UnicodeDecodeError) as error:
         raise _unreadable(file, error) from error
     if missing := sorted({"session_id", "judgment"} - {name.strip().casefold() for name in names}):
-        raise SettingsError(f"The labels {file} have no {' and no '.join(missing)}: name the columns session_id, judgment, reason.")
+        raise SettingsError(
+            f"The labels {file} have no {' and no '.join(missing)}: name the columns session_id, judgment, reason."
+        )
 
 
 def _csv_rows(file: Path, text: Iterable[str], names: set[str]) -> Iterator[dict[str, Any]]:
@@ -157,12 +187,17 @@ def _csv_rows(file: Path, text: Iterable[str], names: set[str]) -> Iterator[dict
     lines = dropwhile(str.isspace, text)
     head = next(lines, "").lstrip()
     # Spreadsheets of many languages write a semicolon where the comma is the decimal sign.
-    reader = csv.DictReader(chain([head], lines), delimiter=max(",;\t", key=head.count), strict=True)
+    reader = csv.DictReader(
+        chain([head], lines), delimiter=max(",;\t", key=head.count), strict=True
+    )
     try:
         names.update(reader.fieldnames or ())
         for row in reader:
             if any(isinstance(cell, str) and cell.strip() for cell in row.values()):
-                yield {name: from_cell(cell) if isinstance(cell, str) else cell for name, cell in row.items()}
+                yield {
+                    name: from_cell(cell) if isinstance(cell, str) else cell
+                    for name, cell in row.items()
+                }
     except csv.Error as error:
         raise SettingsError(
             f"The labels {file} are no CSV from line {reader.reader.line_num} on ({error}): correct the quotes there."
@@ -182,7 +217,9 @@ def is_about(project: str, agent: str, key: PartitionKey) -> bool:
 
     People write `Support` for `support`. If the lake has an agent of each name, and both have the session, the label is left out.
     """
-    return all(not name or may_mean(name, part) for name, part in zip((project, agent), key, strict=True))
+    return all(
+        not name or may_mean(name, part) for name, part in zip((project, agent), key, strict=True)
+    )
 
 
 def _text(value: Any) -> str:
@@ -195,4 +232,6 @@ def _first(names: Sequence[str]) -> str:
 
 
 def _unreadable(path: Path, error: Exception) -> SettingsError:
-    return SettingsError(f"The labels {path} cannot be read ({error}): check the permissions, and save the file as UTF-8.")
+    return SettingsError(
+        f"The labels {path} cannot be read ({error}): check the permissions, and save the file as UTF-8."
+    )

@@ -24,10 +24,14 @@ def leak_patterns(patterns: Sequence[str]) -> list[re.Pattern[str]]:
     try:
         return [re.compile(pattern, re.MULTILINE) for pattern in patterns]
     except re.error as error:
-        raise SettingsError(f"verdict_leaks has a pattern that is not a regular expression ({error}): correct it.") from error
+        raise SettingsError(
+            f"verdict_leaks has a pattern that is not a regular expression ({error}): correct it."
+        ) from error
 
 
-def without_leaks(messages: list[Message], patterns: Sequence[re.Pattern[str]]) -> tuple[list[Message], int, str | None]:
+def without_leaks(
+    messages: list[Message], patterns: Sequence[re.Pattern[str]]
+) -> tuple[list[Message], int, str | None]:
     """Take verdicts out of a conversation.
 
     A verdict is taken out where it is a whole last line of what the agent was shown. Returns the messages, how many lines were taken out,
@@ -37,14 +41,24 @@ def without_leaks(messages: list[Message], patterns: Sequence[re.Pattern[str]]) 
     clean: list[Message] = []
     lines = 0
     for at, message in enumerate(messages):
-        if message["role"] != "assistant" and (stripped := _without_last_lines(message["content"], patterns)):
+        if message["role"] != "assistant" and (
+            stripped := _without_last_lines(message["content"], patterns)
+        ):
             text, number = stripped
             lines += number
             if not text.strip() and message["role"] != "tool" and at == len(messages) - 1:
                 continue
             message = message | {"content": text}
         clean.append(message)
-    remaining = next((leak for message in clean for text in message_texts(message) if (leak := _leak(text, patterns))), None)
+    remaining = next(
+        (
+            leak
+            for message in clean
+            for text in message_texts(message)
+            if (leak := _leak(text, patterns))
+        ),
+        None,
+    )
     return (clean if lines else messages), lines, remaining
 
 
@@ -53,11 +67,16 @@ def _without_last_lines(text: str, patterns: Sequence[re.Pattern[str]]) -> tuple
     if not _leak(text, patterns):
         return None
     lines, number = text.splitlines(), 0
-    while lines and (not lines[-1].strip() or any(pattern.match(lines[-1].strip().lower()) for pattern in patterns)):
+    while lines and (
+        not lines[-1].strip()
+        or any(pattern.match(lines[-1].strip().lower()) for pattern in patterns)
+    ):
         number += bool(lines.pop().strip())
     return ("\n".join(lines), number) if number else None
 
 
 def _leak(text: str, patterns: Sequence[re.Pattern[str]]) -> str | None:
     lowered = text.lower()
-    return next((match.group()[:100] for pattern in patterns if (match := pattern.search(lowered))), None)
+    return next(
+        (match.group()[:100] for pattern in patterns if (match := pattern.search(lowered))), None
+    )

@@ -22,18 +22,26 @@ def ended_with_answer(context: EvaluationContext) -> MeasureResult:
         return MeasureResult(True)
     if (last := context.last_spoken) is None:
         return MeasureResult(False, "no message of the agent")
-    return MeasureResult(False, f"ends on a {'tool call' if last.get('tool_calls') else last['role'] + ' message'}")
+    return MeasureResult(
+        False, f"ends on a {'tool call' if last.get('tool_calls') else last['role'] + ' message'}"
+    )
 
 
 @measure
-def answer_mentions(context: EvaluationContext, text: str, ignore_case: bool = True) -> MeasureResult:
+def answer_mentions(
+    context: EvaluationContext, text: str, ignore_case: bool = True
+) -> MeasureResult:
     """The last answer contains the text (blanks and line breaks are alike)."""
     if not context.final_answer:
         return MeasureResult(False, "no answer at the end")
     answer, wanted = " ".join(context.final_answer.split()), " ".join(text.split())
     if ignore_case:
         answer, wanted = answer.casefold(), wanted.casefold()
-    return MeasureResult(True) if wanted in answer else MeasureResult(False, f"the answer does not mention {text!r}")
+    return (
+        MeasureResult(True)
+        if wanted in answer
+        else MeasureResult(False, f"the answer does not mention {text!r}")
+    )
 
 
 @measure
@@ -52,7 +60,9 @@ def called_tool(context: EvaluationContext, name: str, times: int | None = None)
     count = sum(call.name == name for call in context.calls)
     if count >= 1 if times is None else count == times:
         return MeasureResult(True)
-    return MeasureResult(False, f"{name} was called {count} times" + ("" if times is None else f", not {times}"))
+    return MeasureResult(
+        False, f"{name} was called {count} times" + ("" if times is None else f", not {times}")
+    )
 
 
 @measure
@@ -83,7 +93,9 @@ def no_repeated_call(context: EvaluationContext, allowed: int = 0) -> MeasureRes
         seen.add(this)
     if len(repeated) <= allowed:
         return MeasureResult(True)
-    return MeasureResult(False, f"{len(repeated)} calls repeat an earlier one ({', '.join(sorted(set(repeated)))})")
+    return MeasureResult(
+        False, f"{len(repeated)} calls repeat an earlier one ({', '.join(sorted(set(repeated)))})"
+    )
 
 
 @measure
@@ -101,14 +113,20 @@ def all_calls_answered(context: EvaluationContext) -> MeasureResult:
         last = next(message for message in reversed(context.messages) if message.get("tool_calls"))
         calls = calls[: -len(last["tool_calls"])]
     unanswered = sum(call.result is None for call in calls)
-    return MeasureResult(False, f"{unanswered} calls without a result") if unanswered else MeasureResult(True)
+    return (
+        MeasureResult(False, f"{unanswered} calls without a result")
+        if unanswered
+        else MeasureResult(True)
+    )
 
 
 @measure
 def no_tool_errors(context: EvaluationContext) -> MeasureResult:
     """No tool result is an error."""
     errors = sum(context.failures)
-    return MeasureResult(False, f"{errors} tool results are errors") if errors else MeasureResult(True)
+    return (
+        MeasureResult(False, f"{errors} tool results are errors") if errors else MeasureResult(True)
+    )
 
 
 @measure
@@ -129,4 +147,8 @@ def tool_success_rate(context: EvaluationContext) -> float | None:
 def _ended_on_tool(context: EvaluationContext) -> bool:
     """Whether the source says that the run ended with its last tool call, and it does."""
     spoken = [message for message in context.messages if message["role"] in ("assistant", "tool")]
-    return bool(context.metadata.get("ends_on_tool") and spoken and (spoken[-1]["role"] == "tool" or spoken[-1].get("tool_calls")))
+    return bool(
+        context.metadata.get("ends_on_tool")
+        and spoken
+        and (spoken[-1]["role"] == "tool" or spoken[-1].get("tool_calls"))
+    )

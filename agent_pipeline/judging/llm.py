@@ -83,8 +83,12 @@ class LlmJudge:
 
     def _opinion(self, context: EvaluationContext) -> Opinion:
         fields = _fields(context)
-        record = sha256_of([fields["messages"], fields["tools"]])  # whoever writes either of them cannot know it
-        text = _rendered(self._rubric, fields | {"calls": context.calls, "boundary": f"=== {record[:12]} ==="})
+        record = sha256_of(
+            [fields["messages"], fields["tools"]]
+        )  # whoever writes either of them cannot know it
+        text = _rendered(
+            self._rubric, fields | {"calls": context.calls, "boundary": f"=== {record[:12]} ==="}
+        )
         text += f"\nAnswer with one JSON object and nothing else: {_EXAMPLE}\n"
         if len(text) > self._max_characters:
             self.client.count(TOO_LONG)
@@ -117,7 +121,9 @@ def read_rubric(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"The rubric {path} cannot be read ({error}): let judge.rubric name a Jinja template in UTF-8.") from error
+        raise SettingsError(
+            f"The rubric {path} cannot be read ({error}): let judge.rubric name a Jinja template in UTF-8."
+        ) from error
 
 
 def _fields(context: EvaluationContext) -> dict[str, Any]:
@@ -125,8 +131,16 @@ def _fields(context: EvaluationContext) -> dict[str, Any]:
     shown = []
     for message in context.messages:
         calls = [call["function"] for call in message.get("tool_calls") or ()]
-        shown.append({"role": message["role"], "content": message["content"]} | ({"tool_calls": calls} if calls else {}))
-    return {"messages": shown, "tools": context.tools, "final_answer": context.final_answer, "metadata": context.metadata}
+        shown.append(
+            {"role": message["role"], "content": message["content"]}
+            | ({"tool_calls": calls} if calls else {})
+        )
+    return {
+        "messages": shown,
+        "tools": context.tools,
+        "final_answer": context.final_answer,
+        "metadata": context.metadata,
+    }
 
 
 def _template(text: str) -> Any:
@@ -134,12 +148,16 @@ def _template(text: str) -> Any:
     import jinja2
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    environment = ImmutableSandboxedEnvironment(undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False)
+    environment = ImmutableSandboxedEnvironment(
+        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False
+    )
     environment.filters["json"] = canonical_json
     try:
         return environment.from_string(text)
     except jinja2.TemplateError as error:
-        raise SettingsError(f"The judge's rubric is not a Jinja template ({error}): correct it.") from error
+        raise SettingsError(
+            f"The judge's rubric is not a Jinja template ({error}): correct it."
+        ) from error
 
 
 def _rendered(template: Any, fields: dict[str, Any]) -> str:
@@ -147,4 +165,6 @@ def _rendered(template: Any, fields: dict[str, Any]) -> str:
         return str(template.render(fields))
     except Exception as error:  # a user's template may divide by zero
         names = ", ".join(sorted(fields))
-        raise SettingsError(f"The judge's rubric cannot be filled in ({type(error).__name__}: {error}): it is given {names}.") from error
+        raise SettingsError(
+            f"The judge's rubric cannot be filled in ({type(error).__name__}: {error}): it is given {names}."
+        ) from error

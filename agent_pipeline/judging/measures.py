@@ -50,8 +50,13 @@ def measure(function: _M) -> _M:
     """
     name = function.__name__
     other = MEASURES.get(name)
-    if other is not None and (other.__module__, other.__qualname__) != (function.__module__, function.__qualname__):
-        raise SettingsError(f"Two measures are called {name!r} ({other.__module__} and {function.__module__}): rename one of them.")
+    if other is not None and (other.__module__, other.__qualname__) != (
+        function.__module__,
+        function.__qualname__,
+    ):
+        raise SettingsError(
+            f"Two measures are called {name!r} ({other.__module__} and {function.__module__}): rename one of them."
+        )
     MEASURES[name] = function
     return function
 
@@ -71,7 +76,9 @@ class ConfiguredMeasure:
         try:
             return _result(self.function(context, *self.arguments, **self.keywords), self.threshold)
         except Exception as error:  # a user's measure may raise anything; it must cost its own value, not the night
-            return MeasureResult(None, f"raised {type(error).__name__}: {_short(error)}", raised=True)
+            return MeasureResult(
+                None, f"raised {type(error).__name__}: {_short(error)}", raised=True
+            )
 
 
 def parse_measures(texts: Iterable[str]) -> list[ConfiguredMeasure]:
@@ -93,22 +100,37 @@ def parse_measure(text: str) -> ConfiguredMeasure:
         call = expression if isinstance(expression, ast.Call) else ast.Call(expression, [], [])
         name = ".".join(map(_word, ast.unparse(call.func).split(".")))
         arguments = tuple(ast.literal_eval(each) for each in call.args)
-        keywords = {_word(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+        keywords = {
+            _word(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords
+        }
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
         raise SettingsError(
             f"{text!r} is not a measure: write name, name(12), name(parameter='text'), or one of these with >= 0.8 after it (from 0 to 1)."
         ) from error
     function = _function(name)
     _check_parameters(function, arguments, keywords, text)
-    written = ", ".join([*map(repr, arguments), *(f"{parameter}={value!r}" for parameter, value in keywords.items())])
-    spelling = name + (f"({written})" if written else "") + ("" if threshold is None else f" >= {threshold}")
+    written = ", ".join(
+        [
+            *map(repr, arguments),
+            *(f"{parameter}={value!r}" for parameter, value in keywords.items()),
+        ]
+    )
+    spelling = (
+        name
+        + (f"({written})" if written else "")
+        + ("" if threshold is None else f" >= {threshold}")
+    )
     return ConfiguredMeasure(spelling, function, arguments, keywords, threshold)
 
 
 def _threshold(expression: ast.Compare) -> float:
     """What a score is compared with; raises ValueError where it is anything but `>=` and a number from 0 to 1."""
     (comparison,), (bound,) = expression.ops, map(ast.literal_eval, expression.comparators)
-    if not isinstance(comparison, ast.GtE) or type(bound) not in (int, float) or not 0 <= bound <= 1:
+    if (
+        not isinstance(comparison, ast.GtE)
+        or type(bound) not in (int, float)
+        or not 0 <= bound <= 1
+    ):
         raise ValueError(bound)
     return bound
 
@@ -125,33 +147,51 @@ def _function(name: str) -> Measure:
         return MEASURES[name]
     loaded = load_plugin(name, "measure", ENTRY_POINTS, MEASURES)
     if not callable(loaded):
-        raise SettingsError(f"The measure {name!r} is a {type(loaded).__name__}: give a function of an evaluation context.")
+        raise SettingsError(
+            f"The measure {name!r} is a {type(loaded).__name__}: give a function of an evaluation context."
+        )
     return loaded
 
 
-def _check_parameters(function: Measure, arguments: tuple[Any, ...], keywords: dict[str, Any], text: str) -> None:
+def _check_parameters(
+    function: Measure, arguments: tuple[Any, ...], keywords: dict[str, Any], text: str
+) -> None:
     """Every parameter exists, none is missing, and each has the type that the function's hints say."""
     signature = inspect.signature(function)
     parameters = dict(list(signature.parameters.items())[1:])
     for name in keywords:
-        if name not in parameters and not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
-            raise SettingsError(f"The measure {text!r} has no parameter {name!r}{did_you_mean(name, list(parameters))}")
+        if name not in parameters and not any(
+            each.kind is each.VAR_KEYWORD for each in parameters.values()
+        ):
+            raise SettingsError(
+                f"The measure {text!r} has no parameter {name!r}{did_you_mean(name, list(parameters))}"
+            )
     try:
         bound = signature.bind(None, *arguments, **keywords)
     except TypeError as error:
-        shown = signature.replace(parameters=list(parameters.values()), return_annotation=inspect.Signature.empty)
-        raise SettingsError(f"The measure {text!r} cannot be called so ({error}): it is {function.__name__}{shown}.") from error
+        shown = signature.replace(
+            parameters=list(parameters.values()), return_annotation=inspect.Signature.empty
+        )
+        raise SettingsError(
+            f"The measure {text!r} cannot be called so ({error}): it is {function.__name__}{shown}."
+        ) from error
     try:
         hints = get_type_hints(function)
     except Exception:  # hints that only a type checker can resolve
         hints = {}
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    for name in [each for each in bound.arguments if each in parameters and each in hints and parameters[each].kind not in variadic]:
+    for name in [
+        each
+        for each in bound.arguments
+        if each in parameters and each in hints and parameters[each].kind not in variadic
+    ]:
         value = bound.arguments[name]
         try:
             TypeAdapter(hints[name]).validate_python(value, strict=True)
         except ValidationError as error:
-            raise SettingsError(f"The measure {text!r} has a wrong {name} ({error.errors()[0]['msg']}; got {value!r}).") from error
+            raise SettingsError(
+                f"The measure {text!r} has a wrong {name} ({error.errors()[0]['msg']}; got {value!r})."
+            ) from error
 
 
 def _result(value: Any, threshold: float | None) -> MeasureResult:
@@ -162,16 +202,30 @@ def _result(value: Any, threshold: float | None) -> MeasureResult:
         value = (value, "")
     elif isinstance(value, int | float):
         value = (None, "", value)
-    passed, reason, score, _ = MeasureResult(*value) if isinstance(value, tuple) and 2 <= len(value) <= 4 else (None, None, None, None)
+    passed, reason, score, _ = (
+        MeasureResult(*value)
+        if isinstance(value, tuple) and 2 <= len(value) <= 4
+        else (None, None, None, None)
+    )
     if not (passed is None or isinstance(passed, bool)) or not isinstance(reason, str):
         return MeasureResult(None, f"returned no result but {_short(repr(value))}")
     if score is None:
-        return MeasureResult(passed, reason) if threshold is None else MeasureResult(None, f"has no score to compare with {threshold}")
+        return (
+            MeasureResult(passed, reason)
+            if threshold is None
+            else MeasureResult(None, f"has no score to compare with {threshold}")
+        )
     if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1:
-        return MeasureResult(None, f"returned the score {_short(repr(score))}: scores go from 0 to 1")
+        return MeasureResult(
+            None, f"returned the score {_short(repr(score))}: scores go from 0 to 1"
+        )
     if threshold is not None:
         return MeasureResult(score >= threshold, reason or f"scores {score:.3g}", float(score))
-    return MeasureResult(passed, reason or ("" if passed is not None else "scores, without a threshold"), float(score))
+    return MeasureResult(
+        passed,
+        reason or ("" if passed is not None else "scores, without a threshold"),
+        float(score),
+    )
 
 
 def _short(value: object) -> str:

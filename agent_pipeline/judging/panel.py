@@ -8,13 +8,20 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import Field, field_validator
 
-from agent_pipeline.judging import library as library  # registers the measures that the options name
+from agent_pipeline.judging import (
+    library as library,
+)  # registers the measures that the options name
 from agent_pipeline.judging.agreement import Agreement
 from agent_pipeline.judging.client import Limits
 from agent_pipeline.judging.context import EvaluationContext
 from agent_pipeline.judging.labels import Labels
 from agent_pipeline.judging.llm import LlmJudge
-from agent_pipeline.judging.measures import MEASURES, ConfiguredMeasure, MeasureResult, parse_measures
+from agent_pipeline.judging.measures import (
+    MEASURES,
+    ConfiguredMeasure,
+    MeasureResult,
+    parse_measures,
+)
 from agent_pipeline.judging.policy import (
     JUDGES,
     OLD_WHEN_UNJUDGED,
@@ -58,7 +65,10 @@ class JudgingOptions(Options):
         "verdict_by is unverified.",
     )
     score_acceptable: float = Field(default=1.0, description="A score from here up is acceptable.")
-    score_unacceptable: float = Field(default=0.0, description="A score from here down is unacceptable; between the two it says nothing.")
+    score_unacceptable: float = Field(
+        default=0.0,
+        description="A score from here down is unacceptable; between the two it says nothing.",
+    )
     metrics: dict[str, str] = Field(
         default={},
         description="A platform's metrics that are opinions, each with its direction: higher, lower (with the two thresholds of scores), "
@@ -75,9 +85,17 @@ class JudgingOptions(Options):
         description="Refuse labels that name a smaller share of the sessions that people had judged at the last run: a file of them may be "
         "missing. 0 accepts any.",
     )
-    llm_max_requests: int = Field(default=1000, ge=0, description="Requests to the language model in one run; 0 is no limit.")
-    llm_max_tokens: int = Field(default=5_000_000, ge=0, description="Tokens in one run, asked and answered; 0 is no limit.")
-    llm_max_usd: float = Field(default=0.0, ge=0, description="US dollars in one run, by the prices of the settings; 0 is no limit.")
+    llm_max_requests: int = Field(
+        default=1000, ge=0, description="Requests to the language model in one run; 0 is no limit."
+    )
+    llm_max_tokens: int = Field(
+        default=5_000_000, ge=0, description="Tokens in one run, asked and answered; 0 is no limit."
+    )
+    llm_max_usd: float = Field(
+        default=0.0,
+        ge=0,
+        description="US dollars in one run, by the prices of the settings; 0 is no limit.",
+    )
 
     @field_validator("when_unjudged", mode="before")
     @classmethod
@@ -89,7 +107,13 @@ class JudgingOptions(Options):
     @property
     def policy(self) -> Policy:
         """Who decides; raises SettingsError where that contradicts itself."""
-        return Policy(self.decided_by, self.when_unjudged, self.score_acceptable, self.score_unacceptable, self.metrics)
+        return Policy(
+            self.decided_by,
+            self.when_unjudged,
+            self.score_acceptable,
+            self.score_unacceptable,
+            self.metrics,
+        )
 
     @property
     def limits(self) -> Limits:
@@ -133,7 +157,13 @@ class Panel:
     def of(cls, options: JudgingOptions, labels: Labels | None = None) -> "Panel":
         """The judges of these options, but the language model. Raises SettingsError."""
         measures, of_turns = parse_measures(options.measures), parse_measures(options.turn_measures)
-        return cls(measures, options.policy, labels or Labels(), ask_llm=options.ask_llm, turn_measures=of_turns)
+        return cls(
+            measures,
+            options.policy,
+            labels or Labels(),
+            ask_llm=options.ask_llm,
+            turn_measures=of_turns,
+        )
 
     def judge(self, sessions: Iterable[tuple[Any, Session]]) -> Iterator[tuple[Any, Judged]]:
         """Every session's verdict beside whatever came with it, in order.
@@ -161,12 +191,16 @@ class Panel:
         yield from self.labels.notes
         if self.pending:
             yield f"The language model did not judge {self.pending} sessions of {key} that nobody else did: the next run asks again."
-        if self.verdicts and not any(count for verdict, count in self.verdicts.items() if verdict != "none"):
+        if self.verdicts and not any(
+            count for verdict, count in self.verdicts.items() if verdict != "none"
+        ):
             yield f"No session of {key} has a verdict, so none is trained on: {how_to_judge(key)}."
             if self.undeclared:
                 names = ", ".join(sorted(self.undeclared)[:5])
                 yield f"Their metrics ({names}) are no verdict until the setting metrics says whether higher or lower is better."
-        unverified = sum(count for verdict, count in self.verdicts.items() if verdict.endswith(" by unverified"))
+        unverified = sum(
+            count for verdict, count in self.verdicts.items() if verdict.endswith(" by unverified")
+        )
         if unverified:
             judged = sum(count for verdict, count in self.verdicts.items() if verdict != "none")
             yield (
@@ -178,9 +212,13 @@ class Panel:
         context = EvaluationContext.of(session)
         self.undeclared.update(session.scores.keys() - self.policy.metrics.keys())
         results = {each.name: each.take(context) for each in self.measures}
-        opinions = opinions_of(session, results, self.policy, self.labels.by_id.get(session.session_id))
+        opinions = opinions_of(
+            session, results, self.policy, self.labels.by_id.get(session.session_id)
+        )
         asked = self.llm.opinion(context) if self.llm and self._matters(session, opinions) else None
-        return _Heard(key, session, results, opinions, asked, turn_facts(context, self.turn_measures))
+        return _Heard(
+            key, session, results, opinions, asked, turn_facts(context, self.turn_measures)
+        )
 
     def _matters(self, session: Session, opinions: dict[str, Opinion]) -> bool:
         if session.archived or session.error is not None or session.attack_succeeded:
@@ -191,9 +229,15 @@ class Panel:
 
     def _decided(self, heard: _Heard) -> tuple[Any, Judged]:
         opinions = heard.opinions | ({"llm": heard.llm.result()} if heard.llm else {})
-        judged = decide(heard.session, self.policy, heard.results, opinions)._replace(turns=heard.turns)
-        self.turns.update(name for turn in heard.turns for name in ("turns", *true_facts(turn._asdict())))
-        self.pending += any(each.pending for each in opinions.values()) and self.policy.asks_for("llm", heard.opinions)
+        judged = decide(heard.session, self.policy, heard.results, opinions)._replace(
+            turns=heard.turns
+        )
+        self.turns.update(
+            name for turn in heard.turns for name in ("turns", *true_facts(turn._asdict()))
+        )
+        self.pending += any(each.pending for each in opinions.values()) and self.policy.asks_for(
+            "llm", heard.opinions
+        )
         self.verdicts[f"{judged.verdict} by {judged.verdict_by}" if judged.verdict else "none"] += 1
         for name, result in judged.measures.items():
             if result.passed is False:

@@ -23,7 +23,9 @@ from agent_pipeline.sessions.session import Session
 
 Judge = Literal["label", "judgment", "score", "metrics", "measures", "llm"]
 JUDGES: tuple[Judge, ...] = ("label", "judgment", "score", "metrics", "measures", "llm")
-DecidedBy = Literal["label", "judgment", "score", "metrics", "measures", "llm", "policy", "unverified"]
+DecidedBy = Literal[
+    "label", "judgment", "score", "metrics", "measures", "llm", "policy", "unverified"
+]
 """What `verdict_by` may be: a judge, the policy itself, or `unverified` if `when_unjudged` gave the verdict."""
 VERIFIERS: tuple[DecidedBy, ...] = ("label", "judgment", "score", "metrics", "llm")
 """The judges that looked at what a session achieved: a person, the source, a score, a declared metric, a language model."""
@@ -100,13 +102,19 @@ class Policy:
     def __post_init__(self) -> None:
         if self.when_unjudged not in get_args(WhenUnjudged):
             known = f"when_unjudged is {self.when_unjudged!r}: choose one of {', '.join(get_args(WhenUnjudged))}"
-            raise SettingsError(f"{OLD_WHEN_UNJUDGED if str(self.when_unjudged) == 'measures' else known}.")
+            raise SettingsError(
+                f"{OLD_WHEN_UNJUDGED if str(self.when_unjudged) == 'measures' else known}."
+            )
         named = [name for group in self.groups for name in group]
         for name in named:
             if name not in JUDGES:
-                raise SettingsError(f"decided_by names {name!r}, which is not a judge{did_you_mean(name, JUDGES)}")
+                raise SettingsError(
+                    f"decided_by names {name!r}, which is not a judge{did_you_mean(name, JUDGES)}"
+                )
         if len(set(named)) < len(named):
-            raise SettingsError(f"decided_by names a judge twice ({', '.join(self.decided_by)}): the second would never be heard.")
+            raise SettingsError(
+                f"decided_by names a judge twice ({', '.join(self.decided_by)}): the second would never be heard."
+            )
         if not self.score_unacceptable < self.score_acceptable:
             raise SettingsError(
                 f"score_unacceptable ({self.score_unacceptable}) is not below score_acceptable ({self.score_acceptable}): "
@@ -114,7 +122,9 @@ class Policy:
             )
         for name, rule in self.metrics.items():
             if rule not in ("higher", "lower") and not _COMPARISON.fullmatch(rule):
-                raise SettingsError(f"metrics.{name} is {rule!r}: write higher, lower, or a comparison such as '>= 0.8'.")
+                raise SettingsError(
+                    f"metrics.{name} is {rule!r}: write higher, lower, or a comparison such as '>= 0.8'."
+                )
 
     @property
     def groups(self) -> list[list[str]]:
@@ -129,13 +139,17 @@ class Policy:
         """Whether a judge's opinion could still change the verdict, given those of the others."""
         for group in self.groups:
             if judge in group:
-                return not any(opinions[name].verdict == "unacceptable" for name in group if name in opinions)
+                return not any(
+                    opinions[name].verdict == "unacceptable" for name in group if name in opinions
+                )
             if _verdict_of_group(group, opinions):
                 return False
         return False
 
 
-def opinions_of(session: Session, results: Mapping[str, MeasureResult], policy: Policy, label: Label | None) -> dict[str, Opinion]:
+def opinions_of(
+    session: Session, results: Mapping[str, MeasureResult], policy: Policy, label: Label | None
+) -> dict[str, Opinion]:
     """The opinions of all judges that cost nothing, by judge; a judge that has nothing to go by is left out."""
     opinions: dict[str, Opinion] = {}
     if label:
@@ -144,14 +158,21 @@ def opinions_of(session: Session, results: Mapping[str, MeasureResult], policy: 
         opinions["judgment"] = Opinion(judgment)
     if session.score is not None:
         opinions["score"] = _opinion_of_score(session.score, policy)
-    if declared := {name: session.scores[name] for name in policy.metrics if name in session.scores}:
+    if declared := {
+        name: session.scores[name] for name in policy.metrics if name in session.scores
+    }:
         opinions["metrics"] = _opinion_of_metrics(declared, policy)
     if results:
         opinions["measures"] = _opinion_of_measures(results)
     return opinions
 
 
-def decide(session: Session, policy: Policy, results: dict[str, MeasureResult], opinions: dict[str, Opinion]) -> Judged:
+def decide(
+    session: Session,
+    policy: Policy,
+    results: dict[str, MeasureResult],
+    opinions: dict[str, Opinion],
+) -> Judged:
     """The verdict that the policy makes of the opinions.
 
     A failure of the infrastructure says nothing about the agent. A run that obeyed an injection is never good, whoever says otherwise.
@@ -159,36 +180,61 @@ def decide(session: Session, policy: Policy, results: dict[str, MeasureResult], 
     `when_unjudged` is for sessions on which every judge was heard, not for those about which the model was not or could not be asked.
     """
 
-    def judged(verdict: Verdict | None, by: DecidedBy | None = None, name: str | None = None, reasons: str | None = None) -> Judged:
+    def judged(
+        verdict: Verdict | None,
+        by: DecidedBy | None = None,
+        name: str | None = None,
+        reasons: str | None = None,
+    ) -> Judged:
         score = {"acceptable": 1.0, "unacceptable": 0.0}.get(verdict or "")
         contradicts = "score" in opinions and opinions["score"].verdict not in (None, verdict)
-        if verdict and policy.has("score") and by not in _OVERRULING and not contradicts and session.score is not None:
+        if (
+            verdict
+            and policy.has("score")
+            and by not in _OVERRULING
+            and not contradicts
+            and session.score is not None
+        ):
             score = session.score if 0 <= session.score <= 1 else score
         return Judged(verdict, by, name or None, reasons, score, results, opinions)
 
     if session.error is not None:
         return judged(None, reasons="infrastructure error: neither good nor bad")
     if session.attack_succeeded:
-        return judged("unacceptable", "policy", "attack_succeeded", "policy: an injection was obeyed")
+        return judged(
+            "unacceptable", "policy", "attack_succeeded", "policy: an injection was obeyed"
+        )
     llm = opinions.get("llm", _NO_OPINION) if policy.has("llm") else _NO_OPINION
     unheard = llm is not _NO_OPINION and llm.verdict is None and not llm.name
     for group in policy.groups:
         if verdict := _verdict_of_group(group, opinions):
-            deciding: list[Judge] = [name for name in JUDGES if name in group and name in opinions and opinions[name].verdict == verdict]
+            deciding: list[Judge] = [
+                name
+                for name in JUDGES
+                if name in group and name in opinions and opinions[name].verdict == verdict
+            ]
             reasons = "; ".join(f"{name}: {opinions[name].reason or verdict}" for name in deciding)
             by = next((name for name in deciding if name in VERIFIERS), deciding[0])
             return judged(verdict, by, opinions[by].name, reasons)
-        if "llm" in group and llm.pending:  # whoever ranks below it may not decide before it was heard
+        if (
+            "llm" in group and llm.pending
+        ):  # whoever ranks below it may not decide before it was heard
             return judged(None, reasons="the language model was not heard yet")
     if unheard:
         return judged(None, reasons=f"the language model could not be asked: {llm.reason}")
     if policy.when_unjudged in ("acceptable", "unacceptable"):
-        return judged(VERDICTS[policy.when_unjudged], "unverified", "when_unjudged", "nobody judged it")
+        return judged(
+            VERDICTS[policy.when_unjudged], "unverified", "when_unjudged", "nobody judged it"
+        )
     if policy.when_unjudged == "train_unverified":
         measured = opinions.get("measures", _NO_OPINION)
-        if measured.verdict == "unacceptable":  # it may be a success all the same: it becomes neither a good nor a bad example
+        if (
+            measured.verdict == "unacceptable"
+        ):  # it may be a success all the same: it becomes neither a good nor a bad example
             return judged(None, reasons=f"nobody judged it, and measures: {measured.reason}")
-        return judged("acceptable", "unverified", "when_unjudged", "nobody judged it, and no measure failed")
+        return judged(
+            "acceptable", "unverified", "when_unjudged", "nobody judged it, and no measure failed"
+        )
     return judged(None)
 
 
@@ -213,7 +259,9 @@ def _opinion_of_score(score: float, policy: Policy) -> Opinion:
         return Opinion(None, f"the score {score} is not a finite number")
     reason = f"score {score:.4g}"
     if score > 1 >= policy.score_acceptable:
-        return Opinion(None, f"{reason} is above 1: set score_acceptable and score_unacceptable on its scale")
+        return Opinion(
+            None, f"{reason} is above 1: set score_acceptable and score_unacceptable on its scale"
+        )
     return Opinion(_verdict_of_metric(score, "higher", policy), reason)
 
 
@@ -222,8 +270,12 @@ def _verdict_of_metric(value: float, rule: str, policy: Policy) -> Verdict | Non
     if not math.isfinite(value):
         return None
     if comparison := _COMPARISON.fullmatch(rule):
-        return "acceptable" if _COMPARE[comparison[1]](value, float(comparison[2])) else "unacceptable"
-    if value > 1 >= policy.score_acceptable:  # 2 of 5 is above a scale from 0 to 1, and taking it for good is a guess
+        return (
+            "acceptable" if _COMPARE[comparison[1]](value, float(comparison[2])) else "unacceptable"
+        )
+    if (
+        value > 1 >= policy.score_acceptable
+    ):  # 2 of 5 is above a scale from 0 to 1, and taking it for good is a guess
         return None
     high, low = value >= policy.score_acceptable, value <= policy.score_unacceptable
     good, bad = (high, low) if rule == "higher" else (low, high)
@@ -232,21 +284,35 @@ def _verdict_of_metric(value: float, rule: str, policy: Policy) -> Verdict | Non
 
 def _opinion_of_metrics(values: Mapping[str, float], policy: Policy) -> Opinion:
     """`unacceptable` if one of the declared metrics says so, `acceptable` if all of them do."""
-    opinions = {name: Opinion(_verdict_of_metric(value, policy.metrics[name], policy)) for name, value in values.items()}
+    opinions = {
+        name: Opinion(_verdict_of_metric(value, policy.metrics[name], policy))
+        for name, value in values.items()
+    }
     verdict = _verdict_of_group(list(opinions), opinions)
-    deciding = sorted(name for name, each in opinions.items() if verdict and each.verdict == verdict)
-    reason = ", ".join(f"{name} {value:.4g} ({policy.metrics[name]})" for name, value in sorted(values.items()))
+    deciding = sorted(
+        name for name, each in opinions.items() if verdict and each.verdict == verdict
+    )
+    reason = ", ".join(
+        f"{name} {value:.4g} ({policy.metrics[name]})" for name, value in sorted(values.items())
+    )
     return Opinion(verdict, reason, ", ".join(deciding))
 
 
 def _opinion_of_measures(results: Mapping[str, MeasureResult]) -> Opinion:
     """`unacceptable` if a measure failed, `acceptable` if all passed; a score without a threshold informs and does not vote."""
-    votes = {name: result for name, result in results.items() if result.passed is not None or result.score is None}
+    votes = {
+        name: result
+        for name, result in results.items()
+        if result.passed is not None or result.score is None
+    }
     failed = {name: result.reason for name, result in votes.items() if result.passed is False}
     if failed:
         reason = ", ".join(f"{name} ({why})" if why else name for name, why in failed.items())
         return Opinion("unacceptable", f"failed {reason}", ", ".join(failed))
     not_taken = [name for name, result in votes.items() if result.passed is None]
     if not_taken or not votes:
-        return Opinion(None, f"not taken: {', '.join(not_taken)}" if not_taken else "no measure passes or fails")
+        return Opinion(
+            None,
+            f"not taken: {', '.join(not_taken)}" if not_taken else "no measure passes or fails",
+        )
     return Opinion("acceptable", f"passed {', '.join(votes)}", ", ".join(votes))

@@ -21,7 +21,17 @@ from agent_pipeline.sessions.session import is_trained
 from agent_pipeline.sessions.text import readable, shortened
 
 FIRST = ("unjudged", "disagreement")
-COLUMNS = ("session_id", "project", "agent", "judgment", "reason", "why", "verdict", "opinions", "conversation")
+COLUMNS = (
+    "session_id",
+    "project",
+    "agent",
+    "judgment",
+    "reason",
+    "why",
+    "verdict",
+    "opinions",
+    "conversation",
+)
 """`judgment` and `reason` are for the person; the others say which session it is, why it was chosen, and what has been said of it."""
 
 _LONGEST_CELL = 30_000
@@ -30,7 +40,9 @@ _LONGEST_CELL = 30_000
 _PEOPLE, _OTHERS = ("label", "judgment"), ("score", "metrics", "measures", "llm")
 
 
-def sample(rows: Iterable[dict[str, Any]], count: int, seed: int = 0, first: str = "unjudged") -> tuple[list[dict[str, Any]], Counter[str]]:
+def sample(
+    rows: Iterable[dict[str, Any]], count: int, seed: int = 0, first: str = "unjudged"
+) -> tuple[list[dict[str, Any]], Counter[str]]:
     """Choose rows of `judged_sessions` to be reviewed, and count all by why they would be.
 
     In order: sessions without a verdict and those of which people and another judge disagree (either first), the other ones, those that
@@ -49,7 +61,9 @@ def sample(rows: Iterable[dict[str, Any]], count: int, seed: int = 0, first: str
     def candidates() -> Iterable[tuple[int, str, dict[str, Any]]]:
         for row in rows:
             if "turns" not in row:
-                raise DataError("These judged_sessions are an older version's: materialize judged_sessions again.")
+                raise DataError(
+                    "These judged_sessions are an older version's: materialize judged_sessions again."
+                )
             why = _why(row)
             counts[why] += 1
             if why in order:
@@ -68,19 +82,29 @@ def write_review(path: Path, rows: list[dict[str, Any]]) -> None:
     """
     forms = {".csv": _csv, ".jsonl": _jsonl, ".html": _html}
     if path.suffix.lower() not in forms:
-        raise SettingsError(f"A review cannot be written to {path}: let its name end in {', '.join(forms)}.")
+        raise SettingsError(
+            f"A review cannot be written to {path}: let its name end in {', '.join(forms)}."
+        )
     text = forms[path.suffix.lower()](rows)
     try:
         with path.open("x", encoding="utf-8", newline="") as file:
             file.write(text)
     except FileExistsError as error:
-        raise SettingsError(f"{path} is there already and may hold judgments: choose another name, or move it away.") from error
+        raise SettingsError(
+            f"{path} is there already and may hold judgments: choose another name, or move it away."
+        ) from error
 
 
 def _why(row: dict[str, Any]) -> str:
-    if row["archived"] or row["error"] is not None or not any(message["role"] != "system" for message in row["messages"]):
+    if (
+        row["archived"]
+        or row["error"] is not None
+        or not any(message["role"] != "system" for message in row["messages"])
+    ):
         return "nothing to judge"
-    opinions = {name: opinion["verdict"] for name, opinion in row["opinions"].items() if opinion["verdict"]}
+    opinions = {
+        name: opinion["verdict"] for name, opinion in row["opinions"].items() if opinion["verdict"]
+    }
     people = next((opinions[name] for name in _PEOPLE if name in opinions), None)
     if people and any(opinions[name] != people for name in _OTHERS if name in opinions):
         return "disagreement"
@@ -91,12 +115,19 @@ def _why(row: dict[str, Any]) -> str:
 
 def _review_row(row: dict[str, Any], why: str) -> dict[str, Any]:
     opinions = "; ".join(
-        f"{name}: {opinion['verdict'] or 'no opinion'}" + (f" ({opinion['reason']})" if opinion["reason"] else "")
+        f"{name}: {opinion['verdict'] or 'no opinion'}"
+        + (f" ({opinion['reason']})" if opinion["reason"] else "")
         for name, opinion in row["opinions"].items()
     )
     parts = _parts(row)
     conversation = "\n\n".join(text for text, _ in parts)
-    added = {"judgment": "", "reason": "", "why": why, "opinions": opinions, "conversation": conversation}
+    added = {
+        "judgment": "",
+        "reason": "",
+        "why": why,
+        "opinions": opinions,
+        "conversation": conversation,
+    }
     return {name: added.get(name, row.get(name)) for name in COLUMNS} | {"parts": parts}
 
 
@@ -117,13 +148,26 @@ def _csv(rows: list[dict[str, Any]]) -> str:
     writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore")
     writer.writeheader()
     for row in rows:
-        shown = row | {"conversation": shortened(row["conversation"], _LONGEST_CELL, "a .jsonl or .html review")}
-        writer.writerow({name: as_cell(value) if isinstance(value, str) else value for name, value in shown.items()})
-    return "\ufeff" + text.getvalue()  # spreadsheets take a file without the mark for an older encoding
+        shown = row | {
+            "conversation": shortened(
+                row["conversation"], _LONGEST_CELL, "a .jsonl or .html review"
+            )
+        }
+        writer.writerow(
+            {
+                name: as_cell(value) if isinstance(value, str) else value
+                for name, value in shown.items()
+            }
+        )
+    return (
+        "\ufeff" + text.getvalue()
+    )  # spreadsheets take a file without the mark for an older encoding
 
 
 def _jsonl(rows: list[dict[str, Any]]) -> str:
-    return "".join(json.dumps({name: row[name] for name in COLUMNS}, ensure_ascii=False) + "\n" for row in rows)
+    return "".join(
+        json.dumps({name: row[name] for name in COLUMNS}, ensure_ascii=False) + "\n" for row in rows
+    )
 
 
 def _html(rows: list[dict[str, Any]]) -> str:

@@ -23,7 +23,9 @@ def call_fault(call: Call, tools: Sequence[Tool]) -> str:
         return "no tool of the session"
     if call.arguments is None:
         return "its arguments are not a JSON object"
-    if (schema := parameters[call.name]) is None or (validator := _validator(schema)).is_valid(call.arguments):
+    if (schema := parameters[call.name]) is None or (validator := _validator(schema)).is_valid(
+        call.arguments
+    ):
         return ""
     error = jsonschema.exceptions.best_match(validator.iter_errors(call.arguments))
     where = ".".join(str(part) for part in error.absolute_path) or "the arguments"
@@ -35,9 +37,13 @@ def call_fault(call: Call, tools: Sequence[Tool]) -> str:
 def _parameters(tools: bytes) -> dict[str, bytes | None]:
     """The JSON schema of each tool's arguments by the tool's name; `None` where it has none."""
     functions = [tool.get("function") for tool in msgspec.json.decode(tools)]
-    named = [each for each in functions if isinstance(each, dict) and isinstance(each.get("name"), str)]
+    named = [
+        each for each in functions if isinstance(each, dict) and isinstance(each.get("name"), str)
+    ]
     schemas = [(each["name"], each.get("parameters")) for each in named]
-    return {name: json_bytes(schema) if isinstance(schema, dict) else None for name, schema in schemas}
+    return {
+        name: json_bytes(schema) if isinstance(schema, dict) else None for name, schema in schemas
+    }
 
 
 @lru_cache(maxsize=1024)

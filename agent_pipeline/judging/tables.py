@@ -18,12 +18,25 @@ from agent_pipeline.judging.panel import JudgingOptions, Panel
 from agent_pipeline.judging.policy import Judged
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import Redactor
-from agent_pipeline.sessions.tables import CURATED, JUDGED, column, row_session, stored_batches, to_batches, to_rows
+from agent_pipeline.sessions.tables import (
+    CURATED,
+    JUDGED,
+    column,
+    row_session,
+    stored_batches,
+    to_batches,
+    to_rows,
+)
 from agent_pipeline.storage.lake import Lake, StagedTable
 
 
 def judge(
-    lake: Lake, key: PartitionKey, options: JudgingOptions, labels: Labels, redactor: Redactor, open_judge: Callable[[Limits], LlmJudge]
+    lake: Lake,
+    key: PartitionKey,
+    options: JudgingOptions,
+    labels: Labels,
+    redactor: Redactor,
+    open_judge: Callable[[Limits], LlmJudge],
 ) -> tuple[StagedTable, Panel]:
     """Judge every session of the table `sessions`; `open_judge` gives the language model, where it is among those who decide.
 
@@ -47,7 +60,9 @@ def _check_labels(lake: Lake, key: PartitionKey, labels: Labels, smallest_share:
     if not (smallest_share and lake.has("judged_sessions", key)):
         return
     try:
-        last = to_rows(stored_batches(lake.open("judged_sessions", key), ["session_id", "opinions"]))
+        last = to_rows(
+            stored_batches(lake.open("judged_sessions", key), ["session_id", "opinions"])
+        )
         labelled = [row["session_id"] for row in last if "label" in row["opinions"]]
     except (DataError, pa.ArrowException, OSError):  # a damaged table is replaced, not compared
         return
@@ -72,15 +87,24 @@ def _present(lake: Lake, key: PartitionKey, session_ids: list[str]) -> list[str]
     """Those of the ids that a session of the lake's has; none where its table is damaged, which its own run replaces."""
     named = column(session_ids, pa.field("session_id", pa.string()))
     try:
-        return named.filter(pc.is_in(named, lake.open("sessions", key).read(["session_id"])["session_id"])).to_pylist()
+        return named.filter(
+            pc.is_in(named, lake.open("sessions", key).read(["session_id"])["session_id"])
+        ).to_pylist()
     except (DataError, pa.ArrowException, OSError):
         return []
 
 
 def judge_sessions(lake: Lake, key: PartitionKey, panel: Panel) -> StagedTable:
     """Write the verdicts of a panel on every session of the table `sessions`. Raises as `judge`."""
-    judged = panel.judge((row, row_session(row)) for row in to_rows(stored_batches(lake.open("sessions", key))))
-    return lake.stage("judged_sessions", key, to_batches((row | verdict_columns(each) for row, each in judged), JUDGED), JUDGED)
+    judged = panel.judge(
+        (row, row_session(row)) for row in to_rows(stored_batches(lake.open("sessions", key)))
+    )
+    return lake.stage(
+        "judged_sessions",
+        key,
+        to_batches((row | verdict_columns(each) for row, each in judged), JUDGED),
+        JUDGED,
+    )
 
 
 def verdict_columns(judged: Judged) -> dict[str, Any]:
@@ -112,7 +136,11 @@ def curate_sessions(
         SettingsError: a required measure or a pattern cannot be read.
     """
     required = [each.name for each in parse_measures(required_measures)]  # as the table spells them
-    judged = lake.open("judged_sessions", key, JUDGED)  # held open: both readings are of the same file, whatever takes its place
-    curation, rows = curate_rows(lambda: to_rows(stored_batches(judged)), required, bounds, verdict_leaks, is_own, keep_own)
+    judged = lake.open(
+        "judged_sessions", key, JUDGED
+    )  # held open: both readings are of the same file, whatever takes its place
+    curation, rows = curate_rows(
+        lambda: to_rows(stored_batches(judged)), required, bounds, verdict_leaks, is_own, keep_own
+    )
     table = lake.stage("curated_sessions", key, to_batches(rows, CURATED), CURATED)
     return table, curation, drift(lake, "curated_sessions", key, table)

@@ -42,13 +42,20 @@ def check_facts(names: Sequence[str]) -> None:
     """Raise SettingsError where one is not a fact about a turn."""
     for name in names:
         if name not in FACTS:
-            raise SettingsError(f"untrained_turns names {name!r}, which is not a fact about a turn{did_you_mean(name, FACTS)}")
+            raise SettingsError(
+                f"untrained_turns names {name!r}, which is not a fact about a turn{did_you_mean(name, FACTS)}"
+            )
 
 
-def turn_facts(context: EvaluationContext, measures: Sequence[ConfiguredMeasure] = ()) -> list[TurnFacts]:
+def turn_facts(
+    context: EvaluationContext, measures: Sequence[ConfiguredMeasure] = ()
+) -> list[TurnFacts]:
     """The facts of every turn; each of the measures is taken of the turn on its own."""
     calls, seen = iter(context.calls), set[tuple[str, str, str | None]]()
-    schemas_known = bool(context.tools) and context.metadata.get("tools_origin") not in ("inferred", "none")
+    schemas_known = bool(context.tools) and context.metadata.get("tools_origin") not in (
+        "inferred",
+        "none",
+    )
     tells_judge = iter(turns_that_address_a_judge(context.messages, context.tools))
     facts: list[TurnFacts] = []
     called: list[list[tuple[str, bool]]] = []  # each call's tool, and whether the call went wrong
@@ -57,15 +64,29 @@ def turn_facts(context: EvaluationContext, measures: Sequence[ConfiguredMeasure]
         if message["role"] != "assistant":
             continue
         identities = list(map(call_identity, turn_calls))
-        repeated = any(each in seen for each in identities) or len(set(identities)) < len(identities)
+        repeated = any(each in seen for each in identities) or len(set(identities)) < len(
+            identities
+        )
         seen.update(identities)
-        errors, refusals = [call.failed for call in turn_calls], [is_refusal(call.result or "") for call in turn_calls]
+        errors, refusals = (
+            [call.failed for call in turn_calls],
+            [is_refusal(call.result or "") for call in turn_calls],
+        )
         faults = [_breaks_schema(call, context) if schemas_known else None for call in turn_calls]
         breaks_schema = any(faults) or (None if None in faults else False)
         failed = _failed_measures(context, at, measures)
         judge_is_told = next(tells_judge)
-        facts.append(TurnFacts(any(errors), any(refusals), breaks_schema, repeated, False, judge_is_told, failed))
-        called.append([(call.name, any(wrong)) for call, *wrong in zip(turn_calls, errors, refusals, faults, strict=True)])
+        facts.append(
+            TurnFacts(
+                any(errors), any(refusals), breaks_schema, repeated, False, judge_is_told, failed
+            )
+        )
+        called.append(
+            [
+                (call.name, any(wrong))
+                for call, *wrong in zip(turn_calls, errors, refusals, faults, strict=True)
+            ]
+        )
     later: set[str] = set()
     for at in reversed(range(len(facts))):
         wrong = {name for name, is_wrong in called[at] if is_wrong}
@@ -93,11 +114,15 @@ def untrained_turns(turns: Sequence[Mapping[str, Any]], facts: Sequence[str]) ->
 def _breaks_schema(call: Call, context: EvaluationContext) -> bool | None:
     try:
         return bool(call_fault(call, context.tools))
-    except Exception:  # a schema that is broken itself, or lies elsewhere, allows and forbids nothing
+    except (
+        Exception
+    ):  # a schema that is broken itself, or lies elsewhere, allows and forbids nothing
         return None
 
 
-def _failed_measures(context: EvaluationContext, at: int, measures: Sequence[ConfiguredMeasure]) -> list[str]:
+def _failed_measures(
+    context: EvaluationContext, at: int, measures: Sequence[ConfiguredMeasure]
+) -> list[str]:
     """The measures that the turn fails; one that raises counts, since it found nothing good, and one that does not apply says nothing."""
     if not measures:
         return []

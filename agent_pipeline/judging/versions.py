@@ -69,7 +69,9 @@ class StoreVersions:
         self._memory = self._stored()
         self._new: dict[str, StoreVersion] = {}
         self._memory.look = max(self._memory.look, after) + 1
-        self._block_signature = sha256_of(sorted((each, str(key)) for each, key in self._blocked.entries))[:16]
+        self._block_signature = sha256_of(
+            sorted((each, str(key)) for each, key in self._blocked.entries)
+        )[:16]
         self._label_signatures: dict[Path, str] = {}
 
     @property
@@ -111,14 +113,22 @@ class StoreVersions:
 
         version, sessions = fingerprint(stored())
         version = labels.version_with(version, ids)
-        changed_in = before.changed_in if before is not None and before.version == version else self.look
-        after = StoreVersion(version=version, sessions=sessions, signature=signature, changed_in=changed_in)
+        changed_in = (
+            before.changed_in if before is not None and before.version == version else self.look
+        )
+        after = StoreVersion(
+            version=version, sessions=sessions, signature=signature, changed_in=changed_in
+        )
         self._memory.partitions[str(key)] = self._new[str(key)] = after
         return after
 
     def changed_since(self, look: int) -> dict[str, StoreVersion]:
         """The partitions whose version is another than it was at an earlier look, by name."""
-        return {name: each for name, each in sorted(self._memory.partitions.items()) if each.changed_in > look}
+        return {
+            name: each
+            for name, each in sorted(self._memory.partitions.items())
+            if each.changed_in > look
+        }
 
     def is_unchanged(self, store_signature: str) -> bool:
         """Whether the whole store looks as it did at the last look that computed every version (`save` with a signature)."""
@@ -155,4 +165,6 @@ class StoreVersions:
         if path is not None and path not in self._label_signatures:
             self._label_signatures[path] = labels_signature(path)
         labels = self._label_signatures[path] if path is not None else ""
-        return sha256_of([self._source.partition_signature(key), labels, self._block_signature])[:32]
+        return sha256_of([self._source.partition_signature(key), labels, self._block_signature])[
+            :32
+        ]

@@ -83,7 +83,10 @@ class AgentSFTConfig:
     def __post_init__(self) -> None:
         self.training()
         if self.use_coreset_selection:
-            CoresetSelector(self.coreset_strategy, USUAL_CORESET if self.coreset_target_size is None else self.coreset_target_size)
+            CoresetSelector(
+                self.coreset_strategy,
+                USUAL_CORESET if self.coreset_target_size is None else self.coreset_target_size,
+            )
         if self.use_online_continual:
             self.learner()
 
@@ -93,7 +96,9 @@ class AgentSFTConfig:
 
     def learner(self) -> OnlineContinualLearner:
         """An empty buffer. Raises SettingsError."""
-        return OnlineContinualLearner(self.continual_buffer_size, self.continual_replay_ratio, seed=self.seed)
+        return OnlineContinualLearner(
+            self.continual_buffer_size, self.continual_replay_ratio, seed=self.seed
+        )
 
 
 @dataclass(frozen=True)
@@ -142,7 +147,9 @@ class AgentSFTTrainer:
         counts = {**counted}
         contents = {row["content_sha256"] for row in rows}
         if both := sum(row["content_sha256"] in contents for row in heldout):
-            raise DataError(f"{both} of {len(heldout)} conversations of eval_data are in train_data too: take them out of one of the two.")
+            raise DataError(
+                f"{both} of {len(heldout)} conversations of eval_data are in train_data too: take them out of one of the two."
+            )
         if config.use_coreset_selection:
             rows = self._coreset(rows)
             counts["coreset"] = len(rows)
@@ -162,10 +169,17 @@ class AgentSFTTrainer:
         report = train_adapter(rows, base, config.training(), building, heldout, self._progress)
         self._put_in_place(building)
         if learner is not None:
-            write_atomically(out_dir / BUFFER, json_bytes({"seen": learner.seen, "rows": learner.buffer}))
+            write_atomically(
+                out_dir / BUFFER, json_bytes({"seen": learner.seen, "rows": learner.buffer})
+            )
         return _result(report, out_dir, counts, report["heldout"]["after"] if heldout else None)
 
-    def prefer(self, data: Iterable[Mapping[str, Any]], method: Literal["dpo", "kto"] = "dpo", **options: Any) -> TrainingResult:
+    def prefer(
+        self,
+        data: Iterable[Mapping[str, Any]],
+        method: Literal["dpo", "kto"] = "dpo",
+        **options: Any,
+    ) -> TrainingResult:
         """Train the adapter on from judgments, as `dpo_adapter` and `kto_adapter` do; the model in `output_dir` is replaced.
 
         `data` are rows of `preference_dataset` (dpo) or `kto_dataset` (kto), `options` those of the asset. The kinds of decision are
@@ -180,12 +194,18 @@ class AgentSFTTrainer:
         config = FURTHER[method](**options)
 
         def train(adapter_dir: Path, out_dir: Path, select: list[Row]) -> dict[str, Any]:
-            return train_preferences(method, rows, base, adapter_dir, config, out_dir, select, progress=self._progress)
+            return train_preferences(
+                method, rows, base, adapter_dir, config, out_dir, select, progress=self._progress
+            )
 
         return self._go_on(method, len(rows), train)
 
     def practise(
-        self, data: Any = None, method: Literal["grpo", "sdft", "distill"] = "grpo", world: str = "", **options: Any
+        self,
+        data: Any = None,
+        method: Literal["grpo", "sdft", "distill"] = "grpo",
+        world: str = "",
+        **options: Any,
     ) -> TrainingResult:
         """Train the adapter on from what it writes itself, as `grpo_adapter`, `sdft_adapter` and `distill_adapter` do; the model in
         `output_dir` is replaced.
@@ -195,23 +215,44 @@ class AgentSFTTrainer:
 
         Raises: as `prefer`.
         """
-        rows, base = rows_only(self.config.train_data if data is None else data)[0], base_model(self.config.base_model)
+        rows, base = (
+            rows_only(self.config.train_data if data is None else data)[0],
+            base_model(self.config.base_model),
+        )
         config = FURTHER[method](**options)
         asked, play, origin = practice(rows, config, world)
         teacher = base_model(named) if (named := getattr(config, "teacher_model", "")) else None
 
         def train(adapter_dir: Path, out_dir: Path, select: list[Row]) -> dict[str, Any]:
             return train_on_policy(
-                method, asked, base, adapter_dir, config, out_dir, select, play, teacher, progress=self._progress, **origin
+                method,
+                asked,
+                base,
+                adapter_dir,
+                config,
+                out_dir,
+                select,
+                play,
+                teacher,
+                progress=self._progress,
+                **origin,
             )
 
         return self._go_on(method, len(asked), train)
 
-    def _go_on(self, method: str, records: int, train: Callable[[Path, Path, list[Row]], dict[str, Any]]) -> TrainingResult:
+    def _go_on(
+        self, method: str, records: int, train: Callable[[Path, Path, list[Row]], dict[str, Any]]
+    ) -> TrainingResult:
         """Put what `train` makes of the adapter in the model's place."""
         if self.model_path is None or not (self.model_path / "adapter_config.json").is_file():
-            raise ModelError("There is no adapter to train on: call train() with use_lora, or load_model(path), first.")
-        select = rows_only(self.config.eval_data, "select")[0] if self.config.eval_data is not None else []
+            raise ModelError(
+                "There is no adapter to train on: call train() with use_lora, or load_model(path), first."
+            )
+        select = (
+            rows_only(self.config.eval_data, "select")[0]
+            if self.config.eval_data is not None
+            else []
+        )
         out_dir = Path(self.config.output_dir).expanduser()
         building = out_dir / f".{method}"
         building.mkdir(parents=True, exist_ok=True)
@@ -225,28 +266,47 @@ class AgentSFTTrainer:
         shutil.rmtree(self.model_path, ignore_errors=True)
         building.rename(self.model_path)
 
-    def evaluate(self, data: Any = None, max_samples: int = 0, max_new_tokens: int = 96) -> EvalResult:
+    def evaluate(
+        self, data: Any = None, max_samples: int = 0, max_new_tokens: int = 96
+    ) -> EvalResult:
         """The model (before any training: the base model) on every assistant turn of `data`, or of the configuration's `eval_data`.
 
         `max_samples` above 0: so many turns at most, spread over tasks. Raises DataError, ModelError.
         """
         data = self.config.eval_data if data is None else data
         if data is None:
-            raise DataError("There is nothing to evaluate on: give data, or eval_data in the configuration.")
+            raise DataError(
+                "There is nothing to evaluate on: give data, or eval_data in the configuration."
+            )
         rows, _ = rows_only(data, "test")
         samples, counts = turn_samples(rows, max_samples)
-        questions = [question for sample in samples if (question := self.answering.question(sample, max_new_tokens))]
+        questions = [
+            question
+            for sample in samples
+            if (question := self.answering.question(sample, max_new_tokens))
+        ]
         if not questions:
             raise DataError(
                 f"There is no turn to evaluate on: {len(rows)} rows, {counts['turns']} turns, none of which fits: raise max_length."
             )
         rows = as_trained(self.tokenizer, rows)
-        fitting = [encoded for row in rows if (encoded := encode_row(self.tokenizer, row, self.answering.max_length))]
+        fitting = [
+            encoded
+            for row in rows
+            if (encoded := encode_row(self.tokenizer, row, self.answering.max_length))
+        ]
         read = self.answering.forward(fitting, questions)
-        asked = [(question.sample, reply) for question, reply in zip(questions, read.replies, strict=True)]
+        asked = [
+            (question.sample, reply)
+            for question, reply in zip(questions, read.replies, strict=True)
+        ]
         scores = [score(sample, reply.text, reply.cut) for sample, reply in asked]
         details = accuracies([sample.task_key for sample, _ in asked], scores)
-        details["counts"] = {**counts, "dropped": len(samples) - len(questions), "rows_dropped": len(rows) - len(fitting)}
+        details["counts"] = {
+            **counts,
+            "dropped": len(samples) - len(questions),
+            "rows_dropped": len(rows) - len(fitting),
+        }
         details["samples"] = [
             {
                 "session_id": sample.session_id,
@@ -258,7 +318,12 @@ class AgentSFTTrainer:
             }
             for (sample, reply), each in zip(asked, scores, strict=True)
         ]
-        return EvalResult(sum(each.right for each in scores) / len(scores), mean_loss(read.losses), len(scores), details)
+        return EvalResult(
+            sum(each.right for each in scores) / len(scores),
+            mean_loss(read.losses),
+            len(scores),
+            details,
+        )
 
     def save_model(self, path: str | Path) -> str:
         """Copy the trained adapter (or whole model), with tokenizer and template, to a directory, and return it.
@@ -266,14 +331,18 @@ class AgentSFTTrainer:
         Raises ModelError where nothing was trained or loaded.
         """
         if self.model_path is None:
-            raise ModelError("There is no trained model to save: call train() or load_model(path) first.")
+            raise ModelError(
+                "There is no trained model to save: call train() or load_model(path) first."
+            )
         return copied_model(self.model_path, path)
 
     def load_model(self, path: str | Path) -> None:
         """Take up a model that `save_model` or `train` left. Raises ModelError where there is none."""
         path = Path(path).expanduser()
         if not any((path / name).is_file() for name in ("adapter_config.json", "config.json")):
-            raise ModelError(f"{path} holds no trained model: give a directory that save_model wrote.")
+            raise ModelError(
+                f"{path} holds no trained model: give a directory that save_model wrote."
+            )
         self.model_path, self._loaded = path, None
 
     @property
@@ -290,13 +359,20 @@ class AgentSFTTrainer:
     def answering(self) -> Answering:
         """The model with its tokenizer and template, loaded at its first use. Raises ModelError."""
         if self._loaded is None:
-            self._loaded = Answering.of(base_model(self.config.base_model), self.model_path, self.config.max_seq_length, self._progress)
+            self._loaded = Answering.of(
+                base_model(self.config.base_model),
+                self.model_path,
+                self.config.max_seq_length,
+                self._progress,
+            )
         return self._loaded
 
     def _coreset(self, rows: list[Row]) -> list[Row]:
         asked = self.config.coreset_target_size
         size = min(USUAL_CORESET, math.ceil(len(rows) / 2)) if asked is None else asked
-        return CoresetSelector(self.config.coreset_strategy, size, seed=self.config.seed).select(rows, self.config.base_model)
+        return CoresetSelector(self.config.coreset_strategy, size, seed=self.config.seed).select(
+            rows, self.config.base_model
+        )
 
     def _buffer(self, out_dir: Path) -> OnlineContinualLearner:
         """The buffer that the last training in this folder left; an empty one where there was none."""
@@ -307,11 +383,22 @@ class AgentSFTTrainer:
             stored = json.loads(path.read_text(encoding="utf-8"))
             rows, seen = stored["rows"], stored["seen"]
         except (ValueError, KeyError, OSError) as error:
-            raise DataError(f"The replay buffer {path} cannot be read ({error}): remove it to begin anew.") from error
+            raise DataError(
+                f"The replay buffer {path} cannot be read ({error}): remove it to begin anew."
+            ) from error
         # Not with the seed of the last time: it would draw the same rows again.
-        return replace(self.config.learner(), seed=self.config.seed + seen, buffer=rows[: self.config.continual_buffer_size], seen=seen)
+        return replace(
+            self.config.learner(),
+            seed=self.config.seed + seen,
+            buffer=rows[: self.config.continual_buffer_size],
+            seen=seen,
+        )
 
 
-def _result(report: dict[str, Any], out_dir: Path, counts: Mapping[str, int], eval_loss: float | None = None) -> TrainingResult:
+def _result(
+    report: dict[str, Any], out_dir: Path, counts: Mapping[str, int], eval_loss: float | None = None
+) -> TrainingResult:
     counts = {**counts, "trained": report["rows"]["trained"]}
-    return TrainingResult(str(out_dir / MODEL), report["loss_last"], eval_loss, report["steps"], counts, report)
+    return TrainingResult(
+        str(out_dir / MODEL), report["loss_last"], eval_loss, report["steps"], counts, report
+    )

@@ -66,11 +66,16 @@ class CapabilityReport:
     def get_score(self, cap: str) -> float | None:
         """A capability's score. Raises ArgumentError for one that was not evaluated."""
         if cap not in self.scores:
-            raise ArgumentError(f"The report has no capability {cap!r}: it has {', '.join(self.scores) or 'none'}.")
+            raise ArgumentError(
+                f"The report has no capability {cap!r}: it has {', '.join(self.scores) or 'none'}."
+            )
         return self.scores[cap].score
 
     def to_dict(self) -> dict[str, Any]:
-        return {"overall": self.overall, "scores": {name: asdict(each) for name, each in self.scores.items()}}
+        return {
+            "overall": self.overall,
+            "scores": {name: asdict(each) for name, each in self.scores.items()},
+        }
 
     def summary(self) -> str:
         """A line a capability, for a person."""
@@ -92,33 +97,52 @@ class AgentCapabilityEvaluator:
     progress: Progress = silent
     world: str = ""
 
-    def evaluate(self, model: Any, test_sets: Mapping[str, Sequence[Mapping[str, Any]]]) -> CapabilityReport:
+    def evaluate(
+        self, model: Any, test_sets: Mapping[str, Sequence[Mapping[str, Any]]]
+    ) -> CapabilityReport:
         """The capabilities that `test_sets` names, each with its own samples: `{"messages", "tools", ["instructions"]}`.
 
         `model`: a function (`Model`), the name or directory of a model, one of transformers in memory, or an `AgentSFTTrainer`.
         Raises ArgumentError, DataError, ModelError.
         """
         asked = self._asked(model)
-        return CapabilityReport({cap: self._score(asked, cap, data) for cap, data in test_sets.items()})
+        return CapabilityReport(
+            {cap: self._score(asked, cap, data) for cap, data in test_sets.items()}
+        )
 
-    def evaluate_capability(self, model: Any, cap: str, data: Sequence[Mapping[str, Any]]) -> CapabilityScore:
+    def evaluate_capability(
+        self, model: Any, cap: str, data: Sequence[Mapping[str, Any]]
+    ) -> CapabilityScore:
         """One capability. Raises as `evaluate`."""
         return self._score(self._asked(model), cap, data)
 
-    def _score(self, asked: "tuple[_Replies, Player]", cap: str, data: Sequence[Mapping[str, Any]]) -> CapabilityScore:
+    def _score(
+        self, asked: "tuple[_Replies, Player]", cap: str, data: Sequence[Mapping[str, Any]]
+    ) -> CapabilityScore:
         if cap not in CAPABILITIES:
-            raise ArgumentError(f"There is no capability {cap!r}: choose one of {', '.join(CAPABILITIES)}.")
+            raise ArgumentError(
+                f"There is no capability {cap!r}: choose one of {', '.join(CAPABILITIES)}."
+            )
         rows = [_row(sample, cap, number) for number, sample in enumerate(data, 1)]
         replies, player = asked
         if cap == "planning" and self.world:
-            return _played(self.world, list({row["task_key"]: row for row in rows}.values()), player, self.progress)
+            return _played(
+                self.world,
+                list({row["task_key"]: row for row in rows}.values()),
+                player,
+                self.progress,
+            )
         samples, counts = turn_samples(rows, 0 if cap == "planning" else self.max_samples)
         if cap == "tool_use":
             samples = [sample for sample in samples if sample.calls]
         if cap == "planning":
             steps = Counter(sample.row_id for sample in samples)
             samples = [sample for sample in samples if steps[sample.row_id] > 1]
-        answers = [(sample, text) for sample, text in zip(samples, replies(samples), strict=True) if text is not None]
+        answers = [
+            (sample, text)
+            for sample, text in zip(samples, replies(samples), strict=True)
+            if text is not None
+        ]
         scores, details = _SCORED[cap](answers, {row["row_id"]: row for row in rows})
         details |= {"conversations": len(rows), **counts, "too_long": len(samples) - len(answers)}
         return CapabilityScore(cap, _mean(scores), len(scores), details)
@@ -127,14 +151,21 @@ class AgentCapabilityEvaluator:
         """The model as one that is asked turns, and as one that plays."""
         if (answering := answering_of(model, self.max_length, self.progress)) is not None:
             stops = stop_ids(answering.tokenizer, answering.template)
-            player = model_player(answering.model, answering.tokenizer, stops, self.max_new_tokens, self.max_length)
+            player = model_player(
+                answering.model, answering.tokenizer, stops, self.max_new_tokens, self.max_length
+            )
             return (lambda samples: answering.on(samples, self.max_new_tokens)), player
         if callable(model):
             return (
                 lambda samples: [_text(model(sample.prompt, sample.tools)) for sample in samples],
-                lambda waiting: [Played(message_of(_text(model(each.messages, each.tools)), each.tools)) for each in waiting],
+                lambda waiting: [
+                    Played(message_of(_text(model(each.messages, each.tools)), each.tools))
+                    for each in waiting
+                ],
             )
-        raise ArgumentError(f"A {type(model).__name__} is not a model: give a model of transformers, its name, a trainer, or a function.")
+        raise ArgumentError(
+            f"A {type(model).__name__} is not a model: give a model of transformers, its name, a trainer, or a function."
+        )
 
 
 _Replies = Callable[[Sequence[TurnSample]], Sequence[str | None]]
@@ -160,9 +191,16 @@ def _planning(answers: _Answers, rows: _Rows) -> _Scored:
     for sample, text in answers:
         each = score(sample, text)
         plans[sample.row_id].append(bool(each.tool_name) if sample.calls else not each.called)
-    progress = [(steps.index(False) if False in steps else len(steps)) / len(steps) for steps in plans.values()]
+    progress = [
+        (steps.index(False) if False in steps else len(steps)) / len(steps)
+        for steps in plans.values()
+    ]
     steps = [step for plan in plans.values() for step in plan]
-    parts = {"complete": _mean([each == 1 for each in progress]), "next_step": _mean(steps), "steps": len(steps)}
+    parts = {
+        "complete": _mean([each == 1 for each in progress]),
+        "next_step": _mean(steps),
+        "steps": len(steps),
+    }
     return progress, {"of": "conversations of several steps", **parts}
 
 
@@ -174,9 +212,15 @@ def _reasoning(answers: _Answers, rows: _Rows) -> _Scored:
         if fault := _incoherent(sample, parsed):
             faults[fault] += 1
         due = bool(sample.calls) == parsed.is_call
-        chains[sample.row_id].append(0.0 if fault or not due else 1.0 if sample.calls else _f1(text, sample.text))
+        chains[sample.row_id].append(
+            0.0 if fault or not due else 1.0 if sample.calls else _f1(text, sample.text)
+        )
     coherence = [sum(steps) / len(steps) for steps in chains.values()]
-    return coherence, {"of": "chains", "steps": sum(map(len, chains.values())), "faults": dict(sorted(faults.items()))}
+    return coherence, {
+        "of": "chains",
+        "steps": sum(map(len, chains.values())),
+        "faults": dict(sorted(faults.items())),
+    }
 
 
 def _instruction_following(answers: _Answers, rows: _Rows) -> _Scored:
@@ -184,18 +228,33 @@ def _instruction_following(answers: _Answers, rows: _Rows) -> _Scored:
     whole_turns: list[bool] = []
     missed: Counter[str] = Counter()
     for sample, text in answers:
-        taken = {name: passed for name, passed in _instructions(sample, text, rows[sample.row_id]) if passed is not None}
+        taken = {
+            name: passed
+            for name, passed in _instructions(sample, text, rows[sample.row_id])
+            if passed is not None
+        }
         followed += taken.values()
         whole_turns += [all(taken.values())] if taken else []
         missed.update(name for name, passed in taken.items() if not passed)
-    parts = {"all_of_a_turn": _mean(whole_turns), "turns": len(whole_turns), "missed": dict(sorted(missed.items()))}
+    parts = {
+        "all_of_a_turn": _mean(whole_turns),
+        "turns": len(whole_turns),
+        "missed": dict(sorted(missed.items())),
+    }
     return followed, {"of": "instructions", **parts}
 
 
-def _played(world: str, rows: Sequence[Mapping[str, Any]], player: Player, progress: Progress) -> CapabilityScore:
+def _played(
+    world: str, rows: Sequence[Mapping[str, Any]], player: Player, progress: Progress
+) -> CapabilityScore:
     """Each task once, to its end; the details are those of `episodes`, done where the model must act and must not, and harm among them."""
     episodes = play(load_world(world), rows, player, progress=progress)
-    return CapabilityScore("planning", _mean([each.done for each in episodes]), len(episodes), {"of": "tasks played", **figures(episodes)})
+    return CapabilityScore(
+        "planning",
+        _mean([each.done for each in episodes]),
+        len(episodes),
+        {"of": "tasks played", **figures(episodes)},
+    )
 
 
 _SCORED: dict[str, Callable[[_Answers, _Rows], _Scored]] = {
@@ -207,14 +266,18 @@ _SCORED: dict[str, Callable[[_Answers, _Rows], _Scored]] = {
 CAPABILITIES = tuple(_SCORED)
 
 
-def _instructions(sample: TurnSample, text: str, row: Mapping[str, Any]) -> list[tuple[str, bool | None]]:
+def _instructions(
+    sample: TurnSample, text: str, row: Mapping[str, Any]
+) -> list[tuple[str, bool | None]]:
     """Each instruction of a turn, and whether the reply follows it (`None`: it says nothing of this reply)."""
     parsed = read_reply(text, sample.tools)
     given = row.get("instructions")
     measures = [measure_of(each) for each in given or USUAL_INSTRUCTIONS]
     asked = sample.prompt[-1:] if sample.prompt and sample.prompt[-1]["role"] == "user" else []
     context = EvaluationContext([*asked, message_of(text, sample.tools)], sample.tools)
-    due: list[tuple[str, bool | None]] = [] if given else [("call_or_answer", bool(sample.calls) == parsed.is_call)]
+    due: list[tuple[str, bool | None]] = (
+        [] if given else [("call_or_answer", bool(sample.calls) == parsed.is_call)]
+    )
     return [*due, *((each.name, each.take(context).passed) for each in measures)]
 
 
@@ -225,22 +288,41 @@ def _incoherent(sample: TurnSample, parsed: Reply) -> str | None:
         return "invalid_call"
     done = [call for message in sample.prompt for call in expected_calls(message)]
     schemas = parameter_schemas(sample.tools)
-    new = [call for call in parsed.calls if not any(same_call(call, due, schemas) for due in sample.calls)]
+    new = [
+        call
+        for call in parsed.calls
+        if not any(same_call(call, due, schemas) for due in sample.calls)
+    ]
     if any(same_call(call, other, schemas) for call in new for other in done):
         return "repeated_call"
     known = plain(before)
     due_values = {str(value) for call in sample.calls for value in _values(call.arguments)}
     for call in parsed.calls:
-        if any(value not in due_values and plain(value) not in known for value in map(str, _values(call.arguments))):
+        if any(
+            value not in due_values and plain(value) not in known
+            for value in map(str, _values(call.arguments))
+        ):
             return "ungrounded_argument"
-    return "ungrounded_number" if not parsed.is_call and values([parsed.text]) - values([before, sample.text]) else None
+    return (
+        "ungrounded_number"
+        if not parsed.is_call and values([parsed.text]) - values([before, sample.text])
+        else None
+    )
 
 
 def _values(arguments: Any) -> list[Any]:
     """The texts and numbers in a call's arguments."""
     if isinstance(arguments, dict | list):
-        return [value for each in (arguments.values() if isinstance(arguments, dict) else arguments) for value in _values(each)]
-    return [arguments] if isinstance(arguments, str | int | float) and not isinstance(arguments, bool) else []
+        return [
+            value
+            for each in (arguments.values() if isinstance(arguments, dict) else arguments)
+            for value in _values(each)
+        ]
+    return (
+        [arguments]
+        if isinstance(arguments, str | int | float) and not isinstance(arguments, bool)
+        else []
+    )
 
 
 def _f1(one: str, other: str) -> float:
@@ -257,17 +339,28 @@ def _text(reply: Any) -> str:
     if isinstance(reply, str):
         return reply
     if not isinstance(reply, Mapping):
-        raise ArgumentError(f"The model gave a {type(reply).__name__}: it must give a text or an assistant's message.")
-    calls = [json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False) for call in expected_calls(dict(reply))]
-    return "\n".join([reply.get("content") or "", *(f"<tool_call>{call}</tool_call>" for call in calls)]).strip()
+        raise ArgumentError(
+            f"The model gave a {type(reply).__name__}: it must give a text or an assistant's message."
+        )
+    calls = [
+        json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
+        for call in expected_calls(dict(reply))
+    ]
+    return "\n".join(
+        [reply.get("content") or "", *(f"<tool_call>{call}</tool_call>" for call in calls)]
+    ).strip()
 
 
 def _row(sample: Mapping[str, Any], cap: str, number: int) -> dict[str, Any]:
     messages = sample.get("messages")
     if not isinstance(messages, list) or not messages:
-        raise DataError(f"Sample {number} of {cap} has no messages: give each as a conversation, with its tools.")
+        raise DataError(
+            f"Sample {number} of {cap} has no messages: give each as a conversation, with its tools."
+        )
     name = str(sample.get("row_id") or f"{cap}-{number}")
-    asked = next((message.get("content") for message in messages if message.get("role") == "user"), name)
+    asked = next(
+        (message.get("content") for message in messages if message.get("role") == "user"), name
+    )
     return {
         "row_id": name,
         "session_id": str(sample.get("session_id") or name),

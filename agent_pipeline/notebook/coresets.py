@@ -38,7 +38,12 @@ class CoresetSelector:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        self._options = CoresetOptions(strategy=self.strategy, target_size=self.target_size, loss_ratio=self.loss_ratio, seed=self.seed)
+        self._options = CoresetOptions(
+            strategy=self.strategy,
+            target_size=self.target_size,
+            loss_ratio=self.loss_ratio,
+            seed=self.seed,
+        )
 
     def select(self, samples: Sequence[Sample], model: Any = None) -> list[Sample]:
         """The chosen samples, in the order given. `model` as for `compute_losses`. Warns (`UserWarning`) of a strategy that picks noise.
@@ -52,10 +57,18 @@ class CoresetSelector:
             warnings.warn(f"The coreset strategy '{self.strategy}': {found.warning}.", stacklevel=2)
         losses = None
         if found.needs_losses and has_to_choose:
-            losses = dict(zip((row["row_id"] for row in rows), self.compute_losses(samples, model), strict=True))
+            losses = dict(
+                zip(
+                    (row["row_id"] for row in rows),
+                    self.compute_losses(samples, model),
+                    strict=True,
+                )
+            )
         index = select(Candidates.of(lambda: rows), self._options, losses).index
         chosen = set(index.filter(index["chosen"])["row_id"].to_pylist())
-        return [sample for sample, row in zip(samples, rows, strict=True) if row["row_id"] in chosen]
+        return [
+            sample for sample, row in zip(samples, rows, strict=True) if row["row_id"] in chosen
+        ]
 
     def compute_losses(self, samples: Sequence[Sample], model: Any) -> list[float | None]:
         """Each sample's mean loss over its trained tokens under `model` (nats), in order; `None` where it has no such token.
@@ -68,7 +81,10 @@ class CoresetSelector:
         """
         if (answering := answering_of(model)) is not None:
             rows = [{"tools": [], "session_id": row["row_id"], **row} for row in _with_ids(samples)]
-            return [each.loss for each in losses_of(answering.model, answering.tokenizer, rows, MAX_LENGTH)]
+            return [
+                each.loss
+                for each in losses_of(answering.model, answering.tokenizer, rows, MAX_LENGTH)
+            ]
         if not callable(model):
             raise DataError(
                 f"The coreset strategy '{self.strategy}' needs a model that gives each sample's loss: pass model, a model of transformers, "
@@ -76,7 +92,9 @@ class CoresetSelector:
             )
         losses = list(model(list(samples)))
         if len(losses) != len(samples):
-            raise DataError(f"The model gave {len(losses)} losses for {len(samples)} samples: give one for each, None where there is none.")
+            raise DataError(
+                f"The model gave {len(losses)} losses for {len(samples)} samples: give one for each, None where there is none."
+            )
         return losses
 
     def compute_diversity(self, samples: Sequence[Sample]) -> np.ndarray:

@@ -8,7 +8,15 @@ import pyarrow as pa
 
 from agent_pipeline.datasets.splits import TaskSplit, with_splits
 from agent_pipeline.errors import DataError
-from agent_pipeline.notebook.intake import Intake, counted, session_of_chat, value_of, why_filtered, without_system, words_only
+from agent_pipeline.notebook.intake import (
+    Intake,
+    counted,
+    session_of_chat,
+    value_of,
+    why_filtered,
+    without_system,
+    words_only,
+)
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sessions.session import Session, sha256_of
@@ -65,27 +73,51 @@ def eval_results_to_sft_dataset(
     intake = Intake(redaction)
     runs = results if isinstance(results, list | tuple) else value_of(results, "results")
     if not isinstance(runs, Iterable) or isinstance(runs, str | bytes | Mapping):
-        raise DataError(f"Evaluation results of type {type(results).__name__} hold no list results: give the runs of an evaluation.")
+        raise DataError(
+            f"Evaluation results of type {type(results).__name__} hold no list results: give the runs of an evaluation."
+        )
     rows = []
     for run in runs:
         counts["results"] += 1
         if reason := _why_passed_over(run, filter_passed) or why_filtered(run, filter_fn):
             counts[reason] += 1
             continue
-        example = intake.take(_session(run, include_system, include_tool_calls, _text(run, *_MODEL) or _text(results, *_MODEL) or teacher))
+        example = intake.take(
+            _session(
+                run,
+                include_system,
+                include_tool_calls,
+                _text(run, *_MODEL) or _text(results, *_MODEL) or teacher,
+            )
+        )
         if isinstance(example, str):
             counts[example] += 1
             continue
         counts["rows"] += 1
         session = example.session
         tools = session.tools if include_tool_calls else []
-        rows.append(example.lineage | {"teacher": session.model_id, "student": student, "messages": example.messages, "tools": tools})
+        rows.append(
+            example.lineage
+            | {
+                "teacher": session.model_id,
+                "student": student,
+                "messages": example.messages,
+                "tools": tools,
+            }
+        )
     if not rows:
         reasons = counted(counts) or "there are no results"
-        raise DataError(f"No evaluation result can be trained on ({reasons}): run the evaluation on tasks that the teacher passes.")
+        raise DataError(
+            f"No evaluation result can be trained on ({reasons}): run the evaluation on tasks that the teacher passes."
+        )
     if split is None:
         return Dataset(to_table(rows, DISTILLATION))
-    return Dataset(to_table(with_splits(rows, split), DISTILLATION.append(pa.field("split", pa.string(), nullable=False))))
+    return Dataset(
+        to_table(
+            with_splits(rows, split),
+            DISTILLATION.append(pa.field("split", pa.string(), nullable=False)),
+        )
+    )
 
 
 def _why_passed_over(run: Any, filter_passed: bool) -> str | None:
@@ -95,7 +127,9 @@ def _why_passed_over(run: Any, filter_passed: bool) -> str | None:
     return "passed_unknown" if passed is None else "not_passed"
 
 
-def _session(run: Any, include_system: bool, include_tool_calls: bool, teacher: str | None) -> Session:
+def _session(
+    run: Any, include_system: bool, include_tool_calls: bool, teacher: str | None
+) -> Session:
     """A run as a session, before any repair."""
     history = value_of(run, "history")
     chat = to_messages(history)

@@ -83,10 +83,14 @@ class ExportOptions:
 
     def __post_init__(self) -> None:
         if self.format not in get_args(Format):
-            raise SettingsError(f"There is no export format {self.format!r}: choose one of {', '.join(get_args(Format))}.")
+            raise SettingsError(
+                f"There is no export format {self.format!r}: choose one of {', '.join(get_args(Format))}."
+            )
         for name in ("quality_threshold", "margin"):
             if not 0 <= getattr(self, name) <= 1:
-                raise SettingsError(f"The export's {name} is {getattr(self, name)}: scores go from 0 to 1.")
+                raise SettingsError(
+                    f"The export's {name} is {getattr(self, name)}: scores go from 0 to 1."
+                )
 
 
 class _Trace(NamedTuple):
@@ -106,7 +110,12 @@ class Exporter:
 
     format: ClassVar[Format]
 
-    def records(self, traces: Iterable[ScoredTrace], options: ExportOptions, counts: Counter[str] | None = None) -> list[dict[str, Any]]:
+    def records(
+        self,
+        traces: Iterable[ScoredTrace],
+        options: ExportOptions,
+        counts: Counter[str] | None = None,
+    ) -> list[dict[str, Any]]:
         """The records, by case and session. `counts` gets `traces`, `records`, and what became of the rest.
 
         Raises:
@@ -115,7 +124,8 @@ class Exporter:
         """
         counts = Counter() if counts is None else counts
         ready = sorted(
-            _examples(traces, options, counts), key=lambda each: (each.case_id, *_identity(each.example.session), repr(each.score))
+            _examples(traces, options, counts),
+            key=lambda each: (each.case_id, *_identity(each.example.session), repr(each.score)),
         )
         records = list(self._records(ready, options, counts))
         counts["records"] += len(records)
@@ -128,11 +138,18 @@ class Exporter:
             )
         return records
 
-    def export(self, traces: Iterable[ScoredTrace], options: ExportOptions, counts: Counter[str] | None = None) -> bytes:
+    def export(
+        self,
+        traces: Iterable[ScoredTrace],
+        options: ExportOptions,
+        counts: Counter[str] | None = None,
+    ) -> bytes:
         """The records as JSON lines. Raises as `records`."""
         return "".join(map(json_line, self.records(traces, options, counts))).encode("utf-8")
 
-    def _records(self, traces: list[_Trace], options: ExportOptions, counts: Counter[str]) -> Iterator[dict[str, Any]]:
+    def _records(
+        self, traces: list[_Trace], options: ExportOptions, counts: Counter[str]
+    ) -> Iterator[dict[str, Any]]:
         for trace in traces:
             if not trace.passes(options):
                 counts["below_threshold" if trace.scored else "not_scored"] += 1
@@ -156,11 +173,16 @@ class ChatMlExporter(Exporter):
     def _record(self, example: Example, original: bool, counts: Counter[str]) -> dict[str, Any]:
         if original:
             return {"messages": _without_results(example.messages, counts)}
-        return {"messages": example.messages} | ({"tools": example.session.tools} if example.session.tools else {})
+        return {"messages": example.messages} | (
+            {"tools": example.session.tools} if example.session.tools else {}
+        )
 
     def _metadata(self, trace: _Trace) -> dict[str, Any]:
         turns = sum(message["role"] == "assistant" for message in trace.example.messages)
-        return super()._metadata(trace) | {"model_id": trace.example.session.model_id, "turns": turns}
+        return super()._metadata(trace) | {
+            "model_id": trace.example.session.model_id,
+            "turns": turns,
+        }
 
 
 class ShareGptExporter(Exporter):
@@ -170,12 +192,23 @@ class ShareGptExporter(Exporter):
 
     def _record(self, example: Example, original: bool, counts: Counter[str]) -> dict[str, Any]:
         if original:
-            words = [{name: message[name] for name in ("role", "content")} for message in _without_results(example.messages, counts)]
+            words = [
+                {name: message[name] for name in ("role", "content")}
+                for message in _without_results(example.messages, counts)
+            ]
             counts["calls_left_out"] += len(tool_calls(example.messages))
             turns = conversations([message for message in words if message["content"]])
-            return {"conversations": [{name: turn[name] for name in ("from", "value")} for turn in turns]}
-        (row,) = sharegpt_rows([{"messages": example.messages, "tools": example.session.tools}], alternating=False)
-        counts["turns_do_not_alternate"] += not alternates(row["conversations"])  # some loaders throw these away
+            return {
+                "conversations": [
+                    {name: turn[name] for name in ("from", "value")} for turn in turns
+                ]
+            }
+        (row,) = sharegpt_rows(
+            [{"messages": example.messages, "tools": example.session.tools}], alternating=False
+        )
+        counts["turns_do_not_alternate"] += not alternates(
+            row["conversations"]
+        )  # some loaders throw these away
         return {name: value for name, value in row.items() if value}
 
 
@@ -184,35 +217,62 @@ class DpoExporter(Exporter):
 
     format = "dpo"
 
-    def _records(self, traces: list[_Trace], options: ExportOptions, counts: Counter[str]) -> Iterator[dict[str, Any]]:
+    def _records(
+        self, traces: list[_Trace], options: ExportOptions, counts: Counter[str]
+    ) -> Iterator[dict[str, Any]]:
         good_and_bad: tuple[list[Session], list[Session]] = ([], [])
         limit = options.quality_threshold - options.margin + _TOLERANCE
         for place, trace in enumerate(traces):
             passes = trace.passes(options)
             if passes or (trace.scored and trace.score <= limit):
                 # Pairs are of a case, whatever task a session is a trial of, and two agents' sessions may have one id.
-                named = {"session_id": f"{place:012d}", "task_key": trace.case_id, "score": trace.score}
-                good_and_bad[not passes].append(msgspec.structs.replace(trace.example.session, **named))
+                named = {
+                    "session_id": f"{place:012d}",
+                    "task_key": trace.case_id,
+                    "score": trace.score,
+                }
+                good_and_bad[not passes].append(
+                    msgspec.structs.replace(trace.example.session, **named)
+                )
             else:
                 counts["neither_good_nor_bad" if trace.scored else "not_scored"] += 1
         for row in preference_rows(*good_and_bad, SplitSizes(), counts, options.pairing):
             if options.original:
-                chosen, rejected = (_without_results(row["prompt"] + row[name], counts) for name in ("chosen", "rejected"))
+                chosen, rejected = (
+                    _without_results(row["prompt"] + row[name], counts)
+                    for name in ("chosen", "rejected")
+                )
                 yield {"case_id": row["case_id"], "chosen": chosen, "rejected": rejected}
                 continue
             good, bad = (traces[int(row[name])] for name in ("session_id", "rejected_session_id"))
-            record = {name: row[name] for name in ("case_id", "prompt", "chosen", "rejected", "tools") if name != "tools" or row[name]}
+            record = {
+                name: row[name]
+                for name in ("case_id", "prompt", "chosen", "rejected", "tools")
+                if name != "tools" or row[name]
+            }
             record |= good.example.lineage
-            record |= {f"rejected_{name}": value for name, value in bad.example.lineage.items() if name != "task_key"}
+            record |= {
+                f"rejected_{name}": value
+                for name, value in bad.example.lineage.items()
+                if name != "task_key"
+            }
             if options.include_metadata:
-                record["metadata"] = {"chosen_score": good.score, "rejected_score": bad.score, "margin": row["margin"]}
+                record["metadata"] = {
+                    "chosen_score": good.score,
+                    "rejected_score": bad.score,
+                    "margin": row["margin"],
+                }
             yield record
 
 
-_EXPORTERS: dict[str, type[Exporter]] = {each.format: each for each in (ChatMlExporter, DpoExporter, ShareGptExporter)}
+_EXPORTERS: dict[str, type[Exporter]] = {
+    each.format: each for each in (ChatMlExporter, DpoExporter, ShareGptExporter)
+}
 
 
-def export_traces(traces: Iterable[ScoredTrace], options: ExportOptions, counts: Counter[str] | None = None) -> bytes:
+def export_traces(
+    traces: Iterable[ScoredTrace], options: ExportOptions, counts: Counter[str] | None = None
+) -> bytes:
     """Traces in the format that the options name, as JSON lines. Raises as `Exporter.records`."""
     return _EXPORTERS[options.format]().export(traces, options, counts)
 
@@ -225,7 +285,9 @@ class TrainingReporter:
         self.counts: Counter[str] = Counter()
 
     def report(
-        self, results: EvalSetResult | Mapping[str, Any] | Iterable[Mapping[str, Any]], eval_set: Mapping[str, Any] | None = None
+        self,
+        results: EvalSetResult | Mapping[str, Any] | Iterable[Mapping[str, Any]],
+        eval_set: Mapping[str, Any] | None = None,
     ) -> Path:
         """The file of one run, or of several of one set (a case has trials only in several); the set has the prompts.
 
@@ -240,56 +302,96 @@ class TrainingReporter:
 
 
 def scored_traces(
-    result: EvalSetResult | Mapping[str, Any], eval_set: Mapping[str, Any] | None = None, counts: Counter[str] | None = None
+    result: EvalSetResult | Mapping[str, Any],
+    eval_set: Mapping[str, Any] | None = None,
+    counts: Counter[str] | None = None,
 ) -> list[ScoredTrace]:
     """The traces of a run, with the mean of their metrics; `counts` gets `cases_without_an_invocation`.
 
     Raises:
         DataError: it is not a result, or a summary without conversations.
     """
-    cases = {case.get("id"): chosen(case, _PROMPTS) for case in objects((eval_set or {}).get("cases"))}
+    cases = {
+        case.get("id"): chosen(case, _PROMPTS) for case in objects((eval_set or {}).get("cases"))
+    }
     results = objects(result.get("case_results"))
     traces = []
     for case in results:
         if not isinstance(case.get("invocation"), Mapping):
             continue
-        values = [number(section(metric, "score").get("value")) for metric in elements(case.get("metric_results"))]
+        values = [
+            number(section(metric, "score").get("value"))
+            for metric in elements(case.get("metric_results"))
+        ]
         metrics = [value for value in values if value is not None]
         prompts = {} if case.get("user_messages") else cases.get(case.get("case_id"), {})
-        session = _of_swink({**chosen(case, ("case_id", "invocation", *_PROMPTS)), **prompts, **chosen(result, ("timestamp",))})
-        traces.append(ScoredTrace(session, sum(metrics) / len(metrics) if metrics else 0.0, str(case.get("case_id")), bool(metrics)))
+        session = _of_swink(
+            {
+                **chosen(case, ("case_id", "invocation", *_PROMPTS)),
+                **prompts,
+                **chosen(result, ("timestamp",)),
+            }
+        )
+        traces.append(
+            ScoredTrace(
+                session,
+                sum(metrics) / len(metrics) if metrics else 0.0,
+                str(case.get("case_id")),
+                bool(metrics),
+            )
+        )
     if not traces:
-        raise DataError("The evaluation result has no case with an invocation: give the result itself, not its summary.")
+        raise DataError(
+            "The evaluation result has no case with an invocation: give the result itself, not its summary."
+        )
     if counts is not None and len(results) > len(traces):
         counts["cases_without_an_invocation"] += len(results) - len(traces)
     return traces
 
 
-def _examples(traces: Iterable[ScoredTrace], options: ExportOptions, counts: Counter[str]) -> Iterator[_Trace]:
+def _examples(
+    traces: Iterable[ScoredTrace], options: ExportOptions, counts: Counter[str]
+) -> Iterator[_Trace]:
     intake = Intake(options.redaction)
     cases: dict[str, list[tuple[Session, ScoredTrace]]] = defaultdict(list)
     for trace in traces:
         counts["traces"] += 1
         if not (0 <= trace.score <= 1):
-            raise DataError(f"A trace of case {trace.case_id} has the score {trace.score}: scores go from 0 to 1.")
+            raise DataError(
+                f"A trace of case {trace.case_id} has the score {trace.score}: scores go from 0 to 1."
+            )
         run = trace.invocation
-        session = run if isinstance(run, Session) else _of_swink({"case_id": trace.case_id, "invocation": run})
+        session = (
+            run
+            if isinstance(run, Session)
+            else _of_swink({"case_id": trace.case_id, "invocation": run})
+        )
         cases[trace.case_id].append((msgspec.structs.replace(session), trace))
     for runs in cases.values():
         runs.sort(key=lambda run: _identity(run[0]))
-        for (_, trace), example in zip(runs, intake.take_together([session for session, _ in runs]), strict=True):
+        for (_, trace), example in zip(
+            runs, intake.take_together([session for session, _ in runs]), strict=True
+        ):
             if isinstance(example, str):
                 counts[example] += 1
                 continue
-            counts["no_user_message"] += all(message["role"] != "user" for message in example.messages)
+            counts["no_user_message"] += all(
+                message["role"] != "user" for message in example.messages
+            )
             yield _Trace(example, trace.score, trace.scored, trace.case_id)
 
 
 def _of_swink(record: dict[str, Any]) -> Session:
     """A case's run as the reader of such files reads it."""
     record = {"timestamp": sha256_of(record["invocation"])[:16], **record}
-    reader, key, name = SwinkSource(Path("results")), PartitionKey("evaluation", "agent"), f"{record.get('case_id')}:{record['timestamp']}"
-    return new_session(reader.name, key, name, **reader.fields(record, Place(Path("results"), 0), name))
+    reader, key, name = (
+        SwinkSource(Path("results")),
+        PartitionKey("evaluation", "agent"),
+        f"{record.get('case_id')}:{record['timestamp']}",
+    )
+    return new_session(
+        reader.name, key, name, **reader.fields(record, Place(Path("results"), 0), name)
+    )
 
 
 def _identity(session: Session) -> tuple[str, ...]:

@@ -27,7 +27,11 @@ class Example(NamedTuple):
     def lineage(self) -> dict[str, Any]:
         """The columns that lead back to the session."""
         session = self.session
-        return {"session_id": session.session_id, "content_sha256": session.content_sha256(), "task_key": session.task_key}
+        return {
+            "session_id": session.session_id,
+            "content_sha256": session.content_sha256(),
+            "task_key": session.task_key,
+        }
 
 
 class Intake:
@@ -76,7 +80,9 @@ class Intake:
 
 
 def _example(session: Session) -> Example | str:
-    if reason := unfit_to_compare(session) or (f"broken:{session.broken}" if session.broken else None):
+    if reason := unfit_to_compare(session) or (
+        f"broken:{session.broken}" if session.broken else None
+    ):
         return reason
     session.messages = without_error_marks(session.messages)
     messages = to_last_assistant(session.messages)
@@ -100,7 +106,11 @@ def session_of_chat(chat: Chat, tools: Any, source: str, **fields: Any) -> Sessi
 
 def words_only(messages: list[Message]) -> list[Message]:
     """The words of a chat, without its calls and results; messages without words are left out."""
-    words = [{name: message[name] for name in ("role", "content")} for message in messages if message["role"] != "tool"]
+    words = [
+        {name: message[name] for name in ("role", "content")}
+        for message in messages
+        if message["role"] != "tool"
+    ]
     return [message for message in words if message["content"].strip()]
 
 
@@ -122,14 +132,22 @@ def measure_of(measure: Any) -> ConfiguredMeasure:
     if isinstance(measure, str):
         return parse_measure(measure)
     if not callable(measure):
-        raise ArgumentError(f"The measure is a {type(measure).__name__}: give a registered measure's name, or a function of a context.")
+        raise ArgumentError(
+            f"The measure is a {type(measure).__name__}: give a registered measure's name, or a function of a context."
+        )
     return ConfiguredMeasure(getattr(measure, "__name__", type(measure).__name__), measure)
 
 
 def value_of(record: Any, *names: str) -> Any:
     """The first value that a record has under one of these keys or attributes; methods and empty texts are none."""
-    values = (record.get(name) if isinstance(record, Mapping) else getattr(record, name, None) for name in names)
-    return next((value for value in values if value is not None and value != "" and not callable(value)), None)
+    values = (
+        record.get(name) if isinstance(record, Mapping) else getattr(record, name, None)
+        for name in names
+    )
+    return next(
+        (value for value in values if value is not None and value != "" and not callable(value)),
+        None,
+    )
 
 
 def counted(counts: Mapping[str, int], *without: str) -> str:

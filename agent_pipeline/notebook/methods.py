@@ -18,7 +18,10 @@ from agent_pipeline.keys import parse_key
 from agent_pipeline.notebook.agent import AgentSFTConfig
 from agent_pipeline.notebook.intake import counted
 from agent_pipeline.notebook.samples import rows_only
-from agent_pipeline.notebook.trajectories.conversion import TrajectoryFilter, TrajectoryToSFTConverter
+from agent_pipeline.notebook.trajectories.conversion import (
+    TrajectoryFilter,
+    TrajectoryToSFTConverter,
+)
 from agent_pipeline.notebook.trajectories.model import AgentTrajectory, load_trajectories
 from agent_pipeline.progress import Progress, silent
 
@@ -55,28 +58,52 @@ class MethodConfig:
             train_data = self._of_trajectories(train_data)
         elif self.use_multi_task:
             train_data = self._of_tasks(train_data)
-        own: dict[str, Any] = {name: value for name, value in vars(self).items() if name in AgentSFTConfig.__dataclass_fields__}
-        own |= {"use_coreset_selection": self.use_coreset, "use_online_continual": self.use_continual}
+        own: dict[str, Any] = {
+            name: value
+            for name, value in vars(self).items()
+            if name in AgentSFTConfig.__dataclass_fields__
+        }
+        own |= {
+            "use_coreset_selection": self.use_coreset,
+            "use_online_continual": self.use_continual,
+        }
         return AgentSFTConfig(base_model, train_data, **(own | options))
 
     def _of_trajectories(self, data: Any) -> list[dict[str, Any]]:
-        runs = load_trajectories(data) if isinstance(data, str | Path) else list(data) if isinstance(data, Iterable) else [data]
+        runs = (
+            load_trajectories(data)
+            if isinstance(data, str | Path)
+            else list(data)
+            if isinstance(data, Iterable)
+            else [data]
+        )
         if not all(isinstance(run, AgentTrajectory) for run in runs):
-            raise ArgumentError(f"{self.name} trains on trajectories: give AgentTrajectory objects, or a file of them.")
+            raise ArgumentError(
+                f"{self.name} trains on trajectories: give AgentTrajectory objects, or a file of them."
+            )
         converter = TrajectoryToSFTConverter()
         rows = converter.convert(self.trajectory_filter.filter(runs))
         if not rows:
             dropped = Counter(self.trajectory_filter.get_stats(runs)["dropped"]) + converter.counts
             reasons = counted(dropped, "trajectories") or "there are none"
-            raise DataError(f"None of {len(runs)} trajectories can be trained on ({reasons}): collect runs that succeed.")
+            raise DataError(
+                f"None of {len(runs)} trajectories can be trained on ({reasons}): collect runs that succeed."
+            )
         return rows
 
     def _of_tasks(self, data: Any) -> list[dict[str, Any]]:
         if not isinstance(data, Mapping) or not data:
-            raise ArgumentError(f"{self.name} trains on several tasks: give a mapping from each task's name to its data.")
+            raise ArgumentError(
+                f"{self.name} trains on several tasks: give a mapping from each task's name to its data."
+            )
         rows = {str(task): rows_only(each)[0] for task, each in data.items()}
-        mixer = MultiTaskMixer(MixerConfig(self.task_weights, "weighted" if self.task_weights else "balanced"))
-        return [sample.data | {"row_id": f"{sample.task_type}/{sample.data['row_id']}"} for sample in mixer.mix(rows)]
+        mixer = MultiTaskMixer(
+            MixerConfig(self.task_weights, "weighted" if self.task_weights else "balanced")
+        )
+        return [
+            sample.data | {"row_id": f"{sample.task_type}/{sample.data['row_id']}"}
+            for sample in mixer.mix(rows)
+        ]
 
 
 def _config(method_id: str, method: MethodSettings) -> MethodConfig:
@@ -109,7 +136,9 @@ class MethodRegistry:
         return {method_id: _config(method_id, METHODS[method_id]) for method_id in QUICK}
 
     @staticmethod
-    def compare(partition: str, *methods: str, progress: Progress = silent, **options: Any) -> dict[str, Any]:
+    def compare(
+        partition: str, *methods: str, progress: Progress = silent, **options: Any
+    ) -> dict[str, Any]:
         """Train a partition's model by these methods and measure all; the report of `evaluation.methods.compared`.
 
         As the asset `method_comparison`, without Dagster; `options` are its settings (`seeds`, `coreset_size`, `split`, `settings`).
@@ -120,5 +149,7 @@ class MethodRegistry:
         settings, key = load_settings(), parse_key(partition)
         given = options | ({"methods": list(methods)} if methods else {})
         asked = comparison(settings, key, resolve(settings, ComparisonConfig, key, given).options)
-        report: dict[str, Any] = compare_methods.run(on_this_machine(asked_of(settings, key) | asked), progress)["report"]
+        report: dict[str, Any] = compare_methods.run(
+            on_this_machine(asked_of(settings, key) | asked), progress
+        )["report"]
         return report

@@ -21,13 +21,19 @@ def base_model(name: str | Path) -> BaseModel:
     return resolve_base_model(str(name), settings.cache_path, settings.trust_remote_code)
 
 
-def answering_of(model: Any, max_length: int = MAX_LENGTH, progress: Progress = silent) -> Answering | None:
+def answering_of(
+    model: Any, max_length: int = MAX_LENGTH, progress: Progress = silent
+) -> Answering | None:
     """A model with its tokenizer and template: of a name, a directory, one of transformers, or an `AgentSFTTrainer`; `None` for anything
     else (a function, say). Raises ModelError, SettingsError."""
     if isinstance(model, str | Path):
-        return Answering.of(base_model(model), None, max_length, progress, probe_device())  # as transformers would load it
+        return Answering.of(
+            base_model(model), None, max_length, progress, probe_device()
+        )  # as transformers would load it
     if hasattr(model, "get_output_embeddings"):
-        return Answering(model.eval(), *load_tokenizer(Path(model.name_or_path)), max_length, progress)
+        return Answering(
+            model.eval(), *load_tokenizer(Path(model.name_or_path)), max_length, progress
+        )
     answering = getattr(model, "answering", None)
     return answering if isinstance(answering, Answering) else None
 
@@ -36,5 +42,7 @@ def copied_model(model: Path, path: str | Path) -> str:
     """Copy a model's directory, without checkpoints and GGUF files; the copy's path."""
     target = Path(path).expanduser()
     if target.resolve() != model.resolve():
-        shutil.copytree(model, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("checkpoint-*", "gguf"))
+        shutil.copytree(
+            model, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("checkpoint-*", "gguf")
+        )
     return str(target)

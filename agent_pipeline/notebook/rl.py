@@ -63,14 +63,20 @@ class RLTrainingConfig:
 
     def __post_init__(self) -> None:
         if self.algorithm not in get_args(Algorithm):
-            raise ArgumentError(f"There is no algorithm {self.algorithm!r}: choose one of {', '.join(get_args(Algorithm))}.")
+            raise ArgumentError(
+                f"There is no algorithm {self.algorithm!r}: choose one of {', '.join(get_args(Algorithm))}."
+            )
         if not 0 <= self.kl_coef < float("inf"):
             raise ArgumentError(f"The kl_coef is {self.kl_coef}: give a number of 0 or more.")
         if self.algorithm in ("dpo", "kto"):
             if self.kl_coef == 0:
-                raise ArgumentError(f"The kl_coef is 0, with which {self.algorithm} learns nothing: give a number above 0.")
+                raise ArgumentError(
+                    f"The kl_coef is 0, with which {self.algorithm} learns nothing: give a number above 0."
+                )
             if self.reward_model is not None:
-                raise ArgumentError(f"{self.algorithm} learns from judgments in its data and asks no reward_model: leave it out.")
+                raise ArgumentError(
+                    f"{self.algorithm} learns from judgments in its data and asks no reward_model: leave it out."
+                )
         if self.gamma not in (USUAL_GAMMA, 1):
             raise ArgumentError(
                 f"The gamma is {self.gamma}: discounting needs a reward for each step, and {self.algorithm} has one an answer; set it to 1."
@@ -90,7 +96,9 @@ class RLTrainingConfig:
         import trl
 
         if self.algorithm in _REWARDED and self.reward_model is None:
-            raise ArgumentError(f"{self.algorithm} needs a reward_model: give a model's name, or a function of completions.")
+            raise ArgumentError(
+                f"{self.algorithm} needs a reward_model: give a model's name, or a function of completions."
+            )
         if self.algorithm == "ppo":
             warnings.warn(PPO, stacklevel=2)
             options = {"num_iterations": PPO_EPOCHS, "loss_type": "bnpo", **options}
@@ -105,7 +113,14 @@ class RLTrainingConfig:
         }
         return getattr(trl, f"{_TRAINERS[self.algorithm]}Config")(**(fixed | options))
 
-    def trainer(self, model: Any, train_dataset: Any, tokenizer: Any, output_dir: str = "./rl_output", **options: Any) -> Any:
+    def trainer(
+        self,
+        model: Any,
+        train_dataset: Any,
+        tokenizer: Any,
+        output_dir: str = "./rl_output",
+        **options: Any,
+    ) -> Any:
         """The trainer over a model (or its name) and a data set of the columns that the algorithm learns from.
 
         `dpo` and `kto` take chats as `dpo_adapter` and `kto_adapter` take them, with the model as it is now as the reference; `grpo` takes
@@ -127,24 +142,56 @@ class RLTrainingConfig:
             **rewards,
         )
 
-    def _judged(self, model: Any, rows: list[dict[str, Any]], tokenizer: Any, output_dir: str, options: dict[str, Any]) -> Any:
+    def _judged(
+        self,
+        model: Any,
+        rows: list[dict[str, Any]],
+        tokenizer: Any,
+        output_dir: str,
+        options: dict[str, Any],
+    ) -> Any:
         from agent_pipeline.training.preference_adapter import METHODS
         from agent_pipeline.training.preferences import with_reference
         from agent_pipeline.training.trainers.dpo import Dpo
         from agent_pipeline.training.trainers.kto import Kto
         from agent_pipeline.training.trainers.preferences import preference_trainer
 
-        arguments: Any = self.to_trl_config(output_dir, **({"gradient_accumulation_steps": 1} | options))
-        encoded = METHODS[self.algorithm].encode(tokenizer, rows, arguments.max_length or sys.maxsize, silent)
+        arguments: Any = self.to_trl_config(
+            output_dir, **({"gradient_accumulation_steps": 1} | options)
+        )
+        encoded = METHODS[self.algorithm].encode(
+            tokenizer, rows, arguments.max_length or sys.maxsize, silent
+        )
         if not encoded.rows:
-            raise DataError(f"None of {len(rows)} rows can be trained on. {encoded.first_dropped}".rstrip())
+            raise DataError(
+                f"None of {len(rows)} rows can be trained on. {encoded.first_dropped}".rstrip()
+            )
         if isinstance(model, str):
             model = load_model(base_model(model), probe_device())
-        anchor = dict(zip(getattr(arguments, "loss_type", ()), getattr(arguments, "loss_weights", None) or repeat(1.0), strict=False))
-        objective = Dpo(self.kl_coef, anchor.get("sft", 0.0)) if self.algorithm == "dpo" else Kto(self.kl_coef)
-        return preference_trainer(model, with_reference(model, encoded.rows), objective, arguments, silent)
+        anchor = dict(
+            zip(
+                getattr(arguments, "loss_type", ()),
+                getattr(arguments, "loss_weights", None) or repeat(1.0),
+                strict=False,
+            )
+        )
+        objective = (
+            Dpo(self.kl_coef, anchor.get("sft", 0.0))
+            if self.algorithm == "dpo"
+            else Kto(self.kl_coef)
+        )
+        return preference_trainer(
+            model, with_reference(model, encoded.rows), objective, arguments, silent
+        )
 
-    def _played(self, model: Any, rows: list[dict[str, Any]], tokenizer: Any, output_dir: str, options: dict[str, Any]) -> Any:
+    def _played(
+        self,
+        model: Any,
+        rows: list[dict[str, Any]],
+        tokenizer: Any,
+        output_dir: str,
+        options: dict[str, Any],
+    ) -> Any:
         from agent_pipeline.evaluation.rollouts import practice
         from agent_pipeline.training.on_policy_adapter import trainer_over
         from agent_pipeline.training.sizes import with_sizes
@@ -162,15 +209,25 @@ class RLTrainingConfig:
         if isinstance(model, str):
             model = load_model(base_model(model), device)
         config = GrpoTraining(**with_sizes(config.model_dump(), "grpo", model.num_parameters()))
-        arguments = shared_arguments(config, device, Path(output_dir), 0, config.max_length) | {"save_strategy": "no"}
+        arguments = shared_arguments(config, device, Path(output_dir), 0, config.max_length) | {
+            "save_strategy": "no"
+        }
         stops = template_stops(tokenizer, training_template(tokenizer))
-        return trainer_over("grpo", Setting(model, tokenizer, stops, asked, config, arguments, [reporting(silent)], play))
+        return trainer_over(
+            "grpo",
+            Setting(model, tokenizer, stops, asked, config, arguments, [reporting(silent)], play),
+        )
 
 
 def judged_rows(data: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Pairs or judged completions of the split `train`, with the names of our tables; a record without a split counts as one of it."""
     rows = [
-        {**dict.fromkeys(("row_id", "session_id", "task_key"), str(n)), "split": "train", "tools": None, **row}
+        {
+            **dict.fromkeys(("row_id", "session_id", "task_key"), str(n)),
+            "split": "train",
+            "tools": None,
+            **row,
+        }
         for n, row in enumerate(data)
     ]
     return [row for row in rows if row["split"] == "train"]

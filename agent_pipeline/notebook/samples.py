@@ -69,7 +69,9 @@ def read_samples(data: Any, split: str = "train") -> Samples:
             samples.counts["rows"] += 1
     if not (samples.rows or samples.texts):
         reasons = counted(samples.counts, "records") or "it is empty"
-        raise DataError(f"The training data holds nothing to learn from ({reasons}): give records with {KEYS}.")
+        raise DataError(
+            f"The training data holds nothing to learn from ({reasons}): give records with {KEYS}."
+        )
     return samples
 
 
@@ -77,7 +79,9 @@ def rows_only(data: Any, split: str = "train") -> tuple[list[Row], Counter[str]]
     """The rows and counts of data that must be conversations. Raises what `read_samples` raises, and DataError for texts."""
     samples = read_samples(data, split)
     if samples.texts:
-        raise DataError(f"{len(samples.texts)} of {samples.counts['records']} records are texts, no conversations: give messages.")
+        raise DataError(
+            f"{len(samples.texts)} of {samples.counts['records']} records are texts, no conversations: give messages."
+        )
     return samples.rows, samples.counts
 
 
@@ -85,7 +89,9 @@ def _records(data: Any) -> Iterable[Any]:
     if isinstance(data, str | Path):
         data = _of_path(Path(data).expanduser())
     if isinstance(data, Mapping) or not isinstance(data, Iterable):
-        raise DataError(f"Training data cannot be a {type(data).__name__}: give a file, a data set or a list of records.")
+        raise DataError(
+            f"Training data cannot be a {type(data).__name__}: give a file, a data set or a list of records."
+        )
     return map(_without_nulls, data) if hasattr(data, "features") else data
 
 
@@ -95,11 +101,15 @@ def _of_path(path: Path) -> Iterable[Any]:
 
         return load_from_disk(str(path))
     if not path.is_file():
-        raise DataError(f"The training data {path} is neither a file nor a folder of a saved data set: give one of them.")
+        raise DataError(
+            f"The training data {path} is neither a file nor a folder of a saved data set: give one of them."
+        )
     notes: list[str] = []
     lines = [record for _, record in records(path, notes)]
     if notes:
-        raise DataError(f"{notes[0].rstrip('.')}: repair the file first; what is trained on should be all that was meant.")
+        raise DataError(
+            f"{notes[0].rstrip('.')}: repair the file first; what is trained on should be all that was meant."
+        )
     return chain.from_iterable(each if isinstance(each, list) else [each] for each in lines)
 
 
@@ -113,7 +123,11 @@ def _texts(record: Any) -> tuple[str, str] | None:
     if not isinstance(record, Mapping) or record.get("messages") is not None:
         return None
     prompt, completion = record.get("prompt"), record.get("completion")
-    return (prompt, completion) if isinstance(prompt, str) and isinstance(completion, str) and completion else None
+    return (
+        (prompt, completion)
+        if isinstance(prompt, str) and isinstance(completion, str) and completion
+        else None
+    )
 
 
 def _row(record: Any, place: int, split: str) -> Row | str:
@@ -126,8 +140,14 @@ def _row(record: Any, place: int, split: str) -> Row | str:
         return "unknown_keys"
     else:
         tools = record.get("tools") or record.get("functions")
-        names = {"session_id": _text(record, "session_id"), "task_id": _text(record, "task_id") or None}
-        session, weights = session_of_chat(chat[0], tools, "samples", project="samples", agent="samples", **names), chat[1]
+        names = {
+            "session_id": _text(record, "session_id"),
+            "task_id": _text(record, "task_id") or None,
+        }
+        session, weights = (
+            session_of_chat(chat[0], tools, "samples", project="samples", agent="samples", **names),
+            chat[1],
+        )
     repair_session(session, DEFAULT_POLICY)
     if session.broken:
         return f"broken:{session.broken}"
@@ -150,7 +170,13 @@ def _row(record: Any, place: int, split: str) -> Row | str:
         "split": split,
         "messages": messages,
         "tools": session.tools,
-        **chosen({"score": number(value_of(record, "score")), "created_at": when(value_of(record, "created_at"))}, ("score", "created_at")),
+        **chosen(
+            {
+                "score": number(value_of(record, "score")),
+                "created_at": when(value_of(record, "created_at")),
+            },
+            ("score", "created_at"),
+        ),
     }
 
 
@@ -167,12 +193,21 @@ def _chat(record: Record) -> tuple[Chat, list[int]] | None:
         return _turns(record)
     if isinstance(record.get("prompt"), list) and isinstance(record.get("completion"), list):
         # Only the completion is trained, whatever the assistant said before it.
-        before = [message | {"weight": 0} if isinstance(message, dict) else message for message in record["prompt"]]
+        before = [
+            message | {"weight": 0} if isinstance(message, dict) else message
+            for message in record["prompt"]
+        ]
         return _weighted([*before, *record["completion"]])
     if isinstance(record.get("instruction"), str) and isinstance(record.get("output"), str):
         request = "\n\n".join(filter(None, (record["instruction"], record.get("input"))))
-        texts = (("system", record.get("system")), ("user", request), ("assistant", record["output"]))
-        return Chat([{"role": role, "content": text} for role, text in texts if text or role != "system"]), [1]
+        texts = (
+            ("system", record.get("system")),
+            ("user", request),
+            ("assistant", record["output"]),
+        )
+        return Chat(
+            [{"role": role, "content": text} for role, text in texts if text or role != "system"]
+        ), [1]
     return None
 
 
@@ -182,7 +217,11 @@ def _turns(record: Record) -> tuple[Chat, list[int]]:
     acts = [turn for turn in turns if turn.get("from") in ("function_call", "observation")]
     if acts and all("ids" in turn for turn in acts):
         return _weighted(messages_of(turns))
-    weights = [int(turn.get("train") is not False) for turn in turns if turn.get("from") in ("gpt", "assistant", "function_call")]
+    weights = [
+        int(turn.get("train") is not False)
+        for turn in turns
+        if turn.get("from") in ("gpt", "assistant", "function_call")
+    ]
     return ShareGPTSource.chat(record), weights
 
 
@@ -190,8 +229,14 @@ def _weighted(messages: Any) -> tuple[Chat, list[int]]:
     """A chat in any spelling, and the weights that its messages had."""
     if not isinstance(messages, list):
         return to_messages(messages), [1]
-    weights = [int(bool(each.get("weight", 1))) for each in objects(messages) if each.get("role") == "assistant"]
-    return to_messages([without(each, "weight") if isinstance(each, dict) else each for each in messages]), weights
+    weights = [
+        int(bool(each.get("weight", 1)))
+        for each in objects(messages)
+        if each.get("role") == "assistant"
+    ]
+    return to_messages(
+        [without(each, "weight") if isinstance(each, dict) else each for each in messages]
+    ), weights
 
 
 def _without_nulls(value: Any) -> Any:

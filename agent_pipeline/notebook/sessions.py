@@ -23,7 +23,13 @@ from agent_pipeline.judging import ConfiguredMeasure, EvaluationContext
 from agent_pipeline.judging.labels import VERDICTS
 from agent_pipeline.judging.leaks import LEAKS, leak_patterns, without_leaks
 from agent_pipeline.keys import PartitionKey, make_key
-from agent_pipeline.notebook.intake import counted, measure_of, why_filtered, without_system, words_only
+from agent_pipeline.notebook.intake import (
+    counted,
+    measure_of,
+    why_filtered,
+    without_system,
+    words_only,
+)
 from agent_pipeline.sessions.damage import repair_policy
 from agent_pipeline.sessions.session import RecordedItem, Session, without_error_marks
 from agent_pipeline.sessions.tables import session_row, to_table
@@ -51,18 +57,25 @@ class StoredSession(NamedTuple):
     message_count: int
 
 
-def list_sessions(project_slug: str, agent_slug: str, *, store: Store | None = None) -> list[StoredSession]:
+def list_sessions(
+    project_slug: str, agent_slug: str, *, store: Store | None = None
+) -> list[StoredSession]:
     """Every session of a project's agent, archived and empty ones too, in the order of their ids.
 
     `store`: where to look, instead of the stores of the settings. Raises PartitionError, StoreError, SettingsError.
     """
     source, key = _open(store), make_key(project_slug, agent_slug)
-    sessions = [StoredSession(session.session_id, session.archived, len(items)) for session, items in source.histories(key)]
+    sessions = [
+        StoredSession(session.session_id, session.archived, len(items))
+        for session, items in source.histories(key)
+    ]
     _warn(source)
     return sessions
 
 
-def load_history(session_id: str, project_slug: str, agent_slug: str, *, store: Store | None = None) -> list[RecordedItem]:
+def load_history(
+    session_id: str, project_slug: str, agent_slug: str, *, store: Store | None = None
+) -> list[RecordedItem]:
     """A session's items, in order, with whatever is private in them.
 
     Raises DataError where there is no such session, and what `list_sessions` raises.
@@ -71,7 +84,9 @@ def load_history(session_id: str, project_slug: str, agent_slug: str, *, store: 
     for session, items in _open(store).histories(key):
         if session.session_id == session_id:
             return items
-    raise DataError(f"{key} has no session {session_id!r}: list_sessions({key.project!r}, {key.agent!r}) gives those that it has.")
+    raise DataError(
+        f"{key} has no session {session_id!r}: list_sessions({key.project!r}, {key.agent!r}) gives those that it has."
+    )
 
 
 def export_traces_for_sft(
@@ -112,16 +127,24 @@ def export_traces_for_sft(
     from datasets import Dataset
 
     if format not in FORMATS:
-        raise ArgumentError(f"The format {format!r} does not exist: choose one of {', '.join(FORMATS)}.")
+        raise ArgumentError(
+            f"The format {format!r} does not exist: choose one of {', '.join(FORMATS)}."
+        )
     if judgment is not None and judgment not in VERDICTS:
-        raise ArgumentError(f"There is no judgment {judgment!r}: ask for 'acceptable' or 'unacceptable'.")
+        raise ArgumentError(
+            f"There is no judgment {judgment!r}: ask for 'acceptable' or 'unacceptable'."
+        )
     counts = Counter() if counts is None else counts
     source, key, settings = _open(store), make_key(project_slug, agent_slug), load_settings()
     configured, leaks = None if measure is None else measure_of(measure), leak_patterns(LEAKS)
     options = settings.reading(key)
     if repair:
         options = replace(options, repair=repair_policy(repair))
-    blocked, reasons, passing = BlockList.read(settings.open_lake()), dict[str, str | None](), list[Session]()
+    blocked, reasons, passing = (
+        BlockList.read(settings.open_lake()),
+        dict[str, str | None](),
+        list[Session](),
+    )
 
     def stored(key: PartitionKey) -> Iterator[Session]:
         for session, items in source.histories(key):
@@ -132,8 +155,14 @@ def export_traces_for_sft(
             reasons[session.session_id] = _why_passed_over(session, items, judgment, filter_fn)
             yield session
 
-    for session in read_sessions(cast("TraceSource", SimpleNamespace(sessions=stored, notes=source.notes)), key, options):
-        reason = reasons[session.session_id] or _unfit(session, leaks) or _why_unmeasured(session, configured, measure_passed)
+    for session in read_sessions(
+        cast("TraceSource", SimpleNamespace(sessions=stored, notes=source.notes)), key, options
+    ):
+        reason = (
+            reasons[session.session_id]
+            or _unfit(session, leaks)
+            or _why_unmeasured(session, configured, measure_passed)
+        )
         if reason is None and max_sessions is not None and len(passing) >= max_sessions:
             reason = "max_sessions"
         if reason:
@@ -147,8 +176,14 @@ def export_traces_for_sft(
         passing.append(session)
     _warn(source)
     row_counts: Counter[str] = Counter()
-    rows = list(in_form(sft_rows(map(session_row, passing), SplitSizes(), row_counts), format, row_counts))
-    counts.update(rows=len(rows), no_answer=row_counts[NO_ANSWER], no_assistant_message=row_counts["no_assistant_message"])
+    rows = list(
+        in_form(sft_rows(map(session_row, passing), SplitSizes(), row_counts), format, row_counts)
+    )
+    counts.update(
+        rows=len(rows),
+        no_answer=row_counts[NO_ANSWER],
+        no_assistant_message=row_counts["no_assistant_message"],
+    )
     for name in [name for name, number in counts.items() if not number]:
         del counts[name]
     if not rows:
@@ -156,12 +191,17 @@ def export_traces_for_sft(
             f"None of {counts['sessions']} sessions of {key} can be trained on ({counted(counts, 'sessions') or 'there are none'}): "
             "loosen what took most of them."
         )
-    columns = [column for column in FORMS[format].columns(SFT) if column.name not in ("row_id", "split")]
+    columns = [
+        column for column in FORMS[format].columns(SFT) if column.name not in ("row_id", "split")
+    ]
     return Dataset(to_table(rows, pa.schema(columns)))
 
 
 def _why_passed_over(
-    session: Session, items: list[RecordedItem], judgment: str | None, filter_fn: Callable[[list[RecordedItem]], bool] | None
+    session: Session,
+    items: list[RecordedItem],
+    judgment: str | None,
+    filter_fn: Callable[[list[RecordedItem]], bool] | None,
 ) -> str | None:
     """Why a session is left out, by what its store holds."""
     if session.archived:
@@ -182,7 +222,9 @@ def _unfit(session: Session, leaks: list[re.Pattern[str]]) -> str | None:
     return unfit_to_compare(session) or (None if leak is None else "verdict_leak")
 
 
-def _why_unmeasured(session: Session, measure: ConfiguredMeasure | None, passed: bool) -> str | None:
+def _why_unmeasured(
+    session: Session, measure: ConfiguredMeasure | None, passed: bool
+) -> str | None:
     """Why a session is left out by a measure."""
     if measure is None:
         return None
@@ -200,7 +242,9 @@ def _open(store: Store | None) -> TraceSource:
     if isinstance(store, str | Path | Location):
         store = [store]
     if isinstance(store, Sequence):
-        locations = [each if isinstance(each, Location) else parse_location(str(each)) for each in store]
+        locations = [
+            each if isinstance(each, Location) else parse_location(str(each)) for each in store
+        ]
         return open_sources(locations, readers(settings.sources))
     return store
 

@@ -67,9 +67,14 @@ class SFTTrainingConfig:
         own = {
             "per_device_train_batch_size": config.batch_size,
             "gradient_accumulation_steps": config.gradient_accumulation,
-            **{name: getattr(self, name) for name in ("max_length", "packing", "save_strategy", "logging_steps", "report_to")},
+            **{
+                name: getattr(self, name)
+                for name in ("max_length", "packing", "save_strategy", "logging_steps", "report_to")
+            },
         }
-        shared = shared_arguments(config, probe_device(), Path(self.output_dir), 0, config.batch_size * self.max_length)
+        shared = shared_arguments(
+            config, probe_device(), Path(self.output_dir), 0, config.batch_size * self.max_length
+        )
         return SFTConfig(**(shared | own | changes))
 
 
@@ -90,7 +95,12 @@ class SFTTrainingResult:
         return copied_model(Path(self.model_path), path)
 
     def to_ollama(
-        self, model_name: str, *, model_path: str | Path | None = None, llama_cpp_path: str | None = None, quantization: str = "q8_0"
+        self,
+        model_name: str,
+        *,
+        model_path: str | Path | None = None,
+        llama_cpp_path: str | None = None,
+        quantization: str = "q8_0",
     ) -> str:
         """Convert the model (or the one at `model_path`) to GGUF, prove it against the model, register it with Ollama; the GGUF's path.
 
@@ -102,7 +112,9 @@ class SFTTrainingResult:
         source = Path(model_path or self.model_path).expanduser()
         folder = source / "gguf"
         folder.mkdir(parents=True, exist_ok=True)
-        asked = self.conversations or [{"messages": [{"role": "user", "content": "Hello"}], "tools": []}]
+        asked = self.conversations or [
+            {"messages": [{"role": "user", "content": "Hello"}], "tools": []}
+        ]
         report = export_whole(
             BaseModel(str(source), source, "", load_settings().trust_remote_code),
             folder,
@@ -113,10 +125,14 @@ class SFTTrainingResult:
         )
         gguf = folder / f"model-{quantization}.gguf"
         if not report["ok"]:
-            raise ExportError(f"{gguf} does not answer as the model does ({folder / 'parity.json'}): it was not given to Ollama.")
+            raise ExportError(
+                f"{gguf} does not answer as the model does ({folder / 'parity.json'}): it was not given to Ollama."
+            )
         registered = create(model_name, folder / "Modelfile")
         if not registered.created:
-            raise ExportError(f"The model is converted, {gguf}, but the step `ollama create` could not be done. {registered.text}")
+            raise ExportError(
+                f"The model is converted, {gguf}, but the step `ollama create` could not be done. {registered.text}"
+            )
         return str(gguf)
 
 
@@ -141,7 +157,9 @@ class SFTTrainer:
         self.config = config or SFTTrainingConfig()
         self.torch_dtype = str(torch_dtype).removeprefix("torch.")
         if self.torch_dtype not in DTYPES:
-            raise ArgumentError(f"There is no torch_dtype {self.torch_dtype!r}: choose one of {', '.join(DTYPES)}.")
+            raise ArgumentError(
+                f"There is no torch_dtype {self.torch_dtype!r}: choose one of {', '.join(DTYPES)}."
+            )
         self.device_map = device_map
         self._progress = progress
 
@@ -149,7 +167,12 @@ class SFTTrainer:
     def model(self) -> "PreTrainedModel":
         """The model in memory, loaded at its first use."""
         device = probe_device()
-        return load_model(self._base, device, dtype=self._dtype(), device_map=self.device_map if device.name != "cpu" else None)
+        return load_model(
+            self._base,
+            device,
+            dtype=self._dtype(),
+            device_map=self.device_map if device.name != "cpu" else None,
+        )
 
     @cached_property
     def tokenizer(self) -> "PreTrainedTokenizerBase":
@@ -164,12 +187,22 @@ class SFTTrainer:
         """
         samples = read_samples(dataset)
         limit = self.config.max_length
-        encoded, counts, first_dropped = encode_rows(self.tokenizer, samples.rows, limit, self._progress)
-        texts = [encode_text(self.tokenizer, prompt, completion) for prompt, completion in samples.texts]
-        tokens = [row.encoded for row in encoded] + [text for text in texts if len(text.input_ids) <= limit]
+        encoded, counts, first_dropped = encode_rows(
+            self.tokenizer, samples.rows, limit, self._progress
+        )
+        texts = [
+            encode_text(self.tokenizer, prompt, completion) for prompt, completion in samples.texts
+        ]
+        tokens = [row.encoded for row in encoded] + [
+            text for text in texts if len(text.input_ids) <= limit
+        ]
         too_long = len(texts) + len(encoded) - len(tokens)
         dropped = {reason: counts[f"dropped_{reason}"] for reason in get_args(DropReason)}
-        data = samples.counts + Counter({"truncated": counts["truncated"], **dropped}) + Counter(too_long=too_long)
+        data = (
+            samples.counts
+            + Counter({"truncated": counts["truncated"], **dropped})
+            + Counter(too_long=too_long)
+        )
         if not tokens:
             reason = first_dropped or f"They are longer than max_length ({limit} tokens): raise it."
             raise DataError(f"None of {data['records']} records can be trained on. {reason}")
@@ -193,13 +226,17 @@ class SFTTrainer:
             max(len(each.input_ids) for each in tokens),
         )
 
-    def train_from_traces(self, project_slug: str, agent_slug: str, **filters: Any) -> SFTTrainingResult:
+    def train_from_traces(
+        self, project_slug: str, agent_slug: str, **filters: Any
+    ) -> SFTTrainingResult:
         """Train on the sessions that pass the filters of `export_traces_for_sft`; what became of the others is in the metrics.
 
         Raises NoSessionsError (a ValueError) where none passes, with how many each filter took; else as that and as `train`.
         """
         counts: Counter[str] = Counter()
-        result = self.train(export_traces_for_sft(project_slug, agent_slug, counts=counts, **filters))
+        result = self.train(
+            export_traces_for_sft(project_slug, agent_slug, counts=counts, **filters)
+        )
         result.metrics["sessions"] = dict(counts)
         return result
 
@@ -212,7 +249,8 @@ class SFTTrainer:
 
         if self.torch_dtype in ("bfloat16", "float16") and not probe_device().bf16:
             warnings.warn(
-                f"This device has no units for {self.torch_dtype}: the weights are float32, which is many times faster.", stacklevel=3
+                f"This device has no units for {self.torch_dtype}: the weights are float32, which is many times faster.",
+                stacklevel=3,
             )
             return torch.float32
         return self.torch_dtype if self.torch_dtype == "auto" else getattr(torch, self.torch_dtype)

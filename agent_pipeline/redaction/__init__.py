@@ -53,9 +53,16 @@ class Redactor:
 
     def __init__(self, options: RedactionOptions) -> None:
         if unknown := sorted(set(options.types) - set(KINDS)):
-            raise SettingsError(f"redaction.types has {unknown[0]!r}, which is not a kind: there are {', '.join(KINDS)}.")
+            raise SettingsError(
+                f"redaction.types has {unknown[0]!r}, which is not a kind: there are {', '.join(KINDS)}."
+            )
         self._regions = tuple(options.phone_regions)
-        self._allowed = {self._identity(kind, each) for each in options.allow if not _is_expression(each) for kind in ("PHONE", "")}
+        self._allowed = {
+            self._identity(kind, each)
+            for each in options.allow
+            if not _is_expression(each)
+            for kind in ("PHONE", "")
+        }
         self._allowed_forms = [_compiled(each) for each in options.allow if _is_expression(each)]
         self._detectors: Detectors | None = None
         self._kinds = frozenset(options.types)
@@ -90,16 +97,23 @@ class Redactor:
             return Counter()
         texts = texts_of(session)
         views = seen_by_detectors(texts)
-        finds = self._private_values(session, [*views, session.session_id, *_names_of(session).values()], also)
+        finds = self._private_values(
+            session, [*views, session.session_id, *_names_of(session).values()], also
+        )
         if not finds:
             return Counter()
         names = Pseudonyms(texts, self._regions, _prompts_of(session))
         while finds:
             names.learn(finds)
             is_private = names.find(views)
-            changed = [names.replaced(text) if private else text for text, private in zip(texts, is_private, strict=True)]
+            changed = [
+                names.replaced(text) if private else text
+                for text, private in zip(texts, is_private, strict=True)
+            ]
             # What is gone may lay something open: two addresses without a blank between them, say.
-            fresh = seen_by_detectors([new for new, old in zip(changed, texts, strict=True) if new != old])
+            fresh = seen_by_detectors(
+                [new for new, old in zip(changed, texts, strict=True) if new != old]
+            )
             texts, views = changed, seen_by_detectors(changed)
             finds = self._private_values(session, fresh) if fresh else {}
         if names.counts:
@@ -117,7 +131,9 @@ class Redactor:
         Raises:
             RedactionError: a detector raised.
         """
-        return self._private_values(session, [*seen_by_detectors(texts_of(session)), *_names_of(session).values()])
+        return self._private_values(
+            session, [*seen_by_detectors(texts_of(session)), *_names_of(session).values()]
+        )
 
     def remaining(self, session: Session, values: Mapping[str, str]) -> Counter[str]:
         """How many places of a redacted session hold one of the values in any form, by kind; the session stays as it is.
@@ -135,12 +151,18 @@ class Redactor:
     def private_elsewhere(self, session: Session, known: Known) -> dict[str, str]:
         """What a redacted session still says of what other trials of its task call private, by value its kind."""
         texts = [*seen_by_detectors(texts_of(session)), *_names_of(session).values()]
-        return self._private_in(session, known.within(unescaped_text("\n\n".join(texts)), self._regions))
+        return self._private_in(
+            session, known.within(unescaped_text("\n\n".join(texts)), self._regions)
+        )
 
-    def _private_values(self, session: Session, texts: list[str], also: Mapping[str, str] | None = None) -> dict[str, str]:
+    def _private_values(
+        self, session: Session, texts: list[str], also: Mapping[str, str] | None = None
+    ) -> dict[str, str]:
         if self._detectors is None:
             return {}
-        written = "\n\n".join([*texts, *(window for text in texts for window in decoded_windows(text))])
+        written = "\n\n".join(
+            [*texts, *(window for text in texts for window in decoded_windows(text))]
+        )
         read = unescaped_text(written)
         try:
             values = {**(also or {}), **self._detectors.find(read)}
@@ -153,7 +175,11 @@ class Redactor:
             located = Values(values).within(texts, values)
             hidden = {value: kind for value, kind in values.items() if value not in located}
             located |= Search(hidden, self._regions).within(texts) if hidden else set()
-            values = {value: kind for value, kind in values.items() if value in located or (also and value in also)}
+            values = {
+                value: kind
+                for value, kind in values.items()
+                if value in located or (also and value in also)
+            }
         return self._private_in(session, values)
 
     def _private_in(self, session: Session, values: Mapping[str, str]) -> dict[str, str]:
@@ -163,11 +189,18 @@ class Redactor:
         return {
             value: kind
             for value, kind in values.items()
-            if kind in self._kinds and not (self._stays(value, kind) or (kind == "NAME" and any(value in prompt for prompt in prompts)))
+            if kind in self._kinds
+            and not (
+                self._stays(value, kind)
+                or (kind == "NAME" and any(value in prompt for prompt in prompts))
+            )
         }
 
     def _stays(self, value: str, kind: str) -> bool:
-        is_allowed = self._identity(kind, value) in self._allowed or self._identity("", value) in self._allowed
+        is_allowed = (
+            self._identity(kind, value) in self._allowed
+            or self._identity("", value) in self._allowed
+        )
         return is_allowed or any(form.fullmatch(value) for form in self._allowed_forms)
 
     def _identity(self, kind: str, value: str) -> str:
@@ -181,7 +214,11 @@ def _prompts_of(session: Session) -> list[str]:
 
 def _names_of(session: Session) -> dict[str, str]:
     """The names that a session has beside its own and its parent's."""
-    return {name: value for name in ("task_key", "task_id", "trial", "model_id") if (value := getattr(session, name))}
+    return {
+        name: value
+        for name in ("task_key", "task_id", "trial", "model_id")
+        if (value := getattr(session, name))
+    }
 
 
 def _is_expression(allowed: str) -> bool:
@@ -192,11 +229,15 @@ def _compiled(allowed: str) -> re.Pattern[str]:
     try:
         return re.compile(allowed[1:-1], re.IGNORECASE)
     except re.error as error:
-        raise SettingsError(f"redaction.allow has {allowed!r}, which is not a regular expression ({error}): correct it.") from error
+        raise SettingsError(
+            f"redaction.allow has {allowed!r}, which is not a regular expression ({error}): correct it."
+        ) from error
 
 
 def _known_regions(regions: tuple[str, ...]) -> None:
     import phonenumbers
 
     if unknown := sorted(set(regions) - phonenumbers.SUPPORTED_REGIONS):
-        raise SettingsError(f"redaction.phone_regions has {unknown[0]!r}, which is not a country: give ISO 3166 codes such as US or DE.")
+        raise SettingsError(
+            f"redaction.phone_regions has {unknown[0]!r}, which is not a country: give ISO 3166 codes such as US or DE."
+        )

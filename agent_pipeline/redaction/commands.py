@@ -29,7 +29,9 @@ class CommandForm(NamedTuple):
     needs_no_dash: bool = False
 
 
-def _form(names: str, rest: str, needs_digit: bool = False, needs_no_dash: bool = False) -> CommandForm:
+def _form(
+    names: str, rest: str, needs_digit: bool = False, needs_no_dash: bool = False
+) -> CommandForm:
     encoded_names = tuple(name.replace("_", " ").encode() for name in names.split())
     return CommandForm(encoded_names, re.compile(rest), needs_digit, needs_no_dash)
 
@@ -56,10 +58,25 @@ _FORMS = (
     ),
     _form("mysql mariadb", rf"[\w-]{{0,12}}\s{_GAP}\s?{_ATTACHED}", True),
     _form("7z unrar rar", rf"[arz]?\s{_GAP}\s?{_ATTACHED}", True),
-    _form("net_use", rf"\s(?:[A-Za-z*]:?\s)?\\{{1,4}}[^\s\"']{{1,80}}\s(?:/user:\S{{1,64}}\s)?{_VALUE}", True, True),
+    _form(
+        "net_use",
+        rf"\s(?:[A-Za-z*]:?\s)?\\{{1,4}}[^\s\"']{{1,80}}\s(?:/user:\S{{1,64}}\s)?{_VALUE}",
+        True,
+        True,
+    ),
     _form("net_user", rf"\s[\w.-]{{1,64}}\s{_VALUE}", True, True),
-    _form("xfreerdp wfreerdp mstsc cmdkey rdesktop", rf"{_GAP}(?:/p:|/pass:|\s-p\s)[\"']?{_VALUE}", True, True),
-    _form("sqlplus", r"\s[^\n|;]{0,40}?\w{1,32}/(?P<value>[^\s\"'`$|;<@/-][^\s\"'`|;@]{5,64})@", True, True),
+    _form(
+        "xfreerdp wfreerdp mstsc cmdkey rdesktop",
+        rf"{_GAP}(?:/p:|/pass:|\s-p\s)[\"']?{_VALUE}",
+        True,
+        True,
+    ),
+    _form(
+        "sqlplus",
+        r"\s[^\n|;]{0,40}?\w{1,32}/(?P<value>[^\s\"'`$|;<@/-][^\s\"'`|;@]{5,64})@",
+        True,
+        True,
+    ),
 )
 
 
@@ -77,7 +94,11 @@ def passwords_of_commands(text: str, flat: bytes) -> Iterator[Find]:
                 if match := form.rest.match(text, end):
                     value = without_closing(match["value"])
                     has_digit = any(character.isdigit() for character in value)
-                    if has_form_of_password(value) and (has_digit or not form.needs_digit) and not value.startswith(("/", "*")):
+                    if (
+                        has_form_of_password(value)
+                        and (has_digit or not form.needs_digit)
+                        and not value.startswith(("/", "*"))
+                    ):
                         yield Find("PASSWORD", value)
                 start = lowered.find(name, end)
 

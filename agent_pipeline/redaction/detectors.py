@@ -28,7 +28,11 @@ from agent_pipeline.redaction.key_blocks import cut_off_keys, encoded_settings
 from agent_pipeline.redaction.kinds import KINDS, PSEUDONYM, REGISTERED, Find
 from agent_pipeline.redaction.names import entities, names_given_away, spacy_pipeline
 from agent_pipeline.redaction.numbers import account_number, numbers
-from agent_pipeline.redaction.passwords import has_form_of_password, passwords_in_tables, written_passwords
+from agent_pipeline.redaction.passwords import (
+    has_form_of_password,
+    passwords_in_tables,
+    written_passwords,
+)
 from agent_pipeline.redaction.scripts import with_blanks_between_scripts
 
 RULES = Path(__file__).with_name("rules.yaml")
@@ -48,7 +52,9 @@ class Detectors:
     `ner_model` is the spaCy pipeline that finds people and places, where the kinds name them.
     """
 
-    def __init__(self, kinds: Iterable[str], phone_regions: Iterable[str], ner_model: str = "") -> None:
+    def __init__(
+        self, kinds: Iterable[str], phone_regions: Iterable[str], ner_model: str = ""
+    ) -> None:
         self._kinds = frozenset(kinds)
         regions = tuple(phone_regions) if "PHONE" in self._kinds else None
         wanted: dict[Detector, set[str]] = {
@@ -66,7 +72,9 @@ class Detectors:
         if self._kinds & {"PERSON", "LOCATION"}:
             wanted[partial(entities, spacy_pipeline(ner_model))] = {"PERSON", "LOCATION"}
         wanted |= {_own_detector(entry): {kind} for kind, entry in REGISTERED.items()}
-        self._detectors = [detector for detector, kinds_found in wanted.items() if kinds_found & self._kinds]
+        self._detectors = [
+            detector for detector, kinds_found in wanted.items() if kinds_found & self._kinds
+        ]
         if self._kinds & _RULED:
             _scanner()  # what cannot be loaded must fail now, not after a thousand sessions
 
@@ -119,7 +127,11 @@ def _without_marks(text: str) -> Iterator[str]:
     """The parts of a text that may be keys with punctuation around them, without the punctuation; with the words before each."""
     for run in _LONG_RUN.finditer(text):
         start, end = run.span()
-        if text[end - 1] in ".:" or _MARK.match(text, end) or (start and _MARK.match(text, start - 1)):
+        if (
+            text[end - 1] in ".:"
+            or _MARK.match(text, end)
+            or (start and _MARK.match(text, start - 1))
+        ):
             window = text[max(0, start - _LONGEST_WORDS_BEFORE) : end + 1]
             yield _BEFORE_KEY.sub(_blank, _AFTER_KEY.sub(_blank, window))
 
@@ -140,14 +152,24 @@ def _found_by_rules(text: str) -> Iterator[Find]:
         place = finding.location
         if _PAGE_TOKEN.search(data, max(0, place["start_offset"] - 60), place["start_offset"]):
             continue
-        encoded = finding.is_base64_encoded  # what was decoded does not stand in the text: its code does
-        secret = data[place["start_offset"] : place["end_offset"]].decode("utf-8", "replace") if encoded else finding.secret
+        encoded = (
+            finding.is_base64_encoded
+        )  # what was decoded does not stand in the text: its code does
+        secret = (
+            data[place["start_offset"] : place["end_offset"]].decode("utf-8", "replace")
+            if encoded
+            else finding.secret
+        )
         # A secret of several JSON strings (a service account's file) is replaced string by string.
         kind = _kind_of_rule(finding.rule_id)
         is_set = kind == "PASSWORD" and finding.rule_id.startswith(_OURS)
         if kind == "IBAN":
             secret = account_number(secret)
-        for part in re.findall(r"[^\"\s:{},]{8,}", secret) if '"' in secret and not finding.rule_id.startswith(_OURS) else [secret]:
+        for part in (
+            re.findall(r"[^\"\s:{},]{8,}", secret)
+            if '"' in secret and not finding.rule_id.startswith(_OURS)
+            else [secret]
+        ):
             if is_set:
                 part = without_closing(part)
                 if not (part.isdigit() or has_form_of_password(part)):
@@ -156,7 +178,9 @@ def _found_by_rules(text: str) -> Iterator[Find]:
                 yield Find(kind, part)
 
 
-_PAGE_TOKEN = re.compile(rb"(?i)(?:page|continuation|next|sync|resume|cursor)[_-]?token[\"'\]\\]{0,3}\s{0,3}[:=]\s{0,3}[\"']?$")
+_PAGE_TOKEN = re.compile(
+    rb"(?i)(?:page|continuation|next|sync|resume|cursor)[_-]?token[\"'\]\\]{0,3}\s{0,3}[:=]\s{0,3}[\"']?$"
+)
 
 
 _HELPING_SECRET = re.compile(r"(?:secret|key|token|passphrase)(?:\.\d+)?$")
@@ -193,11 +217,16 @@ def _assigned(text: str, flat: bytes) -> Iterator[Find]:
     lowered = flat.lower()
     starts = {match.start() for name in _NAMES for match in name.finditer(lowered)}
     for start in starts:
-        if lowered.startswith(b"pass", start) and not (lowered.startswith(_PASS, start) or lowered[start - 1 : start] in (b"_", b"b")):
+        if lowered.startswith(b"pass", start) and not (
+            lowered.startswith(_PASS, start) or lowered[start - 1 : start] in (b"_", b"b")
+        ):
             continue  # a passenger
         finds: tuple[Find, ...] = ()
         if assignment := _ASSIGNMENT.match(text, start):
-            name = _WORD_BEFORE.search(text, max(0, start - _LONGEST_AFFIX), start)[0] + assignment.group()  # type: ignore[index]
+            name = (
+                _WORD_BEFORE.search(text, max(0, start - _LONGEST_AFFIX), start)[0]
+                + assignment.group()
+            )  # type: ignore[index]
             finds = _assigned_in(name, _VALUE.match(text, assignment.end()).group())  # type: ignore[union-attr]
         if not finds and (spoken_name := _SPOKEN.match(text, start)):
             finds = _spoken(text, start, spoken_name)
@@ -223,20 +252,31 @@ def _assigned_in(name: str, rest: str, any_word: bool = True) -> tuple[Find, ...
     password in quotes must look like one, as a bare one must.
     """
     from detect_secrets.filters.heuristic import is_templated_secret
-    from detect_secrets.plugins.keyword import CONFIG_DENYLIST_REGEX_TO_GROUP, QUOTES_REQUIRED_DENYLIST_REGEX_TO_GROUP, KeywordDetector
+    from detect_secrets.plugins.keyword import (
+        CONFIG_DENYLIST_REGEX_TO_GROUP,
+        QUOTES_REQUIRED_DENYLIST_REGEX_TO_GROUP,
+        KeywordDetector,
+    )
 
     if _REDACTED.match(rest) or _NAME_OF_NO_SECRET.search(name):
         return ()
     assignment = _IS.sub(": ", name + rest)
     named = bool(_PASSWORD_NAME.search(name))
     kind = "PASSWORD" if named else "TOKEN" if "token" in name.lower() else "API_KEY"
-    for quoted, forms in ((True, QUOTES_REQUIRED_DENYLIST_REGEX_TO_GROUP), (False, CONFIG_DENYLIST_REGEX_TO_GROUP)):
+    for quoted, forms in (
+        (True, QUOTES_REQUIRED_DENYLIST_REGEX_TO_GROUP),
+        (False, CONFIG_DENYLIST_REGEX_TO_GROUP),
+    ):
         if quoted and not _QUOTED.search(rest):
             continue  # half of the time, for nothing
         for value in KeywordDetector().analyze_string(assignment, forms):
             secret = value if quoted else _END_OF_BARE.split(value, maxsplit=1)[0].rstrip(".:!?)\\")
             is_of_this_name = secret and not re.search(r"\w", rest[: rest.find(secret)])
-            if is_of_this_name and _is_secret(secret, quoted, named and any_word) and not is_templated_secret(secret):
+            if (
+                is_of_this_name
+                and _is_secret(secret, quoted, named and any_word)
+                and not is_templated_secret(secret)
+            ):
                 return (Find(kind, secret),)
     return ()
 
@@ -248,8 +288,12 @@ _SPOKEN = re.compile(
     re.IGNORECASE,
 )
 """How people name a password: `password for the server is`, `password to`, `password` before the value itself."""
-_CHANGING = re.compile(r"\b(?:chang|set|updat|reset|rotat|replac)\w{0,4}\s[^.:;\n]*$", re.IGNORECASE)
-_USING = re.compile(r"\b(?:with|and|use|using|enter|type|try)\s(?:(?:the|my|this|a)\s)?(?:\w+\s)?$", re.IGNORECASE)
+_CHANGING = re.compile(
+    r"\b(?:chang|set|updat|reset|rotat|replac)\w{0,4}\s[^.:;\n]*$", re.IGNORECASE
+)
+_USING = re.compile(
+    r"\b(?:with|and|use|using|enter|type|try)\s(?:(?:the|my|this|a)\s)?(?:\w+\s)?$", re.IGNORECASE
+)
 _QUOTE = re.compile(r"[\"'`\u2018-\u201f\u00ab\u00bb]")
 
 
@@ -262,12 +306,20 @@ def _spoken(text: str, start: int, name: re.Match[str]) -> tuple[Find, ...]:
     elif not (name["is"] or _QUOTE.match(text, name.end()) or _USING.search(before)):
         return ()
     value = _VALUE.match(text, name.end()).group()  # type: ignore[union-attr]
-    return _assigned_in("password: ", _QUOTE.sub('"', value, count=2) if _QUOTE.match(value) else value, bool(name["is"] or name["to"]))
+    return _assigned_in(
+        "password: ",
+        _QUOTE.sub('"', value, count=2) if _QUOTE.match(value) else value,
+        bool(name["is"] or name["to"]),
+    )
 
 
 def _is_secret(value: str, quoted: bool, password: bool) -> bool:
     """Whether an assigned value can be a secret: no sentence, no word, no code, no count."""
-    if not _SHORTEST_PASSWORD <= len(value) <= _LONGEST_PASSWORD or _CODE.search(value) or any(each.isspace() for each in value):
+    if (
+        not _SHORTEST_PASSWORD <= len(value) <= _LONGEST_PASSWORD
+        or _CODE.search(value)
+        or any(each.isspace() for each in value)
+    ):
         return False
     if quoted and password:
         return not _PLACEHOLDER.fullmatch(value)
@@ -294,7 +346,9 @@ def _addresses_in(text: str, flat: bytes) -> Iterator[str]:
     while at >= 0:
         between = text[at - 1 : at + 2]
         may_be = between[-1:].isalnum() and (between[:1].isalnum() or between[:1] in "_.%+'-")
-        if may_be and (match := _EMAIL.search(text, max(done, at - _LONGEST_LOCAL_PART), at + _LONGEST_DOMAIN)):
+        if may_be and (
+            match := _EMAIL.search(text, max(done, at - _LONGEST_LOCAL_PART), at + _LONGEST_DOMAIN)
+        ):
             if not match.group().startswith("git@"):  # the address of a repository
                 yield match.group()
             done = match.end()

@@ -57,7 +57,9 @@ def decoded_windows(text: str) -> list[str]:
     windows: list[tuple[int, int]] = []
     for match in _ENCODED_CHARACTER.finditer(text) if _may_be_encoded(text) else ():
         joins_last = bool(windows) and match.start() < windows[-1][1]
-        start = windows.pop()[0] if joins_last else _word_boundary(text, match.start() - _WINDOW, -1)
+        start = (
+            windows.pop()[0] if joins_last else _word_boundary(text, match.start() - _WINDOW, -1)
+        )
         windows.append((start, _word_boundary(text, match.end() + _WINDOW, 1)))
     return [layers[-1].text for start, end in windows if (layers := decode(text[start:end]))]
 
@@ -132,5 +134,9 @@ def _decoded_characters(encoded: str) -> str:
     if encoded[0] == "\\":
         if encoded[-1] in "nrt":
             return "\n"
-        return json.loads('"' + _BACKSLASHES.sub(lambda _: "\\", encoded) + '"') if "u" in encoded else encoded[-1]
+        return (
+            json.loads('"' + _BACKSLASHES.sub(lambda _: "\\", encoded) + '"')
+            if "u" in encoded
+            else encoded[-1]
+        )
     return "@" if encoded == "\uff20" or "a" in encoded.lower() else "."

@@ -55,7 +55,9 @@ def plain(value: str) -> str:
 def digits_of(value: str) -> str:
     """Return the digits of a value in ASCII."""
     digits = _NOT_DIGITS.sub("", value)
-    return digits if digits.isascii() else "".join(str(unicodedata.decimal(digit)) for digit in digits)
+    return (
+        digits if digits.isascii() else "".join(str(unicodedata.decimal(digit)) for digit in digits)
+    )
 
 
 def whole_keys(kind: str, value: str, regions: tuple[str, ...]) -> set[str]:
@@ -67,7 +69,9 @@ def whole_keys(kind: str, value: str, regions: tuple[str, ...]) -> set[str]:
     keys = {digits}
     if kind == "PHONE":
         number = _telephone(value, regions)
-        keys |= _telephone_keys(*number) if number else {digits.lstrip("0"), "0" + digits.lstrip("0")}
+        keys |= (
+            _telephone_keys(*number) if number else {digits.lstrip("0"), "0" + digits.lstrip("0")}
+        )
     return {key for key in keys if len(key) >= FEWEST_DIGITS}
 
 
@@ -96,7 +100,9 @@ def bank_codes(iban: str) -> dict[str, str]:
     """Return the short codes of banks and branches in an IBAN (in small letters) with their places, such as `5-8`."""
     account = compact(iban)[4:]
     places = ((0, 4), (0, 5), (4, 8), (5, 10), (1, 6), (6, 11))
-    return {account[start:end]: f"{start + 5}-{end + 4}" for start, end in places if end <= len(account)}
+    return {
+        account[start:end]: f"{start + 5}-{end + 4}" for start, end in places if end <= len(account)
+    }
 
 
 def compact(value: str) -> str:
@@ -124,8 +130,16 @@ def _telephone(value: str, regions: tuple[str, ...]) -> tuple[str, str] | None:
     else:
         # First as a number of a region, then with the prefixes that dial out of a country.
         attempts = [(digits, region) for region in regions]
-        attempts += [(f"+{digits[len(prefix) :]}", None) for prefix in ("00", "011") if digits.startswith(prefix)]
-        attempts += [(f"+{digits}", None)] if any(digits.startswith(str(_country_code(region))) for region in regions) else []
+        attempts += [
+            (f"+{digits[len(prefix) :]}", None)
+            for prefix in ("00", "011")
+            if digits.startswith(prefix)
+        ]
+        attempts += (
+            [(f"+{digits}", None)]
+            if any(digits.startswith(str(_country_code(region))) for region in regions)
+            else []
+        )
     for is_right in (phonenumbers.is_valid_number, phonenumbers.is_possible_number):
         for text, region in attempts:
             try:
@@ -163,4 +177,6 @@ def _national_prefixes(country: str) -> frozenset[str]:
     regions = phonenumbers.COUNTRY_CODE_TO_REGION_CODE.get(int(country), ())
     metadata = (phonenumbers.PhoneMetadata.metadata_for_region(region) for region in regions)
     prefixes = {each.national_prefix for each in metadata if each and each.national_prefix}
-    return frozenset({prefix for prefix in prefixes if len(prefix) <= _LONGEST_NATIONAL_PREFIX} | {"0"})
+    return frozenset(
+        {prefix for prefix in prefixes if len(prefix) <= _LONGEST_NATIONAL_PREFIX} | {"0"}
+    )

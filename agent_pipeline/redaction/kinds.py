@@ -32,7 +32,14 @@ KINDS = (
 
 _REGISTERED_BY = sorted({entry.dist.name for entry in REGISTERED.values() if entry.dist})
 _OPTIONAL = [name for name in ("spacy",) if any(distributions(name=name))]
-LIBRARIES = ("kingfisher-secret-scanner", "bc-detect-secrets", "phonenumbers", "python-stdnum", *_OPTIONAL, *_REGISTERED_BY)
+LIBRARIES = (
+    "kingfisher-secret-scanner",
+    "bc-detect-secrets",
+    "phonenumbers",
+    "python-stdnum",
+    *_OPTIONAL,
+    *_REGISTERED_BY,
+)
 """Whose versions decide on what is found, and so on what is written."""
 
 OPT_IN = ("IP", "PERSON", "LOCATION")
@@ -41,7 +48,9 @@ OPT_IN = ("IP", "PERSON", "LOCATION")
 WORDS = frozenset(KINDS) - {"PRIVATE_KEY", "CONNECTION_STRING", "API_KEY", "TOKEN", "EMAIL"}
 """Kinds whose values are short: part of a longer word or number is not the value."""
 
-PSEUDONYM = re.compile(rf"<(?P<kind>{'|'.join(KINDS)})_(?P<number>[1-9]\d*)(?::(?P<part>[a-z0-9-]+))?>")
+PSEUDONYM = re.compile(
+    rf"<(?P<kind>{'|'.join(KINDS)})_(?P<number>[1-9]\d*)(?::(?P<part>[a-z0-9-]+))?>"
+)
 """A pseudonym: a kind, the number of a value, and perhaps which part or form of the value it stands for.
 
 | part | what it stands for |

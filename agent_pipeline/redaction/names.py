@@ -39,15 +39,27 @@ def names_given_away(addresses: Iterable[str], text: str) -> Iterator[Find]:
         first, last = (LETTERS.sub("", each).lower() for each in (one, two))
         if pair["between"] == ", " or pair["key"] in ("first", "given"):
             first, last = last, first
-        is_given_away = first + last in joined or (len(first) > 1 and len(last) > 1 and last + first in joined)
-        if is_given_away or (len(last) >= 3 and first[0] + last in (initials if len(first) == 1 else joined)):
-            yield from (Find("NAME", part) for part in (one.rstrip("."), two) if len(part) > 1 and part not in _DAYS_AND_MONTHS)
+        is_given_away = first + last in joined or (
+            len(first) > 1 and len(last) > 1 and last + first in joined
+        )
+        if is_given_away or (
+            len(last) >= 3 and first[0] + last in (initials if len(first) == 1 else joined)
+        ):
+            yield from (
+                Find("NAME", part)
+                for part in (one.rstrip("."), two)
+                if len(part) > 1 and part not in _DAYS_AND_MONTHS
+            )
     yield from _names_in_ids(owners, joined, text)
 
 
 def _names_in_ids(owners: Iterable[Owner], joined: Container[str], text: str) -> Iterator[Find]:
     """The capitalised words of a text that an id is made from, if the id is made from an owner's name."""
-    words = {owner.letters: owner.words for owner in owners if len(owner.words) == 2 and owner.letters in joined}
+    words = {
+        owner.letters: owner.words
+        for owner in owners
+        if len(owner.words) == 2 and owner.letters in joined
+    }
     beginnings = {word for pair in words.values() for word in pair}
     small, names = lowered(text), set[str]()
     for start, _ in Values(beginnings, at_words=True).occurrences(small) if beginnings else ():
@@ -59,13 +71,22 @@ def _names_in_ids(owners: Iterable[Owner], joined: Container[str], text: str) ->
             names.update((one, two) if two else words[one])
     capitalized = {name.capitalize() for name in names} - _DAYS_AND_MONTHS
     for start, name in Values(capitalized, at_words=True).occurrences(text) if capitalized else ():
-        if not (text[start - 1 : start].isalnum() or text[start + len(name) : start + len(name) + 1].isalnum()):
+        if not (
+            text[start - 1 : start].isalnum()
+            or text[start + len(name) : start + len(name) + 1].isalnum()
+        ):
             yield Find("NAME", name)
 
 
 _LONGEST_PART = 20_000
 _PARTS = re.compile(rf"(?s).{{1,{_LONGEST_PART}}}(?:\n|$)|.{{1,{_LONGEST_PART}}}")
-_KIND_OF_ENTITY = {"PERSON": "PERSON", "PER": "PERSON", "GPE": "LOCATION", "LOC": "LOCATION", "FAC": "LOCATION"}
+_KIND_OF_ENTITY = {
+    "PERSON": "PERSON",
+    "PER": "PERSON",
+    "GPE": "LOCATION",
+    "LOC": "LOCATION",
+    "FAC": "LOCATION",
+}
 _NAME_PART = re.compile(r"[^\W\d_](?:[^\W\d_]|['\u2019.-](?=[^\W\d_]))+")
 _NO_PLACE = re.compile(r'["{}\[\]_\n<>=]')
 
@@ -77,7 +98,11 @@ def entities(pipeline: Any, text: str, flat: bytes) -> Iterator[Find]:
         for entity in document.ents:
             kind = _KIND_OF_ENTITY.get(entity.label_)
             if kind == "PERSON":
-                yield from (Find(kind, part) for part in _NAME_PART.findall(entity.text) if part[0].isupper() and not part.isupper())
+                yield from (
+                    Find(kind, part)
+                    for part in _NAME_PART.findall(entity.text)
+                    if part[0].isupper() and not part.isupper()
+                )
             elif kind and not _NO_PLACE.search(entity.text) and not entity.text.isupper():
                 yield Find(kind, entity.text)
 
@@ -88,7 +113,9 @@ def spacy_pipeline(model: str) -> Any:
     try:
         import spacy
 
-        return spacy.load(model, exclude=["tagger", "parser", "attribute_ruler", "lemmatizer", "morphologizer"])
+        return spacy.load(
+            model, exclude=["tagger", "parser", "attribute_ruler", "lemmatizer", "morphologizer"]
+        )
     except (ImportError, OSError) as error:
         raise RedactionError(
             f"redaction.types names people or places, and the spaCy pipeline {model!r} (redaction.ner_model) cannot be loaded: install "

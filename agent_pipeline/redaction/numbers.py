@@ -29,7 +29,9 @@ def _phones(text: str, start: int, end: int, regions: tuple[str, ...]) -> Iterat
     for match in _PHONE.finditer(text, max(0, start - 2), end + 2):
         candidate, label = match.group(), _label(text, match.start())
         is_named = label in _PHONE_WORDS
-        if not is_named and (_is_bare(candidate) or ("(" not in candidate and _MEASURE.match(text, match.end()))):
+        if not is_named and (
+            _is_bare(candidate) or ("(" not in candidate and _MEASURE.match(text, match.end()))
+        ):
             continue
         place = 0
         for value in _phones_in(candidate, regions):
@@ -63,7 +65,14 @@ def _is_telephone(value: str, label: str) -> bool:
 
 _DASHES = "\u2010-\u2015"
 _CLASSES = bytes(
-    48 if chr(each).isdecimal() else 65 if 65 <= each <= 90 else 45 if chr(each) in " ()./-?\u00a0" else 32 for each in range(256)
+    48
+    if chr(each).isdecimal()
+    else 65
+    if 65 <= each <= 90
+    else 45
+    if chr(each) in " ()./-?\u00a0"
+    else 32
+    for each in range(256)
 )
 """A byte's class: a digit `0`, a capital `A`, what may stand within a number `-` (a dash beyond Latin-1 is a `?`), all else a blank."""
 _FEWEST_DIGITS = 7
@@ -83,7 +92,9 @@ def _runs(classes: bytes) -> Iterator[re.Match[bytes]]:
     yield from _DIGITS.finditer(classes, done)
 
 
-_IBAN = re.compile(r"(?<![^\W_])[A-Z]{2}\d{2}(?:[ -]?[A-Z0-9]{4}){2,7}(?:[ -]?[A-Z0-9]{1,3})?(?![^\W_])")
+_IBAN = re.compile(
+    r"(?<![^\W_])[A-Z]{2}\d{2}(?:[ -]?[A-Z0-9]{4}){2,7}(?:[ -]?[A-Z0-9]{1,3})?(?![^\W_])"
+)
 
 
 def _iban(text: str, start: int) -> Iterator[Find]:
@@ -107,7 +118,11 @@ def account_number(written: str) -> str:
 def _aws_key_id(text: str, start: int, end: int) -> Iterator[Find]:
     from detect_secrets.plugins.aws import AWSKeyDetector
 
-    yield from (Find("API_KEY", value) for value in AWSKeyDetector().analyze_string(text[start:end]) if value)
+    yield from (
+        Find("API_KEY", value)
+        for value in AWSKeyDetector().analyze_string(text[start:end])
+        if value
+    )
 
 
 _NUMBER = re.compile(
@@ -121,7 +136,9 @@ _ISSUED_CARD = re.compile(
 """Visa, Mastercard, American Express, Diners, JCB, Discover, UnionPay, Maestro: one in five of random numbers."""
 _ACCOUNT_WORDS = _set_of("account accounts acct routing aba konto kontonummer")
 _SSN_WORDS = _set_of("ssn social")
-_CARD_WORDS = _set_of("card cards visa mastercard amex maestro pan credit debit karte tarjeta carte")
+_CARD_WORDS = _set_of(
+    "card cards visa mastercard amex maestro pan credit debit karte tarjeta carte"
+)
 
 
 def _cards_and_accounts(text: str, start: int, end: int) -> Iterator[Find]:
@@ -138,9 +155,16 @@ def _cards_and_accounts(text: str, start: int, end: int) -> Iterator[Find]:
         if match["ssn"]:
             if ssn.is_valid(value.replace(" ", "-")):
                 yield Find("SSN", value)
-        elif len(digits) >= 12 and _ISSUED_CARD.fullmatch(digits) and len(set(digits)) > 1 and luhn.is_valid(digits):
+        elif (
+            len(digits) >= 12
+            and _ISSUED_CARD.fullmatch(digits)
+            and len(set(digits)) > 1
+            and luhn.is_valid(digits)
+        ):
             label = _label(text, match.start())
-            if label in _CARD_WORDS or (label not in _ID_WORDS and (len(digits) in (15, 16) or digits != value)):
+            if label in _CARD_WORDS or (
+                label not in _ID_WORDS and (len(digits) in (15, 16) or digits != value)
+            ):
                 yield Find("CARD", value)
         elif len(digits) <= 17 and (label := _label(text, match.start())):
             if len(digits) == 9 and label in _SSN_WORDS and ssn.is_valid(digits):
@@ -150,11 +174,15 @@ def _cards_and_accounts(text: str, start: int, end: int) -> Iterator[Find]:
 
 
 _SEPARATORS = re.compile(r"\D")
-_PHONE = re.compile(rf"(?<![\w.,$€£#])(?:\+\(|\+|\()?\d[\d ()./\u00a0{_DASHES}-]{{5,20}}\d(?!\w|[.,:]\d)")
+_PHONE = re.compile(
+    rf"(?<![\w.,$€£#])(?:\+\(|\+|\()?\d[\d ()./\u00a0{_DASHES}-]{{5,20}}\d(?!\w|[.,:]\d)"
+)
 _RUN = re.compile(r"\d+")
 _LONGEST_GROUP = 9
 """Digits that no country writes as one group of a longer telephone number."""
-_DATE = re.compile(r"(?:19|20)\d\d[-/.](?:0?[1-9]|1[0-2])[-/.]|\d{1,2}[-/.]\d{1,2}[-/.](?:19|20)\d\d|(?:19|20)\d\d(?:0[1-9]|1[0-2])\d\d\b")
+_DATE = re.compile(
+    r"(?:19|20)\d\d[-/.](?:0?[1-9]|1[0-2])[-/.]|\d{1,2}[-/.]\d{1,2}[-/.](?:19|20)\d\d|(?:19|20)\d\d(?:0[1-9]|1[0-2])\d\d\b"
+)
 _MOST_DIGITS = 15
 _PHONE_WORDS = _set_of(
     "phone phones telephone tel tél téléphone telefon telefono teléfono cell cellphone mobile mobil móvil handy call fax sms "
@@ -176,7 +204,9 @@ def _may_be_foreign(candidate: str) -> bool:
     return sum(map(str.isdigit, candidate)) <= _MOST_DIGITS and not _DATE.search(candidate)
 
 
-@lru_cache(maxsize=1 << 17)  # as many as a megabyte has: a session is searched again after each replacement
+@lru_cache(
+    maxsize=1 << 17
+)  # as many as a megabyte has: a session is searched again after each replacement
 def _phones_in(candidate: str, regions: tuple[str, ...]) -> tuple[str, ...]:
     """Telephone numbers in a run of digits: possible ones where it says + first, else ones that a region has issued, grouped as there."""
     import phonenumbers
@@ -195,11 +225,15 @@ def _phones_in(candidate: str, regions: tuple[str, ...]) -> tuple[str, ...]:
             if _issued_in_north_america().fullmatch(_SEPARATORS.sub("", candidate)):
                 return (candidate,)
             continue
-        matches = phonenumbers.PhoneNumberMatcher(candidate, region, leniency=phonenumbers.Leniency.STRICT_GROUPING)
+        matches = phonenumbers.PhoneNumberMatcher(
+            candidate, region, leniency=phonenumbers.Leniency.STRICT_GROUPING
+        )
         values = tuple(match.raw_string for match in matches)
         if sum(map(str.isdigit, "".join(values))) == digits:
             return values
-        first_values = first_values or values  # another country may have issued all of the digits as one number
+        first_values = (
+            first_values or values
+        )  # another country may have issued all of the digits as one number
     return first_values
 
 
@@ -208,11 +242,19 @@ def _international_numbers(candidate: str) -> tuple[str, ...]:
     import phonenumbers
 
     while candidate:
-        matches = list(phonenumbers.PhoneNumberMatcher(candidate, None, leniency=phonenumbers.Leniency.POSSIBLE))
+        matches = list(
+            phonenumbers.PhoneNumberMatcher(
+                candidate, None, leniency=phonenumbers.Leniency.POSSIBLE
+            )
+        )
         if matches:
             first_group = len(_RUN.search(candidate).group())  # type: ignore[union-attr]
             # Nobody writes the code of a country in two groups: "+2 3094000786" are two numbers.
-            return tuple(match.raw_string for match in matches if len(str(match.number.country_code)) <= first_group)
+            return tuple(
+                match.raw_string
+                for match in matches
+                if len(str(match.number.country_code)) <= first_group
+            )
         candidate = candidate[: max(candidate.rfind(" "), candidate.rfind("\u00a0"), 0)]
     return ()
 
@@ -226,13 +268,19 @@ def _issued_in_north_america() -> re.Pattern[str]:
     """The numbers that a country of +1 has issued: libphonenumber's own patterns as one, which answers a hundred times faster than it."""
     import phonenumbers
 
-    countries = map(phonenumbers.PhoneMetadata.metadata_for_region, phonenumbers.COUNTRY_CODE_TO_REGION_CODE[1])
+    countries = map(
+        phonenumbers.PhoneMetadata.metadata_for_region, phonenumbers.COUNTRY_CODE_TO_REGION_CODE[1]
+    )
     described = (getattr(country, kind) for country in countries for kind in _KINDS_OF_NUMBER)
-    patterns = {each.national_number_pattern for each in described if each and each.national_number_pattern}
+    patterns = {
+        each.national_number_pattern for each in described if each and each.national_number_pattern
+    }
     return re.compile("|".join(sorted(patterns)))
 
 
-_KINDS_OF_NUMBER = _set_of("fixed_line mobile toll_free premium_rate shared_cost personal_number voip pager uan voicemail")
+_KINDS_OF_NUMBER = _set_of(
+    "fixed_line mobile toll_free premium_rate shared_cost personal_number voip pager uan voicemail"
+)
 
 
 @cache

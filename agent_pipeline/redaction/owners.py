@@ -27,7 +27,10 @@ _IN_ADDRESS = re.compile(r"[\w.+%'-]*@")
 _NEXT_WORD = re.compile(r"(?:[ \u00a0._+-]|, )([^\W\d_]+)")
 _INITIAL = re.compile(r"(?<![^\W_])([^\W\d_])(?:\. |[. \u00a0])$")
 _LONGEST_INITIAL = 4
-_NAME_LABEL = re.compile(r"(?:name|user|login|handle|passenger|customer|guest|nick|surname|owner)[\"']?\s?[:=]\s?[\"']?$", re.IGNORECASE)
+_NAME_LABEL = re.compile(
+    r"(?:name|user|login|handle|passenger|customer|guest|nick|surname|owner)[\"']?\s?[:=]\s?[\"']?$",
+    re.IGNORECASE,
+)
 _LONGEST_LABEL = 24
 
 
@@ -92,7 +95,9 @@ def names_of(owner: Owner, known_names: frozenset[str]) -> tuple[str, str] | Non
 class OwnerSearch:
     """A search for the owners of addresses. `names` are words that are known to be names, `prompts` texts whose names stay."""
 
-    def __init__(self, addresses: Iterable[str], names: Iterable[str], prompts: Iterable[str] = ()) -> None:
+    def __init__(
+        self, addresses: Iterable[str], names: Iterable[str], prompts: Iterable[str] = ()
+    ) -> None:
         known_names = frozenset(LETTERS.sub("", name).lower() for name in names)
         prompt_words = {word for prompt in prompts for word in _WORD.findall(prompt.lower())}
         prompt_texts = "\n".join(prompts).lower()
@@ -108,7 +113,11 @@ class OwnerSearch:
             if owner.is_id and owner.local_part not in prompt_texts:
                 local_parts[owner.local_part] = address
             names_in_address = names_of(owner, known_names)
-            if names_in_address is None or _DAYS_AND_MONTHS.issuperset(names_in_address) or prompt_words.issuperset(names_in_address):
+            if (
+                names_in_address is None
+                or _DAYS_AND_MONTHS.issuperset(names_in_address)
+                or prompt_words.issuperset(names_in_address)
+            ):
                 continue
             self.names_by_address[address] = names_in_address
             self._add(address, *names_in_address)
@@ -140,7 +149,9 @@ class OwnerSearch:
                 yield from self._after_initial(text, start, word)
             if word in self._single and not _IN_ADDRESS.match(text, end):
                 label = text[max(0, start - _LONGEST_LABEL) : start]
-                label = label if len(label) == _LONGEST_LABEL else (before + label)[-_LONGEST_LABEL:]
+                label = (
+                    label if len(label) == _LONGEST_LABEL else (before + label)[-_LONGEST_LABEL:]
+                )
                 if _NAME_LABEL.search(label):
                     yield _named(text, start, end, self._single[word])
 
@@ -152,7 +163,11 @@ class OwnerSearch:
         middle = start + len(word)
         for partner, address in self._partners[word].items():
             end = middle + len(partner)
-            is_name = small.startswith(partner, middle) and not small[end : end + 1].isalpha() and end - start > FEWEST_LETTERS
+            is_name = (
+                small.startswith(partner, middle)
+                and not small[end : end + 1].isalpha()
+                and end - start > FEWEST_LETTERS
+            )
             if is_name and not _IN_ADDRESS.match(text, end):
                 yield _named(text, start, middle, address)
                 yield _named(text, middle, end, address)
@@ -160,13 +175,21 @@ class OwnerSearch:
     def _pair(self, text: str, small: str, start: int, word: str) -> Iterator[Named]:
         end = start + len(word)
         following = _NEXT_WORD.match(small, end)
-        if following and (address := self._partners[word].get(following[1])) and not _IN_ADDRESS.match(text, following.end()):
+        if (
+            following
+            and (address := self._partners[word].get(following[1]))
+            and not _IN_ADDRESS.match(text, following.end())
+        ):
             yield _named(text, start, end, address)
             yield _named(text, *following.span(1), address)
 
     def _after_initial(self, text: str, start: int, word: str) -> Iterator[Named]:
         initial = _INITIAL.search(text[max(0, start - _LONGEST_INITIAL) : start])
-        if initial is None or not text[start].isupper() or _IN_ADDRESS.match(text, start + len(word)):
+        if (
+            initial is None
+            or not text[start].isupper()
+            or _IN_ADDRESS.match(text, start + len(word))
+        ):
             return
         owners = self._lasts[word].get(initial[1].lower(), [])
         if len(owners) == 1:

@@ -21,7 +21,16 @@ _NAMES = (
     b"senha", b"wachtwoord", b"senord", b"has?o", b"heslo", b"clave ", b"parola", b"pass=", b"auth_key", b"-passe",
 )  # fmt: skip
 """What a name of a password holds, in small letters, with a `?` for a letter beyond Latin-1."""
-_NAMES_BEYOND_LATIN_1 = ("密码", "密碼", "口令", "パスワード", "비밀번호", "пароль", "Пароль", "ПАРОЛЬ")
+_NAMES_BEYOND_LATIN_1 = (
+    "密码",
+    "密碼",
+    "口令",
+    "パスワード",
+    "비밀번호",
+    "пароль",
+    "Пароль",
+    "ПАРОЛЬ",
+)
 _NAME = re.compile(
     rf"(?:{_PASSWORD}|pass(?==)|secret(?:[_-]?key)?|auth_key|{'|'.join(_NAMES_BEYOND_LATIN_1)})(?:[_-]?[A-Za-z0-9_-]{{1,16}})?",
     re.IGNORECASE,
@@ -31,9 +40,19 @@ _SEPARATOR = re.compile(
     r"(?:(?P<sign>[ \t\u00a0]{0,3}(?::=|=>|->|\u2192|=|:|\uff1a|(?<=[码碼令])\s?(?![是为為]))[ \t\u00a0]{0,3})"
     r"|(?P<verb>\s(?:is|was|ist|lautet|war|est|es|è|é|är|jest|to|c'est)\s(?::\s)?|\s?(?:是|为|為|は|가|는|은)\s?))"
 )
-_OPENING_QUOTES = {"'": "'", '"': '"', "`": "`", "\u201c": "\u201d", "\u201e": "\u201c", "\u2018": "\u2019", "\u00ab": "\u00bb"}
+_OPENING_QUOTES = {
+    "'": "'",
+    '"': '"',
+    "`": "`",
+    "\u201c": "\u201d",
+    "\u201e": "\u201c",
+    "\u2018": "\u2019",
+    "\u00ab": "\u00bb",
+}
 _BARE = re.compile(rf"\S{{1,{MAX_LENGTH + 1}}}")
-_END_OF_BARE = re.compile("[;,\uff0c\u3002\uff1b\u3001\"`]|'|&(?=\\w+=)|</|<br|\\\\[nrt]|です|,(?=\\w+=)")
+_END_OF_BARE = re.compile(
+    "[;,\uff0c\u3002\uff1b\u3001\"`]|'|&(?=\\w+=)|</|<br|\\\\[nrt]|です|,(?=\\w+=)"
+)
 _BRACKETS = {")": "(", "]": "[", "}": "{", ">": "<"}
 
 
@@ -69,7 +88,11 @@ def _after_name(text: str, start: int) -> Iterator[Find]:
     if closing := _OPENING_QUOTES.get(text[place : place + 1]):
         end = text.find(closing, place + 1, place + MAX_LENGTH + 2)
         value = text[place + 1 : end] if end > 0 else ""
-        if separator["verb"] and not _has_digit_and_letter(value) and not _MARK_WITHIN.search(value):
+        if (
+            separator["verb"]
+            and not _has_digit_and_letter(value)
+            and not _MARK_WITHIN.search(value)
+        ):
             return
         accepted = has_form_of_password(value) if is_password else has_form_of_key(value)
     else:
@@ -136,23 +159,31 @@ def is_reference(value: str) -> bool:
 _TEMPLATE = re.compile(
     r"^\$[{(]|^\$[A-Z_][A-Z0-9_]*$|^\$[a-z]\w*$|\{\{|^<[^<>]*>$|^%[sd({]|^[*.\-_xX\u2022#?]+$|^[a-z]{2,10}://|^[{\[(].*[)\]}]$|^[{\[]"
 )
-_ATTRIBUTE = re.compile(r"^(?:process\.env|os\.environ|os\.getenv)|^[A-Za-z_]\w*(?:(?:\.|->|::)[A-Za-z_]\w*)+$|^(?:vault|op|arn|ref):")
+_ATTRIBUTE = re.compile(
+    r"^(?:process\.env|os\.environ|os\.getenv)|^[A-Za-z_]\w*(?:(?:\.|->|::)[A-Za-z_]\w*)+$|^(?:vault|op|arn|ref):"
+)
 
 
 def has_form_of_password(value: str) -> bool:
     """Whether a value in quotes, or in a cell, can be a password: of one word, and no reference."""
-    if not MIN_LENGTH <= len(value) <= MAX_LENGTH or any(character.isspace() for character in value):
+    if not MIN_LENGTH <= len(value) <= MAX_LENGTH or any(
+        character.isspace() for character in value
+    ):
         return False
     return not is_reference(value)
 
 
 def has_form_of_key(value: str) -> bool:
     """Whether a value without quotes is a password that no word is: it has a letter, and a digit or a mark within."""
-    return has_form_of_password(value) and (_has_digit_and_letter(value) or _has_mark_and_letters(value))
+    return has_form_of_password(value) and (
+        _has_digit_and_letter(value) or _has_mark_and_letters(value)
+    )
 
 
 def _has_digit_and_letter(value: str) -> bool:
-    return any(character.isdigit() for character in value) and any(character.isalpha() for character in value)
+    return any(character.isdigit() for character in value) and any(
+        character.isalpha() for character in value
+    )
 
 
 def _has_mark_and_letters(value: str) -> bool:
@@ -161,7 +192,8 @@ def _has_mark_and_letters(value: str) -> bool:
 
 _WORDS = re.compile(r"[^\W\d_]{3,}(?:[-_.][^\W\d_]{2,})*")
 _ORDINARY_ENDING = re.compile(
-    r"(?:ed|ing|able|ible|tive|sive|ful|less|ous|ily|ally|tely|ntly|ary|ory|ical|tial|tion|ment|ness|ity|self|word|words)$", re.IGNORECASE
+    r"(?:ed|ing|able|ible|tive|sive|ful|less|ous|ily|ally|tely|ntly|ary|ory|ical|tial|tion|ment|ness|ity|self|word|words)$",
+    re.IGNORECASE,
 )
 _ORDINARY_WORDS = frozenset(
     [
@@ -230,7 +262,9 @@ _SHORTEST_WORD_SAID = 8
 _OWN = re.compile(r"\b(?:my|the|your|his|her|our|their)\s(?:\w{1,16}\s)?$", re.IGNORECASE)
 
 
-def _is_word_that_is_a_password(text: str, name: str, start: int, separator: re.Match[str], value: str) -> bool:
+def _is_word_that_is_a_password(
+    text: str, name: str, start: int, separator: re.Match[str], value: str
+) -> bool:
     """Whether a word without a digit is a password: what is assigned without blanks, is all of its line, or ends its sentence."""
     if not _WORDS.fullmatch(value) or len(value) < MIN_LENGTH or is_reference(value):
         return False
@@ -244,16 +278,28 @@ def _is_word_that_is_a_password(text: str, name: str, start: int, separator: re.
         return False
     if separator["sign"] is not None:
         is_whole_line = not after.strip() or after.startswith(("\n", "\r", '"'))
-        return is_whole_line and bool(_LINE_START.search(text[max(0, start - 80) : start])) and "_" not in value
+        return (
+            is_whole_line
+            and bool(_LINE_START.search(text[max(0, start - 80) : start]))
+            and "_" not in value
+        )
     is_end = re.match(r"[!.]{0,2}(?:$|[\s,;\"])", after) and not re.match(r"\s\w", after)
-    return bool(is_end and separator["verb"].strip() in ("is", "was") and _OWN.search(text[max(0, start - 40) : start]))
+    return bool(
+        is_end
+        and separator["verb"].strip() in ("is", "was")
+        and _OWN.search(text[max(0, start - 40) : start])
+    )
 
 
 # Tables
 
-_COLUMN = re.compile(rf"[\W_]*(?:\w{{1,16}}[ _-])?(?:{_PASSWORD}|pass|pw|密码|密碼|パスワード|пароль)[\W_]*", re.IGNORECASE)
+_COLUMN = re.compile(
+    rf"[\W_]*(?:\w{{1,16}}[ _-])?(?:{_PASSWORD}|pass|pw|密码|密碼|パスワード|пароль)[\W_]*",
+    re.IGNORECASE,
+)
 _USER_COLUMN = re.compile(
-    r"[\W_]*(?:\w{1,16}[ _-])?(?:user|login|account|e-?mail|benutzer|utilisateur|usuario)\w{0,6}[\W_]*", re.IGNORECASE
+    r"[\W_]*(?:\w{1,16}[ _-])?(?:user|login|account|e-?mail|benutzer|utilisateur|usuario)\w{0,6}[\W_]*",
+    re.IGNORECASE,
 )
 _RULER = re.compile(r"[|:\s+-]+")
 _END_OF_JSON = re.compile(r"\"[\]},\s]*$")
@@ -280,7 +326,9 @@ def passwords_in_tables(text: str, flat: bytes) -> Iterator[Find]:
     """Yield the cells of columns that are called a password, in CSV, tabs and Markdown."""
     lowered = flat.lower()
     has_latin_name = any(name in lowered for name in _NAMES_OF_COLUMNS)
-    if not has_latin_name and (text.isascii() or not any(name in text for name in _NAMES_BEYOND_LATIN_1)):
+    if not has_latin_name and (
+        text.isascii() or not any(name in text for name in _NAMES_BEYOND_LATIN_1)
+    ):
         return
     heading: list[bool] | None = None
     delimiter, has_users = "", False
@@ -295,16 +343,25 @@ def passwords_in_tables(text: str, flat: bytes) -> Iterator[Find]:
                 continue
             if len(cells) == len(heading):
                 for is_password, cell in zip(heading, cells, strict=True):
-                    if is_password and (has_form_of_password(cell) if has_users else has_form_of_key(cell)):
+                    if is_password and (
+                        has_form_of_password(cell) if has_users else has_form_of_key(cell)
+                    ):
                         yield Find("PASSWORD", cell)
                 continue
             heading = None
-        line = line[max(line.rfind(opening) + len(opening) if opening in line else 0 for opening in _OPENINGS_OF_JSON) :]
+        line = line[
+            max(
+                line.rfind(opening) + len(opening) if opening in line else 0
+                for opening in _OPENINGS_OF_JSON
+            ) :
+        ]
         delimiter = next((mark for mark in ("|", "\t", ";", ",") if mark in line), "")
         if not delimiter:
             continue
         cells = _cells(line, delimiter)
-        columns = [len(cell) <= _LONGEST_HEADING and bool(_COLUMN.fullmatch(cell)) for cell in cells]
+        columns = [
+            len(cell) <= _LONGEST_HEADING and bool(_COLUMN.fullmatch(cell)) for cell in cells
+        ]
         if not any(columns) or len(cells) < 2:
             continue
         if delimiter == "|" and len(cells) == 2 and columns[0] and has_form_of_key(cells[1]):
@@ -314,4 +371,7 @@ def passwords_in_tables(text: str, flat: bytes) -> Iterator[Find]:
 
 
 def _cells(line: str, delimiter: str) -> list[str]:
-    return [cell.strip(" \t\"'`*") for cell in line.strip(" \t" if delimiter == "|" else " ").strip("|").split(delimiter)]
+    return [
+        cell.strip(" \t\"'`*")
+        for cell in line.strip(" \t" if delimiter == "|" else " ").strip("|").split(delimiter)
+    ]

@@ -20,7 +20,9 @@ class Pseudonyms:
     `regions` are the countries whose telephone numbers may lack their country's code; `prompts` are system messages, whose names stay.
     """
 
-    def __init__(self, texts: Iterable[str], regions: tuple[str, ...] = (), prompts: Sequence[str] = ()) -> None:
+    def __init__(
+        self, texts: Iterable[str], regions: tuple[str, ...] = (), prompts: Sequence[str] = ()
+    ) -> None:
         self.counts: Counter[str] = Counter()
         self.replaced_values: dict[str, str] = {}
         self._regions, self._prompts = regions, prompts
@@ -47,7 +49,12 @@ class Pseudonyms:
         """Return which of the texts hold a value in any form, and note which names they hold."""
         self._found = {text: self._search.places(text) for text in texts}
         found = [self._found[text] for text in texts]
-        names = {(place.kind, place.identity) for places in found for place in places if place.kind == "NAME"}
+        names = {
+            (place.kind, place.identity)
+            for places in found
+            for place in places
+            if place.kind == "NAME"
+        }
         for address, (first, last) in self._search.owners.names_by_address.items():
             owner_names = (("NAME", first), ("NAME", last))
             if names.intersection(owner_names):
@@ -99,7 +106,10 @@ class Pseudonyms:
         return needs
 
     def _replaced_token(self, match: re.Match[str]) -> str:
-        token, before = match.group(), match.string[max(0, match.start() - _LENGTH_BEFORE) : match.start()]
+        token, before = (
+            match.group(),
+            match.string[max(0, match.start() - _LENGTH_BEFORE) : match.start()],
+        )
         if token[0] != '"':
             places = self._places(token, before)
             is_private = len(places) == 1 and (places[0].start, places[0].end) == (0, len(token))

@@ -7,7 +7,9 @@ import re
 
 _SCRIPTS = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uff10-\uff5a"
 _CHARACTER = re.compile(f"[{_SCRIPTS}]")
-_BORDER = re.compile(rf"(?<=[{_SCRIPTS}])(?=[\w+(])(?![{_SCRIPTS}@])|(?<=[!-~])(?<![@.,:;\"'])(?=[{_SCRIPTS}])")
+_BORDER = re.compile(
+    rf"(?<=[{_SCRIPTS}])(?=[\w+(])(?![{_SCRIPTS}@])|(?<=[!-~])(?<![@.,:;\"'])(?=[{_SCRIPTS}])"
+)
 
 
 def with_blanks_between_scripts(text: str) -> str:

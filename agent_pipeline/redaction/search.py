@@ -55,7 +55,9 @@ class Search:
     """A search for all forms of the given values. `kinds` has the kind of each value, `regions` the countries of telephone numbers,
     `prompts` the texts of system messages, whose names are not private."""
 
-    def __init__(self, kinds: Mapping[str, str], regions: tuple[str, ...] = (), prompts: Iterable[str] = ()) -> None:
+    def __init__(
+        self, kinds: Mapping[str, str], regions: tuple[str, ...] = (), prompts: Iterable[str] = ()
+    ) -> None:
         self._texts: dict[str, _Target] = {}
         self._addresses: dict[str, _Target] = {}
         self._digits: dict[str, _Target] = {}
@@ -69,7 +71,9 @@ class Search:
                 self._addresses[lowered(plain(value))] = target
                 continue
             for text in spellings(kind, value):
-                self._texts.setdefault(text, target._replace(part=case_of(text)) if kind == "NAME" else target)
+                self._texts.setdefault(
+                    text, target._replace(part=case_of(text)) if kind == "NAME" else target
+                )
             if kind in NUMERIC:
                 for digits in whole_keys(kind, value, regions):
                     self._digits.setdefault(digits, target)
@@ -99,7 +103,9 @@ class Search:
     def _add_ending(self, value: str, target: _Target) -> None:
         digits = digits_of(value)
         if len(digits) >= _LAST_DIGITS + 3:
-            self._endings.setdefault(digits[-_LAST_DIGITS:], target._replace(part=f"last{_LAST_DIGITS}"))
+            self._endings.setdefault(
+                digits[-_LAST_DIGITS:], target._replace(part=f"last{_LAST_DIGITS}")
+            )
 
     def places(self, text: str, before: str = "") -> list[Place]:
         """Return where values stand in a text as words of their own, from left to right. Places may overlap.
@@ -144,7 +150,10 @@ class Search:
         """Yield the places of numbers, however their digits are grouped."""
         longest = max(self._lengths)
         for run in _DIGIT_RUN.finditer(text):
-            groups = [(*match.span(), _ascii_digits(match.group())) for match in _DIGITS.finditer(text, *run.span())]
+            groups = [
+                (*match.span(), _ascii_digits(match.group()))
+                for match in _DIGITS.finditer(text, *run.span())
+            ]
             for first, (start, _, _) in enumerate(groups):
                 digits = ""
                 for _, end, group in groups[first : first + longest]:
@@ -161,12 +170,18 @@ class Search:
             match = _IBAN.match(text, start.start())
             if match is None:
                 continue
-            ends = [place for place, character in enumerate(match.group(), match.start()) if character.isalnum()]
+            ends = [
+                place
+                for place, character in enumerate(match.group(), match.start())
+                if character.isalnum()
+            ]
             account = compact(match.group())
             for length in self._iban_lengths:
                 if length > len(ends):
                     continue
-                if (target := self._ibans.get(account[:length])) and not continues(text, ends[length - 1] + 1):
+                if (target := self._ibans.get(account[:length])) and not continues(
+                    text, ends[length - 1] + 1
+                ):
                     yield _place(match.start(), ends[length - 1] + 1, target)
                     break
 
@@ -205,7 +220,9 @@ _DIGITS = re.compile(r"\d+")
 _IBAN_START = re.compile(r"(?<![^\W_])[A-Za-z]{2}[ .-]?\d{2}")
 _IBAN = re.compile(r"[A-Za-z]{2}[ .-]?\d{2}(?:[\u00a0 .-]?[A-Za-z0-9]){10,30}")
 _SHORT_CODE = re.compile(r"(?<![A-WYZa-wyz0-9])[0-9A-Za-z]{4,5}(?![A-Za-z0-9]|[-/.:,]\d)")
-_MASK = re.compile(r"(?:[*xX#\u2022\u00b7\u25cf\u2219]{2,}|[*#\u2022\u00b7\u25cf\u2026]|(?<![^\W_])x|\.{2,})[ -]{0,2}$")
+_MASK = re.compile(
+    r"(?:[*xX#\u2022\u00b7\u25cf\u2219]{2,}|[*#\u2022\u00b7\u25cf\u2026]|(?<![^\W_])x|\.{2,})[ -]{0,2}$"
+)
 _ENDING_LABEL = re.compile(
     r"(?:(?:\bend(?:s|ed|ing)?|endet|endend|terminad[ao]|finissant|terminant|suffix|tail)\b|last[\W_]?(?:4|four)|four|4[\W_]digits"
     r"|\b(?:card|cards|visa|mastercard|amex|american express|discover|maestro|debit|credit|account|acct|iban|ssn|pan|karte|tarjeta|carte))"
@@ -213,7 +230,9 @@ _ENDING_LABEL = re.compile(
     r"and|was|were|as|ending|value)\b){0,6}[\W_]*$",
     re.IGNORECASE,
 )
-_AFTER_ENDING = re.compile(r"[)\s\"']{0,2}\s?(?:card|visa|mastercard|amex|debit|credit)\b", re.IGNORECASE)
+_AFTER_ENDING = re.compile(
+    r"[)\s\"']{0,2}\s?(?:card|visa|mastercard|amex|debit|credit)\b", re.IGNORECASE
+)
 _BANK_LABEL = re.compile(
     r"(?:bank|blz|bankleitzahl|sort|branch|bic|guichet|banque|entidad|oficina|agency|abi|cab|institution)[a-z]*"
     r"(?:[\W_]*(?:code|number|no|id|is|of|the|value))*[\W_]*$",
@@ -229,7 +248,9 @@ def _words_before(text: str, start: int, before: str) -> str:
 
 def _is_ending(text: str, start: int, end: int, before: str) -> bool:
     words = _words_before(text, start, before)
-    return bool(_MASK.search(words) or _ENDING_LABEL.search(words) or _AFTER_ENDING.match(text, end))
+    return bool(
+        _MASK.search(words) or _ENDING_LABEL.search(words) or _AFTER_ENDING.match(text, end)
+    )
 
 
 def _ascii_digits(digits: str) -> str:
@@ -239,6 +260,8 @@ def _ascii_digits(digits: str) -> str:
 def _with_prefix(text: str, start: int, end: int) -> int:
     """Return where a number begins: with the brackets and the plus before its digits."""
     for _ in range(_MAX_PREFIX):
-        if start and (text[start - 1] == "+" or (text[start - 1] == "(" and ")" in text[start:end])):
+        if start and (
+            text[start - 1] == "+" or (text[start - 1] == "(" and ")" in text[start:end])
+        ):
             start -= 1
     return start

@@ -30,7 +30,14 @@ MAILBOXES = (
     "{last}{first}##",
 )
 """Ways to make an address of its owner's names: a model that was shown a name and an address must find the one in the other."""
-DOMAINS = ("{domain_word}.example", "{domain_word}.test", "{word}-{word}.example", "{word}##.test", "example.com", "example.org")
+DOMAINS = (
+    "{domain_word}.example",
+    "{domain_word}.test",
+    "{word}-{word}.example",
+    "{word}##.test",
+    "example.com",
+    "example.org",
+)
 """Of many makings: a model that has seen one sort of address writes that sort, and does not copy the one that it is given. All are reserved
 (RFC 2606)."""
 
@@ -48,7 +55,9 @@ def address(fake: "Faker", first: str, last: str) -> str:
 VALUES: Mapping[str, Callable[["Faker", int], str]] = {
     "EMAIL": lambda fake, number: address(fake, fake.first_name(), fake.last_name()),
     "PHONE": lambda fake, number: fake.numerify(fake.random_element(PHONES)),
-    "CARD": lambda fake, number: fake.random_element((" ", "-", "")).join(wrap(fake.credit_card_number("visa16"), 4)),
+    "CARD": lambda fake, number: fake.random_element((" ", "-", "")).join(
+        wrap(fake.credit_card_number("visa16"), 4)
+    ),
     "IBAN": lambda fake, number: _german_iban(fake),
     "SSN": lambda fake, number: fake.ssn(),
     "PASSPORT": lambda fake, number: fake.bothify("??#######").upper(),
@@ -81,9 +90,15 @@ def with_surrogates(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         yield row if seen == texts else row | seen
 
 
-def surrogates_made_from(stored: Sequence[dict[str, Any]], seen: Sequence[dict[str, Any]]) -> dict[str, str]:
+def surrogates_made_from(
+    stored: Sequence[dict[str, Any]], seen: Sequence[dict[str, Any]]
+) -> dict[str, str]:
     """What a manifest says beside the names of `stored` rows where models saw them otherwise; nothing where they did not."""
-    shown = [{name: new[name] for name in TEXTS if name in new} for old, new in zip(stored, seen, strict=True) if new is not old]
+    shown = [
+        {name: new[name] for name in TEXTS if name in new}
+        for old, new in zip(stored, seen, strict=True)
+        if new is not old
+    ]
     return {"surrogates_sha256": sha256_of(shown)} if shown else {}
 
 
@@ -96,7 +111,10 @@ def spoken(messages: Sequence[Mapping[str, Any]], task_key: str, system: str) ->
     """The messages of a task with surrogates; `system` is what the system says in their conversation, of which they may be a part."""
 
     def value(match: re.Match[str]) -> str:
-        return _surrogate(match["kind"], int(match["number"]), match["part"] or "", system, task_key) or match.group()
+        return (
+            _surrogate(match["kind"], int(match["number"]), match["part"] or "", system, task_key)
+            or match.group()
+        )
 
     def replaced(part: Any) -> Any:
         if isinstance(part, str):
@@ -115,7 +133,9 @@ def _surrogate(kind: str, number: int, part: str, system: str, task_key: str) ->
     if kind == "EMAIL":
         owner = _OWNER.match(part)
         first, last = (int(owner[1]), int(owner[2])) if owner else (2 * number - 1, 2 * number)
-        names = [_whole(_scope("NAME", name, system, task_key), "NAME", name) for name in (first, last)]
+        names = [
+            _whole(_scope("NAME", name, system, task_key), "NAME", name) for name in (first, last)
+        ]
         value = address(_seeded(kind, number, _scope(kind, number, system, task_key)), *names)
     else:
         value = _whole(_scope(kind, number, system, task_key), kind, number)
@@ -162,7 +182,11 @@ def _part(value: str, part: str) -> str:
 
 
 _OWNER = re.compile(r"of-(\d+)-(\d+)")
-_NAME_FORMS: Mapping[str, Callable[[str], str]] = {"lower": str.lower, "upper": str.upper, "initial": lambda name: name[:1]}
+_NAME_FORMS: Mapping[str, Callable[[str], str]] = {
+    "lower": str.lower,
+    "upper": str.upper,
+    "initial": lambda name: name[:1],
+}
 
 
 def _german_iban(fake: "Faker") -> str:

@@ -55,7 +55,11 @@ def _changed_message(message: Message, change: Callable[[str], str]) -> Message:
 
 def _changed_call(call: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
     function = call["function"]
-    changed = {name: new for name, value in function.items() if (new := _changed(value, change)) is not value}
+    changed = {
+        name: new
+        for name, value in function.items()
+        if (new := _changed(value, change)) is not value
+    }
     call_id = _changed(call.get("id"), change)
     if changed:
         call = call | {"function": function | changed}
@@ -84,7 +88,12 @@ def _view(text: str) -> str:
         return text
     if '\\"' in text or "\\\\" in text:  # JSON within JSON, perhaps
         return TOKEN.sub(
-            lambda match: f'"{seen_by_detectors([decoded(match.group())])[0]}"' if match.group()[0] == '"' else match.group(), text
+            lambda match: (
+                f'"{seen_by_detectors([decoded(match.group())])[0]}"'
+                if match.group()[0] == '"'
+                else match.group()
+            ),
+            text,
         )
     return _ESCAPES.sub(lambda match: _unescaped(match.group()), text)
 
@@ -100,7 +109,9 @@ def decoded(token: str) -> str:
 
 def is_json(text: str) -> bool:
     """Whether a text is a JSON object, list or string."""
-    if not (text[:1] in ("{", "[", '"', " ", "\n", "\t", "\r") and text.strip()[:1] in ("{", "[", '"')):
+    if not (
+        text[:1] in ("{", "[", '"', " ", "\n", "\t", "\r") and text.strip()[:1] in ("{", "[", '"')
+    ):
         return False
     try:
         loads(text)
@@ -111,4 +122,6 @@ def is_json(text: str) -> bool:
 
 def unescaped_text(text: str) -> str:
     """A text as its reader understands it: line ends and quotes that a program escaped, however often (a log, JSON in a sentence)."""
-    return _ESCAPED.sub(lambda match: "\n" if match[1] else match[2], text) if "\\" in text else text
+    return (
+        _ESCAPED.sub(lambda match: "\n" if match[1] else match[2], text) if "\\" in text else text
+    )

@@ -45,19 +45,27 @@ class Known:
         """
         by_run, all_kinds, numbers = _looked_up(self, len(self._written), regions)
         runs = set(_RUN.findall(text))
-        near = [value for run in by_run.keys() & {run.lower() for run in runs} for value in by_run[run]]
+        near = [
+            value for run in by_run.keys() & {run.lower() for run in runs} for value in by_run[run]
+        ]
         addresses = [value for value in near if all_kinds[value] == "EMAIL"]
         names = {name.value: name.kind for name in names_given_away(addresses, text)}
         if names:
             addresses = [address for address in addresses if any(names_given_away([address], text))]
             names |= dict.fromkeys(addresses, "EMAIL")
-        kinds = {value: kind for value in near if not ((kind := all_kinds[value]) == "NAME" and value.lower() in runs)}
+        kinds = {
+            value: kind
+            for value in near
+            if not ((kind := all_kinds[value]) == "NAME" and value.lower() in runs)
+        }
         said = Search(kinds, regions).within([text]) | numbers.within([text])
         return names | {value: all_kinds[value] for value in said}
 
 
 @lru_cache(maxsize=64)
-def _looked_up(known: Known, _: int, regions: tuple[str, ...]) -> tuple[dict[str, set[str]], dict[str, str], Search]:
+def _looked_up(
+    known: Known, _: int, regions: tuple[str, ...]
+) -> tuple[dict[str, set[str]], dict[str, str], Search]:
     """Values by the word or number that a text which says one must have; their kinds; a search for numbers, which have many forms."""
     by_run: dict[str, set[str]] = {}
     kinds: dict[str, str] = {}
@@ -72,4 +80,8 @@ def _looked_up(known: Known, _: int, regions: tuple[str, ...]) -> tuple[dict[str
         for run in run_options:
             if len(run) >= _FEWEST_LETTERS_OF_NAME:
                 by_run.setdefault(run, set()).add(value)
-    return by_run, kinds, Search({value: kind for value, kind in kinds.items() if kind in NUMERIC}, regions)
+    return (
+        by_run,
+        kinds,
+        Search({value: kind for value, kind in kinds.items() if kind in NUMERIC}, regions),
+    )

@@ -51,7 +51,12 @@ class Values:
         """An expression that matches, with no characters, where the first characters of a value may stand."""
         count = min(self._prefix_length, _MAX_CHARACTERS_TO_COMPARE)
         sets = ({prefix[place] for prefix in self._lengths} for place in range(count))
-        return re.compile(self._boundary + "(?=" + "".join(f"[{''.join(map(re.escape, sorted(each)))}]" for each in sets) + ")")
+        return re.compile(
+            self._boundary
+            + "(?="
+            + "".join(f"[{''.join(map(re.escape, sorted(each)))}]" for each in sets)
+            + ")"
+        )
 
     def occurrences(self, text: str) -> Iterator[tuple[int, str]]:
         """Yield every place where a value begins in a text, and the value."""
@@ -75,7 +80,12 @@ class Values:
 
     def within(self, texts: Iterable[str], kinds: Mapping[str, str]) -> set[str]:
         """Return the values that stand in one of the texts, the short ones as words of their own."""
-        return {value for text in texts for start, value in self.occurrences(text) if is_whole_word(value, kinds[value], text, start)}
+        return {
+            value
+            for text in texts
+            for start, value in self.occurrences(text)
+            if is_whole_word(value, kinds[value], text, start)
+        }
 
 
 def is_whole_word(value: str, kind: str, text: str, start: int) -> bool:
@@ -95,4 +105,8 @@ def continues(text: str, place: int) -> bool:
 def lowered(text: str) -> str:
     """Return a text in small letters, of the same length."""
     small = text.lower()
-    return small if len(small) == len(text) else "".join(low if len(low := letter.lower()) == 1 else letter for letter in text)
+    return (
+        small
+        if len(small) == len(text)
+        else "".join(low if len(low := letter.lower()) == 1 else letter for letter in text)
+    )

@@ -13,8 +13,17 @@ HERE = Path(__file__).resolve().parents[2] / "data" / "sample"
 
 def main() -> int:
     """Write the sample and say how many sessions each agent has."""
-    parser = argparse.ArgumentParser(prog="python -m agent_pipeline.sample", description="Make the sample sessions.")
-    parser.add_argument("home", nargs="?", type=Path, default=HERE, metavar="DIR", help="default: data/sample of the repo")
+    parser = argparse.ArgumentParser(
+        prog="python -m agent_pipeline.sample", description="Make the sample sessions."
+    )
+    parser.add_argument(
+        "home",
+        nargs="?",
+        type=Path,
+        default=HERE,
+        metavar="DIR",
+        help="default: data/sample of the repo",
+    )
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED, help="default: %(default)s")
     options = parser.parse_args()
     try:
@@ -23,7 +32,11 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     for partition, counts in truth["partitions"].items():
-        print("{}: {sessions} sessions, {acceptable} acceptable, {clean_acceptable} of them clean".format(partition, **counts))
+        print(
+            "{}: {sessions} sessions, {acceptable} acceptable, {clean_acceptable} of them clean".format(
+                partition, **counts
+            )
+        )
     return 0
 
 

@@ -60,7 +60,11 @@ class Environment:
     def complaint(self) -> str | None:
         """Why the task is not done, or None where it is."""
         episode = Episode(tuple(self._events), self._world.records)
-        return repetition(episode) or haste(episode, self.domain) or difference(self._task.goal, episode.final)
+        return (
+            repetition(episode)
+            or haste(episode, self.domain)
+            or difference(self._task.goal, episode.final)
+        )
 
     @property
     def wrong_changes(self) -> list[str]:
@@ -71,14 +75,22 @@ class Environment:
             before, wanted, after = (records.get(key, {}) for records in (start, goal, final))
             for field in sorted(before.keys() | after.keys()):
                 if after.get(field) not in (before.get(field), wanted.get(field)):
-                    changes.append(f"{key}: {field} is {after.get(field)}, should be {wanted.get(field)}")
+                    changes.append(
+                        f"{key}: {field} is {after.get(field)}, should be {wanted.get(field)}"
+                    )
         return changes
 
     @classmethod
     def fresh_tasks(cls, count: int, seed: int, like: str = "") -> list[dict[str, Any]]:
         """Arguments of `reset` for `count` tasks of the seeds from `seed` on, of the agent whose tasks `like` is one of."""
-        name = next((agent.name for agent in CAST if like.startswith(f"{agent.name}-")), CAST[0].name)
-        tasks = ({"task_key": task_id, "seed": each} for each in itertools.count(seed) for task_id in tasks_by_id(cls.domain, name, each))
+        name = next(
+            (agent.name for agent in CAST if like.startswith(f"{agent.name}-")), CAST[0].name
+        )
+        tasks = (
+            {"task_key": task_id, "seed": each}
+            for each in itertools.count(seed)
+            for task_id in tasks_by_id(cls.domain, name, each)
+        )
         return list(itertools.islice(tasks, count))
 
     def _call(self, name: str, **arguments: Any) -> str:
@@ -91,7 +103,11 @@ class Environment:
 def kind_of(domain: Domain, task: Task) -> str:
     """The decision that a task asks for: the calls with which a good agent changes the world (`cancel, book`), or `refuse or ask`."""
     events = play(task, domain, None, 0, Random(0)).events
-    changes = [event.name for event in events if isinstance(event, Call) and event.name not in domain.world.reads]
+    changes = [
+        event.name
+        for event in events
+        if isinstance(event, Call) and event.name not in domain.world.reads
+    ]
     return ", ".join(changes) or "refuse or ask"
 
 
@@ -100,11 +116,17 @@ def task_of(domain: Domain, task_id: str, seed: int) -> Task:
     try:
         return tasks_by_id(domain, task_id.rpartition("-")[0], seed)[task_id]
     except KeyError:
-        raise DataError(f"The sample has no task {task_id!r} with the seed {seed}: tasks are called like support-012.") from None
+        raise DataError(
+            f"The sample has no task {task_id!r} with the seed {seed}: tasks are called like support-012."
+        ) from None
 
 
 @lru_cache(maxsize=16)
 def tasks_by_id(domain: Domain, agent_name: str, seed: int) -> dict[str, Task]:
     """All tasks of an agent of the sample; none for an agent that is not in it."""
-    made = [domain.tasks(agent.name, agent.tasks, stream(seed, agent.partition, "tasks")) for agent in CAST if agent.name == agent_name]
+    made = [
+        domain.tasks(agent.name, agent.tasks, stream(seed, agent.partition, "tasks"))
+        for agent in CAST
+        if agent.name == agent_name
+    ]
     return {task.task_id: task for tasks in made for task in tasks}

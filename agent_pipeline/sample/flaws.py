@@ -55,7 +55,11 @@ def skipped_lookup(step: Step, moment: Moment) -> list[Step | Imagined]:
 
 def empty_promise(step: Step, moment: Moment) -> list[Step | Imagined]:
     """Say that it is done without doing it."""
-    return [Imagined({"ok": True})] if isinstance(step, Call) and step.name not in moment.domain.world.reads else [step]
+    return (
+        [Imagined({"ok": True})]
+        if isinstance(step, Call) and step.name not in moment.domain.world.reads
+        else [step]
+    )
 
 
 def slip(name: str) -> Spoil:

@@ -25,9 +25,18 @@ def items(system: str, events: tuple[Event, ...], preamble: bool, rng: Random) -
                 if note:
                     out.append(assistant(note))
                 call_id = f"call_{rng.getrandbits(64):016x}"
-                out.append({"type": "function_call", "name": name, "arguments": compact(arguments), "call_id": call_id})
+                out.append(
+                    {
+                        "type": "function_call",
+                        "name": name,
+                        "arguments": compact(arguments),
+                        "call_id": call_id,
+                    }
+                )
             case Result(value):
-                out.append({"type": "function_call_output", "call_id": call_id, "output": compact(value)})
+                out.append(
+                    {"type": "function_call_output", "call_id": call_id, "output": compact(value)}
+                )
             case Say(text):
                 out.append(assistant(text))
     return out
@@ -35,7 +44,11 @@ def items(system: str, events: tuple[Event, ...], preamble: bool, rng: Random) -
 
 def assistant(text: str) -> Item:
     """An assistant's message item."""
-    return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
+    return {
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": text}],
+    }
 
 
 def compact(value: Any) -> str:

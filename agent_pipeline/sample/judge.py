@@ -22,8 +22,17 @@ class Verdict:
 
 def judge(task: Task, domain: Domain, episode: Episode) -> Verdict:
     """The first complaint makes it unacceptable."""
-    complaint = silence(episode) or repetition(episode) or haste(episode, domain) or difference(task.goal, episode.final)
-    return Verdict("unacceptable", complaint) if complaint else Verdict("acceptable", "the task is done by the rules")
+    complaint = (
+        silence(episode)
+        or repetition(episode)
+        or haste(episode, domain)
+        or difference(task.goal, episode.final)
+    )
+    return (
+        Verdict("unacceptable", complaint)
+        if complaint
+        else Verdict("acceptable", "the task is done by the rules")
+    )
 
 
 def silence(episode: Episode) -> str | None:
@@ -34,7 +43,10 @@ def silence(episode: Episode) -> str | None:
 def repetition(episode: Episode) -> str | None:
     """No call is made twice with the same arguments."""
     calls = [shown(event) for event in episode.events if isinstance(event, Call)]
-    return next((f"called {call} {calls.count(call)} times" for call in calls if calls.count(call) > 1), None)
+    return next(
+        (f"called {call} {calls.count(call)} times" for call in calls if calls.count(call) > 1),
+        None,
+    )
 
 
 def haste(episode: Episode, domain: Domain) -> str | None:

@@ -30,14 +30,18 @@ def counts(sessions: list[Recorded]) -> dict[str, Any]:
         "sessions": len(sessions),
         "items": sum(len(session.texts) for session in sessions),
         "tasks": len({session.task.task_id for session in sessions if session.task}),
-        **{judgment: judgments[judgment] for judgment in ("acceptable", "unacceptable", "unjudged")},
+        **{
+            judgment: judgments[judgment] for judgment in ("acceptable", "unacceptable", "unjudged")
+        },
         "archived": sum(session.archived for session in sessions),
         "broken": by_name(session.broken for session in sessions),
         "duplicates": sum(session.copy_of is not None for session in sessions),
         "rejudged": sum(len(session.verdicts) > 1 for session in sessions),
         "personal": by_name(session.task and session.task.personal for session in sessions),
         "flaws": by_name(session.flaw for session in sessions),
-        "clean_acceptable": sum(is_clean(session) and session.judgment == "acceptable" for session in sessions),
+        "clean_acceptable": sum(
+            is_clean(session) and session.judgment == "acceptable" for session in sessions
+        ),
     }
 
 
@@ -85,14 +89,24 @@ def readme(truth: dict[str, Any]) -> str:
         "clean_acceptable",
     )
     partitions = truth["partitions"]
-    table = [f"| | {' | '.join(f'`{partition}`' for partition in partitions)} |", f"|---|{'---|' * len(partitions)}"]
-    table += [f"| {row.replace('_', ' ')} | {' | '.join(cell(truth[row]) for truth in partitions.values())} |" for row in rows]
+    table = [
+        f"| | {' | '.join(f'`{partition}`' for partition in partitions)} |",
+        f"|---|{'---|' * len(partitions)}",
+    ]
+    table += [
+        f"| {row.replace('_', ' ')} | {' | '.join(cell(truth[row]) for truth in partitions.values())} |"
+        for row in rows
+    ]
     return README.format(command=truth["made_by"], seed=truth["seed"], table="\n".join(table))
 
 
 def cell(value: int | dict[str, int]) -> str:
     """A count, or counts by name."""
-    return ", ".join(f"{name} {count}" for name, count in value.items()) or "0" if isinstance(value, dict) else str(value)
+    return (
+        ", ".join(f"{name} {count}" for name, count in value.items()) or "0"
+        if isinstance(value, dict)
+        else str(value)
+    )
 
 
 README = """# Sample sessions: simulated

@@ -12,7 +12,9 @@ THANKS = (" Thanks!", " Thank you.", " Many thanks.", " Cheers!")
 
 def two_names(rng: Random) -> tuple[str, str]:
     """Two full names that differ in first and last name."""
-    return tuple(" ".join(name) for name in zip(rng.sample(FIRST, 2), rng.sample(LAST, 2), strict=True))  # type: ignore[return-value]
+    return tuple(
+        " ".join(name) for name in zip(rng.sample(FIRST, 2), rng.sample(LAST, 2), strict=True)
+    )  # type: ignore[return-value]
 
 
 def personal_detail(kind: str, rng: Random) -> str:

@@ -4,7 +4,18 @@ from dataclasses import dataclass
 from random import Random
 
 from agent_pipeline.sample.flaws import Imagined, Moment, flaws_of, honest
-from agent_pipeline.sample.world import Call, Domain, Event, Mind, Records, Result, Say, Task, User, Voice
+from agent_pipeline.sample.world import (
+    Call,
+    Domain,
+    Event,
+    Mind,
+    Records,
+    Result,
+    Say,
+    Task,
+    User,
+    Voice,
+)
 
 
 @dataclass(frozen=True)
@@ -56,7 +67,9 @@ def play(task: Task, domain: Domain, flaw: str | None, wording: int, rng: Random
     return Episode(tuple(events), world.records)
 
 
-def play_flawed(task: Task, domain: Domain, flaws: list[str], wording: int, rng: Random) -> tuple[Episode, str]:
+def play_flawed(
+    task: Task, domain: Domain, flaws: list[str], wording: int, rng: Random
+) -> tuple[Episode, str]:
     """Play with the first of `flaws` that this task gives room to show (a loop needs a call, a wrong amount a refund)."""
     good = play(task, domain, None, wording, rng).outline()
     for flaw in flaws:

@@ -49,9 +49,14 @@ def record(agent: Agent, seed: int) -> list[Recorded]:
     rng = stream(seed, agent.partition, "marks")
     played = play_all(agent, seed)
     marked = marks(agent, played, rng)
-    plain = [s for s in marked if s.judgment == "acceptable" and not s.archived and len(s.verdicts) == 1]
+    plain = [
+        s for s in marked if s.judgment == "acceptable" and not s.archived and len(s.verdicts) == 1
+    ]
     copied = [copy(session, rng) for session in rng.sample(plain, agent.copies)]
-    return sorted([*marked, *copied, *damaged(agent, seed)], key=lambda session: (session.started, session.session_id))
+    return sorted(
+        [*marked, *copied, *damaged(agent, seed)],
+        key=lambda session: (session.started, session.session_id),
+    )
 
 
 def play_all(agent: Agent, seed: int) -> list[Recorded]:
@@ -76,7 +81,9 @@ def play_all(agent: Agent, seed: int) -> list[Recorded]:
     return sessions
 
 
-def session_of(agent: Agent, task: Task, trial: int, flaws: list[str] | None, rng: Random) -> Recorded:
+def session_of(
+    agent: Agent, task: Task, trial: int, flaws: list[str] | None, rng: Random
+) -> Recorded:
     """Play one trial (with the first of the flaws that shows, if any) and record it with the world's verdict."""
     domain = DOMAINS[agent.project]
     if flaws is None:
@@ -85,10 +92,25 @@ def session_of(agent: Agent, task: Task, trial: int, flaws: list[str] | None, rn
         episode, flaw = play_flawed(task, domain, flaws, trial, rng)
     stored = items(task.system, episode.events, rng.random() < agent.preamble, rng)
     texts = [json.dumps(item, ensure_ascii=False) for item in stored]
-    context = {"task_id": task.task_id, "trial": trial, "model": f"simulated-{agent.name}", "tools": list(domain.world.tools)}
+    context = {
+        "task_id": task.task_id,
+        "trial": trial,
+        "model": f"simulated-{agent.name}",
+        "tools": list(domain.world.tools),
+    }
     started = datetime.combine(task.day, time(8)) + timedelta(seconds=rng.randrange(10 * 3600))
     verdicts: list[Verdict | None] = [judge(task, domain, episode)]
-    return Recorded(new_id(rng), agent.partition, started, texts, verdicts, task, trial, flaw=flaw, context=context)
+    return Recorded(
+        new_id(rng),
+        agent.partition,
+        started,
+        texts,
+        verdicts,
+        task,
+        trial,
+        flaw=flaw,
+        context=context,
+    )
 
 
 def marks(agent: Agent, played: list[Recorded], rng: Random) -> list[Recorded]:
@@ -128,7 +150,9 @@ def damaged(agent: Agent, seed: int) -> list[Recorded]:
 
 def tasks_of(agent: Agent, seed: int) -> list[Task]:
     """The agent's tasks; they depend on the seed and the agent only."""
-    return DOMAINS[agent.project].tasks(agent.name, agent.tasks, stream(seed, agent.partition, "tasks"))
+    return DOMAINS[agent.project].tasks(
+        agent.name, agent.tasks, stream(seed, agent.partition, "tasks")
+    )
 
 
 def new_id(rng: Random) -> str:

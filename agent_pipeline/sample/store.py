@@ -34,7 +34,10 @@ def write_sessions(path: Path, sessions: list[Recorded]) -> None:
     with database(path, SESSIONS_SCHEMA) as connection:
         connection.executemany(
             "INSERT INTO sessions (session_id, archived, created_at, context_json) VALUES (?, ?, ?, ?)",
-            ((s.session_id, int(s.archived), str(s.started), s.context and json.dumps(s.context)) for s in sessions),
+            (
+                (s.session_id, int(s.archived), str(s.started), s.context and json.dumps(s.context))
+                for s in sessions
+            ),
         )
         connection.executemany(
             "INSERT INTO history (session_id, msg_json, created_at) VALUES (?, ?, ?)",
@@ -45,7 +48,9 @@ def write_sessions(path: Path, sessions: list[Recorded]) -> None:
 def write_verdicts(path: Path, sessions: Iterable[Recorded]) -> None:
     """Write a project's verdicts: first everyone's first verdict, then the later ones."""
     with database(path, VERDICTS_SCHEMA) as connection:
-        connection.executemany("INSERT INTO analysis VALUES (?, ?, ?)", verdict_rows(list(sessions)))
+        connection.executemany(
+            "INSERT INTO analysis VALUES (?, ?, ?)", verdict_rows(list(sessions))
+        )
 
 
 def verdict_rows(sessions: list[Recorded]) -> Iterator[tuple[str, str | None, str | None]]:

@@ -52,7 +52,10 @@ Step = Call | Say
 
 def tool(name: str, **properties: dict[str, Any]) -> dict[str, Any]:
     """An OpenAI tool schema, as terse as the form allows: every token of it is paid for in every training row."""
-    return {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": properties}}}
+    return {
+        "type": "function",
+        "function": {"name": name, "parameters": {"type": "object", "properties": properties}},
+    }
 
 
 class World:
@@ -70,7 +73,10 @@ class World:
 
     def run(self, call: Call) -> Any:
         """Run a call for real and return its JSON result; an unknown tool or wrong arguments give `{"error": ...}`."""
-        properties = {schema["function"]["name"]: schema["function"]["parameters"]["properties"] for schema in self.tools}
+        properties = {
+            schema["function"]["name"]: schema["function"]["parameters"]["properties"]
+            for schema in self.tools
+        }
         if call.name not in properties:
             return {"error": "no such tool"}
         if set(call.arguments) != set(properties[call.name]):

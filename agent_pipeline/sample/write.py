@@ -14,7 +14,9 @@ from agent_pipeline.sample.record import record
 from agent_pipeline.sample.store import write_sessions, write_verdicts
 
 
-def write_sample(home: Path, seed: int = DEFAULT_SEED, cast: Sequence[Agent] = CAST) -> dict[str, Any]:
+def write_sample(
+    home: Path, seed: int = DEFAULT_SEED, cast: Sequence[Agent] = CAST
+) -> dict[str, Any]:
     """Write the sample to `home` (an earlier sample there is replaced) and return its manifest. The worlds of `episodes` know the tasks of
     `CAST` only.
 
@@ -41,10 +43,14 @@ def build(home: Path, seed: int, cast: Sequence[Agent]) -> dict[str, Any]:
     for partition, recorded in sessions.items():
         write_sessions(home / "sessions" / partition / "sessions.db", recorded)
     for project in sorted({agent.project for agent in cast}):
-        of_project = [s for agent in cast if agent.project == project for s in sessions[agent.partition]]
+        of_project = [
+            s for agent in cast if agent.project == project for s in sessions[agent.partition]
+        ]
         write_verdicts(home / "traces" / f"{project}.db", of_project)
     truth = manifest(sessions, seed)
-    (home / "manifest.json").write_text(json.dumps(truth, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    (home / "manifest.json").write_text(
+        json.dumps(truth, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
     (home / "README.md").write_text(readme(truth), encoding="utf-8")
     return truth
 
@@ -58,4 +64,6 @@ def refuse_foreign(home: Path) -> None:
     except (OSError, ValueError, AttributeError):
         made_by = None
     if made_by != COMMAND:
-        raise SettingsError(f"{home} holds something other than a sample made by `{COMMAND}`; name an empty or a new folder.")
+        raise SettingsError(
+            f"{home} holds something other than a sample made by `{COMMAND}`; name an empty or a new folder."
+        )

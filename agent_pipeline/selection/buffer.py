@@ -32,7 +32,9 @@ def checked_ratio(ratio: float) -> Fraction:
     """
     fraction = Fraction(ratio).limit_denominator(10**6) if 0 <= ratio < 1 else Fraction(1)
     if fraction == 1:
-        raise SettingsError(f"The replay_ratio is {ratio}: set it to a share of each batch from 0 to below 1.")
+        raise SettingsError(
+            f"The replay_ratio is {ratio}: set it to a share of each batch from 0 to below 1."
+        )
     return fraction
 
 
@@ -74,7 +76,9 @@ def bottom_k(rows: Iterable[Row], size: int, seed: int = 0) -> list[Row]:
         before = by_key.setdefault(row_key(row), row)
         if before is not row and before != row:
             by_key[row_key(row)] = min(before, row, key=sha256_of)
-    return [by_key[key] for key in sorted(by_key, key=lambda key: (hash_place(key, seed), key))[:size]]
+    return [
+        by_key[key] for key in sorted(by_key, key=lambda key: (hash_place(key, seed), key))[:size]
+    ]
 
 
 @dataclass
@@ -94,10 +98,14 @@ class OnlineContinualLearner:
 
     def __post_init__(self) -> None:
         if self.buffer_size < 1:
-            raise SettingsError(f"The buffer_size of replay is {self.buffer_size}: set it to 1 or more.")
+            raise SettingsError(
+                f"The buffer_size of replay is {self.buffer_size}: set it to 1 or more."
+            )
         self._ratio = checked_ratio(self.replay_ratio)
         if self.selection_strategy != "reservoir":
-            raise SettingsError(f"There is no replay selection_strategy {self.selection_strategy!r}: choose reservoir.")
+            raise SettingsError(
+                f"There is no replay selection_strategy {self.selection_strategy!r}: choose reservoir."
+            )
         self._random = random.Random(self.seed)
         self._mixed = 0
 
@@ -135,7 +143,12 @@ class OnlineContinualLearner:
 
 
 def remember(
-    before: Iterable[Row], current: Mapping[str, Row], chosen: Collection[str], in_store: Collection[str], held_out: HeldOut, size: int
+    before: Iterable[Row],
+    current: Mapping[str, Row],
+    chosen: Collection[str],
+    in_store: Collection[str],
+    held_out: HeldOut,
+    size: int,
 ) -> tuple[list[Row], Counter[str]]:
     """The buffer after a night, and what became of each row: those of the lowest hashes among all that were ever trained on.
 
@@ -146,7 +159,11 @@ def remember(
     """
     counts: Counter[str] = Counter()
     earlier = {row["session_id"]: row for row in before}
-    now = {session: current.get(session, row) for session, row in earlier.items() if session in current or session not in in_store}
+    now = {
+        session: current.get(session, row)
+        for session, row in earlier.items()
+        if session in current or session not in in_store
+    }
     counts["let go: no longer a training row"] = len(earlier) - len(now)
     now |= {session: current[session] for session in chosen}
     usable = [row for row in now.values() if not held_out(row)]
@@ -155,7 +172,13 @@ def remember(
     counts["let go: others have lower hashes"] = len(usable) - len(rows)
     for row in rows:
         known, here = row["session_id"] in earlier, row["session_id"] in in_store
-        counts["new" if not known else "of earlier nights" if here else "of earlier nights, gone from the store"] += 1
+        counts[
+            "new"
+            if not known
+            else "of earlier nights"
+            if here
+            else "of earlier nights, gone from the store"
+        ] += 1
     return rows, +counts
 
 
@@ -176,8 +199,13 @@ class Draw:
 
     def report(self) -> dict[str, Any]:
         """Everything but the rows, for people."""
-        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "rows"}
-        return values | {"replayed": len(self.rows), "could_not_be_had": self.wanted - len(self.rows)}
+        values = {
+            each.name: getattr(self, each.name) for each in fields(self) if each.name != "rows"
+        }
+        return values | {
+            "replayed": len(self.rows),
+            "could_not_be_had": self.wanted - len(self.rows),
+        }
 
     def sentence(self) -> str:
         """What is replayed, or why nothing is."""
@@ -192,7 +220,13 @@ class Draw:
         return f"{len(self.rows)} rows of earlier nights are replayed, {self.got:.1%} of all ({self.ratio:.1%} asked; {why})"
 
 
-def draw(buffer: Iterable[Row], training: Sequence[Row], ratio: float, held_out: HeldOut, passed_over: Collection[str] = ()) -> Draw:
+def draw(
+    buffer: Iterable[Row],
+    training: Sequence[Row],
+    ratio: float,
+    held_out: HeldOut,
+    passed_over: Collection[str] = (),
+) -> Draw:
     """Rows of the buffer to train on beside the `training` rows: as many as make `ratio` of the whole, or all there are.
 
     None of them is among those, or says and does the same as one of them or as another replayed one; nor is its session one of
@@ -214,7 +248,9 @@ def draw(buffer: Iterable[Row], training: Sequence[Row], ratio: float, held_out:
         else:
             taken.add(conversation_sha256(row))
             candidates.append(row)
-    night = int(sha256_of(sorted((row["row_id"], row["content_sha256"]) for row in training))[:16], 16)
+    night = int(
+        sha256_of(sorted((row["row_id"], row["content_sha256"]) for row in training))[:16], 16
+    )
     rows = bottom_k(candidates, wanted, night)
     got = len(rows) / (len(rows) + len(training)) if rows else 0.0
     return Draw(rows, ratio, got, wanted, len(candidates), dict(left_out))

@@ -28,11 +28,19 @@ IDS = ROW[:-1]
 CANDIDATE = pa.schema(
     [
         *IDS,
-        *required(pa.binary(), identity="sha256 of what was said and done, and of which turns are trained"),
+        *required(
+            pa.binary(), identity="sha256 of what was said and done, and of which turns are trained"
+        ),
         *required(pa.list_(pa.string()), called="the names of the tools that were called"),
-        *required(pa.string(), group="the agent, where the row names it, and the tool that is called most"),
+        *required(
+            pa.string(), group="the agent, where the row names it, and the tool that is called most"
+        ),
         *required(pa.int64(), words="words and marks of the assistant's trained turns"),
-        *optional(pa.float64(), score="how good it is, 0 to 1", began="when it began, in seconds since 1970"),
+        *optional(
+            pa.float64(),
+            score="how good it is, 0 to 1",
+            began="when it began, in seconds since 1970",
+        ),
     ]
 )
 READ = [*(each.name for each in IDS), "messages", "score", "created_at", "project", "agent"]
@@ -59,7 +67,9 @@ class Candidates:
             rows = sorted(read(), key=itemgetter("row_id"))
             return cls.of(lambda: rows)
         if len(twice := ids[1:].filter(pc.equal(ids[1:], ids[:-1]))):
-            raise DataError(f"The row id '{twice[0]}' is given to more than one row: make the ids of the data set unique.")
+            raise DataError(
+                f"The row id '{twice[0]}' is given to more than one row: make the ids of the data set unique."
+            )
         return cls(table, read)
 
     def texts(self, places: Any = slice(None)) -> "Conversations":
@@ -80,7 +90,11 @@ class Conversations:
         return int(self.wanted.sum())
 
     def __iter__(self) -> Iterator[str]:
-        return (conversation_text(row["messages"]) for row, wanted in zip(self.read(), self.wanted, strict=True) if wanted)
+        return (
+            conversation_text(row["messages"])
+            for row, wanted in zip(self.read(), self.wanted, strict=True)
+            if wanted
+        )
 
 
 def _columns(row: Row) -> dict[str, Any]:
@@ -88,7 +102,9 @@ def _columns(row: Row) -> dict[str, Any]:
     calls = Counter(name for name, _ in tool_calls(messages))
     agent = [str(row[name]) for name in ("project", "agent") if row.get(name)]
     tool = min(calls, key=lambda name: (-calls[name], name)) if calls else "no tool"
-    trained = [message for message in messages if message["role"] == "assistant" and is_trained(message)]
+    trained = [
+        message for message in messages if message["role"] == "assistant" and is_trained(message)
+    ]
     return {
         **{each.name: row.get(each.name) or "" for each in IDS},
         "identity": identity(messages),
@@ -109,7 +125,10 @@ def identity(messages: Sequence[Message]) -> bytes:
                 [
                     message["role"],
                     message.get("content") or "",
-                    [[call["function"]["name"], call["function"]["arguments"]] for call in message.get("tool_calls") or ()],
+                    [
+                        [call["function"]["name"], call["function"]["arguments"]]
+                        for call in message.get("tool_calls") or ()
+                    ],
                     is_trained(message),
                 ]
                 for message in messages

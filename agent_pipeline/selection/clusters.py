@@ -35,7 +35,11 @@ ENOUGH_ROWS = 100
 
 def sample(n: int, size: int, seed: int) -> np.ndarray:
     """Sorted indices of a seeded sample of 0..n-1; all of them where `size` is as large."""
-    return np.arange(n) if n <= size else np.sort(np.random.default_rng(seed).choice(n, size, replace=False))
+    return (
+        np.arange(n)
+        if n <= size
+        else np.sort(np.random.default_rng(seed).choice(n, size, replace=False))
+    )
 
 
 def neighbourhood(vectors: np.ndarray, seed: int) -> np.ndarray:
@@ -48,7 +52,11 @@ def neighbourhood(vectors: np.ndarray, seed: int) -> np.ndarray:
     landmarks = sample(len(vectors), LANDMARKS, seed)
     if (k := min(NEIGHBOURS, len(landmarks) - 1)) < 1:
         return np.zeros(len(vectors))
-    distances, nearest = NearestNeighbors(n_neighbors=k + 1, algorithm="brute").fit(vectors[landmarks]).kneighbors(vectors)
+    distances, nearest = (
+        NearestNeighbors(n_neighbors=k + 1, algorithm="brute")
+        .fit(vectors[landmarks])
+        .kneighbors(vectors)
+    )
     squares = np.einsum("ij,ij->i", vectors, vectors)
     similar = (squares[:, None] + squares[landmarks][nearest] - distances**2) / 2
     # The nearest landmark of a landmark is itself, or a row that is equal to it.
@@ -71,7 +79,9 @@ def cluster(vectors: np.ndarray, k: int, seed: int) -> list[np.ndarray]:
     """
     from sklearn.metrics import pairwise_distances_argmin_min
 
-    labels, distances = pairwise_distances_argmin_min(vectors, _centres(vectors, k, seed).astype(np.float32))
+    labels, distances = pairwise_distances_argmin_min(
+        vectors, _centres(vectors, k, seed).astype(np.float32)
+    )
     distances = distances.round(5)
     order = np.lexsort((distances, labels))
     groups = np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)
@@ -85,11 +95,15 @@ def _centres(vectors: np.ndarray, k: int, seed: int) -> np.ndarray:
     from threadpoolctl import threadpool_limits
 
     with threadpool_limits(1), warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct vectors than clusters: the caller fills up
+        warnings.simplefilter(
+            "ignore", ConvergenceWarning
+        )  # fewer distinct vectors than clusters: the caller fills up
         if len(vectors) * k <= SMALL:
             return KMeans(k, random_state=seed, n_init=3).fit(vectors).cluster_centers_
         seen = vectors[sample(len(vectors), ROWS_A_CLUSTER * k, seed)]
-        many = k > MANY  # k-means++ takes k passes over its rows: with many centres a random start does as well
+        many = (
+            k > MANY
+        )  # k-means++ takes k passes over its rows: with many centres a random start does as well
         model = MiniBatchKMeans(
             k,
             init="random" if many else "k-means++",
@@ -151,7 +165,13 @@ def coverage(vectors: np.ndarray, chosen: Sequence[int], seed: int = 0) -> dict[
         return float(distances.mean()), float(np.quantile(distances, 0.99))
 
     ours = measured(chosen)
-    chance = np.mean([measured(sample(len(vectors), len(chosen), seed + 1 + draw)) for draw in range(RANDOM_DRAWS)], axis=0)
+    chance = np.mean(
+        [
+            measured(sample(len(vectors), len(chosen), seed + 1 + draw))
+            for draw in range(RANDOM_DRAWS)
+        ],
+        axis=0,
+    )
     return {
         "mean_distance": round(ours[0], 5),
         "p99_distance": round(ours[1], 5),

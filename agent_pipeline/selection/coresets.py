@@ -43,9 +43,13 @@ class CoresetOptions(CrowdingOptions):
         "package.module:function.",
     )
     target_size: int = Field(
-        default=1000, ge=1, description="Rows to choose; with as many or fewer rows all are taken, and no losses computed."
+        default=1000,
+        ge=1,
+        description="Rows to choose; with as many or fewer rows all are taken, and no losses computed.",
     )
-    loss_ratio: float = Field(default=LOSS_RATIO, ge=0, le=1, description="hybrid: the share of picks by loss.")
+    loss_ratio: float = Field(
+        default=LOSS_RATIO, ge=0, le=1, description="hybrid: the share of picks by loss."
+    )
     near_duplicates: float = Field(
         default=0.0,
         ge=0,
@@ -95,11 +99,19 @@ def select(
     vectors = vectors or (lambda texts: embed(texts, options.seed))
     all_fit = n <= options.target_size
     looks = options.near_duplicates or not all_fit
-    alike = duplicates(rows, options.near_duplicates or None, options.seed) if looks else Duplicates()
-    made: dict[str, list[Any]] = {name: [None] * n for name in ("rank", "score", "reason", "duplicate_of", "similarity")}
-    left_out = pc.index_in(column([each.row_id for each in alike.rows], CORESET.field("row_id")), ids).to_numpy()
+    alike = (
+        duplicates(rows, options.near_duplicates or None, options.seed) if looks else Duplicates()
+    )
+    made: dict[str, list[Any]] = {
+        name: [None] * n for name in ("rank", "score", "reason", "duplicate_of", "similarity")
+    }
+    left_out = pc.index_in(
+        column([each.row_id for each in alike.rows], CORESET.field("row_id")), ids
+    ).to_numpy()
     for place, each in zip(left_out.tolist(), alike.rows, strict=True):
-        made["reason"][place] = Reason.EXACT_DUPLICATE if each.kind == "exact" else Reason.NEAR_DUPLICATE
+        made["reason"][place] = (
+            Reason.EXACT_DUPLICATE if each.kind == "exact" else Reason.NEAR_DUPLICATE
+        )
         made["duplicate_of"][place], made["similarity"][place] = each.duplicate_of, each.similarity
     distinct = np.setdiff1d(np.arange(n), left_out)
     crowd = crowding(rows, distinct.tolist(), options, options.seed, older)
@@ -109,9 +121,14 @@ def select(
         made["duplicate_of"][row.place] = None if row.like is None else sessions[row.like].as_py()
     distinct = np.setdiff1d(distinct, [row.place for row in crowd.left_out])
     pool = None
-    ranking = Ranking(picks=[(at, None, Reason.ALL_FIT) for at in range(len(distinct))] if all_fit else [])
+    ranking = Ranking(
+        picks=[(at, None, Reason.ALL_FIT) for at in range(len(distinct))] if all_fit else []
+    )
     if not all_fit:
-        of = {name: rows.table[name].take(distinct).to_pylist() for name in ("row_id", "score", "words", "group")}
+        of = {
+            name: rows.table[name].take(distinct).to_pylist()
+            for name in ("row_id", "score", "words", "group")
+        }
         tokens = lengths or {}
         pool = Pool(
             of["row_id"],
@@ -119,7 +136,10 @@ def select(
             embed=lambda: vectors(rows.texts(distinct)),
             losses=[losses.get(row_id) for row_id in of["row_id"]] if losses else None,
             scores=of["score"],
-            lengths=[tokens.get(row_id, words) for row_id, words in zip(of["row_id"], of["words"], strict=True)],
+            lengths=[
+                tokens.get(row_id, words)
+                for row_id, words in zip(of["row_id"], of["words"], strict=True)
+            ],
             groups=list(map(intern, of["group"])),
             seed=options.seed,
             loss_ratio=options.loss_ratio,
@@ -167,7 +187,12 @@ class Coreset:
 
 
 def build_coreset(
-    read: Callable[[], Iterable[Mapping[str, Any]]], lake: Lake, key: PartitionKey, options: CoresetOptions, embeddings: str, ask: Ask
+    read: Callable[[], Iterable[Mapping[str, Any]]],
+    lake: Lake,
+    key: PartitionKey,
+    options: CoresetOptions,
+    embeddings: str,
+    ask: Ask,
 ) -> Coreset:
     """The coreset of training rows, which `read` opens anew each time: memory holds columns of them, and of what the strategy embeds the
     vectors.
@@ -197,7 +222,10 @@ def build_coreset(
     older = last_rows(lake, key)
     found = select(rows, options, losses, lengths, vectors, older)
     some, every = (
-        [pc.count_distinct(each).as_py() for each in (pc.list_flatten(table["called"]), table["task_key"])]
+        [
+            pc.count_distinct(each).as_py()
+            for each in (pc.list_flatten(table["called"]), table["task_key"])
+        ]
         for table in (rows.table.filter(found.index["chosen"]), rows.table)
     )
     return Coreset(
@@ -205,7 +233,9 @@ def build_coreset(
         reasons=Counter(found.index["reason"].to_pylist()),
         tools=(some[0], every[0]),
         tasks=(some[1], every[1]),
-        coverage=coverage(found.pool.embeddings, found.picked, options.seed) if found.pool and found.pool.is_embedded else None,
+        coverage=coverage(found.pool.embeddings, found.picked, options.seed)
+        if found.pool and found.pool.is_embedded
+        else None,
         embedded=embedded,
         losses=[loss for loss in losses.values() if loss is not None],
         duplicates=found.duplicates,
@@ -214,11 +244,17 @@ def build_coreset(
     )
 
 
-def stage_coreset(lake: Lake, key: PartitionKey, options: CoresetOptions, embeddings: str, ask: Ask) -> tuple[Coreset, StagedTable]:
+def stage_coreset(
+    lake: Lake, key: PartitionKey, options: CoresetOptions, embeddings: str, ask: Ask
+) -> tuple[Coreset, StagedTable]:
     """The coreset of the training rows of `sft_dataset`, and its table, staged.
 
     Raises:
         DataError, SettingsError: as `build_coreset`.
     """
-    coreset = build_coreset(lambda: dataset_rows(lake, key, columns=READ), lake, key, options, embeddings, ask)
-    return coreset, lake.stage(CORESET_TABLE, key, coreset.table.to_batches(ROWS_PER_BATCH), CORESET)
+    coreset = build_coreset(
+        lambda: dataset_rows(lake, key, columns=READ), lake, key, options, embeddings, ask
+    )
+    return coreset, lake.stage(
+        CORESET_TABLE, key, coreset.table.to_batches(ROWS_PER_BATCH), CORESET
+    )

@@ -21,7 +21,13 @@ from pydantic import Field
 
 from agent_pipeline.options import Options
 from agent_pipeline.selection.candidates import Candidates
-from agent_pipeline.selection.duplicates import NEAR, Pair, near_pairs, rows_with_candidates, words_of
+from agent_pipeline.selection.duplicates import (
+    NEAR,
+    Pair,
+    near_pairs,
+    rows_with_candidates,
+    words_of,
+)
 from agent_pipeline.selection.pool import Reason
 
 FEWEST_ROWS = 50
@@ -97,7 +103,11 @@ class Crowding(NamedTuple):
 
 
 def crowding(
-    rows: Candidates, places: Sequence[int], options: CrowdingOptions, seed: int = 0, older: pa.ChunkedArray | None = None
+    rows: Candidates,
+    places: Sequence[int],
+    options: CrowdingOptions,
+    seed: int = 0,
+    older: pa.ChunkedArray | None = None,
 ) -> Crowding:
     """Find the groups among the rows at `places`, and leave out what is too much of them.
 
@@ -113,8 +123,14 @@ def crowding(
     wanted = set(places)
     standing = [place for place in standing_order(rows).tolist() if place in wanted]
     pairs, phrase = _alike(rows, standing, seed)
-    phrase |= new_requests(rows, standing, older, _cap(options.largest_cluster, 0 if older is None else len(older)))
-    ids, tasks, days = rows.table["session_id"].to_pylist(), rows.table["task_key"].to_pylist(), _days(rows)
+    phrase |= new_requests(
+        rows, standing, older, _cap(options.largest_cluster, 0 if older is None else len(older))
+    )
+    ids, tasks, days = (
+        rows.table["session_id"].to_pylist(),
+        rows.table["task_key"].to_pylist(),
+        _days(rows),
+    )
     like = {place: (other, similarity) for place, other, similarity in pairs}
     cluster = {place: like[place][0] if place in like else place for place in standing}
     kept = _Kept()
@@ -132,20 +148,27 @@ def crowding(
         kept.limit(standing, day, _cap(options.largest_day, len(standing)), Reason.CROWDED_DAY)
     clustered = {place for pair in like.items() for place in (pair[0], pair[1][0])}
     groups = {
-        "near-duplicates of": {place: ids[cluster[place]] for place in standing if place in clustered},
+        "near-duplicates of": {
+            place: ids[cluster[place]] for place in standing if place in clustered
+        },
         "common phrase": phrase,
         "task": task,
         "day": day,
     }
     stand = {place: other for place, other in like.items() if other[0] not in kept.left_out}
-    left_out = [LeftOut(place, reason, *stand.get(place, (None, None))) for place, reason in sorted(kept.left_out.items())]
+    left_out = [
+        LeftOut(place, reason, *stand.get(place, (None, None)))
+        for place, reason in sorted(kept.left_out.items())
+    ]
     return Crowding(left_out, groups)
 
 
 def standing_order(rows: Candidates) -> np.ndarray:
     """Return the places of all rows: the better judged first, then the earlier, then by id."""
     scores, began = rows.table["score"], rows.table["began"]
-    unjudged_last, undated_last = (pc.fill_null(values, float("inf")).to_numpy() for values in (pc.negate(scores), began))
+    unjudged_last, undated_last = (
+        pc.fill_null(values, float("inf")).to_numpy() for values in (pc.negate(scores), began)
+    )
     return np.lexsort((undated_last, unjudged_last))  # the last decides first
 
 
@@ -155,7 +178,9 @@ class _Kept:
     def __init__(self) -> None:
         self.left_out: dict[int, Reason] = {}
 
-    def limit(self, standing: Iterable[int], groups: Mapping[int, Hashable], cap: int, reason: Reason) -> None:
+    def limit(
+        self, standing: Iterable[int], groups: Mapping[int, Hashable], cap: int, reason: Reason
+    ) -> None:
         """Leave out the rows of each group that come after its first `cap` rows."""
         counts: Counter[Hashable] = Counter()
         for place in standing:
@@ -173,7 +198,9 @@ def _cap(share: float, total: int, groups: Iterable[Hashable] = (), medians: int
     return max(SMALLEST_CAP, int(share * total), medians * sizes[len(sizes) // 2] if sizes else 0)
 
 
-def _alike(rows: Candidates, standing: Sequence[int], seed: int) -> tuple[list[Pair], dict[int, str]]:
+def _alike(
+    rows: Candidates, standing: Sequence[int], seed: int
+) -> tuple[list[Pair], dict[int, str]]:
     """Return near-duplicates among rows, by their places, and the phrases that were added to copies.
 
     Only the texts of rows that may have a near-duplicate are held in memory.
@@ -182,7 +209,9 @@ def _alike(rows: Candidates, standing: Sequence[int], seed: int) -> tuple[list[P
     if not wanted:
         return [], {}
     candidates = [wanted[number] for number in rows_with_candidates(rows.texts(wanted), NEAR, seed)]
-    texts_by_place = dict(zip(candidates, rows.texts(candidates), strict=True)) if candidates else {}
+    texts_by_place = (
+        dict(zip(candidates, rows.texts(candidates), strict=True)) if candidates else {}
+    )
     places = [place for place in standing if place in texts_by_place]
     texts = [texts_by_place[place] for place in places]
     pairs = [pair for pair in near_pairs(texts, NEAR, seed)[0] if _is_near(texts, pair)]
@@ -196,12 +225,17 @@ def _alike(rows: Candidates, standing: Sequence[int], seed: int) -> tuple[list[P
 def _is_near(texts: Sequence[str], pair: Pair) -> bool:
     """Return whether two texts have enough words in common to be near-duplicates: of a few words, most are alike by chance."""
     row, other, similarity = pair
-    return similarity >= NEAR_IF_SHORT or len(set(words_of(texts[row])) & set(words_of(texts[other]))) >= FEWEST_WORDS
+    return (
+        similarity >= NEAR_IF_SHORT
+        or len(set(words_of(texts[row])) & set(words_of(texts[other]))) >= FEWEST_WORDS
+    )
 
 
 def _days(rows: Candidates) -> list[str]:
     times = rows.table["began"].to_pylist()
-    return ["" if time is None else f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d}" for time in times]
+    return [
+        "" if time is None else f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d}" for time in times
+    ]
 
 
 def _added_phrases(texts: Sequence[str], pairs: Sequence[tuple[int, int]]) -> dict[int, str]:
@@ -215,10 +249,14 @@ def _added_phrases(texts: Sequence[str], pairs: Sequence[tuple[int, int]]) -> di
         for copy, original in ((one, other), (other, one)):
             for phrase in _added(texts[copy], texts[original]):
                 originals[phrase].add(original)
-    shared = {phrase: len(rows) for phrase, rows in originals.items() if len(rows) >= FEWEST_WITH_A_PHRASE}
+    shared = {
+        phrase: len(rows) for phrase, rows in originals.items() if len(rows) >= FEWEST_WITH_A_PHRASE
+    }
     copies = {}
     for row in {row for pair in pairs for row in pair} if shared else ():
-        if common := phrases_of(words_of(texts[row])) & shared.keys():  # a copy of a copy has the phrase, too
+        if (
+            common := phrases_of(words_of(texts[row])) & shared.keys()
+        ):  # a copy of a copy has the phrase, too
             copies[row] = max(common, key=lambda phrase: (shared[phrase], phrase))
     return copies
 
@@ -231,7 +269,9 @@ def _added(copy: str, original: str) -> set[str]:
     return phrases_of(words) - phrases_of(words_of(original))
 
 
-def new_requests(rows: Candidates, places: Sequence[int], older: pa.ChunkedArray | None, cap: int) -> dict[int, str]:
+def new_requests(
+    rows: Candidates, places: Sequence[int], older: pa.ChunkedArray | None, cap: int
+) -> dict[int, str]:
     """Return the rows in which users say what many new users say and at most `cap` older rows have, each with that phrase.
 
     Users of different tasks seldom say the same words. A trigger that somebody planted is the same
@@ -251,7 +291,9 @@ def new_requests(rows: Candidates, places: Sequence[int], older: pa.ChunkedArray
                 tasks_by_phrase[phrase].add(tasks[place] or row["row_id"])
     least = max(FEWEST_TASKS_WITH_A_REQUEST, NEW_REQUEST_SHARE * len(wanted))
     common = {
-        phrase: count for phrase, count in counts.items() if count >= least and len(tasks_by_phrase[phrase]) >= FEWEST_TASKS_WITH_A_REQUEST
+        phrase: count
+        for phrase, count in counts.items()
+        if count >= least and len(tasks_by_phrase[phrase]) >= FEWEST_TASKS_WITH_A_REQUEST
     }
     accepted: Counter[str] = Counter()
     for place, row in enumerate(rows.read() if common else ()):
@@ -261,7 +303,8 @@ def new_requests(rows: Candidates, places: Sequence[int], older: pa.ChunkedArray
     common = {
         phrase: count
         for phrase, count in common.items()
-        if accepted[phrase] <= cap and _chance(count, accepted[phrase], share) * len(counts) < CHANCE
+        if accepted[phrase] <= cap
+        and _chance(count, accepted[phrase], share) * len(counts) < CHANCE
     }
     found: dict[int, str] = {}
     looked_at = set(places)
@@ -279,10 +322,15 @@ def _chance(new: int, older: int, share: float) -> float:
 
 
 def _said_by_users(row: Mapping[str, Any]) -> set[str]:
-    texts = [message.get("content") or "" for message in row["messages"] if message["role"] == "user"]
+    texts = [
+        message.get("content") or "" for message in row["messages"] if message["role"] == "user"
+    ]
     return {phrase for text in texts for phrase in phrases_of(words_of(text), REQUEST_WORDS)}
 
 
 def phrases_of(words: Sequence[bytes], length: int = PHRASE_WORDS) -> set[str]:
     """Return all runs of so many words."""
-    return {b" ".join(words[at : at + length]).decode("utf-8", "replace") for at in range(len(words) - length + 1)}
+    return {
+        b" ".join(words[at : at + length]).decode("utf-8", "replace")
+        for at in range(len(words) - length + 1)
+    }

@@ -23,7 +23,12 @@ SHOWN = 3
 """The largest groups of each kind that are shown."""
 FEWEST_ROWS = 5
 """Groups with fewer rows are never suspicious."""
-SUSPICIOUS_SHARE = {"near-duplicates of": 0.02, "common phrase": 0.0, "task": 0.2, "new phrase": 0.1}
+SUSPICIOUS_SHARE = {
+    "near-duplicates of": 0.02,
+    "common phrase": 0.0,
+    "task": 0.2,
+    "new phrase": 0.1,
+}
 """Shares of the new rows at which a group is suspicious. A day never is: many stores are read for
 the first time with a long past, or were written in a day."""
 MOST_SEARCHED = 2000
@@ -58,7 +63,10 @@ class Dominance(NamedTuple):
         """A sentence for a person; None if nothing is suspicious."""
         if not self.suspicious:
             return None
-        named = "; ".join(f"{group.kind} {group.name[:60]!r}: {group.rows} rows ({group.share:.0%})" for group in self.suspicious[:SHOWN])
+        named = "; ".join(
+            f"{group.kind} {group.name[:60]!r}: {group.rows} rows ({group.share:.0%})"
+            for group in self.suspicious[:SHOWN]
+        )
         return (
             f"Of {self.new} new rows, many are alike ({named}). {self.left_out} rows were left out for that. "
             "Look at some of them: whoever can write sessions with verdicts can write the model. If they are right, run once with "
@@ -75,12 +83,18 @@ def dominance(rows: Candidates, crowd: Crowding, before: pa.ChunkedArray | None)
         before: The ids of the rows of the last coreset's index; None if there is none.
     """
     ids = rows.table["row_id"]
-    is_new = [True] * len(ids) if before is None else pc.invert(pc.is_in(ids, before.combine_chunks())).to_pylist()
+    is_new = (
+        [True] * len(ids)
+        if before is None
+        else pc.invert(pc.is_in(ids, before.combine_chunks())).to_pylist()
+    )
     new = sum(is_new)
     groups = [
         group
         for kind, names in crowd.groups.items()
-        for group in _largest(kind, Counter(name for place, name in names.items() if is_new[place]), new)
+        for group in _largest(
+            kind, Counter(name for place, name in names.items() if is_new[place]), new
+        )
     ]
     if new > 0 and len(ids) - new >= FEWEST_OLDER:
         groups += _largest("new phrase", _new_phrases(rows, is_new), new)
@@ -105,7 +119,11 @@ def _largest(kind: str, counts: Counter[str], new: int) -> Iterable[Group]:
     for name, count in counts.most_common(SHOWN):
         share = count / new
         is_large = count >= FEWEST_ROWS and share >= SUSPICIOUS_SHARE.get(kind, 2)
-        is_unusual = kind in ("common phrase", "new phrase") or count >= TIMES_THE_MEAN * mean or len(counts) <= SHOWN
+        is_unusual = (
+            kind in ("common phrase", "new phrase")
+            or count >= TIMES_THE_MEAN * mean
+            or len(counts) <= SHOWN
+        )
         if count > 1:
             yield Group(kind, name, count, share, is_large and is_unusual)
 

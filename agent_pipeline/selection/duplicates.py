@@ -34,7 +34,10 @@ BATCH_CHARACTERS = 64 << 10
 DOUBT = 0.12
 """The estimated similarity is off by more than this about once in a million pairs."""
 
-_SEPARATED = bytes(ord(" ") if chr(byte) in string.punctuation and chr(byte) != "_" else byte for byte in range(256)).lower()
+_SEPARATED = bytes(
+    ord(" ") if chr(byte) in string.punctuation and chr(byte) != "_" else byte
+    for byte in range(256)
+).lower()
 
 
 class Duplicate(msgspec.Struct, frozen=True):
@@ -64,15 +67,23 @@ def duplicates(rows: Candidates, near: float | None = NEAR, seed: int = 0) -> Du
         SettingsError: the threshold is not above 0 and at most 1.
     """
     if near is not None and not 0 < near <= 1:
-        raise SettingsError(f"The threshold of near duplicates is {near}: set it above 0 and at most 1.")
+        raise SettingsError(
+            f"The threshold of near duplicates is {near}: set it above 0 and at most 1."
+        )
     ids, scores, began = (rows.table[name] for name in ("row_id", "score", "began"))
-    unjudged_last, undated_last = (pc.fill_null(each, float("inf")).to_numpy() for each in (pc.negate(scores), began))
+    unjudged_last, undated_last = (
+        pc.fill_null(each, float("inf")).to_numpy() for each in (pc.negate(scores), began)
+    )
     standing = np.lexsort((undated_last, unjudged_last))  # the last decides first
-    contents = rows.table["identity"].combine_chunks().dictionary_encode().indices.to_numpy()[standing]
+    contents = (
+        rows.table["identity"].combine_chunks().dictionary_encode().indices.to_numpy()[standing]
+    )
     _, first, content = np.unique(contents, return_index=True, return_inverse=True)
     original = standing[first[content]]
     copies = original != standing
-    exact = zip(ids.take(standing[copies]).to_pylist(), ids.take(original[copies]).to_pylist(), strict=True)
+    exact = zip(
+        ids.take(standing[copies]).to_pylist(), ids.take(original[copies]).to_pylist(), strict=True
+    )
     stands_for = {name: Duplicate(name, of, "exact", 1.0) for name, of in exact}
     similarities: list[float] = []
     if near is not None:
@@ -83,13 +94,17 @@ def duplicates(rows: Candidates, near: float | None = NEAR, seed: int = 0) -> Du
             stands_for[name] = Duplicate(name, other, "near", round(similarity, 4))
     # The row that stands for an identical one may be a near-duplicate itself: what is named is a row that stands.
     named = [
-        msgspec.structs.replace(each, duplicate_of=stands_for[each.duplicate_of].duplicate_of) if each.duplicate_of in stands_for else each
+        msgspec.structs.replace(each, duplicate_of=stands_for[each.duplicate_of].duplicate_of)
+        if each.duplicate_of in stands_for
+        else each
         for each in stands_for.values()
     ]
     return Duplicates(sorted(named, key=lambda each: each.row_id), similarities)
 
 
-def near_pairs(texts: Sequence[str], threshold: float = NEAR, seed: int = 0) -> tuple[list[Pair], list[float]]:
+def near_pairs(
+    texts: Sequence[str], threshold: float = NEAR, seed: int = 0
+) -> tuple[list[Pair], list[float]]:
     """Each text whose words are like those of an earlier text that stands; and the highest similarity of each text that had a candidate.
 
     Most texts share no band of hashes with any earlier one, which is found a batch of texts at a time. The others' candidates are compared
@@ -115,7 +130,9 @@ def near_pairs(texts: Sequence[str], threshold: float = NEAR, seed: int = 0) -> 
             for other in others:
                 similarity = sketch.jaccard(sketch_of(other))
                 if similarity > threshold - DOUBT:
-                    similarity = _jaccard(frozenset(words[place]), frozenset(words_of(texts[other])))
+                    similarity = _jaccard(
+                        frozenset(words[place]), frozenset(words_of(texts[other]))
+                    )
                     of = other if similarity >= threshold and similarity > best else of
                 best = max(best, similarity)
             highest.append(best)
@@ -177,7 +194,9 @@ class NearAcrossSplit(NamedTuple):
     similarity: float
 
 
-def near_across_splits(read: Callable[[], Iterable[Mapping[str, Any]]], threshold: float = NEAR) -> list[NearAcrossSplit]:
+def near_across_splits(
+    read: Callable[[], Iterable[Mapping[str, Any]]], threshold: float = NEAR
+) -> list[NearAcrossSplit]:
     """Held-out rows (`session_id`, `split`, `messages`) that are nearly a row of another split: the most alike first, then by id.
 
     `threshold` is the estimated Jaccard similarity of their shingles, from which on rows are alike. Each row is named once, with its
@@ -185,7 +204,9 @@ def near_across_splits(read: Callable[[], Iterable[Mapping[str, Any]]], threshol
     sketches those that share a band with a row of another split.
     """
     sketches = Sketches(threshold)
-    shared = _share_a_band_across(((row["split"], _sketch(sketches, row)) for row in read()), bands(threshold))
+    shared = _share_a_band_across(
+        ((row["split"], _sketch(sketches, row)) for row in read()), bands(threshold)
+    )
     ordered = sorted(
         (
             (SPLITS.index(row["split"]), row["session_id"], _sketch(sketches, row))
@@ -200,11 +221,20 @@ def near_across_splits(read: Callable[[], Iterable[Mapping[str, Any]]], threshol
     def nearest() -> Iterator[NearAcrossSplit]:
         for split, session_id, sketch in ordered:
             # Numbers are in the order of split and id: of two as near, the first is named.
-            others = (number for number in (sketches.index.query(sketch) if split else ()) if ordered[number][0] < split)
-            similarity, number = max(((sketch.jaccard(ordered[number][2]), -number) for number in others), default=(0.0, 0))
+            others = (
+                number
+                for number in (sketches.index.query(sketch) if split else ())
+                if ordered[number][0] < split
+            )
+            similarity, number = max(
+                ((sketch.jaccard(ordered[number][2]), -number) for number in others),
+                default=(0.0, 0),
+            )
             if similarity >= threshold:
                 other_split, other_id, _ = ordered[-number]
-                yield NearAcrossSplit(session_id, SPLITS[split], other_id, SPLITS[other_split], round(similarity, 3))
+                yield NearAcrossSplit(
+                    session_id, SPLITS[split], other_id, SPLITS[other_split], round(similarity, 3)
+                )
 
     return sorted(nearest(), key=lambda each: (-each.similarity, each.session_id))
 
@@ -225,5 +255,7 @@ def _share_a_band_across(sketches: Iterable[tuple[str, Any]], shape: tuple[int, 
     of, found = np.frombuffer(splits, np.uint8), np.zeros(len(splits), bool)
     for band in np.frombuffer(hashed, np.uint32).reshape(-1, count).T:
         for split in range(1, len(SPLITS)):
-            found |= (of <= split) & np.isin(band, np.intersect1d(band[of == split], band[of < split]))
+            found |= (of <= split) & np.isin(
+                band, np.intersect1d(band[of == split], band[of < split])
+            )
     return found

@@ -51,7 +51,12 @@ PACKAGES = {"model2vec": "model2vec", "sentence-transformers": "sentence_transfo
 
 def conversation_text(messages: Sequence[Message]) -> str:
     """What was said and done as one text: every message but the system's, calls with their arguments, in order."""
-    return "\n".join(text for message in messages if message["role"] != "system" for text in message_texts(message, names=True))
+    return "\n".join(
+        text
+        for message in messages
+        if message["role"] != "system"
+        for text in message_texts(message, names=True)
+    )
 
 
 def embed(texts: Texts, seed: int = 0, dimensions: int = DIMENSIONS) -> np.ndarray:
@@ -66,10 +71,17 @@ def embed(texts: Texts, seed: int = 0, dimensions: int = DIMENSIONS) -> np.ndarr
     from sklearn.preprocessing import normalize
     from threadpoolctl import threadpool_limits
 
-    hashed = ((xxhash.xxh3_64_intdigest(text.encode("utf-8", "surrogatepass"), seed), text) for text in texts)
+    hashed = (
+        (xxhash.xxh3_64_intdigest(text.encode("utf-8", "surrogatepass"), seed), text)
+        for text in texts
+    )
     fitted = sorted({text for _, text in heapq.nsmallest(FITTED_ON, hashed)})
     # In parts: counting takes more memory than the counts.
-    counts = vstack([_counts(fitted[start : start + CHUNK]) for start in range(0, len(fitted), CHUNK)]) if fitted else None
+    counts = (
+        vstack([_counts(fitted[start : start + CHUNK]) for start in range(0, len(fitted), CHUNK)])
+        if fitted
+        else None
+    )
     # The SVD's cost is that of its columns, and few texts fill few of them.
     if counts is None or not len(columns := np.unique(counts.indices)):
         return np.zeros((len(texts), 1), dtype=np.float32)
@@ -77,8 +89,13 @@ def embed(texts: Texts, seed: int = 0, dimensions: int = DIMENSIONS) -> np.ndarr
     del counts, fitted
     weighted = tfidf.fit(weighted).transform(weighted, copy=False)
     # Sums of floats depend on how many threads share them: one.
-    with threadpool_limits(1), np.errstate(invalid="ignore"):  # texts all alike have no variance to explain
-        svd = TruncatedSVD(max(min(dimensions, *(size - 1 for size in weighted.shape)), 1), random_state=seed).fit(weighted)
+    with (
+        threadpool_limits(1),
+        np.errstate(invalid="ignore"),
+    ):  # texts all alike have no variance to explain
+        svd = TruncatedSVD(
+            max(min(dimensions, *(size - 1 for size in weighted.shape)), 1), random_state=seed
+        ).fit(weighted)
     del weighted
     directions = svd.components_.astype(np.float32).T
     found, unread = np.zeros((len(texts), directions.shape[1]), dtype=np.float32), iter(texts)
@@ -93,7 +110,13 @@ def _counts(texts: Iterable[str]) -> Any:
     """(n, 2^17) sparse counts of hashed words and word pairs."""
     from sklearn.feature_extraction.text import HashingVectorizer
 
-    words = HashingVectorizer(n_features=1 << HASH_BITS, ngram_range=(1, 2), norm=None, alternate_sign=False, token_pattern=r"\w+")
+    words = HashingVectorizer(
+        n_features=1 << HASH_BITS,
+        ngram_range=(1, 2),
+        norm=None,
+        alternate_sign=False,
+        token_pattern=r"\w+",
+    )
     return words.transform(texts)
 
 
@@ -117,7 +140,9 @@ def check_embeddings(name: str) -> tuple[str, str]:
         return name, ""
     if kind not in PACKAGES or not model:
         kinds = ", ".join(f"{each}:<folder or name>" for each in PACKAGES)
-        raise SettingsError(f"There are no embeddings {name!r}: choose {TFIDF}, {HIDDEN_STATES}, {kinds}.")
+        raise SettingsError(
+            f"There are no embeddings {name!r}: choose {TFIDF}, {HIDDEN_STATES}, {kinds}."
+        )
     if util.find_spec(PACKAGES[kind]) is None:
         raise SettingsError(
             f"The embeddings {name!r} need the package {kind}, which is not installed: run `pip install 'agent-pipeline[{kind}]'`, or "
@@ -155,23 +180,38 @@ def encoder(name: str, trust_remote_code: bool = False) -> Encoder:
 def unit(vectors: np.ndarray) -> np.ndarray:
     """(n, d) float32, rows of length one, or zero where they were; rounded as `embed` rounds."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0).astype(np.float32).round(5)
+    return (
+        np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
+        .astype(np.float32)
+        .round(5)
+    )
 
 
 def _model_folder(name: str) -> tuple[Path, str]:
     """Where a model is, and which it is: the hash of its folder's files, or the hub's commit; from the hub's cache, where it is there."""
     folder = Path(name).expanduser()
     if folder.is_dir():
-        return folder.resolve(), f"sha256:{sha256_files(folder, (path for path in folder.rglob('*') if path.is_file()))}"
+        return (
+            folder.resolve(),
+            f"sha256:{sha256_files(folder, (path for path in folder.rglob('*') if path.is_file()))}",
+        )
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise ModelError(f"The embedding model {name} is not there: give an existing folder or the id of a Hugging Face model.")
+        raise ModelError(
+            f"The embedding model {name} is not there: give an existing folder or the id of a Hugging Face model."
+        )
     from huggingface_hub import snapshot_download
 
     files = ["*.json", "*.safetensors", "*.txt", "*.model", "*.py"]
     for local in (True, False):
         try:
-            found = Path(snapshot_download(name, allow_patterns=files, local_files_only=local, etag_timeout=5))
-        except Exception as error:  # httpx, the hub and the file system each have their own family of errors
+            found = Path(
+                snapshot_download(
+                    name, allow_patterns=files, local_files_only=local, etag_timeout=5
+                )
+            )
+        except (
+            Exception
+        ) as error:  # httpx, the hub and the file system each have their own family of errors
             reason = first_line(error)
         else:
             return found, found.name
@@ -187,14 +227,25 @@ def _load(kind: str, folder: Path, trust_remote_code: bool) -> Any:
         return StaticModel.from_pretrained(str(folder))
     from sentence_transformers import SentenceTransformer
 
-    return SentenceTransformer(str(folder), trust_remote_code=trust_remote_code, local_files_only=True)
+    return SentenceTransformer(
+        str(folder), trust_remote_code=trust_remote_code, local_files_only=True
+    )
 
 
 def _sentences(model: Any, texts: Sequence[str]) -> np.ndarray:
     """By a model of sentence-transformers: a text that is longer than it takes is the mean of its parts, by their tokens."""
     limit = model.max_seq_length
-    parts = [list(_parts(text, model.tokenizer, int(limit)) if limit and limit < float("inf") else [(text, 1)]) for text in texts]
-    found = unit(model.encode([part for each in parts for part, _ in each], show_progress_bar=False))
+    parts = [
+        list(
+            _parts(text, model.tokenizer, int(limit))
+            if limit and limit < float("inf")
+            else [(text, 1)]
+        )
+        for text in texts
+    ]
+    found = unit(
+        model.encode([part for each in parts for part, _ in each], show_progress_bar=False)
+    )
     weights = np.array([weight for each in parts for _, weight in each], dtype=np.float32)
     starts = np.cumsum([0, *map(len, parts[:-1])])
     return unit(np.add.reduceat(found * weights[:, None], starts, axis=0))
@@ -203,7 +254,9 @@ def _sentences(model: Any, texts: Sequence[str]) -> np.ndarray:
 def _parts(text: str, tokenizer: Any, limit: int) -> Iterator[tuple[str, int]]:
     """A text in parts that a model takes whole, and the tokens of each."""
     size = limit - tokenizer.num_special_tokens_to_add()
-    places = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, truncation=False, verbose=False)["offset_mapping"]
+    places = tokenizer(
+        text, add_special_tokens=False, return_offsets_mapping=True, truncation=False, verbose=False
+    )["offset_mapping"]
     if len(places) <= size:
         yield text, max(len(places), 1)
         return

@@ -81,14 +81,20 @@ def refuse_leaks(lake: Lake, key: PartitionKey) -> None:
     """
     found = find_leaks(lake, key)
     if found.leaks:
-        raise DataError(f'{found.sentence(key)}\nIf they are different tasks, set split.leaks = "warn".')
+        raise DataError(
+            f'{found.sentence(key)}\nIf they are different tasks, set split.leaks = "warn".'
+        )
 
 
 def _near(splits: Mapping[str, str], requests: Mapping[str, str]) -> Iterator[Leak]:
     def rows() -> Iterator[dict[str, Any]]:
         for session_id, text in requests.items():
             if text:
-                yield {"session_id": session_id, "split": splits[session_id], "messages": [{"role": "user", "content": text}]}
+                yield {
+                    "session_id": session_id,
+                    "split": splits[session_id],
+                    "messages": [{"role": "user", "content": text}],
+                }
 
     for near in near_across_splits(rows, ALIKE):
         yield Leak(near.session_id, near.split, near.other_session_id, near.other_split)

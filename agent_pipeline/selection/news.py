@@ -9,7 +9,16 @@ import pyarrow.compute as pc
 
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import sha256_of
-from agent_pipeline.sessions.tables import CURATED, column, in_order, required, scalar, stored_batches, to_batches, to_rows
+from agent_pipeline.sessions.tables import (
+    CURATED,
+    column,
+    in_order,
+    required,
+    scalar,
+    stored_batches,
+    to_batches,
+    to_rows,
+)
 from agent_pipeline.storage.lake import Lake, StagedTable
 from agent_pipeline.storage.tables import MAX_ROW_GROUP
 
@@ -17,7 +26,10 @@ TRAINED_TABLE = "trained_sessions"
 TRAINED = pa.schema(
     [
         *map(CURATED.field, ("session_id", "content_sha256", "use")),
-        *required(pa.string(), verdict_sha256="sha256 (hex) of verdict, use and turns: what training heeds of the judges"),
+        *required(
+            pa.string(),
+            verdict_sha256="sha256 (hex) of verdict, use and turns: what training heeds of the judges",
+        ),
     ]
 )
 
@@ -49,7 +61,9 @@ class Waiting(NamedTuple):
     sessions: int | None = None
 
 
-def stage_trained(lake: Lake, key: PartitionKey, rule: TrainingRule | None) -> StagedTable | Waiting:
+def stage_trained(
+    lake: Lake, key: PartitionKey, rule: TrainingRule | None
+) -> StagedTable | Waiting:
     """Stage the sessions that a training can use, each with its verdict; by the `rule` of a night, only if it need not wait.
 
     Raises:
@@ -59,7 +73,11 @@ def stage_trained(lake: Lake, key: PartitionKey, rule: TrainingRule | None) -> S
         return Waiting("The night's minutes (night.minutes) are over")
     now = judged_sessions(lake, key)
     if rule and rule.needed:
-        before = lake.open(TRAINED_TABLE, key, TRAINED).read() if lake.has(TRAINED_TABLE, key) else pa.Table.from_batches([], TRAINED)
+        before = (
+            lake.open(TRAINED_TABLE, key, TRAINED).read()
+            if lake.has(TRAINED_TABLE, key)
+            else pa.Table.from_batches([], TRAINED)
+        )
         found = news(before, now, rule.uses)
         if found.waits_for(rule.needed):
             why = f"{found.sessions} of the {rule.needed} sessions (new_sessions) came, changed or went since the last training"
@@ -97,8 +115,15 @@ def news(before: pa.Table, now: pa.Table, uses: Collection[str]) -> News:
         pc.fill_null(pc.equal(now[name], before[name].take(at)), scalar(False, pa.bool_()))
         for name in ("content_sha256", "use", "verdict_sha256")
     )
-    moved = pc.and_not(pc.or_(pc.is_in(now["use"], useful), pc.is_in(before["use"].take(at), useful)), same)
-    gone = pc.and_not(pc.is_in(before["use"], useful), pc.is_in(before["session_id"], now["session_id"]))
+    moved = pc.and_not(
+        pc.or_(pc.is_in(now["use"], useful), pc.is_in(before["use"].take(at), useful)), same
+    )
+    gone = pc.and_not(
+        pc.is_in(before["use"], useful), pc.is_in(before["session_id"], now["session_id"])
+    )
     turned = pc.and_not(same, pc.and_(same_use, same_verdict))
-    came_or_went, verdicts = (sum(pc.sum(each, min_count=0).as_py() for each in flags) for flags in ((moved, gone), (turned,)))
+    came_or_went, verdicts = (
+        sum(pc.sum(each, min_count=0).as_py() for each in flags)
+        for flags in ((moved, gone), (turned,))
+    )
     return News(came_or_went, verdicts)

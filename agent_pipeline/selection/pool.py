@@ -88,7 +88,10 @@ class Pool:
     def known_losses(self) -> np.ndarray:
         """(n,) float64, NaN where there is none."""
         losses = self.losses or [None] * len(self.ids)
-        return np.array([loss if loss is not None and math.isfinite(loss) else np.nan for loss in losses], dtype=np.float64)
+        return np.array(
+            [loss if loss is not None and math.isfinite(loss) else np.nan for loss in losses],
+            dtype=np.float64,
+        )
 
     def with_loss(self, strategy: str) -> np.ndarray:
         """Indices of the rows that have a loss.

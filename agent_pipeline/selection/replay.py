@@ -15,7 +15,13 @@ from agent_pipeline.judging.policy import how_to_judge
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import Redactor
 from agent_pipeline.selection.buffer import Draw, Row, conversation_sha256, draw, remember
-from agent_pipeline.selection.tables import BUFFER, chosen_rows, dataset_rows, read_buffer, read_coreset
+from agent_pipeline.selection.tables import (
+    BUFFER,
+    chosen_rows,
+    dataset_rows,
+    read_buffer,
+    read_coreset,
+)
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import column, to_batches
 from agent_pipeline.storage.lake import Lake, StagedTable
@@ -37,7 +43,11 @@ class Buffer:
 
 
 def night_rows(
-    lake: Lake, key: PartitionKey, ratio: float, sizes: SplitSizes, chosen: tuple[list[Row], set[str]] | None
+    lake: Lake,
+    key: PartitionKey,
+    ratio: float,
+    sizes: SplitSizes,
+    chosen: tuple[list[Row], set[str]] | None,
 ) -> tuple[list[Row], Draw]:
     """The chosen rows, and rows of earlier nights until they are `ratio` of the whole; `chosen` instead of those of `sft_coreset`.
 
@@ -52,7 +62,9 @@ def night_rows(
     return rows, draw(read_buffer(lake, key), rows, ratio, held_out(lake, key, sizes), duplicated)
 
 
-def build_buffer(lake: Lake, key: PartitionKey, size: int, sizes: SplitSizes, redactor: Redactor) -> Buffer:
+def build_buffer(
+    lake: Lake, key: PartitionKey, size: int, sizes: SplitSizes, redactor: Redactor
+) -> Buffer:
     """Build `replay_buffer` with the rows that this night trains on.
 
     Memory holds the old buffer and the new rows that may enter it.
@@ -67,13 +79,20 @@ def build_buffer(lake: Lake, key: PartitionKey, size: int, sizes: SplitSizes, re
     earlier = column([row["session_id"] for row in before], SFT.field("session_id"))
     in_store = set(ids.filter(pc.is_in(ids, earlier)).to_pylist())
     redacted: Counter[str] = Counter()
-    before = [row if row["session_id"] in in_store else _redacted(row, redactor, key, redacted) for row in before]
+    before = [
+        row if row["session_id"] in in_store else _redacted(row, redactor, key, redacted)
+        for row in before
+    ]
     coreset = read_coreset(lake, key, ["session_id", "chosen"])
     chosen = coreset.filter(coreset["chosen"])["session_id"].to_pylist()
     wanted = {*chosen, *(row["session_id"] for row in before)}
-    current = {row["session_id"]: row for row in dataset_rows(lake, key) if row["session_id"] in wanted}
+    current = {
+        row["session_id"]: row for row in dataset_rows(lake, key) if row["session_id"] in wanted
+    }
     if missing := set(chosen) - set(current):
-        raise DataError(f"{len(missing)} chosen rows of {key} are no longer in sft_dataset: materialize sft_coreset again.")
+        raise DataError(
+            f"{len(missing)} chosen rows of {key} are no longer in sft_dataset: materialize sft_coreset again."
+        )
     rows, counts = remember(before, current, chosen, in_store, held_out(lake, key, sizes), size)
     table = lake.stage(BUFFER, key, to_batches(rows, SFT), SFT)
     return Buffer(table, len(stored), len(stored) - len(before), len(chosen), counts, redacted)

@@ -57,7 +57,13 @@ def hybrid(pool: Pool) -> Ranking:
     capped = np.minimum(losses, np.quantile(losses[known], LOSS_CAP))
     among, clusters = _clusters(pool, ranking, known)
     # First the cluster whose hardest row exceeds its typical row most: a place by loss is wasted on a cluster of equals.
-    ordered = sorted(clusters, key=lambda members: (-(capped[among[members]].max() - capped[among[members[0]]]), members.min()))
+    ordered = sorted(
+        clusters,
+        key=lambda members: (
+            -(capped[among[members]].max() - capped[among[members[0]]]),
+            members.min(),
+        ),
+    )
     size = min(pool.size, len(among))
     room = [len(members) - 1 for members in ordered]
     quotas = [1 + more for more in apportion(size - len(ordered), room)]
@@ -107,14 +113,20 @@ def strategy(name: str) -> Strategy:
     if isinstance(loaded, Strategy):
         return loaded
     if not callable(loaded):
-        raise SettingsError(f"The coreset strategy '{name}' is a {type(loaded).__name__}: give a function of a Pool.")
+        raise SettingsError(
+            f"The coreset strategy '{name}' is a {type(loaded).__name__}: give a function of a Pool."
+        )
     return Strategy(loaded)
 
 
-def _clusters(pool: Pool, ranking: Ranking, among: np.ndarray | None = None) -> tuple[np.ndarray, list[np.ndarray]]:
+def _clusters(
+    pool: Pool, ranking: Ranking, among: np.ndarray | None = None
+) -> tuple[np.ndarray, list[np.ndarray]]:
     """The rows that do not stand alone, and their clusters, one for each place."""
     rows = np.arange(len(pool.ids)) if among is None else among
-    vectors = pool.embeddings if len(rows) == len(pool.ids) else pool.embeddings[rows]  # of all rows no copy is made
+    vectors = (
+        pool.embeddings if len(rows) == len(pool.ids) else pool.embeddings[rows]
+    )  # of all rows no copy is made
     alone = rows[outliers(vectors, pool.seed, keep=pool.size)]
     ranking.pass_over(alone, Reason.OUTLIER)
     rows = np.setdiff1d(rows, alone)
@@ -128,7 +140,9 @@ def _fill(pool: Pool, ranking: Ranking, rows: np.ndarray) -> Ranking:
     """
     if (places := min(pool.size, len(rows)) - len(ranking.picks)) > 0:
         index_of = {row: index for index, row in enumerate(rows.tolist())}
-        for index, distance in farthest(pool.embeddings[rows], places, [index_of[row] for row in ranking.picked]):
+        for index, distance in farthest(
+            pool.embeddings[rows], places, [index_of[row] for row in ranking.picked]
+        ):
             ranking.take(rows[index], distance, Reason.FARTHEST)
     if len(ranking.picks) < pool.size:
         ranking.pass_over(np.setdiff1d(rows, ranking.picked), Reason.SAME_EMBEDDING)
@@ -137,4 +151,7 @@ def _fill(pool: Pool, ranking: Ranking, rows: np.ndarray) -> Ranking:
 
 def _place(pool: Pool, index: int) -> float:
     """Uniform in [0, 1) by a hash of the seed and the row's id."""
-    return int.from_bytes(hashlib.sha256(f"{pool.seed}\0{pool.ids[index]}".encode()).digest()[:6]) / 2**48
+    return (
+        int.from_bytes(hashlib.sha256(f"{pool.seed}\0{pool.ids[index]}".encode()).digest()[:6])
+        / 2**48
+    )

@@ -47,7 +47,9 @@ def dataset_rows(
     Raises:
         DataError: the table was never made, or is damaged.
     """
-    batches = stored_batches(lake.open(dataset, key), [*columns, "split", "twin_of"] if columns else None)
+    batches = stored_batches(
+        lake.open(dataset, key), [*columns, "split", "twin_of"] if columns else None
+    )
     chosen = column(list(splits), SFT.field("split"))
     rows = to_rows(batch.filter(pc.is_in(batch["split"], chosen)) for batch in batches)
     return rows if twins else (row for row in rows if not row.get("twin_of"))
@@ -72,7 +74,9 @@ def chosen_rows(lake: Lake, key: PartitionKey) -> tuple[list[Row], set[str]]:
     chosen = set(coreset.filter(coreset["chosen"])["row_id"].to_pylist())
     rows = _with_twins(dataset_rows(lake, key, twins=True), chosen)
     if missing := chosen - {row["row_id"] for row in rows}:
-        raise DataError(f"{len(missing)} chosen rows of {key} are no longer in sft_dataset: materialize sft_coreset again.")
+        raise DataError(
+            f"{len(missing)} chosen rows of {key} are no longer in sft_dataset: materialize sft_coreset again."
+        )
     return rows, set(coreset.filter(pc.is_valid(coreset["duplicate_of"]))["session_id"].to_pylist())
 
 
@@ -84,7 +88,10 @@ def check_chosen_calls(lake: Lake, key: PartitionKey, rows: Iterable[Row]) -> No
     """
     if any("call" in (row.get("turn_classes") or ()) for row in rows):
         return
-    calling = sum("call" in (row.get("turn_classes") or ()) for row in dataset_rows(lake, key, columns=["turn_classes"]))
+    calling = sum(
+        "call" in (row.get("turn_classes") or ())
+        for row in dataset_rows(lake, key, columns=["turn_classes"])
+    )
     if calling:
         raise DataError(
             f"None of the chosen rows of {key} makes a call, although {calling:,} rows of sft_dataset do, so the model would learn not to "
@@ -100,7 +107,9 @@ def write_picks(coreset: pa.Table, folder: Path) -> None:
     """Write which rows a coreset chose, and the sessions for which another row stands, as JSON that `forget` can change."""
     picks = {
         "chosen": coreset.filter(coreset["chosen"]).select(["row_id", "session_id"]).to_pylist(),
-        "duplicates": coreset.filter(pc.is_valid(coreset["duplicate_of"])).select(["session_id"]).to_pylist(),
+        "duplicates": coreset.filter(pc.is_valid(coreset["duplicate_of"]))
+        .select(["session_id"])
+        .to_pylist(),
     }
     (folder / PICKS).write_text(json.dumps(picks, indent=1), encoding="utf-8")
 

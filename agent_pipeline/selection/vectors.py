@@ -22,7 +22,9 @@ OLD_SPACE = "embedding_space"
 """A table of older lakes, which nothing reads any more."""
 
 
-def keep_vectors(lake: Lake, key: PartitionKey, encoder: Encoder, texts: Sequence[str]) -> dict[str, Any]:
+def keep_vectors(
+    lake: Lake, key: PartitionKey, encoder: Encoder, texts: Sequence[str]
+) -> dict[str, Any]:
     """Put exactly these texts' vectors into the lake; `origin` says of which model they are, `computed` and `kept` how many were new."""
     distinct = {sha256_of(text): text for text in texts}
     stored = _read(lake, key, encoder.origin)
@@ -32,14 +34,18 @@ def keep_vectors(lake: Lake, key: PartitionKey, encoder: Encoder, texts: Sequenc
     if new or len(stored) > len(known):
         names = sorted(known)
         values = np.array([known[name] for name in names], dtype=np.float32)
-        column = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1] if names else 1)
+        column = pa.FixedSizeListArray.from_arrays(
+            pa.array(values.reshape(-1)), values.shape[1] if names else 1
+        )
         table = pa.table({"text_sha256": pa.array(names, pa.string()), "vector": column})
         schema = table.schema.with_metadata({"agent_pipeline": json_bytes(encoder.origin)})
         lake.stage(VECTORS, key, table.cast(schema).to_batches(), schema).commit()
     return {"origin": encoder.origin, "computed": len(new), "kept": len(distinct) - len(new)}
 
 
-def kept_vectors(lake: Lake, key: PartitionKey, origin: dict[str, Any], texts: Iterable[str]) -> np.ndarray:
+def kept_vectors(
+    lake: Lake, key: PartitionKey, origin: dict[str, Any], texts: Iterable[str]
+) -> np.ndarray:
     """(n, d) float32 of length one: the vectors of texts that `keep_vectors` put into the lake."""
     stored = _read(lake, key, origin)
     return np.array([stored[sha256_of(text)] for text in texts], dtype=np.float32)

@@ -12,7 +12,9 @@ from agent_pipeline.sessions.json_text import json_text, loads, object_in
 from agent_pipeline.sessions.session import Message
 
 _CALL = re.compile(r"<tool_call>\s*(\{(?:(?!</?tool_call>).)*\})\s*</tool_call>", re.DOTALL)
-_RESULT = re.compile(r"<tool_response>\s*((?:(?!</?tool_response>).)*?)\s*</tool_response>", re.DOTALL)
+_RESULT = re.compile(
+    r"<tool_response>\s*((?:(?!</?tool_response>).)*?)\s*</tool_response>", re.DOTALL
+)
 
 _CALL_WORDS = re.compile(
     r"<(?:\w+:)?tool_calls?>\s*(?:[{<\[]|[\w.-]+\s*<arg_key>)|<function=[\w.-]+>"
@@ -68,12 +70,15 @@ def _tells_calls(told: Any) -> bool:
         return False
     if isinstance(told.get("tool_calls"), list):
         return _tells_calls(told["tool_calls"])
-    if told.get("type") in ("function", "function_call") and isinstance(told.get("function"), Mapping):
+    if told.get("type") in ("function", "function_call") and isinstance(
+        told.get("function"), Mapping
+    ):
         return isinstance(told["function"].get("name"), str) and "arguments" in told["function"]
     if not any(isinstance(told.get(name), str) for name in _NAMES):
         return False
     return any(isinstance(told.get(name), Mapping) for name in _ARGUMENTS) or (
-        told.get("type") in ("function", "function_call", "tool_use") and not told.keys().isdisjoint((*_ARGUMENTS, "input"))
+        told.get("type") in ("function", "function_call", "tool_use")
+        and not told.keys().isdisjoint((*_ARGUMENTS, "input"))
     )
 
 
@@ -83,15 +88,34 @@ def calls_from_words(message: Message) -> Message | None:
     calls: list[dict[str, Any]] = []
     for match in _CALL.finditer(text):
         told = object_in(match[1])
-        if told is None or not isinstance(told.get("name"), str) or not told.keys() <= {"name", "arguments", "id"}:
+        if (
+            told is None
+            or not isinstance(told.get("name"), str)
+            or not told.keys() <= {"name", "arguments", "id"}
+        ):
             return None
         arguments = told.get("arguments")
-        arguments = arguments if isinstance(arguments, str) else json_text({} if arguments is None else arguments)
+        arguments = (
+            arguments
+            if isinstance(arguments, str)
+            else json_text({} if arguments is None else arguments)
+        )
         call_id = told["id"] if isinstance(told.get("id"), str) else ""
-        calls.append({"id": call_id, "type": "function", "function": {"name": told["name"], "arguments": arguments}})
+        calls.append(
+            {
+                "id": call_id,
+                "type": "function",
+                "function": {"name": told["name"], "arguments": arguments},
+            }
+        )
     others = _CALL.split(text)
     words, behind = others[0].strip(), "".join(others[2::2]).strip()
-    if behind or not calls or has_call_words(words) or any(call["function"]["arguments"] is None for call in calls):
+    if (
+        behind
+        or not calls
+        or has_call_words(words)
+        or any(call["function"]["arguments"] is None for call in calls)
+    ):
         return None
     return message | {"content": words, "tool_calls": calls}
 
@@ -112,5 +136,7 @@ def results_from_words(message: Message) -> list[Message] | None:
             return None
         if len(results) == 1:
             return [message | {"content": results[0]}]
-    messages: list[Message] = [{"role": "tool", "tool_call_id": "", "content": result} for result in results]
+    messages: list[Message] = [
+        {"role": "tool", "tool_call_id": "", "content": result} for result in results
+    ]
     return [*messages, {"role": "user", "content": words}] if words else messages

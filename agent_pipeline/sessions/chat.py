@@ -23,7 +23,16 @@ from agent_pipeline.sessions.sdk_messages import AUTOGEN, of_autogen, of_langcha
 from agent_pipeline.sessions.session import canonical_arguments
 from agent_pipeline.sessions.steps import Steps
 
-__all__ = ["ROLES", "VERSION", "call_item", "is_message", "plain_items", "result_item", "text_of", "to_messages"]
+__all__ = [
+    "ROLES",
+    "VERSION",
+    "call_item",
+    "is_message",
+    "plain_items",
+    "result_item",
+    "text_of",
+    "to_messages",
+]
 
 VERSION = 9
 """Raise it where the same messages give other sessions than before: the versions of all readers have it."""
@@ -41,8 +50,28 @@ _CONTENTS = ("parts", "blocks")
 _PLAIN = {"role", "content", "type", "id", "name", "tool_call_id", "weight"}
 """The fields of a message that says nothing besides its words."""
 _UNDERSTOOD = _PLAIN | {
-    *("parts", "blocks", "text", "reasoning_content", "reasoning", "reasoning_details", "thinking", "refusal", "tool_calls"),
-    *("function_call", "toolInvocations", "additional_kwargs", "invalid_tool_calls", "error", "is_error", "isError", "status", "outcome"),
+    *(
+        "parts",
+        "blocks",
+        "text",
+        "reasoning_content",
+        "reasoning",
+        "reasoning_details",
+        "thinking",
+        "refusal",
+        "tool_calls",
+    ),
+    *(
+        "function_call",
+        "toolInvocations",
+        "additional_kwargs",
+        "invalid_tool_calls",
+        "error",
+        "is_error",
+        "isError",
+        "status",
+        "outcome",
+    ),
     *(
         "toolCallId",
         "tool_call_ids",
@@ -69,26 +98,124 @@ _UNDERSTOOD = _PLAIN | {
         "interrupted",
         "partial",
     ),
-    *("aborted", "truncated", "kind", "instructions", "source", "train", "training", "trainable", "loss"),
+    *(
+        "aborted",
+        "truncated",
+        "kind",
+        "instructions",
+        "source",
+        "train",
+        "training",
+        "trainable",
+        "loss",
+    ),
 }
 _HARMLESS = {
-    *("timestamp", "created_at", "createdAt", "created", "updated_at", "time", "date", "uuid", "parent_id", "thread_id", "run_id"),
-    *("metadata", "response_metadata", "usage", "usage_metadata", "usageMetadata", "usageStats", "token_usage", "tokens", "cost", "model"),
-    *("annotations", "logprobs", "example", "index", "lc", "lc_attributes", "lc_kwargs", "tool_call_chunks", "provider", "api"),
-    *("providerOptions", "providerMetadata", "experimental_providerMetadata", "provider_details", "provider_name", "provider_url"),
-    *("provider_response_id", "vendor_details", "vendor_id", "model_name", "system_fingerprint", "cache_control", "stop_sequence"),
-    *("container", "context_management", "generation_info", "revisionId", "details", "toolName", "tool_name", "artifact", "phase"),
+    *(
+        "timestamp",
+        "created_at",
+        "createdAt",
+        "created",
+        "updated_at",
+        "time",
+        "date",
+        "uuid",
+        "parent_id",
+        "thread_id",
+        "run_id",
+    ),
+    *(
+        "metadata",
+        "response_metadata",
+        "usage",
+        "usage_metadata",
+        "usageMetadata",
+        "usageStats",
+        "token_usage",
+        "tokens",
+        "cost",
+        "model",
+    ),
+    *(
+        "annotations",
+        "logprobs",
+        "example",
+        "index",
+        "lc",
+        "lc_attributes",
+        "lc_kwargs",
+        "tool_call_chunks",
+        "provider",
+        "api",
+    ),
+    *(
+        "providerOptions",
+        "providerMetadata",
+        "experimental_providerMetadata",
+        "provider_details",
+        "provider_name",
+        "provider_url",
+    ),
+    *(
+        "provider_response_id",
+        "vendor_details",
+        "vendor_id",
+        "model_name",
+        "system_fingerprint",
+        "cache_control",
+        "stop_sequence",
+    ),
+    *(
+        "container",
+        "context_management",
+        "generation_info",
+        "revisionId",
+        "details",
+        "toolName",
+        "tool_name",
+        "artifact",
+        "phase",
+    ),
     *("citations", "sources", "search_results", "documents", "done", "unfinished", "meta"),
-    *("turn_idx", "tick", "timestamp_ms", "raw_data", "tool_call_functions", "internal", "agent", "agentName", "channel", "recipient"),
+    *(
+        "turn_idx",
+        "tick",
+        "timestamp_ms",
+        "raw_data",
+        "tool_call_functions",
+        "internal",
+        "agent",
+        "agentName",
+        "channel",
+        "recipient",
+    ),
 }
 """Fields of a message that say nothing that was said: names, times, counts, and a library's own copies of other fields."""
 _STREAMED = {"part input_json_delta", "part tool_call_chunk", "part server_tool_call_chunk"}
 """Pieces of calls that a stream left in a message. They say nothing if the whole calls stand in a field of the message."""
 _NAMES_OF_TOOLS = {"function", "tool"}
-_OF_ANSWERED_CALL = {"tool_call", "toolCall", "function_call", "input", "tool_input", "args", "arguments", "kwargs", "parameters"}
+_OF_ANSWERED_CALL = {
+    "tool_call",
+    "toolCall",
+    "function_call",
+    "input",
+    "tool_input",
+    "args",
+    "arguments",
+    "kwargs",
+    "parameters",
+}
 """Fields of a tool's message that repeat the call that it answers (AgentDojo)."""
 _RESULT_IDS = ("tool_call_id", "toolCallId", "call_id", "tool_use_id", "toolUseId", "callId", "")
-_ATTACHED = ("images", "attachments", "experimental_attachments", "files", "file_ids", "videos", "audios")
+_ATTACHED = (
+    "images",
+    "attachments",
+    "experimental_attachments",
+    "files",
+    "file_ids",
+    "videos",
+    "audios",
+)
 _UNTRAINED = ("train", "training", "trainable", "loss")
 """Flags of datasets that say by `false` that a message is not trained (axolotl, LLaMA-Factory, ms-swift), as OpenAI's `weight: 0` does."""
 
@@ -100,7 +227,10 @@ def to_messages(history: Any) -> Chat:
 
 def is_message(record: Any) -> bool:
     """Whether a record is a message in any spelling."""
-    return any(item.role or item.kind in ("function_call", "function_call_output") for item in plain_items([record]))
+    return any(
+        item.role or item.kind in ("function_call", "function_call_output")
+        for item in plain_items([record])
+    )
 
 
 def plain_items(history: Iterable[Any]) -> list[Item]:
@@ -122,17 +252,31 @@ def _items_of(record: Any, before: list[Item]) -> Iterable[Item]:
     kind = record["type"] if isinstance(record.get("type"), str) else ""
     if (items := read_item(record, kind)) is not None:
         return items
-    if "parts" in record and isinstance(record["parts"], list) and record.get("kind") in ("request", "response"):
+    if (
+        "parts" in record
+        and isinstance(record["parts"], list)
+        and record.get("kind") in ("request", "response")
+    ):
         return plain_items(of_pydantic(record))
     if kind in AUTOGEN and "role" not in record:
         return plain_items(of_autogen(record))
-    spoken_by = kind if kind in ROLES else kind.removesuffix("Chunk").removesuffix("Message").lower()  # LangChain says it by the type
+    spoken_by = (
+        kind if kind in ROLES else kind.removesuffix("Chunk").removesuffix("Message").lower()
+    )  # LangChain says it by the type
     role = record.get("role", spoken_by if spoken_by in ROLES else None)
     if isinstance(role, str):
         # Langfuse writes a LangChain tool's name for its role.
-        is_tool = role not in ROLES and any(item.name == role for item in before if item.kind == "function_call")
+        is_tool = role not in ROLES and any(
+            item.name == role for item in before if item.kind == "function_call"
+        )
         name = "tool" if is_tool else ROLES.get(role)
-        return (INVALID,) if name is None else _results(record) if name == "tool" else _spoken(name, record, before)
+        return (
+            (INVALID,)
+            if name is None
+            else _results(record)
+            if name == "tool"
+            else _spoken(name, record, before)
+        )
     if kind == "reasoning":
         return (Item("reasoning", thought_text(record)),)
     if not kind or kind == "message":
@@ -150,11 +294,20 @@ def _spoken(role: str, message: dict[str, Any], before: list[Item]) -> list[Item
     if isinstance(content, str) and message.keys() <= _PLAIN:  # most messages of most stores
         return [Item("message", content, role=role, trained=message.get("weight") != 0)]
     turn = Steps(role, _is_trained(message))
-    thought = message.get("reasoning_content") or message.get("reasoning") or message.get("thinking") or message.get("reasoning_details")
+    thought = (
+        message.get("reasoning_content")
+        or message.get("reasoning")
+        or message.get("thinking")
+        or message.get("reasoning_details")
+    )
     if thought:
         turn.thoughts.append(Item("reasoning", thought_text(thought)))
     parts, is_list = _parts(message)
-    steps = _invocations(message) if not any(part_type(part).startswith("tool-") for part in parts) else []
+    steps = (
+        _invocations(message)
+        if not any(part_type(part).startswith("tool-") for part in parts)
+        else []
+    )
     for step in steps:
         for item in step:
             turn.add(item)
@@ -162,17 +315,25 @@ def _spoken(role: str, message: dict[str, Any], before: list[Item]) -> list[Item
     named = _named_calls(message)
     for part in parts:
         items = recognize(part)
-        turn.add_part([item for item in (_told_better(item, named) for item in items) if item is not None])
+        turn.add_part(
+            [item for item in (_told_better(item, named) for item in items) if item is not None]
+        )
     for words in _words_beside(message):
         turn.add(Item("words", words))
     for name in _ATTACHED:
         for attached in message[name] if isinstance(message.get(name), list) else ():
-            items = recognize(attached) if isinstance(attached, dict) and part_type(attached) else (Item("media", "[file]", name="file"),)
+            items = (
+                recognize(attached)
+                if isinstance(attached, dict) and part_type(attached)
+                else (Item("media", "[file]", name="file"),)
+            )
             turn.add_part(list(items))
     for call in named.values():
         turn.add(call)
     turn.others += _left_over(message, turn, is_list)
-    follows_a_result = bool(turn.results) or any(item.kind == "function_call_output" for item in [*before[-1:], *turn.done])
+    follows_a_result = bool(turn.results) or any(
+        item.kind == "function_call_output" for item in [*before[-1:], *turn.done]
+    )
     if role == "assistant" and rests_on_a_search(message, follows_a_result):
         turn.others.append(unread("answer from a hosted search"))
     is_list_of_others = is_list and bool(parts)
@@ -181,22 +342,43 @@ def _spoken(role: str, message: dict[str, Any], before: list[Item]) -> list[Item
 
 def _results(message: dict[str, Any]) -> list[Item]:
     """The results in a tool's message. If it has an error beside its content, the error is what the model was given."""
-    if isinstance(message.get("tool_responses"), list) and message["tool_responses"]:  # AG2 repeats several in one content
-        return [item for each in message["tool_responses"] for item in (_results(each) if isinstance(each, dict) else [INVALID])]
+    if (
+        isinstance(message.get("tool_responses"), list) and message["tool_responses"]
+    ):  # AG2 repeats several in one content
+        return [
+            item
+            for each in message["tool_responses"]
+            for item in (_results(each) if isinstance(each, dict) else [INVALID])
+        ]
     parts, is_list = _parts(message)
     recognized = [recognize(part) for part in parts]
-    results = [item for items in recognized for item in items if item.kind == "function_call_output"]
+    results = [
+        item for items in recognized for item in items if item.kind == "function_call_output"
+    ]
     answered = {name: value for name, value in message.items() if name not in _OF_ANSWERED_CALL}
     others = [unread(f"field {name}") for name in _strange(answered, evidence=True)]
     if results:
-        beside = [item for items in recognized for item in items if item.kind not in ("function_call_output", "harmless", "border")]
-        left = [item if item.kind == "unread" else unread("words beside a result") for item in beside if item.text.strip() or not item.text]
+        beside = [
+            item
+            for items in recognized
+            for item in items
+            if item.kind not in ("function_call_output", "harmless", "border")
+        ]
+        left = [
+            item if item.kind == "unread" else unread("words beside a result")
+            for item in beside
+            if item.text.strip() or not item.text
+        ]
         return results + left + others
     error, ids = message.get("error"), message.get("tool_call_ids")
     reason = error.get("message") if isinstance(error, dict) else error
     first_id = ids[0] if isinstance(ids, list) and ids else None  # SWE-agent
-    call_id = id_of(message, "tool_call_id") or id_of({"": first_id} | _additional(message) | message, *_RESULT_IDS)
-    content: Any = (parts or "") if is_list else message.get("content", message.get("text"))  # no parts are an empty result
+    call_id = id_of(message, "tool_call_id") or id_of(
+        {"": first_id} | _additional(message) | message, *_RESULT_IDS
+    )
+    content: Any = (
+        (parts or "") if is_list else message.get("content", message.get("text"))
+    )  # no parts are an empty result
     output = reason if reason and isinstance(reason, str) else content
     return [result_item(call_id, output, is_failed(message)), *others]
 
@@ -207,7 +389,9 @@ def _parts(message: dict[str, Any]) -> tuple[list[Any], bool]:
     If a message has its words and a list of parts (the AI SDK's UI messages), the parts say more.
     """
     content = message.get("content")
-    listed = next((message[name] for name in _CONTENTS if isinstance(message.get(name), list)), None)
+    listed = next(
+        (message[name] for name in _CONTENTS if isinstance(message.get(name), list)), None
+    )
     if listed and any(isinstance(part, dict) for part in listed) and not isinstance(content, list):
         if isinstance(content, str) and content.strip():
             words = text_of(listed, "")[0]
@@ -227,7 +411,11 @@ def _words_beside(message: dict[str, Any]) -> list[str]:
     if isinstance(message.get("tool_plan"), str):  # Cohere: what the model says before its calls
         words.append(message["tool_plan"])
     audio = message.get("audio")
-    if isinstance(audio, dict) and isinstance(audio.get("transcript"), str) and not message.get("content"):
+    if (
+        isinstance(audio, dict)
+        and isinstance(audio.get("transcript"), str)
+        and not message.get("content")
+    ):
         words.append(audio["transcript"])
     return [text for text in words if text.strip() and text != message.get("content")]
 
@@ -235,9 +423,15 @@ def _words_beside(message: dict[str, Any]) -> list[str]:
 def _invocations(message: dict[str, Any]) -> list[list[Item]]:
     """The calls and results of the AI SDK's version 4, step by step. What the message says was said after them."""
     steps: dict[Any, list[Item]] = {}
-    for invocation in message["toolInvocations"] if isinstance(message.get("toolInvocations"), list) else ():
-        items = ui_tool(invocation) if isinstance(invocation, dict) else (unread("toolInvocations"),)
-        steps.setdefault(id_of(invocation, "step") if isinstance(invocation, dict) else "", []).extend(items)
+    for invocation in (
+        message["toolInvocations"] if isinstance(message.get("toolInvocations"), list) else ()
+    ):
+        items = (
+            ui_tool(invocation) if isinstance(invocation, dict) else (unread("toolInvocations"),)
+        )
+        steps.setdefault(
+            id_of(invocation, "step") if isinstance(invocation, dict) else "", []
+        ).extend(items)
     return list(steps.values())
 
 
@@ -245,9 +439,13 @@ def _named_calls(message: dict[str, Any]) -> dict[Any, Item]:
     """The calls in a message's own fields, in order, by their ids. Calls without an id are told apart by their place."""
     named = message.get("tool_calls") or _additional(message).get("tool_calls")
     calls = [*(named if isinstance(named, list | tuple) else [None] if named else [])]
-    invalid = message.get("invalid_tool_calls")  # LangChain: the arguments are no JSON, as repair will find
+    invalid = message.get(
+        "invalid_tool_calls"
+    )  # LangChain: the arguments are no JSON, as repair will find
     calls += invalid if isinstance(invalid, list) else []
-    legacy = message.get("function_call") or (None if calls else _additional(message).get("function_call"))
+    legacy = message.get("function_call") or (
+        None if calls else _additional(message).get("function_call")
+    )
     if legacy and not any(_is_same_call(legacy, call) for call in calls):
         calls.append(legacy)
     trained = _is_trained(message)
@@ -260,7 +458,10 @@ def _named_calls(message: dict[str, Any]) -> dict[Any, Item]:
 
 def _is_same_call(left: Any, right: Any) -> bool:
     told = [call_item(call) for call in (left, right)]
-    return (told[0].name, canonical_arguments(told[0].text)) == (told[1].name, canonical_arguments(told[1].text))
+    return (told[0].name, canonical_arguments(told[0].text)) == (
+        told[1].name,
+        canonical_arguments(told[1].text),
+    )
 
 
 def _told_better(item: Item, named: dict[Any, Item]) -> Item | None:
@@ -272,11 +473,17 @@ def _told_better(item: Item, named: dict[Any, Item]) -> Item | None:
         return None
     if item.kind != "function_call":
         return item
-    told = named.get(item.call_id) if item.call_id else next((call for call in named.values() if replace(call, call_id="") == item), None)
+    told = (
+        named.get(item.call_id)
+        if item.call_id
+        else next((call for call in named.values() if replace(call, call_id="") == item), None)
+    )
     if told is None:
         return item
     if item.name != told.name or (
-        item.text not in ("", "{}") and told.text and canonical_arguments(item.text) != canonical_arguments(told.text)
+        item.text not in ("", "{}")
+        and told.text
+        and canonical_arguments(item.text) != canonical_arguments(told.text)
     ):
         return unread("a call that is told twice, differently")
     return None
@@ -284,17 +491,32 @@ def _told_better(item: Item, named: dict[Any, Item]) -> Item | None:
 
 def _left_over(message: dict[str, Any], turn: Steps, is_list: bool) -> list[Item]:
     """What a message's other fields show, and nobody understands."""
-    says_nothing = not (is_list or turn.words or turn.calls or turn.results or turn.done or message.get("content") is not None)
+    says_nothing = not (
+        is_list
+        or turn.words
+        or turn.calls
+        or turn.results
+        or turn.done
+        or message.get("content") is not None
+    )
     return [unread(f"field {name}") for name in _strange(message, evidence=not says_nothing)]
 
 
 def _strange(message: dict[str, Any], evidence: bool) -> list[str]:
     """The fields of a message that are neither understood nor harmless and show a call or a result; without `evidence`, all."""
     strange = [name for name in message if name not in _UNDERSTOOD and name not in _HARMLESS]
-    strange = [name for name in strange if not (name in _NAMES_OF_TOOLS and isinstance(message[name], str))]
+    strange = [
+        name for name in strange if not (name in _NAMES_OF_TOOLS and isinstance(message[name], str))
+    ]
     if not evidence:
-        return [without_surrogates(str(name)) for name in strange if message[name] not in (None, "", [], {}, False)]
-    return [without_surrogates(str(name)) for name in strange if shows_activity({name: message[name]})]
+        return [
+            without_surrogates(str(name))
+            for name in strange
+            if message[name] not in (None, "", [], {}, False)
+        ]
+    return [
+        without_surrogates(str(name)) for name in strange if shows_activity({name: message[name]})
+    ]
 
 
 def _additional(message: dict[str, Any]) -> dict[str, Any]:

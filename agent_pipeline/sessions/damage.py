@@ -32,8 +32,16 @@ KINDS: dict[str, Kind] = {
         _LOST,
         "something that shows a call, a result or words, but that the reader does not understand; `skipped` counts its types",
     ),
-    "torn_record": Kind("drop_session", _LOST, "a record of the session that was only half written; what it said is lost"),
-    "cut_text": Kind("drop_session", _LOST, "a text that a logger or an exporter cut off or blacked out; the agent saw the whole"),
+    "torn_record": Kind(
+        "drop_session",
+        _LOST,
+        "a record of the session that was only half written; what it said is lost",
+    ),
+    "cut_text": Kind(
+        "drop_session",
+        _LOST,
+        "a text that a logger or an exporter cut off or blacked out; the agent saw the whole",
+    ),
     "missing_media": Kind(
         "drop_session",
         _LOST,
@@ -44,15 +52,39 @@ KINDS: dict[str, Kind] = {
         ("drop_session", "repair"),
         "an assistant's message that a token limit, a filter or the user cut off; repair gives it weight 0",
     ),
-    "invalid_context": Kind("drop_session", _LOST, "a context that could not be read; it may have named the task, and so the split"),
-    "invalid_arguments": Kind("drop_session", _ANY, "arguments that are no JSON object; repair takes the call and its result out"),
+    "invalid_context": Kind(
+        "drop_session",
+        _LOST,
+        "a context that could not be read; it may have named the task, and so the split",
+    ),
+    "invalid_arguments": Kind(
+        "drop_session",
+        _ANY,
+        "arguments that are no JSON object; repair takes the call and its result out",
+    ),
     "orphan_output": Kind("drop_session", _NOT_KEPT, "a result without a call; it is left out"),
-    "mismatched_call_id": Kind("drop_session", _NOT_KEPT, "a result that names no open call; it is put to the oldest one, a guess"),
+    "mismatched_call_id": Kind(
+        "drop_session",
+        _NOT_KEPT,
+        "a result that names no open call; it is put to the oldest one, a guess",
+    ),
     "invalid_tools": Kind("keep", _LOST, "a tool schema that is none; it is lost"),
-    "empty_call_id": Kind("repair", _NOT_KEPT, "a call or a result without an id; paired by position, and the call given an id"),
-    "reused_call_id": Kind("repair", _NOT_KEPT, "an id that an earlier call has; the later call is given one of its own"),
-    "double_encoded_arguments": Kind("repair", _NOT_KEPT, "arguments that are JSON inside a JSON string; decoded"),
-    "invalid_unicode": Kind("repair", _NOT_KEPT, "half a character, which no UTF-8 can hold; replaced by U+FFFD"),
+    "empty_call_id": Kind(
+        "repair",
+        _NOT_KEPT,
+        "a call or a result without an id; paired by position, and the call given an id",
+    ),
+    "reused_call_id": Kind(
+        "repair",
+        _NOT_KEPT,
+        "an id that an earlier call has; the later call is given one of its own",
+    ),
+    "double_encoded_arguments": Kind(
+        "repair", _NOT_KEPT, "arguments that are JSON inside a JSON string; decoded"
+    ),
+    "invalid_unicode": Kind(
+        "repair", _NOT_KEPT, "half a character, which no UTF-8 can hold; replaced by U+FFFD"
+    ),
     "empty_message": Kind("repair", _ANY, "a message without text and calls; repair leaves it out"),
     "duplicated_history": Kind(
         "repair",
@@ -65,7 +97,11 @@ KINDS: dict[str, Kind] = {
         "the raw text of a call beside the same call; repair takes the text out, with the code fence around it",
     ),
     "trailing_user": Kind("keep", _ANY, "the session ends on user messages; repair cuts them off"),
-    "trailing_tool": Kind("keep", _ANY, "the session ends on a tool's result; repair cuts the calls and results at the end off"),
+    "trailing_tool": Kind(
+        "keep",
+        _ANY,
+        "the session ends on a tool's result; repair cuts the calls and results at the end off",
+    ),
     "unanswered_call": Kind("drop_session", _ANY, "a call without a result; repair takes it out"),
 }
 """The kinds in the order in which the first one that drops the session is named. What is certain is repaired; what would be a guess
@@ -87,11 +123,15 @@ def repair_policy(actions: Mapping[str, str]) -> dict[str, Action]:
             raise SettingsError(f"repair has no kind {kind!r}{did_you_mean(kind, KINDS)}")
         chosen = next((each for each in KINDS[kind].allowed if each == action), None)
         if chosen is None:
-            raise SettingsError(f"repair cannot treat {kind} by {action!r}: choose one of {', '.join(KINDS[kind].allowed)}.")
+            raise SettingsError(
+                f"repair cannot treat {kind} by {action!r}: choose one of {', '.join(KINDS[kind].allowed)}."
+            )
         policy[kind] = chosen
     return policy
 
 
 def broken_by(damage: Mapping[str, int], policy: Policy = DEFAULT_POLICY) -> str | None:
     """The first kind of a session's damage that drops it; `None` where none does."""
-    return next((kind for kind in KINDS if damage.get(kind) and policy[kind] == "drop_session"), None)
+    return next(
+        (kind for kind in KINDS if damage.get(kind) and policy[kind] == "drop_session"), None
+    )

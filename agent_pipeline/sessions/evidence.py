@@ -5,21 +5,102 @@ from typing import Any
 
 _NAMES = frozenset(
     {
-        *("call_id", "callId", "callID", "tool_call_id", "toolCallId", "tool_use_id", "toolUseId", "tool_call_ids"),
-        *("tool_call", "toolCall", "tool_calls", "toolCalls", "tool_use", "toolUse", "tool_uses", "toolUses"),
-        *("function_call", "functionCall", "function_calls", "functionCalls", "functionResponse", "function_response"),
-        *("tool_name", "toolName", "tool_input", "toolInput", "tool_args", "toolArgs", "tool_output", "toolOutput"),
-        *("tool_result", "toolResult", "tool_results", "toolResults", "tool_response", "toolResponse", "tool_responses"),
-        *("tool_invocations", "toolInvocations", "tool_invocation", "toolInvocation", "server_tool_use"),
-        *("arguments", "args", "kwargs", "partial_json", "function", "tool", "input", "output", "parameters"),
+        *(
+            "call_id",
+            "callId",
+            "callID",
+            "tool_call_id",
+            "toolCallId",
+            "tool_use_id",
+            "toolUseId",
+            "tool_call_ids",
+        ),
+        *(
+            "tool_call",
+            "toolCall",
+            "tool_calls",
+            "toolCalls",
+            "tool_use",
+            "toolUse",
+            "tool_uses",
+            "toolUses",
+        ),
+        *(
+            "function_call",
+            "functionCall",
+            "function_calls",
+            "functionCalls",
+            "functionResponse",
+            "function_response",
+        ),
+        *(
+            "tool_name",
+            "toolName",
+            "tool_input",
+            "toolInput",
+            "tool_args",
+            "toolArgs",
+            "tool_output",
+            "toolOutput",
+        ),
+        *(
+            "tool_result",
+            "toolResult",
+            "tool_results",
+            "toolResults",
+            "tool_response",
+            "toolResponse",
+            "tool_responses",
+        ),
+        *(
+            "tool_invocations",
+            "toolInvocations",
+            "tool_invocation",
+            "toolInvocation",
+            "server_tool_use",
+        ),
+        *(
+            "arguments",
+            "args",
+            "kwargs",
+            "partial_json",
+            "function",
+            "tool",
+            "input",
+            "output",
+            "parameters",
+        ),
     }
 )
 """The names of fields that calls and results have in the SDKs that we know, and in most that we do not."""
 
 _COMPLETE = frozenset(
     {
-        *("stop", "end_turn", "stop_sequence", "eos", "eos_token", "stop_token", "end", "done", "complete", "completed", "success"),
-        *("tool_calls", "tool_call", "tool_use", "function_call", "function_calls", "finished", "finish", "normal", "succeeded", "ok"),
+        *(
+            "stop",
+            "end_turn",
+            "stop_sequence",
+            "eos",
+            "eos_token",
+            "stop_token",
+            "end",
+            "done",
+            "complete",
+            "completed",
+            "success",
+        ),
+        *(
+            "tool_calls",
+            "tool_call",
+            "tool_use",
+            "function_call",
+            "function_calls",
+            "finished",
+            "finish",
+            "normal",
+            "succeeded",
+            "ok",
+        ),
         *("end_of_turn", "end_of_message", "eot", "eom"),
         *("unknown", "unspecified", "endoftext", "tooluse", "endturn", "toolcalls", "stopsequence"),
     }
@@ -28,12 +109,37 @@ _COMPLETE = frozenset(
 _REASONS = ("finish_reason", "stop_reason", "finishReason", "stopReason", "done_reason")
 _NATIVE = ("native_finish_reason", "nativeFinishReason")
 """Gateways repeat the reason in the words of the model's service. They count if nothing else says the reason."""
-_INSIDE = ("response_metadata", "generation_info", "generationInfo", "additional_kwargs", "metadata", "meta", "details", "llm_output")
+_INSIDE = (
+    "response_metadata",
+    "generation_info",
+    "generationInfo",
+    "additional_kwargs",
+    "metadata",
+    "meta",
+    "details",
+    "llm_output",
+)
 """Where libraries keep what they say of a message or of a response."""
 _PARTS = ("content", "parts")
-_CUT_STATES = frozenset({"incomplete", "in_progress", "failed", "cancelled", "canceled", "interrupted", "aborted", "partial"})
+_CUT_STATES = frozenset(
+    {
+        "incomplete",
+        "in_progress",
+        "failed",
+        "cancelled",
+        "canceled",
+        "interrupted",
+        "aborted",
+        "partial",
+    }
+)
 
-_SEARCHES = ("groundingMetadata", "grounding_metadata", "urlContextMetadata", "url_context_metadata")
+_SEARCHES = (
+    "groundingMetadata",
+    "grounding_metadata",
+    "urlContextMetadata",
+    "url_context_metadata",
+)
 """What Gemini found for an answer on the web, of which its record keeps only the addresses."""
 _FOUND = (
     *("search_results", "citations", "documents", "sources", "sourceDocuments", "source_documents"),
@@ -56,13 +162,21 @@ def shows_activity(value: Any, but: Iterable[str] = (), depth: int = 6) -> bool:
             if name in but:
                 continue
             # A number called `input` or `output` counts tokens.
-            if name in _NAMES and inner not in (None, "", [], {}) and not isinstance(inner, int | float):
+            if (
+                name in _NAMES
+                and inner not in (None, "", [], {})
+                and not isinstance(inner, int | float)
+            ):
                 return True
             if isinstance(inner, Mapping | list) and shows_activity(inner, (), depth - 1):
                 return True
         return False
     if isinstance(value, list):
-        return any(shows_activity(inner, (), depth - 1) for inner in value if isinstance(inner, Mapping | list))
+        return any(
+            shows_activity(inner, (), depth - 1)
+            for inner in value
+            if isinstance(inner, Mapping | list)
+        )
     return False
 
 
@@ -74,7 +188,11 @@ def stop_reason_in(record: Mapping[str, Any]) -> Any:
     inside = (record[name] for name in _INSIDE if isinstance(record.get(name), Mapping))
     records = [record, *inside]
     # vLLM's `stop_reason` beside `finish_reason` is the word or the token at which it stopped.
-    named = [reason for each in records if (reason := next(filter(None, map(each.get, _REASONS)), None)) is not None]
+    named = [
+        reason
+        for each in records
+        if (reason := next(filter(None, map(each.get, _REASONS)), None)) is not None
+    ]
     if isinstance(record.get("finish"), str):
         named.append(record["finish"])
     if not named:
@@ -88,9 +206,17 @@ def is_cut(message: Mapping[str, Any]) -> bool:
         _cuts(stop_reason_in(message))
         or message.get("status") in _CUT_STATES
         or bool(message.get("incomplete_details"))
-        or any(message.get(name) is True for name in ("interrupted", "partial", "aborted", "truncated", "unfinished"))
+        or any(
+            message.get(name) is True
+            for name in ("interrupted", "partial", "aborted", "truncated", "unfinished")
+        )
         or message.get("done") is False
-        or any(_is_streaming(part) for name in _PARTS if isinstance(message.get(name), list) for part in message[name])
+        or any(
+            _is_streaming(part)
+            for name in _PARTS
+            if isinstance(message.get(name), list)
+            for part in message[name]
+        )
     )
 
 
@@ -105,13 +231,25 @@ def rests_on_a_search(message: Mapping[str, Any], follows_a_result: bool = False
         follows_a_result: Whether a tool's result stands before the message. Sources of an answer may be in it then.
     """
     more = message.get("additional_kwargs")
-    if isinstance(more, Mapping) and more.get("tool_outputs"):  # LangChain: what OpenAI's hosted tools did
+    if isinstance(more, Mapping) and more.get(
+        "tool_outputs"
+    ):  # LangChain: what OpenAI's hosted tools did
         return True
-    inside = (message[name] for name in ("response_metadata", "additional_kwargs") if isinstance(message.get(name), Mapping))
+    inside = (
+        message[name]
+        for name in ("response_metadata", "additional_kwargs")
+        if isinstance(message.get(name), Mapping)
+    )
     records = [message, *inside]
     if any(each.get(name) for each in records for name in _SEARCHES):
         return True
-    parts = [part for name in _PARTS if isinstance(message.get(name), list) for part in message[name] if isinstance(part, Mapping)]
+    parts = [
+        part
+        for name in _PARTS
+        if isinstance(message.get(name), list)
+        for part in message[name]
+        if isinstance(part, Mapping)
+    ]
     kinds = {kind for each in (message, *parts) for kind in _citations_of(each)}
     if not kinds.isdisjoint(_OF_SEARCHES):
         return True
@@ -119,23 +257,41 @@ def rests_on_a_search(message: Mapping[str, Any], follows_a_result: bool = False
         return False
     context = message.get("context")
     is_azures = isinstance(context, Mapping) and bool(context.get("citations"))
-    is_sourced = any(part.get("type") in _SOURCE_PARTS and not shows_activity(parts) for part in parts)
+    is_sourced = any(
+        part.get("type") in _SOURCE_PARTS and not shows_activity(parts) for part in parts
+    )
     found = (each.get(name) for each in records for name in _FOUND)
-    return is_azures or is_sourced or not kinds.isdisjoint(_OF_FILES) or any(bool(each) for each in found)
+    return (
+        is_azures
+        or is_sourced
+        or not kinds.isdisjoint(_OF_FILES)
+        or any(bool(each) for each in found)
+    )
 
 
 def _citations_of(record: Mapping[str, Any]) -> Iterable[Any]:
     """The kinds of citations in a message or a part."""
     text = record.get("text")
-    for holder in (record, text if isinstance(text, Mapping) else {}):  # OpenAI's threads have them in the text
+    for holder in (
+        record,
+        text if isinstance(text, Mapping) else {},
+    ):  # OpenAI's threads have them in the text
         for name in ("annotations", "citations"):
             listed = holder.get(name)
-            yield from (each.get("type") for each in listed if isinstance(each, Mapping)) if isinstance(listed, list) else ()
+            yield from (
+                (each.get("type") for each in listed if isinstance(each, Mapping))
+                if isinstance(listed, list)
+                else ()
+            )
 
 
 def _is_streaming(part: Any) -> bool:
     """Whether a part was still being written when its message was stored (the AI SDK)."""
-    return isinstance(part, Mapping) and part.get("type") in ("text", "reasoning") and part.get("state") == "streaming"
+    return (
+        isinstance(part, Mapping)
+        and part.get("type") in ("text", "reasoning")
+        and part.get("state") == "streaming"
+    )
 
 
 def _cuts(reason: Any) -> bool:
@@ -143,11 +299,15 @@ def _cuts(reason: Any) -> bool:
         reason = reason.get("unified") or reason.get("type") or reason.get("reason")
     if isinstance(reason, list):
         return any(map(_cuts, reason))
-    if isinstance(reason, int) and not isinstance(reason, bool):  # Gemini's numbers: 0 is unspecified, 1 is the end
+    if isinstance(reason, int) and not isinstance(
+        reason, bool
+    ):  # Gemini's numbers: 0 is unspecified, 1 is the end
         return reason not in (0, 1)
     if not isinstance(reason, str) or not reason.strip():
         return False
-    name = reason.strip().lower().replace("-", "_").rpartition(".")[2].removeprefix("finish_reason_")
+    name = (
+        reason.strip().lower().replace("-", "_").rpartition(".")[2].removeprefix("finish_reason_")
+    )
     if name in _COMPLETE:
         return False
     # LangChain adds up the reasons of a stream's pieces: "stopstop".

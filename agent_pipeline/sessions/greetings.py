@@ -22,7 +22,9 @@ def _plain(text: str) -> str:
 
 
 _GREETING = frozenset(_WORD.findall(_plain(SPACED)))
-_UNSPACED_GREETING = re.compile("|".join(map(re.escape, sorted(_plain(UNSPACED).split(), key=len, reverse=True))))
+_UNSPACED_GREETING = re.compile(
+    "|".join(map(re.escape, sorted(_plain(UNSPACED).split(), key=len, reverse=True)))
+)
 
 
 def says_something(text: str) -> bool:
@@ -35,7 +37,10 @@ def says_something(text: str) -> bool:
     if len(text) > _MOST_CHARACTERS:
         return True
     spaced = _UNSPACED_GREETING.sub(" ", _plain(text))
-    return any(word not in _GREETING and _stretched(word) not in _GREETING for word in _WORD.findall(spaced))
+    return any(
+        word not in _GREETING and _stretched(word) not in _GREETING
+        for word in _WORD.findall(spaced)
+    )
 
 
 def _stretched(word: str) -> str:
@@ -45,5 +50,9 @@ def _stretched(word: str) -> str:
 
 def request_end(messages: Sequence[Message]) -> int | None:
     """The position after the first user message that says something; `None` if there is no such message."""
-    asked = (at + 1 for at, message in enumerate(messages) if message["role"] == "user" and says_something(message["content"] or ""))
+    asked = (
+        at + 1
+        for at, message in enumerate(messages)
+        if message["role"] == "user" and says_something(message["content"] or "")
+    )
     return next(asked, None)

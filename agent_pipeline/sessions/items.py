@@ -11,7 +11,12 @@ from typing import Any
 
 import msgspec
 
-from agent_pipeline.sessions.call_words import BEGINNINGS, calls_from_words, has_call_words, results_from_words
+from agent_pipeline.sessions.call_words import (
+    BEGINNINGS,
+    calls_from_words,
+    has_call_words,
+    results_from_words,
+)
 from agent_pipeline.sessions.session import Message
 
 
@@ -39,7 +44,11 @@ class Item(msgspec.Struct, frozen=True, gc=False):
 
 INVALID = Item("")
 
-CLEARED = {"[Old tool result content cleared]", "[Tool result cleared]", "[cleared to save context]"}
+CLEARED = {
+    "[Old tool result content cleared]",
+    "[Tool result cleared]",
+    "[cleared to save context]",
+}
 """What agents write in place of old results. The answers that followed a result were given when the model still saw it."""
 
 
@@ -89,13 +98,19 @@ def assembled(items: Iterable[Item]) -> Chat:
             chat.skipped.update(f"media:{name}" for name in item.media)
             unseen += len(item.media)
         if kind == "function_call":
-            if opened is None or item.trained == ("weight" in opened) or (item.first and "tool_calls" not in opened):
+            if (
+                opened is None
+                or item.trained == ("weight" in opened)
+                or (item.first and "tool_calls" not in opened)
+            ):
                 opened, opened_at = _assistant("", item.trained), len(messages)
                 messages.append(opened)
                 if item.cut:
                     chat.damage["cut_message"] += 1
             function = {"name": item.name, "arguments": item.text}
-            opened.setdefault("tool_calls", []).append({"id": item.call_id, "type": "function", "function": function})
+            opened.setdefault("tool_calls", []).append(
+                {"id": item.call_id, "type": "function", "function": function}
+            )
         elif role == "assistant":
             messages.append(_assistant(item.text, item.trained))
             if item.cut:
@@ -108,7 +123,9 @@ def assembled(items: Iterable[Item]) -> Chat:
                 messages.append({"role": role, "content": item.text})
                 opened = None
             elif kind == "function_call_output":
-                messages.append({"role": "tool", "tool_call_id": item.call_id, "content": item.text})
+                messages.append(
+                    {"role": "tool", "tool_call_id": item.call_id, "content": item.text}
+                )
                 if item.text.strip() in CLEARED:
                     _count_damage(chat, cut_text("cleared result"))
                 if item.failed:
@@ -149,12 +166,18 @@ def _read_call_words(chat: Chat) -> None:
             else:
                 _count_damage(chat, unread("calls told as words"))
                 messages.append(message)
-        elif role in ("user", "tool") and "<tool_response>" in text and (read := results_from_words(message)) is not None:
+        elif (
+            role in ("user", "tool")
+            and "<tool_response>" in text
+            and (read := results_from_words(message)) is not None
+        ):
             messages += read
         else:
             messages.append(message)
     chat.messages = messages
-    chat.reasoning = [thought | {"message": new_places[thought["message"]]} for thought in chat.reasoning]
+    chat.reasoning = [
+        thought | {"message": new_places[thought["message"]]} for thought in chat.reasoning
+    ]
 
 
 def _count_damage(chat: Chat, item: Item) -> None:

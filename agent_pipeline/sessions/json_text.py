@@ -51,7 +51,9 @@ def storable(value: Any, damage: Counter[str], depth: int = MAX_DEPTH) -> Any:
         damage["invalid_unicode"] += 1
         return without_surrogates(value)
     if isinstance(value, dict):
-        return {storable(key, damage): storable(each, damage, depth - 1) for key, each in value.items()}
+        return {
+            storable(key, damage): storable(each, damage, depth - 1) for key, each in value.items()
+        }
     if isinstance(value, list):
         return [storable(each, damage, depth - 1) for each in value]
     return value

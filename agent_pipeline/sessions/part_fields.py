@@ -39,8 +39,12 @@ def part_type(part: Any) -> str:
     """Return a part's type. Bedrock's and Gemini's texts have none, and Gemini marks a text that is a thought."""
     if not isinstance(part, dict):
         return ""
-    kind = next((part[name] for name in ("type", "part_kind", "block_type", "kind") if name in part), None)
-    if kind is None and {name for name, value in part.items() if value is not None} - OF_THOUGHTS == {"text"}:
+    kind = next(
+        (part[name] for name in ("type", "part_kind", "block_type", "kind") if name in part), None
+    )
+    if kind is None and {
+        name for name, value in part.items() if value is not None
+    } - OF_THOUGHTS == {"text"}:
         kind = "thinking" if part.get("thought") is True else "text"
     return kind if isinstance(kind, str) else ""
 
@@ -49,7 +53,13 @@ def id_of(record: dict[str, Any], *names: str) -> str:
     """Return a call's id as text; empty if there is none (some stores number their calls)."""
     for name in names:
         if (value := record.get(name)) not in (None, ""):
-            return value if isinstance(value, str) else str(value) if isinstance(value, int) and not isinstance(value, bool) else ""
+            return (
+                value
+                if isinstance(value, str)
+                else str(value)
+                if isinstance(value, int) and not isinstance(value, bool)
+                else ""
+            )
     return ""
 
 
@@ -66,7 +76,16 @@ def thought_text(thought: Any, depth: int = 4) -> str:
     if isinstance(thought, str):
         return thought if thought.strip() else ""
     if isinstance(thought, list) and depth:
-        return "\n\n".join(text for text in (thought_text(part, depth - 1) for part in thought) if text)
+        return "\n\n".join(
+            text for text in (thought_text(part, depth - 1) for part in thought) if text
+        )
     if isinstance(thought, dict) and depth:
-        return next((text for name in _THOUGHT_TEXT if (text := thought_text(thought.get(name), depth - 1))), "")
+        return next(
+            (
+                text
+                for name in _THOUGHT_TEXT
+                if (text := thought_text(thought.get(name), depth - 1))
+            ),
+            "",
+        )
     return ""

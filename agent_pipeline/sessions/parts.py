@@ -11,29 +11,72 @@ from typing import Any
 from agent_pipeline.sessions.evidence import shows_activity
 from agent_pipeline.sessions.items import INVALID, Item, unread
 from agent_pipeline.sessions.json_text import json_text, object_in, without_surrogates
-from agent_pipeline.sessions.part_fields import OF_THOUGHTS, first_of, id_of, is_failed, joined, part_type, thought_text
+from agent_pipeline.sessions.part_fields import (
+    OF_THOUGHTS,
+    first_of,
+    id_of,
+    is_failed,
+    joined,
+    part_type,
+    thought_text,
+)
 from agent_pipeline.sessions.result_values import is_encrypted, json_part, parts_of
 
 TEXT_PARTS = {"text", "input_text", "output_text", "summary_text", "text-plain"}
 
 HARMLESS_PARTS = {
     *("step-start", "step-finish", "start-step", "finish-step"),  # borders between steps
-    *("snapshot", "patch", "agent", "retry"),  # opencode: hashes of files, the name of a mentioned agent, a failed request
+    *(
+        "snapshot",
+        "patch",
+        "agent",
+        "retry",
+    ),  # opencode: hashes of files, the name of a mentioned agent, a failed request
     *("cachePoint", "cache-point", "cache", "cache_control"),  # marks for the cache of prompts
-    *("source-url", "source-document", "url_citation", "file_citation", "non_standard_annotation"),  # where words come from
-    *("systemNotification",),  # Goose: a line for the person at the screen, which the model does not see
+    *(
+        "source-url",
+        "source-document",
+        "url_citation",
+        "file_citation",
+        "non_standard_annotation",
+    ),  # where words come from
+    *(
+        "systemNotification",
+    ),  # Goose: a line for the person at the screen, which the model does not see
     *("reference",),  # Mistral: the numbers of the sources of the words before it
 }
 """Parts that say nothing that a person, a model or a tool said. Everything that is not here and not understood is damage."""
 
 _STEP_BORDERS = {"step-start", "step-finish", "start-step", "finish-step"}
-_THOUGHTS = {"thinking", "redacted_thinking", "redactedThinking", "reasoning", "reasoningContent", "redacted-reasoning"}
+_THOUGHTS = {
+    "thinking",
+    "redacted_thinking",
+    "redactedThinking",
+    "reasoning",
+    "reasoningContent",
+    "redacted-reasoning",
+}
 _CALLS = {
-    *("tool_use", "tool_call", "toolCall", "server_tool_use", "mcp_tool_use", "tool-call", "function_call"),
+    *(
+        "tool_use",
+        "tool_call",
+        "toolCall",
+        "server_tool_use",
+        "mcp_tool_use",
+        "tool-call",
+        "function_call",
+    ),
     *("server_tool_call", "builtin-tool-call", "invalid_tool_call"),
 }
 _RESULTS = {
-    *("tool_result", "tool_call_response", "toolResult", "tool-result", "tool-error", "function_call_output"),
+    *(
+        "tool_result",
+        "tool_call_response",
+        "toolResult",
+        "tool-result",
+        "tool-error",
+        "function_call_output",
+    ),
     *("server_tool_result", "server_tool_call_response", "builtin-tool-return"),
 }
 _WRAPPED = {
@@ -46,15 +89,40 @@ _WRAPPED = {
     "executable_code": "executable_code",
     "codeExecutionResult": "code_execution_result",
     "code_execution_result": "code_execution_result",
-    **{name: name for name in ("reasoningContent", "cachePoint", "guardContent", "citationsContent", "tool_call_result")},
+    **{
+        name: name
+        for name in (
+            "reasoningContent",
+            "cachePoint",
+            "guardContent",
+            "citationsContent",
+            "tool_call_result",
+        )
+    },
     "tool_call": "tool_call",
 }
 """Parts of Gemini, Bedrock and Haystack say what they are by the field that they have. An empty type is the field's own name."""
 
 _MEDIA = {
-    **dict.fromkeys(("image", "image_url", "input_image", "output_image", "image-url", "computer_screenshot", "image_file"), "image"),
-    **dict.fromkeys(("file", "input_file", "output_file", "document", "document-url", "file_url", "file_id"), "file"),
-    **dict.fromkeys(("container_upload", "uri", "blob", "binary", "uploaded-file", "resource", "media"), "file"),
+    **dict.fromkeys(
+        (
+            "image",
+            "image_url",
+            "input_image",
+            "output_image",
+            "image-url",
+            "computer_screenshot",
+            "image_file",
+        ),
+        "image",
+    ),
+    **dict.fromkeys(
+        ("file", "input_file", "output_file", "document", "document-url", "file_url", "file_id"),
+        "file",
+    ),
+    **dict.fromkeys(
+        ("container_upload", "uri", "blob", "binary", "uploaded-file", "resource", "media"), "file"
+    ),
     **dict.fromkeys(("audio", "input_audio", "output_audio", "audio-url", "audio_url"), "audio"),
     **dict.fromkeys(("video", "input_video", "output_video", "video-url", "video_url"), "video"),
 }
@@ -66,9 +134,39 @@ _RESULT_IDS = ("tool_use_id", "tool_call_id", "toolUseId", "toolCallId", "call_i
 _ARGUMENTS = ("arguments", "args", "input", "parameters", "tool_kwargs")
 _OUTPUT = ("content", "response", "result", "output", "error")
 _TEXT_FIELDS = {
-    *("type", "text", "content", "annotations", "logprobs", "cache_control", "citations", "index", "id", "state", "part_kind"),
-    *("block_type", "kind", "parsed", "phase", "thought", "thoughtSignature", "thought_signature", "providerMetadata"),
-    *("providerOptions", "provider_details", "provider_name", "metadata", "extras", "time", "synthetic", "timestamp"),
+    *(
+        "type",
+        "text",
+        "content",
+        "annotations",
+        "logprobs",
+        "cache_control",
+        "citations",
+        "index",
+        "id",
+        "state",
+        "part_kind",
+    ),
+    *(
+        "block_type",
+        "kind",
+        "parsed",
+        "phase",
+        "thought",
+        "thoughtSignature",
+        "thought_signature",
+        "providerMetadata",
+    ),
+    *(
+        "providerOptions",
+        "provider_details",
+        "provider_name",
+        "metadata",
+        "extras",
+        "time",
+        "synthetic",
+        "timestamp",
+    ),
 }
 """The fields of a text that say nothing more than its words."""
 
@@ -97,9 +195,13 @@ def recognize(part: Any) -> tuple[Item, ...]:
         return (Item("reasoning", thought_text(part)),)
     if kind in _MEDIA:
         return _media(part, kind)
-    if kind in HARMLESS_PARTS and not (kind not in _STEP_BORDERS and (shows_activity(part) or _has_words(part))):
+    if kind in HARMLESS_PARTS and not (
+        kind not in _STEP_BORDERS and (shows_activity(part) or _has_words(part))
+    ):
         return (Item("border" if kind in _STEP_BORDERS else "harmless", name=kind),)
-    if kind.startswith("data-") and not shows_activity(part):  # the AI SDK: what an application shows, and the model does not see
+    if kind.startswith("data-") and not shows_activity(
+        part
+    ):  # the AI SDK: what an application shows, and the model does not see
         return (Item("harmless", name="data"),)
     if kind.startswith("tool-") and "toolCallId" in part:
         return ui_tool(part | {"toolName": kind.removeprefix("tool-")})
@@ -130,18 +232,40 @@ def call_item(call: Any, trained: bool = True, cut: bool = False) -> Item:
         return INVALID
     function = call.get("function")
     if isinstance(call.get("custom"), dict):  # OpenAI's tools that take a text and not JSON
-        function = {"name": call["custom"].get("name"), "arguments": {"input": call["custom"].get("input")}}
+        function = {
+            "name": call["custom"].get("name"),
+            "arguments": {"input": call["custom"].get("input")},
+        }
     inner = function if isinstance(function, dict) else call
-    name = function if isinstance(function, str) else inner.get("name") or inner.get("toolName") or inner.get("tool_name")
+    name = (
+        function
+        if isinstance(function, str)
+        else inner.get("name") or inner.get("toolName") or inner.get("tool_name")
+    )
     arguments = first_of(inner, _ARGUMENTS)
     if arguments is None:
         arguments = first_of(call, _ARGUMENTS)
-    if arguments in (None, "", {}) and isinstance(call.get("partial_json"), str):  # a stream's pieces of the arguments, joined
+    if arguments in (None, "", {}) and isinstance(
+        call.get("partial_json"), str
+    ):  # a stream's pieces of the arguments, joined
         arguments = call["partial_json"]
-    text = "" if arguments is None else arguments if isinstance(arguments, str) else json_text(arguments)
+    text = (
+        ""
+        if arguments is None
+        else arguments
+        if isinstance(arguments, str)
+        else json_text(arguments)
+    )
     if not isinstance(name, str) or not name.strip() or text is None:
         return INVALID
-    return Item("function_call", text, name=name, call_id=id_of(call, *_CALL_IDS), trained=trained and not cut, cut=cut)
+    return Item(
+        "function_call",
+        text,
+        name=name,
+        call_id=id_of(call, *_CALL_IDS),
+        trained=trained and not cut,
+        cut=cut,
+    )
 
 
 def result_item(call_id: Any, output: Any, failed: bool = False) -> Item:
@@ -156,7 +280,9 @@ def result_item(call_id: Any, output: Any, failed: bool = False) -> Item:
         others = [part for part in output if not (isinstance(part, str) or _is_plain(part))]
         if not others:
             pieces = [item for part in output for item in recognize(part)]
-        elif len(others) < len(output) and shows_activity(others):  # a list of parts, and not a value: one of them is unknown
+        elif len(others) < len(output) and shows_activity(
+            others
+        ):  # a list of parts, and not a value: one of them is unknown
             return INVALID
     if output is None or isinstance(output, str):
         return Item("function_call_output", output or "", call_id=call_id, failed=failed)
@@ -165,18 +291,26 @@ def result_item(call_id: Any, output: Any, failed: bool = False) -> Item:
         media = tuple(item.name for item in pieces if item.kind == "media")
         return Item("function_call_output", text, call_id=call_id, media=media, failed=failed)
     value = json_text(output)
-    return INVALID if value is None else Item("function_call_output", value, call_id=call_id, failed=failed)
+    return (
+        INVALID
+        if value is None
+        else Item("function_call_output", value, call_id=call_id, failed=failed)
+    )
 
 
 def block_result(block: dict[str, Any]) -> Item:
     """Return the result in a block that names its call."""
     output, failed = first_of(block, _OUTPUT), is_failed(block)
-    if isinstance(output, dict) and (output.keys() == {"type", "value"} or output.get("type") == "execution-denied"):  # the AI SDK
+    if isinstance(output, dict) and (
+        output.keys() == {"type", "value"} or output.get("type") == "execution-denied"
+    ):  # the AI SDK
         failed = failed or is_failed(output)
         output = output.get("value", output.get("reason"))
     if is_encrypted(output):
         return unread("result that only the service can read")
-    return result_item(id_of(block, *_RESULT_IDS), "" if output == [] and "content" in block else output, failed)
+    return result_item(
+        id_of(block, *_RESULT_IDS), "" if output == [] and "content" in block else output, failed
+    )
 
 
 def ui_tool(part: dict[str, Any]) -> tuple[Item, ...]:
@@ -194,7 +328,9 @@ def ui_tool(part: dict[str, Any]) -> tuple[Item, ...]:
         return call, result_item(call_id, reason, failed=True)
     if state in ("input-available", "call", "approval-requested", "approval-responded"):
         return (call,)
-    return (unread(f"tool in the state {state}" if isinstance(state, str) else "tool without a state"),)
+    return (
+        unread(f"tool in the state {state}" if isinstance(state, str) else "tool without a state"),
+    )
 
 
 def _unwrapped(part: dict[str, Any]) -> dict[str, Any]:
@@ -204,7 +340,9 @@ def _unwrapped(part: dict[str, Any]) -> dict[str, Any]:
     if len(names) != 1 or not isinstance(part[names[0]], dict):
         return part
     (name,) = names
-    others = {other: value for other, value in part.items() if other != name and other not in OF_THOUGHTS}
+    others = {
+        other: value for other, value in part.items() if other != name and other not in OF_THOUGHTS
+    }
     if shows_activity(others):
         return {"type": f"{name} beside {' '.join(sorted(map(str, others)))}"}
     return part[name] | {"type": _WRAPPED[name] or name}
@@ -218,11 +356,15 @@ def _is_plain(part: Any) -> bool:
 
 
 def _has_words(part: dict[str, Any]) -> bool:
-    return any(isinstance(part.get(name), str) and part[name].strip() for name in ("text", "content"))
+    return any(
+        isinstance(part.get(name), str) and part[name].strip() for name in ("text", "content")
+    )
 
 
 def _words(part: dict[str, Any], kind: str) -> tuple[Item, ...]:
-    words = part["text"] if isinstance(part.get("text"), str) else part.get("content")  # AgentDojo and OpenTelemetry
+    words = (
+        part["text"] if isinstance(part.get("text"), str) else part.get("content")
+    )  # AgentDojo and OpenTelemetry
     if isinstance(part.get("text"), dict):  # OpenAI's threads
         words = part["text"].get("value")
     if not isinstance(words, str):
@@ -231,7 +373,11 @@ def _words(part: dict[str, Any], kind: str) -> tuple[Item, ...]:
         return (Item("reasoning", words if words.strip() else ""),)
     others = {name: value for name, value in part.items() if name not in _TEXT_FIELDS}
     said = Item("words", words)
-    return (said, unread(f"part {kind} with {' '.join(sorted(others))}")) if others and shows_activity(others) else (said,)
+    return (
+        (said, unread(f"part {kind} with {' '.join(sorted(others))}"))
+        if others and shows_activity(others)
+        else (said,)
+    )
 
 
 def _refusal(part: dict[str, Any]) -> tuple[Item, ...]:
@@ -254,15 +400,31 @@ def _media(part: dict[str, Any], kind: str) -> tuple[Item, ...]:
     source: Any = part.get("source") if isinstance(part.get("source"), dict) else {}
     if kind == "document" and source.get("type") == "text" and isinstance(source.get("data"), str):
         return (Item("words", source["data"]),)
-    if kind == "document" and isinstance(part.get("document"), dict) and isinstance(part["document"].get("data"), str):  # Cohere
+    if (
+        kind == "document"
+        and isinstance(part.get("document"), dict)
+        and isinstance(part["document"].get("data"), str)
+    ):  # Cohere
         return (Item("words", part["document"]["data"]),)
-    if kind == "resource" and isinstance(part.get("resource"), dict) and isinstance(part["resource"].get("text"), str):
+    if (
+        kind == "resource"
+        and isinstance(part.get("resource"), dict)
+        and isinstance(part["resource"].get("text"), str)
+    ):
         return (Item("words", part["resource"]["text"]),)
-    if _MEDIA[kind] == "audio" and isinstance(part.get("transcript"), str) and part["transcript"].strip():
+    if (
+        _MEDIA[kind] == "audio"
+        and isinstance(part.get("transcript"), str)
+        and part["transcript"].strip()
+    ):
         return (Item("words", part["transcript"]),)
     described = next((part[name] for name in _MEDIA_TYPES if isinstance(part.get(name), str)), "")
     general = described.partition("/")[0]
-    word = general if _MEDIA[kind] == "file" and general in ("image", "audio", "video") else _MEDIA[kind]
+    word = (
+        general
+        if _MEDIA[kind] == "file" and general in ("image", "audio", "video")
+        else _MEDIA[kind]
+    )
     return (Item("media", f"[{word}]", name=word),)
 
 
@@ -272,7 +434,9 @@ def _open_code(part: dict[str, Any]) -> tuple[Item, ...]:
     if not isinstance(state, dict):
         return (unread("part tool"),)
     call_id = id_of(part, "callID", "id")
-    call = call_item({"name": part.get("tool"), "arguments": state.get("input"), "call_id": call_id})
+    call = call_item(
+        {"name": part.get("tool"), "arguments": state.get("input"), "call_id": call_id}
+    )
     if state.get("status") == "completed":
         result = result_item(call_id, state.get("output"))
         if isinstance(state.get("attachments"), list) and state["attachments"]:
@@ -285,8 +449,14 @@ def _open_code(part: dict[str, Any]) -> tuple[Item, ...]:
 
 def _goose_request(part: dict[str, Any]) -> tuple[Item, ...]:
     call = part.get("toolCall")
-    value = call.get("value") if isinstance(call, dict) and call.get("status") == "success" else None
-    return (call_item(value | {"call_id": part.get("id")}) if isinstance(value, dict) else unread("part toolRequest"),)
+    value = (
+        call.get("value") if isinstance(call, dict) and call.get("status") == "success" else None
+    )
+    return (
+        call_item(value | {"call_id": part.get("id")})
+        if isinstance(value, dict)
+        else unread("part toolRequest"),
+    )
 
 
 def _goose_response(part: dict[str, Any]) -> tuple[Item, ...]:
@@ -294,7 +464,9 @@ def _goose_response(part: dict[str, Any]) -> tuple[Item, ...]:
     if not isinstance(result, dict) or result.get("status") not in ("success", "error"):
         return (unread("part toolResponse"),)
     value = first_of(result, ("value", "error"))
-    failed = result["status"] == "error" or (isinstance(value, dict) and value.get("isError") is True)
+    failed = result["status"] == "error" or (
+        isinstance(value, dict) and value.get("isError") is True
+    )
     if isinstance(value, dict) and isinstance(value.get("content"), list):
         value = value["content"]
     return (result_item(id_of(part, "id"), value, failed),)
@@ -302,7 +474,9 @@ def _goose_response(part: dict[str, Any]) -> tuple[Item, ...]:
 
 def _tool_invocation(part: dict[str, Any]) -> tuple[Item, ...]:
     invocation = part.get("toolInvocation")
-    return ui_tool(invocation) if isinstance(invocation, dict) else (unread("part tool-invocation"),)
+    return (
+        ui_tool(invocation) if isinstance(invocation, dict) else (unread("part tool-invocation"),)
+    )
 
 
 def _guarded(part: dict[str, Any]) -> tuple[Item, ...]:
@@ -315,7 +489,9 @@ def _cited(part: dict[str, Any]) -> tuple[Item, ...]:
     """Words with their sources, from Bedrock."""
     content = part.get("content")
     return (
-        tuple(item for inner in content for item in recognize(inner)) if isinstance(content, list) else (unread("part citationsContent"),)
+        tuple(item for inner in content for item in recognize(inner))
+        if isinstance(content, list)
+        else (unread("part citationsContent"),)
     )
 
 
@@ -325,7 +501,9 @@ def _haystack_result(part: dict[str, Any]) -> tuple[Item, ...]:
 
 
 def _code_result(part: dict[str, Any]) -> tuple[Item, ...]:
-    return (result_item(id_of(part, "id"), part.get("output"), part.get("outcome") != "OUTCOME_OK"),)
+    return (
+        result_item(id_of(part, "id"), part.get("output"), part.get("outcome") != "OUTCOME_OK"),
+    )
 
 
 def _code(part: dict[str, Any]) -> tuple[Item, ...]:

@@ -12,7 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent_pipeline.sessions.damage import DEFAULT_POLICY, Action, Policy, broken_by
-from agent_pipeline.sessions.json_text import arguments_json, is_shallow_object, is_storable, storable
+from agent_pipeline.sessions.json_text import (
+    arguments_json,
+    is_shallow_object,
+    is_storable,
+    storable,
+)
 from agent_pipeline.sessions.repeats import first_repeat, free_id, words_beside_calls
 from agent_pipeline.sessions.session import Message, Session, without
 
@@ -42,11 +47,17 @@ def repair_session(session: Session, policy: Policy = DEFAULT_POLICY) -> None:
         session.broken = broken_by(session.damage, policy)
     if session.broken == "unanswered_call" and session.ends_on_tool and session.messages:
         last_calls = session.messages[-1].get("tool_calls") or ()
-        if session.damage["unanswered_call"] == len(last_calls):  # by the source's rules these calls ended the run
+        if session.damage["unanswered_call"] == len(
+            last_calls
+        ):  # by the source's rules these calls ended the run
             session.broken = None
 
 
-def repaired(messages: list[Message], reasoning: Sequence[dict[str, Any]] = (), policy: Policy = DEFAULT_POLICY) -> Repaired:
+def repaired(
+    messages: list[Message],
+    reasoning: Sequence[dict[str, Any]] = (),
+    policy: Policy = DEFAULT_POLICY,
+) -> Repaired:
     """Repair one session's messages. The list that is given stays as it is; sound messages are returned themselves.
 
     A repair may bring more to light (two equal blocks side by side, once what stood between them is gone), so the passes go on until
@@ -57,14 +68,23 @@ def repaired(messages: list[Message], reasoning: Sequence[dict[str, Any]] = (), 
         if role not in ("user", "tool"):
             return Repaired(messages, list(reasoning))
         if policy[f"trailing_{role}"] in ("keep", "drop_session"):
-            return Repaired(messages, list(reasoning), Counter({f"trailing_{role}": _trailing(messages, role)}))
+            return Repaired(
+                messages, list(reasoning), Counter({f"trailing_{role}": _trailing(messages, role)})
+            )
     result = _Pass(messages, reasoning, policy).result()
     total = Counter(result.damage)
     while result.messages != messages:
         messages, skipped = result.messages, result.skipped
         result = _Pass(messages, result.reasoning, policy).result()
-        for kind, count in result.damage.items():  # what stays is met again; what is repaired is new
-            total[kind] = total[kind] + count if policy[kind] in ("repair", "drop_turn") else max(total[kind], count)
+        for (
+            kind,
+            count,
+        ) in result.damage.items():  # what stays is met again; what is repaired is new
+            total[kind] = (
+                total[kind] + count
+                if policy[kind] in ("repair", "drop_turn")
+                else max(total[kind], count)
+            )
         result.skipped += skipped
     result.damage = +total
     return result
@@ -108,7 +128,9 @@ class _Output:
 class _Pass:
     """One pass over a session's messages: each step finds one kind of damage, counts it, and does what the policy says."""
 
-    def __init__(self, messages: list[Message], reasoning: Sequence[dict[str, Any]], policy: Policy) -> None:
+    def __init__(
+        self, messages: list[Message], reasoning: Sequence[dict[str, Any]], policy: Policy
+    ) -> None:
         self.given = messages
         self.reasoning = reasoning
         self.policy = policy
@@ -159,13 +181,28 @@ class _Pass:
     def _unsay_calls(self) -> None:
         for line in self.lines:
             words = words_beside_calls(line.message)
-            if words != line.message["content"] and self._count("call_said_twice", line) == "repair":
+            if (
+                words != line.message["content"]
+                and self._count("call_said_twice", line) == "repair"
+            ):
                 line.message = line.message | {"content": words}
 
     def _drop_empty(self) -> None:
-        empty = [line for line in self.lines if line.role != "tool" and not line.calls and not line.message["content"].strip()]
-        to_drop = [line for line in empty if self._count("empty_message", line) in ("repair", "drop_turn")]
-        self._remove([line for line in to_drop if self.policy["empty_message"] == "repair" or line.role == "system"])
+        empty = [
+            line
+            for line in self.lines
+            if line.role != "tool" and not line.calls and not line.message["content"].strip()
+        ]
+        to_drop = [
+            line for line in empty if self._count("empty_message", line) in ("repair", "drop_turn")
+        ]
+        self._remove(
+            [
+                line
+                for line in to_drop
+                if self.policy["empty_message"] == "repair" or line.role == "system"
+            ]
+        )
 
     def _drop_repeated(self) -> None:
         while repeat := first_repeat([line.message for line in self.lines]):
@@ -209,7 +246,11 @@ class _Pass:
             if line.role == "tool":
                 continue
             if line.calls:
-                line.message = {name: value for name, value in line.message.items() if name != "tool_calls" or remaining[line]}
+                line.message = {
+                    name: value
+                    for name, value in line.message.items()
+                    if name != "tool_calls" or remaining[line]
+                }
                 if remaining[line]:
                     line.message["tool_calls"] = remaining[line]
                 elif not line.message["content"].strip():
@@ -232,8 +273,12 @@ class _Pass:
                 uses[call_id] += 1
                 new_id = free_id(call_id or f"call_{len(calls) + 1}", uses[call_id], used_ids)
                 counted: Counter[str] = Counter()
-                function = raw["function"] | {"arguments": arguments_json(raw["function"]["arguments"], counted)}
-                actions = {kind: self._count(kind, line, count) for kind, count in (+counted).items()}
+                function = raw["function"] | {
+                    "arguments": arguments_json(raw["function"]["arguments"], counted)
+                }
+                actions = {
+                    kind: self._count(kind, line, count) for kind, count in (+counted).items()
+                }
                 call = _Call(line, raw | {"id": new_id, "function": function}, call_id, len(calls))
                 call.removed = actions.get("invalid_arguments") == "repair"
                 calls.append(call)
@@ -248,7 +293,9 @@ class _Pass:
         return outputs
 
     def _drop_turns(self) -> None:
-        gone = [line for line in self.lines if line.turn in self.dropped_turns and line.role != "system"]
+        gone = [
+            line for line in self.lines if line.turn in self.dropped_turns and line.role != "system"
+        ]
         self._lose(gone)
 
     def _lose(self, gone: list[_Line]) -> None:
@@ -265,7 +312,13 @@ class _Pass:
         number = _trailing([line.message for line in self.lines], last)
         action = self._count(f"trailing_{last}", self.lines[-1], number)
         if action == "drop_turn":
-            self._lose([line for line in self.lines if line.turn == self.lines[-1].turn and line.role != "system"])
+            self._lose(
+                [
+                    line
+                    for line in self.lines
+                    if line.turn == self.lines[-1].turn and line.role != "system"
+                ]
+            )
         elif action == "repair":
             gone = self.lines[-number:]
             if last == "tool" and len(self.lines) > number:
@@ -281,7 +334,11 @@ class _Pass:
             return
         for at, line in enumerate(self.lines):
             if line in marked and line.thoughts:
-                heirs = (each for each in self.lines[at:] if each not in marked and each.role == "assistant" and each.turn == line.turn)
+                heirs = (
+                    each
+                    for each in self.lines[at:]
+                    if each not in marked and each.role == "assistant" and each.turn == line.turn
+                )
                 if heir := next(heirs, None):
                     heir.thoughts = line.thoughts + heir.thoughts
                 else:
@@ -290,11 +347,19 @@ class _Pass:
         self.lines = [line for line in self.lines if line not in marked]
 
     def _gathered(self) -> Repaired:
-        reasoning = [{"message": at, "text": text} for at, line in enumerate(self.lines) for text in line.thoughts]
-        return Repaired([line.message for line in self.lines], reasoning, +self.damage, +self.skipped)
+        reasoning = [
+            {"message": at, "text": text}
+            for at, line in enumerate(self.lines)
+            for text in line.thoughts
+        ]
+        return Repaired(
+            [line.message for line in self.lines], reasoning, +self.damage, +self.skipped
+        )
 
 
-def _answer(calls: list[_Call], outputs: list[_Output], place: Callable[[_Call | _Output], Hashable]) -> None:
+def _answer(
+    calls: list[_Call], outputs: list[_Output], place: Callable[[_Call | _Output], Hashable]
+) -> None:
     """Put each result that has no call yet to the oldest open call in the same place (`None`: no place) that was called before it."""
     waiting: dict[Hashable, deque[_Call]] = defaultdict(deque)
     for call in calls:
@@ -324,8 +389,17 @@ def _is_sound(messages: list[Message]) -> bool:
             return False
         if calls := message.get("tool_calls"):
             for call in calls:
-                call_id, name, arguments = call["id"], call["function"]["name"], call["function"]["arguments"]
-                if not call_id or call_id in ids or not is_storable(call_id + name) or not is_shallow_object(arguments):
+                call_id, name, arguments = (
+                    call["id"],
+                    call["function"]["name"],
+                    call["function"]["arguments"],
+                )
+                if (
+                    not call_id
+                    or call_id in ids
+                    or not is_storable(call_id + name)
+                    or not is_shallow_object(arguments)
+                ):
                     return False
                 ids.add(call_id)
                 expected.append(call_id)
@@ -341,4 +415,7 @@ def _is_sound(messages: list[Message]) -> bool:
 
 
 def _trailing(messages: list[Message], role: str) -> int:
-    return next((at for at, message in enumerate(reversed(messages)) if message["role"] != role), len(messages))
+    return next(
+        (at for at, message in enumerate(reversed(messages)) if message["role"] != role),
+        len(messages),
+    )

@@ -13,12 +13,19 @@ def first_repeat(messages: list[Message]) -> tuple[int, int, int] | None:
     Words alone may be said twice, and a call made twice has another id each time; only a replay repeats a beginning with both sides' words,
     or a call with its id and its result. A beginning with calls of which none has an id may be an agent that was asked the same again.
     """
-    system = next((at for at, message in enumerate(messages) if message["role"] != "system"), len(messages))
+    system = next(
+        (at for at, message in enumerate(messages) if message["role"] != "system"), len(messages)
+    )
     for start in {0, system}:
         for again in range(start + 1, (len(messages) + start) // 2 + 1):
-            if messages[again] == messages[start] and messages[again : 2 * again - start] == messages[start:again]:
+            if (
+                messages[again] == messages[start]
+                and messages[again : 2 * again - start] == messages[start:again]
+            ):
                 part = messages[start:again]
-                telling = any(map(_telling_ids, part)) or not any(message.get("tool_calls") for message in part)
+                telling = any(map(_telling_ids, part)) or not any(
+                    message.get("tool_calls") for message in part
+                )
                 if telling and {"user", "assistant"} <= {message["role"] for message in part}:
                     return start, again - start, _times(messages, start, again - start)
     last: dict[tuple[str, ...], int] = {}
@@ -34,7 +41,11 @@ def first_repeat(messages: list[Message]) -> tuple[int, int, int] | None:
 
 def _telling_ids(message: Message) -> tuple[str, ...]:
     """The ids of a message's calls that tell one call from another: some services take the function's name for the id."""
-    return tuple(call["id"] for call in message.get("tool_calls") or () if call["id"] not in ("", call["function"]["name"]))
+    return tuple(
+        call["id"]
+        for call in message.get("tool_calls") or ()
+        if call["id"] not in ("", call["function"]["name"])
+    )
 
 
 def _repeated_block(messages: list[Message], at: int, size: int) -> tuple[int, int, int] | None:
@@ -62,7 +73,9 @@ _SAID = re.compile(
     r"(?(opening)(?P<closing>\s*```))",
     re.DOTALL,
 )
-_PARAMETER = re.compile(r"<parameter=([^<>\n]+)>\n?((?:(?!<parameter=).)*?)\n?</parameter>", re.DOTALL)
+_PARAMETER = re.compile(
+    r"<parameter=([^<>\n]+)>\n?((?:(?!<parameter=).)*?)\n?</parameter>", re.DOTALL
+)
 
 
 def words_beside_calls(message: Message) -> str:
@@ -75,7 +88,10 @@ def words_beside_calls(message: Message) -> str:
     if not calls or not any(mark in content for mark in _MARKS):
         return content
     made = [(call["function"]["name"], object_in(call["function"]["arguments"])) for call in calls]
-    words = _SAID.sub(lambda said: _around(said) if any(_says(said, *call) for call in made) else said.group(), content)
+    words = _SAID.sub(
+        lambda said: _around(said) if any(_says(said, *call) for call in made) else said.group(),
+        content,
+    )
     return content if words == content else words.strip()
 
 
@@ -87,14 +103,20 @@ def _around(said: re.Match[str]) -> str:
 
 def _says(said: re.Match[str], name: str, arguments: dict[str, Any] | None) -> bool:
     """Whether a text is the call of this name and these arguments."""
-    call = object_in(said["json"]) if said["json"] else {"name": said["name"], "arguments": said["body"]}
+    call = (
+        object_in(said["json"])
+        if said["json"]
+        else {"name": said["name"], "arguments": said["body"]}
+    )
     if not (call and call.get("name") == name and arguments is not None):
         return False
     if said["json"] or _PARAMETER.sub("", said["body"]).strip():
         told = object_in(call.get("arguments"))
         return told is not None and canonical_json(told) == canonical_json(arguments)
     texts = dict(_PARAMETER.findall(said["body"]))
-    return texts.keys() == arguments.keys() and all(_is_told(texts[each], value) for each, value in arguments.items())
+    return texts.keys() == arguments.keys() and all(
+        _is_told(texts[each], value) for each, value in arguments.items()
+    )
 
 
 def _is_told(text: str, value: Any) -> bool:

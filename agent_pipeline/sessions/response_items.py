@@ -52,7 +52,9 @@ def _mcp_call(item: dict[str, Any]) -> tuple[Item, ...]:
     error = item.get("error")
     if item.get("output") is None and not error:
         return (unread("mcp_call without a result"),)
-    return call, result_item(call_id, error if item.get("output") is None else item["output"], bool(error))
+    return call, result_item(
+        call_id, error if item.get("output") is None else item["output"], bool(error)
+    )
 
 
 def _code_interpreter(item: dict[str, Any]) -> tuple[Item, ...]:
@@ -61,9 +63,15 @@ def _code_interpreter(item: dict[str, Any]) -> tuple[Item, ...]:
         return (unread("code_interpreter_call without a result"),)
     call_id = id_of(item, "id", "call_id")
     parts = [
-        {"type": "text", "text": out["logs"]} if isinstance(out, dict) and isinstance(out.get("logs"), str) else out for out in outputs
+        {"type": "text", "text": out["logs"]}
+        if isinstance(out, dict) and isinstance(out.get("logs"), str)
+        else out
+        for out in outputs
     ]
-    (call,) = _call(item | {"name": "code_interpreter", "arguments": {"code": item.get("code")}, "call_id": call_id})
+    (call,) = _call(
+        item
+        | {"name": "code_interpreter", "arguments": {"code": item.get("code")}, "call_id": call_id}
+    )
     return call, result_item(call_id, parts or "", item.get("status") == "failed")
 
 
@@ -71,17 +79,28 @@ def _file_search(item: dict[str, Any]) -> tuple[Item, ...]:
     if not isinstance(item.get("results"), list):
         return (unread("file_search_call without a result"),)
     call_id = id_of(item, "id", "call_id")
-    (call,) = _call(item | {"name": "file_search", "arguments": {"queries": item.get("queries")}, "call_id": call_id})
+    (call,) = _call(
+        item
+        | {"name": "file_search", "arguments": {"queries": item.get("queries")}, "call_id": call_id}
+    )
     return call, result_item(call_id, item["results"])
 
 
 def _screenshot(item: dict[str, Any]) -> tuple[Item, ...]:
     output = item.get("output")
-    return (result_item(id_of(item, *_CALL_ID), [output] if isinstance(output, dict) else output, is_failed(item)),)
+    return (
+        result_item(
+            id_of(item, *_CALL_ID),
+            [output] if isinstance(output, dict) else output,
+            is_failed(item),
+        ),
+    )
 
 
 def _found_tools(item: dict[str, Any]) -> tuple[Item, ...]:
-    return (result_item(id_of(item, *_CALL_ID), first_of(item, ("output", "tools")), is_failed(item)),)
+    return (
+        result_item(id_of(item, *_CALL_ID), first_of(item, ("output", "tools")), is_failed(item)),
+    )
 
 
 _READERS: dict[str, Callable[[dict[str, Any]], tuple[Item, ...]]] = {

@@ -6,7 +6,19 @@ from typing import Any
 from agent_pipeline.sessions.json_text import json_text, loads
 
 _ENCRYPTED = ("encrypted_content", "encrypted_stdout", "encrypted_result")
-_MEDIA = {"image", "image_url", "input_image", "audio", "input_audio", "video", "document", "file", "input_file", "resource", "blob"}
+_MEDIA = {
+    "image",
+    "image_url",
+    "input_image",
+    "audio",
+    "input_audio",
+    "video",
+    "document",
+    "file",
+    "input_file",
+    "resource",
+    "blob",
+}
 _BYTES = ("data", "base64", "blob", "bytes", "file_data", "source")
 _OF_RESULTS = {"content", "isError", "is_error", "structuredContent", "_meta", "meta", "type"}
 
@@ -17,7 +29,11 @@ def is_encrypted(value: Any, depth: int = 4) -> bool:
         return any(bool(value.get(name)) for name in _ENCRYPTED) or (
             depth > 0 and any(is_encrypted(each, depth - 1) for each in value.values())
         )
-    return isinstance(value, list) and depth > 0 and any(is_encrypted(each, depth - 1) for each in value)
+    return (
+        isinstance(value, list)
+        and depth > 0
+        and any(is_encrypted(each, depth - 1) for each in value)
+    )
 
 
 def parts_of(value: Any) -> Any:
@@ -26,7 +42,12 @@ def parts_of(value: Any) -> Any:
     The value may be MCP's result (`{"content": [...], "isError": false}`), one part, or the JSON text of these.
     """
     told = value
-    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{") and '"type"' in value and any(f'"{name}"' in value for name in _BYTES):
+    if (
+        isinstance(value, str)
+        and value.lstrip()[:1] in ("[", "{")
+        and '"type"' in value
+        and any(f'"{name}"' in value for name in _BYTES)
+    ):
         try:
             told = loads(value)
         except (ValueError, RecursionError):
@@ -34,13 +55,19 @@ def parts_of(value: Any) -> Any:
     parts = _parts_in(told)
     if not any(map(_holds_bytes, parts)):
         return value
-    texts = ({"type": "text", "text": json_text(part)} if not _is_part(part) else part for part in parts)
+    texts = (
+        {"type": "text", "text": json_text(part)} if not _is_part(part) else part for part in parts
+    )
     return list(texts)
 
 
 def json_part(part: Any) -> Any:
     """Return a value that Bedrock wraps in a part as a text, and any other part as it is."""
-    if isinstance(part, dict) and part.keys() == {"json"} and (value := json_text(part["json"])) is not None:
+    if (
+        isinstance(part, dict)
+        and part.keys() == {"json"}
+        and (value := json_text(part["json"])) is not None
+    ):
         return {"type": "text", "text": value}
     return part
 
@@ -55,7 +82,9 @@ def _parts_in(told: Any) -> list[Any]:
 
 
 def _is_part(part: Any) -> bool:
-    return isinstance(part, str) or (isinstance(part, Mapping) and isinstance(part.get("type"), str))
+    return isinstance(part, str) or (
+        isinstance(part, Mapping) and isinstance(part.get("type"), str)
+    )
 
 
 def _holds_bytes(part: Any) -> bool:
@@ -69,5 +98,7 @@ def _holds_bytes(part: Any) -> bool:
     address = inner.get("url") if isinstance(inner, Mapping) else inner
     has_bytes = any(isinstance(part.get(name), str) and part[name] for name in _BYTES)
     return (
-        has_bytes or (isinstance(inner, Mapping) and bool(inner.get("blob"))) or (isinstance(address, str) and address.startswith("data:"))
+        has_bytes
+        or (isinstance(inner, Mapping) and bool(inner.get("blob")))
+        or (isinstance(address, str) and address.startswith("data:"))
     )

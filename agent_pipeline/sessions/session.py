@@ -102,7 +102,9 @@ def with_thoughts(messages: list[Message], reasoning: Iterable[Mapping[str, Any]
     for each in reasoning:
         thoughts.setdefault(each["message"], []).append(each["text"])
     return [
-        message | {THOUGHT: "\n\n".join(thoughts[at])} if at in thoughts and message["role"] == "assistant" else message
+        message | {THOUGHT: "\n\n".join(thoughts[at])}
+        if at in thoughts and message["role"] == "assistant"
+        else message
         for at, message in enumerate(messages)
     ]
 
@@ -147,7 +149,9 @@ def _one_text(value: Any) -> str:
     raise TypeError(f"A {type(value).__name__} has no one JSON text.")
 
 
-_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=_one_text).encode
+_CANONICAL = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=_one_text
+).encode
 
 
 def sha256_of(value: Any) -> str:
@@ -157,4 +161,8 @@ def sha256_of(value: Any) -> str:
 
 def tool_calls(messages: list[Message]) -> list[tuple[str, str]]:
     """All calls of a conversation in order, as (name, arguments as a JSON string)."""
-    return [(call["function"]["name"], call["function"]["arguments"]) for message in messages for call in message.get("tool_calls") or ()]
+    return [
+        (call["function"]["name"], call["function"]["arguments"])
+        for message in messages
+        for call in message.get("tool_calls") or ()
+    ]

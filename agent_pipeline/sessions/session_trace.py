@@ -13,7 +13,9 @@ HARNESS = "agent-pipeline"
 """What the header calls the program that let the model speak."""
 
 
-def session_trace(session_id: str, messages: Iterable[Message], *, model: str = "", **more: Any) -> str:
+def session_trace(
+    session_id: str, messages: Iterable[Message], *, model: str = "", **more: Any
+) -> str:
     """Return a session as the text of an STS file.
 
     Args:
@@ -22,8 +24,16 @@ def session_trace(session_id: str, messages: Iterable[Message], *, model: str = 
         model: The model that wrote the assistant's messages.
         more: Further fields of the header, such as `name`. The Hub ignores those that it does not know.
     """
-    head = {"type": "session", "harness": HARNESS, "id": session_id, **{name: value for name, value in more.items() if value is not None}}
-    lines = [head, *({"type": "message", "message": _message(message, model)} for message in messages)]
+    head = {
+        "type": "session",
+        "harness": HARNESS,
+        "id": session_id,
+        **{name: value for name, value in more.items() if value is not None},
+    }
+    lines = [
+        head,
+        *({"type": "message", "message": _message(message, model)} for message in messages),
+    ]
     return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
 
 
@@ -34,7 +44,10 @@ def _message(message: Mapping[str, Any], model: str) -> dict[str, Any]:
     if message.get(THOUGHT):
         said["reasoningContent"] = message[THOUGHT]
     if message.get("tool_calls"):
-        said["toolCalls"] = [{"id": call.get("id", ""), "function": dict(call["function"])} for call in message["tool_calls"]]
+        said["toolCalls"] = [
+            {"id": call.get("id", ""), "function": dict(call["function"])}
+            for call in message["tool_calls"]
+        ]
     if message["role"] == "tool":
         said["toolCallId"] = message.get("tool_call_id", "")
     return said

@@ -31,10 +31,19 @@ class Steps:
         """Add what one part says."""
         kinds = [item.kind for item in items]
         holds_both = "function_call" in kinds and "function_call_output" in kinds
-        goes_on = any(kind in ("words", "media", "reasoning", "border", "function_call") for kind in kinds)
-        if self.role == "assistant" and self.results and goes_on and not (holds_both and self.has_results_in_calls):
+        goes_on = any(
+            kind in ("words", "media", "reasoning", "border", "function_call") for kind in kinds
+        )
+        if (
+            self.role == "assistant"
+            and self.results
+            and goes_on
+            and not (holds_both and self.has_results_in_calls)
+        ):
             self.close()
-        self.has_results_in_calls = holds_both or (self.has_results_in_calls and "function_call_output" not in kinds)
+        self.has_results_in_calls = holds_both or (
+            self.has_results_in_calls and "function_call_output" not in kinds
+        )
         for item in items:
             self.add(item)
 
@@ -78,4 +87,13 @@ class Steps:
         # What a model says comes in parts that may end within a sentence (before a citation, say).
         text = joined((word.text for word in self.words), "" if self.role == "assistant" else "\n")
         media = tuple(word.name for word in self.words if word.kind == "media")
-        return [Item("message", text, role=self.role, trained=self.trained and not cut, media=media, cut=cut)]
+        return [
+            Item(
+                "message",
+                text,
+                role=self.role,
+                trained=self.trained and not cut,
+                media=media,
+                cut=cut,
+            )
+        ]

@@ -33,7 +33,10 @@ DESCRIPTION = b"description"
 
 def required(kind: pa.DataType, **columns: str) -> list[pa.Field]:
     """Columns of a type that are never null, each with its description."""
-    return [pa.field(name, kind, nullable=False, metadata={DESCRIPTION: text}) for name, text in columns.items()]
+    return [
+        pa.field(name, kind, nullable=False, metadata={DESCRIPTION: text})
+        for name, text in columns.items()
+    ]
 
 
 def optional(kind: pa.DataType, **columns: str) -> list[pa.Field]:
@@ -55,21 +58,35 @@ SESSIONS = pa.schema(
         *optional(_TEXT, trial="which trial of its task it is"),
         *optional(_UTC, created_at="when it began (UTC)"),
         *required(_FLAG, archived="the store says that it is archived"),
-        *required(_JSON, messages="the conversation: OpenAI chat messages; a call's arguments are a JSON text"),
+        *required(
+            _JSON,
+            messages="the conversation: OpenAI chat messages; a call's arguments are a JSON text",
+        ),
         *required(_JSON, tools="the tools that the agent had: OpenAI function schemas"),
-        *required(_TEXT, tools_origin="where tools is from: source, settings, inferred (from the calls), none"),
+        *required(
+            _TEXT,
+            tools_origin="where tools is from: source, settings, inferred (from the calls), none",
+        ),
         *optional(_TEXT, model_id="the model that the agent used"),
         *optional(_TEXT, judgment="the store's verdict: acceptable or unacceptable"),
         *optional(_NUMBER, score="the store's score or reward"),
-        *required(_JSON, scores="the store's other metrics, by name; whether more is better is a setting"),
+        *required(
+            _JSON, scores="the store's other metrics, by name; whether more is better is a setting"
+        ),
         *optional(_FLAG, attack_succeeded="it obeyed an injected instruction"),
-        *optional(_FLAG, ends_on_tool="by the store's rules its last call ended it, so no answer is missing"),
+        *optional(
+            _FLAG,
+            ends_on_tool="by the store's rules its last call ended it, so no answer is missing",
+        ),
         *optional(_TEXT, error="a failure of the infrastructure, not of the agent"),
         *optional(_UTC, ended_at="when it ended (UTC)"),
         *required(_JSON, usage="counts of tokens, by name"),
         *optional(_NUMBER, cost_usd="what it cost, in US dollars"),
         *optional(_TEXT, parent_session_id="the session that started this one as a sub-agent"),
-        *required(_JSON, reasoning="recorded thoughts: the index of the message that each precedes, and the text"),
+        *required(
+            _JSON,
+            reasoning="recorded thoughts: the index of the message that each precedes, and the text",
+        ),
         *required(_JSON, damage="what was wrong with the record: counts by kind"),
         *optional(_TEXT, broken="the kind of damage for which it is dropped"),
         *required(_JSON, skipped="counts of what a chat has no place for (images, files), by type"),
@@ -94,11 +111,16 @@ JUDGED = pa.schema(
     [
         *SESSIONS,
         *optional(_TEXT, verdict="acceptable or unacceptable; null: nobody decided"),
-        *optional(_TEXT, verdict_by="label, judgment, score, metrics, measures, llm, policy, or unverified"),
+        *optional(
+            _TEXT,
+            verdict_by="label, judgment, score, metrics, measures, llm, policy, or unverified",
+        ),
         *optional(_TEXT, verdict_name="that judge's own name: metrics, measures, or the model"),
         *optional(_TEXT, verdict_reasons="why it decided so"),
         *optional(_NUMBER, verdict_score="how good the session is, 0 to 1, by who decided"),
-        *optional(_JSON, measures="every measure's result, by name: passed, score (0 to 1), reason"),
+        *optional(
+            _JSON, measures="every measure's result, by name: passed, score (0 to 1), reason"
+        ),
         *optional(_JSON, opinions="every judge's opinion, by judge: verdict, reason, name"),
         *optional(pa.list_(TURN), turns="facts about each of the agent's messages, in their order"),
     ]
@@ -112,7 +134,9 @@ CURATED = pa.schema(
         *optional(_TEXT, drop_reason="the first reason why it is not positive"),
         *optional(_TEXT, drop_detail="the kind of damage, the measure, the limit or the error"),
         *required(_JSON, missed_measures="required measures that failed or could not be taken"),
-        *optional(_TEXT, duplicate_of="the session with the same content that is kept in its place"),
+        *optional(
+            _TEXT, duplicate_of="the session with the same content that is kept in its place"
+        ),
         *optional(_TEXT, continued_by="the session that goes on where this one ends"),
     ]
 )
@@ -124,15 +148,21 @@ def is_json(data_type: pa.DataType) -> bool:
 
 
 _FIELDS = [name for name in SESSIONS.names if name != "content_sha256"]
-_HASH, MESSAGES, TOOLS, ORIGIN = map(SESSIONS.get_field_index, ("content_sha256", "messages", "tools", "tools_origin"))
+_HASH, MESSAGES, TOOLS, ORIGIN = map(
+    SESSIONS.get_field_index, ("content_sha256", "messages", "tools", "tools_origin")
+)
 """Places in a row of `SESSIONS`."""
 _JSON_PLACES = [at for at, field in enumerate(SESSIONS) if is_json(field.type)]
-_VALUES = attrgetter(*(name if name != "content_sha256" else "session_id" for name in SESSIONS.names))
+_VALUES = attrgetter(
+    *(name if name != "content_sha256" else "session_id" for name in SESSIONS.names)
+)
 
 
 def session_row(session: Session) -> dict[str, Any]:
     """A session as a row of `SESSIONS`."""
-    return {name: getattr(session, name) for name in _FIELDS} | {"content_sha256": session.content_sha256()}
+    return {name: getattr(session, name) for name in _FIELDS} | {
+        "content_sha256": session.content_sha256()
+    }
 
 
 def encoded_row(session: Session) -> list[Any]:
@@ -140,7 +170,9 @@ def encoded_row(session: Session) -> list[Any]:
     row = list(_VALUES(session))
     for at in _JSON_PLACES:
         value = row[at]
-        row[at] = json_bytes(value) if value else b"[]" if type(value) is list else b"{}"  # most of them are empty
+        row[at] = (
+            json_bytes(value) if value else b"[]" if type(value) is list else b"{}"
+        )  # most of them are empty
     return row
 
 
@@ -154,7 +186,9 @@ def decoded(value: Any) -> Any:
     return msgspec.json.decode(value) if type(value) is msgspec.Raw else value
 
 
-def to_batches(rows: Iterable[dict[str, Any]], schema: pa.Schema, size: int = ROWS_PER_BATCH) -> Iterator[pa.RecordBatch]:
+def to_batches(
+    rows: Iterable[dict[str, Any]], schema: pa.Schema, size: int = ROWS_PER_BATCH
+) -> Iterator[pa.RecordBatch]:
     """Rows as record batches of at most `size`, JSON columns encoded; memory holds one batch at a time.
 
     A nullable column that a row does not have is null: the row may be of a table that was written before there was such a column.
@@ -165,7 +199,12 @@ def to_batches(rows: Iterable[dict[str, Any]], schema: pa.Schema, size: int = RO
     characters = 0
     for given in rows:
         row = nulls | given
-        chunk.append([json_bytes(row[name]) if json and row[name] is not None else row[name] for name, json in names])
+        chunk.append(
+            [
+                json_bytes(row[name]) if json and row[name] is not None else row[name]
+                for name, json in names
+            ]
+        )
         characters += sum(len(value) for value in chunk[-1] if isinstance(value, str | bytes))
         if len(chunk) == size or characters >= CHARACTERS_PER_BATCH:
             yield row_batch(chunk, schema)
@@ -179,7 +218,9 @@ def to_table(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_batches(to_batches(rows, schema), schema=schema)
 
 
-def to_rows(batches: pa.Table | Iterable[pa.RecordBatch], raw: bool = False) -> Iterator[dict[str, Any]]:
+def to_rows(
+    batches: pa.Table | Iterable[pa.RecordBatch], raw: bool = False
+) -> Iterator[dict[str, Any]]:
     """Rows of a table or of batches, JSON columns decoded; with `raw` as `msgspec.Raw`, which encoders hand on letter by letter."""
     if isinstance(batches, pa.Table):
         batches = batches.to_batches(max_chunksize=ROWS_PER_BATCH)
@@ -188,7 +229,9 @@ def to_rows(batches: pa.Table | Iterable[pa.RecordBatch], raw: bool = False) -> 
         json_columns = [field.name for field in batch.schema if is_json(field.type)]
         times = [field.name for field in batch.schema if field.type == _UTC]
         for name in times:  # pyarrow imports pandas to make datetimes, as in `column`
-            batch = batch.set_column(batch.schema.get_field_index(name), name, batch[name].cast(pa.int64()))
+            batch = batch.set_column(
+                batch.schema.get_field_index(name), name, batch[name].cast(pa.int64())
+            )
         for row in batch.to_pylist():
             for name in json_columns:
                 row[name] = read(row[name]) if isinstance(row[name], str) else row[name]
@@ -197,7 +240,9 @@ def to_rows(batches: pa.Table | Iterable[pa.RecordBatch], raw: bool = False) -> 
             yield row
 
 
-def stored_batches(file: pq.ParquetFile, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+def stored_batches(
+    file: pq.ParquetFile, columns: list[str] | None = None
+) -> Iterator[pa.RecordBatch]:
     """The rows of a Parquet file, a row group at a time: a reader of several holds what it read of each until the end (pyarrow 26)."""
     for group in range(file.num_row_groups):
         yield from file.iter_batches(batch_size=ROWS_PER_BATCH, row_groups=[group], columns=columns)
@@ -223,7 +268,10 @@ def encoded_batch(rows: list[list[Any]], tools: bytes) -> pa.RecordBatch:
 def row_batch(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
     """Rows as one batch; each has its values in the schema's order, those of JSON columns encoded."""
     columns = zip(*rows, strict=True) if rows else [()] * len(schema)
-    return pa.RecordBatch.from_arrays([column(values, field) for values, field in zip(columns, schema, strict=True)], schema=schema)
+    return pa.RecordBatch.from_arrays(
+        [column(values, field) for values, field in zip(columns, schema, strict=True)],
+        schema=schema,
+    )
 
 
 def column(values: Sequence[Any], field: pa.Field) -> pa.Array:
@@ -236,27 +284,43 @@ def column(values: Sequence[Any], field: pa.Field) -> pa.Array:
     """
     kind = field.type
     if is_json(kind):
-        return pa.ExtensionArray.from_storage(kind, column(values, pa.field(field.name, kind.storage_type)))
+        return pa.ExtensionArray.from_storage(
+            kind, column(values, pa.field(field.name, kind.storage_type))
+        )
     nulls = values.count(None)
     buffers: list[Any] = [_bits(value is not None for value in values) if nulls else None]
     children: list[pa.Array] = []
     try:
         if pa.types.is_struct(kind):
-            children = [column([value and value[each.name] for value in values], each) for each in kind]
+            children = [
+                column([value and value[each.name] for value in values], each) for each in kind
+            ]
         elif pa.types.is_list(kind):
             buffers.append(_ends(value or () for value in values))
-            children = [column([each for value in values for each in value or ()], kind.value_field)]
+            children = [
+                column([each for value in values for each in value or ()], kind.value_field)
+            ]
         elif pa.types.is_string(kind) or pa.types.is_binary(kind):
-            texts = [b"" if value is None else value if type(value) is bytes else value.encode() for value in values]
+            texts = [
+                b"" if value is None else value if type(value) is bytes else value.encode()
+                for value in values
+            ]
             buffers += [_ends(texts), b"".join(texts)]
         elif pa.types.is_boolean(kind):
             buffers.append(_bits(_FLAGS[value] for value in values))
         elif kind == _UTC:
-            buffers.append(array("q", [0 if value is None else (value - _EPOCH) // _MICROSECOND for value in values]))
+            buffers.append(
+                array(
+                    "q",
+                    [0 if value is None else (value - _EPOCH) // _MICROSECOND for value in values],
+                )
+            )
         else:
             buffers.append(array(_CODES[kind], [0 if value is None else value for value in values]))
     except OverflowError:
-        raise DataError(f"{len(values)} values of {field.name} have more than 2 GB together: cut the sessions that are so long.") from None
+        raise DataError(
+            f"{len(values)} values of {field.name} have more than 2 GB together: cut the sessions that are so long."
+        ) from None
     known = [None if each is None else pa.py_buffer(each) for each in buffers]
     return pa.Array.from_buffers(kind, len(values), known, nulls, children=children)
 

@@ -76,7 +76,9 @@ def readable(messages: Iterable[Message]) -> str:
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table, the head first; its first column is of texts, the others of numbers."""
-    head, *others = ("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
+    head, *others = (
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows
+    )
     return "\n".join([head, f"|---|{'---:|' * (len(rows[0]) - 1)}", *others])
 
 

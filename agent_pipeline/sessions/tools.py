@@ -42,10 +42,16 @@ def call_shapes(messages: Iterable[Message]) -> frozenset[CallShape]:
     for message in messages:
         for call in message.get("tool_calls") or ():
             open_calls[call["id"]] = call["function"]
-        called = open_calls.pop(message["tool_call_id"], None) if message["role"] == "tool" else None
+        called = (
+            open_calls.pop(message["tool_call_id"], None) if message["role"] == "tool" else None
+        )
         if called and (arguments := object_in(called["arguments"])) is not None:
             shape = _shape(called["name"], tuple(arguments), tuple(map(type, arguments.values())))
-            if shape and shape not in shapes and not (is_failed(message) or is_refusal(message["content"])):
+            if (
+                shape
+                and shape not in shapes
+                and not (is_failed(message) or is_refusal(message["content"]))
+            ):
                 shapes.add(shape)
     return frozenset(shapes)
 
@@ -73,7 +79,14 @@ class ToolSchemas:
         for (name, arguments), sessions in self._shapes.items():
             calls.setdefault(name, []).append((dict(arguments), sessions))
         return [
-            {"type": "function", "function": {"name": name, "description": "", "parameters": _parameters(calls[name])}}
+            {
+                "type": "function",
+                "function": {
+                    "name": name,
+                    "description": "",
+                    "parameters": _parameters(calls[name]),
+                },
+            }
             for name in sorted(calls)
         ]
 
@@ -82,7 +95,10 @@ def _parameters(calls: list[tuple[dict[str, str], int]]) -> dict[str, Any]:
     names = _in_usual_order(calls)
     return {
         "type": "object",
-        "properties": {name: {"type": _type({call[name] for call, _ in calls if name in call})} for name in names},
+        "properties": {
+            name: {"type": _type({call[name] for call, _ in calls if name in call})}
+            for name in names
+        },
         "required": [name for name in names if all(name in call for call, _ in calls)],
     }
 

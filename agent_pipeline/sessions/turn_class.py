@@ -22,7 +22,9 @@ _REQUEST = re.compile(
     r"|\blet me know (?:which|what|when|where|who|how|if you|whether|your|the)\b"
     r"|\b(?:i|we)(?:'ll|'d| will| would| do| still|) ?(?:need|require)(?: to know)? (?:your|the|to know|a|an|some|more|which)\b",
 )
-_OFFER = re.compile(r"\b(?:would you like|shall i|should i|do you want|want me to|may i|can i|i can|please check)\b")
+_OFFER = re.compile(
+    r"\b(?:would you like|shall i|should i|do you want|want me to|may i|can i|i can|please check)\b"
+)
 _NOT_FOUND = re.compile(
     r"\b(?:can't|cannot|can not|could not|couldn't|unable to|not able to)"
     r" (?:find|be found|see|locate|identify|tell|understand|make out|look up)\b",
@@ -53,10 +55,16 @@ def turn_class(message: Message) -> TurnClass | None:
 
 def text_class(text: str) -> TurnClass | None:
     """The class of a turn that only speaks; None for an empty text. A refusal stays one with an offer or a courtesy after it."""
-    plain = text.replace("\u2019", "'").strip().lower()  # once: patterns that ignore case take twice as long
+    plain = (
+        text.replace("\u2019", "'").strip().lower()
+    )  # once: patterns that ignore case take twice as long
     if not any(map(plain.__contains__, _HINTS)):
         return "answer" if plain else None
-    if not (_CANNOT.search(plain) or _REQUEST.search(plain) or any(mark in plain for mark in _QUESTION_MARKS)):
+    if not (
+        _CANNOT.search(plain)
+        or _REQUEST.search(plain)
+        or any(mark in plain for mark in _QUESTION_MARKS)
+    ):
         return "answer"
     sentences = [each for each in re.split(r"(?<=[.!?？؟])\s+|\n+", plain) if each.strip()]
     meant = [each for each in sentences if not _COURTESY.search(each)]

@@ -8,7 +8,14 @@ touching this package: an entry point of the group `agent_pipeline.sources`, or 
 from agent_pipeline.sources.agents.omniagents import OmniagentsSource
 from agent_pipeline.sources.agents.openai_agents import OpenAIAgentsSource
 from agent_pipeline.sources.base import TraceSource
-from agent_pipeline.sources.opening import Location, find, open_source, open_sources, parse_location, readers
+from agent_pipeline.sources.opening import (
+    Location,
+    find,
+    open_source,
+    open_sources,
+    parse_location,
+    readers,
+)
 from agent_pipeline.sources.registry import SOURCES, Reader
 
 __all__ = [

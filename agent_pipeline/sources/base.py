@@ -120,15 +120,26 @@ def items_of(session: Session) -> list[RecordedItem]:
         thoughts.setdefault(each["message"], []).append(each["text"])
     items: list[RecordedItem] = []
     for at, message in enumerate(session.messages):
-        items += [{"type": "reasoning", "summary": [{"type": "summary_text", "text": text}]} for text in thoughts.get(at, ())]
+        items += [
+            {"type": "reasoning", "summary": [{"type": "summary_text", "text": text}]}
+            for text in thoughts.get(at, ())
+        ]
         if message["role"] == "tool":
-            result = {"type": "function_call_output", "call_id": message["tool_call_id"], "output": message["content"]}
+            result = {
+                "type": "function_call_output",
+                "call_id": message["tool_call_id"],
+                "output": message["content"],
+            }
             items.append(result | ({"is_error": True} if message.get("is_error") else {}))
             continue
         calls = message.get("tool_calls") or ()
         if message["content"] or not calls:
-            items.append({"type": "message", "role": message["role"], "content": message["content"]})
-        items += [{"type": "function_call", **call["function"], "call_id": call["id"]} for call in calls]
+            items.append(
+                {"type": "message", "role": message["role"], "content": message["content"]}
+            )
+        items += [
+            {"type": "function_call", **call["function"], "call_id": call["id"]} for call in calls
+        ]
     return items
 
 
@@ -141,18 +152,27 @@ def add_note(notes: list[str], sentence: str) -> None:
 def note_changed_names(notes: list[str], where: object, changed: Mapping[str, str]) -> None:
     """Note the names that are not written in a partition as the store writes them, with what they became."""
     if changed:
-        shown = ", ".join(f"{name!r} is {slug}" for name, slug in sorted(changed.items())[:5]) + (", …" if len(changed) > 5 else "")
-        add_note(notes, f"{where}: {len(changed)} names cannot be partitions as they are, and were changed ({shown}).")
+        shown = ", ".join(f"{name!r} is {slug}" for name, slug in sorted(changed.items())[:5]) + (
+            ", …" if len(changed) > 5 else ""
+        )
+        add_note(
+            notes,
+            f"{where}: {len(changed)} names cannot be partitions as they are, and were changed ({shown}).",
+        )
 
 
 def no_partition(where: object, key: PartitionKey, known: Iterable[PartitionKey]) -> PartitionError:
     """The error for a partition that a store lacks."""
-    return PartitionError(f"The store {where} has no partition {key}: it has {', '.join(map(str, sorted(known))) or 'none'}.")
+    return PartitionError(
+        f"The store {where} has no partition {key}: it has {', '.join(map(str, sorted(known))) or 'none'}."
+    )
 
 
 def unreadable(path: Path, error: Exception) -> StoreError:
     """The error for a part of a store that cannot be read. SQLite quotes whole statements, so the reason is put on one line."""
-    return StoreError(f"{path} cannot be read ({' '.join(str(error).split())}): check its permissions and that it is whole.")
+    return StoreError(
+        f"{path} cannot be read ({' '.join(str(error).split())}): check its permissions and that it is whole."
+    )
 
 
 def changed(path: Path) -> StoreError:

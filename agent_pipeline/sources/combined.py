@@ -27,11 +27,18 @@ class CombinedSource(TraceSource):
 
     def __init__(self, stores: Mapping[str, TraceSource | StoreError]) -> None:
         super().__init__("several stores")
-        self._stores = {name: store for name, store in stores.items() if not isinstance(store, StoreError)}
+        self._stores = {
+            name: store for name, store in stores.items() if not isinstance(store, StoreError)
+        }
         self._held: tuple[dict[PartitionKey, list[str]], dict[str, StoreError]] | None = None
-        self._closed = {name: store for name, store in stores.items() if isinstance(store, StoreError)}
+        self._closed = {
+            name: store for name, store in stores.items() if isinstance(store, StoreError)
+        }
         if not self._stores:
-            raise next(iter(self._closed.values()), StoreError("No session store is given: set AGENT_PIPELINE_STORE."))
+            raise next(
+                iter(self._closed.values()),
+                StoreError("No session store is given: set AGENT_PIPELINE_STORE."),
+            )
         for store in self._stores.values():
             self.notes += store.notes
             store.notes = self.notes
@@ -81,11 +88,17 @@ class CombinedSource(TraceSource):
                 f"{sentence}; the store {name} may hold sessions of {key} too, so repair it, or take it out of the setting store."
             )
         if key not in holders:
-            raise PartitionError(f"The stores have no partition {key}: they have {', '.join(map(str, sorted(holders))) or 'none'}.")
+            raise PartitionError(
+                f"The stores have no partition {key}: they have {', '.join(map(str, sorted(holders))) or 'none'}."
+            )
         return holders[key]
 
     def reader_versions(self) -> dict[str, int]:
-        return {name: version for store in self._stores.values() for name, version in store.reader_versions().items()}
+        return {
+            name: version
+            for store in self._stores.values()
+            for name, version in store.reader_versions().items()
+        }
 
     def signature(self) -> str:
         signatures = []
@@ -112,17 +125,28 @@ class CombinedSource(TraceSource):
         """The sessions of several stores in the order of their ids; of two with one id the later store's gets an id of its own."""
         given: set[str] = set()
         renamed: dict[tuple[str, str], str] = {}
-        streams = [zip(self._stores[name].sessions(key), repeat(name), strict=False) for name in names]
+        streams = [
+            zip(self._stores[name].sessions(key), repeat(name), strict=False) for name in names
+        ]
         count = 0
         for session, name in heapq.merge(*streams, key=lambda each: each[0].session_id):
             if session.session_id in given:
                 count += 1
-                free = next(each for number in range(2, len(given) + 3) if (each := f"{session.session_id}~{number}") not in given)
+                free = next(
+                    each
+                    for number in range(2, len(given) + 3)
+                    if (each := f"{session.session_id}~{number}") not in given
+                )
                 renamed[name, session.session_id] = free
                 session.session_id = free
             if session.parent_session_id is not None:
-                session.parent_session_id = renamed.get((name, session.parent_session_id), session.parent_session_id)
+                session.parent_session_id = renamed.get(
+                    (name, session.parent_session_id), session.parent_session_id
+                )
             given.add(session.session_id)
             yield session
         if count:
-            add_note(self.notes, f"{key}: {count} session ids are in more than one store ({', '.join(names)}); the later got ~2, ~3.")
+            add_note(
+                self.notes,
+                f"{key}: {count} session ids are in more than one store ({', '.join(names)}); the later got ~2, ~3.",
+            )

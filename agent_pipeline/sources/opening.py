@@ -28,7 +28,9 @@ class Location(NamedTuple):
     reader: str | None = None
 
     def __str__(self) -> str:
-        where = re.sub(r"(?<=://)[^?]*@|\?.*", "", self.where) if self.is_url else self.where  # passwords are not shown
+        where = (
+            re.sub(r"(?<=://)[^?]*@|\?.*", "", self.where) if self.is_url else self.where
+        )  # passwords are not shown
         return f"{self.reader}:{where}" if self.reader else where
 
     @property
@@ -65,7 +67,9 @@ def readers(dotted: Sequence[str] = ()) -> tuple[Reader, ...]:
     return (*plugin_readers(tuple(dotted)), *SOURCES)
 
 
-def open_sources(locations: Sequence[Location], known: Sequence[Reader] = SOURCES, cache: Path | None = None) -> TraceSource:
+def open_sources(
+    locations: Sequence[Location], known: Sequence[Reader] = SOURCES, cache: Path | None = None
+) -> TraceSource:
     """One source for all stores; in the folder `cache` those of servers remember what they read.
 
     Raises:
@@ -82,7 +86,9 @@ def open_sources(locations: Sequence[Location], known: Sequence[Reader] = SOURCE
     return CombinedSource(stores)
 
 
-def open_source(location: Location | Path, known: Sequence[Reader] = SOURCES, cache: Path | None = None) -> TraceSource:
+def open_source(
+    location: Location | Path, known: Sequence[Reader] = SOURCES, cache: Path | None = None
+) -> TraceSource:
     """The reader for what lies at a place.
 
     Raises:
@@ -102,15 +108,21 @@ def open_source(location: Location | Path, known: Sequence[Reader] = SOURCES, ca
     except OSError as error:  # a folder above it may not be entered
         raise unreadable(path, error) from error
     if not exists:
-        raise StoreError(f"The session store {path} does not exist: set AGENT_PIPELINE_STORE (or store in pipeline.toml) to one that does.")
+        raise StoreError(
+            f"The session store {path} does not exist: set AGENT_PIPELINE_STORE (or store in pipeline.toml) to one that does."
+        )
     if named:
         return named(path)
     finds = find(path, known)
     if finds.stores and finds.stores[0][0] == path:
         return finds.stores[0][1](path)
     if finds.stores:
-        some = ", ".join(str(where) for where, _ in finds.stores[:5]) + (", ..." if len(finds.stores) > 5 else "")
-        raise StoreError(f"{path} is a folder of {len(finds.stores)} session stores: name those to read in the setting store ({some}).")
+        some = ", ".join(str(where) for where, _ in finds.stores[:5]) + (
+            ", ..." if len(finds.stores) > 5 else ""
+        )
+        raise StoreError(
+            f"{path} is a folder of {len(finds.stores)} session stores: name those to read in the setting store ({some})."
+        )
     if finds.errors:
         raise finds.errors[0][1]
     raise _unknown(path)
@@ -130,11 +142,20 @@ def find(path: Path, known: Sequence[Reader] = SOURCES) -> Finds:
 def _finds(path: Path, known: Sequence[Reader]) -> Finds:
     is_folder = path.is_dir()
     try:
-        if detected := next((each for each in known if (each.reads_folders or not is_folder) and each.detect(path)), None):
+        if detected := next(
+            (each for each in known if (each.reads_folders or not is_folder) and each.detect(path)),
+            None,
+        ):
             return Finds([(path, detected)])
-        children = sorted(each for each in path.iterdir() if not each.name.startswith(".")) if is_folder else []
+        children = (
+            sorted(each for each in path.iterdir() if not each.name.startswith("."))
+            if is_folder
+            else []
+        )
     except (StoreError, OSError) as error:
-        return Finds(errors=[(path, error if isinstance(error, StoreError) else unreadable(path, error))])
+        return Finds(
+            errors=[(path, error if isinstance(error, StoreError) else unreadable(path, error))]
+        )
     finds = Finds(unknown=[] if is_folder else [path])
     for child in children:
         if child.is_symlink() and child.is_dir():  # it may lead back here
@@ -151,7 +172,10 @@ def _finds(path: Path, known: Sequence[Reader]) -> Finds:
 
 
 def _belongs_to_a_database(path: Path) -> bool:
-    return path.name.endswith(("-wal", "-shm", "-journal")) and path.with_name(path.name.rpartition("-")[0]).exists()
+    return (
+        path.name.endswith(("-wal", "-shm", "-journal"))
+        and path.with_name(path.name.rpartition("-")[0]).exists()
+    )
 
 
 def _reader_for(location: Location, known: Sequence[Reader]) -> Reader | None:
@@ -169,7 +193,9 @@ def _reader_for(location: Location, known: Sequence[Reader]) -> Reader | None:
     schemes = {each: reader for reader in reversed(known) for each in reader.schemes}
     if scheme in schemes:
         return schemes[scheme]
-    raise StoreError(f"No reader knows stores at {scheme}://: give a path, or name a reader of your own in the setting sources.")
+    raise StoreError(
+        f"No reader knows stores at {scheme}://: give a path, or name a reader of your own in the setting sources."
+    )
 
 
 def _unknown(path: Path) -> StoreError:
@@ -184,8 +210,14 @@ def _unknown(path: Path) -> StoreError:
         except StoreError as error:
             return error
         fields = [str(name) for name in first][:6] if isinstance(first, dict) else []
-        holds = f"it has records with the fields {', '.join(fields)}" if fields else "it holds no records"
-    return StoreError(f"{path} is not a session store that a reader knows: {holds}. To write a source of your own, see docs/traces.md.")
+        holds = (
+            f"it has records with the fields {', '.join(fields)}"
+            if fields
+            else "it holds no records"
+        )
+    return StoreError(
+        f"{path} is not a session store that a reader knows: {holds}. To write a source of your own, see docs/traces.md."
+    )
 
 
 def _absolute(path: str, home: Path | None) -> Path:

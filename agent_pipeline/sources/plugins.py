@@ -24,18 +24,29 @@ def plugin_readers(dotted: tuple[str, ...]) -> tuple[type[TraceSource], ...]:
         SettingsError: one cannot be loaded, or lacks a member of `TraceSource`.
     """
     named = [(f"{name!r} (setting sources)", name) for name in dotted]
-    installed = [(f"{point.value!r} (entry point {point.name} of {GROUP})", point.value) for point in entry_points(group=GROUP)]
+    installed = [
+        (f"{point.value!r} (entry point {point.name} of {GROUP})", point.value)
+        for point in entry_points(group=GROUP)
+    ]
     return tuple(_guarded(_loaded(what, path), what) for what, path in [*named, *sorted(installed)])
 
 
 def _loaded(what: str, path: str) -> Any:
     loaded = load_plugin(path, "reader", GROUP)
     if not (isinstance(loaded, type) and issubclass(loaded, TraceSource)):
-        raise SettingsError(f"The reader {what} is not a subclass of agent_pipeline.sources.TraceSource: make it one.")
+        raise SettingsError(
+            f"The reader {what} is not a subclass of agent_pipeline.sources.TraceSource: make it one."
+        )
     missing = sorted(loaded.__abstractmethods__)
-    missing += [member for member in ("name", "looks_like") if not isinstance(getattr(loaded, member, None), str)]
+    missing += [
+        member
+        for member in ("name", "looks_like")
+        if not isinstance(getattr(loaded, member, None), str)
+    ]
     if missing:
-        raise SettingsError(f"The reader {what} lacks {', '.join(missing)}: give it all that TraceSource asks for.")
+        raise SettingsError(
+            f"The reader {what} lacks {', '.join(missing)}: give it all that TraceSource asks for."
+        )
     return loaded
 
 

@@ -31,7 +31,14 @@ from agent_pipeline.sources.benchmarks import (
     toolbench,
 )
 from agent_pipeline.sources.formats import bare_messages, pairs, plain
-from agent_pipeline.sources.platforms import api_logs, langfuse, langsmith, litellm, mlflow, opentelemetry
+from agent_pipeline.sources.platforms import (
+    api_logs,
+    langfuse,
+    langsmith,
+    litellm,
+    mlflow,
+    opentelemetry,
+)
 
 Reader = type[TraceSource]
 

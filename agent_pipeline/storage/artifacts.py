@@ -79,7 +79,9 @@ class Artifacts(Paths):
         the artifacts that it was made from (`parents`), the code, whether it passed its own check, and which run asked for it to be made
         anew (`fresh`).
         """
-        files = sorted(path for path in building.rglob("*") if path.is_file() and path.name != MANIFEST)
+        files = sorted(
+            path for path in building.rglob("*") if path.is_file() and path.name != MANIFEST
+        )
         manifest: dict[str, Any] = {
             "asset": asset,
             "partition": str(key),
@@ -91,7 +93,13 @@ class Artifacts(Paths):
             "passed": passed,
             "fresh": fresh,
             "report": report,
-            "files": {path.relative_to(building).as_posix(): {"sha256": sha256_file(path), "bytes": path.stat().st_size} for path in files},
+            "files": {
+                path.relative_to(building).as_posix(): {
+                    "sha256": sha256_file(path),
+                    "bytes": path.stat().st_size,
+                }
+                for path in files
+            },
         }
         manifest = with_checksum(manifest)
         (building / MANIFEST).write_text(manifest_text(manifest), encoding="utf-8")
@@ -118,7 +126,10 @@ class Artifacts(Paths):
             return None
         if not self.fs.is_local:
             self._fetch(folder, manifest)
-        if not all(_is_whole(self.fs.local(folder / name), file) for name, file in manifest["files"].items()):
+        if not all(
+            _is_whole(self.fs.local(folder / name), file)
+            for name, file in manifest["files"].items()
+        ):
             return None
         return Artifact(asset, key, identity, self.fs.local(folder), manifest)
 
@@ -126,7 +137,10 @@ class Artifacts(Paths):
         """Return the names of an artifact's files whose sha256 does not match the manifest. `find` compares their sizes only."""
         files = artifact.manifest["files"].items()
         return [
-            name for name, file in files if not _is_whole(artifact.path / name, file) or sha256_file(artifact.path / name) != file["sha256"]
+            name
+            for name, file in files
+            if not _is_whole(artifact.path / name, file)
+            or sha256_file(artifact.path / name) != file["sha256"]
         ]
 
     def verified(self, artifact: Artifact) -> Artifact:
@@ -158,7 +172,11 @@ class Artifacts(Paths):
         """
         copy = self.fs.local(folder)
         before = (read_manifest(UPath(copy / MANIFEST)) or {"files": {}})["files"]
-        stale = [name for name, file in manifest["files"].items() if before.get(name) != file or not _is_whole(copy / name, file)]
+        stale = [
+            name
+            for name, file in manifest["files"].items()
+            if before.get(name) != file or not _is_whole(copy / name, file)
+        ]
         for name in stale:
             with suppress(FileNotFoundError):
                 if sha256_file(self.fs.fetch(folder / name)) != manifest["files"][name]["sha256"]:
@@ -170,19 +188,36 @@ class Artifacts(Paths):
     def finished(self, asset: str, key: PartitionKey) -> list[Artifact]:
         """The complete artifacts of a partition, in the order of their identities."""
         manifests = self.manifests(self.files(self.folder("models", asset, key)))
-        return [artifact for _, manifest in manifests if (artifact := self.find(asset, key, manifest["identity"]))]
+        return [
+            artifact
+            for _, manifest in manifests
+            if (artifact := self.find(asset, key, manifest["identity"]))
+        ]
 
     def drop_copy(self, file: LakeFile, identity: str) -> None:
         """Remove this machine's copy of a remote artifact, of which `file` is one: the next `find` fetches it again."""
         if not self.fs.is_local and file.key is not None:
-            shutil.rmtree(self.fs.local(self.artifact_folder(file.asset, file.key, identity)), ignore_errors=True)
+            shutil.rmtree(
+                self.fs.local(self.artifact_folder(file.asset, file.key, identity)),
+                ignore_errors=True,
+            )
 
-    def manifests(self, files: Iterable[LakeFile] | None = None) -> Iterator[tuple[LakeFile, dict[str, Any]]]:
+    def manifests(
+        self, files: Iterable[LakeFile] | None = None
+    ) -> Iterator[tuple[LakeFile, dict[str, Any]]]:
         """The manifest of every finished artifact of every partition, or of those among `files`; of a bucket many are fetched at once."""
         every = self.files() if files is None else files
-        names = (file for file in every if file.kind == "models" and file.path.name == MANIFEST and not file.name.startswith("."))
+        names = (
+            file
+            for file in every
+            if file.kind == "models"
+            and file.path.name == MANIFEST
+            and not file.name.startswith(".")
+        )
         while some := list(islice(names, _AT_ONCE)):
-            for file, content in zip(some, self.fs.read_all([file.path for file in some]), strict=True):
+            for file, content in zip(
+                some, self.fs.read_all([file.path for file in some]), strict=True
+            ):
                 if (manifest := _parsed(content)) is not None:
                     yield file, manifest
 

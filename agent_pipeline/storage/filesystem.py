@@ -48,7 +48,9 @@ class Filesystem:
         LakeError: the bucket cannot be read.
     """
 
-    def __init__(self, root: str | UPath, cache: Path | None = None, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, root: str | UPath, cache: Path | None = None, options: Mapping[str, Any] | None = None
+    ) -> None:
         self.root = open_root(root, resolved_options(options or {}))
         self.cache = cache or Path(tempfile.gettempdir()) / "agent-pipeline"
 
@@ -69,11 +71,17 @@ class Filesystem:
             return path.path
         if path.fs.info(path.path)["size"] <= _BLOCK:
             return pa.BufferReader(path.fs.cat_file(path.path, start=0))
-        return path.fs.open(path.path, block_size=_BLOCK, cache_type="blockcache", cache_options={"maxblocks": 4})
+        return path.fs.open(
+            path.path, block_size=_BLOCK, cache_type="blockcache", cache_options={"maxblocks": 4}
+        )
 
     def local(self, path: UPath) -> Path:
         """The place of a path on this machine: the path itself, or that of its copy in the cache."""
-        return Path(path.path) if self.is_local else self.cache.joinpath(*path.relative_to(self.root).parts)
+        return (
+            Path(path.path)
+            if self.is_local
+            else self.cache.joinpath(*path.relative_to(self.root).parts)
+        )
 
     def fetch(self, path: UPath) -> Path:
         """A file on this machine, downloaded first from a bucket."""
@@ -99,7 +107,9 @@ class Filesystem:
         folder = self.scratch(target.parent)
         for left in folder.glob(f".{glob.escape(target.name)}-*"):
             if is_staged(left.name):
-                with suppress(OSError):  # gone already, or (in a shared temporary folder) another user's
+                with suppress(
+                    OSError
+                ):  # gone already, or (in a shared temporary folder) another user's
                     if time.time() - left.lstat().st_mtime > _STALE_SECONDS:
                         left.unlink()
         file = folder / f".{target.name}-{uuid4().hex[:8]}"
@@ -126,7 +136,9 @@ class Filesystem:
         if self.is_local:
             return sorted((path for path in folder.rglob("*") if path.is_file()), key=str)
         begin = len(folder.path.rstrip("/")) + 1
-        return sorted((folder / path[begin:] for path in folder.fs.find(folder.path) if path[begin:]), key=str)
+        return sorted(
+            (folder / path[begin:] for path in folder.fs.find(folder.path) if path[begin:]), key=str
+        )
 
     def version(self, path: UPath) -> str:
         """What a conditional write compares: of a file in `s3://` its ETag; empty where there is no file."""
@@ -143,8 +155,19 @@ class Filesystem:
     def read_all(self, paths: Sequence[UPath]) -> list[bytes]:
         """The bytes of small files, of a bucket fetched at once; of one that is gone none."""
         names = [path.path for path in paths]
-        contents = self.root.fs.cat_ranges(names, None, None, on_error="return", **_at_once(self.root)) if paths else []
-        if failed := next((each for each in contents if isinstance(each, Exception) and not isinstance(each, FileNotFoundError)), None):
+        contents = (
+            self.root.fs.cat_ranges(names, None, None, on_error="return", **_at_once(self.root))
+            if paths
+            else []
+        )
+        if failed := next(
+            (
+                each
+                for each in contents
+                if isinstance(each, Exception) and not isinstance(each, FileNotFoundError)
+            ),
+            None,
+        ):
             raise failed
         return [b"" if isinstance(each, Exception) else each for each in contents]
 
@@ -170,7 +193,9 @@ class Filesystem:
             with self.lock(folder / ".lock"), suppress(FileExistsError):
                 return write()
             if (tried := time.monotonic() - began) >= _PATIENCE:
-                raise DataError(f"Others were faster to write to {folder} for {tried / 60:.0f} minutes: repeat it when fewer runs write.")
+                raise DataError(
+                    f"Others were faster to write to {folder} for {tried / 60:.0f} minutes: repeat it when fewer runs write."
+                )
             time.sleep(random.uniform(0, min(tried, _PATIENCE - tried)))
 
     def keeps_conditions(self) -> bool:
@@ -251,11 +276,18 @@ def _put_over(target: UPath, content: bytes, over: str) -> None:
     """Write an object over a version of it. Who succeeded, got no answer and asked once more is refused, and has succeeded."""
     only: dict[str, Any] = {} if over else {"mode": "create"}
     if target.protocol in _S3:
-        only |= {"chunksize": 5 << 30, **({"IfMatch": over} if over else {})}  # in one request: an upload in parts takes no condition
+        only |= {
+            "chunksize": 5 << 30,
+            **({"IfMatch": over} if over else {}),
+        }  # in one request: an upload in parts takes no condition
     try:
         target.fs.pipe_file(target.path, content, **only)
     except OSError as error:
-        status = getattr(error.__cause__, "response", {}).get("ResponseMetadata", {}).get("HTTPStatusCode")
+        status = (
+            getattr(error.__cause__, "response", {})
+            .get("ResponseMetadata", {})
+            .get("HTTPStatusCode")
+        )
         if not (isinstance(error, FileExistsError) or status in _LOST or (over and status == 404)):
             raise
         with suppress(FileNotFoundError):
@@ -318,5 +350,7 @@ def sha256_file(path: Path) -> str:
 
 def sha256_files(folder: Path, files: Iterable[Path]) -> str:
     """sha256 (hex) of the names, within a folder, and the bytes of files in it."""
-    lines = (f"{file.relative_to(folder).as_posix()} {sha256_file(file)}\n" for file in sorted(files))
+    lines = (
+        f"{file.relative_to(folder).as_posix()} {sha256_file(file)}\n" for file in sorted(files)
+    )
     return hashlib.sha256("".join(lines).encode()).hexdigest()

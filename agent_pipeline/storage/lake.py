@@ -30,7 +30,18 @@ from agent_pipeline.storage.paths import LakeFile
 from agent_pipeline.storage.pointers import Pointers
 from agent_pipeline.storage.tables import StagedTable, Tables
 
-__all__ = ["MANIFEST", "Artifact", "Lake", "LakeFile", "StagedTable", "put_file", "read_manifest", "remove", "sha256_file", "sync"]
+__all__ = [
+    "MANIFEST",
+    "Artifact",
+    "Lake",
+    "LakeFile",
+    "StagedTable",
+    "put_file",
+    "read_manifest",
+    "remove",
+    "sha256_file",
+    "sync",
+]
 
 
 FORMAT = 1
@@ -56,7 +67,9 @@ class Lake(Tables, Pointers):
         LakeError: a newer agent-pipeline wrote the lake, or `lake.json` is damaged.
     """
 
-    def __init__(self, root: str | UPath, cache: Path | None = None, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, root: str | UPath, cache: Path | None = None, options: Mapping[str, Any] | None = None
+    ) -> None:
         super().__init__(root, cache, options)
         self._check_format()
 
@@ -90,12 +103,18 @@ class Lake(Tables, Pointers):
         except FileNotFoundError:
             return None
         except msgspec.DecodeError as error:
-            raise LakeError(f"{path} is damaged ({error}): restore it, or delete it if no newer agent-pipeline wrote this lake.") from error
+            raise LakeError(
+                f"{path} is damaged ({error}): restore it, or delete it if no newer agent-pipeline wrote this lake."
+            ) from error
         except OSError as error:
-            raise LakeError(f"The lake {self.root} cannot be read ({first_line(error)}): correct lake or its permissions.") from error
+            raise LakeError(
+                f"The lake {self.root} cannot be read ({first_line(error)}): correct lake or its permissions."
+            ) from error
 
     @contextmanager
-    def run_of(self, key: PartitionKey | None, waiting: Callable[[], None] | None = None) -> Iterator[None]:
+    def run_of(
+        self, key: PartitionKey | None, waiting: Callable[[], None] | None = None
+    ) -> Iterator[None]:
         """Hold a partition for one run: no other run, of this machine or (in a shared folder, or `s3://`) another, works on it meanwhile.
 
         Where another run holds it, `waiting` is called once and the lock is waited for; without `waiting` that is an error.
@@ -103,13 +122,18 @@ class Lake(Tables, Pointers):
         Raises:
             DataError: another run holds the partition.
         """
-        place, what = self.root.joinpath(".locks", *(key or ("all",)), "run.lock"), str(key or "what pools all agents")
+        place, what = (
+            self.root.joinpath(".locks", *(key or ("all",)), "run.lock"),
+            str(key or "what pools all agents"),
+        )
         lock = self.fs.lock(place)
         try:
             lock.acquire(timeout=0)
         except Timeout as error:
             if waiting is None:
-                raise DataError(f"A run is working on {what}: let it end or cancel it, and repeat.") from error
+                raise DataError(
+                    f"A run is working on {what}: let it end or cancel it, and repeat."
+                ) from error
             waiting()
             lock.acquire(poll_interval=0.5)
         try:

@@ -24,7 +24,9 @@ BEAT, DEAD, LOOK = 10.0, 60.0, 1.0
 
 
 @contextmanager
-def lease(fs: Filesystem, path: UPath, what: str, waiting: Callable[[], None] | None = None) -> Iterator[None]:
+def lease(
+    fs: Filesystem, path: UPath, what: str, waiting: Callable[[], None] | None = None
+) -> Iterator[None]:
     """Hold an object of a bucket. Where another machine holds it, `waiting` is called once and it is waited for; without `waiting` that is
     an error.
 
@@ -54,7 +56,10 @@ def lease(fs: Filesystem, path: UPath, what: str, waiting: Callable[[], None] | 
         """Beside the renewing, which may hang for minutes."""
         while not ended.wait(LOOK):
             if time.monotonic() - renewed > DEAD - BEAT:
-                print(f"Another machine may work on {what} from now on: its lock could not be renewed. This run ends.", file=sys.stderr)
+                print(
+                    f"Another machine may work on {what} from now on: its lock could not be renewed. This run ends.",
+                    file=sys.stderr,
+                )
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
 
@@ -69,7 +74,9 @@ def lease(fs: Filesystem, path: UPath, what: str, waiting: Callable[[], None] | 
                 path.fs.rm_file(path.path)
 
 
-def _taken(fs: Filesystem, path: UPath, sign: bytes, what: str, waiting: Callable[[], None] | None) -> float:
+def _taken(
+    fs: Filesystem, path: UPath, sign: bytes, what: str, waiting: Callable[[], None] | None
+) -> float:
     """When the object was written where it was free, at the earliest."""
     there, since, told = fs.version(path), time.monotonic(), waiting is None
     while True:
@@ -84,7 +91,9 @@ def _taken(fs: Filesystem, path: UPath, sign: bytes, what: str, waiting: Callabl
         time.sleep(LOOK)
         if (now := fs.version(path)) != there:
             if there and now and waiting is None:
-                raise DataError(f"A run on another machine is working on {what}: let it end or cancel it, and repeat.")
+                raise DataError(
+                    f"A run on another machine is working on {what}: let it end or cancel it, and repeat."
+                )
             there, since = now, time.monotonic()
 
 

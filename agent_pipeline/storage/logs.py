@@ -21,7 +21,9 @@ from agent_pipeline.storage.filesystem import Filesystem
 
 Record = TypeVar("Record")
 
-_SEALED = re.compile(rb'(\{.*,"previous_sha256":"([0-9a-f]{64}|)"),"sha256":"([0-9a-f]{64})"\}', re.DOTALL)
+_SEALED = re.compile(
+    rb'(\{.*,"previous_sha256":"([0-9a-f]{64}|)"),"sha256":"([0-9a-f]{64})"\}', re.DOTALL
+)
 _NAMES_OF_CHECKSUMS = (b'"previous_sha256"', b'"sha256"')
 
 
@@ -64,13 +66,21 @@ class Log(Generic[Record]):
                 if paths:
                     self._checked(paths[-1], last, sealed_before=False)
                 previous = hashlib.sha256(last).hexdigest() if paths else ""
-                self._fs.write(self._folder / f"{number:08}.json", seal(msgspec.json.encode(record), number, previous), over="")
+                self._fs.write(
+                    self._folder / f"{number:08}.json",
+                    seal(msgspec.json.encode(record), number, previous),
+                    over="",
+                )
             return record
 
         return self._fs.in_turn(self._folder, written)
 
     def _paths(self) -> list[UPath]:
-        paths = (path for path in self._fs.files(self._folder) if path.suffix == ".json" and path.stem.isdigit())
+        paths = (
+            path
+            for path in self._fs.files(self._folder)
+            if path.suffix == ".json" and path.stem.isdigit()
+        )
         return sorted(paths, key=_number)
 
     def _read(self, paths: Sequence[UPath]) -> list[Record]:
@@ -80,7 +90,11 @@ class Log(Generic[Record]):
         sealed_before = False
         for path, content in zip(paths, self._fs.read_all(paths), strict=True):
             previous_sha256 = self._checked(path, content, sealed_before)
-            follows = previous_sha256 is not None and before is not None and _number(before[0]) == _number(path) - 1
+            follows = (
+                previous_sha256 is not None
+                and before is not None
+                and _number(before[0]) == _number(path) - 1
+            )
             if before and follows and hashlib.sha256(before[1]).hexdigest() != previous_sha256:
                 raise _damaged(before[0], "the entry after it has another checksum of it")
             sealed_before = sealed_before or previous_sha256 is not None

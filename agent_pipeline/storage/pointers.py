@@ -65,7 +65,9 @@ class Pointers(Artifacts):
         """
         identity = self.pointers(asset, key).latest
         if identity is None:
-            raise DataError(f"There is no {asset} of {key} in {self.root}: materialize {asset} first.")
+            raise DataError(
+                f"There is no {asset} of {key} in {self.root}: materialize {asset} first."
+            )
         return self._whole(asset, key, identity)
 
     def champion(self, asset: str, key: PartitionKey) -> Artifact | None:
@@ -85,7 +87,14 @@ class Pointers(Artifacts):
         """
         return self._move("latest", artifact, why, who)
 
-    def set_champion(self, artifact: Artifact, why: str = "", who: str = "", expected: int | None = None, command: str = "") -> Entry:
+    def set_champion(
+        self,
+        artifact: Artifact,
+        why: str = "",
+        who: str = "",
+        expected: int | None = None,
+        command: str = "",
+    ) -> Entry:
         """Make an artifact its partition's champion; without effect where it is already. `expected` is the generation that the decision
         was taken on, `command` what a person ran.
 
@@ -101,31 +110,51 @@ class Pointers(Artifacts):
     def _entries(self, asset: str, key: PartitionKey) -> Log[Entry]:
         return self.log(asset, key, "pointers", Entry)
 
-    def _move(self, moved: str, artifact: Artifact, why: str, who: str, expected: int | None = None, command: str = "") -> Entry:
+    def _move(
+        self,
+        moved: str,
+        artifact: Artifact,
+        why: str,
+        who: str,
+        expected: int | None = None,
+        command: str = "",
+    ) -> Entry:
         asset, key, identity = artifact.asset, artifact.key, artifact.identity
         if not artifact.passed:
-            raise DataError(f"The {asset} {identity[:16]} of {key} failed its check, so it cannot be used.")
+            raise DataError(
+                f"The {asset} {identity[:16]} of {key} failed its check, so it cannot be used."
+            )
         if moved == "champion":
             self.verified(artifact)
 
         def entry(number: int) -> Entry | None:
             before = self.pointers(asset, key)
             if expected not in (None, before.generation):
-                raise DataError(f"The pointers of {asset} of {key} were moved by {before.who} at {before.when}: look again, and repeat.")
+                raise DataError(
+                    f"The pointers of {asset} of {key} were moved by {before.who} at {before.when}: look again, and repeat."
+                )
             if (against := getattr(before, moved)) == identity and before.generation:
                 return None
             if read_manifest(self.artifact_folder(asset, key, identity) / MANIFEST) is None:
-                raise DataError(f"The {asset} {identity[:16]} of {key} was deleted meanwhile: materialize {asset} again.")
+                raise DataError(
+                    f"The {asset} {identity[:16]} of {key} was deleted meanwhile: materialize {asset} again."
+                )
             change = {"generation": number, "moved": moved, moved: identity, "against": against}
-            return msgspec.structs.replace(before, **change, who=who or user_name(), when=now(), why=why, command=command)
+            return msgspec.structs.replace(
+                before, **change, who=who or user_name(), when=now(), why=why, command=command
+            )
 
-        return self._entries(asset, key).append(entry) or msgspec.structs.replace(self.pointers(asset, key), moved="")
+        return self._entries(asset, key).append(entry) or msgspec.structs.replace(
+            self.pointers(asset, key), moved=""
+        )
 
     def _whole(self, asset: str, key: PartitionKey, identity: str) -> Artifact:
         artifact = self.find(asset, key, identity)
         if artifact is None:
             folder = self.artifact_folder(asset, key, identity)
-            raise DataError(f"The {asset} of {key} at {folder} is gone or incomplete, or failed its check: materialize {asset} again.")
+            raise DataError(
+                f"The {asset} of {key} at {folder} is gone or incomplete, or failed its check: materialize {asset} again."
+            )
         return artifact
 
 

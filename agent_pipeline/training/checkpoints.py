@@ -16,7 +16,9 @@ def is_complete(checkpoint: Path) -> bool:
         json.loads((checkpoint / COMPLETE[-1]).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return any(checkpoint.glob("*.safetensors")) and all(any(checkpoint.glob(name)) for name in COMPLETE)
+    return any(checkpoint.glob("*.safetensors")) and all(
+        any(checkpoint.glob(name)) for name in COMPLETE
+    )
 
 
 def prepare(work_dir: Path, identity: str) -> Path | None:

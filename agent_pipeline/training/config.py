@@ -11,7 +11,15 @@ from pydantic import Field, model_validator
 
 from agent_pipeline.options import Options
 
-Scheduler = Literal["linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt"]
+Scheduler = Literal[
+    "linear",
+    "cosine",
+    "cosine_with_restarts",
+    "polynomial",
+    "constant",
+    "constant_with_warmup",
+    "inverse_sqrt",
+]
 """The schedules of transformers that need no further number."""
 
 Precision = Literal["auto", "float32", "bfloat16"]
@@ -44,36 +52,61 @@ class Training(Options):
     }
 
     epochs: float = Field(default=1.0, gt=0, description="Passes over the chosen rows.")
-    max_steps: int = Field(default=0, ge=0, description="Stop after so many optimizer steps; 0 trains all epochs.")
-    learning_rate: float = Field(default=1.5e-3, gt=0, description="Peak learning rate; LoRA needs ten times that of a full fine-tune.")
-    lr_scheduler: Scheduler = Field(default="linear", description="How the learning rate falls after the warm-up.")
-    warmup_ratio: float = Field(default=0.1, ge=0, lt=1, description="Share of the steps over which the learning rate rises.")
+    max_steps: int = Field(
+        default=0, ge=0, description="Stop after so many optimizer steps; 0 trains all epochs."
+    )
+    learning_rate: float = Field(
+        default=1.5e-3,
+        gt=0,
+        description="Peak learning rate; LoRA needs ten times that of a full fine-tune.",
+    )
+    lr_scheduler: Scheduler = Field(
+        default="linear", description="How the learning rate falls after the warm-up."
+    )
+    warmup_ratio: float = Field(
+        default=0.1,
+        ge=0,
+        lt=1,
+        description="Share of the steps over which the learning rate rises.",
+    )
     adam_beta2: float = Field(
         default=0.95,
         gt=0,
         lt=1,
         description="Decay of Adam's mean of squared gradients; a small one forgets a short training's large first gradients.",
     )
-    max_grad_norm: float = Field(default=1.0, gt=0, description="Gradients are clipped to this norm.")
+    max_grad_norm: float = Field(
+        default=1.0, gt=0, description="Gradients are clipped to this norm."
+    )
     batch_size: int = Field(
-        default=1, ge=1, description="Rows in a forward pass; on a CPU, a tree of prefixes holds the tokens of two such passes."
+        default=1,
+        ge=1,
+        description="Rows in a forward pass; on a CPU, a tree of prefixes holds the tokens of two such passes.",
     )
     gradient_checkpointing: Literal["auto", "on", "off"] = Field(
         default="auto",
         description="Recompute activations to save memory; auto does so for long rows. It does not change what is trained.",
     )
     max_length: int = Field(
-        default=2048, ge=16, description="Tokens of a row; longer rows lose their oldest exchanges, never part of an answer."
+        default=2048,
+        ge=16,
+        description="Tokens of a row; longer rows lose their oldest exchanges, never part of an answer.",
     )
     precision: Precision = Field(
         default="auto",
         description="Type of the frozen weights and of products; auto takes bfloat16 where the machine multiplies faster in it.",
     )
-    seed: int = Field(default=42, ge=0, description="Seed of the order of rows and of the adapter's initial values.")
+    seed: int = Field(
+        default=42,
+        ge=0,
+        description="Seed of the order of rows and of the adapter's initial values.",
+    )
 
     def identity(self) -> dict[str, Any]:
         """The options that change what is trained: how memory is saved, how often a checkpoint is written and who computes, do not."""
-        return self.model_dump(exclude={"gradient_checkpointing", "checkpoint_steps", "processes", "most_dropped"})
+        return self.model_dump(
+            exclude={"gradient_checkpointing", "checkpoint_steps", "processes", "most_dropped"}
+        )
 
     @property
     def step_rows(self) -> int:
@@ -82,7 +115,11 @@ class Training(Options):
 
     def checkpoints_gradients(self, tokens: int, stored: int = STORED_TOKENS) -> bool:
         """Whether to recompute activations on the way back; `tokens` are those of a pass, `stored` those that memory holds."""
-        return tokens > stored if self.gradient_checkpointing == "auto" else self.gradient_checkpointing == "on"
+        return (
+            tokens > stored
+            if self.gradient_checkpointing == "auto"
+            else self.gradient_checkpointing == "on"
+        )
 
 
 class AdapterTraining(Training):
@@ -101,18 +138,30 @@ class AdapterTraining(Training):
         "loraplus_lr_ratio": "lora_plus_lr_ratio",
     }
 
-    gradient_accumulation: int = Field(default=2, ge=1, description="An optimizer step has batch_size times so many rows.")
+    gradient_accumulation: int = Field(
+        default=2, ge=1, description="An optimizer step has batch_size times so many rows."
+    )
     lora_r: int = Field(default=16, ge=1, description="Rank of the adapter's matrices.")
-    lora_alpha: int = Field(default=32, ge=1, description="Scale of the adapter: alpha / r multiplies its output.")
-    lora_dropout: float = Field(default=0.0, ge=0, lt=1, description="Dropout before the adapter's first matrix.")
+    lora_alpha: int = Field(
+        default=32, ge=1, description="Scale of the adapter: alpha / r multiplies its output."
+    )
+    lora_dropout: float = Field(
+        default=0.0, ge=0, lt=1, description="Dropout before the adapter's first matrix."
+    )
     target_modules: str = Field(
-        default="all-linear", description="Modules that get an adapter: all-linear, or names separated by commas, such as q_proj, v_proj."
+        default="all-linear",
+        description="Modules that get an adapter: all-linear, or names separated by commas, such as q_proj, v_proj.",
     )
-    use_dora: bool = Field(default=False, description="Train direction and magnitude apart (DoRA, Liu et al. 2024).")
+    use_dora: bool = Field(
+        default=False, description="Train direction and magnitude apart (DoRA, Liu et al. 2024)."
+    )
     use_lora_plus: bool = Field(
-        default=False, description="Train the adapter's second matrices faster than the first ones (LoRA+, Hayou et al. 2024)."
+        default=False,
+        description="Train the adapter's second matrices faster than the first ones (LoRA+, Hayou et al. 2024).",
     )
-    lora_plus_lr_ratio: float = Field(default=16.0, ge=1, description="LoRA+: how many times as fast.")
+    lora_plus_lr_ratio: float = Field(
+        default=16.0, ge=1, description="LoRA+: how many times as fast."
+    )
 
     decision_weight: float = Field(
         default=1.0,
@@ -132,7 +181,9 @@ class AdapterTraining(Training):
         "more, nothing is trained, and the error proposes a max_length.",
     )
     processes: int = Field(
-        default=1, ge=1, description="Processes that share the rows of a step, each with a GPU; the model is that of one process."
+        default=1,
+        ge=1,
+        description="Processes that share the rows of a step, each with a GPU; the model is that of one process.",
     )
 
     @property
@@ -147,15 +198,23 @@ class TrainingConfig(AdapterTraining):
         SettingsError: a value is out of range, or two contradict each other.
     """
 
-    use_lora: bool = Field(default=True, description="Train an adapter; false trains every weight of the model.")
-    in_order: bool = Field(default=False, description="See the rows in the order given, not shuffled.")
-    checkpoint_steps: int = Field(default=10, ge=1, description="Write a checkpoint every so many optimizer steps.")
+    use_lora: bool = Field(
+        default=True, description="Train an adapter; false trains every weight of the model."
+    )
+    in_order: bool = Field(
+        default=False, description="See the rows in the order given, not shuffled."
+    )
+    checkpoint_steps: int = Field(
+        default=10, ge=1, description="Write a checkpoint every so many optimizer steps."
+    )
 
     @model_validator(mode="after")
     def _adapter_options_need_an_adapter(self) -> Self:
         for name in ("use_dora", "use_lora_plus"):
             if getattr(self, name) and not self.use_lora:
-                raise ValueError(f"{name} is a way to train an adapter, and use_lora is off: turn that on.")
+                raise ValueError(
+                    f"{name} is a way to train an adapter, and use_lora is off: turn that on."
+                )
         return self
 
     @property
@@ -168,17 +227,30 @@ class TrainingConfig(AdapterTraining):
 class FurtherTraining(Training):
     """How an adapter that imitates is trained on. It keeps its rank and modules."""
 
-    learning_rate: float = Field(default=0.0, ge=0, description=BY_SIZE.format("2e-4 below 0.3 billion weights, 2e-5 from 1 billion on"))
-    adam_beta2: float = Field(default=0.999, gt=0, lt=1, description="Decay of Adam's mean of squared gradients.")
+    learning_rate: float = Field(
+        default=0.0,
+        ge=0,
+        description=BY_SIZE.format("2e-4 below 0.3 billion weights, 2e-5 from 1 billion on"),
+    )
+    adam_beta2: float = Field(
+        default=0.999, gt=0, lt=1, description="Decay of Adam's mean of squared gradients."
+    )
     batch_size: int = Field(default=4, ge=1, description="Rows of an optimizer step.")
     min_rows: int = Field(default=8, ge=1, description="Train nothing from fewer rows.")
     stop_steps: int = Field(
-        default=5, ge=1, description="Measure the kinds of decision on the split select, and write a checkpoint, every so many steps."
+        default=5,
+        ge=1,
+        description="Measure the kinds of decision on the split select, and write a checkpoint, every so many steps.",
     )
     stop_fall: float = Field(
-        default=0.05, ge=0, le=1, description="Stop where the mean probability of the right decision falls so much for one kind."
+        default=0.05,
+        ge=0,
+        le=1,
+        description="Stop where the mean probability of the right decision falls so much for one kind.",
     )
-    stop_turns: int = Field(default=16, ge=0, description="Turns of each kind that are measured; 0 never stops.")
+    stop_turns: int = Field(
+        default=16, ge=0, description="Turns of each kind that are measured; 0 never stops."
+    )
 
 
 class PreferenceTraining(FurtherTraining):
@@ -186,14 +258,20 @@ class PreferenceTraining(FurtherTraining):
 
     other_names = {**Training.other_names, "kl_coef": "beta"}
 
-    beta: float = Field(default=0.1, gt=0, description="How strongly the adapter is held near the one that it starts from.")
+    beta: float = Field(
+        default=0.1,
+        gt=0,
+        description="How strongly the adapter is held near the one that it starts from.",
+    )
 
 
 class DpoTraining(PreferenceTraining):
     """How an adapter is trained from pairs (DPO, Rafailov et al. 2023), a turn a side."""
 
     sft_weight: float = Field(
-        default=0.2, ge=0, description="Weight of the chosen turns' own loss, which anchors their probability (RPO, Pang et al. 2024)."
+        default=0.2,
+        ge=0,
+        description="Weight of the chosen turns' own loss, which anchors their probability (RPO, Pang et al. 2024).",
     )
 
 
@@ -205,7 +283,9 @@ class OnPolicyTraining(FurtherTraining):
     """How an adapter is trained on what it writes itself."""
 
     temperature: float = Field(default=1.0, gt=0, description="Temperature at which it writes.")
-    max_new_tokens: int = Field(default=96, ge=1, description="Longest message that it writes, in tokens.")
+    max_new_tokens: int = Field(
+        default=96, ge=1, description="Longest message that it writes, in tokens."
+    )
 
 
 class GrpoTraining(OnPolicyTraining):
@@ -214,15 +294,33 @@ class GrpoTraining(OnPolicyTraining):
     An optimizer step sees `batch_size` rows, `generations` trials of each.
     """
 
-    other_names = {**Training.other_names, "kl_coef": "beta", "num_generations": "generations", "max_completion_length": "max_new_tokens"}
+    other_names = {
+        **Training.other_names,
+        "kl_coef": "beta",
+        "num_generations": "generations",
+        "max_completion_length": "max_new_tokens",
+    }
 
-    learning_rate: float = Field(default=0.0, ge=0, description=BY_SIZE.format("5e-5 below 0.3 billion weights, 1e-5 from 1 billion on"))
-    beta: float = Field(default=0.04, ge=0, description="How strongly the adapter is held near the one that it starts from.")
-    generations: int = Field(default=4, ge=2, description="Trials of a row, which are compared with each other.")
-    use_world: bool = Field(
-        default=True, description="Play the tasks in the agent's world, where it has one; false rewards single turns by the logged ones."
+    learning_rate: float = Field(
+        default=0.0,
+        ge=0,
+        description=BY_SIZE.format("5e-5 below 0.3 billion weights, 1e-5 from 1 billion on"),
     )
-    max_turns: int = Field(default=12, ge=1, description="The assistant's messages after which an episode is given up.")
+    beta: float = Field(
+        default=0.04,
+        ge=0,
+        description="How strongly the adapter is held near the one that it starts from.",
+    )
+    generations: int = Field(
+        default=4, ge=2, description="Trials of a row, which are compared with each other."
+    )
+    use_world: bool = Field(
+        default=True,
+        description="Play the tasks in the agent's world, where it has one; false rewards single turns by the logged ones.",
+    )
+    max_turns: int = Field(
+        default=12, ge=1, description="The assistant's messages after which an episode is given up."
+    )
     harm_penalty: float = Field(
         default=1.0,
         ge=0,
@@ -237,9 +335,20 @@ class SdftTraining(OnPolicyTraining):
 class DistillTraining(OnPolicyTraining):
     """How an adapter learns from a larger model: it writes, the teacher says how (on-policy distillation, Agarwal et al. 2024)."""
 
-    teacher_model: str = Field(default="", description="Hugging Face id or local path of the teacher; it needs the same vocabulary.")
-    teacher_revision: str = Field(default="", description="Commit, tag or branch of the teacher on the hub; empty: its main branch.")
-    beta: float = Field(default=1.0, ge=0, le=1, description="The divergence: 0 is the forward one, 1 the reverse one.")
+    teacher_model: str = Field(
+        default="",
+        description="Hugging Face id or local path of the teacher; it needs the same vocabulary.",
+    )
+    teacher_revision: str = Field(
+        default="",
+        description="Commit, tag or branch of the teacher on the hub; empty: its main branch.",
+    )
+    beta: float = Field(
+        default=1.0,
+        ge=0,
+        le=1,
+        description="The divergence: 0 is the forward one, 1 the reverse one.",
+    )
 
 
 Step = Literal["sft", "sdft", "distill", "dpo", "kto", "grpo"]

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 from agent_pipeline.errors import DataError
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.training import checkpoints
-from agent_pipeline.training.adapter import REPORT, finished, run_figures, save_trained, trained_report
+from agent_pipeline.training.adapter import (
+    REPORT,
+    finished,
+    run_figures,
+    save_trained,
+    trained_report,
+)
 from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.config import FurtherTraining
 from agent_pipeline.training.decisions import probes
@@ -49,12 +55,21 @@ class Start:
     origin: dict[str, Any]
 
 
-Build = Callable[["PreTrainedModel", Device, Path, "TrainerCallback"], tuple["Trainer", Callable[[], dict[str, Any]]]]
+Build = Callable[
+    ["PreTrainedModel", Device, Path, "TrainerCallback"],
+    tuple["Trainer", Callable[[], dict[str, Any]]],
+]
 """The trainer over a model on a device, with a folder for checkpoints and a callback that watches; and what the report says afterwards."""
 
 
 def origin_of(
-    method: str, rows: Sequence[Row], select: Sequence[Row], base: BaseModel, reference: str, config: FurtherTraining, **more: Any
+    method: str,
+    rows: Sequence[Row],
+    select: Sequence[Row],
+    base: BaseModel,
+    reference: str,
+    config: FurtherTraining,
+    **more: Any,
 ) -> dict[str, Any]:
     """What such an adapter is trained from: the identity of the adapter that it starts from, the rows, the SFT rows of `select` that it is
     watched on, the configuration, and `more` that a method needs to name (a world, a teacher)."""
@@ -67,7 +82,14 @@ def origin_of(
         "content_sha256": _content(rows),
         "select_sha256": _content(select),
         "rows": len(rows),
-        "sessions": sorted({row[name] for row in rows for name in ("session_id", "rejected_session_id") if name in row}),
+        "sessions": sorted(
+            {
+                row[name]
+                for row in rows
+                for name in ("session_id", "rejected_session_id")
+                if name in row
+            }
+        ),
         **more,
     }
 
@@ -78,7 +100,12 @@ def _content(rows: Sequence[Row]) -> str:
 
 
 def train_on(
-    start: Start, config: FurtherTraining, out_dir: Path, select: Sequence[Row], counts: dict[str, Any], build: Build
+    start: Start,
+    config: FurtherTraining,
+    out_dir: Path,
+    select: Sequence[Row],
+    counts: dict[str, Any],
+    build: Build,
 ) -> dict[str, Any]:
     """Train the adapter on, watched on the kinds of decision in `select`, and leave the new one in `out_dir`; the report is returned.
 
@@ -98,14 +125,21 @@ def train_on(
     device = checkpoints.device(work_dir, config.precision)
     model = load_model(start.base, device, start.adapter_dir, trainable=True)
     fast_products(model)  # before what the reference says is computed, which is then rounded alike
-    watch = stop_on_fall(model, probes(start.tokenizer, select, config.max_length, config.stop_turns), config.stop_fall)
+    watch = stop_on_fall(
+        model,
+        probes(start.tokenizer, select, config.max_length, config.stop_turns),
+        config.stop_fall,
+    )
     trainer, figures = build(model, device, work_dir, watch)
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     trained = trainer.state.global_step
     if watch.fallen:
         good = checkpoints.prepare(work_dir, identity)
         if good is None:
-            falls = ", ".join(f"{kind} {watch.before[kind]:.2f} → {watch.measured[kind]:.2f}" for kind in watch.fallen)
+            falls = ", ".join(
+                f"{kind} {watch.before[kind]:.2f} → {watch.measured[kind]:.2f}"
+                for kind in watch.fallen
+            )
             raise NothingTrained(
                 f"{method} made right decisions less probable from the start ({falls} at step {trained}): lower "
                 "learning_rate or stop_steps.",
@@ -113,10 +147,18 @@ def train_on(
             )
         set_peft_model_state_dict(trainer.model, load_file(good / "adapter_model.safetensors"))
         trained = int(good.name.rpartition("-")[2])
-    looks = [{"step": entry["step"], SELECT: entry[SELECT]} for entry in trainer.state.log_history if SELECT in entry]
+    looks = [
+        {"step": entry["step"], SELECT: entry[SELECT]}
+        for entry in trainer.state.log_history
+        if SELECT in entry
+    ]
     # The adapter's chat template passes for the model's own when it is loaded with the adapter: what its report says of it stays true.
     before = start.adapter_dir / REPORT
-    template = {"template": json.loads(before.read_text(encoding="utf-8"))["template"]} if before.is_file() else {}
+    template = (
+        {"template": json.loads(before.read_text(encoding="utf-8"))["template"]}
+        if before.is_file()
+        else {}
+    )
     report = {
         "identity": identity,
         "method": method,

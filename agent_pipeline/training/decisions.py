@@ -44,7 +44,10 @@ class _Turn(NamedTuple):
 
 def decision(message: Message) -> str:
     """The tools that a message calls, or `answer`."""
-    return "+".join(sorted(call["function"]["name"] for call in message.get("tool_calls") or ())) or ANSWER
+    return (
+        "+".join(sorted(call["function"]["name"] for call in message.get("tool_calls") or ()))
+        or ANSWER
+    )
 
 
 def same_decision(one: Message, other: Message) -> bool:
@@ -54,18 +57,30 @@ def same_decision(one: Message, other: Message) -> bool:
 
 def _calls(message: Message) -> list[str]:
     functions = [call["function"] for call in message.get("tool_calls") or ()]
-    return sorted(canonical_json([function["name"], decoded_arguments(function["arguments"])]) for function in functions)
+    return sorted(
+        canonical_json([function["name"], decoded_arguments(function["arguments"])])
+        for function in functions
+    )
 
 
 def kind(messages: Sequence[Message], at: int) -> str:
     """What the message at `at` decides, and after what: `user → find_orders`, `find_orders → refund`, `refund → answer`."""
     before = messages[at - 1]["role"] if at else "nothing"
     if before == "tool":
-        before = next((decision(message) for message in reversed(messages[:at]) if message["role"] == "assistant"), before)
+        before = next(
+            (
+                decision(message)
+                for message in reversed(messages[:at])
+                if message["role"] == "assistant"
+            ),
+            before,
+        )
     return f"{before} → {decision(messages[at])}"
 
 
-def probes(tokenizer: "PreTrainedTokenizerBase", rows: Iterable[dict[str, Any]], max_length: int, most: int) -> list[Probe]:
+def probes(
+    tokenizer: "PreTrainedTokenizerBase", rows: Iterable[dict[str, Any]], max_length: int, most: int
+) -> list[Probe]:
     """At most `most` turns of each kind, chosen by hash, of SFT rows that can be trained on.
 
     A call is decided where it begins, which may be after words of the same turn. An answer is decided where a call would begin: at its
@@ -76,13 +91,21 @@ def probes(tokenizer: "PreTrainedTokenizerBase", rows: Iterable[dict[str, Any]],
         shown = encode_row(tokenizer, row, max_length)
         if shown is not None:
             places = spoken(tokenizer, shown.messages)
-            for at, (start, stop), words in zip(places, shown.encoded.turns, shown.encoded.words, strict=True):
+            for at, (start, stop), words in zip(
+                places, shown.encoded.turns, shown.encoded.words, strict=True
+            ):
                 message, place = shown.messages[at], sha256_of([row["row_id"], at])
                 if is_trained(message):  # what should not be trained is not a right decision either
                     of = kind(shown.messages, at)
-                    turns.append(_Turn(place, of, message, shown.encoded.input_ids, words, stop, words > start))
+                    turns.append(
+                        _Turn(
+                            place, of, message, shown.encoded.input_ids, words, stop, words > start
+                        )
+                    )
     others = [turn for turn in turns if not turn.thought]
-    if any(not turn.message.get("tool_calls") for turn in others):  # what calls and answers begin with decides nothing (an empty thought)
+    if any(
+        not turn.message.get("tool_calls") for turn in others
+    ):  # what calls and answers begin with decides nothing (an empty thought)
         columns = zip(*(turn.ids[turn.start : turn.stop] for turn in others), strict=False)
         lead = next((at for at, column in enumerate(columns) if len({*column}) > 1), 0)
         turns = [turn if turn.thought else turn._replace(start=turn.start + lead) for turn in turns]
@@ -102,7 +125,9 @@ def probes(tokenizer: "PreTrainedTokenizerBase", rows: Iterable[dict[str, Any]],
     return chosen
 
 
-def _probe(tokenizer: "PreTrainedTokenizerBase", turn: _Turn, opener: int, speaks_first: bool) -> Probe | None:
+def _probe(
+    tokenizer: "PreTrainedTokenizerBase", turn: _Turn, opener: int, speaks_first: bool
+) -> Probe | None:
     """The decision of a turn; None for a call that does not begin as calls do."""
     if not turn.message.get("tool_calls"):
         at = turn.stop - 1 if speaks_first else turn.start
@@ -110,21 +135,43 @@ def _probe(tokenizer: "PreTrainedTokenizerBase", turn: _Turn, opener: int, speak
     spoken = turn.ids[turn.start : turn.stop]
     if opener not in spoken:
         return None
-    begin, name = turn.start + spoken.index(opener), turn.message["tool_calls"][0]["function"]["name"]
-    named = next((stop for stop in range(begin + 1, turn.stop) if name in tokenizer.decode(turn.ids[begin:stop])), turn.stop)
-    return Probe(turn.kind, Encoded(turn.ids[:named], [begin <= position < named for position in range(named)], []), False)
+    begin, name = (
+        turn.start + spoken.index(opener),
+        turn.message["tool_calls"][0]["function"]["name"],
+    )
+    named = next(
+        (
+            stop
+            for stop in range(begin + 1, turn.stop)
+            if name in tokenizer.decode(turn.ids[begin:stop])
+        ),
+        turn.stop,
+    )
+    return Probe(
+        turn.kind,
+        Encoded(turn.ids[:named], [begin <= position < named for position in range(named)], []),
+        False,
+    )
 
 
 def decision_probabilities(model: "PreTrainedModel", asked: Sequence[Probe]) -> dict[str, float]:
     """The mean probability of the right decision, by kind."""
     by_kind: dict[str, list[float]] = defaultdict(list)
-    for probe, row in zip(asked, encoded_losses(model, [each.encoded for each in asked]), strict=True):
+    for probe, row in zip(
+        asked, encoded_losses(model, [each.encoded for each in asked]), strict=True
+    ):
         probability = exp(-(row.loss or 0.0) * row.trained_tokens)
         by_kind[probe.kind].append(1 - probability if probe.refuted else probability)
     return {name: sum(values) / len(values) for name, values in sorted(by_kind.items())}
 
 
-def fallen(before: Mapping[str, float], now: Mapping[str, float], asked: Sequence[Probe], most: float) -> list[str]:
+def fallen(
+    before: Mapping[str, float], now: Mapping[str, float], asked: Sequence[Probe], most: float
+) -> list[str]:
     """The kinds, of enough turns, whose probability fell by more than `most`, or is not a number any more."""
     turns = Counter(probe.kind for probe in asked)
-    return [name for name in before if turns[name] >= FEWEST_TURNS and not before[name] - now[name] <= most]
+    return [
+        name
+        for name in before
+        if turns[name] >= FEWEST_TURNS and not before[name] - now[name] <= most
+    ]

@@ -54,7 +54,9 @@ def exact_device() -> Device:
     choice, since what makes PyTorch take oneDNN would let a GPU round."""
     import torch
 
-    return replace(EXACT, onednn=not torch.cuda.is_available() and product_speeds()["oneDNN"] >= ONEDNN_SPEEDUP)
+    return replace(
+        EXACT, onednn=not torch.cuda.is_available() and product_speeds()["oneDNN"] >= ONEDNN_SPEEDUP
+    )
 
 
 def probe_device() -> Device:

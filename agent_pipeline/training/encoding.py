@@ -62,7 +62,10 @@ class Counted(NamedTuple, Generic[Item]):
 
 
 def encode_rows(
-    tokenizer: "PreTrainedTokenizerBase", rows: list[dict[str, Any]], max_length: int, progress: Progress = silent
+    tokenizer: "PreTrainedTokenizerBase",
+    rows: list[dict[str, Any]],
+    max_length: int,
+    progress: Progress = silent,
 ) -> Counted[EncodedRow]:
     """Encode the rows (`as_trained`) in at most `max_length` tokens each.
 
@@ -70,7 +73,9 @@ def encode_rows(
     texts hold special tokens: they are trained as text). If messages have thoughts, they have `reasoning_trained` or
     `reasoning_not_rendered`: turns with a thought that is trained, or that the chat template does not show.
     """
-    thoughts = sum(THOUGHT in message and is_trained(message) for row in rows for message in row["messages"])
+    thoughts = sum(
+        THOUGHT in message and is_trained(message) for row in rows for message in row["messages"]
+    )
     lengths: list[int] = []
 
     def measured(row: dict[str, Any]) -> EncodedRow:
@@ -97,7 +102,9 @@ def encode_rows(
     return Counted(encoded.rows, encoded.counts | shortened, encoded.first_dropped)
 
 
-def as_trained(tokenizer: "PreTrainedTokenizerBase", rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def as_trained(
+    tokenizer: "PreTrainedTokenizerBase", rows: Iterable[dict[str, Any]]
+) -> list[dict[str, Any]]:
     """Return the rows as they are trained.
 
     If a row's past is shown otherwise than it was said, by the chat template or by the server, each trained turn becomes a row: what is
@@ -116,12 +123,17 @@ def _turns(messages: list[Message]) -> Iterator[list[Message]]:
     """Yield each trained turn with what was said before it, in which nothing is trained."""
     for index, message in enumerate(messages):
         if message["role"] == "assistant" and is_trained(message):
-            before = [{**earlier, "weight": 0} if earlier["role"] == "assistant" else earlier for earlier in messages[:index]]
+            before = [
+                {**earlier, "weight": 0} if earlier["role"] == "assistant" else earlier
+                for earlier in messages[:index]
+            ]
             yield [*before, message]
 
 
 def encoded_or_counted(
-    rows: Sequence[dict[str, Any]], encode_one: Callable[[dict[str, Any]], Item], progress: Progress = silent
+    rows: Sequence[dict[str, Any]],
+    encode_one: Callable[[dict[str, Any]], Item],
+    progress: Progress = silent,
 ) -> Counted[Item]:
     """What `encode_one` makes of each row; rows for which it raises `RowDropped` are counted by its reason."""
     encoded: list[Item] = []
@@ -143,7 +155,9 @@ def encoded_or_counted(
     return Counted(encoded, counts, first_dropped)
 
 
-def encode_row(tokenizer: "PreTrainedTokenizerBase", row: dict[str, Any], max_length: int) -> EncodedRow | None:
+def encode_row(
+    tokenizer: "PreTrainedTokenizerBase", row: dict[str, Any], max_length: int
+) -> EncodedRow | None:
     """The row in at most `max_length` tokens; None where it cannot be trained on."""
     try:
         return encode_or_raise(tokenizer, row, max_length)
@@ -151,7 +165,9 @@ def encode_row(tokenizer: "PreTrainedTokenizerBase", row: dict[str, Any], max_le
         return None
 
 
-def encode_or_raise(tokenizer: "PreTrainedTokenizerBase", row: dict[str, Any], max_length: int) -> EncodedRow:
+def encode_or_raise(
+    tokenizer: "PreTrainedTokenizerBase", row: dict[str, Any], max_length: int
+) -> EncodedRow:
     """The row in at most `max_length` tokens.
 
     Raises:
@@ -173,11 +189,28 @@ def encode_or_raise(tokenizer: "PreTrainedTokenizerBase", row: dict[str, Any], m
         if shorter is not None and len(shorter) < len(row["messages"]):
             messages = untrain_turns_without_source(row["messages"], shorter, tools or ())
         encoded = encode(tokenizer, messages, tools) if messages is not None else None
-    except (TemplateError, TypeError, LookupError, ValueError, DataError) as error:  # a template is a program
-        raise RowDropped(f"{name} cannot be rendered by the chat template: {first_line(error)}; repair it.", "not_rendered") from error
+    except (
+        TemplateError,
+        TypeError,
+        LookupError,
+        ValueError,
+        DataError,
+    ) as error:  # a template is a program
+        raise RowDropped(
+            f"{name} cannot be rendered by the chat template: {first_line(error)}; repair it.",
+            "not_rendered",
+        ) from error
     if shorter is None or messages is None or encoded is None:
-        raise RowDropped(f"{name} is longer than {max_length} tokens in its last exchange alone: raise max_length.", "too_long", lengths[0])
-    untrained = [message for message, original in zip(messages, shorter, strict=True) if message is not original]
+        raise RowDropped(
+            f"{name} is longer than {max_length} tokens in its last exchange alone: raise max_length.",
+            "too_long",
+            lengths[0],
+        )
+    untrained = [
+        message
+        for message, original in zip(messages, shorter, strict=True)
+        if message is not original
+    ]
     if untrained and not any(encoded.trained):
         raise RowDropped(
             f"{name} is longer than {max_length} tokens, and every turn that is left states values that were cut away: raise max_length.",
@@ -189,4 +222,12 @@ def encode_or_raise(tokenizer: "PreTrainedTokenizerBase", row: dict[str, Any], m
     except DataError as error:
         raise RowDropped(str(error), "not_proven", lengths[0]) from error
     calls = sum(bool(message.get("tool_calls")) for message in untrained)
-    return EncodedRow(row["row_id"], encoded, messages, len(messages) < len(row["messages"]), calls, len(untrained) - calls, lengths[0])
+    return EncodedRow(
+        row["row_id"],
+        encoded,
+        messages,
+        len(messages) < len(row["messages"]),
+        calls,
+        len(untrained) - calls,
+        lengths[0],
+    )

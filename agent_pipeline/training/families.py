@@ -88,13 +88,17 @@ def read_reply(text: str, tools: Sequence[Tool] | None) -> Reply:
     `tools` are the row's: they type the values of notations that quote nothing, and tell a call without marks from other JSON.
     """
     schemas = parameter_schemas(tools)
-    if "</think>" in text and "<think>" not in text.partition("</think>")[0]:  # the prompt began the thought
+    if (
+        "</think>" in text and "<think>" not in text.partition("</think>")[0]
+    ):  # the prompt began the thought
         text = text.partition("</think>")[2]
     while thought := _THOUGHT.match(text):
         text = text[thought.end() :]
     text = text.strip()
     readers = [*(family.read for family in FAMILIES), notations.read_bare]
-    reading = next((reading for read in readers if (reading := read(text, schemas))), Reading([], text))
+    reading = next(
+        (reading for read in readers if (reading := read(text, schemas))), Reading([], text)
+    )
     calls = tuple(call for place in reading.places for call in place or ())
     return Reply(calls, sum(place is None for place in reading.places), reading.words.strip())
 
@@ -122,7 +126,11 @@ CHATML = Markers(
 )
 _GEMMA_USER = ("<start_of_turn>user\\n", "<end_of_turn>\\n")
 GEMMA = Markers(
-    _GEMMA_USER, _GEMMA_USER, ("<start_of_turn>model\\n", "<end_of_turn>\\n"), _GEMMA_USER, ("<start_of_turn>", "<end_of_turn>")
+    _GEMMA_USER,
+    _GEMMA_USER,
+    ("<start_of_turn>model\\n", "<end_of_turn>\\n"),
+    _GEMMA_USER,
+    ("<start_of_turn>", "<end_of_turn>"),
 )
 _PHI_USER = ("<|user|>\\n", "<|end|>\\n")
 PHI = Markers(
@@ -163,10 +171,33 @@ FAMILIES = (
     ),
     Family("mistral", ("</s>",), notations.read_mistral, None, ("mistral", "mixtral"), "mistral"),
     Family("llama", ("<|eot_id|>",), notations.read_llama, None, ("llama",), "llama3.1"),
-    Family("gemma", ("<end_of_turn>", "<turn|>"), notations.read_gemma, GEMMA, ("gemma", "gemma2", "gemma3", "gemma3_text"), "gemma2"),
-    Family("gpt-oss", ("<|return|>", "<|call|>"), notations.read_harmony, None, ("gpt_oss",), "gpt-oss"),
-    Family("deepseek", ("<｜end▁of▁sentence｜>",), notations.read_deepseek, DEEPSEEK, ("deepseek_v2", "deepseek_v3"), "deepseek-v3"),
-    Family("glm", ("<|observation|>",), notations.read_tagged, None, ("glm", "glm4", "glm4_moe"), "glm4"),
+    Family(
+        "gemma",
+        ("<end_of_turn>", "<turn|>"),
+        notations.read_gemma,
+        GEMMA,
+        ("gemma", "gemma2", "gemma3", "gemma3_text"),
+        "gemma2",
+    ),
+    Family(
+        "gpt-oss", ("<|return|>", "<|call|>"), notations.read_harmony, None, ("gpt_oss",), "gpt-oss"
+    ),
+    Family(
+        "deepseek",
+        ("<｜end▁of▁sentence｜>",),
+        notations.read_deepseek,
+        DEEPSEEK,
+        ("deepseek_v2", "deepseek_v3"),
+        "deepseek-v3",
+    ),
+    Family(
+        "glm",
+        ("<|observation|>",),
+        notations.read_tagged,
+        None,
+        ("glm", "glm4", "glm4_moe"),
+        "glm4",
+    ),
     Family("phi", ("<|end|>",), notations.read_phi, PHI, ("phi", "phi3"), "phi3"),
 )
 """In the order in which a text is read."""

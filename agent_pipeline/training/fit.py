@@ -20,7 +20,9 @@ def row_tokens(lengths: Sequence[int]) -> dict[str, int]:
     return {name: ordered[math.ceil(share * len(ordered)) - 1] for name, share in shares.items()}
 
 
-def check_fit(counts: dict[str, Any], max_length: int, most_dropped: float, base: Path, first_dropped: str) -> None:
+def check_fit(
+    counts: dict[str, Any], max_length: int, most_dropped: float, base: Path, first_dropped: str
+) -> None:
     """Check that few rows are dropped or shortened.
 
     Args:
@@ -33,7 +35,11 @@ def check_fit(counts: dict[str, Any], max_length: int, most_dropped: float, base
     Raises:
         DataError: too many rows are dropped or shortened; the sentence proposes a `max_length`.
     """
-    dropped = sum(count for name, count in counts.items() if name.startswith("dropped_") and name != "dropped_share")
+    dropped = sum(
+        count
+        for name, count in counts.items()
+        if name.startswith("dropped_") and name != "dropped_share"
+    )
     too_long = counts["dropped_too_long"] + counts["dropped_no_source"]
     lost, limit = dropped + counts["truncated"], most_dropped * counts["in"]
     if lost <= limit:
@@ -60,7 +66,9 @@ def propose_length(tokens: int) -> int:
     return math.ceil(tokens / _STEP) * _STEP
 
 
-def check_calls(rows: Sequence[dict[str, Any]], messages: Sequence[Sequence[dict[str, Any]]], max_length: int) -> None:
+def check_calls(
+    rows: Sequence[dict[str, Any]], messages: Sequence[Sequence[dict[str, Any]]], max_length: int
+) -> None:
     """Check that an agent that makes calls is not trained without one.
 
     Args:
@@ -89,5 +97,7 @@ def _context(base: Path) -> int | None:
         config = json.loads((base / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    found = config.get("max_position_embeddings") or (config.get("text_config") or {}).get("max_position_embeddings")
+    found = config.get("max_position_embeddings") or (config.get("text_config") or {}).get(
+        "max_position_embeddings"
+    )
     return found if isinstance(found, int) else None

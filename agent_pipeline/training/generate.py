@@ -60,9 +60,14 @@ def generate(
     import torch
 
     answers: list[list[int]] = [[] for _ in prompts]
-    longest = max((len(prompt) + limit for prompt, limit in zip(prompts, limits, strict=True)), default=0)
+    longest = max(
+        (len(prompt) + limit for prompt, limit in zip(prompts, limits, strict=True)), default=0
+    )
     causal = causal_of(model)
-    guesses, alone = takes_trees(causal, longest), not sees_all(causal, longest) or not causal.is_backend_compatible()
+    guesses, alone = (
+        takes_trees(causal, longest),
+        not sees_all(causal, longest) or not causal.is_backend_compatible(),
+    )
     if keep is not None:
         keep[:] = [None] * len(prompts)
     if alone:  # a window counts padding too, a state has read it, neither can be cut; ALiBi is computed from a mask of two dimensions
@@ -71,7 +76,9 @@ def generate(
     order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), limits[i], i))
     done = 0
     common = shared_prefix(prompts) if _shares(model) and not alone else 0
-    for group in _groups(order, [len(prompts[i]) - common + limits[i] for i in order], batch, bytes_of_token(model)):
+    for group in _groups(
+        order, [len(prompts[i]) - common + limits[i] for i in order], batch, bytes_of_token(model)
+    ):
         known = [read[i] for i in group] if read else []
         lines = [_Line(prompts[i], limits[i], answers[i]) for i in group]
         with torch.inference_mode(), _whole_rows(model), grouped_attention():
@@ -104,7 +111,13 @@ def bytes_of_token(model: "PreTrainedModel") -> int:
     config = causal_of(model).config.get_text_config()
     heads = getattr(config, "num_attention_heads", None) or 0
     size = getattr(config, "head_dim", None) or config.hidden_size // max(heads, 1)
-    return 2 * config.num_hidden_layers * (getattr(config, "num_key_value_heads", None) or heads) * size * model.dtype.itemsize
+    return (
+        2
+        * config.num_hidden_layers
+        * (getattr(config, "num_key_value_heads", None) or heads)
+        * size
+        * model.dtype.itemsize
+    )
 
 
 @contextmanager
@@ -115,7 +128,9 @@ def _whole_rows(model: "PreTrainedModel") -> Iterator[None]:
     if head is None:
         yield
         return
-    hook = head.register_forward_pre_hook(lambda _, states: tuple(each.contiguous() for each in states))
+    hook = head.register_forward_pre_hook(
+        lambda _, states: tuple(each.contiguous() for each in states)
+    )
     try:
         yield
     finally:
@@ -167,8 +182,14 @@ def _generate_batch(
     device = model.device
     cache, mask, begun, prefix = _begin(model, lines, known, alone, shares)
     own = [line.prompt[start:] for line, start in zip(lines, begun, strict=True)]
-    ids = torch.tensor([[0] * (max(map(len, own)) - len(part)) + part for part in own], device=device)
-    real = torch.tensor([[0] * (ids.shape[1] - len(part)) + [1] * len(part) for part in own], dtype=torch.bool, device=device)
+    ids = torch.tensor(
+        [[0] * (max(map(len, own)) - len(part)) + part for part in own], device=device
+    )
+    real = torch.tensor(
+        [[0] * (ids.shape[1] - len(part)) + [1] * len(part) for part in own],
+        dtype=torch.bool,
+        device=device,
+    )
     # Positions count real tokens only, so padding in the middle does not move what follows it.
     positions = (torch.tensor(begun, device=device)[:, None] + real.cumsum(-1) - 1).clamp(min=0)
     last, guessed, wanted = positions[:, -1:], [list[int]()] * len(lines), 1
@@ -192,7 +213,9 @@ def _generate_batch(
         if prefix and not prefix.is_attended:
             return _generate_batch(model, lines, stops, known, guesses, keep, alone, shares=False)
         taken, goes_on = [], []
-        for place, (number, best) in enumerate(zip(alive, out.logits[:, -wanted:].float().argmax(-1).tolist(), strict=True)):
+        for place, (number, best) in enumerate(
+            zip(alive, out.logits[:, -wanted:].float().argmax(-1).tolist(), strict=True)
+        ):
             count, ended = _take(lines[number], guessed[place], best, stops)
             taken.append(count)
             if not ended:
@@ -218,7 +241,10 @@ def _generate_batch(
         guessed = [lines[number].guess(most) for number in alive]
         wanted = 1 + max(map(len, guessed))
         ids = torch.tensor(
-            [[lines[number].ids[-1], *some, *[0] * (wanted - 1 - len(some))] for number, some in zip(alive, guessed, strict=True)],
+            [
+                [lines[number].ids[-1], *some, *[0] * (wanted - 1 - len(some))]
+                for number, some in zip(alive, guessed, strict=True)
+            ],
             device=device,
         )
         real = torch.ones_like(ids, dtype=torch.bool)
@@ -231,10 +257,14 @@ def _visible(mask: "torch.Tensor", start: int, end: int, dtype: "torch.dtype") -
 
     columns = torch.arange(mask.shape[1], device=mask.device)
     hidden = (~mask)[:, None, None] | (columns > columns[start:end, None])
-    return torch.zeros(hidden.shape, dtype=dtype, device=mask.device).masked_fill_(hidden, torch.finfo(dtype).min)
+    return torch.zeros(hidden.shape, dtype=dtype, device=mask.device).masked_fill_(
+        hidden, torch.finfo(dtype).min
+    )
 
 
-def _take(line: _Line, guessed: list[int], best: list[int], stops: Collection[int]) -> tuple[int, bool]:
+def _take(
+    line: _Line, guessed: list[int], best: list[int], stops: Collection[int]
+) -> tuple[int, bool]:
     """Let a line take what the model finds likeliest, up to and with the first token that was not guessed: how many right guesses it took,
     and whether it has ended."""
     for count, token in enumerate(best):
@@ -250,7 +280,11 @@ def _take(line: _Line, guessed: list[int], best: list[int], stops: Collection[in
 
 
 def _begin(
-    model: "PreTrainedModel", lines: list[_Line], known: Sequence[Read | None], alone: bool, shares: bool
+    model: "PreTrainedModel",
+    lines: list[_Line],
+    known: Sequence[Read | None],
+    alone: bool,
+    shares: bool,
 ) -> "tuple[Cache, torch.Tensor, list[int], SharedPrefix | None]":
     """A cache with what is known of each prompt, or else with what all of them share; its mask; how many tokens are known of each; and
     those of them that all share and the cache does not hold. A prompt that is read `alone` has the model's own cache."""
@@ -258,20 +292,47 @@ def _begin(
     from transformers import DynamicCache
 
     if alone:
-        return DynamicCache(config=model.config), torch.zeros(len(lines), 0, dtype=torch.bool, device=model.device), [0] * len(lines), None
+        return (
+            DynamicCache(config=model.config),
+            torch.zeros(len(lines), 0, dtype=torch.bool, device=model.device),
+            [0] * len(lines),
+            None,
+        )
     prompts = [line.prompt for line in lines]
     reads = [each for each in known if each]
     if len(reads) < len(prompts):
-        shared = min(shared_prefix(prompts), *(len(prompt) - 1 for prompt in prompts))  # each has a token of its own, to predict from
+        shared = min(
+            shared_prefix(prompts), *(len(prompt) - 1 for prompt in prompts)
+        )  # each has a token of its own, to predict from
         reads = [_read_prefix(model, prompts[0][:shared])] * len(prompts)
-    begun = [min(shared_prefix([read.ids, prompt]), len(prompt) - 1) for read, prompt in zip(reads, prompts, strict=True)]
-    same = min(shared_prefix(prompts), *begun) if shares and _shares(model) and len(prompts) > 1 else 0
+    begun = [
+        min(shared_prefix([read.ids, prompt]), len(prompt) - 1)
+        for read, prompt in zip(reads, prompts, strict=True)
+    ]
+    same = (
+        min(shared_prefix(prompts), *begun) if shares and _shares(model) and len(prompts) > 1 else 0
+    )
     width = max(begun) - same
-    columns = width + max(len(line.prompt) - count + line.room for line, count in zip(lines, begun, strict=True)) + SPARE
+    columns = (
+        width
+        + max(
+            len(line.prompt) - count + line.room for line, count in zip(lines, begun, strict=True)
+        )
+        + SPARE
+    )
     cache = _cache(columns)
-    prefix = SharedPrefix([(keys[:, :, :same], values[:, :, :same]) for keys, values in reads[0].layers], cache) if same else None
+    prefix = (
+        SharedPrefix(
+            [(keys[:, :, :same], values[:, :, :same]) for keys, values in reads[0].layers], cache
+        )
+        if same
+        else None
+    )
     for layer, (keys, values) in enumerate(reads[0].layers if width else []):
-        both = [each.new_zeros(len(prompts), each.shape[1], width, each.shape[3]) for each in (keys, values)]
+        both = [
+            each.new_zeros(len(prompts), each.shape[1], width, each.shape[3])
+            for each in (keys, values)
+        ]
         for line, (read, count) in enumerate(zip(reads, begun, strict=True)):
             for kind, states in zip(both, read.layers[layer], strict=True):
                 kind[line, :, width + same - count :] = states[0, :, same:count]
@@ -284,7 +345,9 @@ def _begin(
 
 def _shares(model: "PreTrainedModel") -> bool:
     """Whether what all sequences begin with can be held once: `grouped_attention` attends for this model, on a CPU."""
-    return model.device.type == "cpu" and causal_of(model).config.get_text_config()._attn_implementation in ("sdpa", TREE_ATTENTION)
+    return model.device.type == "cpu" and causal_of(
+        model
+    ).config.get_text_config()._attn_implementation in ("sdpa", TREE_ATTENTION)
 
 
 def _read_prefix(model: "PreTrainedModel", ids: list[int]) -> Read:
@@ -295,18 +358,30 @@ def _read_prefix(model: "PreTrainedModel", ids: list[int]) -> Read:
     if not ids:
         return Read([], [])
     cache = DynamicCache()
-    model(input_ids=torch.tensor([ids], device=model.device), past_key_values=cache, use_cache=True, logits_to_keep=1)
+    model(
+        input_ids=torch.tensor([ids], device=model.device),
+        past_key_values=cache,
+        use_cache=True,
+        logits_to_keep=1,
+    )
     return Read(ids, [(layer.keys, layer.values) for layer in cache.layers])
 
 
-def _read_of(cache: "Cache", mask: "torch.Tensor", line: int, ids: list[int], prefix: SharedPrefix | None) -> Read:
+def _read_of(
+    cache: "Cache", mask: "torch.Tensor", line: int, ids: list[int], prefix: SharedPrefix | None
+) -> Read:
     """What a prefix and a cache hold of a line that begins with these tokens."""
     import torch
 
     at = mask[line].nonzero()[:, 0]
-    layers = [(layer.keys[line : line + 1, :, at], layer.values[line : line + 1, :, at]) for layer in cache.layers]
+    layers = [
+        (layer.keys[line : line + 1, :, at], layer.values[line : line + 1, :, at])
+        for layer in cache.layers
+    ]
     if prefix:
-        both = (zip(above, own, strict=True) for above, own in zip(prefix.layers, layers, strict=True))
+        both = (
+            zip(above, own, strict=True) for above, own in zip(prefix.layers, layers, strict=True)
+        )
         layers = [(torch.cat(keys, 2), torch.cat(values, 2)) for keys, values in both]
     return Read(ids[: len(at) + (prefix.tokens if prefix else 0)], layers)
 
@@ -323,14 +398,24 @@ def _cache(columns: int) -> "Cache":
     class Layer(DynamicLayer):
         used = 0
 
-        def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        def update(
+            self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+        ) -> Any:
             end = self.used + key_states.shape[-2]
             if not self.is_initialized:
                 self.lazy_initialization(key_states, value_states)
-                self.keys, self.values = (_with_room(each[:, :, :0], max(columns, end)) for each in (key_states, value_states))
+                self.keys, self.values = (
+                    _with_room(each[:, :, :0], max(columns, end))
+                    for each in (key_states, value_states)
+                )
             elif end > self.keys.shape[-2]:
-                self.keys, self.values = (_with_room(each, end + ROOM) for each in (self.keys, self.values))
-            self.keys[:, :, self.used : end], self.values[:, :, self.used : end] = key_states, value_states
+                self.keys, self.values = (
+                    _with_room(each, end + ROOM) for each in (self.keys, self.values)
+                )
+            self.keys[:, :, self.used : end], self.values[:, :, self.used : end] = (
+                key_states,
+                value_states,
+            )
             self.used = end
             return self.keys, self.values
 
@@ -344,6 +429,8 @@ def _cache(columns: int) -> "Cache":
 
 
 def _with_room(states: "torch.Tensor", columns: int) -> "torch.Tensor":
-    wide = states.new_zeros(*states.shape[:2], columns, states.shape[3])  # zeros: what nobody sees is multiplied by 0, and must be a number
+    wide = states.new_zeros(
+        *states.shape[:2], columns, states.shape[3]
+    )  # zeros: what nobody sees is multiplied by 0, and must be a number
     wide[:, :, : states.shape[2]] = states
     return wide

@@ -78,21 +78,48 @@ def attend(
 
     mask, prefix, above = attention_mask, more.pop("shared_prefix", None), None
     layer = cast("int", getattr(module, "layer_idx", -1))
-    if prefix is not None and mask is not None and layer >= 0 and key is prefix.cache.layers[layer].keys:
+    if (
+        prefix is not None
+        and mask is not None
+        and layer >= 0
+        and key is prefix.cache.layers[layer].keys
+    ):
         prefix.attended.add(layer)
         above = prefix.layers[layer]
         if len(query) == 1 or query.shape[2] > FEW_QUERIES:
-            key, value = (torch.cat([each.expand(len(query), -1, -1, -1), own], 2) for each, own in zip(above, (key, value), strict=True))
-            seen_by_all = torch.zeros_like(mask[..., :1]) if mask.dtype != torch.bool else torch.ones_like(mask[..., :1])
-            mask, above = torch.cat([seen_by_all.expand(*mask.shape[:3], above[0].shape[2]), mask], -1), None
-    if query.device.type != "cpu" or torch.is_grad_enabled() or (mask is not None and mask.shape[1] > 1):
+            key, value = (
+                torch.cat([each.expand(len(query), -1, -1, -1), own], 2)
+                for each, own in zip(above, (key, value), strict=True)
+            )
+            seen_by_all = (
+                torch.zeros_like(mask[..., :1])
+                if mask.dtype != torch.bool
+                else torch.ones_like(mask[..., :1])
+            )
+            mask, above = (
+                torch.cat([seen_by_all.expand(*mask.shape[:3], above[0].shape[2]), mask], -1),
+                None,
+            )
+    if (
+        query.device.type != "cpu"
+        or torch.is_grad_enabled()
+        or (mask is not None and mask.shape[1] > 1)
+    ):
         return sdpa_attention_forward(module, query, key, value, mask, scaling=scaling, **more)
 
     (lines, heads, queries, _), shared = query.shape, key.shape[1]
     if mask is None and queries == 1:
         return _products(query, key, value, None, scaling), None
     if mask is None or (lines > 1 and queries > FEW_QUERIES):
-        seen = scaled_dot_product_attention(query, key, value, mask, is_causal=mask is None, scale=scaling, enable_gqa=heads > shared)
+        seen = scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            mask,
+            is_causal=mask is None,
+            scale=scaling,
+            enable_gqa=heads > shared,
+        )
         return seen.transpose(1, 2), None
     if lines > 1:
         return _products(query, key, value, mask[..., : key.shape[2]], scaling, above), None
@@ -129,17 +156,28 @@ def _products(
     (lines, heads, queries, size), shared = query.shape, key.shape[1]
     scale = size**-0.5 if scaling is None else scaling
     grouped = (query.float() * scale).reshape(lines, shared, -1, size)
-    parts = [some @ keys.float().transpose(2, 3) for some, keys in zip(grouped.split(LINES), key.split(LINES), strict=True)]
+    parts = [
+        some @ keys.float().transpose(2, 3)
+        for some, keys in zip(grouped.split(LINES), key.split(LINES), strict=True)
+    ]
     scores = torch.cat(parts) if len(parts) > 1 else parts[0]
     if mask is not None:
         rows = scores.view(lines, shared, -1, queries, key.shape[2])
         # Not −∞: padding before a sequence's first token sees nothing, and would be no number.
         hidden, nothing = mask[:, :, None], torch.finfo(rows.dtype).min
-        rows = rows.masked_fill_(~hidden, nothing) if hidden.dtype == torch.bool else rows.add_(hidden).clamp_(min=nothing)
+        rows = (
+            rows.masked_fill_(~hidden, nothing)
+            if hidden.dtype == torch.bool
+            else rows.add_(hidden).clamp_(min=nothing)
+        )
         scores = rows.view_as(scores)
     if above is not None:
         keys, values = (each[0].float() for each in above)
-        of_all = (grouped.transpose(0, 1).flatten(1, 2) @ keys.transpose(1, 2)).unflatten(1, (lines, -1)).transpose(0, 1)
+        of_all = (
+            (grouped.transpose(0, 1).flatten(1, 2) @ keys.transpose(1, 2))
+            .unflatten(1, (lines, -1))
+            .transpose(0, 1)
+        )
         scores = torch.cat([of_all, scores], -1)
     # Weights may be rounded, as fused kernels do; scores may not: of one of 50, bfloat16 leaves errors of a tenth.
     weights = scores.softmax(-1)

@@ -22,7 +22,10 @@ BATCH_TOKENS = 2048
 
 def hidden_state_encoder(base: BaseModel, progress: Progress = silent) -> Encoder:
     """The base model as an encoder; the model is loaded when a text is there that has no vector yet."""
-    return Encoder({"form": f"{HIDDEN_STATES} 1", "revision": base.revision}, lambda texts: hidden_states(texts, base, progress))
+    return Encoder(
+        {"form": f"{HIDDEN_STATES} 1", "revision": base.revision},
+        lambda texts: hidden_states(texts, base, progress),
+    )
 
 
 def hidden_states(texts: Sequence[str], base: BaseModel, progress: Progress = silent) -> np.ndarray:
@@ -38,13 +41,19 @@ def hidden_states(texts: Sequence[str], base: BaseModel, progress: Progress = si
     model = load_model(base, probe_device())
     body = getattr(model, model.base_model_prefix)
     config = model.config.get_text_config()
-    first = next(each for each in (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id) if each is not None)
+    first = next(
+        each
+        for each in (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id)
+        if each is not None
+    )
     size = min(BATCH_TOKENS, config.max_position_embeddings) - 1
     owners: list[int] = []
     windows: list[np.ndarray] = []
     for number, text in enumerate(texts):
         # Half a character is in some logs; tokenizers accept none.
-        ids = token_ids(tokenizer, marked(tokenizer, text.encode("utf-8", "replace").decode("utf-8")))
+        ids = token_ids(
+            tokenizer, marked(tokenizer, text.encode("utf-8", "replace").decode("utf-8"))
+        )
         for start in range(0, len(ids), size):
             owners.append(number)
             windows.append(np.array([first, *ids[start : start + size]], dtype=np.int32))
@@ -57,7 +66,11 @@ def hidden_states(texts: Sequence[str], base: BaseModel, progress: Progress = si
             ids[line, : len(windows[index])] = torch.from_numpy(windows[index])
             mask[line, : len(windows[index])] = 1
         with torch.inference_mode():
-            states = body(input_ids=ids.to(model.device), attention_mask=mask.to(model.device), use_cache=False).last_hidden_state
+            states = body(
+                input_ids=ids.to(model.device),
+                attention_mask=mask.to(model.device),
+                use_cache=False,
+            ).last_hidden_state
         mask[:, 0] = 0
         found = (states.float() * mask.to(states.device)[:, :, None]).sum(1).cpu().numpy()
         for index, total in zip(group, found, strict=True):

@@ -29,12 +29,18 @@ def trained_from(
         "config": config.identity(),
         "content_sha256": _content(rows),
         **({"replay": replay} if replayed else {}),
-        **({"rehearsal": {"ratio": rehearsal, "questions_sha256": sha256_of(QUESTIONS)}} if rehearsal else {}),
+        **(
+            {"rehearsal": {"ratio": rehearsal, "questions_sha256": sha256_of(QUESTIONS)}}
+            if rehearsal
+            else {}
+        ),
     }
 
 
 def _content(rows: Iterable[dict[str, Any]]) -> str:
-    return sha256_of([{"messages": row["messages"], "tools": row.get("tools") or []} for row in rows])
+    return sha256_of(
+        [{"messages": row["messages"], "tools": row.get("tools") or []} for row in rows]
+    )
 
 
 def adapter_origin(
@@ -47,7 +53,9 @@ def adapter_origin(
     rehearsal: float = 0.0,
 ) -> dict[str, Any]:
     """What the manifest of an adapter in the lake says it is made from: `trained_from`, and which rows those are."""
-    origin = trained_from(rows, base, jinja, config, replayed, ratio, rehearsal) | rows_made_from([*rows, *replayed])
+    origin = trained_from(rows, base, jinja, config, replayed, ratio, rehearsal) | rows_made_from(
+        [*rows, *replayed]
+    )
     if replayed:
         origin["replay"] |= rows_made_from(replayed)
     return origin
@@ -56,4 +64,8 @@ def adapter_origin(
 def rows_made_from(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What a manifest says about rows: their number, a hash, and every session's id."""
     names = sorted((row["row_id"], row["content_sha256"]) for row in rows)
-    return {"rows": len(rows), "rows_sha256": sha256_of(names), "sessions": sorted({row["session_id"] for row in rows})}
+    return {
+        "rows": len(rows),
+        "rows_sha256": sha256_of(names),
+        "sessions": sorted({row["session_id"] for row in rows}),
+    }

@@ -66,16 +66,24 @@ def together(job: Job) -> Iterator[None]:
 
     processes = job.config.processes
     if count() > 1:
-        raise SettingsError("This was started several times over (accelerate launch, torchrun): start it once, and set processes.")
+        raise SettingsError(
+            "This was started several times over (accelerate launch, torchrun): start it once, and set processes."
+        )
     if processes == 1:
         yield
         return
     if torch.cuda.is_available() and torch.cuda.device_count() < processes:
         shown = torch.cuda.device_count()
-        raise SettingsError(f"processes is {processes}, and this training sees {shown} GPUs: lower it, or show it more.")
+        raise SettingsError(
+            f"processes is {processes}, and this training sees {shown} GPUs: lower it, or show it more."
+        )
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(processes)}
+        address = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free.getsockname()[1]),
+            "WORLD_SIZE": str(processes),
+        }
     before, ended = dict(os.environ), threading.Event()
     others: list[subprocess.Popen[bytes]] = []
     of_others = job.work_dir / "processes"
@@ -85,8 +93,14 @@ def together(job: Job) -> Iterator[None]:
     try:
         for rank in map(str, range(1, processes)):
             variables = address | {"RANK": rank, "LOCAL_RANK": rank}
-            others.append(subprocess.Popen([sys.executable, "-m", __name__, str(of_others)], env=before | variables))
-        while len(list(of_others.glob(f"*{READY}"))) < len(others):  # what meets before waits for a dead one for ever
+            others.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", __name__, str(of_others)], env=before | variables
+                )
+            )
+        while len(list(of_others.glob(f"*{READY}"))) < len(
+            others
+        ):  # what meets before waits for a dead one for ever
             if reason := _reason(others, of_others):
                 raise ModelError(f"Another process of this training ended: {reason}")
             time.sleep(0.1)
@@ -98,7 +112,9 @@ def together(job: Job) -> Iterator[None]:
             with suppress(subprocess.TimeoutExpired):
                 other.wait(ENDS_WITHIN)
     except Exception as error:
-        with suppress(subprocess.TimeoutExpired):  # that another does not answer is heard of before its end
+        with suppress(
+            subprocess.TimeoutExpired
+        ):  # that another does not answer is heard of before its end
             for other in others:
                 other.wait(1)
         if not isinstance(error, PipelineError) and (reason := _reason(others, of_others)):
@@ -124,11 +140,15 @@ def _reason(others: "Sequence[subprocess.Popen[bytes]]", of_others: Path) -> str
     return error.read_text(encoding="utf-8") if error.is_file() else f"code {code}, without a word."
 
 
-def _end_with(others: "Sequence[subprocess.Popen[bytes]]", ended: threading.Event, of_others: Path) -> None:
+def _end_with(
+    others: "Sequence[subprocess.Popen[bytes]]", ended: threading.Event, of_others: Path
+) -> None:
     while not ended.wait(1):
         if any(other.poll() for other in others):
             if not ended.wait(GRACE):
-                logging.getLogger(__name__).error("Another process of this training ended: %s", _reason(others, of_others))
+                logging.getLogger(__name__).error(
+                    "Another process of this training ended: %s", _reason(others, of_others)
+                )
                 os._exit(1)
             return
 
@@ -145,7 +165,9 @@ def _leave(abort: bool = False) -> None:
         elif distributed.is_initialized():
             distributed.destroy_process_group()
     except (RuntimeError, AttributeError) as error:
-        logging.getLogger(__name__).warning("The group of processes was not left: %s", first_line(error))
+        logging.getLogger(__name__).warning(
+            "The group of processes was not left: %s", first_line(error)
+        )
     for state in (AcceleratorState, GradientState, PartialState):
         state._reset_state()
 
@@ -166,12 +188,16 @@ def main() -> None:
     """Train alongside the process that started this one; its first argument is the folder where the job lies, and where to leave why it
     could not be done."""
     end_with_parent()
-    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # as in the worker
+    warnings.filterwarnings(
+        "ignore", category=FutureWarning, module="transformers"
+    )  # as in the worker
     folder = Path(sys.argv[1])
     try:
         _train_alongside(folder, pickle.loads((folder / JOB).read_bytes()))
     except Exception as error:
-        out_of_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # torch's
+        out_of_memory = (
+            isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+        )  # torch's
         sentence = f"it ran out of memory: {LESS_MEMORY}." if out_of_memory else first_line(error)
         (folder / str(own_part())).write_text(sentence, encoding="utf-8")
         raise
@@ -186,7 +212,9 @@ def _train_alongside(folder: Path, job: Job) -> None:
     model: Any = load_model(job.base, job.device)
     use_liger(model)
     (folder / f"{own_part()}{READY}").touch()
-    trainer = build_trainer(model, tokenizer, job.rows, job.config, job.device, job.work_dir, silent, job.replayed)
+    trainer = build_trainer(
+        model, tokenizer, job.rows, job.config, job.device, job.work_dir, silent, job.replayed
+    )
     trainer.train(resume_from_checkpoint=str(job.checkpoint) if job.checkpoint else None)
     _leave()
 

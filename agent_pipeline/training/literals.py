@@ -26,7 +26,11 @@ _LOOKS_SPECIAL = re.compile(r"<[|｜].*[|｜]>", re.DOTALL)
 def special_tokens(tokenizer: "PreTrainedTokenizerBase") -> set[str]:
     """All tokens that frame a conversation: the special ones, named or merely added, and those that look so (`<|user|>`; DeepSeek marks its
     own as ordinary), as llama.cpp's converter decides."""
-    added = (token for token in tokenizer.added_tokens_decoder.values() if token.special or _LOOKS_SPECIAL.fullmatch(str(token)))
+    added = (
+        token
+        for token in tokenizer.added_tokens_decoder.values()
+        if token.special or _LOOKS_SPECIAL.fullmatch(str(token))
+    )
     return {*map(str, added), *tokenizer.all_special_tokens}
 
 
@@ -37,10 +41,18 @@ def marked(tokenizer: "PreTrainedTokenizerBase", value: Value) -> Value:
 
 def _marked(specials: set[str], pattern: re.Pattern[str], value: Any) -> Any:
     if isinstance(value, str):
-        return pattern.sub(lambda found: found[0][:1] + MARK + found[0][1:] if found[0] in specials else found[0], value)
+        return pattern.sub(
+            lambda found: found[0][:1] + MARK + found[0][1:] if found[0] in specials else found[0],
+            value,
+        )
     if isinstance(value, dict):
-        return {_marked(specials, pattern, key): _marked(specials, pattern, each) for key, each in value.items()}
-    return [_marked(specials, pattern, each) for each in value] if isinstance(value, list) else value
+        return {
+            _marked(specials, pattern, key): _marked(specials, pattern, each)
+            for key, each in value.items()
+        }
+    return (
+        [_marked(specials, pattern, each) for each in value] if isinstance(value, list) else value
+    )
 
 
 def unmarked(text: str) -> str:
@@ -48,12 +60,16 @@ def unmarked(text: str) -> str:
     return text.replace(MARK, "")
 
 
-def tokens(tokenizer: "PreTrainedTokenizerBase", text: str) -> tuple[list[int], list[tuple[int, int]]]:
+def tokens(
+    tokenizer: "PreTrainedTokenizerBase", text: str
+) -> tuple[list[int], list[tuple[int, int]]]:
     """The ids of a rendered text, and the range of characters [start, end) that each of them stands for."""
     if MARK in text:
         found = _reader(tokenizer, len(tokenizer)).encode(text, add_special_tokens=False)
         return found.ids, found.offsets
-    encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=tokenizer.is_fast, verbose=False)
+    encoding = tokenizer(
+        text, add_special_tokens=False, return_offsets_mapping=tokenizer.is_fast, verbose=False
+    )
     return encoding.input_ids, encoding.get("offset_mapping") or []
 
 
@@ -65,7 +81,11 @@ def token_ids(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
 def _specials(tokenizer: "PreTrainedTokenizerBase", size: int) -> tuple[set[str], re.Pattern[str]]:
     """The special tokens, and what finds them. Gemma has thousands of one shape, so the pattern names only those of another."""
     specials = special_tokens(tokenizer) if tokenizer.is_fast else set()
-    others = sorted((token for token in specials if token and not _SHAPE.fullmatch(token)), key=len, reverse=True)
+    others = sorted(
+        (token for token in specials if token and not _SHAPE.fullmatch(token)),
+        key=len,
+        reverse=True,
+    )
     return specials, re.compile("|".join([*map(re.escape, others), _SHAPE.pattern]))
 
 
@@ -77,8 +97,14 @@ def _reader(tokenizer: "PreTrainedTokenizerBase", size: int) -> "Tokenizer":
     state, specials = json.loads(tokenizer.backend_tokenizer.to_str()), special_tokens(tokenizer)
     own = [state["normalizer"]] if state["normalizer"] else []
     takes_away = {"type": "Replace", "pattern": {"String": MARK}, "content": ""}
-    state |= {"normalizer": {"type": "Sequence", "normalizers": [takes_away, *own]}, "truncation": None, "padding": None}
+    state |= {
+        "normalizer": {"type": "Sequence", "normalizers": [takes_away, *own]},
+        "truncation": None,
+        "padding": None,
+    }
     for token in state["added_tokens"]:
         if token["content"] in specials:
-            token["normalized"] = False  # a normalised one would be looked for when the marks are gone
+            token["normalized"] = (
+                False  # a normalised one would be looked for when the marks are gone
+            )
     return Tokenizer.from_str(json.dumps(state))

@@ -12,7 +12,11 @@ if TYPE_CHECKING:
 
 
 def load_model(
-    base: BaseModel, device: Device, adapter_dir: Path | None = None, trainable: bool = False, **options: Any
+    base: BaseModel,
+    device: Device,
+    adapter_dir: Path | None = None,
+    trainable: bool = False,
+    **options: Any,
 ) -> "PreTrainedModel":
     """The base model on `device`, in evaluation mode; with `adapter_dir`, as a `PeftModel` with that adapter switched on, and with
     `trainable` ready to be trained on.
@@ -29,25 +33,37 @@ def load_model(
     # "medium" is oneDNN's, which `device.product_speeds` has seen not to round on this CPU. It would let a GPU round.
     if device.name == "cpu" and not torch.cuda.is_available():
         torch.set_float32_matmul_precision("medium" if device.onednn else "highest")
-    options = {"dtype": device.dtype, "trust_remote_code": base.trust_remote_code, "local_files_only": True} | options
+    options = {
+        "dtype": device.dtype,
+        "trust_remote_code": base.trust_remote_code,
+        "local_files_only": True,
+    } | options
     try:
         model = AutoModelForCausalLM.from_pretrained(str(base.path), **options)
     except (OSError, ValueError, RuntimeError, KeyError) as error:
-        raise ModelError(f"The base model in {base.path} cannot be loaded ({first_line(error)}): fetch it anew.") from error
+        raise ModelError(
+            f"The base model in {base.path} cannot be loaded ({first_line(error)}): fetch it anew."
+        ) from error
     if adapter_dir is not None:
         model = _with_adapter(model, base, adapter_dir, trainable)
     return (model if options.get("device_map") else model.to(device.name)).eval()
 
 
-def _with_adapter(model: "PreTrainedModel", base: BaseModel, adapter_dir: Path, trainable: bool) -> "PreTrainedModel":
+def _with_adapter(
+    model: "PreTrainedModel", base: BaseModel, adapter_dir: Path, trainable: bool
+) -> "PreTrainedModel":
     from peft import PeftModel
 
     if not (adapter_dir / "adapter_config.json").is_file():
-        raise ModelError(f"{adapter_dir} holds no adapter_config.json, so it is not a trained adapter: train one first.")
+        raise ModelError(
+            f"{adapter_dir} holds no adapter_config.json, so it is not a trained adapter: train one first."
+        )
     try:
         return PeftModel.from_pretrained(model, str(adapter_dir), is_trainable=trainable)
     except (OSError, ValueError, RuntimeError, KeyError) as error:
-        raise ModelError(f"The adapter in {adapter_dir} does not load on {base.name} ({first_line(error)}): train it anew.") from error
+        raise ModelError(
+            f"The adapter in {adapter_dir} does not load on {base.name} ({first_line(error)}): train it anew."
+        ) from error
 
 
 def read_tokenizer(directory: Path, trust_remote_code: bool = False) -> "PreTrainedTokenizerBase":
@@ -59,6 +75,10 @@ def read_tokenizer(directory: Path, trust_remote_code: bool = False) -> "PreTrai
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(str(directory), local_files_only=True, trust_remote_code=trust_remote_code)
+        return AutoTokenizer.from_pretrained(
+            str(directory), local_files_only=True, trust_remote_code=trust_remote_code
+        )
     except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"The tokenizer in {directory} cannot be read ({first_line(error)}): fetch or train the model anew.") from error
+        raise ModelError(
+            f"The tokenizer in {directory} cannot be read ({first_line(error)}): fetch or train the model anew."
+        ) from error

@@ -76,10 +76,16 @@ class Read:
 def mean_loss(losses: Sequence[RowLoss]) -> float | None:
     """The mean over all trained tokens of all rows (not the mean of the rows' means); None where there is none."""
     tokens = sum(row.trained_tokens for row in losses if row.loss is not None)
-    return sum(row.loss * row.trained_tokens for row in losses if row.loss is not None) / tokens if tokens else None
+    return (
+        sum(row.loss * row.trained_tokens for row in losses if row.loss is not None) / tokens
+        if tokens
+        else None
+    )
 
 
-def encoded_losses(model: "PreTrainedModel", rows: Sequence[Encoded | None], progress: Progress = silent) -> list[RowLoss]:
+def encoded_losses(
+    model: "PreTrainedModel", rows: Sequence[Encoded | None], progress: Progress = silent
+) -> list[RowLoss]:
     """The loss of each encoded row under a model in memory (an adapter that is on counts, dropout does not); None rows have none."""
     return [row_loss(scores) for scores in token_scores(model, rows, progress)]
 
@@ -107,13 +113,22 @@ def token_scores(
     scored = {index: row for index, row in enumerate(rows) if row and any(row.trained[1:])}
     wanted, encoded = list(scored), list(scored.values())
     causal = causal_of(model)
-    tree = prefix_tree(encoded) if encoded and takes_trees(causal, max(len(row.input_ids) for row in encoded)) else None
+    tree = (
+        prefix_tree(encoded)
+        if encoded and takes_trees(causal, max(len(row.input_ids) for row in encoded))
+        else None
+    )
     training = model.training
     model.eval()
     try:
         with torch.inference_mode(), grouped_attention():
-            follow_up = {at: then[index] for at, index in enumerate(wanted) if then and index in then}
-            by_row = ((at, _scores(lambda part: part, *trained_logits(causal, row)), None) for at, row in enumerate(encoded))
+            follow_up = {
+                at: then[index] for at, index in enumerate(wanted) if then and index in then
+            }
+            by_row = (
+                (at, _scores(lambda part: part, *trained_logits(causal, row)), None)
+                for at, row in enumerate(encoded)
+            )
             each = _over_tree(causal, tree, follow_up) if tree else by_row
             for done, (index, row_scores, read) in enumerate(each, 1):
                 scores[wanted[index]] = row_scores
@@ -136,11 +151,22 @@ def takes_trees(causal: "PreTrainedModel", longest: int) -> bool:
     """Whether what a token becomes depends on nothing but the tokens that a mask shows it and their positions: attention of transformers'
     own interface in all layers, without sinks, no window shorter than the longest row, and rotations that do not change with the length."""
     config = causal.config.get_text_config()
-    more_than_a_head = any(getattr(config, name, None) for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"))
-    changing_rotations = any(kind in str(getattr(config, "rope_parameters", None)) for kind in ("dynamic", "longrope"))
-    if not causal.is_backend_compatible() or config._attn_implementation not in ("sdpa", "eager", TREE_ATTENTION):
+    more_than_a_head = any(
+        getattr(config, name, None)
+        for name in ("final_logit_softcapping", "logit_scale", "logits_scaling")
+    )
+    changing_rotations = any(
+        kind in str(getattr(config, "rope_parameters", None)) for kind in ("dynamic", "longrope")
+    )
+    if not causal.is_backend_compatible() or config._attn_implementation not in (
+        "sdpa",
+        "eager",
+        TREE_ATTENTION,
+    ):
         return False
-    sinks = any(name.endswith(".sinks") for name, _ in causal.named_parameters())  # gpt-oss: a score of no token, in each softmax
+    sinks = any(
+        name.endswith(".sinks") for name, _ in causal.named_parameters()
+    )  # gpt-oss: a score of no token, in each softmax
     return not (more_than_a_head or changing_rotations or sinks) and sees_all(causal, longest)
 
 
@@ -151,11 +177,15 @@ def sees_all(causal: "PreTrainedModel", longest: int) -> bool:
 
     layers = DynamicCache(config=causal.config.get_text_config()).layers
     return all(
-        type(layer) is DynamicLayer or (type(layer) is DynamicSlidingWindowLayer and layer.sliding_window >= longest) for layer in layers
+        type(layer) is DynamicLayer
+        or (type(layer) is DynamicSlidingWindowLayer and layer.sliding_window >= longest)
+        for layer in layers
     )
 
 
-def _over_tree(causal: "PreTrainedModel", tree: PrefixTree, kept: Container[int]) -> Iterator[tuple[int, TokenScores, Read | None]]:
+def _over_tree(
+    causal: "PreTrainedModel", tree: PrefixTree, kept: Container[int]
+) -> Iterator[tuple[int, TokenScores, Read | None]]:
     """(row, scores, what was read of the rows in `kept`) of every row, when the last of its tokens has been read; each node of the tree is
     read once.
 
@@ -177,21 +207,28 @@ def _over_tree(causal: "PreTrainedModel", tree: PrefixTree, kept: Container[int]
         nodes = np.arange(start, stop)
         above = np.flatnonzero(tree.ends[seen] > start)
         for layer in cache.layers:
-            layer.keys, layer.values = (each[:, :, torch.from_numpy(above).to(device)] for each in (layer.keys, layer.values))
+            layer.keys, layer.values = (
+                each[:, :, torch.from_numpy(above).to(device)]
+                for each in (layer.keys, layer.values)
+            )
         seen = np.concatenate([seen[above], nodes])
-        visible = torch.from_numpy((seen <= nodes[:, None]) & (nodes[:, None] < tree.ends[seen])).to(device)
+        visible = torch.from_numpy(
+            (seen <= nodes[:, None]) & (nodes[:, None] < tree.ends[seen])
+        ).to(device)
         hidden = body(
             input_ids=torch.from_numpy(tree.tokens[nodes])[None].to(device),
             position_ids=torch.from_numpy(tree.depths[nodes])[None].to(device),
-            attention_mask=torch.zeros(visible.shape, dtype=causal.dtype, device=device).masked_fill_(
-                ~visible, torch.finfo(causal.dtype).min
-            )[None, None],
+            attention_mask=torch.zeros(
+                visible.shape, dtype=causal.dtype, device=device
+            ).masked_fill_(~visible, torch.finfo(causal.dtype).min)[None, None],
             past_key_values=cache,
             use_cache=True,
         ).last_hidden_state[0]
         about = wanted[slice(*np.searchsorted(follows, [start, stop]))]
         where = torch.from_numpy(tree.parents[about] - start).to(device)
-        scores = _scores(causal.get_output_embeddings(), hidden[where], torch.from_numpy(tree.tokens[about]))
+        scores = _scores(
+            causal.get_output_embeddings(), hidden[where], torch.from_numpy(tree.tokens[about])
+        )
         losses[about], best[about] = scores.losses, scores.best
         while complete < len(tree.trained) and tree.trained[complete][1][-1] < stop:
             index, row_nodes = tree.trained[complete]
@@ -206,7 +243,10 @@ def _read(cache: "DynamicCache", tree: PrefixTree, seen: np.ndarray, node: int) 
 
     path = np.flatnonzero((seen <= node) & (node < tree.ends[seen]))
     at = torch.from_numpy(path).to(cache.layers[0].keys.device)
-    return Read(tree.tokens[seen[path]].tolist(), [(layer.keys[:, :, at], layer.values[:, :, at]) for layer in cache.layers])
+    return Read(
+        tree.tokens[seen[path]].tolist(),
+        [(layer.keys[:, :, at], layer.values[:, :, at]) for layer in cache.layers],
+    )
 
 
 def trained_logits(causal: "PreTrainedModel", row: Encoded) -> "tuple[torch.Tensor, torch.Tensor]":
@@ -214,18 +254,26 @@ def trained_logits(causal: "PreTrainedModel", row: Encoded) -> "tuple[torch.Tens
     import torch
 
     ids = torch.tensor(row.input_ids, device=causal.device)
-    trained = torch.tensor([at for at, on in enumerate(row.trained) if on and at], device=causal.device)
+    trained = torch.tensor(
+        [at for at, on in enumerate(row.trained) if on and at], device=causal.device
+    )
     # The logits at position t are about token t + 1.
-    return causal(input_ids=ids[None], use_cache=False, logits_to_keep=trained - 1).logits[0], ids[trained]
+    return causal(input_ids=ids[None], use_cache=False, logits_to_keep=trained - 1).logits[0], ids[
+        trained
+    ]
 
 
-def _scores(head: "Callable[[torch.Tensor], torch.Tensor]", states: "torch.Tensor", targets: "torch.Tensor") -> TokenScores:
+def _scores(
+    head: "Callable[[torch.Tensor], torch.Tensor]", states: "torch.Tensor", targets: "torch.Tensor"
+) -> TokenScores:
     """The scores of each target under the head's logits at its row of `states`, a few rows at a time."""
     import torch
     from torch.nn.functional import cross_entropy
 
     losses, best = [], []
-    for some, about in zip(states.split(HEAD_ROWS), targets.to(states.device).split(HEAD_ROWS), strict=True):
+    for some, about in zip(
+        states.split(HEAD_ROWS), targets.to(states.device).split(HEAD_ROWS), strict=True
+    ):
         logits = head(some)
         few = cached_rows(logits)
         for part, of_part in zip(logits.split(few), about.split(few), strict=True):
@@ -237,7 +285,11 @@ def _scores(head: "Callable[[torch.Tensor], torch.Tensor]", states: "torch.Tenso
 
 def cached_rows(logits: "torch.Tensor") -> int:
     """How many rows of logits are looked at at once: on a CPU, those that its cache holds in float32."""
-    return max(1, CACHED_BYTES // (4 * logits.shape[-1])) if logits.device.type == "cpu" else max(1, len(logits))
+    return (
+        max(1, CACHED_BYTES // (4 * logits.shape[-1]))
+        if logits.device.type == "cpu"
+        else max(1, len(logits))
+    )
 
 
 def row_losses(
@@ -252,7 +304,9 @@ def row_losses(
     Rows are shortened as in training; one that cannot be trained on has no loss. Raises ModelError.
     """
     tokenizer, _ = load_tokenizer(adapter_dir or base.path, base.trust_remote_code)
-    return losses_of(load_model(base, probe_device(), adapter_dir), tokenizer, rows, max_length, progress)
+    return losses_of(
+        load_model(base, probe_device(), adapter_dir), tokenizer, rows, max_length, progress
+    )
 
 
 def losses_of(
@@ -263,8 +317,15 @@ def losses_of(
     progress: Progress = silent,
 ) -> list[RowLoss]:
     """The loss of each SFT row under a model in memory: that of all its turns, where each of them is a row of its own."""
-    encoded = [[encode_row(tokenizer, part, max_length) for part in as_trained(tokenizer, [row])] for row in rows]
-    losses = iter(encoded_losses(model, [part.encoded if part else None for parts in encoded for part in parts], progress))
+    encoded = [
+        [encode_row(tokenizer, part, max_length) for part in as_trained(tokenizer, [row])]
+        for row in rows
+    ]
+    losses = iter(
+        encoded_losses(
+            model, [part.encoded if part else None for parts in encoded for part in parts], progress
+        )
+    )
     return [together([next(losses) for _ in parts]) for parts in encoded]
 
 

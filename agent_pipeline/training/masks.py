@@ -49,18 +49,27 @@ class Encoded:
     @property
     def labels(self) -> list[int]:
         """`input_ids` with −100 (PyTorch's ignore index) where nothing is trained."""
-        return [token if trained else -100 for token, trained in zip(self.input_ids, self.trained, strict=True)]
+        return [
+            token if trained else -100
+            for token, trained in zip(self.input_ids, self.trained, strict=True)
+        ]
 
 
-def prompt_ids(tokenizer: "PreTrainedTokenizerBase", messages: list[Message], tools: list[Tool] | None) -> list[int]:
+def prompt_ids(
+    tokenizer: "PreTrainedTokenizerBase", messages: list[Message], tools: list[Tool] | None
+) -> list[int]:
     """The tokens after which the model is to speak."""
     return token_ids(tokenizer, render(tokenizer, messages, tools, add_generation_prompt=True))
 
 
-def turn_ids(tokenizer: "PreTrainedTokenizerBase", messages: list[Message], tools: list[Tool] | None) -> list[int]:
+def turn_ids(
+    tokenizer: "PreTrainedTokenizerBase", messages: list[Message], tools: list[Tool] | None
+) -> list[int]:
     """The last message, an assistant's, as tokens of their own, its stop token included."""
     before = render(tokenizer, messages[:-1], tools, add_generation_prompt=True)
-    return token_ids(tokenizer, up_to_stop(tokenizer, render(tokenizer, messages, tools)[len(before) :]))
+    return token_ids(
+        tokenizer, up_to_stop(tokenizer, render(tokenizer, messages, tools)[len(before) :])
+    )
 
 
 def spoken(tokenizer: "PreTrainedTokenizerBase", messages: list[Message]) -> list[int]:
@@ -70,7 +79,10 @@ def spoken(tokenizer: "PreTrainedTokenizerBase", messages: list[Message]) -> lis
 
 
 def character_spans(
-    tokenizer: "PreTrainedTokenizerBase", messages: list[Message], tools: list[Tool] | None, text: str
+    tokenizer: "PreTrainedTokenizerBase",
+    messages: list[Message],
+    tools: list[Tool] | None,
+    text: str,
 ) -> list[tuple[int, int]]:
     """The ranges [start, end) of the `spoken` turns in `text` (the rendering of all `messages`), each with its stop token.
 
@@ -79,16 +91,27 @@ def character_spans(
     spans = []
     for index in spoken(tokenizer, messages):
         before = render(tokenizer, messages[:index], tools, add_generation_prompt=True)
-        after = render(tokenizer, messages[: index + 1], tools) if index + 1 < len(messages) else text
+        after = (
+            render(tokenizer, messages[: index + 1], tools) if index + 1 < len(messages) else text
+        )
         if not (after.startswith(before) and text.startswith(after)):
-            raise DataError(f"the chat template renders message {index} differently once later messages follow it")
+            raise DataError(
+                f"the chat template renders message {index} differently once later messages follow it"
+            )
         spans.append((len(before), len(before) + len(up_to_stop(tokenizer, after[len(before) :]))))
     return spans
 
 
 def call_places(words: str) -> list[int]:
     """The positions in a turn's words, stripped, at which a call may begin."""
-    return list(dict.fromkeys([*[0, *(match.start() for match in _SENTENCE_END.finditer(words))][: PLACES - 1], len(words)]))
+    return list(
+        dict.fromkeys(
+            [
+                *[0, *(match.start() for match in _SENTENCE_END.finditer(words))][: PLACES - 1],
+                len(words),
+            ]
+        )
+    )
 
 
 def deciding_spans(message: Message, text: str) -> list[tuple[int, int]]:
@@ -109,13 +132,17 @@ def deciding_spans(message: Message, text: str) -> list[tuple[int, int]]:
     return spans
 
 
-def encode(tokenizer: "PreTrainedTokenizerBase", messages: list[Message], tools: list[Tool] | None) -> Encoded:
+def encode(
+    tokenizer: "PreTrainedTokenizerBase", messages: list[Message], tools: list[Tool] | None
+) -> Encoded:
     """Tokens and mask of a conversation, by the tokenizer's own (training) template. Raises DataError."""
     text = render(tokenizer, messages, tools)
     spans = character_spans(tokenizer, messages, tools, text)
     ids, offsets = tokens(tokenizer, text)
     trained, turns, deciding, words, position = [False] * len(ids), [], list[int](), list[int](), 0
-    for (start, end), message in zip(spans, (messages[index] for index in spoken(tokenizer, messages)), strict=True):
+    for (start, end), message in zip(
+        spans, (messages[index] for index in spoken(tokenizer, messages)), strict=True
+    ):
         # A token belongs to the turn it begins in: of one that straddles the border, the model has already seen a part.
         while position < len(offsets) and offsets[position][0] < start:
             position += 1
@@ -125,8 +152,15 @@ def encode(tokenizer: "PreTrainedTokenizerBase", messages: list[Message], tools:
             position += 1
         turns.append((first, position))
         words.append(next((at for at in range(first, position) if offsets[at][0] >= begun), first))
-        places = [(begun + begin, begun + stop) for begin, stop in deciding_spans(marked(tokenizer, message), text[begun:end])]
-        deciding += [at for at in range(first, position) if any(offsets[at][0] < stop and begin < offsets[at][1] for begin, stop in places)]
+        places = [
+            (begun + begin, begun + stop)
+            for begin, stop in deciding_spans(marked(tokenizer, message), text[begun:end])
+        ]
+        deciding += [
+            at
+            for at in range(first, position)
+            if any(offsets[at][0] < stop and begin < offsets[at][1] for begin, stop in places)
+        ]
     return Encoded(ids, trained, turns, deciding, literals=text.count(MARK), words=words)
 
 
@@ -140,7 +174,12 @@ def _holds(haystack: str, text: str) -> bool:
     return _bare(text) in haystack or _bare(json.dumps(text, ensure_ascii=False)[1:-1]) in haystack
 
 
-def check(encoded: Encoded, tokenizer: "PreTrainedTokenizerBase", messages: list[Message], row: str = "this row") -> None:
+def check(
+    encoded: Encoded,
+    tokenizer: "PreTrainedTokenizerBase",
+    messages: list[Message],
+    row: str = "this row",
+) -> None:
     """Prove the mask on the tokens, not on how they were made.
 
     At least one token is trained; each turn ends with the stop token, trained where the turn is; no token of a tool result, nor of a turn
@@ -151,10 +190,16 @@ def check(encoded: Encoded, tokenizer: "PreTrainedTokenizerBase", messages: list
     """
 
     def broken(what: str) -> DataError:
-        return DataError(f"{row} cannot be trained on: {what}; check its messages against the base model's chat template.")
+        return DataError(
+            f"{row} cannot be trained on: {what}; check its messages against the base model's chat template."
+        )
 
     def text(start: int, end: int) -> str:
-        return tokenizer.decode(encoded.input_ids[start:end], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return tokenizer.decode(
+            encoded.input_ids[start:end],
+            skip_special_tokens=False,
+            clean_up_tokenization_spaces=False,
+        )
 
     if not any(encoded.trained):
         raise broken("no token of it is the assistant's")
@@ -166,18 +211,33 @@ def check(encoded: Encoded, tokenizer: "PreTrainedTokenizerBase", messages: list
         if index not in own:
             continue
         start, end = next(turns, (0, 0))
-        if any(trained != is_trained(message) for trained in encoded.trained[start:end]) or any(encoded.trained[gap:start]):
+        if any(trained != is_trained(message) for trained in encoded.trained[start:end]) or any(
+            encoded.trained[gap:start]
+        ):
             raise broken(f"the mask does not match the turn of message {index}")
         turn, between = text(start, end), _bare(text(gap, start))
-        if not (stop_token(tokenizer, turn) and tokenizer.convert_ids_to_tokens(encoded.input_ids[end - 1]) in specials):
+        if not (
+            stop_token(tokenizer, turn)
+            and tokenizer.convert_ids_to_tokens(encoded.input_ids[end - 1]) in specials
+        ):
             raise broken(f"the turn of message {index} ends without its stop token")
         for where, result in results:
             if not _holds(between, result):
-                raise broken(f"the tool result of message {where} is not outside the trained tokens")
-        calls = [text for name, raw in tool_calls([message]) for text in (name, *argument_texts(decoded_arguments(raw)))]
+                raise broken(
+                    f"the tool result of message {where} is not outside the trained tokens"
+                )
+        calls = [
+            text
+            for name, raw in tool_calls([message])
+            for text in (name, *argument_texts(decoded_arguments(raw)))
+        ]
         thought = message.get(THOUGHT) or "" if tokenizer.init_kwargs.get("reasoning") else ""
-        if not all(_holds(_bare(turn), part) for part in (message.get("content") or "", *calls, thought)):
-            raise broken(f"the trained tokens of message {index} do not decode to what the assistant said")
+        if not all(
+            _holds(_bare(turn), part) for part in (message.get("content") or "", *calls, thought)
+        ):
+            raise broken(
+                f"the trained tokens of message {index} do not decode to what the assistant said"
+            )
         gap, results = end, []
     if next(turns, None) or any(encoded.trained[gap:]):
         raise broken("tokens after the last answer are trained")

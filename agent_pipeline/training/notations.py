@@ -108,11 +108,17 @@ def _tagged_calls(text: str, start: int, schemas: Schemas) -> tuple[Calls, int]:
     body = _TAGGED.match(text, start)
     assert body is not None  # it matches the empty text
     calls = [
-        Call(name, {key: _typed(raw, schemas, name, key) for key, raw in _XML_PARAMETER.findall(inner)})
+        Call(
+            name,
+            {key: _typed(raw, schemas, name, key) for key, raw in _XML_PARAMETER.findall(inner)},
+        )
         for name, inner in _XML_CALL.findall(body[1])
     ]
     if not calls and (glm := _GLM_CALL.fullmatch(body[1])) and (glm[2] or glm[1] in schemas):
-        arguments = {key.strip(): _typed(raw.strip(), schemas, glm[1], key.strip()) for key, raw in _GLM_ARGUMENT.findall(glm[2])}
+        arguments = {
+            key.strip(): _typed(raw.strip(), schemas, glm[1], key.strip())
+            for key, raw in _GLM_ARGUMENT.findall(glm[2])
+        }
         calls = [Call(glm[1], arguments)]
     return calls or None, body.end()
 
@@ -120,7 +126,9 @@ def _tagged_calls(text: str, start: int, schemas: Schemas) -> tuple[Calls, int]:
 def _typed(raw: str, schemas: Schemas, tool: str, parameter: str) -> Any:
     """A value that a notation writes without quotes: text where the schema says so, else JSON where it is that."""
     schema = (schemas.get(tool, {}).get("properties") or {}).get(parameter) or {}
-    if schema.get("type") == "string" or ("type" not in schema and all(isinstance(each, str) for each in schema.get("enum") or (0,))):
+    if schema.get("type") == "string" or (
+        "type" not in schema and all(isinstance(each, str) for each in schema.get("enum") or (0,))
+    ):
         return raw
     try:
         return json.loads(raw)
@@ -137,7 +145,11 @@ def read_mistral(text: str, schemas: Schemas) -> Reading | None:
     places: list[Calls] = []
     for body in filter(str.strip, bodies):
         named = _NAMED.fullmatch(body)
-        places.append(json_calls(f'{{"name": {json.dumps(named[1])}, "arguments": {named[2]}}}' if named else body))
+        places.append(
+            json_calls(
+                f'{{"name": {json.dumps(named[1])}, "arguments": {named[2]}}}' if named else body
+            )
+        )
     return Reading(places or [None], words) if bodies else None
 
 
@@ -163,13 +175,21 @@ def calls_in_sequence(text: str) -> Calls:
     return calls or None
 
 
-_PHI = re.compile(r"<\|tool_call\|>(.*?)(?:<\|/tool_call\|>|$)|^\s*functools\s*(?=\[)(.*)", re.DOTALL)
+_PHI = re.compile(
+    r"<\|tool_call\|>(.*?)(?:<\|/tool_call\|>|$)|^\s*functools\s*(?=\[)(.*)", re.DOTALL
+)
 
 
 def read_phi(text: str, schemas: Schemas) -> Reading | None:
     """`<|tool_call|>[…]<|/tool_call|>` (Phi-4-mini, Granite), or `functools[…]`."""
     found = list(_PHI.finditer(text))
-    return Reading([json_calls(match[1] or match[2] or "") for match in found], text[: found[0].start()]) if found else None
+    return (
+        Reading(
+            [json_calls(match[1] or match[2] or "") for match in found], text[: found[0].start()]
+        )
+        if found
+        else None
+    )
 
 
 _HARMONY_END = re.compile(r"<\|(?:end|call|return)\|>")
@@ -185,13 +205,17 @@ def read_harmony(text: str, schemas: Schemas) -> Reading | None:
         header, _, body = message.partition("<|message|>")
         body = _HARMONY_END.split(body)[0]
         if recipient := re.search(r"to=(?:functions\.)?([\w.-]+)", header):
-            places.append(json_calls(f'{{"name": {json.dumps(recipient[1])}, "arguments": {body}}}'))
+            places.append(
+                json_calls(f'{{"name": {json.dumps(recipient[1])}, "arguments": {body}}}')
+            )
         elif "<|channel|>analysis" not in header:
             words.append(body)
     return Reading(places, "\n".join(words))
 
 
-_DEEPSEEK = re.compile(r"<｜tool▁call▁begin｜>(.*?)(?:<｜tool▁call▁end｜>|(?=<｜tool▁call▁begin｜>)|$)", re.DOTALL)
+_DEEPSEEK = re.compile(
+    r"<｜tool▁call▁begin｜>(.*?)(?:<｜tool▁call▁end｜>|(?=<｜tool▁call▁begin｜>)|$)", re.DOTALL
+)
 _DEEPSEEK_V3 = re.compile(r"\s*([^\n]+)\n```json\n(.*?)\n?```\s*", re.DOTALL)
 
 
@@ -205,19 +229,26 @@ def read_deepseek(text: str, schemas: Schemas) -> Reading | None:
         left, _, right = body.partition("<｜tool▁sep｜>")
         block = _DEEPSEEK_V3.fullmatch(right)
         name, arguments = (block[1], block[2]) if block else (left, right)
-        places.append(json_calls(f'{{"name": {json.dumps(name.strip())}, "arguments": {arguments}}}'))
+        places.append(
+            json_calls(f'{{"name": {json.dumps(name.strip())}, "arguments": {arguments}}}')
+        )
     return Reading(places or [None], words.partition("<｜tool▁call▁begin｜>")[0])
 
 
 _PYTHON_MARKS = re.compile(
-    r"(?:<\|python_start\|>|<\|tool_call_start\|>|```tool_code\n)(.*?)(?:<\|python_end\|>|<\|tool_call_end\|>|```|$)", re.DOTALL
+    r"(?:<\|python_start\|>|<\|tool_call_start\|>|```tool_code\n)(.*?)(?:<\|python_end\|>|<\|tool_call_end\|>|```|$)",
+    re.DOTALL,
 )
 
 
 def read_python(text: str, schemas: Schemas) -> Reading | None:
     """Calls of functions: between Llama 4's marks or LFM2's, or in Gemma 3's block `tool_code`."""
     found = list(_PYTHON_MARKS.finditer(text))
-    return Reading([python_calls(match[1], schemas) for match in found], text[: found[0].start()]) if found else None
+    return (
+        Reading([python_calls(match[1], schemas) for match in found], text[: found[0].start()])
+        if found
+        else None
+    )
 
 
 def python_calls(text: str, schemas: Schemas) -> Calls:
@@ -233,11 +264,18 @@ def _expressions(module: ast.Module) -> Iterator[ast.expr]:
     for statement in module.body:
         if not isinstance(statement, ast.Expr):
             raise ValueError("a statement is no call")
-        yield from statement.value.elts if isinstance(statement.value, ast.List) else (statement.value,)
+        yield from (
+            statement.value.elts if isinstance(statement.value, ast.List) else (statement.value,)
+        )
 
 
 def _python_call(node: ast.expr, schemas: Schemas) -> Call:
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print" and len(node.args) == 1:
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "print"
+        and len(node.args) == 1
+    ):
         node = node.args[0]
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute)):
         raise ValueError("not a call")
@@ -246,12 +284,18 @@ def _python_call(node: ast.expr, schemas: Schemas) -> Call:
     arguments = dict(zip(order, map(_literal, node.args), strict=False))
     if len(arguments) < len(node.args) or any(keyword.arg is None for keyword in node.keywords):
         raise ValueError("an argument without a name")
-    return Call(name, arguments | {str(keyword.arg): _literal(keyword.value) for keyword in node.keywords})
+    return Call(
+        name, arguments | {str(keyword.arg): _literal(keyword.value) for keyword in node.keywords}
+    )
 
 
 def _literal(node: ast.expr) -> Any:
     if isinstance(node, ast.Name):  # JSON's words among Python's
-        return {"true": True, "false": False, "null": None}[node.id] if node.id in ("true", "false", "null") else ast.literal_eval(node)
+        return (
+            {"true": True, "false": False, "null": None}[node.id]
+            if node.id in ("true", "false", "null")
+            else ast.literal_eval(node)
+        )
     return ast.literal_eval(node)
 
 
@@ -265,7 +309,12 @@ def read_gemma(text: str, schemas: Schemas) -> Reading | None:
         return read_python(text, schemas)
     found = _GEMMA.findall(text)
     return Reading(
-        [json_calls(f'{{"name": {json.dumps(name)}, "arguments": {_gemma_json(body)}}}') for name, body in found] or [None], words
+        [
+            json_calls(f'{{"name": {json.dumps(name)}, "arguments": {_gemma_json(body)}}}')
+            for name, body in found
+        ]
+        or [None],
+        words,
     )
 
 
@@ -278,7 +327,9 @@ def _gemma_json(body: str) -> str:
 
 
 _BLOCK = re.compile(r"```(?:json|python)?\s*\n(.*?)\n?```", re.DOTALL)
-_BEGUN = re.compile(r'\s*(?:\[?\s*\{\s*"(?:type"\s*:\s*"function"\s*,\s*"function"\s*:\s*\{\s*")?name"\s*:\s*"([\w.-]+)"|\[\s*([\w.]+)\()')
+_BEGUN = re.compile(
+    r'\s*(?:\[?\s*\{\s*"(?:type"\s*:\s*"function"\s*,\s*"function"\s*:\s*\{\s*")?name"\s*:\s*"([\w.-]+)"|\[\s*([\w.]+)\()'
+)
 
 
 def read_bare(text: str, schemas: Schemas) -> Reading | None:
@@ -295,5 +346,9 @@ def read_bare(text: str, schemas: Schemas) -> Reading | None:
     calls = calls_in_sequence(body) or (python_calls(body, schemas) if begun and begun[2] else None)
     if calls is None:
         return Reading([None], "") if begun and (begun[1] or begun[2]) in schemas else None
-    known = all(call.name in schemas for call in calls) if schemas else all(call.arguments for call in calls)
+    known = (
+        all(call.name in schemas for call in calls)
+        if schemas
+        else all(call.arguments for call in calls)
+    )
     return Reading([calls], "") if known else None

@@ -45,7 +45,9 @@ def compact_arguments(arguments: Any) -> Any:
     '{"amount":100.50,"to":"Müller & Co"}'
     """
     try:
-        value = parse_json(arguments) if isinstance(arguments, str) else with_number_texts(arguments)
+        value = (
+            parse_json(arguments) if isinstance(arguments, str) else with_number_texts(arguments)
+        )
     except (ValueError, RecursionError):
         return arguments
     return _compact(value) if isinstance(value, dict) else arguments
@@ -53,7 +55,9 @@ def compact_arguments(arguments: Any) -> Any:
 
 def _compact(value: Any) -> str:
     if isinstance(value, dict):
-        pairs = (f"{json.dumps(key, ensure_ascii=False)}:{_compact(item)}" for key, item in value.items())
+        pairs = (
+            f"{json.dumps(key, ensure_ascii=False)}:{_compact(item)}" for key, item in value.items()
+        )
         return "{" + ",".join(pairs) + "}"
     if isinstance(value, list):
         return "[" + ",".join(map(_compact, value)) + "]"
@@ -79,7 +83,9 @@ def served_number(number: str) -> str:
 def changed_numbers(arguments: Any) -> list[str]:
     """Return the numbers in a call's arguments that llama.cpp's template engine writes otherwise, in their order."""
     try:
-        value = parse_json(arguments) if isinstance(arguments, str) else with_number_texts(arguments)
+        value = (
+            parse_json(arguments) if isinstance(arguments, str) else with_number_texts(arguments)
+        )
     except (ValueError, RecursionError):
         return []
     return [number for number in _numbers(value) if served_number(number) != number]

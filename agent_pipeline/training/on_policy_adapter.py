@@ -61,7 +61,12 @@ def train_on_policy(
     tokenizer, template = load_tokenizer(adapter_dir, base.trust_remote_code)
     kept, longest = _fitting(tokenizer, rows, config)
     dropped = len(rows) - len(kept)
-    counts = {"in": len(rows), "dropped_too_long": dropped, "trained": len(kept), "dropped_share": dropped / max(len(rows), 1)}
+    counts = {
+        "in": len(rows),
+        "dropped_too_long": dropped,
+        "trained": len(kept),
+        "dropped_share": dropped / max(len(rows), 1),
+    }
     if len(kept) < config.min_rows:
         raise NothingTrained(
             f"{method} needs {config.min_rows} rows, and {len(kept)} of {len(rows)} fit into {config.max_length} tokens: curate more "
@@ -72,14 +77,29 @@ def train_on_policy(
     def build(
         model: "PreTrainedModel", device: Device, work_dir: Path, watch: "TrainerCallback"
     ) -> "tuple[Trainer, Callable[[], dict[str, Any]]]":
-        arguments = shared_arguments(config, device, work_dir, 0, longest) | {"save_steps": config.stop_steps}
+        arguments = shared_arguments(config, device, work_dir, 0, longest) | {
+            "save_steps": config.stop_steps
+        }
         taught_by = load_model(teacher, device) if teacher else None
         stops, callbacks = template_stops(tokenizer, template), [watch, reporting(progress)]
-        trainer = trainer_over(method, Setting(model, tokenizer, stops, kept, config, arguments, callbacks, play, taught_by))
-        return trainer, lambda: {"row_ids": [row["row_id"] for row in kept], "longest_row_tokens": longest}
+        trainer = trainer_over(
+            method,
+            Setting(model, tokenizer, stops, kept, config, arguments, callbacks, play, taught_by),
+        )
+        return trainer, lambda: {
+            "row_ids": [row["row_id"] for row in kept],
+            "longest_row_tokens": longest,
+        }
 
     made_from = origin_of(method, rows, select, base, reference, config, **origin)
-    return train_on(Start(base, adapter_dir, tokenizer, template, made_from), config, out_dir, select, counts, build)
+    return train_on(
+        Start(base, adapter_dir, tokenizer, template, made_from),
+        config,
+        out_dir,
+        select,
+        counts,
+        build,
+    )
 
 
 def trainer_over(method: str, setting: Setting) -> "Trainer":
@@ -102,25 +122,42 @@ def trainer_over(method: str, setting: Setting) -> "Trainer":
 def in_order(rows: Sequence[Row], count: int, seed: int) -> list[Row]:
     """`count` rows: pass after pass, each shuffled by the seed."""
     rng = random.Random(seed)
-    return [row for _ in range(math.ceil(count / len(rows))) for row in rng.sample(rows, len(rows))][:count]
+    return [
+        row for _ in range(math.ceil(count / len(rows))) for row in rng.sample(rows, len(rows))
+    ][:count]
 
 
-def _fitting(tokenizer: "PreTrainedTokenizerBase", rows: Sequence[Row], config: OnPolicyTraining) -> tuple[list[Row], int]:
+def _fitting(
+    tokenizer: "PreTrainedTokenizerBase", rows: Sequence[Row], config: OnPolicyTraining
+) -> tuple[list[Row], int]:
     """The rows whose answer fits into `max_length`, and the tokens of the longest with it. How long a task gets, nobody knows before."""
-    prompts = {row["row_id"]: prompt_ids(tokenizer, row["prompt"], row["tools"]) for row in rows if "prompt" in row}
+    prompts = {
+        row["row_id"]: prompt_ids(tokenizer, row["prompt"], row["tools"])
+        for row in rows
+        if "prompt" in row
+    }
     turns = {row_id: len(prompt) + config.max_new_tokens for row_id, prompt in prompts.items()}
     kept = [row for row in rows if turns.get(row["row_id"], 0) <= config.max_length]
-    return kept, max((turns[row["row_id"]] for row in kept if row["row_id"] in turns), default=config.max_length)
+    return kept, max(
+        (turns[row["row_id"]] for row in kept if row["row_id"] in turns), default=config.max_length
+    )
 
 
 def texts(tokenizer: "PreTrainedTokenizerBase", row: Row) -> dict[str, str]:
     """`asked`: the prompt of a turn as text; `shown`: the same, with what the agent did told in its system message."""
     asked = render(tokenizer, row["prompt"], row["tools"], add_generation_prompt=True)
-    did = render(tokenizer, [*row["prompt"], *row["completion"]], row["tools"])[len(asked) :].rstrip()
+    did = render(tokenizer, [*row["prompt"], *row["completion"]], row["tools"])[
+        len(asked) :
+    ].rstrip()
     did = did.removesuffix(stop_token(tokenizer, did) or "")
     head = row["prompt"][:1] if row["prompt"] and row["prompt"][0]["role"] == "system" else []
-    system = "\n\n".join([*(message["content"] for message in head), f"A good agent would now write:\n{did}"])
+    system = "\n\n".join(
+        [*(message["content"] for message in head), f"A good agent would now write:\n{did}"]
+    )
     shown = render(
-        tokenizer, [{"role": "system", "content": system}, *row["prompt"][len(head) :]], row["tools"], add_generation_prompt=True
+        tokenizer,
+        [{"role": "system", "content": system}, *row["prompt"][len(head) :]],
+        row["tools"],
+        add_generation_prompt=True,
     )
     return {"asked": asked, "shown": shown}

@@ -12,7 +12,14 @@ from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.config import PreferenceTraining
 from agent_pipeline.training.continued import NothingTrained, Start, origin_of, train_on
 from agent_pipeline.training.device import Device
-from agent_pipeline.training.preferences import Encode, Row, encode_pairs, encode_sessions, log_probs, with_reference
+from agent_pipeline.training.preferences import (
+    Encode,
+    Row,
+    encode_pairs,
+    encode_sessions,
+    log_probs,
+    with_reference,
+)
 from agent_pipeline.training.prefixes import prefix_tree
 from agent_pipeline.training.sizes import sized
 from agent_pipeline.training.templates import load_tokenizer
@@ -85,7 +92,9 @@ def train_preferences(
         held = with_reference(model, of.encode(tokenizer, heldout, config.max_length, silent).rows)
         step_rows = [row for example in examples[: config.batch_size] for row in example.rows]
         arguments = TrainingArguments(
-            **shared_arguments(config, device, work_dir, len(examples), len(prefix_tree(step_rows).tokens)),
+            **shared_arguments(
+                config, device, work_dir, len(examples), len(prefix_tree(step_rows).tokens)
+            ),
             gradient_checkpointing_kwargs={"use_reentrant": False},
             per_device_train_batch_size=config.batch_size,
             save_steps=config.stop_steps,
@@ -93,10 +102,22 @@ def train_preferences(
         trainer = preference_trainer(model, examples, objective, arguments, progress, [watch])
         return trainer, lambda: {
             "row_ids": [example.row_id for example in examples],
-            "kinds": {kind: {"rows": count} for kind, count in sorted(Counter(each.kind for each in examples).items())},
-            **token_counts([row for example in examples for row in example.rows[: objective.trained_rows]]),
+            "kinds": {
+                kind: {"rows": count}
+                for kind, count in sorted(Counter(each.kind for each in examples).items())
+            },
+            **token_counts(
+                [row for example in examples for row in example.rows[: objective.trained_rows]]
+            ),
             "heldout": objective.figures(held, log_probs(trainer.model, held)) if held else None,
         }
 
     origin = origin_of(method, rows, select, base, reference, config)
-    return train_on(Start(base, adapter_dir, tokenizer, template, origin), config, out_dir, select, encoded.counts, build)
+    return train_on(
+        Start(base, adapter_dir, tokenizer, template, origin),
+        config,
+        out_dir,
+        select,
+        encoded.counts,
+        build,
+    )

@@ -61,7 +61,9 @@ class NodeCount:
         for row in more:
             ids = up_to_last_trained(row)
             at = bisect(rows, ids)
-            nodes += len(ids) - max((shared_prefix([ids, each]) for each in rows[max(at - 1, 0) : at + 1]), default=0)
+            nodes += len(ids) - max(
+                (shared_prefix([ids, each]) for each in rows[max(at - 1, 0) : at + 1]), default=0
+            )
             rows.insert(at, ids)
         return NodeCount(tuple(rows), nodes)
 
@@ -93,5 +95,15 @@ def prefix_tree(rows: Sequence[Encoded]) -> PrefixTree:
         nodes_of_rows.append((index, path[trained[index]]))
         count, before = count + len(nodes), row
     ends[path] = count
-    weights = [np.array(rows[index].weights or rows[index].trained, dtype=float)[trained[index]] for index, _ in nodes_of_rows]
-    return PrefixTree(tokens[:count], parents[:count], depths[:count], ends[:count], nodes_of_rows, np.concatenate([np.zeros(0), *weights]))
+    weights = [
+        np.array(rows[index].weights or rows[index].trained, dtype=float)[trained[index]]
+        for index, _ in nodes_of_rows
+    ]
+    return PrefixTree(
+        tokens[:count],
+        parents[:count],
+        depths[:count],
+        ends[:count],
+        nodes_of_rows,
+        np.concatenate([np.zeros(0), *weights]),
+    )

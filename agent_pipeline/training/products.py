@@ -31,11 +31,22 @@ def fast_products(model: "torch.nn.Module") -> None:
     from peft.tuners.lora import Linear
     from peft.tuners.tuners_utils import BaseTunerLayer
 
-    adapted = {id(module.base_layer) for module in model.modules() if isinstance(module, BaseTunerLayer) and hasattr(module, "base_layer")}
+    adapted = {
+        id(module.base_layer)
+        for module in model.modules()
+        if isinstance(module, BaseTunerLayer) and hasattr(module, "base_layer")
+    }
     lora = [module for module in model.modules() if type(module) is Linear]
-    plain = [module for module in model.modules() if type(module) is torch.nn.Linear and id(module) not in adapted]
+    plain = [
+        module
+        for module in model.modules()
+        if type(module) is torch.nn.Linear and id(module) not in adapted
+    ]
     plain = [module for module in plain if _is_packable(module.weight)]
-    weights = {id(weight): weight for weight in (*(each.base_layer.weight for each in lora), *(each.weight for each in plain))}
+    weights = {
+        id(weight): weight
+        for weight in (*(each.base_layer.weight for each in lora), *(each.weight for each in plain))
+    }
     packs = sum(each.nbytes for each in weights.values() if _is_packable(each)) <= PACKED_BYTES
     of = {name: Weight(packs) for name in weights}
     for module in lora:
@@ -54,10 +65,19 @@ class Weight:
         self._state = (0, 0)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_packs": self._packs, "_packed": {}, "_of": None, "_state": (0, 0)}  # what is packed cannot be copied
+        return {
+            "_packs": self._packs,
+            "_packed": {},
+            "_of": None,
+            "_state": (0, 0),
+        }  # what is packed cannot be copied
 
     def product(
-        self, rows: "torch.Tensor", weight: "torch.Tensor", bias: "torch.Tensor | None" = None, back: bool = False
+        self,
+        rows: "torch.Tensor",
+        weight: "torch.Tensor",
+        bias: "torch.Tensor | None" = None,
+        back: bool = False,
     ) -> "torch.Tensor":
         """`rows` (n, in) → (n, out), the bias added; on the way `back` (n, out) → (n, in)."""
         import torch
@@ -69,14 +89,21 @@ class Weight:
         if self._of is not weight or self._state != state:
             self._packed, self._of, self._state = {}, weight, state
         if back not in self._packed:
-            self._packed[back] = torch.ops.mkldnn._reorder_linear_weight(directed.detach().contiguous(), ROWS)
+            self._packed[back] = torch.ops.mkldnn._reorder_linear_weight(
+                directed.detach().contiguous(), ROWS
+            )
         return torch.ops.mkldnn._linear_pointwise(rows, self._packed[back], bias, "none", [], "")
 
 
 def _is_packable(weight: "torch.Tensor") -> bool:
     import torch
 
-    return weight.dtype == torch.bfloat16 and weight.device.type == "cpu" and not weight.requires_grad and _packs_here()
+    return (
+        weight.dtype == torch.bfloat16
+        and weight.device.type == "cpu"
+        and not weight.requires_grad
+        and _packs_here()
+    )
 
 
 @cache
@@ -84,23 +111,41 @@ def _packs_here() -> bool:
     """Whether this PyTorch and this CPU have oneDNN's layouts for bfloat16."""
     import torch
 
-    known = all(hasattr(torch.ops.mkldnn, name) for name in ("_reorder_linear_weight", "_linear_pointwise", "_is_mkldnn_bf16_supported"))
+    known = all(
+        hasattr(torch.ops.mkldnn, name)
+        for name in ("_reorder_linear_weight", "_linear_pointwise", "_is_mkldnn_bf16_supported")
+    )
     return known and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def _of_linear(module: "torch.nn.Linear", products: Weight, input: "torch.Tensor") -> "torch.Tensor":
+def _of_linear(
+    module: "torch.nn.Linear", products: Weight, input: "torch.Tensor"
+) -> "torch.Tensor":
     import torch
 
     weight, bias = module.weight, module.bias
-    if weight.requires_grad or (bias is not None and bias.requires_grad) or input.dtype != weight.dtype:
+    if (
+        weight.requires_grad
+        or (bias is not None and bias.requires_grad)
+        or input.dtype != weight.dtype
+    ):
         return type(module).forward(module, input)
     rows = input.reshape(-1, input.shape[-1])
-    product = _linear().apply(rows, products, weight, bias) if torch.is_grad_enabled() else products.product(rows, weight, bias)
+    product = (
+        _linear().apply(rows, products, weight, bias)
+        if torch.is_grad_enabled()
+        else products.product(rows, weight, bias)
+    )
     return product.view(*input.shape[:-1], weight.shape[0])
 
 
-def _of_lora(module: "Linear", products: Weight, x: "torch.Tensor", *args: Any, **kwargs: Any) -> "torch.Tensor":
-    base, active = module.base_layer, [name for name in module.active_adapters if name in module.lora_A]
+def _of_lora(
+    module: "Linear", products: Weight, x: "torch.Tensor", *args: Any, **kwargs: Any
+) -> "torch.Tensor":
+    base, active = (
+        module.base_layer,
+        [name for name in module.active_adapters if name in module.lora_A],
+    )
     if module.merged or args or kwargs or not _is_plain(module):
         return type(module).forward(module, x, *args, **kwargs)
     if module.disable_adapters:
@@ -110,7 +155,11 @@ def _of_lora(module: "Linear", products: Weight, x: "torch.Tensor", *args: Any, 
     (name,) = active
     a, b, scaling = module.lora_A[name].weight, module.lora_B[name].weight, module.scaling[name]
     rows = x.reshape(-1, x.shape[-1]).to(base.weight.dtype)
-    return _products().apply(rows, products, base.weight, base.bias, a, b, scaling).view(*x.shape[:-1], base.weight.shape[0])
+    return (
+        _products()
+        .apply(rows, products, base.weight, base.bias, a, b, scaling)
+        .view(*x.shape[:-1], base.weight.shape[0])
+    )
 
 
 def _is_plain(module: "Linear") -> bool:
@@ -119,7 +168,9 @@ def _is_plain(module: "Linear") -> bool:
     base = module.base_layer
     frozen = not base.weight.requires_grad and (base.bias is None or not base.bias.requires_grad)
     device = base.weight.device.type
-    cast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) != base.weight.dtype
+    cast = (
+        torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) != base.weight.dtype
+    )
     return type(base) is torch.nn.Linear and frozen and not cast
 
 
@@ -140,7 +191,13 @@ def _linear() -> "type[torch.autograd.Function]":
         """rows (n, in), a frozen weight (out, in), its frozen bias (out) or None → (n, out)."""
 
         @staticmethod
-        def forward(ctx: Any, rows: torch.Tensor, products: Weight, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        def forward(
+            ctx: Any,
+            rows: torch.Tensor,
+            products: Weight,
+            weight: torch.Tensor,
+            bias: torch.Tensor | None,
+        ) -> torch.Tensor:
             ctx.products, ctx.weight = products, weight
             return products.product(rows, weight, bias)
 
@@ -184,7 +241,11 @@ def _products() -> "type[torch.autograd.Function]":
             rows, down, up, within = ctx.saved_tensors
             of_within = (gradient @ up).mul_(ctx.scaling)
             of_a, of_b = of_within.t() @ rows, (gradient.t() @ within).mul_(ctx.scaling)
-            of_rows = ctx.products.product(gradient, ctx.weight, back=True).addmm_(of_within, down) if ctx.needs_input_grad[0] else None
+            of_rows = (
+                ctx.products.product(gradient, ctx.weight, back=True).addmm_(of_within, down)
+                if ctx.needs_input_grad[0]
+                else None
+            )
             return of_rows, None, None, None, of_a.to(ctx.dtype), of_b.to(ctx.dtype), None
 
     return Products

@@ -103,10 +103,16 @@ def rehearsed(
     `MAX_NEW_TOKENS` are left out: trained up to their last whole sentence, they kept less of what the base knew."""
     count = max(due(new, checked_ratio(ratio)), min(LEAST, new)) if ratio else 0
     questions = QUESTIONS[: 2 * count]  # some answers do not end
-    answers = _answers(model, tokenizer, stops, [_asked(each) for each in questions], progress) if questions else []
+    answers = (
+        _answers(model, tokenizer, stops, [_asked(each) for each in questions], progress)
+        if questions
+        else []
+    )
     ended = [(question, text) for question, text in zip(questions, answers, strict=True) if text]
     # The same answer with tools beside it: whether a base calls one then is what must not be learned from it.
-    pairs = [(*each, (number + again) % 2 == 1) for again in (0, 1) for number, each in enumerate(ended)]
+    pairs = [
+        (*each, (number + again) % 2 == 1) for again in (0, 1) for number, each in enumerate(ended)
+    ]
     plain = [
         {
             "row_id": f"rehearsal {number}",
@@ -132,5 +138,15 @@ def _answers(
 ) -> list[str]:
     """The greedy answer to each conversation; empty where it does not end."""
     prompts = [prompt_ids(tokenizer, messages, []) for messages in conversations]
-    written = generate(model, prompts, [MAX_NEW_TOKENS] * len(prompts), stops, progress, "plain questions answered by the base")
-    return [tokenizer.decode(tokens).strip() if len(tokens) < MAX_NEW_TOKENS else "" for tokens in written]
+    written = generate(
+        model,
+        prompts,
+        [MAX_NEW_TOKENS] * len(prompts),
+        stops,
+        progress,
+        "plain questions answered by the base",
+    )
+    return [
+        tokenizer.decode(tokens).strip() if len(tokens) < MAX_NEW_TOKENS else ""
+        for tokens in written
+    ]

@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from agent_pipeline.sessions.json_text import decoded_arguments
 from agent_pipeline.sessions.session import THOUGHT, Message, Tool, tool_calls, without
 from agent_pipeline.training.literals import marked
-from agent_pipeline.training.numbers import NumberWriter, changed_numbers, compact_arguments, parse_json, with_number_texts
+from agent_pipeline.training.numbers import (
+    NumberWriter,
+    changed_numbers,
+    compact_arguments,
+    parse_json,
+    with_number_texts,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -61,7 +67,12 @@ def with_plain_ids(messages: list[Message]) -> list[Message]:
     changed = []
     for message in messages:
         if message.get("tool_calls"):
-            message = {**message, "tool_calls": [{**call, "id": plain(call.get("id", ""))} for call in message["tool_calls"]]}
+            message = {
+                **message,
+                "tool_calls": [
+                    {**call, "id": plain(call.get("id", ""))} for call in message["tool_calls"]
+                ],
+            }
         elif message["role"] == "tool":
             message = {**message, "tool_call_id": plain(message.get("tool_call_id") or "")}
         changed.append(message)
@@ -69,7 +80,10 @@ def with_plain_ids(messages: list[Message]) -> list[Message]:
 
 
 def as_template_wants(
-    messages: list[Message], arguments_as: ArgumentsAs, numbers: NumberWriter | None = None, asked: bool = False
+    messages: list[Message],
+    arguments_as: ArgumentsAs,
+    numbers: NumberWriter | None = None,
+    asked: bool = False,
 ) -> list[Message]:
     """Return the messages as a template takes them; the input is not changed.
 
@@ -82,7 +96,10 @@ def as_template_wants(
             it they are Python's numbers.
         asked: Whether the model is to answer, so that the last message is an earlier one, too.
     """
-    messages = [message if message.get("content") is not None else {**message, "content": ""} for message in with_plain_ids(messages)]
+    messages = [
+        message if message.get("content") is not None else {**message, "content": ""}
+        for message in with_plain_ids(messages)
+    ]
     if arguments_as == "str":
         return messages
 
@@ -101,7 +118,13 @@ def as_template_wants(
         {
             **message,
             "tool_calls": [
-                {**call, "function": {**call["function"], "arguments": wanted(call["function"]["arguments"], message is last)}}
+                {
+                    **call,
+                    "function": {
+                        **call["function"],
+                        "arguments": wanted(call["function"]["arguments"], message is last),
+                    },
+                }
                 for call in message["tool_calls"]
             ],
         }
@@ -114,7 +137,9 @@ def as_template_wants(
 def _object_of(arguments: Any) -> dict[str, Any] | None:
     """Return the object that a call's arguments are, with each number as its text; None if they are anything else."""
     try:
-        value = parse_json(arguments) if isinstance(arguments, str) else with_number_texts(arguments)
+        value = (
+            parse_json(arguments) if isinstance(arguments, str) else with_number_texts(arguments)
+        )
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
@@ -156,7 +181,9 @@ def render_with(
     # It also lays the special tokens out for the template (`bos_token`, `eos_token`): so do we.
     texts, _ = render_jinja_template(
         conversations=[marked(tokenizer, wanted)],
-        tools=marked(tokenizer, numbers.served(with_number_texts(as_servers_send(tools)))) if tools else None,
+        tools=marked(tokenizer, numbers.served(with_number_texts(as_servers_send(tools))))
+        if tools
+        else None,
         chat_template=jinja or tokenizer.get_chat_template(tools=tools or None),
         add_generation_prompt=add_generation_prompt,
         **tokenizer.special_tokens_map,
@@ -165,7 +192,9 @@ def render_with(
     return numbers.restore(texts[0].encode("utf-8", "replace").decode("utf-8"))
 
 
-def shown_thoughts(tokenizer: "PreTrainedTokenizerBase", messages: list[Message], add_generation_prompt: bool) -> list[Message]:
+def shown_thoughts(
+    tokenizer: "PreTrainedTokenizerBase", messages: list[Message], add_generation_prompt: bool
+) -> list[Message]:
     """The messages as they are shown: the last one with its thought, if it is said and not asked for and the chat template shows thoughts
     (`templates.thoughts_of`); the others with none, since clients do not send back what a model thought."""
     if not any(THOUGHT in message for message in messages):
@@ -178,7 +207,10 @@ def shown_thoughts(tokenizer: "PreTrainedTokenizerBase", messages: list[Message]
 
 def thought_end(tokenizer: "PreTrainedTokenizerBase", message: Message, text: str) -> int:
     """The position in `text`, a rendered assistant's turn, where its thought and what closes it end; 0 where it shows none."""
-    form, thought = tokenizer.init_kwargs.get("reasoning"), marked(tokenizer, (message.get(THOUGHT) or "").strip())
+    form, thought = (
+        tokenizer.init_kwargs.get("reasoning"),
+        marked(tokenizer, (message.get(THOUGHT) or "").strip()),
+    )
     at = text.find(thought + form[1]) if form and thought else -1
     return at + len(thought) + len(form[1]) if form and at >= 0 else 0
 

@@ -43,7 +43,9 @@ def count_weights(folder: Path) -> int | None:
             with safe_open(path, framework="np") as file:
                 count += sum(prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
         except SafetensorError as error:
-            raise ModelError(f"The weights {path} cannot be read ({first_line(error)}): fetch the base model again.") from error
+            raise ModelError(
+                f"The weights {path} cannot be read ({first_line(error)}): fetch the base model again."
+            ) from error
     return count or None
 
 
@@ -61,7 +63,11 @@ def with_sizes(values: Mapping[str, Any], method: str, weights: float | None) ->
     place = sum((weights or _UNKNOWN) >= bound for bound in _BOUNDS)
     rate = _RATES.get(method, _FURTHER)[place] * (1.0 if values.get("use_lora", True) else 0.1)
     epochs = _EPOCHS[place] if method == "sft" else 1.0
-    return {**values, "learning_rate": values.get("learning_rate") or rate, "epochs": values.get("epochs") or epochs}
+    return {
+        **values,
+        "learning_rate": values.get("learning_rate") or rate,
+        "epochs": values.get("epochs") or epochs,
+    }
 
 
 def sized(values: Mapping[str, Any], method: str, base: BaseModel) -> dict[str, Any]:

@@ -51,7 +51,12 @@ class Said:
             if message["role"] != "user":
                 leaves = set(_leaves(text))
                 self.leaves |= leaves
-                self._names_in_leaves.update(word for leaf in leaves if len(leaf.split()) <= _WORDS_OF_A_NAME for word in leaf.split())
+                self._names_in_leaves.update(
+                    word
+                    for leaf in leaves
+                    if len(leaf.split()) <= _WORDS_OF_A_NAME
+                    for word in leaf.split()
+                )
 
     def _add_text(self, text: str) -> None:
         self._text += "\n" + text.casefold()
@@ -63,7 +68,9 @@ class Said:
 
     def has(self, value: str) -> bool:
         """Tell whether a value is readable here, in this or another form."""
-        return bool(_forms(value) & self._words) or (len(value) >= SHORTEST_SOURCE and _contains(self._text, value.casefold()))
+        return bool(_forms(value) & self._words) or (
+            len(value) >= SHORTEST_SOURCE and _contains(self._text, value.casefold())
+        )
 
     def has_name(self, word: str) -> bool:
         """Tell whether a word is used as a name here: it has a capital letter within a sentence, or is in a short JSON value."""
@@ -72,18 +79,30 @@ class Said:
 
 def lost_values(message: Message, cut: Said, left: Said) -> list[str]:
     """Return the values that a message states and that are readable in `cut`, and not in `left`."""
-    return [value for value in dict.fromkeys(_values(message, cut)) if cut.has(value) and not left.has(value)]
+    return [
+        value
+        for value in dict.fromkeys(_values(message, cut))
+        if cut.has(value) and not left.has(value)
+    ]
 
 
 def _values(message: Message, cut: Said) -> Iterator[str]:
     for _, raw in tool_calls([message]):
-        yield from (leaf for leaf in _scalars(decoded_arguments(raw)) if len(leaf) >= SHORTEST_SOURCE)
+        yield from (
+            leaf for leaf in _scalars(decoded_arguments(raw)) if len(leaf) >= SHORTEST_SOURCE
+        )
     for text in (message.get("content") or "", message.get(THOUGHT) or ""):
         folded = text.casefold()
         yield from (leaf for leaf in cut.leaves if _contains(folded, leaf.casefold()))
         for start, word in _words(text):
-            is_id = sum(character.isdigit() for character in word) >= _FEWEST_DIGITS or any(sign in word for sign in "_@")
-            is_name = word[0].isupper() and len(word) >= SHORTEST_SOURCE and (not _starts_sentence(text, start) or cut.has_name(word))
+            is_id = sum(character.isdigit() for character in word) >= _FEWEST_DIGITS or any(
+                sign in word for sign in "_@"
+            )
+            is_name = (
+                word[0].isupper()
+                and len(word) >= SHORTEST_SOURCE
+                and (not _starts_sentence(text, start) or cut.has_name(word))
+            )
             if is_id or is_name:
                 yield word
 
@@ -106,12 +125,17 @@ def _forms(word: str) -> set[str]:
 
 
 def _starts_sentence(text: str, start: int) -> bool:
-    return bool(_STARTS_SENTENCE.search(text[max(0, start - 20) : start])) and (start <= 20 or bool(text[start - 20 : start].strip()))
+    return bool(_STARTS_SENTENCE.search(text[max(0, start - 20) : start])) and (
+        start <= 20 or bool(text[start - 20 : start].strip())
+    )
 
 
 def _contains(text: str, value: str) -> bool:
     """Tell whether a text has a value as whole words; scripts without spaces between words have no word borders."""
-    before, after = (r"(?<!\w)" if value[0].isascii() else ""), (r"(?!\w)" if value[-1].isascii() else "")
+    before, after = (
+        (r"(?<!\w)" if value[0].isascii() else ""),
+        (r"(?!\w)" if value[-1].isascii() else ""),
+    )
     return value in text and re.search(before + re.escape(value) + after, text) is not None
 
 

@@ -27,8 +27,16 @@ from agent_pipeline.training.rendering import ArgumentsAs, Rows, render_with
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-ARGUMENTS = {"nested": {"list_q7": [1, 2.5], "text_q7": 'a "quoted" é'}, "flag_q7": True, "path: q7": "C:\\, "}
-CALL = {"id": "call00001", "type": "function", "function": {"name": "tool_q7", "arguments": json.dumps(ARGUMENTS)}}
+ARGUMENTS = {
+    "nested": {"list_q7": [1, 2.5], "text_q7": 'a "quoted" é'},
+    "flag_q7": True,
+    "path: q7": "C:\\, ",
+}
+CALL = {
+    "id": "call00001",
+    "type": "function",
+    "function": {"name": "tool_q7", "arguments": json.dumps(ARGUMENTS)},
+}
 TOOL: Tool = {
     "type": "function",
     "function": {
@@ -49,7 +57,18 @@ SENTINEL: list[Message] = [
 """A conversation with every shape a trace has; its words occur in no template."""
 
 WITH_BLANKS: list[Message] = [
-    message | {"tool_calls": [CALL | {"function": {"name": "tool_q7", "arguments": json.dumps(ARGUMENTS, ensure_ascii=False, indent=1)}}]}
+    message
+    | {
+        "tool_calls": [
+            CALL
+            | {
+                "function": {
+                    "name": "tool_q7",
+                    "arguments": json.dumps(ARGUMENTS, ensure_ascii=False, indent=1),
+                }
+            }
+        ]
+    }
     if message.get("tool_calls")
     else message
     for message in SENTINEL
@@ -110,9 +129,15 @@ def pinned(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> tuple[str, str]:
     if fixed != jinja:
         used += f"; the date that it writes is always {PINNED:%d %b %Y}"
     if "enable_thinking" in fixed:
-        prompts = [render_with(tokenizer, head + fixed, "dict", SENTINEL[:2], [TOOL], True) for head in ("", _THINKING.format("true"))]
+        prompts = [
+            render_with(tokenizer, head + fixed, "dict", SENTINEL[:2], [TOOL], True)
+            for head in ("", _THINKING.format("true"))
+        ]
         if prompts[0] != prompts[1]:
-            fixed, used = _THINKING.format("false") + fixed, used + "; it never thinks, as it does by default"
+            fixed, used = (
+                _THINKING.format("false") + fixed,
+                used + "; it never thinks, as it does by default",
+            )
     return fixed, used
 
 
@@ -125,13 +150,21 @@ def without_line_ends(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> tuple
     """
 
     def shown(template: str, words: str) -> str:
-        messages = [message | {"content": words} if message.get("tool_calls") else message for message in SENTINEL]
-        return render_with(tokenizer, template, "dict", messages, [TOOL]) + render_with(tokenizer, template, "dict", SENTINEL, [TOOL])
+        messages = [
+            message | {"content": words} if message.get("tool_calls") else message
+            for message in SENTINEL
+        ]
+        return render_with(tokenizer, template, "dict", messages, [TOOL]) + render_with(
+            tokenizer, template, "dict", SENTINEL, [TOOL]
+        )
 
     cured = _CONTENT.sub(lambda found: _CUT.replace("CONTENT", found[0]), jinja)
     try:
         trained = shown(jinja, "words_q7")
-        if shown(jinja, "words_q7\n") != trained and shown(cured, "words_q7") == shown(cured, "words_q7\n") == trained:
+        if (
+            shown(jinja, "words_q7\n") != trained
+            and shown(cured, "words_q7") == shown(cured, "words_q7\n") == trained
+        ):
             return cured, "; words before a call end without a line end"
     except Exception:  # a template is a program: the probe says what is wrong with it
         return jinja, ""
@@ -147,18 +180,27 @@ def with_text_arguments(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> tup
     head = _DATE if jinja.startswith(_DATE) else ""
     body = _AS_JSON.sub(r"arguments_text(\1)", jinja.removeprefix(head))
     body = _PRINTED.sub(r"{{\1 arguments_text(\2) \3}}", body)
-    if "arguments_text(" not in body or body == jinja.removeprefix(head) or "set enable_thinking" in jinja:
+    if (
+        "arguments_text(" not in body
+        or body == jinja.removeprefix(head)
+        or "set enable_thinking" in jinja
+    ):
         return jinja, ""
     macro = files(__package__).joinpath("arguments.jinja").read_text(encoding="utf-8").rstrip("\n")
     changed = head + macro + body
     try:
         alike = all(
-            render_with(tokenizer, jinja, "dict", messages, [TOOL]) == render_with(tokenizer, changed, "dict", messages, [TOOL])
+            render_with(tokenizer, jinja, "dict", messages, [TOOL])
+            == render_with(tokenizer, changed, "dict", messages, [TOOL])
             for messages in (SENTINEL, SENTINEL[:3])
         )
     except Exception:  # a template is a program: the probe says what is wrong with it
         return jinja, ""
-    return (changed, "; it is given arguments as text") if alike and takes_text(tokenizer, changed) else (jinja, "")
+    return (
+        (changed, "; it is given arguments as text")
+        if alike and takes_text(tokenizer, changed)
+        else (jinja, "")
+    )
 
 
 def stop_token(tokenizer: "PreTrainedTokenizerBase", turn: str) -> str | None:
@@ -172,10 +214,14 @@ def up_to_stop(tokenizer: "PreTrainedTokenizerBase", turn: str) -> str:
     it (Phi) is written where a conversation ends, not where a model stops."""
     turn = turn.rstrip()
     bare = turn.removesuffix(tokenizer.eos_token or "").rstrip()
-    return bare if any(bare.endswith(stop) for family in FAMILIES for stop in family.stops) else turn
+    return (
+        bare if any(bare.endswith(stop) for family in FAMILIES for stop in family.stops) else turn
+    )
 
 
-def _defects(tokenizer: "PreTrainedTokenizerBase", jinja: str, arguments_as: ArgumentsAs) -> Iterator[str]:
+def _defects(
+    tokenizer: "PreTrainedTokenizerBase", jinja: str, arguments_as: ArgumentsAs
+) -> Iterator[str]:
     def text(messages: list, prompt: bool = False) -> str:
         return render_with(tokenizer, jinja, arguments_as, messages, [TOOL], prompt)
 
@@ -211,18 +257,30 @@ def probe(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> Verdict:
     """Render the sentinel conversation with `jinja`, arguments as text if that is as good as objects, as objects, then as strings, and
     say what is lost."""
     found: list[tuple[str, ...]] = []
-    forms: tuple[ArgumentsAs, ...] = ("text", "str") if takes_text(tokenizer, jinja) else ("dict", "str")
+    forms: tuple[ArgumentsAs, ...] = (
+        ("text", "str") if takes_text(tokenizer, jinja) else ("dict", "str")
+    )
     for arguments_as in forms:
         try:
             defects = tuple(_defects(tokenizer, jinja, arguments_as))
-        except Exception as error:  # a template is a program: it may raise anything, and each of them is a verdict
-            defects = (f"it fails on tool calls ({type(error).__name__}: {str(error).partition(chr(10))[0]})",)
+        except (
+            Exception
+        ) as error:  # a template is a program: it may raise anything, and each of them is a verdict
+            defects = (
+                f"it fails on tool calls ({type(error).__name__}: {str(error).partition(chr(10))[0]})",
+            )
         if not defects:
-            parts = [render_with(tokenizer, jinja, arguments_as, SENTINEL[:n], [TOOL]) for n in (3, 5, 7)]
+            parts = [
+                render_with(tokenizer, jinja, arguments_as, SENTINEL[:n], [TOOL]) for n in (3, 5, 7)
+            ]
             ends = (stop_token(tokenizer, up_to_stop(tokenizer, part)) for part in parts)
-            rows: Rows = "conversation" if all(parts[-1].startswith(part) for part in parts) else "turn"
+            rows: Rows = (
+                "conversation" if all(parts[-1].startswith(part) for part in parts) else "turn"
+            )
             thoughts = thoughts_of(tokenizer, jinja, arguments_as) if rows == "turn" else None
-            return Verdict((), arguments_as, tuple(dict.fromkeys(end for end in ends if end)), rows, thoughts)
+            return Verdict(
+                (), arguments_as, tuple(dict.fromkeys(end for end in ends if end)), rows, thoughts
+            )
         found.append(defects)
     return Verdict(min(found, key=lambda defects: ("fails" in defects[0], len(defects))))
 
@@ -238,7 +296,9 @@ def takes_text(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> bool:
     return compact == blanks == objects
 
 
-def thoughts_of(tokenizer: "PreTrainedTokenizerBase", jinja: str, arguments_as: ArgumentsAs) -> tuple[str, str] | None:
+def thoughts_of(
+    tokenizer: "PreTrainedTokenizerBase", jinja: str, arguments_as: ArgumentsAs
+) -> tuple[str, str] | None:
     """The key under which a template shows what was thought before a message, and what it writes between thought and message, be that a
     call or an answer. None where it shows none, or only in another place than after the prompt, and where rows are whole conversations:
     their past would hold thoughts, which no client sends back."""
@@ -247,7 +307,13 @@ def thoughts_of(tokenizer: "PreTrainedTokenizerBase", jinja: str, arguments_as: 
         for at in (2, 4):  # a call, an answer
             try:
                 before = render_with(tokenizer, jinja, arguments_as, SENTINEL[:at], [TOOL], True)
-                turn = render_with(tokenizer, jinja, arguments_as, [*SENTINEL[:at], SENTINEL[at] | {key: "thought_q7"}], [TOOL])
+                turn = render_with(
+                    tokenizer,
+                    jinja,
+                    arguments_as,
+                    [*SENTINEL[:at], SENTINEL[at] | {key: "thought_q7"}],
+                    [TOOL],
+                )
             except Exception:  # a template is a program
                 break
             if turn.startswith(before) and "thought_q7" in turn[len(before) :]:
@@ -257,7 +323,9 @@ def thoughts_of(tokenizer: "PreTrainedTokenizerBase", jinja: str, arguments_as: 
     return None
 
 
-def _candidates(tokenizer: "PreTrainedTokenizerBase", stock: str | None) -> Iterator[tuple[str, str, str]]:
+def _candidates(
+    tokenizer: "PreTrainedTokenizerBase", stock: str | None
+) -> Iterator[tuple[str, str, str]]:
     """Origin, template, and why it is that."""
     if stock:
         try:
@@ -269,8 +337,14 @@ def _candidates(tokenizer: "PreTrainedTokenizerBase", stock: str | None) -> Iter
             jinja, fixed = stock, ""
         yield "model", jinja, f"the model's own template renders tools without loss{fixed}"
     specials = special_tokens(tokenizer)
-    ours = [(family.name, family.markers) for family in FAMILIES if family.markers and specials.issuperset(family.markers.tokens)]
-    for name, markers in sorted(ours, key=lambda each: each[1].tokens[-1] not in (stock or "")):  # those that it was made with first
+    ours = [
+        (family.name, family.markers)
+        for family in FAMILIES
+        if family.markers and specials.issuperset(family.markers.tokens)
+    ]
+    for name, markers in sorted(
+        ours, key=lambda each: each[1].tokens[-1] not in (stock or "")
+    ):  # those that it was made with first
         why = "ours in ChatML" if name == "hermes" else f"ours in the turn markers of {name}"
         yield name, hermes(markers, "bos_token" in (stock or "")), why
 
@@ -290,7 +364,15 @@ def training_template(tokenizer: "PreTrainedTokenizerBase") -> TrainingTemplate:
                 why = f"the model's own template is not used ({refused[0]}): this is {why}"
             if verdict.rows == "turn":
                 why += "; it shows the past otherwise than it was said, so each turn is a row"
-            return TrainingTemplate(jinja, origin, why, verdict.arguments_as, verdict.stops, verdict.rows, verdict.reasoning)
+            return TrainingTemplate(
+                jinja,
+                origin,
+                why,
+                verdict.arguments_as,
+                verdict.stops,
+                verdict.rows,
+                verdict.reasoning,
+            )
         refused.append("; ".join(verdict.defects))
     raise ModelError(
         f"The chat template of {tokenizer.name_or_path or 'the base model'} cannot be trained with tool calls ({refused[0]}), "
@@ -298,17 +380,25 @@ def training_template(tokenizer: "PreTrainedTokenizerBase") -> TrainingTemplate:
     )
 
 
-def load_tokenizer(path: Path, trust_remote_code: bool = False) -> tuple["PreTrainedTokenizerBase", TrainingTemplate]:
+def load_tokenizer(
+    path: Path, trust_remote_code: bool = False
+) -> tuple["PreTrainedTokenizerBase", TrainingTemplate]:
     """A model directory's tokenizer with the training template in place, and that template. Raises ModelError.
 
     An adapter directory's template passes its own probe, so it comes back as `origin="model"`.
     """
     tokenizer = read_tokenizer(path, trust_remote_code)
     if not tokenizer.is_fast:
-        raise ModelError(f"The tokenizer in {path} has no fast version (tokenizer.json), which masks need: choose another base model.")
+        raise ModelError(
+            f"The tokenizer in {path} has no fast version (tokenizer.json), which masks need: choose another base model."
+        )
     template = training_template(tokenizer)
     tokenizer.chat_template = template.jinja
-    tokenizer.init_kwargs |= {"arguments_as": template.arguments_as, "rows": template.rows, "reasoning": template.reasoning}
+    tokenizer.init_kwargs |= {
+        "arguments_as": template.arguments_as,
+        "rows": template.rows,
+        "reasoning": template.reasoning,
+    }
     tokenizer.padding_side = "right"
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token or template.stops[0]

@@ -11,7 +11,9 @@ def exchanges(messages: list[Message]) -> tuple[list[Message], list[list[Message
 
     What comes before the first user message (a greeting) is an exchange of its own.
     """
-    size = next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
+    size = next(
+        (i for i, message in enumerate(messages) if message["role"] != "system"), len(messages)
+    )
     parts: list[list[Message]] = []
     for message in messages[size:]:
         if message["role"] == "user" or not parts:
@@ -20,7 +22,9 @@ def exchanges(messages: list[Message]) -> tuple[list[Message], list[list[Message
     return messages[:size], parts
 
 
-def truncate(messages: list[Message], length: Callable[[list[Message]], int], max_length: int) -> list[Message] | None:
+def truncate(
+    messages: list[Message], length: Callable[[list[Message]], int], max_length: int
+) -> list[Message] | None:
     """`messages` themselves where they fit, else the system messages with as many of the last exchanges as fit.
 
     `length(messages)` is in the unit of `max_length` (tokens, the tools included). The last exchange is kept whole, with its
@@ -36,7 +40,9 @@ def truncate(messages: list[Message], length: Callable[[list[Message]], int], ma
     return None
 
 
-def untrain_turns_without_source(whole: list[Message], shorter: list[Message], tools: Sequence[Tool] = ()) -> list[Message]:
+def untrain_turns_without_source(
+    whole: list[Message], shorter: list[Message], tools: Sequence[Tool] = ()
+) -> list[Message]:
     """Take the turns out of training that state a value that was only in what was cut away.
 
     To train such a turn would be to train the model to invent the value: an order's number that it calls with, or a customer's name that
@@ -50,7 +56,10 @@ def untrain_turns_without_source(whole: list[Message], shorter: list[Message], t
     Returns:
         `shorter`, with OpenAI's `weight: 0` on the turns whose values have no source.
     """
-    cut, left = Said(message for message in whole if message not in shorter), Said(texts=[canonical_json(list(tools))])
+    cut, left = (
+        Said(message for message in whole if message not in shorter),
+        Said(texts=[canonical_json(list(tools))]),
+    )
     messages: list[Message] = []
     for message in shorter:
         lost = message["role"] == "assistant" and lost_values(message, cut, left)

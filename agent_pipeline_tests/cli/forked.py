@@ -21,7 +21,19 @@ from agent_pipeline.config import settings
 MAX_SECONDS = 100
 """Seconds after which a command is ended by SIGALRM: its exit code is then -14."""
 MODULES = (
-    *(f"agent_pipeline.cli.{name}" for name in ("champions", "checking", "compare", "governing", "play", "report", "runs", "stores")),
+    *(
+        f"agent_pipeline.cli.{name}"
+        for name in (
+            "champions",
+            "checking",
+            "compare",
+            "governing",
+            "play",
+            "report",
+            "runs",
+            "stores",
+        )
+    ),
     "agent_pipeline.config.saving",
     "agent_pipeline.export.outlook",
     "agent_pipeline.ingestion.ingestion",
@@ -51,7 +63,9 @@ class Server:
             text=True,
         )
 
-    def run(self, arguments: list[str], folder: Path, environment: dict[str, str], outputs: Path) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, arguments: list[str], folder: Path, environment: dict[str, str], outputs: Path
+    ) -> subprocess.CompletedProcess[str]:
         """Run `agent-pipeline` in a fork.
 
         Args:
@@ -82,7 +96,9 @@ class Server:
 
 
 def refuse_to_read_settings() -> None:
-    raise AssertionError("a module reads the settings when it is imported: every fork would have the settings of the process that forks")
+    raise AssertionError(
+        "a module reads the settings when it is imported: every fork would have the settings of the process that forks"
+    )
 
 
 def import_modules() -> None:
@@ -95,7 +111,9 @@ def import_modules() -> None:
     gc.freeze()  # else a fork that ends visits every object, and copies the memory of all of them
 
 
-def become(arguments: list[str], folder: str, environment: dict[str, str], files: list[str]) -> None:
+def become(
+    arguments: list[str], folder: str, environment: dict[str, str], files: list[str]
+) -> None:
     """Give this process what a process of its own would have been started with."""
     signal.alarm(MAX_SECONDS)
     os.setsid()

@@ -52,7 +52,9 @@ class RealProcess:
         """Wait until something has happened, while the process runs."""
         until = time.monotonic() + MAX_SECONDS
         while not is_reached():
-            assert self.process.poll() is None and time.monotonic() < until, self.out.read_text() + self.err.read_text()
+            assert self.process.poll() is None and time.monotonic() < until, (
+                self.out.read_text() + self.err.read_text()
+            )
             time.sleep(0.05)
 
     def interrupt(self, signum: int = signal.SIGINT) -> None:
@@ -60,7 +62,11 @@ class RealProcess:
 
     def ended(self) -> subprocess.CompletedProcess[str]:
         code = self.process.wait(timeout=MAX_SECONDS)
-        return subprocess.CompletedProcess(self.process.args, code, *(file.read_text(encoding="utf-8") for file in (self.out, self.err)))
+        return subprocess.CompletedProcess(
+            self.process.args,
+            code,
+            *(file.read_text(encoding="utf-8") for file in (self.out, self.err)),
+        )
 
 
 @dataclass
@@ -122,7 +128,11 @@ class Project:
     @property
     def environment(self) -> dict[str, str]:
         # Heavy tasks of all projects that share a cache wait for each other.
-        own = {"PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "200", "AGENT_PIPELINE_CACHE": str(self.folder / "cache")}
+        own = {
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "COLUMNS": "200",
+            "AGENT_PIPELINE_CACHE": str(self.folder / "cache"),
+        }
         return os.environ | own | self.variables
 
     def run(self, *arguments: str, real: bool = False) -> subprocess.CompletedProcess[str]:
@@ -140,7 +150,12 @@ class Project:
             command = self.command(*arguments)
             # A terminal, too, sends Ctrl-C to the processes that a command has started.
             outputs.process = subprocess.Popen(
-                command, cwd=self.folder, env=self.environment, stdout=out, stderr=err, start_new_session=True
+                command,
+                cwd=self.folder,
+                env=self.environment,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
             )
         try:
             yield outputs
@@ -158,8 +173,13 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def project(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, server: Server) -> Iterator[Project]:
-    lines = [{"messages": [{"role": "user", "content": f"q{n}"}, {"role": "assistant", "content": "a"}]} for n in range(4)]
+def project(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, server: Server
+) -> Iterator[Project]:
+    lines = [
+        {"messages": [{"role": "user", "content": f"q{n}"}, {"role": "assistant", "content": "a"}]}
+        for n in range(4)
+    ]
     made = Project(tmp_path, tmp_path_factory.mktemp("outputs"), server)
     made.write("logs/chats.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
     made.write("pipeline.toml", 'store = "logs"\nlake = "lake"\n')
@@ -169,7 +189,11 @@ def project(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, server: Se
 
 def told(done: subprocess.CompletedProcess[str]) -> list[str]:
     """The lines that say what is wrong: those of a run's progress are left out."""
-    return [line for line in done.stderr.splitlines() if line.strip() and not line.endswith(PROGRESS) and " rows, " not in line]
+    return [
+        line
+        for line in done.stderr.splitlines()
+        if line.strip() and not line.endswith(PROGRESS) and " rows, " not in line
+    ]
 
 
 def check(done: subprocess.CompletedProcess[str], *names: str) -> None:
@@ -224,31 +248,83 @@ def home_with(file: str, content: bytes | str) -> Prepare:
 
 MISTAKES: dict[str, tuple[list[str], Prepare, tuple[str, ...]]] = {
     # The settings file and the environment
-    "config names a missing file": (["check"], variable("AGENT_PIPELINE_CONFIG", "nowhere.toml"), ("nowhere.toml",)),
+    "config names a missing file": (
+        ["check"],
+        variable("AGENT_PIPELINE_CONFIG", "nowhere.toml"),
+        ("nowhere.toml",),
+    ),
     "config names a folder": (["check"], variable("AGENT_PIPELINE_CONFIG", "logs"), ("logs",)),
-    "config is not TOML": (["check"], replaced("pipeline.toml", "store = \n"), ("pipeline.toml", "line 1")),
-    "config is not text": (["check"], replaced("pipeline.toml", b"\xff\xfe\x00s"), ("pipeline.toml",)),
-    "config cannot be read": (["check"], lambda p: p.deny(p.toml, 0), ("pipeline.toml", "permission")),
+    "config is not TOML": (
+        ["check"],
+        replaced("pipeline.toml", "store = \n"),
+        ("pipeline.toml", "line 1"),
+    ),
+    "config is not text": (
+        ["check"],
+        replaced("pipeline.toml", b"\xff\xfe\x00s"),
+        ("pipeline.toml",),
+    ),
+    "config cannot be read": (
+        ["check"],
+        lambda p: p.deny(p.toml, 0),
+        ("pipeline.toml", "permission"),
+    ),
     "unknown setting": (["check"], setting("stor = 'x'"), ("stor", "store")),
-    "unknown variable": (["check"], variable("AGENT_PIPELINE_LAK", "x"), ("AGENT_PIPELINE_LAK", "AGENT_PIPELINE_LAKE")),
-    "setting of a wrong type": (["check"], setting("keep_exports = 'many'"), ("keep_exports", "many", "whole number")),
+    "unknown variable": (
+        ["check"],
+        variable("AGENT_PIPELINE_LAK", "x"),
+        ("AGENT_PIPELINE_LAK", "AGENT_PIPELINE_LAKE"),
+    ),
+    "setting of a wrong type": (
+        ["check"],
+        setting("keep_exports = 'many'"),
+        ("keep_exports", "many", "whole number"),
+    ),
     "unknown preset": (["check"], setting("preset = 'huge'"), ("preset", "huge", "smoke")),
-    "unknown asset": (["check"], setting("assets.sft_adaptor.epochs = 1"), ("sft_adaptor", "sft_adapter")),
+    "unknown asset": (
+        ["check"],
+        setting("assets.sft_adaptor.epochs = 1"),
+        ("sft_adaptor", "sft_adapter"),
+    ),
     "value out of range": (["check"], setting("assets.sft_adapter.epochs = -1"), ("epochs", "-1")),
-    "malformed agent": (["check"], setting("agents.shop.preset = 'smoke'"), ("shop", "project/agent")),
-    "variable is not JSON": (["check"], variable("AGENT_PIPELINE_LAKE_OPTIONS", "{"), ("lake_options",)),
-    "reader that is missing": (["discover"], setting("sources = ['nowhere.readers:Mine']"), ("nowhere.readers",)),
-    "world that is missing": (["check"], setting("agents.'logs/default'.world = 'nowhere:World'"), ("nowhere",)),
+    "malformed agent": (
+        ["check"],
+        setting("agents.shop.preset = 'smoke'"),
+        ("shop", "project/agent"),
+    ),
+    "variable is not JSON": (
+        ["check"],
+        variable("AGENT_PIPELINE_LAKE_OPTIONS", "{"),
+        ("lake_options",),
+    ),
+    "reader that is missing": (
+        ["discover"],
+        setting("sources = ['nowhere.readers:Mine']"),
+        ("nowhere.readers",),
+    ),
+    "world that is missing": (
+        ["check"],
+        setting("agents.'logs/default'.world = 'nowhere:World'"),
+        ("nowhere",),
+    ),
     "cron that is wrong": (["check"], setting("night.cron = 'at two'"), ("at two",)),
     "time zone that is wrong": (["check"], setting("night.timezone = 'Mars/Base'"), ("Mars/Base",)),
-    "labels that are missing": (["check"], setting("labels = 'nowhere.csv'"), ("nowhere.csv", "labels")),
+    "labels that are missing": (
+        ["check"],
+        setting("labels = 'nowhere.csv'"),
+        ("nowhere.csv", "labels"),
+    ),
     "tools that are not JSON": (
         SESSIONS,
         lambda p: (p.write("tools.json", "["), p.set("agents.'logs/default'.tools = 'tools.json'")),
         ("tools.json",),
     ),
     "package that is missing": (["check"], setting("compute = 'kubernetes'"), ("kubernetes",)),
-    "notification address that is wrong": (["check"], setting("notify.urls = ['nowhere']"), ("notify.urls",)),
+    "notification address that is wrong": (
+        ["check"],
+        setting("notify.urls = ['nowhere']"),
+        ("notify.urls",),
+    ),
     # The command line
     "no command": (["materialise"], none, ("materialise",)),
     "nothing to materialize": (["materialize"], none, ("partition",)),
@@ -257,15 +333,35 @@ MISTAKES: dict[str, tuple[list[str], Prepare, tuple[str, ...]]] = {
     "unknown asset selected": ([*ALL, "--select", "nope"], none, ("nope", "sft_adapter")),
     "selection that is no expression": ([*ALL, "--select", "key:("], none, ("key:(",)),
     "set without a value": ([*SESSIONS, "--set", "lora_r"], none, ("lora_r", "=")),
-    "set of an unknown asset": ([*SESSIONS, "--set", "sessionz.repair=1"], none, ("sessionz", "sessions")),
-    "set of an unknown setting": ([*SESSIONS, "--set", "sessions.repai=1"], none, ("repai", "repair")),
-    "set of a wrong value": ([*SESSIONS, "--set", "sessions.smallest_share=lots"], none, ("smallest_share", "lots")),
-    "set of what is not selected": ([*SESSIONS, "--set", "lora_r=8"], none, ("lora_r", "sft_adapter")),
+    "set of an unknown asset": (
+        [*SESSIONS, "--set", "sessionz.repair=1"],
+        none,
+        ("sessionz", "sessions"),
+    ),
+    "set of an unknown setting": (
+        [*SESSIONS, "--set", "sessions.repai=1"],
+        none,
+        ("repai", "repair"),
+    ),
+    "set of a wrong value": (
+        [*SESSIONS, "--set", "sessions.smallest_share=lots"],
+        none,
+        ("smallest_share", "lots"),
+    ),
+    "set of what is not selected": (
+        [*SESSIONS, "--set", "lora_r=8"],
+        none,
+        ("lora_r", "sft_adapter"),
+    ),
     "save without set": ([*SESSIONS, "--save"], none, ("--save", "--set")),
     "promote without an export": (["promote", "logs/default"], none, ("logs/default",)),
     "rollback without an export": (["rollback", "logs/default"], none, ("logs/default",)),
     "hold without an export": (["hold", "logs/default"], none, ("logs/default",)),
-    "report without an evaluation": (["report", "logs/default"], none, ("evaluation", "logs/default")),
+    "report without an evaluation": (
+        ["report", "logs/default"],
+        none,
+        ("evaluation", "logs/default"),
+    ),
     "champions without an export": (["champions"], none, ("lake",)),
     "explain of an unknown session": (["explain", "s9"], none, ("s9",)),
     "lineage of an unknown model": (["lineage", "model", "ffffffff"], none, ("ffffffff",)),
@@ -273,32 +369,69 @@ MISTAKES: dict[str, tuple[list[str], Prepare, tuple[str, ...]]] = {
     "play without a model": (["play", "logs/default", "--out", "played"], none, ("logs/default",)),
     # The store
     "store that is missing": (SESSIONS, store("nowhere"), ("nowhere",)),
-    "store that is empty": (SESSIONS, lambda p: (p.folder / "void").mkdir() or p.set_store("void"), ("void",)),
-    "store of an unknown format": (SESSIONS, lambda p: p.write("void/a.bin", b"\x00\x01") and p.set_store("void"), ("void",)),
-    "store that cannot be read": (["discover"], lambda p: p.deny(p.folder / "logs/chats.jsonl", 0), ("chats.jsonl",)),
-    "store folder that cannot be read": (["discover"], lambda p: p.deny(p.folder / "logs", 0), ("logs",)),
+    "store that is empty": (
+        SESSIONS,
+        lambda p: (p.folder / "void").mkdir() or p.set_store("void"),
+        ("void",),
+    ),
+    "store of an unknown format": (
+        SESSIONS,
+        lambda p: p.write("void/a.bin", b"\x00\x01") and p.set_store("void"),
+        ("void",),
+    ),
+    "store that cannot be read": (
+        ["discover"],
+        lambda p: p.deny(p.folder / "logs/chats.jsonl", 0),
+        ("chats.jsonl",),
+    ),
+    "store folder that cannot be read": (
+        ["discover"],
+        lambda p: p.deny(p.folder / "logs", 0),
+        ("logs",),
+    ),
     "store of an unknown scheme": (["discover"], store("gopher://host/x"), ("gopher://host/x",)),
     "store of an unknown reader": (["discover"], store("nope:logs"), ("nope",)),
-    "store on a server that is away": (["discover"], store(f"langfuse:http://127.0.0.1:{PORT}"), (f"127.0.0.1:{PORT}",)),
+    "store on a server that is away": (
+        ["discover"],
+        store(f"langfuse:http://127.0.0.1:{PORT}"),
+        (f"127.0.0.1:{PORT}",),
+    ),
     "store in a damaged database": (
         SESSIONS,
-        lambda p: p.write("logs/chats.jsonl") and p.write("logs/a.db", b"SQLite format 3\x00" + b"x" * 5000),
+        lambda p: (
+            p.write("logs/chats.jsonl")
+            and p.write("logs/a.db", b"SQLite format 3\x00" + b"x" * 5000)
+        ),
         ("a.db",),
     ),
     "store in a damaged Parquet file": (
         SESSIONS,
-        lambda p: p.write("logs/a.parquet", b"PAR1xxxxPAR1") and (p.folder / "logs/chats.jsonl").unlink(),
+        lambda p: (
+            p.write("logs/a.parquet", b"PAR1xxxxPAR1") and (p.folder / "logs/chats.jsonl").unlink()
+        ),
         ("logs",),
     ),
     # The lake
     "lake is a file": (SESSIONS, lake("pipeline.toml"), ("pipeline.toml", "is a file")),
     "lake under a file": (SESSIONS, lake("pipeline.toml/lake"), ("pipeline.toml",)),
     "lake of an unknown scheme": (SESSIONS, lake("gopher://host/lake"), ("gopher://host/lake",)),
-    "lake that needs a package": (SESSIONS, lake("gs://bucket/lake"), ("gs://bucket/lake", "gcsfs")),
+    "lake that needs a package": (
+        SESSIONS,
+        lake("gs://bucket/lake"),
+        ("gs://bucket/lake", "gcsfs"),
+    ),
     "lake in /proc": (SESSIONS, lake("/proc/lake"), ("/proc/lake",)),
     "lake that is read-only": (SESSIONS, lambda p: p.lake.mkdir() or p.deny(p.lake), ("lake",)),
-    "lake options name no variable": (SESSIONS, lake("s3://bucket/lake", key="$NOT_SET"), ("NOT_SET",)),
-    "lake option that does not exist": (SESSIONS, lake("s3://bucket/lake", end_point="x"), ("end_point",)),
+    "lake options name no variable": (
+        SESSIONS,
+        lake("s3://bucket/lake", key="$NOT_SET"),
+        ("NOT_SET",),
+    ),
+    "lake option that does not exist": (
+        SESSIONS,
+        lake("s3://bucket/lake", end_point="x"),
+        ("end_point",),
+    ),
     "lake in a bucket that is away": (
         SESSIONS,
         lake("s3://bucket/lake", endpoint_url=f"http://127.0.0.1:{PORT}", key="k", secret="s"),
@@ -310,13 +443,33 @@ MISTAKES: dict[str, tuple[list[str], Prepare, tuple[str, ...]]] = {
         ("s3://bucket/lake",),
     ),
     # Dagster's home
-    "home is a file": (SESSIONS, variable("DAGSTER_HOME", "pipeline.toml"), ("pipeline.toml", "DAGSTER_HOME")),
-    "home under a file": (SESSIONS, variable("DAGSTER_HOME", "pipeline.toml/home"), ("pipeline.toml/home", "DAGSTER_HOME")),
-    "home in /proc": (SESSIONS, variable("DAGSTER_HOME", "/proc/home"), ("/proc/home", "DAGSTER_HOME")),
-    "home that is read-only": (SESSIONS, lambda p: p.home.mkdir() or p.deny(p.home), (".dagster", "DAGSTER_HOME")),
+    "home is a file": (
+        SESSIONS,
+        variable("DAGSTER_HOME", "pipeline.toml"),
+        ("pipeline.toml", "DAGSTER_HOME"),
+    ),
+    "home under a file": (
+        SESSIONS,
+        variable("DAGSTER_HOME", "pipeline.toml/home"),
+        ("pipeline.toml/home", "DAGSTER_HOME"),
+    ),
+    "home in /proc": (
+        SESSIONS,
+        variable("DAGSTER_HOME", "/proc/home"),
+        ("/proc/home", "DAGSTER_HOME"),
+    ),
+    "home that is read-only": (
+        SESSIONS,
+        lambda p: p.home.mkdir() or p.deny(p.home),
+        (".dagster", "DAGSTER_HOME"),
+    ),
     "dagster.yaml is not YAML": (SESSIONS, home_with("dagster.yaml", "a: [1\n"), ("dagster.yaml",)),
     "dagster.yaml is a list": (SESSIONS, home_with("dagster.yaml", "- 1\n"), ("dagster.yaml",)),
-    "dagster.yaml is not text": (SESSIONS, home_with("dagster.yaml", b"\xff\xfe\x00"), ("dagster.yaml",)),
+    "dagster.yaml is not text": (
+        SESSIONS,
+        home_with("dagster.yaml", b"\xff\xfe\x00"),
+        ("dagster.yaml",),
+    ),
     "dagster.yaml with an unknown field": (
         SESSIONS,
         home_with("dagster.yaml", "telemetri:\n  enabled: false\n"),
@@ -327,18 +480,37 @@ MISTAKES: dict[str, tuple[list[str], Prepare, tuple[str, ...]]] = {
         home_with("dagster.yaml", "compute_logs:\n  module: nowhere\n  class: L\n"),
         ("dagster.yaml", "nowhere"),
     ),
-    "dagster.yaml cannot be read": (SESSIONS, lambda p: (p.run("discover"), p.deny(p.home / "dagster.yaml", 0)), ("dagster.yaml",)),
-    "database of runs is damaged": (SESSIONS, home_with("history/runs.db", b"x" * 20_000), ("runs.db",)),
-    "database of events is damaged": (SESSIONS, home_with("history/runs/index.db", b"x" * 20_000), ("index.db",)),
+    "dagster.yaml cannot be read": (
+        SESSIONS,
+        lambda p: (p.run("discover"), p.deny(p.home / "dagster.yaml", 0)),
+        ("dagster.yaml",),
+    ),
+    "database of runs is damaged": (
+        SESSIONS,
+        home_with("history/runs.db", b"x" * 20_000),
+        ("runs.db",),
+    ),
+    "database of events is damaged": (
+        SESSIONS,
+        home_with("history/runs/index.db", b"x" * 20_000),
+        ("index.db",),
+    ),
     "PostgreSQL is away": (
         SESSIONS,
         variable("DAGSTER_POSTGRES_URL", f"postgresql://a:hidden-word@127.0.0.1:{PORT}/d"),
         ("PostgreSQL", "127.0.0.1"),
     ),
-    "PostgreSQL address is wrong": (SESSIONS, variable("DAGSTER_POSTGRES_URL", "nowhere"), ("DAGSTER_POSTGRES_URL",)),
+    "PostgreSQL address is wrong": (
+        SESSIONS,
+        variable("DAGSTER_POSTGRES_URL", "nowhere"),
+        ("DAGSTER_POSTGRES_URL",),
+    ),
     "PostgreSQL is set for a home in SQLite": (
         SESSIONS,
-        lambda p: (p.run("discover"), p.variables.update(DAGSTER_POSTGRES_URL="postgresql://a@b/c")),
+        lambda p: (
+            p.run("discover"),
+            p.variables.update(DAGSTER_POSTGRES_URL="postgresql://a@b/c"),
+        ),
         ("DAGSTER_POSTGRES_URL", "dagster.yaml"),
     ),
 }
@@ -384,22 +556,47 @@ CONFIG = '{"model_type": "llama"}'
     [
         ("nobody/no-such-model", {}, ("nobody/no-such-model", "check the name")),
         ("/nowhere/model", {}, ("/nowhere/model is not there",)),
-        ("model.gguf", {"model.gguf": b"GGUF\x03"}, ("model.gguf is a file", "GGUF", "safetensors")),
+        (
+            "model.gguf",
+            {"model.gguf": b"GGUF\x03"},
+            ("model.gguf is a file", "GGUF", "safetensors"),
+        ),
         ("empty", {"empty/README.md": ""}, ("empty has no config.json",)),
-        ("quantized", {"quantized/config.json": CONFIG, "quantized/model.gguf": b"GGUF\x03"}, ("quantized has no safetensors weights",)),
+        (
+            "quantized",
+            {"quantized/config.json": CONFIG, "quantized/model.gguf": b"GGUF\x03"},
+            ("quantized has no safetensors weights",),
+        ),
         (
             "cut",
-            {"cut/config.json": CONFIG, "cut/model.safetensors": b"cut", "cut/tokenizer.json": "{}"},
+            {
+                "cut/config.json": CONFIG,
+                "cut/model.safetensors": b"cut",
+                "cut/tokenizer.json": "{}",
+            },
             ("model.safetensors", "cannot be read"),
         ),
-        ("text", {"text/config.json": "{", "text/model.safetensors": b"", "text/tokenizer.json": "{}"}, ("config.json", "is not JSON")),
+        (
+            "text",
+            {"text/config.json": "{", "text/model.safetensors": b"", "text/tokenizer.json": "{}"},
+            ("config.json", "is not JSON"),
+        ),
     ],
 )
-def test_wrong_base_model(datasets: Project, name: str, files: dict[str, bytes | str], words: tuple[str, ...]) -> None:
+def test_wrong_base_model(
+    datasets: Project, name: str, files: dict[str, bytes | str], words: tuple[str, ...]
+) -> None:
     """One sentence says what is wrong, once, and no try follows."""
     for file, content in files.items():
         datasets.write(file, content)
-    done = datasets.run("materialize", "shop/intern", "--select", "sft_adapter", "--set", f"sft_adapter.base_model={name}")
+    done = datasets.run(
+        "materialize",
+        "shop/intern",
+        "--select",
+        "sft_adapter",
+        "--set",
+        f"sft_adapter.base_model={name}",
+    )
     check(done, *words)
     assert sum("error: " in line for line in done.stderr.splitlines()) == 1, done.stderr
     assert done.stderr.count(words[0]) == 1, done.stderr
@@ -409,7 +606,9 @@ def test_wrong_base_model(datasets: Project, name: str, files: dict[str, bytes |
 def test_interrupted_run(project: Project, signum: int) -> None:
     """Ctrl-C, or the end of a service, in the middle of a run."""
     project.set_store(str(SAMPLE))
-    with project.started("materialize", "shop/support", "--select", "group:traces or group:datasets") as process:
+    with project.started(
+        "materialize", "shop/support", "--select", "group:traces or group:datasets"
+    ) as process:
         process.wait_until(lambda: "\n" in process.err.read_text())  # the first table is there
         process.interrupt(signum)
         check(process.ended(), "interrupted", "Run it again")
@@ -420,7 +619,9 @@ def test_interrupted_training(project: Project) -> None:
     project.set_store(str(SAMPLE))
     project.set("preset = 'smoke'")
     assert project.run("materialize", "shop/intern", "--select", DATASETS).returncode == 0
-    with project.started("materialize", "shop/intern", "--select", "replay_buffer or sft_adapter") as process:
+    with project.started(
+        "materialize", "shop/intern", "--select", "replay_buffer or sft_adapter"
+    ) as process:
         # Python itself prints a stack if Ctrl-C comes while its interpreter starts: wait until the process works.
         process.wait_until(lambda: "tokenised" in process.err.read_text())
         process.interrupt()
@@ -437,7 +638,10 @@ def test_dev_without_a_store(project: Project) -> None:
 
     def is_open() -> bool:
         with contextlib.suppress(OSError):
-            return b"dagster" in urllib.request.urlopen(f"http://127.0.0.1:{port}/server_info", timeout=5).read()
+            return (
+                b"dagster"
+                in urllib.request.urlopen(f"http://127.0.0.1:{port}/server_info", timeout=5).read()
+            )
         return False
 
     with project.started("dev", "--port", str(port)) as process:
@@ -467,7 +671,9 @@ def small_disk(folder: Path, size: str) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-@pytest.mark.parametrize(("folder", "size"), [("lake", "4k"), ("lake", "64k"), (".dagster", "4k"), (".dagster", "400k")])
+@pytest.mark.parametrize(
+    ("folder", "size"), [("lake", "4k"), ("lake", "64k"), (".dagster", "4k"), (".dagster", "400k")]
+)
 def test_full_disk(project: Project, folder: str, size: str) -> None:
     project.set_store(str(SAMPLE))
     with small_disk(project.folder / folder, size):
@@ -476,7 +682,9 @@ def test_full_disk(project: Project, folder: str, size: str) -> None:
 
 def test_locked_database_of_runs(project: Project) -> None:
     project.run("discover")
-    with contextlib.closing(sqlite3.connect(project.home / "history" / "runs.db", isolation_level=None)) as connection:
+    with contextlib.closing(
+        sqlite3.connect(project.home / "history" / "runs.db", isolation_level=None)
+    ) as connection:
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         connection.execute("BEGIN EXCLUSIVE")
         check(project.run(*SESSIONS), ".dagster", "locked")
@@ -504,19 +712,39 @@ class Refusing(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize(
-    "command", [SESSIONS, ["status"], ["check"], ["champions"], ["promote", "logs/default"], ["forget", "s1", "--yes"]]
+    "command",
+    [
+        SESSIONS,
+        ["status"],
+        ["check"],
+        ["champions"],
+        ["promote", "logs/default"],
+        ["forget", "s1", "--yes"],
+    ],
 )
 def test_wrong_key_of_a_bucket(project: Project, command: list[str]) -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
     Thread(target=server.serve_forever, daemon=True).start()
-    project.set_lake("s3://bucket/lake", endpoint_url=f"http://127.0.0.1:{server.server_port}", key="k", secret="hidden-word")
+    project.set_lake(
+        "s3://bucket/lake",
+        endpoint_url=f"http://127.0.0.1:{server.server_port}",
+        key="k",
+        secret="hidden-word",
+    )
     done = project.run(*command)
     server.shutdown()
     check(done, "s3://bucket/lake", "lake_options")
     assert "hidden-word" not in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("address", ["s3://key:hidden-word@bucket/lake", "s3://hidden-word@bucket/lake", "sftp://me:hidden-word@host/lake"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "s3://key:hidden-word@bucket/lake",
+        "s3://hidden-word@bucket/lake",
+        "sftp://me:hidden-word@host/lake",
+    ],
+)
 @pytest.mark.parametrize("command", [SESSIONS, ["status"], ["check"]])
 def test_key_in_the_address_of_a_lake(project: Project, address: str, command: list[str]) -> None:
     project.set_lake(address)
@@ -539,9 +767,13 @@ def test_password_of_a_judge(project: Project, status: int) -> None:
     port = server.server_port if status else PORT
     if status:
         Thread(target=server.serve_forever, daemon=True).start()
-    project.set(f"judge.endpoint = 'http://me:hidden-word@127.0.0.1:{port}/v1?api_key=other-word'\njudge.model = 'm'\njudge.retries = 0")
+    project.set(
+        f"judge.endpoint = 'http://me:hidden-word@127.0.0.1:{port}/v1?api_key=other-word'\njudge.model = 'm'\njudge.retries = 0"
+    )
     project.variables["OPENAI_API_KEY"] = "third-word"
-    done = project.run(*ALL, "--select", "sessions or judged_sessions", "--set", "judged_sessions.decided_by=llm")
+    done = project.run(
+        *ALL, "--select", "sessions or judged_sessions", "--set", "judged_sessions.decided_by=llm"
+    )
     server.server_close()
     everything = done.stdout + done.stderr
     for file in (*project.home.rglob("*"), *project.lake.rglob("*")):
@@ -551,7 +783,9 @@ def test_password_of_a_judge(project: Project, status: int) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("command", [["discover"], ["discover", "--json"], ["check"], ["status"], SESSIONS])
+@pytest.mark.parametrize(
+    "command", [["discover"], ["discover", "--json"], ["check"], ["status"], SESSIONS]
+)
 def test_password_of_a_store(project: Project, command: list[str]) -> None:
     project.set_store(f"langfuse:http://me:hidden-word@127.0.0.1:{PORT}")
     done = project.run(*command)

@@ -16,7 +16,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a pipeline.toml that names the sample store."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home"))
-    (tmp_path / "pipeline.toml").write_text(f'store = "{SAMPLE}"  # mine\nlake = "lake"\n', encoding="utf-8")
+    (tmp_path / "pipeline.toml").write_text(
+        f'store = "{SAMPLE}"  # mine\nlake = "lake"\n', encoding="utf-8"
+    )
     return tmp_path
 
 
@@ -26,41 +28,86 @@ def add(project: Path, text: str) -> None:
 
 
 def test_check_shows_what_is_set_and_where(project: Path) -> None:
-    add(project, '[assets.sft_adapter]\nlora_r = 6\n[agents."shop/support".assets.sft_adapter]\nlora_r = 8\n')
+    add(
+        project,
+        '[assets.sft_adapter]\nlora_r = 6\n[agents."shop/support".assets.sft_adapter]\nlora_r = 8\n',
+    )
     done = CliRunner().invoke(app, ["check"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
-    assert "[assets.sft_adapter]" in done.output and '[agents."shop/support".assets.sft_adapter]' in done.output
+    assert (
+        "[assets.sft_adapter]" in done.output
+        and '[agents."shop/support".assets.sft_adapter]' in done.output
+    )
 
 
 def test_check_fails_with_a_sentence_for_each_error(project: Path) -> None:
-    add(project, '[agents."shop/suport"]\ntask_field = "x"\n[assets.judged_sessions]\nmeasures = ["ended_with_anser"]\n')
+    add(
+        project,
+        '[agents."shop/suport"]\ntask_field = "x"\n[assets.judged_sessions]\nmeasures = ["ended_with_anser"]\n',
+    )
     done = CliRunner().invoke(app, ["check"], catch_exceptions=False)
     assert done.exit_code == 1
     wrong, unknown = (line for line in done.output.splitlines() if line.startswith("error: "))
     assert "ended_with_answer" in wrong and "shop/support" in unknown
 
 
-def test_a_run_that_succeeded_saves_what_it_set_for_its_agent_and_one_that_did_not_saves_nothing(project: Path) -> None:
+def test_a_run_that_succeeded_saves_what_it_set_for_its_agent_and_one_that_did_not_saves_nothing(
+    project: Path,
+) -> None:
     before = (project / "pipeline.toml").read_text(encoding="utf-8")
-    wrong = ["materialize", "shop/intern", "--select", "sessions", "--set", 'repair={"orphan": "keep"}', "--save"]
+    wrong = [
+        "materialize",
+        "shop/intern",
+        "--select",
+        "sessions",
+        "--set",
+        'repair={"orphan": "keep"}',
+        "--save",
+    ]
     assert CliRunner().invoke(app, wrong).exit_code != 0
     assert (project / "pipeline.toml").read_text(encoding="utf-8") == before
-    right = ["materialize", "shop/intern", "--select", "sessions", "--set", 'repair={"orphan_output": "repair"}', "--save"]
+    right = [
+        "materialize",
+        "shop/intern",
+        "--select",
+        "sessions",
+        "--set",
+        'repair={"orphan_output": "repair"}',
+        "--save",
+    ]
     assert CliRunner().invoke(app, right, catch_exceptions=False).exit_code == 0
-    assert load_settings().agents["shop/intern"].assets == {"sessions": {"repair": {"orphan_output": "repair"}}}
+    assert load_settings().agents["shop/intern"].assets == {
+        "sessions": {"repair": {"orphan_output": "repair"}}
+    }
     assert "# mine" in (project / "pipeline.toml").read_text(encoding="utf-8")
 
 
-def test_a_run_whose_settings_are_not_saved_says_that_nights_do_not_have_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "run", lambda *given, **options: running.Ran({"sft_adapter": {"lora_r": 8}}, set()))
+def test_a_run_whose_settings_are_not_saved_says_that_nights_do_not_have_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        running, "run", lambda *given, **options: running.Ran({"sft_adapter": {"lora_r": 8}}, set())
+    )
     for given, told in ([], False), (["--set", "lora_r=8"], True):
-        assert ("--save" in CliRunner().invoke(app, ["materialize", "shop/intern", *given], catch_exceptions=False).output) == told
+        assert (
+            "--save"
+            in CliRunner()
+            .invoke(app, ["materialize", "shop/intern", *given], catch_exceptions=False)
+            .output
+        ) == told
 
 
-@pytest.mark.parametrize(("lake", "repair", "mistake"), [("lake", '{"orphan": "keep"}', "orphan"), ("pipeline.toml", "{}", "is a file")])
-def test_one_mistake_is_one_line(project: Path, monkeypatch: pytest.MonkeyPatch, lake: str, repair: str, mistake: str) -> None:
+@pytest.mark.parametrize(
+    ("lake", "repair", "mistake"),
+    [("lake", '{"orphan": "keep"}', "orphan"), ("pipeline.toml", "{}", "is a file")],
+)
+def test_one_mistake_is_one_line(
+    project: Path, monkeypatch: pytest.MonkeyPatch, lake: str, repair: str, mistake: str
+) -> None:
     monkeypatch.setenv("AGENT_PIPELINE_LAKE", lake)
-    done = CliRunner().invoke(app, ["materialize", "shop/intern", "--select", "+sft_dataset", "--set", f"repair={repair}"])
+    done = CliRunner().invoke(
+        app, ["materialize", "shop/intern", "--select", "+sft_dataset", "--set", f"repair={repair}"]
+    )
     assert done.exit_code != 0
     lines = [*done.output.splitlines(), str(done.exception)]
     assert sum("Dependencies for step" in line or mistake in line for line in lines) == 1, lines

@@ -30,7 +30,9 @@ class Maker:
     def __call__(self, folder: Path) -> dict[str, Any]:
         self.calls += 1
         begun = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        assert begun["made_from"].items() >= MADE_FROM.items(), "whoever forgets a session must know what a half-made artifact holds"
+        assert begun["made_from"].items() >= MADE_FROM.items(), (
+            "whoever forgets a session must know what a half-made artifact holds"
+        )
         (folder / "weights").write_text(str(self.calls), encoding="utf-8")
         return self.report
 
@@ -42,8 +44,16 @@ def params(tmp_path: Path) -> dict[str, Any]:
 
 def test_the_same_is_reused_and_a_fresh_run_makes_it_anew(params):
     make = Maker()
-    results = [build(TASK, params | extra, "model", MADE_FROM, make) for extra in ({}, {}, {"fresh": "a run"}, {})]
-    assert [result["reused"] for result in results] == [False, True, False, True] and make.calls == 2
+    results = [
+        build(TASK, params | extra, "model", MADE_FROM, make)
+        for extra in ({}, {}, {"fresh": "a run"}, {})
+    ]
+    assert [result["reused"] for result in results] == [
+        False,
+        True,
+        False,
+        True,
+    ] and make.calls == 2
     artifact = Lake(params["lake"]).find("model", KEY, results[0]["identity"])
     assert artifact is not None and (artifact.path / "weights").read_text(encoding="utf-8") == "2"
     assert {result["identity"] for result in results} == {artifact.identity}
@@ -56,7 +66,10 @@ def test_rotten_artifact_is_made_again(params):
     artifact = Lake(params["lake"]).find("model", KEY, result["identity"])
     assert artifact is not None
     (artifact.path / "weights").write_bytes(b"\0")
-    assert [build(TASK, params, "model", MADE_FROM, make)["reused"] for _ in range(2)] == [False, True] and make.calls == 2
+    assert [build(TASK, params, "model", MADE_FROM, make)["reused"] for _ in range(2)] == [
+        False,
+        True,
+    ] and make.calls == 2
     assert (artifact.path / "weights").read_text(encoding="utf-8") == "2"
 
 
@@ -64,7 +77,9 @@ def test_what_a_kill_left_of_a_replaced_artifact_is_in_nobodys_way(params):
     make = Maker()
     result = build(TASK, params, "model", MADE_FROM, make)
     artifact = Lake(params["lake"]).find("model", KEY, result["identity"])
-    shutil.copytree(artifact.path, artifact.path.with_name(f".building-{artifact.path.name}-replaced"))
+    shutil.copytree(
+        artifact.path, artifact.path.with_name(f".building-{artifact.path.name}-replaced")
+    )
     build(TASK, params | {"fresh": "a run"}, "model", MADE_FROM, make)
     assert make.calls == 2
 
@@ -86,12 +101,18 @@ def test_a_fresh_run_that_is_tried_again_makes_nothing_twice(params):
     asked = params | {"fresh": "a run"}
     with pytest.raises(KeyboardInterrupt):
         build(TASK, asked, "model", MADE_FROM, killed)
-    assert [build(TASK, asked, "model", MADE_FROM, goes_on)["reused"] for _ in range(2)] == [False, True] and make.calls == 2
+    assert [build(TASK, asked, "model", MADE_FROM, goes_on)["reused"] for _ in range(2)] == [
+        False,
+        True,
+    ] and make.calls == 2
 
 
 def test_a_raised_version_makes_it_again_and_so_does_another_library(params, monkeypatch):
     make = Maker()
-    identities = {build(task, params, "model", MADE_FROM, make)["identity"] for task in (TASK, dataclasses.replace(TASK, version=2))}
+    identities = {
+        build(task, params, "model", MADE_FROM, make)["identity"]
+        for task in (TASK, dataclasses.replace(TASK, version=2))
+    }
     monkeypatch.setattr("agent_pipeline.compute.registry.version", lambda package: "999")
     identities.add(build(TASK, params, "model", MADE_FROM, make)["identity"])
     assert len(identities) == make.calls == 3

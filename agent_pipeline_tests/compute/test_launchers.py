@@ -59,7 +59,9 @@ def test_a_message_that_is_half_written_is_waited_for(monkeypatch):
     seen = []
 
     @dg.asset
-    def model(context: dg.AssetExecutionContext, pipes: dg.ResourceParam[dg.PipesSubprocessClient]) -> dg.MaterializeResult:
+    def model(
+        context: dg.AssetExecutionContext, pipes: dg.ResourceParam[dg.PipesSubprocessClient]
+    ) -> dg.MaterializeResult:
         seen.append(launch(context, subprocess.Subprocess(pipes), "export", {}))
         return dg.MaterializeResult()
 

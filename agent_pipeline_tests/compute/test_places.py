@@ -34,7 +34,15 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.lake import Lake
 
 KEY = PartitionKey("shop", "support")
-COMPARE = {"candidate": None, "champion": None, "play": None, "evaluation": {}, "select_turns": 8, "watch": True, "at_once": 0}
+COMPARE = {
+    "candidate": None,
+    "champion": None,
+    "play": None,
+    "evaluation": {},
+    "select_turns": 8,
+    "watch": True,
+    "at_once": 0,
+}
 COMPARED = {"candidate": None, "champion": None, "same_base": False}
 """The one task that needs no model where there is nothing to compare, and its result."""
 
@@ -52,7 +60,11 @@ SCANCEL = '#!/bin/sh\nprintf "%s\\n" "$@" > "$SLURM_RECORD.cancelled"\n'
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """A lake in a folder that all machines mount, with a data set of no rows."""
-    for name, value in {"LAKE": tmp_path / "shared" / "lake", "CACHE": tmp_path / "cache", "SHARED": tmp_path / "shared"}.items():
+    for name, value in {
+        "LAKE": tmp_path / "shared" / "lake",
+        "CACHE": tmp_path / "cache",
+        "SHARED": tmp_path / "shared",
+    }.items():
         monkeypatch.setenv(f"AGENT_PIPELINE_{name}", str(value))
     load_settings().open_lake().stage("sft_dataset", KEY, [], SFT).commit()
     return load_settings()
@@ -99,19 +111,31 @@ def left(settings: Settings) -> list[str]:
 def test_an_agents_place_goes_before_the_general_one_and_an_assets_before_that_of_all(monkeypatch):
     monkeypatch.setenv("AGENT_PIPELINE_COMPUTE", '{"*": "ray", "sft_adapter": "slurm"}')
     monkeypatch.setenv(
-        "AGENT_PIPELINE_AGENTS", '{"shop/support": {"compute": {"evaluation": "local"}}, "shop/intern": {"compute": "local"}}'
+        "AGENT_PIPELINE_AGENTS",
+        '{"shop/support": {"compute": {"evaluation": "local"}}, "shop/intern": {"compute": "local"}}',
     )
     settings = load_settings()
     intern, other = PartitionKey("shop", "intern"), PartitionKey("a", "b")
-    assert [settings.place(asset, KEY) for asset in ("sft_adapter", "evaluation", "episodes")] == ["slurm", "local", "ray"]
-    assert (settings.place("sft_adapter", intern), settings.place("sft_adapter", other)) == ("local", "slurm")
+    assert [settings.place(asset, KEY) for asset in ("sft_adapter", "evaluation", "episodes")] == [
+        "slurm",
+        "local",
+        "ray",
+    ]
+    assert (settings.place("sft_adapter", intern), settings.place("sft_adapter", other)) == (
+        "local",
+        "slurm",
+    )
     monkeypatch.setenv("AGENT_PIPELINE_COMPUTE", "kubernetes")
     assert load_settings().place("gguf_export", other) == "kubernetes"
 
 
 @pytest.mark.parametrize(
     ("compute", "says"),
-    [("rya", "rya"), ('{"sft_adaptor": "ray"}', "did you mean sft_adapter"), ('{"sessions": "ray"}', "no worker runs for 'sessions'")],
+    [
+        ("rya", "rya"),
+        ('{"sft_adaptor": "ray"}', "did you mean sft_adapter"),
+        ('{"sessions": "ray"}', "no worker runs for 'sessions'"),
+    ],
 )
 def test_a_place_or_an_asset_that_there_is_not_is_one_sentence(compute, says, monkeypatch):
     monkeypatch.setenv("AGENT_PIPELINE_COMPUTE", compute)
@@ -123,11 +147,15 @@ def test_the_assets_that_may_be_placed_are_those_that_start_the_worker():
     from agent_pipeline.config.compute import HEAVY
     from agent_pipeline.definitions import defs
 
-    starting = {asset.key.path[-1] for asset in defs.assets or [] if "pipes" in asset.required_resource_keys}
+    starting = {
+        asset.key.path[-1] for asset in defs.assets or [] if "pipes" in asset.required_resource_keys
+    }
     assert starting == set(HEAVY)
 
 
-def test_a_lake_that_other_machines_cannot_open_is_refused_before_any_run(settings, record, monkeypatch):
+def test_a_lake_that_other_machines_cannot_open_is_refused_before_any_run(
+    settings, record, monkeypatch
+):
     monkeypatch.setenv("AGENT_PIPELINE_COMPUTE", "slurm")
     assert not problems(load_settings())
     monkeypatch.delenv("AGENT_PIPELINE_SHARED")
@@ -139,7 +167,11 @@ def test_a_lake_that_other_machines_cannot_open_is_refused_before_any_run(settin
 def test_what_a_place_needs_and_is_not_there_is_one_sentence(settings, monkeypatch):
     monkeypatch.setattr("agent_pipeline.config.checks.find_spec", lambda name: None)
     monkeypatch.setenv("PATH", "/nowhere")
-    for place, says in {"ray": r"agent-pipeline\[ray\]", "kubernetes": r"agent-pipeline\[kubernetes\]", "slurm": "sbatch"}.items():
+    for place, says in {
+        "ray": r"agent-pipeline\[ray\]",
+        "kubernetes": r"agent-pipeline\[kubernetes\]",
+        "slurm": "sbatch",
+    }.items():
         with pytest.raises(SettingsError, match=says):
             check_place(settings, place)
     monkeypatch.setattr("agent_pipeline.config.checks.find_spec", lambda name: True)
@@ -147,7 +179,9 @@ def test_what_a_place_needs_and_is_not_there_is_one_sentence(settings, monkeypat
         check_place(settings, "kubernetes")
 
 
-def test_a_secret_in_plain_text_is_refused_where_the_specification_of_a_job_would_show_it(settings, record, monkeypatch):
+def test_a_secret_in_plain_text_is_refused_where_the_specification_of_a_job_would_show_it(
+    settings, record, monkeypatch
+):
     monkeypatch.setenv("AGENT_PIPELINE_LAKE_OPTIONS", '{"secret": "hidden"}')
     with pytest.raises(SettingsError, match=r"lake_options\.secret") as error:
         check_place(load_settings(), "slurm")
@@ -159,13 +193,27 @@ def test_a_secret_in_plain_text_is_refused_where_the_specification_of_a_job_woul
 
 
 def test_what_travels_to_a_worker_names_no_path_of_the_machine_that_asks(settings, tmp_path):
-    assert {name for name, value in asked_of(settings, KEY).items() if str(tmp_path) in str(value)} == {"lake"}
+    assert {
+        name for name, value in asked_of(settings, KEY).items() if str(tmp_path) in str(value)
+    } == {"lake"}
 
 
 def test_a_slurm_job_is_one_script_that_ends_as_the_worker_does():
-    given = SlurmSettings(partition="gpu", arguments=["--gres=gpu:1"], setup=["module load cuda"], python="/shared/my venv/bin/python")
+    given = SlurmSettings(
+        partition="gpu",
+        arguments=["--gres=gpu:1"],
+        setup=["module load cuda"],
+        python="/shared/my venv/bin/python",
+    )
     *options, wrapped = slurm.sbatch(given, "job-1")
-    assert options == ["sbatch", "--wait", "--export=ALL", "--job-name=job-1", "--partition=gpu", "--gres=gpu:1"]
+    assert options == [
+        "sbatch",
+        "--wait",
+        "--export=ALL",
+        "--job-name=job-1",
+        "--partition=gpu",
+        "--gres=gpu:1",
+    ]
     command = "exec '/shared/my venv/bin/python' -m agent_pipeline.compute.worker"
     assert wrapped == f"--wrap=set -e\nmodule load cuda\n{command}"
 
@@ -173,15 +221,22 @@ def test_a_slurm_job_is_one_script_that_ends_as_the_worker_does():
 @pytest.mark.slow
 def test_the_worker_runs_as_a_slurm_job_and_its_messages_come_through_the_lake(settings, record):
     python = SlurmSettings(setup=["export AGENT_PIPELINE_CACHE=/tmp/of-the-node"])
-    assert launched(slurm.Slurm(python, messages(settings)), asked_of(settings, KEY) | COMPARE) == COMPARED
-    assert f"exec {sys.executable} -m agent_pipeline.compute.worker" in record.with_suffix(".sh").read_text(encoding="utf-8")
+    assert (
+        launched(slurm.Slurm(python, messages(settings)), asked_of(settings, KEY) | COMPARE)
+        == COMPARED
+    )
+    assert f"exec {sys.executable} -m agent_pipeline.compute.worker" in record.with_suffix(
+        ".sh"
+    ).read_text(encoding="utf-8")
     assert not left(settings)
 
 
 def test_a_slurm_job_that_dies_is_a_sentence_that_says_where_to_look(settings, record, monkeypatch):
     monkeypatch.setattr("dagster._core.pipes.utils.WAIT_FOR_LOGS_AFTER_EXECUTION_INTERVAL", 0)
     error = launched(slurm.Slurm(SlurmSettings(python="false"), messages(settings)), {})
-    assert isinstance(error, PassingError) and "slurm.arguments" in str(error) and not left(settings)
+    assert (
+        isinstance(error, PassingError) and "slurm.arguments" in str(error) and not left(settings)
+    )
 
 
 def test_a_run_that_is_cancelled_cancels_its_slurm_job(settings, record, monkeypatch):
@@ -190,7 +245,9 @@ def test_a_run_that_is_cancelled_cancels_its_slurm_job(settings, record, monkeyp
     with suppress(KeyboardInterrupt, dg.DagsterExecutionInterruptedError):
         launched(slurm.Slurm(SlurmSettings(), messages(settings)), {})
     named = re.search(r"--job-name=(\S+)", record.read_text(encoding="utf-8"))
-    assert named and record.with_suffix(".cancelled").read_text(encoding="utf-8").split() == [f"--name={named[1]}"]
+    assert named and record.with_suffix(".cancelled").read_text(encoding="utf-8").split() == [
+        f"--name={named[1]}"
+    ]
 
 
 def test_a_pods_spec_is_the_settings_and_what_kubernetes_itself_knows():
@@ -201,13 +258,25 @@ def test_a_pods_spec_is_the_settings_and_what_kubernetes_itself_knows():
         secrets=["bucket"],
         pod={
             "serviceAccountName": "trainer",
-            "containers": [{"volumeMounts": [{"name": "cache", "mountPath": "/cache"}]}, {"name": "proxy"}],
+            "containers": [
+                {"volumeMounts": [{"name": "cache", "mountPath": "/cache"}]},
+                {"name": "proxy"},
+            ],
         },
     )
     worker, proxy = pod_spec(given)["containers"]
-    assert pod_spec(given)["nodeSelector"] == {"gpu": "h100"} and pod_spec(given)["serviceAccountName"] == "trainer"
-    assert worker["command"] == ["python", "-m", "agent_pipeline.compute.worker"] and worker["image"] == "ours:1"
-    assert worker["envFrom"] == [{"secretRef": {"name": "bucket"}}] and worker["volumeMounts"][0]["name"] == "cache"
+    assert (
+        pod_spec(given)["nodeSelector"] == {"gpu": "h100"}
+        and pod_spec(given)["serviceAccountName"] == "trainer"
+    )
+    assert (
+        worker["command"] == ["python", "-m", "agent_pipeline.compute.worker"]
+        and worker["image"] == "ours:1"
+    )
+    assert (
+        worker["envFrom"] == [{"secretRef": {"name": "bucket"}}]
+        and worker["volumeMounts"][0]["name"] == "cache"
+    )
     assert worker["resources"] == {"limits": {"nvidia.com/gpu": 1}} and proxy == {"name": "proxy"}
 
 
@@ -232,7 +301,14 @@ class Cluster(ThreadingHTTPServer):
         assert self.process
         code = self.process.poll()
         state = {"running": {}} if code is None else {"terminated": {"exitCode": code}}
-        status = {"name": "worker", "image": "", "imageID": "", "ready": code is None, "restartCount": 0, "state": state}
+        status = {
+            "name": "worker",
+            "image": "",
+            "imageID": "",
+            "ready": code is None,
+            "restartCount": 0,
+            "state": state,
+        }
         return self.pods[-1] | {"status": {"phase": "Running", "containerStatuses": [status]}}
 
 
@@ -248,12 +324,18 @@ class _Api(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def do_POST(self) -> None:
-        self._answer(self.server.create(json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
+        self._answer(
+            self.server.create(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        )
 
     def do_GET(self) -> None:
         if "/log" in self.path:
             return self._answer("the worker's log", "text/plain")
-        pods = [self.server.seen()] if self.path.partition("?")[0].endswith("/namespaces/heavy/pods") else []
+        pods = (
+            [self.server.seen()]
+            if self.path.partition("?")[0].endswith("/namespaces/heavy/pods")
+            else []
+        )
         return self._answer({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": pods})
 
     def do_DELETE(self) -> None:
@@ -273,44 +355,71 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
     server = Cluster()
     threading.Thread(target=server.serve_forever, daemon=True).start()
     config = {
-        "clusters": [{"name": "here", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
+        "clusters": [
+            {"name": "here", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}
+        ],
         "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}],
         "users": [{"name": "me", "user": {}}],
         "current-context": "here",
     }
     (tmp_path / "kubeconfig").write_text(json.dumps(config), encoding="utf-8")
-    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "kubeconfig"))
+    monkeypatch.setattr(
+        "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "kubeconfig")
+    )
     yield server
     server.shutdown()
 
 
 @pytest.mark.slow
 def test_the_worker_runs_as_a_pod_that_is_deleted_when_it_has_ended(settings, cluster):
-    given = KubernetesSettings(image="ours:1", namespace="heavy", secrets=["bucket"], resources={"limits": {"memory": "8Gi"}})
+    given = KubernetesSettings(
+        image="ours:1",
+        namespace="heavy",
+        secrets=["bucket"],
+        resources={"limits": {"memory": "8Gi"}},
+    )
     launcher = Kubernetes(given, messages(settings))
     assert launched(launcher, asked_of(settings, KEY) | COMPARE) == COMPARED
     assert not left(settings) and len(cluster.deleted) == 1
     spec = cluster.pods[0]["spec"]
-    assert spec["restartPolicy"] == "Never" and spec["containers"][0]["resources"] == {"limits": {"memory": "8Gi"}}
+    assert spec["restartPolicy"] == "Never" and spec["containers"][0]["resources"] == {
+        "limits": {"memory": "8Gi"}
+    }
     assert spec["containers"][0]["envFrom"] == [{"secretRef": {"name": "bucket"}}]
 
 
-def test_a_pod_that_dies_is_a_sentence_that_says_what_to_raise_and_is_deleted(settings, cluster, monkeypatch):
+def test_a_pod_that_dies_is_a_sentence_that_says_what_to_raise_and_is_deleted(
+    settings, cluster, monkeypatch
+):
     monkeypatch.setattr("dagster._core.pipes.utils.WAIT_FOR_LOGS_AFTER_EXECUTION_INTERVAL", 0)
-    given = KubernetesSettings(image="ours:1", namespace="heavy", pod={"containers": [{"command": ["false"]}]})
+    given = KubernetesSettings(
+        image="ours:1", namespace="heavy", pod={"containers": [{"command": ["false"]}]}
+    )
     error = launched(Kubernetes(given, messages(settings)), {})
-    assert isinstance(error, PassingError) and "kubernetes.resources" in str(error) and len(cluster.deleted) == 1
+    assert (
+        isinstance(error, PassingError)
+        and "kubernetes.resources" in str(error)
+        and len(cluster.deleted) == 1
+    )
 
 
 def test_a_pods_spec_that_kubernetes_does_not_know_is_refused_before_it_is_sent(settings, cluster):
     given = KubernetesSettings(image="ours:1", namespace="heavy", pod={"nodeSelectors": {}})
-    assert isinstance(launched(Kubernetes(given, messages(settings)), {}), PassingError) and not cluster.pods
+    assert (
+        isinstance(launched(Kubernetes(given, messages(settings)), {}), PassingError)
+        and not cluster.pods
+    )
 
 
 def test_a_ray_job_has_a_name_of_its_own_and_leaves_the_settings_as_they_are():
-    given = RaySettings(gpus=2, runtime_env={"env_vars": {"A": "1"}}, arguments={"entrypoint_memory": 10})
+    given = RaySettings(
+        gpus=2, runtime_env={"env_vars": {"A": "1"}}, arguments={"entrypoint_memory": 10}
+    )
     job, other = job_of(given), job_of(given)
-    assert job["entrypoint"] == "python -m agent_pipeline.compute.worker" and job["submission_id"] != other["submission_id"]
+    assert (
+        job["entrypoint"] == "python -m agent_pipeline.compute.worker"
+        and job["submission_id"] != other["submission_id"]
+    )
     assert (job["entrypoint_num_gpus"], job["entrypoint_memory"]) == (2, 10)
     job["runtime_env"]["env_vars"]["B"] = "2"
     assert given.runtime_env == {"env_vars": {"A": "1"}}
@@ -324,10 +433,26 @@ def ray_cluster() -> Iterator[str]:
     ray = Path(sys.executable).with_name("ray")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    head = [ray, "start", "--head", "--block", "--port=0", f"--dashboard-port={port}", "--num-cpus=1", "--disable-usage-stats"]
-    with TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:  # a path of pytest's is too long for its sockets
-        environment = os.environ | {"PATH": f"{ray.parent}:{os.environ['PATH']}", "RAY_TMPDIR": folder}
-        process = subprocess.Popen(head, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    head = [
+        ray,
+        "start",
+        "--head",
+        "--block",
+        "--port=0",
+        f"--dashboard-port={port}",
+        "--num-cpus=1",
+        "--disable-usage-stats",
+    ]
+    with TemporaryDirectory(
+        prefix="ray-", ignore_cleanup_errors=True
+    ) as folder:  # a path of pytest's is too long for its sockets
+        environment = os.environ | {
+            "PATH": f"{ray.parent}:{os.environ['PATH']}",
+            "RAY_TMPDIR": folder,
+        }
+        process = subprocess.Popen(
+            head, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         try:
             while process.poll() is None:
                 with suppress(ConnectionError, RuntimeError):
@@ -348,16 +473,28 @@ def test_the_worker_runs_as_a_ray_job(settings, ray_cluster):
 
 
 def test_the_sentence_of_a_job_that_failed_has_its_reason_which_ray_writes_into_the_next_line():
-    error = RuntimeError("[pipes] Ray job a failed with status FAILED. Message:\nJob entrypoint command failed with exit code 1\nlog")
-    assert first_line(error) == "[pipes] Ray job a failed with status FAILED. Message: Job entrypoint command failed with exit code 1"
+    error = RuntimeError(
+        "[pipes] Ray job a failed with status FAILED. Message:\nJob entrypoint command failed with exit code 1\nlog"
+    )
+    assert (
+        first_line(error)
+        == "[pipes] Ray job a failed with status FAILED. Message: Job entrypoint command failed with exit code 1"
+    )
 
 
 @pytest.mark.slow
-def test_a_ray_job_that_dies_is_a_sentence_that_says_where_its_log_is(settings, ray_cluster, monkeypatch):
+def test_a_ray_job_that_dies_is_a_sentence_that_says_where_its_log_is(
+    settings, ray_cluster, monkeypatch
+):
     monkeypatch.setattr("dagster._core.pipes.utils.WAIT_FOR_LOGS_AFTER_EXECUTION_INTERVAL", 0)
     given = RaySettings(address=ray_cluster, gpus=0, arguments={"entrypoint": "false"})
     error = launched(Ray(given, messages(settings)), {})
-    assert isinstance(error, PassingError) and "exit code 1" in str(error) and "Ray's dashboard" in str(error) and not left(settings)
+    assert (
+        isinstance(error, PassingError)
+        and "exit code 1" in str(error)
+        and "Ray's dashboard" in str(error)
+        and not left(settings)
+    )
 
 
 @pytest.mark.slow
@@ -367,8 +504,16 @@ def test_a_run_that_is_cancelled_stops_its_ray_job(settings, ray_cluster, monkey
     monkeypatch.setattr("dagster._core.pipes.utils.WAIT_FOR_LOGS_AFTER_EXECUTION_INTERVAL", 0)
     command = f"kill -INT {os.getpid()}; exec sleep 600"
     with suppress(KeyboardInterrupt, dg.DagsterExecutionInterruptedError):
-        launched(Ray(RaySettings(address=ray_cluster, gpus=0, arguments={"entrypoint": command}), messages(settings)), {})
-    ours = [job for job in JobSubmissionClient(ray_cluster).list_jobs() if job.entrypoint == command]
+        launched(
+            Ray(
+                RaySettings(address=ray_cluster, gpus=0, arguments={"entrypoint": command}),
+                messages(settings),
+            ),
+            {},
+        )
+    ours = [
+        job for job in JobSubmissionClient(ray_cluster).list_jobs() if job.entrypoint == command
+    ]
     assert [str(job.status) for job in ours] == ["STOPPED"]
 
 
@@ -387,7 +532,9 @@ def test_a_worker_whose_run_gives_no_more_signs_of_life_ends(last):
     assert ended and PATIENCE <= sum(slept) < 2 * PATIENCE
 
 
-def test_messages_of_a_worker_that_could_not_reach_the_lake_for_a_while_are_not_lost(tmp_path, monkeypatch):
+def test_messages_of_a_worker_that_could_not_reach_the_lake_for_a_while_are_not_lost(
+    tmp_path, monkeypatch
+):
     box, put = Letterbox(Lake(str(tmp_path)), "sft_adapter", str(KEY), "0123abcd"), Letterbox.put
     monkeypatch.setattr(messages_module, "AGAIN", 0.0)
     refused = [OSError("away"), ValueError("away")]
@@ -404,7 +551,9 @@ def test_messages_of_a_worker_that_could_not_reach_the_lake_for_a_while_are_not_
     assert json.loads(box.read("1") or "") == {"result": 1}
 
 
-def test_what_a_killed_run_left_of_its_messages_goes_with_the_next_launchs_and_other_unfinished_files(settings, tmp_path):
+def test_what_a_killed_run_left_of_its_messages_goes_with_the_next_launchs_and_other_unfinished_files(
+    settings, tmp_path
+):
     lake = Lake(str(tmp_path))
     box = Letterbox(lake, "sft_adapter", str(KEY), "0123abcd")
     box.put("1", "{}")

@@ -24,7 +24,11 @@ def gpus(monkeypatch):
 
 @pytest.mark.parametrize(
     ("visible", "used"),
-    [(None, ["0", "1", "2", "0"]), ("2,5,7", ["2", "5", "7", "2"]), ("GPU-a,GPU-b,GPU-c", ["GPU-a", "GPU-b", "GPU-c", "GPU-a"])],
+    [
+        (None, ["0", "1", "2", "0"]),
+        ("2,5,7", ["2", "5", "7", "2"]),
+        ("GPU-a,GPU-b,GPU-c", ["GPU-a", "GPU-b", "GPU-c", "GPU-a"]),
+    ],
 )
 def test_of_several_gpus_each_task_uses_one_and_tasks_at_once_use_others(gpus, visible, used):
     for place, gpu in enumerate(used):

@@ -9,7 +9,14 @@ from agent_pipeline.config.checks import problems, unknown_agents
 from agent_pipeline.config.overrides import overrides
 from agent_pipeline.config.presets import PRESETS
 from agent_pipeline.config.reference import updated
-from agent_pipeline.config.resolution import SHARED, THIS_RUN, fingerprint, preset_sentences, resolve, shared
+from agent_pipeline.config.resolution import (
+    SHARED,
+    THIS_RUN,
+    fingerprint,
+    preset_sentences,
+    resolve,
+    shared,
+)
 from agent_pipeline.config.saving import save
 from agent_pipeline.config.sections import AgentSettings
 from agent_pipeline.config.settings import Settings, load_settings
@@ -46,11 +53,24 @@ def toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_the_run_beats_the_agent_which_beats_all_agents_which_beat_the_preset(toml) -> None:
     toml(TREE)
     settings = load_settings()
-    general, own = resolve(settings, AdapterConfig), resolve(settings, AdapterConfig, SUPPORT, {"lora_r": 24})
-    assert (general.options.max_steps, general.options.lora_r, general.options.epochs) == (4, 6, 0.0)
-    assert general.origins["max_steps"] == 'preset = "smoke"' and general.origins["lora_r"] == "[assets.sft_adapter]"
+    general, own = (
+        resolve(settings, AdapterConfig),
+        resolve(settings, AdapterConfig, SUPPORT, {"lora_r": 24}),
+    )
+    assert (general.options.max_steps, general.options.lora_r, general.options.epochs) == (
+        4,
+        6,
+        0.0,
+    )
+    assert (
+        general.origins["max_steps"] == 'preset = "smoke"'
+        and general.origins["lora_r"] == "[assets.sft_adapter]"
+    )
     assert (own.options.lora_r, own.options.base_model) == (24, "Qwen/Qwen2.5-0.5B-Instruct")
-    assert own.origins["lora_r"] == THIS_RUN and own.origins["base_model"] == '[agents."shop/support".assets.sft_adapter]'
+    assert (
+        own.origins["lora_r"] == THIS_RUN
+        and own.origins["base_model"] == '[agents."shop/support".assets.sft_adapter]'
+    )
     assert "epochs" not in own.origins
     assert resolve(settings, AdapterConfig, SUPPORT).options.lora_r == 12
     assert resolve(settings, AdapterConfig, INTERN) == general
@@ -59,11 +79,25 @@ def test_the_run_beats_the_agent_which_beats_all_agents_which_beat_the_preset(to
 def test_a_variable_beats_the_file_and_is_named(toml, monkeypatch: pytest.MonkeyPatch) -> None:
     toml(TREE)
     monkeypatch.setenv("AGENT_PIPELINE_ASSETS__SFT_ADAPTER__LORA_R", "3")
-    monkeypatch.setenv("AGENT_PIPELINE_ASSETS__JUDGED_SESSIONS__MEASURES", "ended_with_answer, called_tool('a', times=2)")
-    monkeypatch.setenv("AGENT_PIPELINE_ASSETS__CURATED_SESSIONS__VERDICT_LEAKS", "reward{1,2},x[,;]y")
-    adapter, judging = resolve(load_settings(), AdapterConfig), resolve(load_settings(), JudgingOptions)
-    assert resolve(load_settings(), CurationConfig).options.verdict_leaks == ["reward{1,2}", "x[,;]y"]
-    assert (adapter.options.lora_r, adapter.origins["lora_r"]) == (3, "AGENT_PIPELINE_ASSETS__SFT_ADAPTER__LORA_R")
+    monkeypatch.setenv(
+        "AGENT_PIPELINE_ASSETS__JUDGED_SESSIONS__MEASURES",
+        "ended_with_answer, called_tool('a', times=2)",
+    )
+    monkeypatch.setenv(
+        "AGENT_PIPELINE_ASSETS__CURATED_SESSIONS__VERDICT_LEAKS", "reward{1,2},x[,;]y"
+    )
+    adapter, judging = (
+        resolve(load_settings(), AdapterConfig),
+        resolve(load_settings(), JudgingOptions),
+    )
+    assert resolve(load_settings(), CurationConfig).options.verdict_leaks == [
+        "reward{1,2}",
+        "x[,;]y",
+    ]
+    assert (adapter.options.lora_r, adapter.origins["lora_r"]) == (
+        3,
+        "AGENT_PIPELINE_ASSETS__SFT_ADAPTER__LORA_R",
+    )
     assert judging.options.measures == ["ended_with_answer", "called_tool('a', times=2)"]
 
 
@@ -77,14 +111,23 @@ def test_settings_outside_of_the_assets_are_named_with_their_place_where_they_ar
     monkeypatch.setenv("AGENT_PIPELINE_SPLIT__TEST", "0.3")
 
     def of(asset: str, key: PartitionKey | None = None) -> dict[str, tuple[object, str]]:
-        return {row["setting"]: (row["value"], row["set_by"]) for row in shared(load_settings(), asset, key)}
+        return {
+            row["setting"]: (row["value"], row["set_by"])
+            for row in shared(load_settings(), asset, key)
+        }
 
     own = '[agents."shop/support"]'
     assert of("sft_adapter", SUPPORT) == {"train": (["sft", "kto"], own)}
     assert of("sft_adapter", INTERN) == of("evaluation") == {"train": (["sft", "dpo"], "train")}
-    assert of("sessions", SUPPORT) == {"redaction.phone_regions": (["DE"], "[redaction]"), "task_pattern": ("(.*)", "task_pattern")}
+    assert of("sessions", SUPPORT) == {
+        "redaction.phone_regions": (["DE"], "[redaction]"),
+        "task_pattern": ("(.*)", "task_pattern"),
+    }
     assert of("sft_dataset") == {"split.test": (0.3, "AGENT_PIPELINE_SPLIT")}
-    assert of("episodes", SUPPORT) == {"world": ("agent_pipeline.sample.shop:World", own)} and of("episodes", INTERN) == {}
+    assert (
+        of("episodes", SUPPORT) == {"world": ("agent_pipeline.sample.shop:World", own)}
+        and of("episodes", INTERN) == {}
+    )
 
 
 def test_every_setting_that_assets_share_exists_and_belongs_to_an_asset() -> None:
@@ -103,7 +146,9 @@ def test_every_other_name_leads_to_an_option() -> None:
     for options in ASSETS.values():
         assert set(options.other_names.values()) <= set(options.model_fields)
         assert not set(options.other_names) & set(options.model_fields)
-    assert TrainingConfig.translated({"num_train_epochs": 3, "r": 4, "output_dir": "x"}) == TrainingConfig(epochs=3, lora_r=4)
+    assert TrainingConfig.translated(
+        {"num_train_epochs": 3, "r": 4, "output_dir": "x"}
+    ) == TrainingConfig(epochs=3, lora_r=4)
 
 
 @pytest.mark.parametrize(
@@ -118,16 +163,27 @@ def test_every_other_name_leads_to_an_option() -> None:
         ('preset = "gpuu"', "gpu"),
     ],
 )
-def test_a_misspelt_name_anywhere_in_the_file_is_refused_with_the_nearest(toml, text, nearest) -> None:
+def test_a_misspelt_name_anywhere_in_the_file_is_refused_with_the_nearest(
+    toml, text, nearest
+) -> None:
     path = toml(text)
     with pytest.raises(SettingsError) as error:
         load_settings()
-    assert nearest in str(error.value) and str(path) in str(error.value) and "\n" not in str(error.value)
+    assert (
+        nearest in str(error.value)
+        and str(path) in str(error.value)
+        and "\n" not in str(error.value)
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "nearest"),
-    [("lorar=8", "lora_r"), ("sft_adapter.epoch=2", "epochs"), ("sft_adaptr.epochs=2", "sft_adapter"), ("r=8", "lora_r")],
+    [
+        ("lorar=8", "lora_r"),
+        ("sft_adapter.epoch=2", "epochs"),
+        ("sft_adaptr.epochs=2", "sft_adapter"),
+        ("r=8", "lora_r"),
+    ],
 )
 def test_a_misspelt_name_of_a_run_is_refused_with_the_nearest(text, nearest) -> None:
     with pytest.raises(SettingsError, match=nearest):
@@ -145,7 +201,9 @@ def test_a_misspelt_name_of_a_run_is_refused_with_the_nearest(text, nearest) -> 
         ("lr_scheduler", "cosinus", "one of linear, cosine"),
     ],
 )
-def test_a_wrong_value_is_refused_for_its_real_reason_in_the_shell_and_in_the_file(toml, name, value, reason) -> None:
+def test_a_wrong_value_is_refused_for_its_real_reason_in_the_shell_and_in_the_file(
+    toml, name, value, reason
+) -> None:
     with pytest.raises(SettingsError, match=reason):
         overrides([f"{name}={value}"], {"sft_adapter"})
     toml(f'[assets.sft_adapter]\n{name} = "{value}"')
@@ -156,16 +214,28 @@ def test_a_wrong_value_is_refused_for_its_real_reason_in_the_shell_and_in_the_fi
 def test_a_setting_of_an_asset_that_the_run_does_not_make_is_refused() -> None:
     with pytest.raises(SettingsError, match="sft_adapter"):
         overrides(["lora_r=8"], {"evaluation"})
-    assert overrides(["seed=7"], {"sft_adapter", "evaluation"}) == {"sft_adapter": {"seed": 7}, "evaluation": {"seed": 7}}
+    assert overrides(["seed=7"], {"sft_adapter", "evaluation"}) == {
+        "sft_adapter": {"seed": 7},
+        "evaluation": {"seed": 7},
+    }
 
 
 def test_saved_values_hold_from_then_on_and_comments_stay(toml) -> None:
     path = toml(TREE)
-    save({"sft_adapter": {"lora_r": 16}, "judged_sessions": {"when_unjudged": "train_unverified"}}, SUPPORT)
+    save(
+        {"sft_adapter": {"lora_r": 16}, "judged_sessions": {"when_unjudged": "train_unverified"}},
+        SUPPORT,
+    )
     save({"multi_task_dataset": {"huggingface": True}}, None)
     text, settings = path.read_text(encoding="utf-8"), load_settings()
-    assert "lora_r = 16   # this one needs more" in text and "[assets.sft_adapter]  # all agents" in text
-    assert resolve(settings, AdapterConfig, SUPPORT).options.lora_r == 16 and resolve(settings, AdapterConfig, INTERN).options.lora_r == 6
+    assert (
+        "lora_r = 16   # this one needs more" in text
+        and "[assets.sft_adapter]  # all agents" in text
+    )
+    assert (
+        resolve(settings, AdapterConfig, SUPPORT).options.lora_r == 16
+        and resolve(settings, AdapterConfig, INTERN).options.lora_r == 6
+    )
     assert resolve(settings, JudgingOptions, SUPPORT).options.when_unjudged == "train_unverified"
     assert settings.assets["multi_task_dataset"] == {"huggingface": True}
 
@@ -241,7 +311,9 @@ def test_what_would_end_a_run_after_hours_is_reported_before_it(toml, text) -> N
 
 def test_the_presets_have_no_problems_beside_a_world(toml) -> None:
     for preset in PRESETS:
-        toml(f'preset = "{preset}"\n[agents."shop/support"]\nworld = "agent_pipeline.sample.shop:World"')
+        toml(
+            f'preset = "{preset}"\n[agents."shop/support"]\nworld = "agent_pipeline.sample.shop:World"'
+        )
         assert not problems(load_settings())
 
 
@@ -254,7 +326,9 @@ def test_settings_of_an_agent_that_no_store_has_are_reported(toml) -> None:
 def test_the_page_of_settings_lists_every_setting_of_every_asset_as_it_is() -> None:
     page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
     assert updated(page) == page, "run python -m agent_pipeline.config.reference"
-    assert all(f"| `{name}` |" in page for options in ASSETS.values() for name in options.model_fields)
+    assert all(
+        f"| `{name}` |" in page for options in ASSETS.values() for name in options.model_fields
+    )
 
 
 def test_saving_beside_dotted_keys_of_an_agent_keeps_them(toml) -> None:

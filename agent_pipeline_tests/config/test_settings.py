@@ -47,14 +47,19 @@ def test_the_file_is_found_above_and_its_paths_are_relative_to_it(toml, tmp_path
 
 
 def test_several_stores_are_a_list_and_a_variable_holds_it_as_json(toml, tmp_path, monkeypatch):
-    toml('store = ["a", "langfuse:b", "postgresql://u:secret@host/db?x=1", "./a"]\nsources = ["mine:Reader"]\n')
+    toml(
+        'store = ["a", "langfuse:b", "postgresql://u:secret@host/db?x=1", "./a"]\nsources = ["mine:Reader"]\n'
+    )
     settings = load_settings()
     assert settings.stores == [
         Location(str(tmp_path / "a")),
         Location(str(tmp_path / "b"), "langfuse"),
         Location("postgresql://u:secret@host/db?x=1"),
     ]
-    assert [str(each) for each in settings.stores][1:] == [f"langfuse:{tmp_path / 'b'}", "postgresql://host/db"]
+    assert [str(each) for each in settings.stores][1:] == [
+        f"langfuse:{tmp_path / 'b'}",
+        "postgresql://host/db",
+    ]
     assert settings.sources == ["mine:Reader"]
     monkeypatch.setenv("AGENT_PIPELINE_STORE", '["c", "d"]')
     monkeypatch.setenv("AGENT_PIPELINE_SOURCES", '["other:Reader"]')
@@ -142,11 +147,23 @@ def test_an_agents_own_settings_beat_the_defaults_for_all(toml, tmp_path):
     (tmp_path / "tools.json").write_text('[{"type": "function"}]', encoding="utf-8")
     settings = load_settings()
     own, other = settings.reading(AIRLINE), settings.reading(PartitionKey("tau", "retail"))
-    assert (own.task_pattern, own.task_field, own.system_prompt, own.tools) == ("own", "case", "p", ({"type": "function"},))
-    assert (other.task_pattern, other.task_field, other.system_prompt, other.tools) == ("all", "case", "", ())
+    assert (own.task_pattern, own.task_field, own.system_prompt, own.tools) == (
+        "own",
+        "case",
+        "p",
+        ({"type": "function"},),
+    )
+    assert (other.task_pattern, other.task_field, other.system_prompt, other.tools) == (
+        "all",
+        "case",
+        "",
+        (),
+    )
 
 
-@pytest.mark.parametrize("content", [None, "", "{}", "[1]", "no json", '[{"a": NaN}]', r'[{"a": "\ud800"}]'])
+@pytest.mark.parametrize(
+    "content", [None, "", "{}", "[1]", "no json", '[{"a": NaN}]', r'[{"a": "\ud800"}]']
+)
 def test_a_tools_file_that_is_missing_or_none_is_a_sentence(toml, tmp_path, content):
     toml('[agents."tau/airline"]\ntools = "tools.json"\n')
     if content is not None:
@@ -167,7 +184,9 @@ def test_dagsters_home_lies_beside_the_settings_and_is_made_whole(toml, tmp_path
     assert (dagster_home() / "dagster.yaml").read_text(encoding="utf-8") == "# mine\n"
 
 
-def test_a_home_that_is_made_where_an_address_of_postgres_is_set_keeps_dagsters_tables_there(toml, tmp_path, monkeypatch):
+def test_a_home_that_is_made_where_an_address_of_postgres_is_set_keeps_dagsters_tables_there(
+    toml, tmp_path, monkeypatch
+):
     toml("")
     monkeypatch.setenv("DAGSTER_HOME", "")
     monkeypatch.setenv("DAGSTER_POSTGRES_URL", "postgresql://me:secret@db/dagster")
@@ -176,8 +195,12 @@ def test_a_home_that_is_made_where_an_address_of_postgres_is_set_keeps_dagsters_
         dagster_home()
     monkeypatch.setattr("agent_pipeline.cli.instance.find_spec", lambda name: name)
     text = (dagster_home() / "dagster.yaml").read_text(encoding="utf-8")
-    assert yaml.safe_load(text)["storage"] == {"postgres": {"postgres_url": {"env": "DAGSTER_POSTGRES_URL"}}}
-    assert os.environ["DAGSTER_POSTGRES_URL"] == "postgresql+psycopg2://me:secret@db/dagster", "the driver that dagster-postgres brings"
+    assert yaml.safe_load(text)["storage"] == {
+        "postgres": {"postgres_url": {"env": "DAGSTER_POSTGRES_URL"}}
+    }
+    assert os.environ["DAGSTER_POSTGRES_URL"] == "postgresql+psycopg2://me:secret@db/dagster", (
+        "the driver that dagster-postgres brings"
+    )
     assert "secret" not in text
 
 
@@ -189,7 +212,10 @@ def test_a_home_and_a_variable_that_contradict_each_other_are_refused(toml, monk
     monkeypatch.setenv("DAGSTER_POSTGRES_URL", made_with)
     dagster_home()
     monkeypatch.setenv("DAGSTER_POSTGRES_URL", "" if made_with else "postgresql://db/dagster")
-    with pytest.raises(SettingsError, match="is not set, but .* reads it" if made_with else "is set, but .* does not read it"):
+    with pytest.raises(
+        SettingsError,
+        match="is not set, but .* reads it" if made_with else "is set, but .* does not read it",
+    ):
         dagster_home()
 
 
@@ -197,10 +223,14 @@ def test_the_pools_of_a_new_home_are_limited_before_its_first_run(toml, monkeypa
     toml("")
     monkeypatch.setenv("DAGSTER_HOME", "")
     with open_instance() as instance:
-        assert {(each.name, each.limit) for each in instance.event_log_storage.get_pool_limits()} == {("gpu", 1), ("cpu-heavy", 1)}
+        assert {
+            (each.name, each.limit) for each in instance.event_log_storage.get_pool_limits()
+        } == {("gpu", 1), ("cpu-heavy", 1)}
         instance.event_log_storage.set_concurrency_slots("gpu", 2)
     with open_instance() as instance:
-        assert ("gpu", 2) in {(each.name, each.limit) for each in instance.event_log_storage.get_pool_limits()}
+        assert ("gpu", 2) in {
+            (each.name, each.limit) for each in instance.event_log_storage.get_pool_limits()
+        }
 
 
 @pytest.mark.slow

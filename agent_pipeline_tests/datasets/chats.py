@@ -28,7 +28,12 @@ def says(text: str) -> Message:
 def calls(*calls: tuple[str, str, dict[str, Any]], text: str = "") -> Message:
     """An assistant's message with calls, each (id, name, arguments)."""
     made = [
-        {"id": id_, "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}} for id_, name, arguments in calls
+        {
+            "id": id_,
+            "type": "function",
+            "function": {"name": name, "arguments": json.dumps(arguments)},
+        }
+        for id_, name, arguments in calls
     ]
     return {"role": "assistant", "content": text, "tool_calls": made}
 
@@ -39,7 +44,17 @@ def answers(id_: str, text: str) -> Message:
 
 def session(session_id: str, messages: list[Message], **fields: Any) -> Session:
     return Session(
-        **({"session_id": session_id, "project": "p", "agent": "a", "source": "test", "messages": messages, "task_key": "t"} | fields)
+        **(
+            {
+                "session_id": session_id,
+                "project": "p",
+                "agent": "a",
+                "source": "test",
+                "messages": messages,
+                "task_key": "t",
+            }
+            | fields
+        )
     )
 
 
@@ -48,16 +63,27 @@ def chats(draw: st.DrawFn) -> list[Message]:
     """What a reader can give: several turns, parallel calls, ids of a run's own; every call answered."""
     items: list[dict[str, Any]] = [{"role": "user", "content": "the same start"}]
     prefix, number = draw(st.sampled_from(["call_", "run2_", ""])), 0
-    for kind in draw(st.lists(st.sampled_from(["user", "assistant", "call", "call", "calls"]), max_size=6)):
+    for kind in draw(
+        st.lists(st.sampled_from(["user", "assistant", "call", "call", "calls"]), max_size=6)
+    ):
         if kind in ("user", "assistant"):
             items.append({"role": kind, "content": draw(WORDS)})
             continue
         made = [f"{prefix}{number + each}" for each in range(2 if kind == "calls" else 1)]
         number += len(made)
         items += [
-            {"type": "function_call", "call_id": each, "name": draw(st.sampled_from("fg")), "arguments": draw(ARGUMENTS)} for each in made
+            {
+                "type": "function_call",
+                "call_id": each,
+                "name": draw(st.sampled_from("fg")),
+                "arguments": draw(ARGUMENTS),
+            }
+            for each in made
         ]
-        items += [{"type": "function_call_output", "call_id": each, "output": draw(WORDS)} for each in reversed(made)]
+        items += [
+            {"type": "function_call_output", "call_id": each, "output": draw(WORDS)}
+            for each in reversed(made)
+        ]
     return repaired(to_messages(items).messages).messages
 
 
@@ -69,10 +95,17 @@ def rows_of(*sessions):
 def with_turns(*sessions, measures=()):
     """Sessions as rows with the column `turns`."""
     facts = [turn_facts(EvaluationContext.of(each), parse_measures(measures)) for each in sessions]
-    return [row | {"turns": [turn._asdict() for turn in turns]} for row, turns in zip(rows_of(*sessions), facts, strict=True)]
+    return [
+        row | {"turns": [turn._asdict() for turn in turns]}
+        for row, turns in zip(rows_of(*sessions), facts, strict=True)
+    ]
 
 
 def kto_rows(good, bad, split, paired=(), counts=None):
     """`labelled_rows` of good and bad sessions, by id."""
-    labelled = [(each, label) for sessions, label in ((good, True), (bad, False)) for each in sessions]
-    return labelled_rows(sorted(labelled, key=lambda pair: pair[0].session_id), split, paired, counts)
+    labelled = [
+        (each, label) for sessions, label in ((good, True), (bad, False)) for each in sessions
+    ]
+    return labelled_rows(
+        sorted(labelled, key=lambda pair: pair[0].session_id), split, paired, counts
+    )

@@ -7,7 +7,12 @@ TEXT = {"type": "string"}
 
 
 def _object(required: str, strict: bool = True, **properties: Any) -> dict[str, Any]:
-    return {"type": "object", "required": required.split(), "additionalProperties": not strict, "properties": properties}
+    return {
+        "type": "object",
+        "required": required.split(),
+        "additionalProperties": not strict,
+        "properties": properties,
+    }
 
 
 def _list(items: dict[str, Any]) -> dict[str, Any]:
@@ -16,8 +21,19 @@ def _list(items: dict[str, Any]) -> dict[str, Any]:
 
 _NAME = TEXT | {"pattern": "^[a-zA-Z0-9_-]{1,64}$"}
 _FUNCTION = {"type": {"const": "function"}}
-_CALL = _object("id type function", id=TEXT, function=_object("name arguments", name=_NAME, arguments=TEXT), **_FUNCTION)
-_ASSISTANT = _object("role", role={"const": "assistant"}, content=TEXT, tool_calls=_list(_CALL), weight={"enum": [0, 1]})
+_CALL = _object(
+    "id type function",
+    id=TEXT,
+    function=_object("name arguments", name=_NAME, arguments=TEXT),
+    **_FUNCTION,
+)
+_ASSISTANT = _object(
+    "role",
+    role={"const": "assistant"},
+    content=TEXT,
+    tool_calls=_list(_CALL),
+    weight={"enum": [0, 1]},
+)
 _MESSAGES = [
     _object("role content", role={"enum": ["system", "user"]}, content=TEXT),
     _ASSISTANT | {"anyOf": [{"required": ["content"]}, {"required": ["tool_calls"]}]},
@@ -37,7 +53,9 @@ _FROM = {"from": {"enum": ["system", "human", "gpt", "function_call", "observati
 AXOLOTL = _object(
     "conversations",
     strict=False,
-    conversations=_list(_object("from value", strict=False, value=TEXT, train={"type": "boolean"}, **_FROM)),
+    conversations=_list(
+        _object("from value", strict=False, value=TEXT, train={"type": "boolean"}, **_FROM)
+    ),
     tools={"type": ["string", "null"], "contentMediaType": "application/json", "minLength": 2},
 )
 """A row for Axolotl's `type: chat_template` with `field_messages: conversations`, `message_property_mappings` (`role: from` and `content:
@@ -60,7 +78,10 @@ def llama_factory_refuses(row: dict[str, Any]) -> str:
             return f"{turn['from']} in position {at + 1}"
         if turn["from"] == "function_call":
             calls = json.loads(turn["value"])
-            if not all(set(call) == {"name", "arguments"} for call in (calls if isinstance(calls, list) else [calls])):
+            if not all(
+                set(call) == {"name", "arguments"}
+                for call in (calls if isinstance(calls, list) else [calls])
+            ):
                 return "a function call that is none"
     if len(turns) % 2:
         return "an odd number of turns"
@@ -69,4 +90,8 @@ def llama_factory_refuses(row: dict[str, Any]) -> str:
     tools = json.loads(row["tools"])
     if not isinstance(tools, list):
         return "tools that are no list"
-    return "" if all("properties" in tool.get("function", tool)["parameters"] for tool in tools) else "a tool without properties"
+    return (
+        ""
+        if all("properties" in tool.get("function", tool)["parameters"] for tool in tools)
+        else "a tool without properties"
+    )

@@ -16,17 +16,30 @@ from agent_pipeline.storage.lake import Lake
 KEY = PartitionKey("p", "a")
 
 
-def test_what_was_decided_once_holds_when_the_sizes_change_and_the_lake_moves(tmp_path: Path) -> None:
+def test_what_was_decided_once_holds_when_the_sizes_change_and_the_lake_moves(
+    tmp_path: Path,
+) -> None:
     tasks = [f"t{number}" for number in range(100)]
     first = record_tasks(Lake(tmp_path / "lake"), KEY, pa.array(tasks), SplitSizes())
     (tmp_path / "lake").rename(tmp_path / "moved")
-    second = record_tasks(Lake(tmp_path / "moved"), KEY, pa.array(["new", *reversed(tasks)]), SplitSizes(test=0.6, select=0.3))
-    assert [second.of(task) for task in tasks] == [first.of(task) for task in tasks] == [SplitSizes().of(task) for task in tasks]
+    second = record_tasks(
+        Lake(tmp_path / "moved"),
+        KEY,
+        pa.array(["new", *reversed(tasks)]),
+        SplitSizes(test=0.6, select=0.3),
+    )
+    assert (
+        [second.of(task) for task in tasks]
+        == [first.of(task) for task in tasks]
+        == [SplitSizes().of(task) for task in tasks]
+    )
     assert second.of("new") == SplitSizes(0.6, 0.3).of("new")
     assert first.older_than_the_sizes == 0 and second.older_than_the_sizes > 30
 
 
-def test_the_same_tasks_in_another_order_are_the_same_bytes_and_nothing_new_writes_nothing(tmp_path: Path) -> None:
+def test_the_same_tasks_in_another_order_are_the_same_bytes_and_nothing_new_writes_nothing(
+    tmp_path: Path,
+) -> None:
     one, other = Lake(tmp_path / "one"), Lake(tmp_path / "other")
     record_tasks(one, KEY, pa.array(["b", "a"]), SplitSizes())
     record_tasks(other, KEY, pa.array(["a"]), SplitSizes())
@@ -44,7 +57,9 @@ def test_a_ledger_that_lies_in_another_order_moves_no_task(tmp_path: Path) -> No
     shuffled = recorded.sort_by([("task_key", "descending")]).combine_chunks()
     lake.stage(LEDGER, KEY, shuffled.to_batches(), shuffled.schema).commit()
     ledger = read_ledger(lake, KEY, SplitSizes())
-    assert [ledger.of(task) for task in tasks] == [SplitSizes(test=0.6, select=0.3).of(task) for task in tasks]
+    assert [ledger.of(task) for task in tasks] == [
+        SplitSizes(test=0.6, select=0.3).of(task) for task in tasks
+    ]
 
 
 def test_a_damaged_ledger_is_one_sentence_and_no_new_split(tmp_path: Path) -> None:
@@ -67,11 +82,15 @@ def test_a_lake_without_a_ledger_gives_the_sides_of_the_hash(tasks: list[str]) -
 def test_a_remote_lake_keeps_one_too() -> None:
     lake = Lake("memory://ledger-test")
     record_tasks(lake, KEY, pa.array(["a"]), SplitSizes())
-    assert read_ledger(lake, KEY, SplitSizes(0.9, 0.05)).known.to_pylist() == [{"task_key": "a", "split": SplitSizes().of("a")}]
+    assert read_ledger(lake, KEY, SplitSizes(0.9, 0.05)).known.to_pylist() == [
+        {"task_key": "a", "split": SplitSizes().of("a")}
+    ]
 
 
 @given(st.permutations(list("abcdef")), st.integers(0, 5))
-def test_tasks_that_ask_nearly_the_same_are_on_one_side_whatever_the_order(tmp_path_factory: pytest.TempPathFactory, order, first) -> None:
+def test_tasks_that_ask_nearly_the_same_are_on_one_side_whatever_the_order(
+    tmp_path_factory: pytest.TempPathFactory, order, first
+) -> None:
     """A trial that tests must not be worded a little differently and trained as another task."""
     groups = {"a": "a", "b": "a", "c": "a", "e": "e", "f": "e"}
     sizes = SplitSizes(0.4, 0.3)
@@ -86,11 +105,21 @@ def test_a_new_task_follows_a_known_one_that_asks_nearly_the_same(tmp_path: Path
     sizes, lake = SplitSizes(0.4, 0.3), Lake(tmp_path)
     by_split = {sizes.of(f"t{number}"): f"t{number}" for number in range(30)}
     record_tasks(lake, KEY, pa.array(sorted(by_split.values())), sizes)
-    groups = {f"new {split}": split for split in by_split} | {known: split for split, known in by_split.items()}
-    for split in by_split:
-        assert record_tasks(lake, KEY, pa.array([f"new {split}"]), sizes, lambda: groups).of(f"new {split}") == split
-    everyone = dict.fromkeys(by_split.values(), "y") | {"newer": "y"}
-    assert record_tasks(lake, KEY, pa.array(["newer"]), sizes, lambda: everyone).of("newer") == "train", "known in all splits"
-    assert {task: record_tasks(lake, KEY, pa.array([], pa.string()), sizes).of(task) for task in by_split.values()} == {
-        v: k for k, v in by_split.items()
+    groups = {f"new {split}": split for split in by_split} | {
+        known: split for split, known in by_split.items()
     }
+    for split in by_split:
+        assert (
+            record_tasks(lake, KEY, pa.array([f"new {split}"]), sizes, lambda: groups).of(
+                f"new {split}"
+            )
+            == split
+        )
+    everyone = dict.fromkeys(by_split.values(), "y") | {"newer": "y"}
+    assert (
+        record_tasks(lake, KEY, pa.array(["newer"]), sizes, lambda: everyone).of("newer") == "train"
+    ), "known in all splits"
+    assert {
+        task: record_tasks(lake, KEY, pa.array([], pa.string()), sizes).of(task)
+        for task in by_split.values()
+    } == {v: k for k, v in by_split.items()}

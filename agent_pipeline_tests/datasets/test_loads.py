@@ -37,8 +37,23 @@ def sessions(side: str, answer: str) -> list[Session]:
         elif number % 3 == 1:
             messages[2] |= {"content": "Let me see."}
         messages[-1] |= {"content": f"{answer} {messages[-1]['content']}"}
-        known = {"score": number / 8 if side == "b" else 1.0, "created_at": NOON + timedelta(hours=number)} if number % 2 else {}
-        made.append(session(f"{side}{number}", messages, task_key=f"t{number}", tools=[TOOL] if number % 3 else [], **known))
+        known = (
+            {
+                "score": number / 8 if side == "b" else 1.0,
+                "created_at": NOON + timedelta(hours=number),
+            }
+            if number % 2
+            else {}
+        )
+        made.append(
+            session(
+                f"{side}{number}",
+                messages,
+                task_key=f"t{number}",
+                tools=[TOOL] if number % 3 else [],
+                **known,
+            )
+        )
     return made
 
 
@@ -51,10 +66,18 @@ def tables() -> dict[str, tuple[list[dict[str, Any]], pa.Schema]]:
         "preferences": (list(preference_rows(good, bad, ALL_TRAIN)), PREFERENCES),
         "kto": (list(kto_rows(good, bad, ALL_TRAIN)), KTO),
         "sharegpt": (list(sharegpt_rows(sft)), SHAREGPT),
-        "parted": (list(in_form(sft, "prompt_completion_messages")), FORMS["prompt_completion_messages"].columns(SFT)),
-        "parted_text": (list(in_form(sft, "prompt_completion")), FORMS["prompt_completion"].columns(SFT)),
+        "parted": (
+            list(in_form(sft, "prompt_completion_messages")),
+            FORMS["prompt_completion_messages"].columns(SFT),
+        ),
+        "parted_text": (
+            list(in_form(sft, "prompt_completion")),
+            FORMS["prompt_completion"].columns(SFT),
+        ),
     }
-    assert {name: len(rows) for name, (rows, _) in made.items()} == dict.fromkeys(made, 6) | {"kto": 12}
+    assert {name: len(rows) for name, (rows, _) in made.items()} == dict.fromkeys(made, 6) | {
+        "kto": 12
+    }
     return made
 
 
@@ -74,7 +97,9 @@ def load(kind: str, file: str, cache: Path) -> Any:
 
 
 @pytest.mark.parametrize("name", ["sft", "preferences", "kto", "sharegpt", "parted", "parted_text"])
-def test_parquet_and_json_load_as_they_were_written_with_no_key_filled_in(tables: Any, parquet: Any, name: str, tmp_path: Path) -> None:
+def test_parquet_and_json_load_as_they_were_written_with_no_key_filled_in(
+    tables: Any, parquet: Any, name: str, tmp_path: Path
+) -> None:
     rows, schema = tables[name]
     assert list(load("parquet", parquet[name], tmp_path)) == rows
     lake = Lake(tmp_path / "lake")
@@ -86,13 +111,19 @@ def test_parquet_and_json_load_as_they_were_written_with_no_key_filled_in(tables
             key: value for key, value in ours.items() if value is not None and key not in left_out
         }
     optional = {field.name for field in schema if field.nullable}
-    assert set(schema.names) - set(loaded.column_names) <= optional | {"split"}, "a column of which no row has a value"
-    assert not any(has_nulls(value) for each in loaded for name, value in each.items() if name not in optional)
+    assert set(schema.names) - set(loaded.column_names) <= optional | {"split"}, (
+        "a column of which no row has a value"
+    )
+    assert not any(
+        has_nulls(value) for each in loaded for name, value in each.items() if name not in optional
+    )
 
 
 def has_nulls(value: Any) -> bool:
     if isinstance(value, dict | list):
-        return any(has_nulls(each) for each in (value.values() if isinstance(value, dict) else value))
+        return any(
+            has_nulls(each) for each in (value.values() if isinstance(value, dict) else value)
+        )
     return value is None
 
 
@@ -103,9 +134,18 @@ def model(tiny_base: Any, tiny_tokenizer: Any) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("trainer", "name"), [("SFT", "sft"), ("SFT", "parted"), ("SFT", "parted_text"), ("DPO", "preferences"), ("KTO", "kto")]
+    ("trainer", "name"),
+    [
+        ("SFT", "sft"),
+        ("SFT", "parted"),
+        ("SFT", "parted_text"),
+        ("DPO", "preferences"),
+        ("KTO", "kto"),
+    ],
 )
-def test_trls_trainers_take_two_real_steps_on_the_file(parquet: Any, model: Any, trainer: str, name: str, tmp_path: Path) -> None:
+def test_trls_trainers_take_two_real_steps_on_the_file(
+    parquet: Any, model: Any, trainer: str, name: str, tmp_path: Path
+) -> None:
     import torch
     import trl
     from transformers import AutoModelForCausalLM
@@ -119,10 +159,14 @@ def test_trls_trainers_take_two_real_steps_on_the_file(parquet: Any, model: Any,
     network = AutoModelForCausalLM.from_pretrained(base.path, dtype=torch.float32)
     before = {key: value.clone() for key, value in network.state_dict().items()}
     dataset = load("parquet", parquet[name], tmp_path)
-    made = getattr(trl, f"{trainer}Trainer")(model=network, args=arguments, train_dataset=dataset, processing_class=tokenizer)
+    made = getattr(trl, f"{trainer}Trainer")(
+        model=network, args=arguments, train_dataset=dataset, processing_class=tokenizer
+    )
     made.train()
     losses = [each["loss"] for each in made.state.log_history if "loss" in each]
-    assert made.state.global_step == 2 and len(losses) == 2 and all(0 < loss < 20 for loss in losses)
+    assert (
+        made.state.global_step == 2 and len(losses) == 2 and all(0 < loss < 20 for loss in losses)
+    )
     assert any(not torch.equal(before[key], value) for key, value in network.state_dict().items())
 
 
@@ -131,11 +175,18 @@ def test_trl_sees_conversations_and_their_tools(parquet: Any, model: Any, tmp_pa
 
     for name in ("sft", "preferences", "kto", "parted"):
         dataset = load("parquet", parquet[name], tmp_path)
-        assert is_conversational(dataset[0]) and [bool(each["tools"]) for each in dataset].count(True) == len(dataset) * 2 // 3
+        assert (
+            is_conversational(dataset[0])
+            and [bool(each["tools"]) for each in dataset].count(True) == len(dataset) * 2 // 3
+        )
     assert not is_conversational(load("parquet", parquet["parted_text"], tmp_path)[0])
     assert json.loads(json.dumps(load("parquet", parquet["sft"], tmp_path)[1]["tools"])) == [TOOL]
 
 
 def test_calls_without_words_keep_no_empty_keys() -> None:
     [made] = sft_rows(rows_of(session("a", [user("x"), calls(("1", "f", {}))])), ALL_TRAIN)
-    assert sorted(made["messages"][0]) == ["content", "role"] and sorted(made["messages"][1]) == ["content", "role", "tool_calls"]
+    assert sorted(made["messages"][0]) == ["content", "role"] and sorted(made["messages"][1]) == [
+        "content",
+        "role",
+        "tool_calls",
+    ]

@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_pipeline.datasets.mixing import MixerConfig, MultiTaskMixer, TaskSample, largest_remainder
+from agent_pipeline.datasets.mixing import (
+    MixerConfig,
+    MultiTaskMixer,
+    TaskSample,
+    largest_remainder,
+)
 from agent_pipeline.errors import DataError, SettingsError
 
 AGENT_TUNING = {"tool_selection": 0.35, "planning": 0.30, "timing": 0.20, "general": 0.15}
@@ -16,7 +21,10 @@ TASKS = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 30), min_size=1)
 
 
 def rows(task: str, count: int) -> list[dict]:
-    return [{"messages": [{"role": "user", "content": f"{task} {number}"}], "session_id": f"s{number}"} for number in range(count)]
+    return [
+        {"messages": [{"role": "user", "content": f"{task} {number}"}], "session_id": f"s{number}"}
+        for number in range(count)
+    ]
 
 
 def counted(samples: list[TaskSample]) -> dict[str, int]:
@@ -26,26 +34,43 @@ def counted(samples: list[TaskSample]) -> dict[str, int]:
 def test_without_a_total_every_task_has_its_exact_share_of_as_many_as_there_can_be() -> None:
     mixer = MultiTaskMixer(MixerConfig(AGENT_TUNING))
     samples = mixer.mix({task: rows(task, 60) for task in AGENT_TUNING})
-    assert counted(samples) == {"tool_selection": 60, "planning": 51, "timing": 34, "general": 26}, (
-        "171 × the shares, the largest remainder up"
-    )
+    assert counted(samples) == {
+        "tool_selection": 60,
+        "planning": 51,
+        "timing": 34,
+        "general": 26,
+    }, "171 × the shares, the largest remainder up"
     assert mixer.get_task_distribution(samples)["tool_selection"] == 60 / 171
     tenths = MultiTaskMixer(MixerConfig({"a": 0.1, "b": 0.2, "c": 0.7}))
     data = {"a": rows("a", 10), "b": rows("b", 20), "c": rows("c", 70)}
-    assert counted(tenths.mix(data)) == {"a": 10, "b": 20, "c": 70}, "0.1 is a tenth, not the binary number next to it"
+    assert counted(tenths.mix(data)) == {"a": 10, "b": 20, "c": 70}, (
+        "0.1 is a tenth, not the binary number next to it"
+    )
 
 
-def test_what_a_task_has_too_little_of_goes_to_the_others_by_their_weights_and_is_reported() -> None:
+def test_what_a_task_has_too_little_of_goes_to_the_others_by_their_weights_and_is_reported() -> (
+    None
+):
     mixer = MultiTaskMixer(MixerConfig({"a": 2, "b": 1, "c": 1}, total_samples=40))
-    assert counted(mixer.mix({"a": rows("a", 100), "b": rows("b", 4), "c": rows("c", 100)})) == {"a": 24, "b": 4, "c": 12}
+    assert counted(mixer.mix({"a": rows("a", 100), "b": rows("b", 4), "c": rows("c", 100)})) == {
+        "a": 24,
+        "b": 4,
+        "c": 12,
+    }
     assert mixer.report["b"] == (0.25, 4, 0, 10, 6, 4)
     assert mixer.report["a"] == (0.5, 100, 0, 20, 0, 24)
-    assert counted(mixer.mix({"a": rows("a", 5), "b": [], "c": rows("c", 7)})) == {"a": 5, "c": 7}, "no more than there are"
+    assert counted(mixer.mix({"a": rows("a", 5), "b": [], "c": rows("c", 7)})) == {
+        "a": 5,
+        "c": 7,
+    }, "no more than there are"
 
 
 def test_a_task_without_samples_leaves_its_share_to_the_others() -> None:
     mixer = MultiTaskMixer(MixerConfig({"a": 0.5, "b": 0.25, "c": 0.25}))
-    assert counted(mixer.mix({"a": rows("a", 20), "b": rows("b", 20), "c": []})) == {"a": 20, "b": 10}
+    assert counted(mixer.mix({"a": rows("a", 20), "b": rows("b", 20), "c": []})) == {
+        "a": 20,
+        "b": 10,
+    }
     assert mixer.report["c"].shortfall == mixer.report["c"].asked > 0
 
 
@@ -62,12 +87,19 @@ def test_the_strategies() -> None:
     data = {"a": rows("a", 40), "b": rows("b", 10), "c": rows("c", 50)}
     weights = {"a": 1, "b": 1, "c": 0}
     assert counted(MultiTaskMixer(MixerConfig(weights, "balanced")).mix(data)) == {"a": 10, "b": 10}
-    assert counted(MultiTaskMixer(MixerConfig({}, "proportional", total_samples=10)).mix(data)) == {"a": 4, "b": 1, "c": 5}
+    assert counted(MultiTaskMixer(MixerConfig({}, "proportional", total_samples=10)).mix(data)) == {
+        "a": 4,
+        "b": 1,
+        "c": 5,
+    }
     assert counted(MultiTaskMixer(MixerConfig(weights)).mix(data)) == {"a": 10, "b": 10}
 
 
 def test_unshuffled_tasks_follow_one_another_and_samples_stay_samples() -> None:
-    given_samples = {"b": [TaskSample("b", {"x": number}, "file") for number in range(5)], "a": [{"x": number} for number in range(5, 9)]}
+    given_samples = {
+        "b": [TaskSample("b", {"x": number}, "file") for number in range(5)],
+        "a": [{"x": number} for number in range(5, 9)],
+    }
     samples = MultiTaskMixer(MixerConfig(strategy="balanced", shuffle=False)).mix(given_samples)
     assert [sample.task_type for sample in samples] == ["a"] * 4 + ["b"] * 4
     assert {sample.source for sample in samples} == {"", "file"}
@@ -75,7 +107,9 @@ def test_unshuffled_tasks_follow_one_another_and_samples_stay_samples() -> None:
 
 @given(TASKS, st.integers(1, 60), st.booleans(), st.integers(0, 3))
 @settings(max_examples=100)
-def test_the_mix_is_as_large_as_asked_or_all_there_is_and_no_order_decides(sizes, total, shuffle, seed) -> None:
+def test_the_mix_is_as_large_as_asked_or_all_there_is_and_no_order_decides(
+    sizes, total, shuffle, seed
+) -> None:
     data = {task: rows(task, count) for task, count in sizes.items()}
     weights = {task: place + 1 for place, task in enumerate(sorted(data))}
     mixer = MultiTaskMixer(MixerConfig(weights, shuffle=shuffle, seed=seed, total_samples=total))
@@ -88,19 +122,28 @@ def test_the_mix_is_as_large_as_asked_or_all_there_is_and_no_order_decides(sizes
     assert len({str(sample.data) for sample in samples}) == len(samples), "none twice"
     for task, share in mixer.report.items():
         assert share.taken == counted(samples).get(task, 0) <= sizes[task]
-        assert share.taken >= min(share.asked, sizes[task]), "what others have too little of takes nothing from a task"
-    turned = dict(reversed(data.items())) | {task: random.Random(0).sample(each, len(each)) for task, each in data.items()}
+        assert share.taken >= min(share.asked, sizes[task]), (
+            "what others have too little of takes nothing from a task"
+        )
+    turned = dict(reversed(data.items())) | {
+        task: random.Random(0).sample(each, len(each)) for task, each in data.items()
+    }
     assert mixer.mix(turned) == samples
 
 
 def test_another_seed_draws_others_in_another_order() -> None:
     data = {"a": rows("a", 50)}
-    one, other = (MultiTaskMixer(MixerConfig({"a": 1}, seed=seed, total_samples=20)).mix(data) for seed in (1, 2))
+    one, other = (
+        MultiTaskMixer(MixerConfig({"a": 1}, seed=seed, total_samples=20)).mix(data)
+        for seed in (1, 2)
+    )
     assert one != other and {sample.source for sample in one} != {sample.source for sample in other}
 
 
 @given(st.integers(0, 500), st.lists(st.integers(1, 50), min_size=1, max_size=6))
-def test_whole_numbers_are_within_one_of_the_exact_ones_and_sum_to_the_total(total, weights) -> None:
+def test_whole_numbers_are_within_one_of_the_exact_ones_and_sum_to_the_total(
+    total, weights
+) -> None:
     shares = {str(place): Fraction(weight, sum(weights)) for place, weight in enumerate(weights)}
     counts = largest_remainder(total, shares)
     assert sum(counts.values()) == total
@@ -123,7 +166,10 @@ def test_settings_that_cannot_be_are_refused(settings_, sentence) -> None:
         MixerConfig(**settings_)
 
 
-@pytest.mark.parametrize(("tasks", "sentence"), [("ab", "'b' has a data set but no weight"), ("", "'a' has a weight but no data set")])
+@pytest.mark.parametrize(
+    ("tasks", "sentence"),
+    [("ab", "'b' has a data set but no weight"), ("", "'a' has a weight but no data set")],
+)
 def test_tasks_and_weights_must_name_each_other(tasks, sentence) -> None:
     with pytest.raises(SettingsError, match=sentence):
         MultiTaskMixer(MixerConfig({"a": 1})).mix({task: rows(task, 1) for task in tasks})

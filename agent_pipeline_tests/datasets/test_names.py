@@ -13,12 +13,18 @@ import pytest
 import agent_pipeline
 from agent_pipeline_tests.conftest import REPOSITORY
 
-ROWS = re.findall(r"^\| `(\w+)` \| `([\w.]+)` \| ([^|]*)\|", (REPOSITORY / "docs" / "names.md").read_text("utf-8"), re.MULTILINE)
+ROWS = re.findall(
+    r"^\| `(\w+)` \| `([\w.]+)` \| ([^|]*)\|",
+    (REPOSITORY / "docs" / "names.md").read_text("utf-8"),
+    re.MULTILINE,
+)
 PLACES = {name: place for name, place, _ in ROWS}
 
 
 def test_the_table_has_each_name_once_and_every_row_is_read() -> None:
-    written = re.findall(r"^\| `(\w+)` \|", (REPOSITORY / "docs" / "names.md").read_text("utf-8"), re.MULTILINE)
+    written = re.findall(
+        r"^\| `(\w+)` \|", (REPOSITORY / "docs" / "names.md").read_text("utf-8"), re.MULTILINE
+    )
     assert written == [name for name, *_ in ROWS] and len(set(written)) == len(written) > 40
 
 
@@ -60,7 +66,9 @@ def test_a_name_is_what_its_place_holds(name: str) -> None:
         ("RLTrainingConfig", {"algorithm": "ppo", "reward_model": None, "kl_coef": 0.1, "gamma": 0.99}),
     ],
 )  # fmt: skip
-def test_parameters_and_defaults_are_those_that_people_know(name: str, defaults: dict[str, object]) -> None:
+def test_parameters_and_defaults_are_those_that_people_know(
+    name: str, defaults: dict[str, object]
+) -> None:
     parameters = inspect.signature(getattr(agent_pipeline, name)).parameters
     assert {each: parameters[each].default for each in defaults} == defaults
 
@@ -85,7 +93,9 @@ def test_parameters_and_defaults_are_those_that_people_know(name: str, defaults:
     ],
 )  # fmt: skip
 def test_records_begin_with_the_fields_that_people_know(name: str, fields: list[str]) -> None:
-    assert list(inspect.signature(getattr(agent_pipeline, name)).parameters)[: len(fields)] == fields
+    assert (
+        list(inspect.signature(getattr(agent_pipeline, name)).parameters)[: len(fields)] == fields
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,7 +104,11 @@ def test_records_begin_with_the_fields_that_people_know(name: str, fields: list[
         ("SFTTrainer", "train", ["dataset"]),
         ("SFTTrainer", "train_from_traces", ["project_slug", "agent_slug"]),
         ("SFTTrainingResult", "save_model", ["path"]),
-        ("SFTTrainingResult", "to_ollama", ["model_name", "model_path", "llama_cpp_path", "quantization"]),
+        (
+            "SFTTrainingResult",
+            "to_ollama",
+            ["model_name", "model_path", "llama_cpp_path", "quantization"],
+        ),
         ("SFTTrainingConfig", "to_trl_config", []),
         ("AgentSFTTrainer", "train", []),
         ("AgentSFTTrainer", "evaluate", ["data"]),
@@ -110,7 +124,11 @@ def test_records_begin_with_the_fields_that_people_know(name: str, fields: list[
     ],
 )
 def test_methods_are_those_that_people_know(name: str, method: str, parameters: list[str]) -> None:
-    taken = [each for each in inspect.signature(getattr(getattr(agent_pipeline, name), method)).parameters if each != "self"]
+    taken = [
+        each
+        for each in inspect.signature(getattr(getattr(agent_pipeline, name), method)).parameters
+        if each != "self"
+    ]
     assert taken[: len(parameters)] == parameters
 
 
@@ -118,14 +136,21 @@ def test_what_the_table_says_is_an_asset_is_one() -> None:
     from agent_pipeline.definitions import defs
 
     assets = {spec.key.to_user_string() for spec in defs.resolve_all_asset_specs()}
-    said = {name for _, _, used in ROWS for name in re.findall(r"`(\w+)`", used) if name != "select"}
+    said = {
+        name for _, _, used in ROWS for name in re.findall(r"`(\w+)`", used) if name != "select"
+    }
     assert said and said <= assets
 
 
 def test_the_package_the_table_and_type_checkers_know_the_same_names() -> None:
     tree = ast.parse(Path(agent_pipeline.__file__).read_text("utf-8"))
     (guarded,) = (node for node in tree.body if isinstance(node, ast.If))
-    seen = {alias.name: node.module for node in guarded.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    seen = {
+        alias.name: node.module
+        for node in guarded.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
     assert seen == {name: f"agent_pipeline.{place}" for name, place in PLACES.items()}
     assert agent_pipeline.__all__ == sorted(PLACES) and set(PLACES) <= set(dir(agent_pipeline))
 
@@ -139,10 +164,23 @@ def test_importing_the_package_loads_nothing_of_it() -> None:
 
 
 def test_taking_every_name_and_starting_the_worker_loads_nothing_heavy_and_no_dagster() -> None:
-    heavy = ("torch", "transformers", "trl", "peft", "datasets", "sklearn", "pandas", "polars", "openai", "dagster")
+    heavy = (
+        "torch",
+        "transformers",
+        "trl",
+        "peft",
+        "datasets",
+        "sklearn",
+        "pandas",
+        "polars",
+        "openai",
+        "dagster",
+    )
     take = "import sys, agent_pipeline.compute.worker; from agent_pipeline import *"
     assert _printed(f"{take}; print([name for name in {heavy!r} if name in sys.modules])") == "[]"
 
 
 def _printed(program: str) -> str:
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=REPOSITORY).stdout.strip()
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=REPOSITORY
+    ).stdout.strip()

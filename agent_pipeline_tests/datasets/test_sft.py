@@ -12,18 +12,38 @@ from agent_pipeline.selection.candidates import Candidates
 from agent_pipeline.selection.duplicates import duplicates
 from agent_pipeline.sessions.session import THOUGHT
 from agent_pipeline.sessions.tables import to_rows, to_table
-from agent_pipeline_tests.datasets.chats import answers, calls, chats, rows_of, says, session, user, with_turns
+from agent_pipeline_tests.datasets.chats import (
+    answers,
+    calls,
+    chats,
+    rows_of,
+    says,
+    session,
+    user,
+    with_turns,
+)
 
 
 def test_a_row_ends_with_the_agents_last_message_and_what_is_cut_is_counted():
     counts: Counter[str] = Counter()
-    ends = [session("a", [user("x"), says("y"), user("bye")]), session("b", [user("x"), calls(("1", "f", {})), answers("1", "z")])]
-    rows = list(sft_rows(rows_of(*ends, session("c", [user("x")]), session("d", [])), SplitSizes(), counts))
+    ends = [
+        session("a", [user("x"), says("y"), user("bye")]),
+        session("b", [user("x"), calls(("1", "f", {})), answers("1", "z")]),
+    ]
+    rows = list(
+        sft_rows(rows_of(*ends, session("c", [user("x")]), session("d", [])), SplitSizes(), counts)
+    )
     assert [(row["row_id"], row["messages"][-1]["role"], len(row["messages"])) for row in rows] == [
         ("a", "assistant", 2),
         ("b", "assistant", 2),
     ]
-    assert counts == {"sessions": 4, "rows": 2, "trailing_messages_cut": 2, "no_assistant_message": 2, "turns": 2}
+    assert counts == {
+        "sessions": 4,
+        "rows": 2,
+        "trailing_messages_cut": 2,
+        "no_assistant_message": 2,
+        "turns": 2,
+    }
 
 
 def test_turns_with_a_fact_that_is_not_to_be_trained_stay_as_context():
@@ -40,7 +60,9 @@ def test_turns_with_a_fact_that_is_not_to_be_trained_stay_as_context():
     ]
     counts: Counter[str] = Counter()
     [row] = sft_rows(with_turns(session("a", chat)), SplitSizes(), counts, ["tool_error"])
-    assert row["messages"] == [chat[0], chat[1] | {"weight": 0}, *chat[2:6]], "what follows the last trained turn is cut"
+    assert row["messages"] == [chat[0], chat[1] | {"weight": 0}, *chat[2:6]], (
+        "what follows the last trained turn is cut"
+    )
     assert row["row_id"] == "a#1,7" and row["content_sha256"] == session("a", chat).content_sha256()
     assert (counts["turns"], counts["turns_not_trained"], counts["rows"]) == (4, 2, 1)
 
@@ -53,33 +75,57 @@ def test_thoughts_that_are_not_trained_are_counted():
     counts.clear()
     [thought] = sft_rows(rows_of(thinking), SplitSizes(), counts, thoughts=True)
     assert counts["reasoning_kept"] == 1 and "reasoning_left_out" not in counts
-    assert thought["messages"] == [user("x"), says("y") | {THOUGHT: "hm"}] and thought["content_sha256"] != row["content_sha256"]
+    assert (
+        thought["messages"] == [user("x"), says("y") | {THOUGHT: "hm"}]
+        and thought["content_sha256"] != row["content_sha256"]
+    )
 
 
 def test_a_session_of_such_turns_alone_is_no_row():
     counts: Counter[str] = Counter()
     rows = with_turns(session("a", [user("x"), says("y")]), measures=["answer_mentions('z')"])
-    assert list(sft_rows(rows, SplitSizes(), counts, ["failed_measures"])) == [] and counts["no_turn_to_train"] == 1
+    assert (
+        list(sft_rows(rows, SplitSizes(), counts, ["failed_measures"])) == []
+        and counts["no_turn_to_train"] == 1
+    )
     assert len(list(sft_rows(rows, SplitSizes(), None, ["tool_error"]))) == 1
 
 
 def test_of_rows_alike_the_better_judged_stands_and_then_the_earlier():
     noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
-    judged = {"a": (0.5, noon), "b": (1.0, noon + timedelta(hours=1)), "c": (1.0, noon), "d": (None, noon - timedelta(days=1))}
-    sessions = [session(name, [user("x"), says("y")], score=score, created_at=time) for name, (score, time) in judged.items()]
+    judged = {
+        "a": (0.5, noon),
+        "b": (1.0, noon + timedelta(hours=1)),
+        "c": (1.0, noon),
+        "d": (None, noon - timedelta(days=1)),
+    }
+    sessions = [
+        session(name, [user("x"), says("y")], score=score, created_at=time)
+        for name, (score, time) in judged.items()
+    ]
     rows = list(to_rows(to_table(sft_rows(rows_of(*sessions), SplitSizes()), SFT)))
     assert {row["row_id"]: (row["score"], row["created_at"]) for row in rows} == judged
-    assert {each.row_id: each.duplicate_of for each in duplicates(Candidates.of(lambda: rows)).rows} == {"a": "c", "b": "c", "d": "c"}
+    assert {
+        each.row_id: each.duplicate_of for each in duplicates(Candidates.of(lambda: rows)).rows
+    } == {"a": "c", "b": "c", "d": "c"}
 
 
 def test_of_a_session_that_no_judge_heard_the_sources_judgment_counts_before_its_score():
-    rows = rows_of(*(session(verdict or "none", [user("x"), says("y")], judgment=verdict, score=0.5) for verdict in (None, "acceptable")))
+    rows = rows_of(
+        *(
+            session(verdict or "none", [user("x"), says("y")], judgment=verdict, score=0.5)
+            for verdict in (None, "acceptable")
+        )
+    )
     assert [row["score"] for row in sft_rows(rows, SplitSizes())] == [0.5, 1.0]
 
 
 @given(st.lists(chats(), max_size=4))
 def test_every_session_is_a_row_or_counted_and_rows_survive_the_lake(everyone):
-    sessions = [session(str(number), messages, task_key=str(number)) for number, messages in enumerate(everyone)]
+    sessions = [
+        session(str(number), messages, task_key=str(number))
+        for number, messages in enumerate(everyone)
+    ]
     counts: Counter[str] = Counter()
     rows = list(sft_rows(rows_of(*sessions), SplitSizes(), counts))
     assert counts["rows"] + counts["no_assistant_message"] == counts["sessions"] == len(sessions)

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from agent_pipeline.datasets.formats import REFUSED_NAME, in_form
 from agent_pipeline.datasets.sft import sft_rows
-from agent_pipeline.datasets.sharegpt import SHAREGPT, alternates, conversations, messages_of, sharegpt_rows
+from agent_pipeline.datasets.sharegpt import (
+    SHAREGPT,
+    alternates,
+    conversations,
+    messages_of,
+    sharegpt_rows,
+)
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.redaction import RedactionOptions
@@ -65,7 +71,15 @@ def test_words_calls_and_results_are_turns_that_alternate():
 )
 def test_what_loaders_throw_away_is_left_out_and_counted(chat):
     assert llama_factory_refuses({"conversations": conversations(chat), "tools": ""})
-    row = {"row_id": "a", "session_id": "a", "content_sha256": "", "task_key": "t", "split": "train", "messages": chat, "tools": []}
+    row = {
+        "row_id": "a",
+        "session_id": "a",
+        "content_sha256": "",
+        "task_key": "t",
+        "split": "train",
+        "messages": chat,
+        "tools": [],
+    }
     counts: Counter[str] = Counter()
     assert list(sharegpt_rows([row], counts)) == [] and counts == {"turns_do_not_alternate": 1}
     assert len(list(sharegpt_rows([row], alternating=False))) == 1
@@ -73,7 +87,9 @@ def test_what_loaders_throw_away_is_left_out_and_counted(chat):
 
 
 def rows_with(*tools):
-    sessions = [session(str(at), [user("x"), says("y")], tools=each) for at, each in enumerate(tools)]
+    sessions = [
+        session(str(at), [user("x"), says("y")], tools=each) for at, each in enumerate(tools)
+    ]
     return list(sharegpt_rows(sft_rows(rows_of(*sessions), SplitSizes())))
 
 
@@ -82,7 +98,9 @@ def test_tools_are_the_json_of_their_schemas_and_null_where_there_are_none():
     made = [row["tools"] and json.loads(row["tools"]) for row in rows]
     takes_none = {"type": "object", "properties": {}}
     assert made[0] == [{"type": "function", "function": {"name": "f", "parameters": takes_none}}]
-    assert made[1] == [{"type": "function", "function": {"name": "g", "parameters": takes_none | {"required": []}}}]
+    assert made[1] == [
+        {"type": "function", "function": {"name": "g", "parameters": takes_none | {"required": []}}}
+    ]
     assert made[2] is None and not any(map(llama_factory_refuses, rows))
     assert list(to_rows(to_table(rows, SHAREGPT))) == rows
 
@@ -90,21 +108,54 @@ def test_tools_are_the_json_of_their_schemas_and_null_where_there_are_none():
 def read_by_older_datasets(rows):
     """What `datasets` 4.0 makes of a file: it is read by Arrow's JSON reader, which wants one type of each key at each depth."""
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode("utf-8")
-    read = paj.read_json(io.BytesIO(lines), paj.ReadOptions(block_size=max(1 << 20, len(lines)))).to_pylist()
+    read = paj.read_json(
+        io.BytesIO(lines), paj.ReadOptions(block_size=max(1 << 20, len(lines)))
+    ).to_pylist()
     for row in read:  # a key that no row has is none; within a turn, it is filled in with null, which loaders take as absent
-        row["conversations"] = [{name: value for name, value in turn.items() if value is not None} for turn in row["conversations"]]
+        row["conversations"] = [
+            {name: value for name, value in turn.items() if value is not None}
+            for turn in row["conversations"]
+        ]
     return read
 
 
 def test_schemas_of_other_types_do_not_keep_an_older_reader_from_the_file_nor_get_keys_of_one_another():
-    kinds = [{"type": "string"}, {"type": ["number", "string"]}, {"anyOf": [{"type": "null"}, {"enum": [1, "a"]}]}]
+    kinds = [
+        {"type": "string"},
+        {"type": ["number", "string"]},
+        {"anyOf": [{"type": "null"}, {"enum": [1, "a"]}]},
+    ]
     rows = rows_with(
-        *([{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": kind}}}}] for kind in kinds)
+        *(
+            [
+                {
+                    "type": "function",
+                    "function": {
+                        "name": "f",
+                        "parameters": {"type": "object", "properties": {"a": kind}},
+                    },
+                }
+            ]
+            for kind in kinds
+        )
     )
     assert read_by_older_datasets(rows) == rows
 
 
-ODD_ARGUMENTS = st.sampled_from(["", "{", "[1]", "null", ' {"a": 1}', '{"a":1,"a":2}', '{"a": 1e400}', '"{}"', "{}x", '{\n "a": [ ]}'])
+ODD_ARGUMENTS = st.sampled_from(
+    [
+        "",
+        "{",
+        "[1]",
+        "null",
+        ' {"a": 1}',
+        '{"a":1,"a":2}',
+        '{"a": 1e400}',
+        '"{}"',
+        "{}x",
+        '{\n "a": [ ]}',
+    ]
+)
 
 
 @given(chats(), st.lists(ODD_ARGUMENTS, max_size=4), st.sets(st.integers(0, 8)))
@@ -113,18 +164,29 @@ def test_every_chat_comes_back_as_it_was(messages, odd, unlearnt):
     made = [call for message in messages for call in message.get("tool_calls", ())]
     for call, arguments in zip(made, odd, strict=False):
         call["function"]["arguments"] = arguments
-    untrained = [at in unlearnt and message["role"] == "assistant" for at, message in enumerate(messages)]
-    messages = [message | {"weight": 0} if marked else message for message, marked in zip(messages, untrained, strict=True)]
+    untrained = [
+        at in unlearnt and message["role"] == "assistant" for at, message in enumerate(messages)
+    ]
+    messages = [
+        message | {"weight": 0} if marked else message
+        for message, marked in zip(messages, untrained, strict=True)
+    ]
     turns = conversations(messages)
     assert messages_of(json.loads(json.dumps(turns))) == messages
     assert alternates(turns) == (not llama_factory_refuses({"conversations": turns, "tools": ""}))
     IS_AXOLOTL.validate({"conversations": turns, "tools": None})
 
 
-@pytest.mark.parametrize("schema", ["f", None, 3, ["f"], {"function": "f"}, {"function": {"name": "f", "parameters": "none"}}])
+@pytest.mark.parametrize(
+    "schema",
+    ["f", None, 3, ["f"], {"function": "f"}, {"function": {"name": "f", "parameters": "none"}}],
+)
 def test_a_row_with_a_tool_schema_that_is_none_is_left_out_and_counted(schema):
     counts = Counter()
-    rows = [row | {"tools": [schema]} for row in sft_rows(rows_of(session("a", [user("x"), says("y")])), SplitSizes())]
+    rows = [
+        row | {"tools": [schema]}
+        for row in sft_rows(rows_of(session("a", [user("x"), says("y")])), SplitSizes())
+    ]
     assert list(sharegpt_rows(rows, counts)) == [] and counts["invalid_tool_schema"] == 1
 
 
@@ -145,12 +207,16 @@ STORES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("store", STORES)
-def test_every_real_session_comes_back_from_sharegpt_and_from_openais_lines_as_it_was(real_traces, store):
+def test_every_real_session_comes_back_from_sharegpt_and_from_openais_lines_as_it_was(
+    real_traces, store
+):
     source, number, counts = open_source(real_traces / store), 0, Counter[str]()
     for key in source.partitions():
         sessions = [
             each
-            for each in read_sessions(source, key, ReadingOptions(redaction=RedactionOptions(enabled=False)))
+            for each in read_sessions(
+                source, key, ReadingOptions(redaction=RedactionOptions(enabled=False))
+            )
             if each.messages and each.broken is None
         ]
         for each in sessions:  # as data sets are made
@@ -159,11 +225,15 @@ def test_every_real_session_comes_back_from_sharegpt_and_from_openais_lines_as_i
         for at, row in enumerate(rows):
             for line in in_form([row], "openai", counts):
                 back = json.loads(json.dumps(line, ensure_ascii=False))
-                assert at % 20 or IS_OPENAI.validate(back) is None  # it takes longer than all the rest
+                assert (
+                    at % 20 or IS_OPENAI.validate(back) is None
+                )  # it takes longer than all the rest
                 tools = [tool for tool in row["tools"] if tool["function"]["name"] != EMPTY_NAME]
                 assert (back["messages"], back.get("tools", [])) == (row["messages"], tools)
         for each in sessions:
-            assert messages_of(json.loads(json.dumps(conversations(each.messages)))) == each.messages
+            assert (
+                messages_of(json.loads(json.dumps(conversations(each.messages)))) == each.messages
+            )
         tools = {row["row_id"]: row["tools"] for row in rows}
         shared = list(sharegpt_rows(rows))
         for made in shared:
@@ -172,4 +242,7 @@ def test_every_real_session_comes_back_from_sharegpt_and_from_openais_lines_as_i
         assert all(IS_AXOLOTL.validate(made) is None for made in shared[::20])
         assert not shared or read_by_older_datasets(shared) == shared
         number += len(sessions)
-    assert number and set(counts) <= {"rows_in_form", *([REFUSED_NAME] if store == "agentdojo" else ())}
+    assert number and set(counts) <= {
+        "rows_in_form",
+        *([REFUSED_NAME] if store == "agentdojo" else ()),
+    }

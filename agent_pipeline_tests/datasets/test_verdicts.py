@@ -7,7 +7,12 @@ import pytest
 
 from agent_pipeline.datasets.build import build_kto, build_preferences, build_sft, build_sharegpt
 from agent_pipeline.datasets.splits import SplitSizes
-from agent_pipeline.datasets.verdicts import unverified, verdict_counts, verdict_sentence, verdicts_of
+from agent_pipeline.datasets.verdicts import (
+    unverified,
+    verdict_counts,
+    verdict_sentence,
+    verdicts_of,
+)
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.judging import Label, Labels, Panel
 from agent_pipeline.judging.curation import Bounds
@@ -21,19 +26,27 @@ from agent_pipeline.sources import open_source
 from agent_pipeline.storage.lake import Lake
 
 AIRLINE = PartitionKey("tau", "airline")
-OPTIONS = ReadingOptions(task_pattern=r"task(\d+)-trial\d+", redaction=RedactionOptions(enabled=False))
+OPTIONS = ReadingOptions(
+    task_pattern=r"task(\d+)-trial\d+", redaction=RedactionOptions(enabled=False)
+)
 REQUIRED = ["ended_with_answer", "all_calls_answered"]
 
 
 @pytest.fixture(scope="module")
-def airline(real_traces: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Lake, dict[str, str | None]]:
+def airline(
+    real_traces: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Lake, dict[str, str | None]]:
     """A lake with real sessions whose verdicts were taken away, and these verdicts by session."""
     lake = Lake(str(tmp_path_factory.mktemp("airline")))
-    sessions = list(read_sessions(open_source(real_traces / "stores" / "omniagents_home"), AIRLINE, OPTIONS))
+    sessions = list(
+        read_sessions(open_source(real_traces / "stores" / "omniagents_home"), AIRLINE, OPTIONS)
+    )
     verdicts = {session.session_id: session.judgment for session in sessions}
     for session in sessions:
         session.judgment = session.score = None
-    lake.stage("sessions", AIRLINE, to_batches(map(session_row, sessions), SESSIONS), SESSIONS).commit()
+    lake.stage(
+        "sessions", AIRLINE, to_batches(map(session_row, sessions), SESSIONS), SESSIONS
+    ).commit()
     return lake, verdicts
 
 
@@ -41,7 +54,11 @@ def curated(lake: Lake, **options: object) -> list[dict]:
     judge_sessions(lake, AIRLINE, Panel.of(JudgingOptions(**options))).commit()
     table, _, _ = curate_sessions(lake, AIRLINE, REQUIRED, Bounds(), [])
     table.commit()
-    return lake.open("curated_sessions", AIRLINE).read(["session_id", "use", "verdict", "verdict_by"]).to_pylist()
+    return (
+        lake.open("curated_sessions", AIRLINE)
+        .read(["session_id", "use", "verdict", "verdict_by"])
+        .to_pylist()
+    )
 
 
 @pytest.mark.parametrize(
@@ -69,11 +86,15 @@ def test_no_failure_is_kept_unmarked_and_no_success_is_a_bad_example(airline, op
 
 def test_rows_of_unverified_sessions_say_so_in_every_data_set(airline):
     lake, _ = airline
-    kept = [row for row in curated(lake, when_unjudged="train_unverified") if row["use"] == "positive"]
+    kept = [
+        row for row in curated(lake, when_unjudged="train_unverified") if row["use"] == "positive"
+    ]
     built = build_sft(lake, AIRLINE, SplitSizes())
     assert len(kept) > 60
     assert built.verdicts == {"verdicts": len(kept), "verified": 0, "by": {"unverified": len(kept)}}
-    assert set(lake.open("sft_dataset", AIRLINE).read(["verdict_by"])["verdict_by"].to_pylist()) == {"unverified"}
+    assert set(
+        lake.open("sft_dataset", AIRLINE).read(["verdict_by"])["verdict_by"].to_pylist()
+    ) == {"unverified"}
     build_preferences(lake, AIRLINE, SplitSizes())
     kto = build_kto(lake, AIRLINE, SplitSizes())
     assert kto.verdicts["verified"] == 0 < kto.verdicts["verdicts"]
@@ -82,9 +103,18 @@ def test_rows_of_unverified_sessions_say_so_in_every_data_set(airline):
 
 
 def test_verdicts_are_counted_by_who_gave_them():
-    rows = [{"verdict_by": "label"}, {"verdict_by": "unverified", "rejected_verdict_by": "score"}, {"verdict_by": "measures"}, {}]
+    rows = [
+        {"verdict_by": "label"},
+        {"verdict_by": "unverified", "rejected_verdict_by": "score"},
+        {"verdict_by": "measures"},
+        {},
+    ]
     counts = verdicts_of(rows)
-    assert counts == {"verdicts": 5, "verified": 2, "by": {"label": 1, "measures": 1, "score": 1, "unknown": 1, "unverified": 1}}
+    assert counts == {
+        "verdicts": 5,
+        "verified": 2,
+        "by": {"label": 1, "measures": 1, "score": 1, "unknown": 1, "unverified": 1},
+    }
     assert verdict_counts(Counter(label=1), counts)["verified"] == 3
     assert verdict_sentence(counts).startswith("2 of 5 verdicts")
 
@@ -92,7 +122,9 @@ def test_verdicts_are_counted_by_who_gave_them():
 def test_only_unverified_rows_change_the_identity_of_a_model():
     """The same rows with other verdicts are trained again, so that the report's counts stay true."""
     assert unverified(verdict_counts({"score": 3})) == {}
-    assert unverified(verdict_counts({"score": 3, "unverified": 1})) != unverified(verdict_counts({"score": 2, "unverified": 2}))
+    assert unverified(verdict_counts({"score": 3, "unverified": 1})) != unverified(
+        verdict_counts({"score": 2, "unverified": 2})
+    )
 
 
 def test_a_session_that_somebody_verifies_is_news_though_its_verdict_stays(airline):
@@ -101,7 +133,9 @@ def test_a_session_that_somebody_verifies_is_news_though_its_verdict_stays(airli
     curated(lake, when_unjudged="train_unverified")
     before = judged_sessions(lake, AIRLINE)
     named = before["session_id"].to_pylist()[:3]
-    judge_sessions(lake, AIRLINE, Panel.of(JudgingOptions(when_unjudged="train_unverified"), labelled(named))).commit()
+    judge_sessions(
+        lake, AIRLINE, Panel.of(JudgingOptions(when_unjudged="train_unverified"), labelled(named))
+    ).commit()
     curate_sessions(lake, AIRLINE, REQUIRED, Bounds(), [])[0].commit()
     found = news(before, judged_sessions(lake, AIRLINE), ["positive"])
     assert found.verdicts == 3

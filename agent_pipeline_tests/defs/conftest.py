@@ -45,14 +45,18 @@ class Bench:
     instance: dg.DagsterInstance
     defs: dg.Definitions
 
-    def run(self, partition: str, *assets: str, config: dict | None = None, tags: dict | None = None) -> dg.ExecuteInProcessResult:
+    def run(
+        self, partition: str, *assets: str, config: dict | None = None, tags: dict | None = None
+    ) -> dg.ExecuteInProcessResult:
         """Materialize assets of a partition; a failure is a result, not an exception."""
         self.instance.add_dynamic_partitions(AGENTS.name or "", [partition])
         return self.defs.resolve_job_def("retrain").execute_in_process(
             instance=self.instance,
             partition_key=partition,
             asset_selection=[dg.AssetKey(name) for name in assets],
-            run_config={"ops": {name: {"config": values} for name, values in (config or {}).items()}},
+            run_config={
+                "ops": {name: {"config": values} for name, values in (config or {}).items()}
+            },
             tags=tags,
             raise_on_error=False,
         )
@@ -60,7 +64,9 @@ class Bench:
     def sentence(self, result: dg.ExecuteInProcessResult) -> str:
         """What the first failed step says to the user."""
         data = result.filter_events(lambda event: event.is_step_failure)[0].step_failure_data
-        assert data.user_failure_data is not None, f"a stack trace instead of a sentence: {data.error_display_string}"
+        assert data.user_failure_data is not None, (
+            f"a stack trace instead of a sentence: {data.error_display_string}"
+        )
         return data.user_failure_data.description or ""
 
 
@@ -88,7 +94,11 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 
 def metadata(result: dg.ExecuteInProcessResult, asset: str) -> dict[str, Any]:
     """What a run says of an asset that it materialized."""
-    (event,) = [each for each in result.get_asset_materialization_events() if each.asset_key == dg.AssetKey(asset)]
+    (event,) = [
+        each
+        for each in result.get_asset_materialization_events()
+        if each.asset_key == dg.AssetKey(asset)
+    ]
     return {name: value.value for name, value in event.materialization.metadata.items()}
 
 

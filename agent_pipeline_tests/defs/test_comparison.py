@@ -51,7 +51,10 @@ class Weather:
     """Done where the weather of the right city was looked up."""
 
     def reset(self, messages: list[dict[str, Any]], **row: Any) -> None:
-        self.looked_up, self.city = "", json.loads(messages[2]["tool_calls"][0]["function"]["arguments"])["city"]
+        self.looked_up, self.city = (
+            "",
+            json.loads(messages[2]["tool_calls"][0]["function"]["arguments"])["city"],
+        )
 
     def weather(self, city: str, days: int = 1) -> str:
         """Weather in a city."""
@@ -70,20 +73,28 @@ class Killed(Exception):
 def lake(bench: Bench, tiny_base: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "dagster"))
-    (tmp_path / "pipeline.toml").write_text(f'base_model = "{tiny_base.path}"\n{SETTINGS}', encoding="utf-8")
+    (tmp_path / "pipeline.toml").write_text(
+        f'base_model = "{tiny_base.path}"\n{SETTINGS}', encoding="utf-8"
+    )
     worker_here(monkeypatch)
-    put_rows(bench.lake, KEY, (row(number, "select" if number > 15 else "train") for number in range(20)))
+    put_rows(
+        bench.lake, KEY, (row(number, "select" if number > 15 else "train") for number in range(20))
+    )
     return bench.lake
 
 
 def adapters(lake: Any) -> dict[str, tuple[LakeFile, dict[str, Any]]]:
     return {
-        manifest["identity"]: (file.path.stat().st_mtime_ns, manifest) for file, manifest in lake.manifests() if file.asset == "sft_adapter"
+        manifest["identity"]: (file.path.stat().st_mtime_ns, manifest)
+        for file, manifest in lake.manifests()
+        if file.asset == "sft_adapter"
     }
 
 
 @pytest.mark.slow
-def test_a_comparison_that_was_killed_goes_on_and_nothing_is_trained_twice_from_wherever_it_is_asked(lake: Any, bench: Bench) -> None:
+def test_a_comparison_that_was_killed_goes_on_and_nothing_is_trained_twice_from_wherever_it_is_asked(
+    lake: Any, bench: Bench
+) -> None:
     def kill(done: int, total: int, text: str) -> None:
         if "2/10 B1_coreset_loss, seed 0: training," in text and done > 10:
             raise Killed
@@ -95,25 +106,41 @@ def test_a_comparison_that_was_killed_goes_on_and_nothing_is_trained_twice_from_
     report = MethodRegistry.compare(str(KEY), *ASKED)
     after = adapters(lake)
     assert len(after) == 8 and after.items() >= before.items()
-    assert sorted(manifest["report"]["resumed_from"] for _, manifest in after.values()) == [0] * 7 + [10]
+    assert sorted(manifest["report"]["resumed_from"] for _, manifest in after.values()) == [
+        0
+    ] * 7 + [10]
 
     methods = report["methods"]
     assert list(methods) == ["A_baseline", "B1_coreset_loss", "random_8", "E_fireact", "wide"]
-    assert [methods[name]["cost"]["rows"] for name in methods] == [16, 8, 8, 16, 16] and methods["B1_coreset_loss"]["cost"]["resumed"]
-    assert methods["B1_coreset_loss"]["control"] == "random_8" and methods["E_fireact"]["same_as"] == "A_baseline"
+    assert [methods[name]["cost"]["rows"] for name in methods] == [16, 8, 8, 16, 16] and methods[
+        "B1_coreset_loss"
+    ]["cost"]["resumed"]
+    assert (
+        methods["B1_coreset_loss"]["control"] == "random_8"
+        and methods["E_fireact"]["same_as"] == "A_baseline"
+    )
     assert all(each["cost"]["tokens"] > 0 < each["cost"]["seconds"] for each in methods.values())
     against = {(each["method"], each["against"]) for each in report["comparisons"]}
-    assert against == {(name, "A_baseline") for name in ("B1_coreset_loss", "random_8", "wide")} | {("B1_coreset_loss", "random_8")}
+    assert against == {(name, "A_baseline") for name in ("B1_coreset_loss", "random_8", "wide")} | {
+        ("B1_coreset_loss", "random_8")
+    }
     assert report["split"] == "select" and report["turns"] == 6 and report["episodes"] == 4
     figures = methods["A_baseline"]["figures"]
-    assert len(figures["tasks_done"]["by_seed"]) == 2 and figures["heldout_loss"]["mean"] < report["base"]["heldout_loss"]
+    assert (
+        len(figures["tasks_done"]["by_seed"]) == 2
+        and figures["heldout_loss"]["mean"] < report["base"]["heldout_loss"]
+    )
     assert set(report["rank_correlation"]) == {"decision_auc", "verified_calls", "heldout_loss"}
 
     asked = ["compare", str(KEY), "--methods", ",".join(ASKED)]
     shown = CliRunner().invoke(app, asked, catch_exceptions=False)
     assert shown.exit_code == 0 and "# Methods compared: shop/support" in shown.output, shown.output
     made = lake.latest("method_comparison", KEY)
-    assert made.manifest["report"] == report and (made.path / "comparison.png").is_file() and adapters(lake) == after
+    assert (
+        made.manifest["report"] == report
+        and (made.path / "comparison.png").is_file()
+        and adapters(lake) == after
+    )
     for asset in ("sft_adapter", "evaluation", "episodes", "gguf_export"):
         assert lake.pointers(asset, KEY).generation == 0
     assert not lake.has("sft_coreset", KEY)
@@ -121,8 +148,16 @@ def test_a_comparison_that_was_killed_goes_on_and_nothing_is_trained_twice_from_
     assert night.asset_materializations_for_node("sft_adapter")[0].metadata["reused"].value is True
 
     forget(lake, "session-0", KEY)
-    of_rows = [file.path for file in lake.files() if file.asset in ("method_coreset", "row_losses") and file.path.suffix == ".json"]
-    assert len(of_rows) > 8 and not [path for path in of_rows if '"session-0"' in path.read_text() or '"row-0"' in path.read_text()]
+    of_rows = [
+        file.path
+        for file in lake.files()
+        if file.asset in ("method_coreset", "row_losses") and file.path.suffix == ".json"
+    ]
+    assert len(of_rows) > 8 and not [
+        path
+        for path in of_rows
+        if '"session-0"' in path.read_text() or '"row-0"' in path.read_text()
+    ]
 
 
 def test_a_random_coreset_differs_from_its_method_in_the_choice_of_rows_alone(lake: Any) -> None:
@@ -131,12 +166,16 @@ def test_a_random_coreset_differs_from_its_method_in_the_choice_of_rows_alone(la
         '[methods.wide_coreset]\nassets = { sft_coreset = { strategy = "hybrid" }, sft_adapter = { lora_r = 64, replay_ratio = 0.0 } }\n'
     )
     Path("pipeline.toml").write_text(toml, encoding="utf-8")
-    asked = ComparisonConfig(methods=["B1_coreset_loss", "B3_coreset_hybrid", "D_combined", "wide_coreset"])
+    asked = ComparisonConfig(
+        methods=["B1_coreset_loss", "B3_coreset_hybrid", "D_combined", "wide_coreset"]
+    )
     made = {each["id"]: each for each in comparison(load_settings(), KEY, asked)["methods"]}
     assert made["B1_coreset_loss"]["control"] == made["B3_coreset_hybrid"]["control"] == "random_8"
     for name in ("B3_coreset_hybrid", "D_combined", "wide_coreset"):
         method, control = made[name], made[made[name]["control"]]
-        assert control["assets"] == method["assets"] | {"sft_coreset": method["assets"]["sft_coreset"] | {"strategy": "random"}}
+        assert control["assets"] == method["assets"] | {
+            "sft_coreset": method["assets"]["sft_coreset"] | {"strategy": "random"}
+        }
 
 
 @pytest.mark.parametrize(
@@ -146,16 +185,24 @@ def test_a_random_coreset_differs_from_its_method_in_the_choice_of_rows_alone(la
         (["F_agenttuning"], {}, "There is no multi_task_dataset"),
         (["A_baseline"], {"split": "test"}, "no rows in the split test to measure on"),
         (["A_baseline"], {"methods": []}, "must be a list"),
-        (["A_baseline"], {"settings": ["sessions.repair={}"]}, "'repair' is a setting of sessions, which is not selected"),
+        (
+            ["A_baseline"],
+            {"settings": ["sessions.repair={}"]},
+            "'repair' is a setting of sessions, which is not selected",
+        ),
     ],
 )
-def test_what_cannot_be_compared_is_refused_before_anything_is_trained(lake: Any, methods: list[str], options: dict, says: str) -> None:
+def test_what_cannot_be_compared_is_refused_before_anything_is_trained(
+    lake: Any, methods: list[str], options: dict, says: str
+) -> None:
     with pytest.raises(PipelineError, match=says):
         MethodRegistry.compare(str(KEY), **({"methods": methods} | options))
     assert not adapters(lake)
 
 
-def test_a_method_sets_only_what_decides_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_sets_only_what_decides_a_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for text, says in (
         ("evaluation]\nmax_samples = 1", "sets nothing of 'evaluation'"),
@@ -167,5 +214,11 @@ def test_a_method_sets_only_what_decides_a_training(tmp_path: Path, monkeypatch:
 
 
 def test_no_night_makes_a_comparison(bench: Bench) -> None:
-    jobs = {name: bench.defs.resolve_job_def(name).asset_layer.executable_asset_keys for name in ("retrain", "compare_methods")}
-    assert jobs["compare_methods"] == {dg.AssetKey("method_comparison")} and not jobs["retrain"] & jobs["compare_methods"]
+    jobs = {
+        name: bench.defs.resolve_job_def(name).asset_layer.executable_asset_keys
+        for name in ("retrain", "compare_methods")
+    }
+    assert (
+        jobs["compare_methods"] == {dg.AssetKey("method_comparison")}
+        and not jobs["retrain"] & jobs["compare_methods"]
+    )

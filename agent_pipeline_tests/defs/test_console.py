@@ -26,7 +26,9 @@ def test_what_a_step_says_is_on_the_screen_at_once_and_not_by_the_echo_of_a_capt
     assert "error: the reason" in done.stderr
 
 
-def test_replaced_standard_error_is_the_screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replaced_standard_error_is_the_screen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A program that calls the command may give `sys.stderr` another file."""
     with (tmp_path / "screen").open("w") as screen:
         monkeypatch.setattr(sys, "stderr", screen)
@@ -34,7 +36,9 @@ def test_replaced_standard_error_is_the_screen(tmp_path: Path, monkeypatch: pyte
         with redirect_to_file(screen, str(tmp_path / "captured")):
             logger.error("the reason")
     assert "error: the reason" in (tmp_path / "screen").read_text(encoding="utf-8")
-    assert not (tmp_path / "captured").read_text(encoding="utf-8"), "the echo of the capture would show the line twice"
+    assert not (tmp_path / "captured").read_text(encoding="utf-8"), (
+        "the echo of the capture would show the line twice"
+    )
 
 
 def test_standard_error_in_memory_is_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +60,9 @@ def test_who_stops_a_run_reads_that_it_was_interrupted_and_no_trace() -> None:
 
     with dg.DagsterInstance.ephemeral() as instance:
         result = job.execute_in_process(instance=instance, raise_on_error=False)
-    assert [said_of(event) for event in result.all_events if event.is_step_failure] == ["interrupted"]
+    assert [said_of(event) for event in result.all_events if event.is_step_failure] == [
+        "interrupted"
+    ]
 
 
 def test_a_run_that_fails_outside_of_its_steps_says_why() -> None:
@@ -73,7 +79,9 @@ def test_a_run_that_fails_outside_of_its_steps_says_why() -> None:
 
     with dg.DagsterInstance.ephemeral() as instance:
         result = job.execute_in_process(instance=instance, raise_on_error=False)
-    [words] = [words for event in result.all_events if event.is_failure and (words := said_of(event))]
+    [words] = [
+        words for event in result.all_events if event.is_failure and (words := said_of(event))
+    ]
     assert "the reason" in words
 
 
@@ -94,14 +102,25 @@ def test_a_run_of_which_a_step_failed_leaves_it_to_the_step_to_say_why() -> None
 def test_check_that_fails_says_why_in_the_shell() -> None:
     """Three of six checks printed FAILED, and nothing else."""
     assert check_result(False, "the reason").description == "the reason"
-    assert check_result(False, None, {"near_duplicates": 3, "plot": dg.MetadataValue.md("a picture")}).description == "near duplicates: 3"
+    assert (
+        check_result(
+            False, None, {"near_duplicates": 3, "plot": dg.MetadataValue.md("a picture")}
+        ).description
+        == "near duplicates: 3"
+    )
     assert check_result(False, "").description
     assert check_result(True, None).description is None
 
     @dg.asset(check_specs=[dg.AssetCheckSpec("all_is_well", asset="made")], dagster_type=dg.Any)
     def made() -> dg.MaterializeResult:
-        return dg.MaterializeResult(value=1, check_results=[warning("all_is_well", False, None, {"rows": 0})])
+        return dg.MaterializeResult(
+            value=1, check_results=[warning("all_is_well", False, None, {"rows": 0})]
+        )
 
     result = dg.materialize([made], instance=dg.DagsterInstance.ephemeral())
-    words = [said_of(event) for event in result.all_events if event.event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION]
+    words = [
+        said_of(event)
+        for event in result.all_events
+        if event.event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION
+    ]
     assert words == ["check all is well: FAILED: rows: 0"]

@@ -50,13 +50,23 @@ def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.Dag
         settings, readers = load_settings(), Workspace().open_store().reader_versions()
         instance.add_dynamic_partitions(AGENTS.name or "", NAMES)
         job = build_defs().resolve_job_def(RETRAIN)
-        assets = [dg.AssetKey(name) for name in ("sessions", "judged_sessions", "curated_sessions", "trained_sessions")]
+        assets = [
+            dg.AssetKey(name)
+            for name in ("sessions", "judged_sessions", "curated_sessions", "trained_sessions")
+        ]
         for name in NAMES:
             tags = version_tags("what it held", fingerprint(settings, parse_key(name)), readers)
-            assert job.execute_in_process(instance=instance, partition_key=name, asset_selection=assets, tags=tags).success
+            assert job.execute_in_process(
+                instance=instance, partition_key=name, asset_selection=assets, tags=tags
+            ).success
         instance.wipe_all_schedules()
         yaml = tmp_path / "home" / "dagster.yaml"
-        yaml.write_text(yaml.read_text(encoding="utf-8").replace("poll_interval_seconds: 60", "poll_interval_seconds: 2"), encoding="utf-8")
+        yaml.write_text(
+            yaml.read_text(encoding="utf-8").replace(
+                "poll_interval_seconds: 60", "poll_interval_seconds: 2"
+            ),
+            encoding="utf-8",
+        )
         yield instance
 
 
@@ -64,9 +74,15 @@ def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.Dag
 def daemon(*start: str) -> Iterator[subprocess.Popen[bytes]]:
     """The daemon, with these schedules turned on; at the end it and all that it started are killed."""
     for name in start:
-        subprocess.run([sys.executable, "-m", "dagster", "schedule", "start", name, *WORKSPACE], check=True, capture_output=True)
+        subprocess.run(
+            [sys.executable, "-m", "dagster", "schedule", "start", name, *WORKSPACE],
+            check=True,
+            capture_output=True,
+        )
     command = [sys.executable, "-m", "dagster._daemon", "run", *WORKSPACE]
-    process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         yield process
     finally:
@@ -95,9 +111,18 @@ def test_nights_of_two_runs_take_all_agents_in_turn_and_a_run_that_was_killed_wi
 ) -> None:
     def message() -> str:
         ticks = [
-            tick for state in instance.all_instigator_state() for tick in instance.get_ticks(state.instigator_origin_id, state.selector_id)
+            tick
+            for state in instance.all_instigator_state()
+            for tick in instance.get_ticks(state.instigator_origin_id, state.selector_id)
         ]
-        return next((said for tick in ticks if (said := tick.skip_reason or "").count("nothing new") == len(NAMES)), "")
+        return next(
+            (
+                said
+                for tick in ticks
+                if (said := tick.skip_reason or "").count("nothing new") == len(NAMES)
+            ),
+            "",
+        )
 
     lake, first = Workspace().open_lake(), parse_key(NAMES[0])
     with ExitStack() as until_the_end:
@@ -105,18 +130,38 @@ def test_nights_of_two_runs_take_all_agents_in_turn_and_a_run_that_was_killed_wi
             said = until(message)
             records = of_nights(instance, dg.DagsterRunStatus.SUCCESS)
             tags = [record.dagster_run.tags for record in records]
-            assert [each["dagster/partition"] for each in tags] == NAMES, "one run each, and the third one in another night"
+            assert [each["dagster/partition"] for each in tags] == NAMES, (
+                "one run each, and the third one in another night"
+            )
             assert tags[0][NIGHT_TAG] == tags[1][NIGHT_TAG] < tags[2][NIGHT_TAG]
-            assert all(before.end_time <= after.start_time for before, after in pairwise(records)), "one run at a time"
-            assert {each[WAITING_TAG] for each in tags} == {"0"} and "waits for 1 new sessions and has 0" in said
+            assert all(
+                before.end_time <= after.start_time for before, after in pairwise(records)
+            ), "one run at a time"
+            assert {each[WAITING_TAG] for each in tags} == {
+                "0"
+            } and "waits for 1 new sessions and has 0" in said
             assert not lake.has("sft_coreset", first)
 
-            until_the_end.enter_context(lake.run_of(first))  # so that its next run waits, and can be killed
-            add_sessions(sessions_db(Path(os.environ["AGENT_PIPELINE_STORE"]), NAMES[0]), {"new": HELLO})
+            until_the_end.enter_context(
+                lake.run_of(first)
+            )  # so that its next run waits, and can be killed
+            add_sessions(
+                sessions_db(Path(os.environ["AGENT_PIPELINE_STORE"]), NAMES[0]), {"new": HELLO}
+            )
             (killed,) = until(lambda: of_nights(instance, dg.DagsterRunStatus.STARTED))
-            until(lambda: list(Path(os.environ["AGENT_PIPELINE_CACHE"]).glob(f"runs/{killed.dagster_run.run_id}.lock")))
+            until(
+                lambda: list(
+                    Path(os.environ["AGENT_PIPELINE_CACHE"]).glob(
+                        f"runs/{killed.dagster_run.run_id}.lock"
+                    )
+                )
+            )
         with daemon():
             failed = until(lambda: of_nights(instance, dg.DagsterRunStatus.FAILURE))
             assert [each.dagster_run.run_id for each in failed] == [killed.dagster_run.run_id]
-            again = until(lambda: instance.get_runs(dg.RunsFilter(tags={"dagster/parent_run_id": killed.dagster_run.run_id})))
+            again = until(
+                lambda: instance.get_runs(
+                    dg.RunsFilter(tags={"dagster/parent_run_id": killed.dagster_run.run_id})
+                )
+            )
             assert again[0].tags["dagster/partition"] == NAMES[0]

@@ -17,17 +17,32 @@ CHEAP = DATA_ASSETS[:-1]
 
 
 def _column(bench: Bench, asset: str, partition: str, column: str) -> list:
-    return bench.lake.open(asset, PartitionKey(*partition.split("/"))).read([column])[column].to_pylist()
+    return (
+        bench.lake.open(asset, PartitionKey(*partition.split("/")))
+        .read([column])[column]
+        .to_pylist()
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("partition", sorted(MANIFEST))
 def test_what_was_planted_in_the_sample_is_found_and_counted(bench: Bench, partition: str) -> None:
     assert bench.run(partition, *CHEAP).success
-    planted, reasons = MANIFEST[partition], _column(bench, "curated_sessions", partition, "drop_reason")
+    planted, reasons = (
+        MANIFEST[partition],
+        _column(bench, "curated_sessions", partition, "drop_reason"),
+    )
     damage = _column(bench, "curated_sessions", partition, "drop_detail")
-    assert len(_column(bench, "sessions", partition, "session_id")) == planted["sessions"] == len(reasons)
-    assert reasons.count(None) == planted["clean_acceptable"] == len(_column(bench, "sft_dataset", partition, "row_id"))
+    assert (
+        len(_column(bench, "sessions", partition, "session_id"))
+        == planted["sessions"]
+        == len(reasons)
+    )
+    assert (
+        reasons.count(None)
+        == planted["clean_acceptable"]
+        == len(_column(bench, "sft_dataset", partition, "row_id"))
+    )
     assert reasons.count("archived") == planted["archived"]
     assert reasons.count("duplicate") == planted["duplicates"]
     assert damage.count("invalid_item") == planted["broken"]["cut_json"]
@@ -41,16 +56,22 @@ def test_what_was_planted_in_the_sample_is_found_and_counted(bench: Bench, parti
     ]
 
 
-def test_a_materialization_shows_counts_schema_preview_and_a_picture_but_no_private_text(bench: Bench) -> None:
+def test_a_materialization_shows_counts_schema_preview_and_a_picture_but_no_private_text(
+    bench: Bench,
+) -> None:
     result = bench.run("shop/intern", *CHEAP)
     with sqlite3.connect(bench.store / "sessions/shop/intern/sessions.db") as connection:
-        said = next(text for (text,) in connection.execute("SELECT msg_json FROM history") if "@" in text)
+        said = next(
+            text for (text,) in connection.execute("SELECT msg_json FROM history") if "@" in text
+        )
     email = next(word.strip('",.]}') for word in said.split() if "@" in word)
     shown = {}
     for event in result.get_asset_materialization_events():
         metadata = event.materialization.metadata
         assert "dagster/row_count" in metadata and "dagster/column_schema" in metadata
-        shown[event.asset_key.to_user_string()] = text = str({name: value.value for name, value in metadata.items()})
+        shown[event.asset_key.to_user_string()] = text = str(
+            {name: value.value for name, value in metadata.items()}
+        )
         assert email not in text
         assert len(text) < 120_000
     assert "data:image/png" in shown["sft_dataset"]
@@ -67,7 +88,9 @@ def test_a_lost_session_fails_the_blocking_check_and_stops_what_follows(bench: B
     result = bench.run("shop/intern", "curated_sessions", "sft_dataset")
     assert not result.success
     failed = [each for each in result.get_asset_check_evaluations() if not each.passed]
-    assert [each.check_name for each in failed] == ["every_session_is_kept_or_dropped_with_a_reason"]
+    assert [each.check_name for each in failed] == [
+        "every_session_is_kept_or_dropped_with_a_reason"
+    ]
     assert "late" in failed[0].metadata["lost"].value
     assert not bench.lake.has("sft_dataset", PartitionKey("shop", "intern"))
 
@@ -75,22 +98,44 @@ def test_a_lost_session_fails_the_blocking_check_and_stops_what_follows(bench: B
 def test_a_new_tool_and_other_shares_of_verdicts_are_warnings_that_name_them(bench: Bench) -> None:
     assert bench.run("shop/intern", *CHEAP[:3]).success
     with sqlite3.connect(bench.store / "sessions/shop/intern/sessions.db") as connection:
-        tools = json.dumps({"tools": [{"type": "function", "function": {"name": "fly", "parameters": {"type": "object"}}}]})
+        tools = json.dumps(
+            {
+                "tools": [
+                    {
+                        "type": "function",
+                        "function": {"name": "fly", "parameters": {"type": "object"}},
+                    }
+                ]
+            }
+        )
         for number in range(20):
-            connection.execute("INSERT INTO sessions (session_id, context_json) VALUES (?, ?)", (f"late{number}", tools))
+            connection.execute(
+                "INSERT INTO sessions (session_id, context_json) VALUES (?, ?)",
+                (f"late{number}", tools),
+            )
             for role in ("user", "assistant"):
                 item = json.dumps({"role": role, "content": f"{role} {number}"})
-                connection.execute("INSERT INTO history (session_id, msg_json) VALUES (?, ?)", (f"late{number}", item))
+                connection.execute(
+                    "INSERT INTO history (session_id, msg_json) VALUES (?, ?)",
+                    (f"late{number}", item),
+                )
     result = bench.run("shop/intern", *CHEAP[:3])
-    tools_check, shares_check = (checks(result)[name] for name in ("tools_are_as_before", "verdicts_and_reasons_are_as_before"))
-    assert result.success and {check.severity for check in (tools_check, shares_check)} == {dg.AssetCheckSeverity.WARN}
+    tools_check, shares_check = (
+        checks(result)[name]
+        for name in ("tools_are_as_before", "verdicts_and_reasons_are_as_before")
+    )
+    assert result.success and {check.severity for check in (tools_check, shares_check)} == {
+        dg.AssetCheckSeverity.WARN
+    }
     assert not tools_check.passed and "tool fly added" in tools_check.description
     assert not shares_check.passed and "drop_reason unjudged: " in shares_check.description
     changed, shares = (
         [each.data for each in check.metadata[name].value.records]
         for check, name in ((tools_check, "changed_tools"), (shares_check, "shares"))
     )
-    assert {("fly", "added")} <= {(each["tool"], each["change"]) for each in changed} and "drop_reason" in {each["of"] for each in shares}
+    assert {("fly", "added")} <= {
+        (each["tool"], each["change"]) for each in changed
+    } and "drop_reason" in {each["of"] for each in shares}
 
 
 def test_tools_that_only_calls_tell_of_are_a_warning_that_names_the_setting(bench: Bench) -> None:
@@ -102,10 +147,18 @@ def test_tools_that_only_calls_tell_of_are_a_warning_that_names_the_setting(benc
     results = [bench.run("shop/intern", "sessions")]
     with sqlite3.connect(bench.store / "sessions/shop/intern/sessions.db") as connection:
         connection.execute("INSERT INTO sessions (session_id) VALUES ('bare')")
-        connection.executemany("INSERT INTO history (session_id, msg_json) VALUES ('bare', ?)", [(json.dumps(item),) for item in items])
+        connection.executemany(
+            "INSERT INTO history (session_id, msg_json) VALUES ('bare', ?)",
+            [(json.dumps(item),) for item in items],
+        )
     results.append(bench.run("shop/intern", "sessions"))
     known, bare = (checks(result)["tools_have_schemas"] for result in results)
-    assert known.passed and not bare.passed and bare.severity == dg.AssetCheckSeverity.WARN and results[1].success
+    assert (
+        known.passed
+        and not bare.passed
+        and bare.severity == dg.AssetCheckSeverity.WARN
+        and results[1].success
+    )
     assert bare.metadata["inferred"].value == 2 and '[agents."shop/intern"]' in bare.description
 
 
@@ -116,7 +169,9 @@ def test_tools_that_only_calls_tell_of_are_a_warning_that_names_the_setting(benc
         (lambda path: path.write_bytes(path.read_bytes()[:9000]), "damaged"),
     ],
 )
-def test_a_spoilt_store_is_one_sentence_and_leaves_the_last_good_version(bench: Bench, spoil, says: str) -> None:
+def test_a_spoilt_store_is_one_sentence_and_leaves_the_last_good_version(
+    bench: Bench, spoil, says: str
+) -> None:
     assert bench.run("shop/intern", "sessions").success
     before = bench.lake.table("sessions", PartitionKey("shop", "intern")).read_bytes()
     spoil(bench.store / "sessions/shop/intern/sessions.db")
@@ -126,14 +181,18 @@ def test_a_spoilt_store_is_one_sentence_and_leaves_the_last_good_version(bench: 
     assert bench.lake.table("sessions", PartitionKey("shop", "intern")).read_bytes() == before
 
 
-def test_a_full_disk_is_one_sentence_and_leaves_the_last_good_version(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_one_sentence_and_leaves_the_last_good_version(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert bench.run("shop/intern", "sessions").success
     before = bench.lake.table("sessions", PartitionKey("shop", "intern")).read_bytes()
     full = Path("/dev/full")
     if not full.exists():
         pytest.skip("this system has no /dev/full")
     # A write to this name meets a real full disk.
-    monkeypatch.setattr("agent_pipeline.storage.filesystem.uuid4", lambda: type("U", (), {"hex": "full0000"}))
+    monkeypatch.setattr(
+        "agent_pipeline.storage.filesystem.uuid4", lambda: type("U", (), {"hex": "full0000"})
+    )
     target = bench.lake.table("sessions", PartitionKey("shop", "intern"))
     Path(target.parent.path, ".part-0.parquet-full0000").symlink_to(full)
     result = bench.run("shop/intern", "sessions")
@@ -141,16 +200,26 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_last_good_version(bench: Ben
     assert target.read_bytes() == before
 
 
-def test_private_data_that_was_written_fails_the_blocking_check_without_being_shown(bench: Bench, monkeypatch) -> None:
+def test_private_data_that_was_written_fails_the_blocking_check_without_being_shown(
+    bench: Bench, monkeypatch
+) -> None:
     with sqlite3.connect(bench.store / "sessions/shop/intern/sessions.db") as connection:
         connection.execute("INSERT INTO sessions (session_id) VALUES ('leaky')")
         message = json.dumps({"role": "user", "content": "I am ann@private.example"})
-        connection.execute("INSERT INTO history (session_id, msg_json) VALUES ('leaky', ?)", (message,))
+        connection.execute(
+            "INSERT INTO history (session_id, msg_json) VALUES ('leaky', ?)", (message,)
+        )
     with monkeypatch.context() as broken:
-        broken.setattr("agent_pipeline.redaction.Redactor.redact", lambda self, session, also=None: Counter())
+        broken.setattr(
+            "agent_pipeline.redaction.Redactor.redact", lambda self, session, also=None: Counter()
+        )
         result = bench.run("shop/intern", "sessions", "judged_sessions")
-    assert not result.success and not bench.lake.has("judged_sessions", PartitionKey("shop", "intern"))
+    assert not result.success and not bench.lake.has(
+        "judged_sessions", PartitionKey("shop", "intern")
+    )
     (failed,) = [each for each in result.get_asset_check_evaluations() if not each.passed]
     assert failed.check_name == "nothing_private_was_written"
-    assert "leaky" in failed.metadata["in_sessions"].value and "EMAIL" in str(failed.metadata["found"].value.records)
+    assert "leaky" in failed.metadata["in_sessions"].value and "EMAIL" in str(
+        failed.metadata["found"].value.records
+    )
     assert "ann@" not in str(failed.metadata)

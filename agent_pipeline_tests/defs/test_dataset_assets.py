@@ -30,7 +30,11 @@ def curated_lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch, dg.DagsterInstance.ephemeral() as instance:
         patch.setenv("AGENT_PIPELINE_STORE", str(SAMPLE))
         patch.setenv("AGENT_PIPELINE_LAKE", str(lake))
-        assert Bench(SAMPLE, Lake(str(lake)), instance, build_defs()).run("shop/support", *TRACES).success
+        assert (
+            Bench(SAMPLE, Lake(str(lake)), instance, build_defs())
+            .run("shop/support", *TRACES)
+            .success
+        )
     return lake
 
 
@@ -50,43 +54,70 @@ def test_every_judged_session_is_in_a_pair_a_label_or_counted(shop: Bench) -> No
     pairs, labels = rows(shop, "preference_dataset"), rows(shop, "kto_dataset")
     paired = {row[name] for row in pairs for name in ("session_id", "rejected_session_id")}
     alone = {row["session_id"] for row in labels}
-    judged = {row["session_id"] for row in rows(shop, "curated_sessions") if row["use"] != "neither"}
+    judged = {
+        row["session_id"] for row in rows(shop, "curated_sessions") if row["use"] != "neither"
+    }
     assert pairs and labels and not paired & alone and paired | alone == judged
     assert {row["label"] for row in labels} == {True, False}
-    everyone = shop.run("shop/support", "kto_dataset", config={"kto_dataset": {"all_sessions": True}})
+    everyone = shop.run(
+        "shop/support", "kto_dataset", config={"kto_dataset": {"all_sessions": True}}
+    )
     assert everyone.success and {row["session_id"] for row in rows(shop, "kto_dataset")} == judged
 
 
 def test_a_near_duplicate_across_the_split_is_reported_by_id_without_its_words(shop: Bench) -> None:
     assert shop.run("shop/support", "sft_dataset").success
     made, curated = rows(shop, "sft_dataset"), rows(shop, "curated_sessions")
-    train, test = (next(row for row in made if row["split"] == split)["session_id"] for split in ("train", "test"))
+    train, test = (
+        next(row for row in made if row["split"] == split)["session_id"]
+        for split in ("train", "test")
+    )
     by_id = {row["session_id"]: row for row in curated}
     closing = {"role": "assistant", "content": "Zanzibar."}
     by_id[test]["messages"] = [*by_id[train]["messages"], closing]
     by_id[test]["content_sha256"] = row_session(by_id[test]).content_sha256()
     shop.lake.stage("curated_sessions", SHOP, to_batches(curated, CURATED), CURATED).commit()
-    check = checks(shop.run("shop/support", "sft_dataset"))["no_held_out_row_is_nearly_a_training_row"]
+    check = checks(shop.run("shop/support", "sft_dataset"))[
+        "no_held_out_row_is_nearly_a_training_row"
+    ]
     examples = [tuple(each.data.values()) for each in check.metadata["examples"].value.records]
     assert not check.passed and check.severity == dg.AssetCheckSeverity.WARN
-    assert (test, "test", train, "train") in {each[:4] for each in examples} and "Zanzibar" not in str(examples)
+    assert (test, "test", train, "train") in {
+        each[:4] for each in examples
+    } and "Zanzibar" not in str(examples)
 
 
 def test_turns_that_fail_a_measure_are_marked_and_change_the_rows_identity(shop: Bench) -> None:
     assert shop.run("shop/support", "sft_dataset").success
     before = {row["row_id"] for row in rows(shop, "sft_dataset")}
     config = {"judged_sessions": {"turn_measures": ["ended_with_answer"]}}
-    result = shop.run("shop/support", "judged_sessions", "curated_sessions", "sft_dataset", config=config)
+    result = shop.run(
+        "shop/support", "judged_sessions", "curated_sessions", "sft_dataset", config=config
+    )
     marked = [row for row in rows(shop, "sft_dataset") if "#" in row["row_id"]]
     assert result.success and len(marked) > 50 and not {row["row_id"] for row in marked} & before
-    for row in marked:  # the measure is taken of a turn alone: one that calls a tool does not end with an answer
-        weights = [message.get("weight", 1) for message in row["messages"] if message["role"] == "assistant"]
-        assert weights == [0 if message.get("tool_calls") else 1 for message in row["messages"] if message["role"] == "assistant"]
-    wrong = shop.run("shop/support", "sft_dataset", config={"sft_dataset": {"untrained_turns": ["tool_eror"]}})
+    for row in (
+        marked
+    ):  # the measure is taken of a turn alone: one that calls a tool does not end with an answer
+        weights = [
+            message.get("weight", 1)
+            for message in row["messages"]
+            if message["role"] == "assistant"
+        ]
+        assert weights == [
+            0 if message.get("tool_calls") else 1
+            for message in row["messages"]
+            if message["role"] == "assistant"
+        ]
+    wrong = shop.run(
+        "shop/support", "sft_dataset", config={"sft_dataset": {"untrained_turns": ["tool_eror"]}}
+    )
     assert not wrong.success and "did you mean tool_error" in shop.sentence(wrong)
 
 
-def test_twins_are_trained_with_the_rows_that_were_chosen_and_are_in_no_other_choice(shop: Bench) -> None:
+def test_twins_are_trained_with_the_rows_that_were_chosen_and_are_in_no_other_choice(
+    shop: Bench,
+) -> None:
     names = [*DATASETS, "sft_coreset"]
     assert shop.run("shop/support", *names).success
     before = {name: rows(shop, name) for name in names}
@@ -95,18 +126,27 @@ def test_twins_are_trained_with_the_rows_that_were_chosen_and_are_in_no_other_ch
     twins = {row["row_id"]: row for row in made if row["twin_of"]}
     assert result.success and [row for row in made if not row["twin_of"]] == before["sft_dataset"]
     assert len(twins) > 100 and {row["split"] for row in twins.values()} == {"train"}
-    assert f"'what': 'twins', 'count': '{len(twins)}'" in str(counts["counts"]) and "train: cannot" in str(counts["turn_classes"])
-    assert all(rows(shop, name) == before[name] for name in ("preference_dataset", "kto_dataset", "sft_coreset"))
+    assert f"'what': 'twins', 'count': '{len(twins)}'" in str(
+        counts["counts"]
+    ) and "train: cannot" in str(counts["turn_classes"])
+    assert all(
+        rows(shop, name) == before[name]
+        for name in ("preference_dataset", "kto_dataset", "sft_coreset")
+    )
     chosen, _ = chosen_rows(shop.lake, SHOP)
     parents = {row["row_id"] for row in chosen if not row["twin_of"]}
-    assert {row["twin_of"] for row in chosen if row["twin_of"]} == {row["twin_of"] for row in twins.values()} & parents
+    assert {row["twin_of"] for row in chosen if row["twin_of"]} == {
+        row["twin_of"] for row in twins.values()
+    } & parents
     [forgotten, *_] = [row["session_id"] for row in twins.values()]
     forget(shop.lake, forgotten)
     assert forgotten not in {row["session_id"] for row in rows(shop, "sft_dataset")}
     assert not [row for row in rows(shop, "sft_dataset") if forgotten in str(row["twin_of"])]
 
 
-def test_on_request_there_is_a_folder_with_a_card_that_load_dataset_reads(shop: Bench, tmp_path: Path) -> None:
+def test_on_request_there_is_a_folder_with_a_card_that_load_dataset_reads(
+    shop: Bench, tmp_path: Path
+) -> None:
     from datasets import load_dataset
     from huggingface_hub import DatasetCard
 
@@ -122,26 +162,53 @@ def test_on_request_there_is_a_folder_with_a_card_that_load_dataset_reads(shop: 
         assert card.data.license == "cc-by-4.0" and card.data.size_categories == ["n<1K"]
         for heading in ("Counts", "Sources", "Filters", "Licence", "Known limits"):
             assert f"\n## {heading}\n\n" in card.text
-        assert f"- omniagents: {len(curated)} sessions" in card.text and f"- archived: {archived} sessions dropped" in card.text
+        assert (
+            f"- omniagents: {len(curated)} sessions" in card.text
+            and f"- archived: {archived} sessions dropped" in card.text
+        )
         loaded = load_dataset(str(folder), cache_dir=str(tmp_path))
         written = {split: list(loaded[split]) for split in loaded}
         expected: dict[str, list] = {}
-        for row in in_form(rows(shop, name), asked["sft_dataset"]["format"]) if name == "sft_dataset" else rows(shop, name):
+        for row in (
+            in_form(rows(shop, name), asked["sft_dataset"]["format"])
+            if name == "sft_dataset"
+            else rows(shop, name)
+        ):
             expected.setdefault(row["split"], []).append(row)
         assert written == expected
         for split in ("train", "select", "test"):
             number = len(expected.get(split, ()))
-            assert f"\n| {split} | {number} | {len({row['task_key'] for row in expected.get(split, ())})} |\n" in card.text
-    lines = (Path(shop.lake.folder("jsonl", "sft_dataset", SHOP).path) / "train.jsonl").read_text(encoding="utf-8").splitlines()
+            assert (
+                f"\n| {split} | {number} | {len({row['task_key'] for row in expected.get(split, ())})} |\n"
+                in card.text
+            )
+    lines = (
+        (Path(shop.lake.folder("jsonl", "sft_dataset", SHOP).path) / "train.jsonl")
+        .read_text(encoding="utf-8")
+        .splitlines()
+    )
     assert all({"prompt", "completion", "session_id"} <= set(json.loads(line)) for line in lines)
 
 
-def test_nothing_is_pushed_unless_asked_and_a_hub_that_refuses_is_one_sentence(shop: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_pushed_unless_asked_and_a_hub_that_refuses_is_one_sentence(
+    shop: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     with endpoint(lambda request, number: refuses(401)) as hub:
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url.removesuffix("/v1"))
-        assert shop.run("shop/support", "sft_dataset", config={"sft_dataset": {"huggingface": True}}).success and not hub.requests
-        monkeypatch.setenv("AGENT_PIPELINE_ASSETS__SFT_DATASET__PUSH_TO", "me/mine")  # run config may not set it
+        assert (
+            shop.run(
+                "shop/support", "sft_dataset", config={"sft_dataset": {"huggingface": True}}
+            ).success
+            and not hub.requests
+        )
+        monkeypatch.setenv(
+            "AGENT_PIPELINE_ASSETS__SFT_DATASET__PUSH_TO", "me/mine"
+        )  # run config may not set it
         result = shop.run("shop/support", "sft_dataset")
         assert [each["name"] for each in hub.requests] == ["mine"]
-    assert not result.success and "cannot be pushed to me/mine" in shop.sentence(result) and "401" in shop.sentence(result)
+    assert (
+        not result.success
+        and "cannot be pushed to me/mine" in shop.sentence(result)
+        and "401" in shop.sentence(result)
+    )

@@ -27,28 +27,51 @@ def instance(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dg.Dag
         yield instance
 
 
-def ran(instance: dg.DagsterInstance, name: str, ended: str = "PIPELINE_SUCCESS", **tags: str) -> dg.DagsterRun:
-    run = dg.DagsterRun(job_name=RETRAIN, tags={"dagster/partition": name, NIGHT_TAG: NIGHT, **tags})
+def ran(
+    instance: dg.DagsterInstance, name: str, ended: str = "PIPELINE_SUCCESS", **tags: str
+) -> dg.DagsterRun:
+    run = dg.DagsterRun(
+        job_name=RETRAIN, tags={"dagster/partition": name, NIGHT_TAG: NIGHT, **tags}
+    )
     instance.add_run(run)
     for kind in ("PIPELINE_START", ended) if ended else ("PIPELINE_START",):
         instance.report_dagster_event(dg.DagsterEvent(kind, RETRAIN), run.run_id)
     return run
 
 
-def decided(instance: dg.DagsterInstance, run: dg.DagsterRun, decision: str, waits: bool = False, **metadata: str) -> dg.DagsterRun:
-    said = {"decision": decision, "why": "so\nand so", "wins_and_waits_for_a_person": waits} if decision else {}
+def decided(
+    instance: dg.DagsterInstance,
+    run: dg.DagsterRun,
+    decision: str,
+    waits: bool = False,
+    **metadata: str,
+) -> dg.DagsterRun:
+    said = (
+        {"decision": decision, "why": "so\nand so", "wins_and_waits_for_a_person": waits}
+        if decision
+        else {}
+    )
     event = dg.AssetMaterialization("champion", metadata={**said, **metadata})
     instance.report_dagster_event(
-        dg.DagsterEvent("ASSET_MATERIALIZATION", RETRAIN, event_specific_data=StepMaterializationData(event)), run.run_id
+        dg.DagsterEvent(
+            "ASSET_MATERIALIZATION", RETRAIN, event_specific_data=StepMaterializationData(event)
+        ),
+        run.run_id,
     )
     return run
 
 
 def tick(instance: dg.DagsterInstance, cursor: str | None) -> Any:
-    return night_digest(dg.build_sensor_context(instance=instance, cursor=cursor, resources={"workspace": Workspace()}))
+    return night_digest(
+        dg.build_sensor_context(
+            instance=instance, cursor=cursor, resources={"workspace": Workspace()}
+        )
+    )
 
 
-def test_a_night_gets_one_page_when_its_last_run_has_ended(instance: dg.DagsterInstance, tmp_path: Path) -> None:
+def test_a_night_gets_one_page_when_its_last_run_has_ended(
+    instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
     began = tick(instance, None).cursor
     assert datetime.fromisoformat(began) > datetime.now(UTC) - timedelta(minutes=5)
     decided(instance, ran(instance, "shop/<support>"), "reject")
@@ -84,24 +107,36 @@ def test_a_night_gets_one_page_when_its_last_run_has_ended(instance: dg.DagsterI
         "tickets/triage": "failed",
     }
     assert "run failed" in cells[-1] and "Where the two differ" not in text
-    assert "1 cannot decide, 2 failed, 1 held, 1 no decision, 1 not trained" in result.skip_reason.skip_message
+    assert (
+        "1 cannot decide, 2 failed, 1 held, 1 no decision, 1 not trained"
+        in result.skip_reason.skip_message
+    )
     assert tick(instance, result.cursor).skip_message == "No night has begun since the last page."
 
 
-def test_after_a_clock_that_was_far_ahead_every_night_gets_its_page_again_and_none_two(instance: dg.DagsterInstance) -> None:
+def test_after_a_clock_that_was_far_ahead_every_night_gets_its_page_again_and_none_two(
+    instance: dg.DagsterInstance,
+) -> None:
     ran(instance, "shop/support", **{NIGHT_TAG: (AT + timedelta(days=400)).isoformat()})
     cursor = tick(instance, (AT + timedelta(days=401)).isoformat()).cursor
     assert datetime.fromisoformat(cursor) < AT + timedelta(hours=2), "not in a year only"
     ran(instance, "shop/support", **{NIGHT_TAG: (AT + timedelta(hours=2)).isoformat()})
     assert tick(instance, cursor).cursor == (AT + timedelta(hours=2)).isoformat()
-    assert tick(instance, (AT + timedelta(hours=2)).isoformat()).skip_message == "No night has begun since the last page.", "an hour back"
+    assert (
+        tick(instance, (AT + timedelta(hours=2)).isoformat()).skip_message
+        == "No night has begun since the last page."
+    ), "an hour back"
 
 
 def test_a_night_waits_for_a_run_that_is_about_to_be_started_once_more_but_not_for_one_that_is_dead(
     instance: dg.DagsterInstance, tmp_path: Path
 ) -> None:
     killed = ran(instance, "shop/support", "PIPELINE_FAILURE", **{"dagster/will_retry": "true"})
-    dead = dg.DagsterRun(job_name=RETRAIN, status=dg.DagsterRunStatus.STARTED, tags={"dagster/partition": "office/rooms", NIGHT_TAG: NIGHT})
+    dead = dg.DagsterRun(
+        job_name=RETRAIN,
+        status=dg.DagsterRunStatus.STARTED,
+        tags={"dagster/partition": "office/rooms", NIGHT_TAG: NIGHT},
+    )
     instance.run_storage.add_historical_run(dead, datetime.now(UTC) - timedelta(days=2))
     assert "1 of the 2 runs" in tick(instance, BEFORE).skip_message
     again = ran(instance, "shop/support")

@@ -25,7 +25,9 @@ def test_a_model_is_kept_from_registration_by_its_own_episodes_only(tmp_path):
     lake = Lake(str(tmp_path))
     harmful, other = (artifact(lake, "gguf_export", KEY, {"name": name}) for name in "ab")
     assert unfit(lake, KEY, harmful) == []
-    artifact(lake, "episodes", KEY, {"gguf_export": harmful.identity}, report={"against": ["it harms"]})
+    artifact(
+        lake, "episodes", KEY, {"gguf_export": harmful.identity}, report={"against": ["it harms"]}
+    )
     assert unfit(lake, KEY, harmful) == ["it harms"]
     assert unfit(lake, KEY, other) == []
     artifact(lake, "episodes", KEY, {"gguf_export": other.identity}, report={"against": []})
@@ -38,7 +40,9 @@ def test_what_no_world_measures_does_not_pass(tmp_path):
     workspace = SimpleNamespace(settings=lambda: SimpleNamespace(world=lambda key: ""))
     exported = artifact(Lake(str(tmp_path)), "gguf_export", KEY)
     with dg.build_asset_context(partition_key=str(KEY)) as context:
-        (check,) = episodes(context, gguf_export=exported, workspace=workspace, pipes=None).check_results
+        (check,) = episodes(
+            context, gguf_export=exported, workspace=workspace, pipes=None
+        ).check_results
     assert (check.passed, check.severity) == (False, dg.AssetCheckSeverity.WARN)
 
 
@@ -47,12 +51,31 @@ def test_a_model_may_write_as_long_a_message_as_the_agent_did_in_its_held_out_ro
     assert reply_limit(lake, KEY) == 96  # no data set was made: fresh tasks are played
     said = [{"role": "user", "content": "x" * 9000}, {"role": "assistant", "content": "y" * 1000}]
     longer = [*said, {"role": "assistant", "content": "z" * 5000}]
-    row = {"session_id": "s", "task_key": "a", "tools": [], "score": None, "created_at": None, "turn_classes": [], "twin_of": None}
-    rows = [{"row_id": "1", "split": "test", "messages": said}, {"row_id": "2", "split": "train", "messages": longer}]
+    row = {
+        "session_id": "s",
+        "task_key": "a",
+        "tools": [],
+        "score": None,
+        "created_at": None,
+        "turn_classes": [],
+        "twin_of": None,
+    }
+    rows = [
+        {"row_id": "1", "split": "test", "messages": said},
+        {"row_id": "2", "split": "train", "messages": longer},
+    ]
     put_rows(lake, KEY, [row | each for each in rows])
     assert reply_limit(lake, KEY) == 564
     # SmolLM2 takes 1.8 tokens for a Chinese character: an agent's usual answer was cut, and its model called unfit.
-    put_rows(lake, KEY, [rows[0] | row | {"messages": [*said[:1], {"role": "assistant", "content": "退款已到账" * 40}]}])
+    put_rows(
+        lake,
+        KEY,
+        [
+            rows[0]
+            | row
+            | {"messages": [*said[:1], {"role": "assistant", "content": "退款已到账" * 40}]}
+        ],
+    )
     assert reply_limit(lake, KEY) == 664
 
 
@@ -61,7 +84,13 @@ def test_greedy_trials_of_a_task_are_refused_before_they_are_played(tmp_path):
     lake = Lake(str(tmp_path))
     put_rows(lake, KEY, [row(0, "test")])
     adapter = artifact(lake, "sft_adapter", KEY)
-    asked = {"lake": str(tmp_path), "cache": str(tmp_path), "partition": str(KEY), "world": "", "gguf_export": None}
+    asked = {
+        "lake": str(tmp_path),
+        "cache": str(tmp_path),
+        "partition": str(KEY),
+        "world": "",
+        "gguf_export": None,
+    }
     config = EpisodesConfig(trials=3).model_dump()
     with pytest.raises(SettingsError, match="3 greedy trials"):
         tasks.episodes.run(asked | {"adapter": adapter.reference, "config": config})
@@ -69,11 +98,26 @@ def test_greedy_trials_of_a_task_are_refused_before_they_are_played(tmp_path):
 
 def test_the_recorded_agent_plays_the_first_whole_session_of_each_held_out_task(tmp_path):
     rows = [
-        {"session_id": "s3", "task_key": "a", "trial": "1", "broken": None, "messages": [{"role": "user", "content": "3"}]},
+        {
+            "session_id": "s3",
+            "task_key": "a",
+            "trial": "1",
+            "broken": None,
+            "messages": [{"role": "user", "content": "3"}],
+        },
         {"session_id": "s1", "task_key": "a", "trial": "0", "broken": "cut", "messages": []},
-        {"session_id": "s2", "task_key": "a", "trial": "0", "broken": None, "messages": [{"role": "user", "content": "2"}]},
+        {
+            "session_id": "s2",
+            "task_key": "a",
+            "trial": "0",
+            "broken": None,
+            "messages": [{"role": "user", "content": "2"}],
+        },
         {"session_id": "s4", "task_key": "b", "trial": "0", "broken": None, "messages": []},
     ]
-    lake, table = Lake(str(tmp_path)), to_table(rows, pa.schema([JUDGED.field(name) for name in rows[0]]))
+    lake, table = (
+        Lake(str(tmp_path)),
+        to_table(rows, pa.schema([JUDGED.field(name) for name in rows[0]])),
+    )
     lake.stage("judged_sessions", KEY, table.to_batches(), table.schema).commit()
     assert recorded_sessions(lake, KEY, {"a"}) == {"a": ("s2", [{"role": "user", "content": "2"}])}

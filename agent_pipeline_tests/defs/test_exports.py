@@ -36,15 +36,21 @@ class Exports:
 
     def __init__(self, bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.bench, self.lake, self.parity = bench, bench.lake, True
-        self.lake.stage("sft_dataset", KEY, to_table([row(1, "test")], SFT).to_batches(), SFT).commit()
+        self.lake.stage(
+            "sft_dataset", KEY, to_table([row(1, "test")], SFT).to_batches(), SFT
+        ).commit()
         monkeypatch.setattr(worker_client, "launch", self._worker)
 
     def artifact(self, asset: str, made_from: dict[str, Any]) -> Artifact:
         report = {"differences": {}, "longest_row_tokens": 9}
-        return artifact(self.lake, asset, KEY, made_from, report=report, identity=sha256_of(made_from))
+        return artifact(
+            self.lake, asset, KEY, made_from, report=report, identity=sha256_of(made_from)
+        )
 
     def adapter(self, name: str) -> Artifact:
-        adapter = self.artifact("sft_adapter", {"name": name, "base_model": "base", "base_revision": ""})
+        adapter = self.artifact(
+            "sft_adapter", {"name": name, "base_model": "base", "base_revision": ""}
+        )
         self.artifact("evaluation", {"adapter": adapter.identity})
         return adapter
 
@@ -54,7 +60,9 @@ class Exports:
     def served(self) -> str | None:
         return self.lake.latest("serving", KEY).manifest["made_from"]["gguf_export"]
 
-    def _worker(self, context: Any, launcher: Any, name: str, asked: dict[str, Any]) -> dict[str, Any]:
+    def _worker(
+        self, context: Any, launcher: Any, name: str, asked: dict[str, Any]
+    ) -> dict[str, Any]:
         params = on_this_machine(asked)
 
         def make(folder: Any) -> dict[str, Any]:
@@ -63,7 +71,14 @@ class Exports:
             return FAILS | {"ok": self.parity}
 
         adapter = find_artifact(params, params["adapter"])
-        return build(Task("export", 1, (), TASKS["export"].run), params, "gguf_export", {"adapter": adapter.identity}, make, [adapter])
+        return build(
+            Task("export", 1, (), TASKS["export"].run),
+            params,
+            "gguf_export",
+            {"adapter": adapter.identity},
+            make,
+            [adapter],
+        )
 
 
 @pytest.fixture
@@ -71,7 +86,9 @@ def made(bench: Any, monkeypatch: pytest.MonkeyPatch) -> Exports:
     return Exports(bench, monkeypatch)
 
 
-def test_an_export_that_failed_its_check_is_never_the_latest_nor_served_nor_reused(made: Exports) -> None:
+def test_an_export_that_failed_its_check_is_never_the_latest_nor_served_nor_reused(
+    made: Exports,
+) -> None:
     made.adapter("good")
     assert made.run("gguf_export").success
     good = made.lake.latest("gguf_export", KEY)
@@ -80,8 +97,15 @@ def test_an_export_that_failed_its_check_is_never_the_latest_nor_served_nor_reus
     made.adapter("bad")
     made.parity = False
     failed = made.run()
-    assert not failed.success and "does not answer as the trained model does" in made.bench.sentence(failed)
-    checks = [event.asset_check_evaluation_data for event in failed.all_events if event.event_type_value == "ASSET_CHECK_EVALUATION"]
+    assert (
+        not failed.success
+        and "does not answer as the trained model does" in made.bench.sentence(failed)
+    )
+    checks = [
+        event.asset_check_evaluation_data
+        for event in failed.all_events
+        if event.event_type_value == "ASSET_CHECK_EVALUATION"
+    ]
     assert [check.passed for check in checks] == [False]
     assert made.lake.latest("gguf_export", KEY) == good and made.served() == good.identity
     made.parity = True
@@ -103,20 +127,41 @@ def test_what_is_served_stays_until_another_export_is_promoted(made: Exports) ->
     made.lake.set_champion(second)
     result = made.run("serving")
     assert made.served() == second.identity
-    assert result.asset_materializations_for_node("serving")[0].metadata["serves"].value.endswith(" (champion)")
+    assert (
+        result.asset_materializations_for_node("serving")[0]
+        .metadata["serves"]
+        .value.endswith(" (champion)")
+    )
 
 
 def export_by_task(made: Exports, adapter: Artifact, outtype: str = "f16") -> dict[str, Any]:
     """What the task itself returns, with the latest evaluation."""
-    settings = {"outtypes": [outtype], "max_new_tokens": 4, "max_conversations": 4, "imatrix_rows": 0, "least_kept": 0.9}
+    settings = {
+        "outtypes": [outtype],
+        "max_new_tokens": 4,
+        "max_conversations": 4,
+        "imatrix_rows": 0,
+        "least_kept": 0.9,
+    }
     evaluation = made.lake.latest("evaluation", KEY)
-    params = {"lake": str(made.lake.root), "cache": str(made.bench.store), "partition": str(KEY), "llama_cpp": "", "config": settings}
-    return tasks.export.run(params | {"adapter": adapter.reference, "evaluation": evaluation.reference}, silent)
+    params = {
+        "lake": str(made.lake.root),
+        "cache": str(made.bench.store),
+        "partition": str(KEY),
+        "llama_cpp": "",
+        "config": settings,
+    }
+    return tasks.export.run(
+        params | {"adapter": adapter.reference, "evaluation": evaluation.reference}, silent
+    )
 
 
 def test_an_evaluation_of_another_adapter_is_refused(made: Exports) -> None:
     made.adapter("evaluated")
-    evaluation, other = made.lake.latest("evaluation", KEY), made.artifact("sft_adapter", {"name": "other"})
+    evaluation, other = (
+        made.lake.latest("evaluation", KEY),
+        made.artifact("sft_adapter", {"name": "other"}),
+    )
     with pytest.raises(DataError) as refused:
         export_by_task(made, other)
     assert evaluation.identity[:16] in str(refused.value)
@@ -127,24 +172,37 @@ def quantizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The program that quantizes, beside the one that converts. The export itself is left out; identities and reuse are real."""
     for name in ("converter", "quantizer"):
         (tmp_path / name).touch()
-    monkeypatch.setattr("agent_pipeline.export.converter.find_converter", lambda path: tmp_path / "converter")
-    monkeypatch.setattr("agent_pipeline.export.quantizer.find_quantizer", lambda path: [str(tmp_path / "quantizer")])
-    monkeypatch.setattr("agent_pipeline.export.gguf_export.export", lambda *_, name, **__: {"ok": True, "name": name})
+    monkeypatch.setattr(
+        "agent_pipeline.export.converter.find_converter", lambda path: tmp_path / "converter"
+    )
+    monkeypatch.setattr(
+        "agent_pipeline.export.quantizer.find_quantizer", lambda path: [str(tmp_path / "quantizer")]
+    )
+    monkeypatch.setattr(
+        "agent_pipeline.export.gguf_export.export",
+        lambda *_, name, **__: {"ok": True, "name": name},
+    )
     monkeypatch.setattr(tasks, "_base_of", lambda *_: None)
     return tmp_path / "quantizer"
 
 
-def test_another_build_of_the_quantizer_makes_k_quants_again_and_nothing_else(made: Exports, quantizer: Path) -> None:
+def test_another_build_of_the_quantizer_makes_k_quants_again_and_nothing_else(
+    made: Exports, quantizer: Path
+) -> None:
     adapter = made.adapter("adapter")
     before: list[str] = []
     after: list[str] = []
     for identities in (before, after):
-        identities += [export_by_task(made, adapter, outtype)["identity"] for outtype in ("f16", "q4_k_m")]
+        identities += [
+            export_by_task(made, adapter, outtype)["identity"] for outtype in ("f16", "q4_k_m")
+        ]
         quantizer.write_text("another build", encoding="utf-8")
     assert before[0] == after[0] and before[1] != after[1]
 
 
-def test_an_evaluation_that_is_made_again_leaves_no_old_figures_in_the_export(made: Exports, quantizer: Path) -> None:
+def test_an_evaluation_that_is_made_again_leaves_no_old_figures_in_the_export(
+    made: Exports, quantizer: Path
+) -> None:
     adapter = made.adapter("adapter")
     first = export_by_task(made, adapter)
     made.artifact("evaluation", {"adapter": adapter.identity, "config": "another"})
@@ -152,4 +210,7 @@ def test_an_evaluation_that_is_made_again_leaves_no_old_figures_in_the_export(ma
     exported = made.lake.find("gguf_export", KEY, first["identity"])
     assert again["reused"] and again["identity"] == first["identity"] and exported is not None
     assert exported.manifest["parents"] == [adapter.identity]
-    assert exported.manifest["report"] == {"ok": True, "name": f"shop/support {adapter.identity[:16]}"}
+    assert exported.manifest["report"] == {
+        "ok": True,
+        "name": f"shop/support {adapter.identity[:16]}",
+    }

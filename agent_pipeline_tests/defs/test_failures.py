@@ -10,7 +10,14 @@ from filelock import FileLock
 from agent_pipeline.compute.launchers.runs import WatchedRunLauncher, alive
 from agent_pipeline.compute.worker import _turn
 from agent_pipeline.defs.failures import RETRIES, user_errors
-from agent_pipeline.errors import DataError, PassingError, PipelineError, SettingsError, StoreError, first_line
+from agent_pipeline.errors import (
+    DataError,
+    PassingError,
+    PipelineError,
+    SettingsError,
+    StoreError,
+    first_line,
+)
 
 
 def _caused(error: PipelineError, cause: Exception) -> PipelineError:
@@ -30,7 +37,9 @@ def _caused(error: PipelineError, cause: Exception) -> PipelineError:
         (OSError(errno.EBUSY, "Reduce your request rate"), RETRIES + 1),
     ],
 )
-def test_only_what_may_pass_is_tried_again_and_its_sentence_is_the_same(error: Exception, tries: int) -> None:
+def test_only_what_may_pass_is_tried_again_and_its_sentence_is_the_same(
+    error: Exception, tries: int
+) -> None:
     tried = []
 
     @dg.asset
@@ -41,7 +50,10 @@ def test_only_what_may_pass_is_tried_again_and_its_sentence_is_the_same(error: E
 
     result = dg.materialize([table], raise_on_error=False)
     (failure,) = result.filter_events(lambda event: event.is_step_failure)
-    assert len(tried) == tries and first_line(error) in failure.step_failure_data.user_failure_data.description
+    assert (
+        len(tried) == tries
+        and first_line(error) in failure.step_failure_data.user_failure_data.description
+    )
 
 
 def test_a_run_lives_as_long_as_its_lock_is_held(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,13 @@ from agent_pipeline.options import Options
 
 STAGES = {
     "traces": ["session_store", "sessions", "judged_sessions", "curated_sessions"],
-    "datasets": ["sft_dataset", "preference_dataset", "kto_dataset", "sharegpt_dataset", "multi_task_dataset"],
+    "datasets": [
+        "sft_dataset",
+        "preference_dataset",
+        "kto_dataset",
+        "sharegpt_dataset",
+        "multi_task_dataset",
+    ],
     "coresets": ["trained_sessions", "sft_coreset", "replay_buffer"],
     "models": [*ADAPTERS, "evaluation", "method_comparison"],
     "exports": ["gguf_export", "serving", "episodes", "champion"],
@@ -25,7 +31,10 @@ ASSETS = [name for stage in STAGES.values() for name in stage]
 
 
 def test_the_graph_has_exactly_the_assets_of_its_stages() -> None:
-    found = {stage: sorted(key.to_user_string() for key in GRAPH.asset_keys_for_group(stage)) for stage in STAGES}
+    found = {
+        stage: sorted(key.to_user_string() for key in GRAPH.asset_keys_for_group(stage))
+        for stage in STAGES
+    }
     assert found == {stage: sorted(names) for stage, names in STAGES.items()}
     assert {key.to_user_string() for key in GRAPH.get_all_asset_keys()} == set(ASSETS)
 
@@ -34,16 +43,25 @@ OF_ALL_AGENTS = "multi_task_dataset"
 
 
 def test_every_edge_stays_within_one_partition_but_for_what_pools_all() -> None:
-    partitioned = {name for name in ASSETS if GRAPH.get(dg.AssetKey(name)).partitions_def is not None}
+    partitioned = {
+        name for name in ASSETS if GRAPH.get(dg.AssetKey(name)).partitions_def is not None
+    }
     assert partitioned == set(ASSETS) - {OF_ALL_AGENTS}
-    assert {GRAPH.get(dg.AssetKey(name)).partitions_def.name for name in partitioned} == {"agent_pipeline_project_agent"}
+    assert {GRAPH.get(dg.AssetKey(name)).partitions_def.name for name in partitioned} == {
+        "agent_pipeline_project_agent"
+    }
     for check in GRAPH.asset_check_keys:
         if check.asset_key != dg.AssetKey(OF_ALL_AGENTS):
-            assert GRAPH.get(check).partitions_def is not None, f"{check} would block all partitions for one bad project"
+            assert GRAPH.get(check).partitions_def is not None, (
+                f"{check} would block all partitions for one bad project"
+            )
 
 
 def test_an_agents_run_does_not_make_what_pools_all_of_them() -> None:
-    jobs = {name: defs.resolve_job_def(name).asset_layer.executable_asset_keys for name in ("retrain", "mix")}
+    jobs = {
+        name: defs.resolve_job_def(name).asset_layer.executable_asset_keys
+        for name in ("retrain", "mix")
+    }
     assert jobs["mix"] == {dg.AssetKey(OF_ALL_AGENTS)} and not jobs["mix"] & jobs["retrain"]
 
 
@@ -57,23 +75,42 @@ def test_every_asset_says_what_it_is(name: str) -> None:
 
 
 @pytest.mark.parametrize(("asset", "options"), OPTIONS.items())
-def test_every_run_config_field_has_a_description_and_a_shown_default(asset: str, options: type[Options]) -> None:
+def test_every_run_config_field_has_a_description_and_a_shown_default(
+    asset: str, options: type[Options]
+) -> None:
     for name, field in options.model_fields.items():
         assert field.description, f"{asset}.{name} has no description"
         assert field.get_default() is not None, f"{asset}.{name} shows no default in the launchpad"
 
 
 def test_loading_the_code_location_imports_nothing_heavy() -> None:
-    heavy = ("torch", "transformers", "trl", "peft", "datasets", "sklearn", "matplotlib", "pandas", "polars", "xllamacpp")
+    heavy = (
+        "torch",
+        "transformers",
+        "trl",
+        "peft",
+        "datasets",
+        "sklearn",
+        "matplotlib",
+        "pandas",
+        "polars",
+        "xllamacpp",
+    )
     program = f"import sys, agent_pipeline.definitions; print([name for name in {heavy!r} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"
 
 
-def test_an_asset_that_dg_scaffolds_is_in_the_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_asset_that_dg_scaffolds_is_in_the_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scaffolded = "import dagster as dg\n\n\n@dg.asset\ndef scaffolded(context: dg.AssetExecutionContext) -> dg.MaterializeResult: ...\n"
     (tmp_path / "scaffolded.py").write_text(scaffolded, encoding="utf-8")
-    monkeypatch.setattr(agent_pipeline.defs, "__path__", [*agent_pipeline.defs.__path__, str(tmp_path)])
+    monkeypatch.setattr(
+        agent_pipeline.defs, "__path__", [*agent_pipeline.defs.__path__, str(tmp_path)]
+    )
     graph = build_defs().resolve_asset_graph()
     del sys.modules["agent_pipeline.defs.scaffolded"]
     assert graph.get_all_asset_keys() == GRAPH.get_all_asset_keys() | {dg.AssetKey("scaffolded")}

@@ -18,17 +18,31 @@ KEY = PartitionKey("shop", "intern")
 
 
 def judged(bench: Bench, **config) -> tuple[list[dict], dict]:
-    result = bench.run("shop/intern", "sessions", "judged_sessions", config={"judged_sessions": config})
+    result = bench.run(
+        "shop/intern", "sessions", "judged_sessions", config={"judged_sessions": config}
+    )
     assert result.success, bench.sentence(result)
-    columns = ["session_id", "verdict", "verdict_by", "verdict_reasons", "measures", "opinions", "archived"]
-    return bench.lake.open("judged_sessions", KEY).read(columns).to_pylist(), said_of(result, "judged_sessions")
+    columns = [
+        "session_id",
+        "verdict",
+        "verdict_by",
+        "verdict_reasons",
+        "measures",
+        "opinions",
+        "archived",
+    ]
+    return bench.lake.open("judged_sessions", KEY).read(columns).to_pylist(), said_of(
+        result, "judged_sessions"
+    )
 
 
 def unjudged(rows: list[dict]) -> list[str]:
     return [row["session_id"] for row in rows if row["verdict"] is None and not row["archived"]]
 
 
-def test_labels_decide_join_the_next_run_and_make_the_agent_new(bench: Bench, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labels_decide_join_the_next_run_and_make_the_agent_new(
+    bench: Bench, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     workspace, other = Workspace(), PartitionKey("office", "rooms")
     source = workspace.open_store()
     versions, signature = workspace.versions(source), workspace.store_signature(source)
@@ -45,17 +59,24 @@ def test_labels_decide_join_the_next_run_and_make_the_agent_new(bench: Bench, tm
     assert workspace.store_signature(source) != signature
     assert workspace.versions(source).of(other).version == before_other.version
     rows, metadata = judged(bench)
-    found = {row["session_id"]: (row["verdict"], row["verdict_by"], row["verdict_reasons"]) for row in rows}
+    found = {
+        row["session_id"]: (row["verdict"], row["verdict_by"], row["verdict_reasons"])
+        for row in rows
+    }
     assert found[missing] == ("acceptable", "label", "label: well done")
     assert found[said["session_id"]] == ("unacceptable", "label", "label: it lied")
     assert "1 labels name no session of this agent ('nobody')" in metadata["labels"]
     assert "acceptable by label" in dict(cells(metadata["verdicts"]))
     assert "ended_with_answer" in [row[0] for row in cells(metadata["agreement"])]
     labels.write_text("session_id,judgment\nnobody,acceptable\n")
-    assert workspace.versions(source).of(KEY).version == before.version  # a label of no session of this agent's is nothing new to it
+    assert (
+        workspace.versions(source).of(KEY).version == before.version
+    )  # a label of no session of this agent's is nothing new to it
 
 
-def test_a_label_file_that_is_gone_is_one_sentence_not_a_night_without_labels(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_label_file_that_is_gone_is_one_sentence_not_a_night_without_labels(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AGENT_PIPELINE_LABELS", "nowhere.csv")
     result = bench.run("shop/intern", "sessions", "judged_sessions")
     assert not result.success and "nowhere.csv does not exist" in bench.sentence(result)
@@ -73,8 +94,12 @@ def test_the_language_model_judges_what_people_did_not_and_its_spend_is_shown(
         monkeypatch.setenv("AGENT_PIPELINE_JUDGE__MODEL", "m")
         config = {"decided_by": ["label", "judgment", "llm"]}
         rows, metadata = judged(bench, **config, llm_max_requests=2)
-        assert len(server.requests) == 2 == metadata["llm_requests"] and metadata["llm_tokens"] == 220
-        assert "the spend limit was reached" in str(cells(metadata["llm"])) and "unacceptable by llm" in dict(cells(metadata["verdicts"]))
+        assert (
+            len(server.requests) == 2 == metadata["llm_requests"] and metadata["llm_tokens"] == 220
+        )
+        assert "the spend limit was reached" in str(
+            cells(metadata["llm"])
+        ) and "unacceptable by llm" in dict(cells(metadata["verdicts"]))
         assert len(unjudged(rows)) == len(open_before) - 2 >= metadata["not_judged_yet"] > 0
         rows, metadata = judged(bench, **config)
         by_model = [row for row in rows if row["verdict_by"] == "llm"]
@@ -86,17 +111,33 @@ def test_the_language_model_judges_what_people_did_not_and_its_spend_is_shown(
         assert {row["session_id"] for row in by_model} <= set(open_before) and len(by_model) > 2
 
 
-def test_a_review_that_was_filled_in_joins_the_next_run(bench: Bench, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_review_that_was_filled_in_joins_the_next_run(
+    bench: Bench, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "labels" / "review.csv"
     out.parent.mkdir()
     missing = CliRunner().invoke(app, ["review", "shop/intern", "--out", str(out)])
     assert "materialize judged_sessions first" in str(missing.exception)
     rows, _ = judged(bench)
-    done = CliRunner().invoke(app, ["review", "shop/intern", "--sample", "4", "--seed", "3", "--out", str(out)], catch_exceptions=False)
-    assert done.exit_code == 0 and "4 sessions of shop/intern are in" in done.output and "unjudged" in done.output
+    done = CliRunner().invoke(
+        app,
+        ["review", "shop/intern", "--sample", "4", "--seed", "3", "--out", str(out)],
+        catch_exceptions=False,
+    )
+    assert (
+        done.exit_code == 0
+        and "4 sessions of shop/intern are in" in done.output
+        and "unjudged" in done.output
+    )
     filled = list(csv.DictReader(io.StringIO(out.read_text(encoding="utf-8-sig"), newline="")))
-    assert {each["session_id"] for each in filled} <= set(unjudged(rows)) and "CALL: " in "".join(each["conversation"] for each in filled)
-    out.with_name("filled.jsonl").write_text(json.dumps(filled[0] | {"judgment": "acceptable", "reason": "I like it"}))
+    assert {each["session_id"] for each in filled} <= set(unjudged(rows)) and "CALL: " in "".join(
+        each["conversation"] for each in filled
+    )
+    out.with_name("filled.jsonl").write_text(
+        json.dumps(filled[0] | {"judgment": "acceptable", "reason": "I like it"})
+    )
     monkeypatch.setenv("AGENT_PIPELINE_LABELS", str(out.parent))
     rows, _ = judged(bench)
-    assert [row["session_id"] for row in rows if row["verdict_by"] == "label"] == [filled[0]["session_id"]]
+    assert [row["session_id"] for row in rows if row["verdict_by"] == "label"] == [
+        filled[0]["session_id"]
+    ]

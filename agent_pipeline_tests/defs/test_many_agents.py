@@ -26,7 +26,9 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "home"
     for name in AGENTS:
         (home / "sessions" / name).mkdir(parents=True)
-        copyfile(SAMPLE / "sessions/shop/intern/sessions.db", home / "sessions" / name / "sessions.db")
+        copyfile(
+            SAMPLE / "sessions/shop/intern/sessions.db", home / "sessions" / name / "sessions.db"
+        )
     (home / "traces").mkdir()
     copyfile(SAMPLE / "traces/shop.db", home / "traces/shop.db")
     monkeypatch.setenv("AGENT_PIPELINE_STORE", str(home))
@@ -39,7 +41,9 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The partitions whose sessions are read, in order."""
     keys: list[str] = []
     read = OmniagentsSource.read
-    monkeypatch.setattr(OmniagentsSource, "read", lambda self, key: keys.append(str(key)) or read(self, key))
+    monkeypatch.setattr(
+        OmniagentsSource, "read", lambda self, key: keys.append(str(key)) or read(self, key)
+    )
     return keys
 
 
@@ -50,7 +54,11 @@ class Ticks:
         self.instance, self.cursor = instance, None
 
     def _evaluate(self) -> dg.SensorResult | dg.SkipReason:
-        return discover_agents(dg.build_sensor_context(self.instance, cursor=self.cursor, resources={"workspace": Workspace()}))
+        return discover_agents(
+            dg.build_sensor_context(
+                self.instance, cursor=self.cursor, resources={"workspace": Workspace()}
+            )
+        )
 
     def __call__(self, recorded: bool = True) -> list[str]:
         # The context enters the instance once more and never leaves it; in a copy, what it sets does not reach the next test.
@@ -60,13 +68,17 @@ class Ticks:
         if recorded:
             self.cursor = result.cursor
             for request in result.dynamic_partitions_requests:
-                self.instance.add_dynamic_partitions("agent_pipeline_project_agent", list(request.partition_keys))
+                self.instance.add_dynamic_partitions(
+                    "agent_pipeline_project_agent", list(request.partition_keys)
+                )
         return [event.partition for event in result.asset_events]
 
 
 def archive_a_session(store: Path, name: str) -> None:
     with sqlite3.connect(store / "sessions" / name / "sessions.db") as connection:
-        connection.execute("UPDATE sessions SET archived = 1 - archived WHERE session_id = (SELECT min(session_id) FROM sessions)")
+        connection.execute(
+            "UPDATE sessions SET archived = 1 - archived WHERE session_id = (SELECT min(session_id) FROM sessions)"
+        )
 
 
 def test_one_changed_agent_is_one_reading_and_one_event(store: Path, read: list[str]) -> None:
@@ -82,10 +94,15 @@ def test_one_changed_agent_is_one_reading_and_one_event(store: Path, read: list[
         read.clear()
         assert tick() == read == []
         (store / "sessions").rename(store / "gone")
-        assert tick() == [] and sorted(instance.get_dynamic_partitions("agent_pipeline_project_agent")) == AGENTS, "nothing is deleted"
+        assert (
+            tick() == []
+            and sorted(instance.get_dynamic_partitions("agent_pipeline_project_agent")) == AGENTS
+        ), "nothing is deleted"
 
 
-def test_an_unreadable_agent_costs_only_itself_until_it_can_be_read(store: Path, read: list[str]) -> None:
+def test_an_unreadable_agent_costs_only_itself_until_it_can_be_read(
+    store: Path, read: list[str]
+) -> None:
     broken = store / "sessions" / AGENTS[1] / "sessions.db"
     whole = broken.read_bytes()
     broken.write_bytes(b"SQLite format 3\0" + b"\xff" * 5000)
@@ -99,14 +116,18 @@ def test_an_unreadable_agent_costs_only_itself_until_it_can_be_read(store: Path,
         assert tick() == [AGENTS[1]]
 
 
-def test_a_tick_out_of_time_leaves_the_rest_to_the_next(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tick_out_of_time_leaves_the_rest_to_the_next(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = iter(range(1000))
     monkeypatch.setattr("agent_pipeline.judging.versions.time.monotonic", lambda: next(clock))
     monkeypatch.setattr(sensors, "TICK_SECONDS", 3)
     with dg.DagsterInstance.ephemeral() as instance:
         tick = Ticks(instance)
         seen = [tick(), tick(), tick(), tick()]
-    assert [name for names in seen for name in names] == AGENTS and max(map(len, seen)) < len(AGENTS)
+    assert [name for names in seen for name in names] == AGENTS and max(map(len, seen)) < len(
+        AGENTS
+    )
 
 
 def test_what_the_schedule_saw_while_the_sensor_looked_is_reported(store: Path) -> None:
@@ -127,7 +148,9 @@ def test_the_schedule_reads_what_changed_and_requests_what_it_had_no_time_for(
     store: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def evaluate(instance: dg.DagsterInstance) -> list[str]:
-        context = dg.build_schedule_context(instance, datetime.now(UTC), resources={"workspace": Workspace()})
+        context = dg.build_schedule_context(
+            instance, datetime.now(UTC), resources={"workspace": Workspace()}
+        )
         return [each.partition_key for each in nightly(context) if isinstance(each, dg.RunRequest)]
 
     def requested(instance: dg.DagsterInstance) -> list[str]:
@@ -150,4 +173,6 @@ def test_events_that_were_not_recorded_are_reported_again(store: Path) -> None:
         assert tick(recorded=False) == AGENTS
         assert tick() == AGENTS and tick() == []
         next((store.parent / "lake/versions").glob("*.json")).write_text("{")
-        assert tick() == AGENTS  # what was known is lost: everything is read again, and nothing is missed
+        assert (
+            tick() == AGENTS
+        )  # what was known is lost: everything is read again, and nothing is missed

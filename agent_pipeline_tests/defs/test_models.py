@@ -15,7 +15,9 @@ def checked(*written: str, cut: bool = False, unended_calls: int = 0):
     """The check on an adapter that writes these at a call and at an answer (empty: what is right), beside a base that says nothing."""
     asked = [(turn, written[not turn.calls]) for turn in TURNS]
     tasks, right = [turn.task_key for turn in TURNS], "<tool_call>{}</tool_call>"
-    texts = [text or (right.format(call_of(turn)) if turn.calls else turn.text) for turn, text in asked]
+    texts = [
+        text or (right.format(call_of(turn)) if turn.calls else turn.text) for turn, text in asked
+    ]
     adapter = [score(turn, text, cut) for turn, text in zip(TURNS, texts, strict=True)]
     base = [score(turn, "") for turn in TURNS]
     return better_check(
@@ -35,7 +37,11 @@ def test_an_adapter_that_calls_everywhere_does_not_beat_its_base():
     """Every call that is due is exact: it was green, whatever it did where none was."""
     assert checked("", "").passed
     everywhere = checked("", '<tool_call>{"name": "weather", "arguments": {}}</tool_call>')
-    assert not everywhere.passed and "100% of the turns that need a call, and at 100% of the others" in everywhere.description
+    assert (
+        not everywhere.passed
+        and "100% of the turns that need a call, and at 100% of the others"
+        in everywhere.description
+    )
 
 
 def test_an_adapter_that_does_not_end_its_calls_does_not_beat_its_base():
@@ -45,5 +51,8 @@ def test_an_adapter_that_does_not_end_its_calls_does_not_beat_its_base():
 
 def test_turns_that_the_limit_ended_are_said_to_be_so():
     """A long answer was wrong, and nobody was told why."""
-    assert "20 of 40 turns were ended by evaluation.max_new_tokens" in checked("", "In 99 days, as", cut=True).description
+    assert (
+        "20 of 40 turns were ended by evaluation.max_new_tokens"
+        in checked("", "In 99 days, as", cut=True).description
+    )
     assert not checked("", "", cut=True).description

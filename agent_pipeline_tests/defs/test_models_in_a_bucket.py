@@ -20,7 +20,11 @@ KEY = parse_key("shop/support")
 
 @pytest.mark.slow
 def test_what_one_machine_trains_into_a_bucket_another_evaluates_from_there(
-    bench: Bench, endpoint: str, tiny_base: BaseModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Bench,
+    endpoint: str,
+    tiny_base: BaseModel,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     options = CREDENTIALS | {"endpoint_url": endpoint}
     monkeypatch.setenv("AGENT_PIPELINE_LAKE", f"s3://models/{tmp_path.name}")
@@ -35,7 +39,9 @@ def test_what_one_machine_trains_into_a_bucket_another_evaluates_from_there(
     lake = on_machine("one")
     put_rows(lake, KEY, (row(number, "test" if number > 5 else "train") for number in range(8)))
     training: dict[str, Any] = {"max_steps": 2, "max_length": 512, "rehearsal": 0}
-    assert bench.run(str(KEY), "sft_coreset", "sft_adapter", config={"sft_adapter": training}).success
+    assert bench.run(
+        str(KEY), "sft_coreset", "sft_adapter", config={"sft_adapter": training}
+    ).success
     trained = lake.latest("sft_adapter", KEY)
 
     lake = on_machine("two")
@@ -43,7 +49,9 @@ def test_what_one_machine_trains_into_a_bucket_another_evaluates_from_there(
     evaluated = bench.run(str(KEY), "evaluation", config={"evaluation": scoring})
     assert evaluated.success, bench.sentence(evaluated)
     found = on_machine("three").latest("evaluation", KEY)
-    assert found.path.is_relative_to(tmp_path / "three") and found.manifest["parents"] == [trained.identity]
+    assert found.path.is_relative_to(tmp_path / "three") and found.manifest["parents"] == [
+        trained.identity
+    ]
     assert {name: sha256_file(found.path / name) for name in found.manifest["files"]} == {
         name: file["sha256"] for name, file in found.manifest["files"].items()
     }

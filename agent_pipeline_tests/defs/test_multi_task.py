@@ -19,7 +19,14 @@ from agent_pipeline_tests.defs.conftest import Bench, cells, metadata
 A, B, C = PartitionKey("p", "a"), PartitionKey("p", "b"), PartitionKey("q", "c")
 
 
-def row(agent: PartitionKey, name: str, split: str = "train", task: str = "", asked: str = "", said: str = "") -> dict[str, Any]:
+def row(
+    agent: PartitionKey,
+    name: str,
+    split: str = "train",
+    task: str = "",
+    asked: str = "",
+    said: str = "",
+) -> dict[str, Any]:
     task = task or f"{agent.agent}-{name}"
     asked, said = asked or f"Do {task}.", said or f"{agent.agent} did {task}, {name}."
     return {
@@ -38,9 +45,15 @@ def row(agent: PartitionKey, name: str, split: str = "train", task: str = "", as
     }
 
 
-def rows_of(agent: PartitionKey, train: int, test: int = 2, select: int = 1) -> list[dict[str, Any]]:
+def rows_of(
+    agent: PartitionKey, train: int, test: int = 2, select: int = 1
+) -> list[dict[str, Any]]:
     sides = {"train": train, "test": test, "select": select}
-    return [row(agent, f"{split}{number:03}", split) for split, count in sides.items() for number in range(count)]
+    return [
+        row(agent, f"{split}{number:03}", split)
+        for split, count in sides.items()
+        for number in range(count)
+    ]
 
 
 class Mixing:
@@ -58,7 +71,9 @@ class Mixing:
 
     def run(self, **config: Any) -> dg.ExecuteInProcessResult:
         ops = {"ops": {ASSET: {"config": config}}} if config else {}
-        return self.bench.defs.resolve_job_def("mix").execute_in_process(instance=self.bench.instance, run_config=ops, raise_on_error=False)
+        return self.bench.defs.resolve_job_def("mix").execute_in_process(
+            instance=self.bench.instance, run_config=ops, raise_on_error=False
+        )
 
     def sentence(self) -> str:
         result = self.run()
@@ -68,7 +83,9 @@ class Mixing:
     def made(self, **config: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         result = self.run(**config)
         assert result.success
-        return list(to_rows(self.bench.lake.open(ASSET, None).iter_batches())), metadata(result, ASSET)
+        return list(to_rows(self.bench.lake.open(ASSET, None).iter_batches())), metadata(
+            result, ASSET
+        )
 
 
 @pytest.fixture
@@ -82,26 +99,43 @@ def of_agents(rows: list[dict[str, Any]], split: str) -> dict[str, int]:
 
 def weigh(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
     for name, value in settings.items():
-        monkeypatch.setenv(f"AGENT_PIPELINE_MIXING__{name.upper()}", value if isinstance(value, str) else json.dumps(value))
+        monkeypatch.setenv(
+            f"AGENT_PIPELINE_MIXING__{name.upper()}",
+            value if isinstance(value, str) else json.dumps(value),
+        )
 
 
 def test_training_rows_are_in_the_wanted_proportions_and_held_out_rows_are_all_there(
     mixing: Mixing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mixing.write(A, rows_of(A, 30)), mixing.write(B, rows_of(B, 30)), mixing.write(C, rows_of(C, 30))
+    (
+        mixing.write(A, rows_of(A, 30)),
+        mixing.write(B, rows_of(B, 30)),
+        mixing.write(C, rows_of(C, 30)),
+    )
     weigh(monkeypatch, weights={"p/b": 5, "p/*": 3, "q/c": 2}, total=20)
     rows, shown = mixing.made()
     assert of_agents(rows, "train") == {"a": 6, "b": 10, "c": 4}
-    assert of_agents(rows, "test") == dict.fromkeys("abc", 2) and of_agents(rows, "select") == dict.fromkeys("abc", 1)
-    assert ["p/b", "50.00%", "50.00%", "30", "10", "0", "10", "1", "2"] in cells(shown["proportions"])
-    assert {("rows_of_the_agents", "99"), ("not_needed", "70")} <= {tuple(row) for row in cells(shown["counts"])}
+    assert of_agents(rows, "test") == dict.fromkeys("abc", 2) and of_agents(
+        rows, "select"
+    ) == dict.fromkeys("abc", 1)
+    assert ["p/b", "50.00%", "50.00%", "30", "10", "0", "10", "1", "2"] in cells(
+        shown["proportions"]
+    )
+    assert {("rows_of_the_agents", "99"), ("not_needed", "70")} <= {
+        tuple(row) for row in cells(shown["counts"])
+    }
     for made in rows:
         key = parse_key(f"{made['project']}/{made['agent']}")
         [given] = [each for each in rows_of(key, 30) if made["row_id"] == f"{key}:{each['row_id']}"]
-        assert given | {"row_id": made["row_id"], "project": key.project, "agent": key.agent} == made
+        assert (
+            given | {"row_id": made["row_id"], "project": key.project, "agent": key.agent} == made
+        )
     assert len({made["row_id"] for made in rows}) == len(rows)
     order = [made["agent"] for made in rows if made["split"] == "train"]
-    assert order != sorted(order) and sum(a != b for a, b in pairwise(order)) > 5, "mixed, not agent after agent"
+    assert order != sorted(order) and sum(a != b for a, b in pairwise(order)) > 5, (
+        "mixed, not agent after agent"
+    )
 
 
 def test_what_an_agent_has_too_little_of_or_not_at_all_goes_to_the_others_and_is_said(
@@ -111,7 +145,10 @@ def test_what_an_agent_has_too_little_of_or_not_at_all_goes_to_the_others_and_is
     weigh(monkeypatch, total=12)
     rows, shown = mixing.made()
     assert of_agents(rows, "train") == {"a": 9, "b": 3}
-    assert shown["without_an_sft_dataset"] == "q/c" and shown["too_few_rows"] == {"p/b": 1, "q/c": 4}
+    assert shown["without_an_sft_dataset"] == "q/c" and shown["too_few_rows"] == {
+        "p/b": 1,
+        "q/c": 4,
+    }
     assert ["agents_without_an_sft_dataset", "1"] in cells(shown["counts"])
 
 
@@ -119,19 +156,31 @@ def test_what_an_agent_has_too_little_of_or_not_at_all_goes_to_the_others_and_is
     ("train", "held_out", "kind"),
     [
         ({"task": "shared"}, {"task": "shared"}, "its_task"),
-        ({"asked": "The same  words", "said": "x"}, {"asked": "the same words", "said": "y"}, "its_request"),
+        (
+            {"asked": "The same  words", "said": "x"},
+            {"asked": "the same words", "said": "y"},
+            "its_request",
+        ),
         ({"asked": "Do.", "said": "done"}, {"asked": "Do.", "said": "done"}, "its_text"),
     ],
 )
-def test_what_another_agent_holds_out_is_not_trained_on_and_counted(mixing: Mixing, train: Any, held_out: Any, kind: str) -> None:
+def test_what_another_agent_holds_out_is_not_trained_on_and_counted(
+    mixing: Mixing, train: Any, held_out: Any, kind: str
+) -> None:
     mixing.write(A, [*rows_of(A, 3), row(A, "crossing", "train", **train)])
     mixing.write(B, [*rows_of(B, 4), row(B, "crossing", "test", **held_out)])
     rows, shown = mixing.made()
-    assert "p/b:crossing" in {made["row_id"] for made in rows} and "p/a:crossing" not in {made["row_id"] for made in rows}
-    assert [f"left_out_as_{kind}_is_held_out_more", "1"] in cells(shown["counts"]) and of_agents(rows, "train")["a"] == 3
+    assert "p/b:crossing" in {made["row_id"] for made in rows} and "p/a:crossing" not in {
+        made["row_id"] for made in rows
+    }
+    assert [f"left_out_as_{kind}_is_held_out_more", "1"] in cells(shown["counts"]) and of_agents(
+        rows, "train"
+    )["a"] == 3
 
 
-def test_jsonl_and_a_folder_are_written_as_of_every_data_set(mixing: Mixing, tmp_path: Path) -> None:
+def test_jsonl_and_a_folder_are_written_as_of_every_data_set(
+    mixing: Mixing, tmp_path: Path
+) -> None:
     from datasets import load_dataset
 
     from agent_pipeline.sessions.session import Session
@@ -139,17 +188,37 @@ def test_jsonl_and_a_folder_are_written_as_of_every_data_set(mixing: Mixing, tmp
 
     for key in (A, B):
         mixing.write(key, rows_of(key, 4))
-        nothing = dict.fromkeys(CURATED.names) | {"kept": False, "use": "neither", "drop_reason": "unjudged", "missed_measures": []}
-        session = session_row(Session(session_id="s", project=key.project, agent=key.agent, source="test"))
-        mixing.bench.lake.stage("curated_sessions", key, to_batches([nothing | session], CURATED), CURATED).commit()
+        nothing = dict.fromkeys(CURATED.names) | {
+            "kept": False,
+            "use": "neither",
+            "drop_reason": "unjudged",
+            "missed_measures": [],
+        }
+        session = session_row(
+            Session(session_id="s", project=key.project, agent=key.agent, source="test")
+        )
+        mixing.bench.lake.stage(
+            "curated_sessions", key, to_batches([nothing | session], CURATED), CURATED
+        ).commit()
     _, shown = mixing.made(huggingface=True, format="prompt_completion_messages")
-    lines = [json.loads(line) for line in (Path(shown["jsonl"]) / "train.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert len(lines) == 8 and all({"prompt", "completion", "project", "agent", "task_key"} <= set(line) for line in lines)
+    lines = [
+        json.loads(line)
+        for line in (Path(shown["jsonl"]) / "train.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+    assert len(lines) == 8 and all(
+        {"prompt", "completion", "project", "agent", "task_key"} <= set(line) for line in lines
+    )
     loaded = load_dataset(shown["huggingface"], cache_dir=str(tmp_path))
     assert {split: len(loaded[split]) for split in loaded} == {"train": 8, "select": 2, "test": 4}
-    assert loaded["train"][0]["completion"][0]["role"] == "assistant" and set(loaded["train"]["agent"]) == {"a", "b"}
+    assert loaded["train"][0]["completion"][0]["role"] == "assistant" and set(
+        loaded["train"]["agent"]
+    ) == {"a", "b"}
     card = (Path(shown["huggingface"]) / "README.md").read_text(encoding="utf-8")
-    assert "agents `p/a`, `p/b`" in card and "\n| train | 8 | 8 |\n" in card and "- test: 2 sessions" in card
+    assert (
+        "agents `p/a`, `p/b`" in card
+        and "\n| train | 8 | 8 |\n" in card
+        and "- test: 2 sessions" in card
+    )
 
 
 @pytest.mark.parametrize(
@@ -160,7 +229,9 @@ def test_jsonl_and_a_folder_are_written_as_of_every_data_set(mixing: Mixing, tmp
         ({"*": -1}, "'mixing.weights.*'"),
     ],
 )
-def test_weights_that_mix_nothing_are_one_sentence(mixing: Mixing, monkeypatch: pytest.MonkeyPatch, weights: Any, sentence: str) -> None:
+def test_weights_that_mix_nothing_are_one_sentence(
+    mixing: Mixing, monkeypatch: pytest.MonkeyPatch, weights: Any, sentence: str
+) -> None:
     mixing.write(A, rows_of(A, 2))
     weigh(monkeypatch, weights=weights)
     assert sentence in mixing.sentence()

@@ -7,13 +7,27 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from agent_pipeline.defs.runs import CODE_VERSION_TAG, LATE, NIGHT_ENDS_TAG, NIGHT_TAG, SETTINGS_VERSION_TAG, WAITING_TAG
+from agent_pipeline.defs.runs import (
+    CODE_VERSION_TAG,
+    LATE,
+    NIGHT_ENDS_TAG,
+    NIGHT_TAG,
+    SETTINGS_VERSION_TAG,
+    WAITING_TAG,
+)
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.news import TRAINED, News, news
 from agent_pipeline_tests.defs.conftest import Bench
 
 AGENT, KEY = "shop/intern", PartitionKey("shop", "intern")
-ASSETS = ("sessions", "judged_sessions", "curated_sessions", "sft_dataset", "trained_sessions", "sft_coreset")
+ASSETS = (
+    "sessions",
+    "judged_sessions",
+    "curated_sessions",
+    "sft_dataset",
+    "trained_sessions",
+    "sft_coreset",
+)
 TAGS = {SETTINGS_VERSION_TAG: "s", CODE_VERSION_TAG: "c", NIGHT_TAG: "2026-11-21T02:00:00+00:00"}
 
 
@@ -22,28 +36,38 @@ def made(result: dg.ExecuteInProcessResult) -> set[str]:
     return {event.asset_key.to_user_string() for event in result.get_asset_materialization_events()}
 
 
-def test_a_night_trains_when_enough_is_new_and_a_person_always_does(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_night_trains_when_enough_is_new_and_a_person_always_does(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AGENT_PIPELINE_NIGHT__NEW_SESSIONS", "2")
 
     def night(**tags: str) -> tuple[bool, str | None]:
         result = bench.run(AGENT, *ASSETS, tags=TAGS | tags)
         names = made(result)
         assert ("sft_coreset" in names) == ("trained_sessions" in names) and "sft_dataset" in names
-        return "sft_coreset" in names, bench.instance.get_run_by_id(result.run_id).tags.get(WAITING_TAG)
+        return "sft_coreset" in names, bench.instance.get_run_by_id(result.run_id).tags.get(
+            WAITING_TAG
+        )
 
     assert night() == (True, None), "nothing was trained before"
     assert night() == (False, "0")
-    kept = bench.lake.open("curated_sessions", KEY).read(["session_id", "kept", "verdict"]).to_pylist()
+    kept = (
+        bench.lake.open("curated_sessions", KEY).read(["session_id", "kept", "verdict"]).to_pylist()
+    )
     names = [row["session_id"] for row in kept if row["kept"]]
     database = bench.store / "sessions" / "shop" / "intern" / "sessions.db"
-    forget_item = "DELETE FROM history WHERE id = (SELECT max(id) FROM history WHERE session_id = ?)"
+    forget_item = (
+        "DELETE FROM history WHERE id = (SELECT max(id) FROM history WHERE session_id = ?)"
+    )
     for name, outcome in zip(names[:2], [(False, "1"), (True, None)], strict=True):
         with sqlite3.connect(database) as connection:
             assert connection.execute(forget_item, (name,)).rowcount == 1
         assert night() == outcome
     assert night() == (False, "0")
     assert night(**{SETTINGS_VERSION_TAG: "other"}) == (True, None)
-    assert made(bench.run(AGENT, *ASSETS, tags={})) == set(ASSETS), "a person's run waits for nothing"
+    assert made(bench.run(AGENT, *ASSETS, tags={})) == set(ASSETS), (
+        "a person's run waits for nothing"
+    )
     assert night() == (True, None), "and is no training that a night knows"
     labels = bench.store / "labels.csv"
     labels.write_text(f"session_id,judgment\n{names[5]},unacceptable\n", encoding="utf-8")
@@ -55,12 +79,20 @@ def test_a_night_trains_when_enough_is_new_and_a_person_always_does(bench: Bench
 
 def test_a_training_that_failed_is_tried_again_though_nothing_is_new(bench: Bench) -> None:
     assert made(bench.run(AGENT, *ASSETS, tags=TAGS)) == set(ASSETS)
-    failed = bench.run(AGENT, *ASSETS, tags=TAGS | {SETTINGS_VERSION_TAG: "new"}, config={"sft_coreset": {"strategy": "nonsense"}})
+    failed = bench.run(
+        AGENT,
+        *ASSETS,
+        tags=TAGS | {SETTINGS_VERSION_TAG: "new"},
+        config={"sft_coreset": {"strategy": "nonsense"}},
+    )
     assert not failed.success
     assert made(bench.run(AGENT, *ASSETS, tags=TAGS | {SETTINGS_VERSION_TAG: "new"})) == set(ASSETS)
 
 
-A, B = (dict(zip(TRAINED.names[1:], values, strict=True)) for values in (("a", "positive", "1"), ("b", "negative", "2")))
+A, B = (
+    dict(zip(TRAINED.names[1:], values, strict=True))
+    for values in (("a", "positive", "1"), ("b", "negative", "2"))
+)
 
 
 @pytest.mark.parametrize(
@@ -76,10 +108,20 @@ A, B = (dict(zip(TRAINED.names[1:], values, strict=True)) for values in (("a", "
         ({"x": A}, {"x": A | {"content_sha256": "b", "use": "neither"}}, {"positive"}, News(1, 0)),
     ],
 )
-def test_sessions_that_came_changed_or_went_are_counted_and_other_verdicts_apart(before, now, uses, found) -> None:
-    tables = (pa.Table.from_pylist([{"session_id": name, **each} for name, each in side.items()], TRAINED) for side in (before, now))
+def test_sessions_that_came_changed_or_went_are_counted_and_other_verdicts_apart(
+    before, now, uses, found
+) -> None:
+    tables = (
+        pa.Table.from_pylist([{"session_id": name, **each} for name, each in side.items()], TRAINED)
+        for side in (before, now)
+    )
     assert news(*tables, uses) == found
 
 
 def test_a_changed_verdict_never_waits_for_more_sessions() -> None:
-    assert News(4, 0).waits_for(5) and not News(5, 0).waits_for(5) and not News(0, 1).waits_for(5) and not News(0, 0).waits_for(0)
+    assert (
+        News(4, 0).waits_for(5)
+        and not News(5, 0).waits_for(5)
+        and not News(0, 1).waits_for(5)
+        and not News(0, 0).waits_for(0)
+    )

@@ -36,7 +36,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
 
 def messages(seen: Endpoint) -> list[tuple[str, str]]:
     """What arrived: the cause, and the lines."""
-    return [(each["title"].removeprefix("agent-pipeline: "), each["message"]) for each in seen.requests]
+    return [
+        (each["title"].removeprefix("agent-pipeline: "), each["message"]) for each in seen.requests
+    ]
 
 
 class Ticks:
@@ -46,7 +48,11 @@ class Ticks:
         self._instance, self._cursor = instance, None
 
     def __call__(self) -> Any:
-        result: Any = notices(dg.build_sensor_context(instance=self._instance, cursor=self._cursor, resources={"workspace": Workspace()}))
+        result: Any = notices(
+            dg.build_sensor_context(
+                instance=self._instance, cursor=self._cursor, resources={"workspace": Workspace()}
+            )
+        )
         self._cursor = getattr(result, "cursor", None) or self._cursor
         return result
 
@@ -72,13 +78,19 @@ def test_a_store_that_lost_its_sessions_is_told_of(bench: Bench, server: Endpoin
     (bench.store / "traces" / "shop.db").unlink()
     failed = bench.run(AGENT, "sessions")
     tick()
-    assert messages(server) == [("run failed", f"{AGENT}: {bench.sentence(failed)}")] and "verdicts" in bench.sentence(failed)
+    assert messages(server) == [
+        ("run failed", f"{AGENT}: {bench.sentence(failed)}")
+    ] and "verdicts" in bench.sentence(failed)
 
 
-def test_failed_checks_decisions_and_an_outage_of_the_judge_are_told_of(bench: Bench, server: Endpoint) -> None:
+def test_failed_checks_decisions_and_an_outage_of_the_judge_are_told_of(
+    bench: Bench, server: Endpoint
+) -> None:
     @dg.asset(check_specs=[dg.AssetCheckSpec("rows_are_trained", asset="sft_adapter")])
     def sft_adapter() -> dg.MaterializeResult:
-        failed = dg.AssetCheckResult(passed=False, severity=dg.AssetCheckSeverity.WARN, description="a tenth was left out")
+        failed = dg.AssetCheckResult(
+            passed=False, severity=dg.AssetCheckSeverity.WARN, description="a tenth was left out"
+        )
         return dg.MaterializeResult(check_results=[failed])
 
     @dg.asset
@@ -88,22 +100,49 @@ def test_failed_checks_decisions_and_an_outage_of_the_judge_are_told_of(bench: B
     @dg.asset(config_schema={"decision": str, "waits": bool})
     def champion(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
         given = context.op_execution_context.op_config
-        return dg.MaterializeResult(metadata={"decision": given["decision"], "why": "so", "wins_and_waits_for_a_person": given["waits"]})
+        return dg.MaterializeResult(
+            metadata={
+                "decision": given["decision"],
+                "why": "so",
+                "wins_and_waits_for_a_person": given["waits"],
+            }
+        )
 
     tick = Ticks(bench.instance)
     tick()
-    for decision, waits in (("promote", False), ("promote", True), ("cannot decide: 9 more tasks are needed", False), ("hold", False)):
+    for decision, waits in (
+        ("promote", False),
+        ("promote", True),
+        ("cannot decide: 9 more tasks are needed", False),
+        ("hold", False),
+    ):
         config = {"ops": {"champion": {"config": {"decision": decision, "waits": waits}}}}
         tags = {"dagster/partition": AGENT}
-        dg.materialize([sft_adapter, judged_sessions, champion], instance=bench.instance, run_config=config, tags=tags)
+        dg.materialize(
+            [sft_adapter, judged_sessions, champion],
+            instance=bench.instance,
+            run_config=config,
+            tags=tags,
+        )
     tick()
     told = dict(messages(server))
-    assert set(told) == {"check failed", "judge", "promoted", "a candidate waits for a person", "cannot decide"}
-    assert told["check failed"].splitlines() == [f"{AGENT}: sft_adapter, rows are trained: a tenth was left out"] * 4
+    assert set(told) == {
+        "check failed",
+        "judge",
+        "promoted",
+        "a candidate waits for a person",
+        "cannot decide",
+    }
+    assert (
+        told["check failed"].splitlines()
+        == [f"{AGENT}: sft_adapter, rows are trained: a tenth was left out"] * 4
+    )
     assert told["promoted"] == f"{AGENT}: so" and "9 more tasks" in told["cannot decide"]
 
 
-def test_an_error_that_is_no_sentence_is_told_by_its_name_only(bench: Bench, server: Endpoint) -> None:
+def test_an_error_that_is_no_sentence_is_told_by_its_name_only(
+    bench: Bench, server: Endpoint
+) -> None:
     @dg.asset
     def broken() -> None:
         raise ValueError("what a user said")
@@ -115,7 +154,9 @@ def test_an_error_that_is_no_sentence_is_told_by_its_name_only(bench: Bench, ser
     assert messages(server) == [("run failed", "ValueError: see the run in the UI.")]
 
 
-def test_nothing_is_lost_while_nobody_can_be_reached(bench: Bench, server: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_lost_while_nobody_can_be_reached(
+    bench: Bench, server: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tick, there = Ticks(bench.instance), load_settings().notify.urls
     tick()
     bench.run("shop/nobody", "sessions")
@@ -136,14 +177,20 @@ def test_runs_are_told_of_once_whatever_the_clock_was_when_they_ended_and_whatev
         run = dg.DagsterRun(job_name=RETRAIN)
         bench.instance.add_run(run)
         when = (datetime.now(UTC) + timedelta(hours=jump)).timestamp()
-        bench.instance.report_dagster_event(dg.DagsterEvent("PIPELINE_FAILURE", RETRAIN), run.run_id, timestamp=when)
+        bench.instance.report_dagster_event(
+            dg.DagsterEvent("PIPELINE_FAILURE", RETRAIN), run.run_id, timestamp=when
+        )
         tick()
-        bench.instance.add_run_tags(run.run_id, {"dagster/auto_retry_run_id": "another"})  # as Dagster's daemon does
+        bench.instance.add_run_tags(
+            run.run_id, {"dagster/auto_retry_run_id": "another"}
+        )  # as Dagster's daemon does
         tick()
         assert [cause for cause, _ in messages(server)] == ["run failed"] * number
 
 
-def test_a_failure_is_told_of_though_its_run_is_not_marked_yet(bench: Bench, server: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_is_told_of_though_its_run_is_not_marked_yet(
+    bench: Bench, server: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tick, run = Ticks(bench.instance), dg.DagsterRun(job_name=RETRAIN)
     tick()
     bench.instance.add_run(run)
@@ -153,11 +200,25 @@ def test_a_failure_is_told_of_though_its_run_is_not_marked_yet(bench: Bench, ser
     assert [cause for cause, _ in messages(server)] == ["run failed"]
 
 
-def test_a_message_that_is_always_refused_keeps_no_other_from_being_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    with endpoint(lambda request, number: (400 if "judge" in request["title"] else 200, {}, "{}")) as server:
-        monkeypatch.setenv("AGENT_PIPELINE_NOTIFY__URLS", json.dumps([server.url.replace("http://", "json://")]))
-        assert tell(load_settings(), [Notice("judge", AGENT, "odd"), Notice("run failed", AGENT, "why")]) == ""
-        assert messages(server)[1:] == [("run failed", f"{AGENT}: why"), ("a message was refused", "judge (1): see the runs in the UI.")]
+def test_a_message_that_is_always_refused_keeps_no_other_from_being_told_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with endpoint(
+        lambda request, number: (400 if "judge" in request["title"] else 200, {}, "{}")
+    ) as server:
+        monkeypatch.setenv(
+            "AGENT_PIPELINE_NOTIFY__URLS", json.dumps([server.url.replace("http://", "json://")])
+        )
+        assert (
+            tell(
+                load_settings(), [Notice("judge", AGENT, "odd"), Notice("run failed", AGENT, "why")]
+            )
+            == ""
+        )
+        assert messages(server)[1:] == [
+            ("run failed", f"{AGENT}: why"),
+            ("a message was refused", "judge (1): see the runs in the UI."),
+        ]
         assert "judge (1)" in tell(load_settings(), [Notice("judge", AGENT, "odd")])
 
 
@@ -169,11 +230,15 @@ def stored(bench: Bench) -> Iterator[Bench]:
 
 
 def nights(bench: Bench, when: datetime) -> Any:
-    context = dg.build_schedule_context(bench.instance, scheduled_execution_time=when, resources={"workspace": Workspace()})
+    context = dg.build_schedule_context(
+        bench.instance, scheduled_execution_time=when, resources={"workspace": Workspace()}
+    )
     return list(nightly(context))  # type: ignore[arg-type]
 
 
-def test_an_agent_that_cannot_be_read_at_night_is_told_of_while_the_others_run(stored: Bench, server: Endpoint) -> None:
+def test_an_agent_that_cannot_be_read_at_night_is_told_of_while_the_others_run(
+    stored: Bench, server: Endpoint
+) -> None:
     stored.instance.add_dynamic_partitions("agent_pipeline_project_agent", [AGENT, "office/rooms"])
     database = stored.store / "sessions" / "shop" / "intern" / "sessions.db"
     database.write_bytes(database.read_bytes()[: database.stat().st_size // 2])
@@ -193,16 +258,42 @@ def test_an_agent_that_was_not_trained_for_a_week_is_told_of_once_a_week(
     stored.instance.report_dagster_event(dg.DagsterEvent("PIPELINE_START", RETRAIN), run.run_id)
     stored.instance.report_dagster_event(dg.DagsterEvent("PIPELINE_SUCCESS", RETRAIN), run.run_id)
     nights(stored, datetime.now(UTC) + timedelta(days=days, hours=1))
-    assert messages(server) == ([(f"nothing trained for {days} days", f"{AGENT}: Nothing is new in its sessions or settings.")] * told)
+    assert messages(server) == (
+        [
+            (
+                f"nothing trained for {days} days",
+                f"{AGENT}: Nothing is new in its sessions or settings.",
+            )
+        ]
+        * told
+    )
     assert LastRuns(stored.instance, [AGENT]).has(AGENT, request.tags)
 
 
 def test_a_promotion_by_hand_and_many_agents_are_one_message_a_cause(server: Endpoint) -> None:
-    moved = moved_by_hand(AGENT, Entry(champion="b" * 64, against="a" * 64, moved="champion", who="mira", why="rolled back"))
-    assert tell(load_settings(), [moved, *(Notice("run failed", f"shop/{number}", "why") for number in range(LINES + 5))]) == ""
+    moved = moved_by_hand(
+        AGENT,
+        Entry(champion="b" * 64, against="a" * 64, moved="champion", who="mira", why="rolled back"),
+    )
+    assert (
+        tell(
+            load_settings(),
+            [
+                moved,
+                *(Notice("run failed", f"shop/{number}", "why") for number in range(LINES + 5)),
+            ],
+        )
+        == ""
+    )
     (first, line), (second, lines) = messages(server)
-    assert first == "champion moved" and "mira" in line and "rolled back" in line and "a" * 16 in line
-    assert second == "run failed" and len(lines.splitlines()) == LINES + 1 and lines.endswith("and 5 more")
+    assert (
+        first == "champion moved" and "mira" in line and "rolled back" in line and "a" * 16 in line
+    )
+    assert (
+        second == "run failed"
+        and len(lines.splitlines()) == LINES + 1
+        and lines.endswith("and 5 more")
+    )
 
 
 def test_an_address_that_is_none_is_refused_when_the_settings_are_checked_and_its_keys_are_not_shown(

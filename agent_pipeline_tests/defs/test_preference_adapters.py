@@ -31,7 +31,13 @@ class Chain:
     """A lake with an imitating adapter, its rows and pairs; the tasks run in this process."""
 
     def __init__(self, bench: Bench, base: Any, adapter: Path, folder: Path) -> None:
-        self.bench, self.lake, self.base, self.adapter, self.file = bench, bench.lake, base, adapter, folder / "pipeline.toml"
+        self.bench, self.lake, self.base, self.adapter, self.file = (
+            bench,
+            bench.lake,
+            base,
+            adapter,
+            folder / "pipeline.toml",
+        )
         rows = [row(number, "select" if number > 3 else "train") for number in range(6)]
         self.lake.stage("sft_dataset", KEY, to_table(rows, SFT).to_batches(), SFT).commit()
         self.pairs(4)
@@ -39,20 +45,39 @@ class Chain:
 
     def pairs(self, count: int) -> None:
         more = {"case_id": "case", "rejected_content_sha256": "0" * 64, "margin": 1.0}
-        rows = [pair(number) | more | {"rejected_session_id": f"bad-{number}"} for number in range(count)]
-        self.lake.stage("preference_dataset", KEY, to_table(rows, PREFERENCES).to_batches(), PREFERENCES).commit()
+        rows = [
+            pair(number) | more | {"rejected_session_id": f"bad-{number}"}
+            for number in range(count)
+        ]
+        self.lake.stage(
+            "preference_dataset", KEY, to_table(rows, PREFERENCES).to_batches(), PREFERENCES
+        ).commit()
 
     def imitate(self, steps: int) -> str:
-        made_from = {"base_model": str(self.base.path), "base_revision": self.base.revision, "steps": steps}
+        made_from = {
+            "base_model": str(self.base.path),
+            "base_revision": self.base.revision,
+            "steps": steps,
+        }
         identity = sha256_of(made_from)
-        folder = shutil.copytree(self.adapter, self.lake.building("sft_adapter", KEY, identity), dirs_exist_ok=True)
+        folder = shutil.copytree(
+            self.adapter, self.lake.building("sft_adapter", KEY, identity), dirs_exist_ok=True
+        )
         report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
-        self.lake.set_latest(self.lake.finish("sft_adapter", KEY, identity, folder, made_from, report))
+        self.lake.set_latest(
+            self.lake.finish("sft_adapter", KEY, identity, folder, made_from, report)
+        )
         return identity
 
-    def night(self, chain: str, asset: str = "dpo_adapter", **config: Any) -> dg.ExecuteInProcessResult:
-        self.file.write_text(f'train = {chain}\n[agents."{KEY}"]\nworld = "{WORLD}"\n', encoding="utf-8")
-        result = self.bench.run(str(KEY), asset, config={asset: {"stop_turns": 0, "max_steps": 1, **config}})
+    def night(
+        self, chain: str, asset: str = "dpo_adapter", **config: Any
+    ) -> dg.ExecuteInProcessResult:
+        self.file.write_text(
+            f'train = {chain}\n[agents."{KEY}"]\nworld = "{WORLD}"\n', encoding="utf-8"
+        )
+        result = self.bench.run(
+            str(KEY), asset, config={asset: {"stop_turns": 0, "max_steps": 1, **config}}
+        )
         assert result.success, self.bench.sentence(result)
         return result
 
@@ -61,14 +86,20 @@ class Chain:
 
 
 @pytest.fixture
-def chain(bench: Bench, tiny_base: Any, adapter_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Chain:
+def chain(
+    bench: Bench, tiny_base: Any, adapter_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Chain:
     monkeypatch.chdir(tmp_path)
     worker_here(monkeypatch)
     return Chain(bench, tiny_base, adapter_dir, tmp_path)
 
 
 def check_of(result: dg.ExecuteInProcessResult) -> Any:
-    (check,) = [event.asset_check_evaluation_data for event in result.all_events if event.event_type_value == "ASSET_CHECK_EVALUATION"]
+    (check,) = [
+        event.asset_check_evaluation_data
+        for event in result.all_events
+        if event.event_type_value == "ASSET_CHECK_EVALUATION"
+    ]
     return check
 
 
@@ -80,10 +111,16 @@ def test_the_candidate_is_the_last_adapter_of_the_agents_chain(chain: Chain) -> 
 
     assert check_of(chain.night('["sft", "dpo"]', min_rows=2)).passed
     adapter = chain.lake.latest("dpo_adapter", KEY)
-    assert chain.candidate() == adapter.identity != imitating and adapter.manifest["parents"] == [imitating]
+    assert chain.candidate() == adapter.identity != imitating and adapter.manifest["parents"] == [
+        imitating
+    ]
     assert (adapter.path / "adapter_model.safetensors").is_file()
     assert {"session-0", "bad-0"} <= set(adapter.manifest["made_from"]["sessions"])
-    again = chain.night('["sft", "dpo"]', min_rows=2).asset_materializations_for_node("dpo_adapter")[0].metadata
+    again = (
+        chain.night('["sft", "dpo"]', min_rows=2)
+        .asset_materializations_for_node("dpo_adapter")[0]
+        .metadata
+    )
     assert again["reused"].value is True and again["reference"].value == "sft_adapter"
 
     chain.night('["sft"]')
@@ -103,32 +140,50 @@ def test_the_candidate_is_the_last_adapter_of_the_agents_chain(chain: Chain) -> 
         ("distill", {}),
     ],
 )
-def test_a_step_that_trains_on_what_it_writes_is_the_candidate(chain: Chain, step: Step, config: dict[str, Any]) -> None:
+def test_a_step_that_trains_on_what_it_writes_is_the_candidate(
+    chain: Chain, step: Step, config: dict[str, Any]
+) -> None:
     imitating, asset = chain.candidate(), adapter_of(step)
     config = config | {"min_rows": 2, "batch_size": 2, "max_new_tokens": 8, "max_length": 512}
     config |= {"teacher_model": str(chain.base.path)} if step == "distill" else {}
     assert check_of(chain.night(f'["sft", "{step}"]', asset, **config)).passed
     adapter = chain.lake.latest(asset, KEY)
-    assert chain.candidate() == adapter.identity != imitating and adapter.manifest["parents"] == [imitating]
+    assert chain.candidate() == adapter.identity != imitating and adapter.manifest["parents"] == [
+        imitating
+    ]
     made_from = adapter.manifest["made_from"]
-    assert made_from["by"]["task"] == "on_policy" and made_from["sessions"] == [f"session-{number}" for number in range(4)]
-    assert made_from.get("reward") == (None if step != "grpo" else WORLD if config.get("use_world", True) else "logged turns")
+    assert made_from["by"]["task"] == "on_policy" and made_from["sessions"] == [
+        f"session-{number}" for number in range(4)
+    ]
+    assert made_from.get("reward") == (
+        None if step != "grpo" else WORLD if config.get("use_world", True) else "logged turns"
+    )
     assert ("taught_by" in made_from) is (step == "distill")
 
 
 def test_too_few_pairs_leave_the_adapter_before_as_the_candidate_and_say_so(chain: Chain) -> None:
     imitating = chain.candidate()
     check = check_of(chain.night('["sft", "dpo"]', min_rows=8))
-    assert not check.passed and check.severity.value == "WARN" and "dpo needs 8 pairs" in check.description
+    assert (
+        not check.passed
+        and check.severity.value == "WARN"
+        and "dpo needs 8 pairs" in check.description
+    )
     skipped = chain.lake.latest("dpo_adapter", KEY)
-    assert chain.candidate() == imitating and not (skipped.path / "adapter_model.safetensors").exists()
+    assert (
+        chain.candidate() == imitating and not (skipped.path / "adapter_model.safetensors").exists()
+    )
     chain.pairs(8)
     chain.night('["sft", "dpo"]', min_rows=8)
     assert chain.candidate() == chain.lake.latest("dpo_adapter", KEY).identity != skipped.identity
 
 
-@pytest.mark.parametrize("chain_setting", ["[]", '["dpo"]', '["dpo", "sft"]', '["sft", "sft"]', '["sft", "ppo"]'])
-def test_a_chain_that_cannot_be_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chain_setting: str) -> None:
+@pytest.mark.parametrize(
+    "chain_setting", ["[]", '["dpo"]', '["dpo", "sft"]', '["sft", "sft"]', '["sft", "ppo"]']
+)
+def test_a_chain_that_cannot_be_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chain_setting: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pipeline.toml").write_text(f"train = {chain_setting}\n", encoding="utf-8")
     with pytest.raises(SettingsError, match="'train"):

@@ -43,9 +43,15 @@ class Nights:
         met = pa.table({"session_id": sorted({*sessions(data), *dropped})})
         self.lake.stage("curated_sessions", KEY, met.to_batches(), met.schema).commit()
         self.lake.stage("sft_dataset", KEY, to_table(data, SFT).to_batches(), SFT).commit()
-        result = self.bench.run(str(KEY), "sft_coreset", "replay_buffer", config=CHOSEN | {"replay_buffer": config})
+        result = self.bench.run(
+            str(KEY), "sft_coreset", "replay_buffer", config=CHOSEN | {"replay_buffer": config}
+        )
         assert result.success, self.bench.sentence(result)
-        self.chosen = {row["session_id"] for row in to_rows(self.lake.open("sft_coreset", KEY).iter_batches()) if row["chosen"]}
+        self.chosen = {
+            row["session_id"]
+            for row in to_rows(self.lake.open("sft_coreset", KEY).iter_batches())
+            if row["chosen"]
+        }
         return dict(result.asset_materializations_for_node("replay_buffer")[0].metadata)
 
     def buffer(self) -> list[dict]:
@@ -68,7 +74,9 @@ def test_the_buffer_keeps_sessions_that_the_store_lost_and_is_the_same_when_made
     assert nights.bytes() == before
     said = nights.night(rows(*range(40, 80)))
     assert sessions(nights.buffer()) == first | nights.chosen and not first & nights.chosen
-    assert ["of earlier nights, gone from the store", "18"] in cells(said["what_became_of_them"].value)
+    assert ["of earlier nights, gone from the store", "18"] in cells(
+        said["what_became_of_them"].value
+    )
     assert said["rows_before"].value == 18 and said["dagster/row_count"].value == 36
     second = nights.bytes()
     nights.night(rows(*range(40, 80)))
@@ -102,7 +110,9 @@ def test_no_row_of_a_held_out_task_or_text_stays_and_curation_is_obeyed(nights):
     assert ["let go: no longer a training row", "1"] in cells(said["what_became_of_them"].value)
 
 
-def test_what_is_remembered_is_redacted_by_the_settings_of_the_run_and_what_is_forgotten_goes(nights):
+def test_what_is_remembered_is_redacted_by_the_settings_of_the_run_and_what_is_forgotten_goes(
+    nights,
+):
     data = rows(*range(40))
     for row in data:
         row["messages"][1]["content"] += " Write to ada@lovelace.org."
@@ -110,7 +120,10 @@ def test_what_is_remembered_is_redacted_by_the_settings_of_the_run_and_what_is_f
     nights.night(rows(*range(40, 80)))
     old = [row for row in nights.buffer() if int(row["session_id"].split("-")[1]) < 40]
     assert len(old) == 18
-    assert all("<EMAIL_1>" in row["messages"][1]["content"] and "lovelace" not in str(row["messages"]) for row in old)
+    assert all(
+        "<EMAIL_1>" in row["messages"][1]["content"] and "lovelace" not in str(row["messages"])
+        for row in old
+    )
     before = nights.bytes()
     nights.night(rows(*range(40, 80)))
     assert nights.bytes() == before
@@ -130,12 +143,20 @@ def test_a_damaged_buffer_is_not_taken_for_an_empty_one(nights, bench):
 def here(monkeypatch, tiny_base, bench):
     """Trains in this process, on the tiny world's base model."""
     worker_here(monkeypatch)
-    config = {"base_model": str(tiny_base.path), "max_steps": 1, "batch_size": 2, "lora_r": 2, "max_length": 400}
+    config = {
+        "base_model": str(tiny_base.path),
+        "max_steps": 1,
+        "batch_size": 2,
+        "lora_r": 2,
+        "max_length": 400,
+    }
     return lambda **more: bench.run(str(KEY), "sft_adapter", config={"sft_adapter": config | more})
 
 
 @pytest.mark.slow
-def test_a_night_trains_on_rows_of_earlier_nights_too_and_its_manifest_names_their_sessions(nights, here, monkeypatch):
+def test_a_night_trains_on_rows_of_earlier_nights_too_and_its_manifest_names_their_sessions(
+    nights, here, monkeypatch
+):
     train = here
     nights.night(rows(*range(40)))
     first = nights.chosen
@@ -148,11 +169,18 @@ def test_a_night_trains_on_rows_of_earlier_nights_too_and_its_manifest_names_the
     result = train()
     made = nights.lake.latest("sft_adapter", KEY).manifest
     replayed = set(made["made_from"]["replay"]["sessions"])
-    assert len(replayed) == 2 and replayed <= first - nights.chosen and made["made_from"]["replay"]["ratio"] == 0.1
+    assert (
+        len(replayed) == 2
+        and replayed <= first - nights.chosen
+        and made["made_from"]["replay"]["ratio"] == 0.1
+    )
     assert set(made["made_from"]["sessions"]) == nights.chosen | replayed
     assert made["report"]["replay"]["trained"] == 2 and made["report"]["replay"]["ratio"] == 0.1
     said = result.asset_materializations_for_node("sft_adapter")[0].metadata
-    assert said["replayed"].value == "2 rows of earlier nights are replayed, 10.0% of all (10.0% asked; in whole rows, rounded down)"
+    assert (
+        said["replayed"].value
+        == "2 rows of earlier nights are replayed, 10.0% of all (10.0% asked; in whole rows, rounded down)"
+    )
 
     assert [each.passed for each in result.get_asset_check_evaluations()] == [True]
 
@@ -160,7 +188,11 @@ def test_a_night_trains_on_rows_of_earlier_nights_too_and_its_manifest_names_the
     monkeypatch.setattr(models, "MOST_DROPPED", -1)
     again = train()
     (check,) = again.get_asset_check_evaluations()
-    assert not check.passed and check.severity == dg.AssetCheckSeverity.WARN and check.metadata["dropped_too_long"].value == 0
+    assert (
+        not check.passed
+        and check.severity == dg.AssetCheckSeverity.WARN
+        and check.metadata["dropped_too_long"].value == 0
+    )
     assert again.asset_materializations_for_node("sft_adapter")[0].metadata["reused"].value is True
     train(replay_ratio=0.0)
     assert "replay" not in nights.lake.latest("sft_adapter", KEY).manifest["made_from"]

@@ -47,12 +47,26 @@ def trained(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any
             made.append(params)
             (folder / "adapter_model.safetensors").write_bytes(b"weights")
             losses = dict.fromkeys(LOSSES, 1.0)
-            return {"log_history": [], "row_ids": [], "rows": {}, "device": "cpu", "template": {"why": "its own"}, **losses}
+            return {
+                "log_history": [],
+                "row_ids": [],
+                "rows": {},
+                "device": "cpu",
+                "template": {"why": "its own"},
+                **losses,
+            }
 
         rows = rows_made_from(chosen_rows(*asked_lake(params))[0])
-        decided = {name: params[name] for name in ("base_model", "base_revision", "replay_ratio", "config")}
+        decided = {
+            name: params[name] for name in ("base_model", "base_revision", "replay_ratio", "config")
+        }
         result = build(TASKS[task], params, "sft_adapter", {**decided, **rows}, train)
-        return result | {"rows": rows["rows"], "rows_with_surrogates": 0, "replay": {}, "replayed": "nothing"}
+        return result | {
+            "rows": rows["rows"],
+            "rows_with_surrogates": 0,
+            "replay": {},
+            "replayed": "nothing",
+        }
 
     monkeypatch.setattr(worker_client, "launch", worker)
     return made
@@ -74,27 +88,57 @@ def night(bench: Bench, key: PartitionKey, *assets: str) -> dg.ExecuteInProcessR
 def settings_of(result: dg.ExecuteInProcessResult, asset: str) -> dict[str, tuple[Any, str]]:
     """What a materialization's metadata says of its settings: value and place, by name."""
     table = metadata(result, asset).get("settings")
-    return {row.data["setting"]: (row.data["value"], row.data["set_by"]) for row in table.records} if table else {}
+    return (
+        {row.data["setting"]: (row.data["value"], row.data["set_by"]) for row in table.records}
+        if table
+        else {}
+    )
 
 
-UPSTREAM = ("sessions", "judged_sessions", "curated_sessions", "sft_dataset", "sft_coreset", "replay_buffer")
+UPSTREAM = (
+    "sessions",
+    "judged_sessions",
+    "curated_sessions",
+    "sft_dataset",
+    "sft_coreset",
+    "replay_buffer",
+)
 
 
-def test_a_night_after_a_saved_setting_makes_what_the_shell_made_and_trains_nothing_twice(bench: Bench, tree: Path, trained) -> None:
-    shell = materialize(bench.defs, bench.instance, KEY, TO_ADAPTER, ["when_unjudged=train_unverified", "lora_r=4"])
+def test_a_night_after_a_saved_setting_makes_what_the_shell_made_and_trains_nothing_twice(
+    bench: Bench, tree: Path, trained
+) -> None:
+    shell = materialize(
+        bench.defs, bench.instance, KEY, TO_ADAPTER, ["when_unjudged=train_unverified", "lora_r=4"]
+    )
     assert shell.success, bench.sentence(shell)
     identity = bench.lake.latest("sft_adapter", KEY).identity
     assert settings_of(shell, "sft_adapter") == {"lora_r": (4, "this run")}
-    save({"judged_sessions": {"when_unjudged": "train_unverified"}, "sft_adapter": {"lora_r": 4}}, KEY)
+    save(
+        {"judged_sessions": {"when_unjudged": "train_unverified"}, "sft_adapter": {"lora_r": 4}},
+        KEY,
+    )
     at_night = night(bench, KEY, *UPSTREAM, "sft_adapter")
     assert bench.lake.latest("sft_adapter", KEY).identity == identity and len(trained) == 1
-    assert settings_of(at_night, "sft_adapter") == {"lora_r": (4, '[agents."shop/intern".assets.sft_adapter]')}
+    assert settings_of(at_night, "sft_adapter") == {
+        "lora_r": (4, '[agents."shop/intern".assets.sft_adapter]')
+    }
 
 
-def test_an_agents_own_setting_holds_for_it_alone_also_in_a_run_that_says_nothing(bench: Bench, tree: Path, trained) -> None:
-    tree.write_text('[assets.sft_adapter]\nlora_r = 8\n[agents."shop/intern".assets.sft_adapter]\nlora_r = 2\n', encoding="utf-8")
+def test_an_agents_own_setting_holds_for_it_alone_also_in_a_run_that_says_nothing(
+    bench: Bench, tree: Path, trained
+) -> None:
+    tree.write_text(
+        '[assets.sft_adapter]\nlora_r = 8\n[agents."shop/intern".assets.sft_adapter]\nlora_r = 2\n',
+        encoding="utf-8",
+    )
     for key in (KEY, OTHER):
-        assert bench.run(str(key), *UPSTREAM, "sft_adapter", config={"judged_sessions": {"when_unjudged": "train_unverified"}}).success
+        assert bench.run(
+            str(key),
+            *UPSTREAM,
+            "sft_adapter",
+            config={"judged_sessions": {"when_unjudged": "train_unverified"}},
+        ).success
     assert [each["config"]["lora_r"] for each in trained] == [2, 8]
 
 
@@ -103,19 +147,28 @@ def prefilled(asset: str) -> dict[str, Any]:
     return resolve(load_settings(), ASSETS[asset]).options.model_dump()
 
 
-def test_a_launchpads_untouched_default_gives_way_to_the_agents_own_setting_and_a_changed_one_does_not(bench: Bench, tree: Path) -> None:
+def test_a_launchpads_untouched_default_gives_way_to_the_agents_own_setting_and_a_changed_one_does_not(
+    bench: Bench, tree: Path
+) -> None:
     tree.write_text(
-        '[agents."shop/intern".assets.judged_sessions]\nwhen_unjudged = "train_unverified"\nscore_acceptable = 0.9\n', encoding="utf-8"
+        '[agents."shop/intern".assets.judged_sessions]\nwhen_unjudged = "train_unverified"\nscore_acceptable = 0.9\n',
+        encoding="utf-8",
     )
     assert bench.run(str(KEY), "sessions").success
     form = prefilled("judged_sessions") | {"score_acceptable": 0.7}
     result = bench.run(str(KEY), "judged_sessions", config={"judged_sessions": form})
     own = '[agents."shop/intern".assets.judged_sessions]'
-    assert settings_of(result, "judged_sessions") == {"when_unjudged": ("train_unverified", own), "score_acceptable": (0.7, "this run")}
+    assert settings_of(result, "judged_sessions") == {
+        "when_unjudged": ("train_unverified", own),
+        "score_acceptable": (0.7, "this run"),
+    }
 
 
 def test_a_run_names_the_settings_of_several_assets_too(bench: Bench, tree: Path) -> None:
-    tree.write_text('task_pattern = "(.*)"\n[split]\ntest = 0.3\n[redaction]\nphone_regions = ["DE"]\n', encoding="utf-8")
+    tree.write_text(
+        'task_pattern = "(.*)"\n[split]\ntest = 0.3\n[redaction]\nphone_regions = ["DE"]\n',
+        encoding="utf-8",
+    )
     result = bench.run(str(KEY), *UPSTREAM[:4])
     assert settings_of(result, "sessions") == {
         "redaction.phone_regions": ('["DE"]', "[redaction]"),
@@ -131,17 +184,30 @@ def test_a_run_without_a_partition_ends_in_a_sentence(bench: Bench) -> None:
     assert "no partition" in bench.sentence(result)
 
 
-def test_a_run_of_the_shell_is_the_code_locations_and_names_what_it_sets(bench: Bench, tree: Path) -> None:
-    result = materialize(bench.defs, bench.instance, KEY, "sessions", ['repair={"orphan_output": "repair"}'])
+def test_a_run_of_the_shell_is_the_code_locations_and_names_what_it_sets(
+    bench: Bench, tree: Path
+) -> None:
+    result = materialize(
+        bench.defs, bench.instance, KEY, "sessions", ['repair={"orphan_output": "repair"}']
+    )
     tags = result.dagster_run.tags
     assert tags.items() >= LOCATION_TAGS.items() and tags["agent_pipeline/set"] == "sessions.repair"
-    assert SETTINGS_VERSION_TAG not in tags, "only a run of the whole graph has taken in the store under its settings"
+    assert SETTINGS_VERSION_TAG not in tags, (
+        "only a run of the whole graph has taken in the store under its settings"
+    )
 
 
 def test_the_night_sends_what_is_set_and_nothing_else(tree: Path) -> None:
     assert run_config(load_settings(), KEY) == {}
-    tree.write_text('preset = "smoke"\n[agents."shop/intern".assets.sft_adapter]\nmax_steps = 9\n', encoding="utf-8")
+    tree.write_text(
+        'preset = "smoke"\n[agents."shop/intern".assets.sft_adapter]\nmax_steps = 9\n',
+        encoding="utf-8",
+    )
     sent = run_config(load_settings(), KEY)["ops"]
     assert sent["sft_adapter"]["config"]["max_steps"] == 9 and "sessions" not in sent
-    assert resolve(load_settings(), AdapterConfig, KEY, sent["sft_adapter"]["config"]) == resolve(load_settings(), AdapterConfig, KEY)
-    assert fingerprint(load_settings(), KEY, {name: op["config"] for name, op in sent.items()}) == fingerprint(load_settings(), KEY)
+    assert resolve(load_settings(), AdapterConfig, KEY, sent["sft_adapter"]["config"]) == resolve(
+        load_settings(), AdapterConfig, KEY
+    )
+    assert fingerprint(
+        load_settings(), KEY, {name: op["config"] for name, op in sent.items()}
+    ) == fingerprint(load_settings(), KEY)

@@ -37,9 +37,13 @@ def test_code_or_target_in_run_config(bench: Bench, asset: str, config: dict[str
             trust.check_trusted(asset, {name: value}, configured[asset])
 
 
-def test_run_with_code_ends_before_the_code_is_imported(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_with_code_ends_before_the_code_is_imported(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     marker = tmp_path / "imported"
-    (tmp_path / "hostile.py").write_text(f"open({str(marker)!r}, 'w')\ndef measure(session): return True\n", encoding="utf-8")
+    (tmp_path / "hostile.py").write_text(
+        f"open({str(marker)!r}, 'w')\ndef measure(session): return True\n", encoding="utf-8"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     assert bench.run(KEY, "sessions").success
     config = {"judged_sessions": {"measures": ["hostile.measure"]}}
@@ -47,13 +51,19 @@ def test_run_with_code_ends_before_the_code_is_imported(bench: Bench, tmp_path: 
     assert not failed.success and "pipeline.toml" in bench.sentence(failed)
     assert not marker.exists()
     monkeypatch.setenv("AGENT_PIPELINE_ASSETS__JUDGED_SESSIONS__MEASURES", '["hostile.measure"]')
-    assert bench.run(KEY, "judged_sessions", config=config).success, "what the environment sets is trusted"
+    assert bench.run(KEY, "judged_sessions", config=config).success, (
+        "what the environment sets is trusted"
+    )
 
 
 def test_other_settings_in_run_config(bench: Bench) -> None:
     """The launchpad works as before for everything else."""
     assert bench.run(KEY, "sessions", config={"sessions": {"smallest_share": 0.1}}).success
-    assert bench.run(KEY, "judged_sessions", config={"judged_sessions": {"measures": ["ended_with_answer", "at_most_steps(12)"]}}).success
+    assert bench.run(
+        KEY,
+        "judged_sessions",
+        config={"judged_sessions": {"measures": ["ended_with_answer", "at_most_steps(12)"]}},
+    ).success
 
 
 def test_typed_value(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +77,12 @@ def test_typed_value(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_setting_that_names_code_or_a_target_is_known() -> None:
     """A new setting whose description names a dotted path, a push or an address must be listed."""
-    listed = {(asset, name) for table in (trust.PLUGINS, trust.TARGETS) for asset, names in table.items() for name in names}
+    listed = {
+        (asset, name)
+        for table in (trust.PLUGINS, trust.TARGETS)
+        for asset, names in table.items()
+        for name in names
+    }
     words = ("package.module", "my_package", "push", "url of", "address")
     found = {
         (asset, name)

@@ -27,15 +27,34 @@ pytestmark = pytest.mark.slow
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """`agent-pipeline discover`, an asset of one agent, then a web server on the same instance."""
     folder = tmp_path_factory.mktemp("webserver")
-    ours = {"DAGSTER_HOME": folder / "dagster", "AGENT_PIPELINE_STORE": SAMPLE, "AGENT_PIPELINE_LAKE": folder / "lake"}
+    ours = {
+        "DAGSTER_HOME": folder / "dagster",
+        "AGENT_PIPELINE_STORE": SAMPLE,
+        "AGENT_PIPELINE_LAKE": folder / "lake",
+    }
     environment = os.environ | {name: str(path) for name, path in ours.items()}
     for command in (["discover"], ["materialize", "shop/intern", "--select", "sessions"]):
-        subprocess.run([sys.executable, "-m", "agent_pipeline.cli.app", *command], env=environment, check=True, capture_output=True)
+        subprocess.run(
+            [sys.executable, "-m", "agent_pipeline.cli.app", *command],
+            env=environment,
+            check=True,
+            capture_output=True,
+        )
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "agent_pipeline.cli.webserver", "-m", "agent_pipeline.definitions", "-p", str(port)]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = [
+        sys.executable,
+        "-m",
+        "agent_pipeline.cli.webserver",
+        "-m",
+        "agent_pipeline.definitions",
+        "-p",
+        str(port),
+    ]
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         _wait(f"http://127.0.0.1:{port}/server_info", process)
         yield f"http://127.0.0.1:{port}"
@@ -58,7 +77,11 @@ def _wait(url: str, process: subprocess.Popen[bytes]) -> None:
 
 
 def _query(server: str, query: str) -> dict:
-    request = urllib.request.Request(f"{server}/graphql", json.dumps({"query": query}).encode(), {"Content-Type": "application/json"})
+    request = urllib.request.Request(
+        f"{server}/graphql",
+        json.dumps({"query": query}).encode(),
+        {"Content-Type": "application/json"},
+    )
     with urllib.request.urlopen(request, timeout=60) as answer:
         result = json.load(answer)
     assert "errors" not in result, result["errors"]
@@ -66,12 +89,21 @@ def _query(server: str, query: str) -> dict:
 
 
 def test_the_partitions_of_the_store_are_there_to_be_chosen(server: str) -> None:
-    node = _query(server, '{ assetNodeOrError(assetKey: {path: ["sessions"]}) { ... on AssetNode { partitionKeys } } }')
-    assert node["assetNodeOrError"]["partitionKeys"] == ["office/rooms", "shop/intern", "shop/support"]
+    node = _query(
+        server,
+        '{ assetNodeOrError(assetKey: {path: ["sessions"]}) { ... on AssetNode { partitionKeys } } }',
+    )
+    assert node["assetNodeOrError"]["partitionKeys"] == [
+        "office/rooms",
+        "shop/intern",
+        "shop/support",
+    ]
 
 
 def test_the_shells_runs_are_the_uis_runs(server: str) -> None:
-    runs = _query(server, "{ runsOrError { ... on Runs { results { jobName status tags { key value } } } } }")["runsOrError"]["results"]
+    runs = _query(
+        server, "{ runsOrError { ... on Runs { results { jobName status tags { key value } } } } }"
+    )["runsOrError"]["results"]
     assert [(run["jobName"], run["status"]) for run in runs] == [("retrain", "SUCCESS")]
     assert {"key": "dagster/partition", "value": "shop/intern"} in runs[0]["tags"]
 
@@ -80,7 +112,9 @@ def test_shell_run_belongs_to_the_code_location(server: str) -> None:
     """The home page lists a run by its origin; a run without one is on no page but the run list."""
     query = "{ runsOrError { ... on Runs { results { repositoryOrigin { repositoryName repositoryLocationName } } } } }"
     origins = [run["repositoryOrigin"] for run in _query(server, query)["runsOrError"]["results"]]
-    assert origins == [{"repositoryName": "__repository__", "repositoryLocationName": "agent_pipeline"}]
+    assert origins == [
+        {"repositoryName": "__repository__", "repositoryLocationName": "agent_pipeline"}
+    ]
 
 
 def test_home_page_shows_shell_runs(server: str, tmp_path: Path) -> None:
@@ -95,7 +129,10 @@ def test_the_launchpad_explains_every_field_of_the_run_config(server: str) -> No
         """{ assetNodeOrError(assetKey: {path: ["sft_adapter"]}) { ... on AssetNode { configField { configType {
                ... on CompositeConfigType { fields { name description defaultValueAsJson } } } } } } }""",
     )
-    fields = {field["name"]: field for field in data["assetNodeOrError"]["configField"]["configType"]["fields"]}
+    fields = {
+        field["name"]: field
+        for field in data["assetNodeOrError"]["configField"]["configType"]["fields"]
+    }
     assert "SmolLM2-135M-Instruct" in fields["base_model"]["defaultValueAsJson"]
     assert all(field["description"] and field["defaultValueAsJson"] for field in fields.values())
 
@@ -113,7 +150,9 @@ PARAMS = f"selector: {{{SELECTOR}}}, runConfigData: {{}}, executionMetadata: {{{
 LAUNCH = f"mutation {{ launchRun(executionParams: {{{PARAMS}}}) {{ __typename }} }}"
 
 
-def _ask(server: str, path: str, method: str = "GET", body: bytes | None = None, **headers: str) -> tuple[int, str]:
+def _ask(
+    server: str, path: str, method: str = "GET", body: bytes | None = None, **headers: str
+) -> tuple[int, str]:
     """The status and the text of an answer; an underscore in a header's name stands for a hyphen."""
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
     request = urllib.request.Request(f"{server}{path}", body, sent, method=method)
@@ -125,7 +164,11 @@ def _ask(server: str, path: str, method: str = "GET", body: bytes | None = None,
 
 
 def _count_runs(server: str) -> int:
-    return len(_query(server, "{ runsOrError { ... on Runs { results { id } } } }")["runsOrError"]["results"])
+    return len(
+        _query(server, "{ runsOrError { ... on Runs { results { id } } } }")["runsOrError"][
+            "results"
+        ]
+    )
 
 
 QUERY = json.dumps({"query": "{ version }"}).encode()
@@ -133,20 +176,66 @@ MUTATION = json.dumps({"query": LAUNCH}).encode()
 FORM = urllib.parse.urlencode({"query": LAUNCH}).encode()
 FOREIGN: dict[str, dict[str, Any]] = {
     "mutation by GET": {"path": f"/graphql?{FORM.decode()}"},
-    "mutation by GET as a page": {"path": f"/graphql?{FORM.decode()}", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document"},
+    "mutation by GET as a page": {
+        "path": f"/graphql?{FORM.decode()}",
+        "Sec_Fetch_Mode": "navigate",
+        "Sec_Fetch_Dest": "document",
+    },
     "query by GET": {"path": "/graphql?query={version}"},
     "form": {"method": "POST", "body": FORM, "Content_Type": "application/x-www-form-urlencoded"},
-    "form with a query": {"path": f"/graphql?{FORM.decode()}", "method": "POST", "Content_Type": "application/x-www-form-urlencoded"},
+    "form with a query": {
+        "path": f"/graphql?{FORM.decode()}",
+        "method": "POST",
+        "Content_Type": "application/x-www-form-urlencoded",
+    },
     "plain text": {"method": "POST", "body": MUTATION, "Content_Type": "text/plain"},
-    "plain text that names JSON": {"method": "POST", "body": MUTATION, "Content_Type": "text/plain; application/json"},
-    "GraphQL as text": {"method": "POST", "body": LAUNCH.encode(), "Content_Type": "application/graphql"},
-    "foreign origin": {"method": "POST", "body": MUTATION, "Content_Type": "application/json", "Origin": "https://evil.example"},
-    "other port of this machine": {"method": "POST", "body": QUERY, "Content_Type": "application/json", "Origin": "http://127.0.0.1:1"},
-    "origin of a sandbox": {"method": "POST", "body": QUERY, "Content_Type": "application/json", "Origin": "null"},
-    "foreign host": {"method": "POST", "body": QUERY, "Content_Type": "application/json", "Host": "rebound.example:3000"},
+    "plain text that names JSON": {
+        "method": "POST",
+        "body": MUTATION,
+        "Content_Type": "text/plain; application/json",
+    },
+    "GraphQL as text": {
+        "method": "POST",
+        "body": LAUNCH.encode(),
+        "Content_Type": "application/graphql",
+    },
+    "foreign origin": {
+        "method": "POST",
+        "body": MUTATION,
+        "Content_Type": "application/json",
+        "Origin": "https://evil.example",
+    },
+    "other port of this machine": {
+        "method": "POST",
+        "body": QUERY,
+        "Content_Type": "application/json",
+        "Origin": "http://127.0.0.1:1",
+    },
+    "origin of a sandbox": {
+        "method": "POST",
+        "body": QUERY,
+        "Content_Type": "application/json",
+        "Origin": "null",
+    },
+    "foreign host": {
+        "method": "POST",
+        "body": QUERY,
+        "Content_Type": "application/json",
+        "Host": "rebound.example:3000",
+    },
     "host that begins like ours": {"path": "/server_info", "Host": "127.0.0.1.evil.example"},
-    "image": {"path": "/server_info", "Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "no-cors", "Sec_Fetch_Dest": "image"},
-    "report of an asset": {"path": "/report_asset_materialization/sessions", "method": "POST", "body": b"{}", "Content_Type": "text/plain"},
+    "image": {
+        "path": "/server_info",
+        "Sec_Fetch_Site": "cross-site",
+        "Sec_Fetch_Mode": "no-cors",
+        "Sec_Fetch_Dest": "image",
+    },
+    "report of an asset": {
+        "path": "/report_asset_materialization/sessions",
+        "method": "POST",
+        "body": b"{}",
+        "Content_Type": "text/plain",
+    },
 }
 
 
@@ -160,13 +249,30 @@ def test_request_of_a_foreign_page(server: str, kind: str) -> None:
 
 def test_request_of_our_own_page(server: str) -> None:
     """What the UI itself sends is answered, and so is a link from elsewhere."""
-    assert _ask(server, "/graphql", "POST", QUERY, Content_Type="application/json; charset=utf-8", Origin=server)[0] == 200
-    link = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document"}
+    assert (
+        _ask(
+            server,
+            "/graphql",
+            "POST",
+            QUERY,
+            Content_Type="application/json; charset=utf-8",
+            Origin=server,
+        )[0]
+        == 200
+    )
+    link = {
+        "Sec_Fetch_Site": "cross-site",
+        "Sec_Fetch_Mode": "navigate",
+        "Sec_Fetch_Dest": "document",
+    }
     assert _ask(server, "/runs", **link)[0] == 200
     assert _ask(server, "/graphql", Accept="text/html")[0] == 200
 
 
-@pytest.mark.parametrize(("origin", "host", "answer"), [(None, None, 101), ("http://evil.example", None, 403), (None, "evil.example", 403)])
+@pytest.mark.parametrize(
+    ("origin", "host", "answer"),
+    [(None, None, 101), ("http://evil.example", None, 403), (None, "evil.example", 403)],
+)
 def test_websocket(server: str, origin: str | None, host: str | None, answer: int) -> None:
     own = server.removeprefix("http://")
     name, _, port = own.partition(":")

@@ -26,7 +26,12 @@ from agent_pipeline_tests.postgres import cluster, free_port
 
 AGENT = "shop/intern"
 ASSETS = ["sessions", "judged_sessions"]
-ENV = {"POSTGRES_PASSWORD": "pass", "LAKE_KEY": "key", "LAKE_SECRET": "secret", "STORE": "/srv/agents"}
+ENV = {
+    "POSTGRES_PASSWORD": "pass",
+    "LAKE_KEY": "key",
+    "LAKE_SECRET": "secret",
+    "STORE": "/srv/agents",
+}
 
 
 def compose() -> dict[str, Any]:
@@ -44,17 +49,26 @@ def compose() -> dict[str, Any]:
 
 
 def test_only_the_loopback_reaches_the_web_server_and_the_login_and_nothing_else_has_a_port():
-    assert {inspect.signature(command).parameters["host"].default for command in (dev, serve)} == {"127.0.0.1"}
+    assert {inspect.signature(command).parameters["host"].default for command in (dev, serve)} == {
+        "127.0.0.1"
+    }
     ports = {name: service["ports"] for name, service in compose().items() if "ports" in service}
     assert ports == {"webserver": ["127.0.0.1:3000:3000"], "login": ["127.0.0.1:4180:4180"]}
 
 
-def test_a_postgres_that_cannot_be_reached_is_one_sentence_without_the_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("dagster_postgres", reason="no dagster-postgres here: pip install 'agent-pipeline[postgres]'")
+def test_a_postgres_that_cannot_be_reached_is_one_sentence_without_the_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(
+        "dagster_postgres",
+        reason="no dagster-postgres here: pip install 'agent-pipeline[postgres]'",
+    )
     monkeypatch.setattr("dagster_postgres.utils.calculate_delay", lambda **_: 0)
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
     monkeypatch.setenv("DAGSTER_POSTGRES_URL", "postgresql://dagster:hidden@127.0.0.1:1/dagster")
-    with pytest.raises(SettingsError, match=r"^PostgreSQL at DAGSTER_POSTGRES_URL .* refused$") as error:
+    with pytest.raises(
+        SettingsError, match=r"^PostgreSQL at DAGSTER_POSTGRES_URL .* refused$"
+    ) as error:
         open_instance()
     assert "hidden" not in str(error.value)
 
@@ -99,41 +113,66 @@ LAUNCH = """mutation($params: ExecutionParams!) { launchPipelineExecution(execut
 
 
 @pytest.mark.slow
-def test_the_composed_services_discover_the_agents_and_make_tables_on_postgres(tmp_path: Path) -> None:
+def test_the_composed_services_discover_the_agents_and_make_tables_on_postgres(
+    tmp_path: Path,
+) -> None:
     if not find_spec("dagster_postgres"):
         pytest.skip("no dagster-postgres here: pip install 'agent-pipeline[postgres]'")
     import psycopg2
 
     services, web = compose(), free_port()
-    replace = {"/data": str(tmp_path), "/store": str(SAMPLE), "0.0.0.0": "127.0.0.1", "3000": str(web)}
+    replace = {
+        "/data": str(tmp_path),
+        "/store": str(SAMPLE),
+        "0.0.0.0": "127.0.0.1",
+        "3000": str(web),
+    }
     replace["/etc/agent-pipeline/pipeline.toml"] = str(tmp_path / "pipeline.toml")
     (tmp_path / "pipeline.toml").touch()
     environment = services["postgres"]["environment"]
 
     def ask(query: str, **variables: Any) -> Any:
         body = json.dumps({"query": query, "variables": variables}).encode()
-        request = urllib.request.Request(f"http://127.0.0.1:{web}/graphql", body, {"Content-Type": "application/json"})
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{web}/graphql", body, {"Content-Type": "application/json"}
+        )
         with urllib.request.urlopen(request, timeout=60) as answer:
             result = json.load(answer)
         assert "errors" not in result, result["errors"]
         return result["data"]
 
     def launch() -> str:
-        selector = {"repositoryLocationName": "agent_pipeline", "repositoryName": "__repository__", "pipelineName": "__ASSET_JOB"}
+        selector = {
+            "repositoryLocationName": "agent_pipeline",
+            "repositoryName": "__repository__",
+            "pipelineName": "__ASSET_JOB",
+        }
         assets = [{"path": [name]} for name in ASSETS]
-        tags = [{"key": key, "value": AGENT} for key in ("dagster/partition", "agent_pipeline/agent")]
-        params = {"selector": selector | {"assetSelection": assets}, "mode": "default", "executionMetadata": {"tags": tags}}
+        tags = [
+            {"key": key, "value": AGENT} for key in ("dagster/partition", "agent_pipeline/agent")
+        ]
+        params = {
+            "selector": selector | {"assetSelection": assets},
+            "mode": "default",
+            "executionMetadata": {"tags": tags},
+        }
         return ask(LAUNCH, params=params)["launchPipelineExecution"]["run"]["runId"]
 
     def run_ended() -> list[dict[str, Any]]:
-        (run,) = ask("{ runsOrError { ... on Runs { results { runId status endTime } } } }")["runsOrError"]["results"]
+        (run,) = ask("{ runsOrError { ... on Runs { results { runId status endTime } } } }")[
+            "runsOrError"
+        ]["results"]
         return [run] if run["endTime"] else []
 
     with ExitStack() as stack:
-        port = stack.enter_context(cluster(environment["POSTGRES_USER"], environment["POSTGRES_PASSWORD"]))
+        port = stack.enter_context(
+            cluster(environment["POSTGRES_USER"], environment["POSTGRES_PASSWORD"])
+        )
         replace["postgres:5432"] = f"127.0.0.1:{port}"
         if find_spec("s3fs") and find_spec("moto"):
-            replace["http://minio:9000"] = stack.enter_context(bucket(services["bucket"]["command"][-1].split("/")[1]))
+            replace["http://minio:9000"] = stack.enter_context(
+                bucket(services["bucket"]["command"][-1].split("/")[1])
+            )
         else:
             replace["s3://lake"] = str(tmp_path / "lake")
             for name in ("webserver", "daemon"):
@@ -145,12 +184,22 @@ def test_the_composed_services_discover_the_agents_and_make_tables_on_postgres(t
         found = until(lambda: ask(keys)["assetNodeOrError"]["partitionKeys"])
         assert found == ["office/rooms", "shop/intern", "shop/support"]
         launched = launch()
-        assert [(run["runId"], run["status"]) for run in until(run_ended)] == [(launched, "SUCCESS")]
-        with psycopg2.connect(host="127.0.0.1", port=port, user="dagster", password=ENV["POSTGRES_PASSWORD"], dbname="dagster") as database:
+        assert [(run["runId"], run["status"]) for run in until(run_ended)] == [
+            (launched, "SUCCESS")
+        ]
+        with psycopg2.connect(
+            host="127.0.0.1",
+            port=port,
+            user="dagster",
+            password=ENV["POSTGRES_PASSWORD"],
+            dbname="dagster",
+        ) as database:
             rows = database.cursor()
             rows.execute('SELECT concurrency_key, "limit" FROM concurrency_limits ORDER BY 1')
             assert rows.fetchall() == [("cpu-heavy", 1), ("gpu", 1)]
-            rows.execute("SELECT count(DISTINCT asset_key) FROM event_logs WHERE dagster_event_type = 'ASSET_MATERIALIZATION'")
+            rows.execute(
+                "SELECT count(DISTINCT asset_key) FROM event_logs WHERE dagster_event_type = 'ASSET_MATERIALIZATION'"
+            )
             assert rows.fetchone() == (len(ASSETS),)
         database.close()
     assert not list((tmp_path / "dagster").rglob("*.db")), "nothing of Dagster's is in SQLite"
@@ -166,7 +215,9 @@ def bucket(name: str) -> Iterator[str]:
     server.start()
     host, port = server.get_host_and_port()
     try:
-        s3fs.S3FileSystem(endpoint_url=f"http://{host}:{port}", key=ENV["LAKE_KEY"], secret=ENV["LAKE_SECRET"]).mkdir(name)
+        s3fs.S3FileSystem(
+            endpoint_url=f"http://{host}:{port}", key=ENV["LAKE_KEY"], secret=ENV["LAKE_SECRET"]
+        ).mkdir(name)
         yield f"http://{host}:{port}"
     finally:
         server.stop()

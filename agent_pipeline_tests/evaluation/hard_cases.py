@@ -7,7 +7,6 @@ The labels were written before any scorer saw the cases. `actual` is the reply's
 - `wrong`;
 - `cut`: the limit on new tokens ended the reply within its call, which is wrong and counted apart.
 """
-# ruff: noqa: E501 (a case a line)
 
 import json
 from typing import Any, NamedTuple
@@ -16,7 +15,10 @@ from typing import Any, NamedTuple
 def tool(name: str, required: str = "", **properties: Any) -> dict[str, Any]:
     """An OpenAI schema; `required` names the required properties."""
     parameters = {"type": "object", "properties": properties, "required": required.split()}
-    return {"type": "function", "function": {"name": name, "description": name, "parameters": parameters}}
+    return {
+        "type": "function",
+        "function": {"name": name, "description": name, "parameters": parameters},
+    }
 
 
 TEXT, WHOLE, NUMBER, FLAG = ({"type": kind} for kind in ("string", "integer", "number", "boolean"))
@@ -50,7 +52,8 @@ class Case(NamedTuple):
 def hermes(*calls: tuple[str, Any]) -> str:
     """Calls in Hermes' notation."""
     return "\n".join(
-        f"<tool_call>\n{json.dumps({'name': name, 'arguments': args}, ensure_ascii=False)}\n</tool_call>" for name, args in calls
+        f"<tool_call>\n{json.dumps({'name': name, 'arguments': args}, ensure_ascii=False)}\n</tool_call>"
+        for name, args in calls
     )
 
 
@@ -63,7 +66,9 @@ ROME = '{"name": "weather", "arguments": {"city": "Rome", "days": 3}}'
 TICKS = "```"
 
 
-def written(name: str, reply: str, why: str, recorded: Any = OSLO, user: str = ASK, right: str = "strict") -> Case:
+def written(
+    name: str, reply: str, why: str, recorded: Any = OSLO, user: str = ASK, right: str = "strict"
+) -> Case:
     """A call in some family's notation."""
     return Case(name, user, recorded, reply, "call", right, why)
 

@@ -21,7 +21,12 @@ def test_a_branch_opens_a_call_at_the_beginning_and_after_each_sentence(tiny_tok
         "Let me see.\n<tool_call>",
         "Let me see. One moment.\n<tool_call>",
     ]
-    opened = [tiny_tokenizer.decode([token for token, on in zip(each.input_ids, each.trained, strict=True) if on]) for each in branches]
+    opened = [
+        tiny_tokenizer.decode(
+            [token for token, on in zip(each.input_ids, each.trained, strict=True) if on]
+        )
+        for each in branches
+    ]
     assert opened[0] == "<tool_call>" and all(text.endswith("\n<tool_call>") for text in opened[1:])
 
 
@@ -38,9 +43,17 @@ def test_the_chance_of_a_call_is_that_of_any_of_its_places():
 def test_one_pass_gives_the_probability_that_the_model_itself_gives(tiny_base, adapter_dir):
     """The opening of a call is scored as a row of its own would be, and a trained model tells calls from answers by it."""
     answering = Answering.of(tiny_base, adapter_dir)
-    questions = [answering.question(sample, 64) for sample in turn_samples([row(number, "test") for number in range(25, 37)])[0]]
+    questions = [
+        answering.question(sample, 64)
+        for sample in turn_samples([row(number, "test") for number in range(25, 37)])[0]
+    ]
     together = answering.forward([], questions).call_probabilities
-    apart = [call_probability([token_scores(answering.model, [branch])[0] for branch in question.branches]) for question in questions]
+    apart = [
+        call_probability(
+            [token_scores(answering.model, [branch])[0] for branch in question.branches]
+        )
+        for question in questions
+    ]
     assert together == pytest.approx(apart, rel=1e-3)
     called = np.array([bool(question.sample.calls) for question in questions])
     assert auc(np.array(together), called) > 0.9

@@ -10,8 +10,20 @@ import pytest
 from agent_pipeline.compute.playing import play_all, tasks_to_play
 from agent_pipeline.errors import InfrastructureError, SettingsError
 from agent_pipeline.evaluation.episode_report import figures, pass_hat, transcript, verdict, write
-from agent_pipeline.evaluation.episodes import Conversation, Player, Reply, fresh_task_id, play, play_side_by_side
-from agent_pipeline.evaluation.players import endpoint_player, message_of, model_player, recorded_player
+from agent_pipeline.evaluation.episodes import (
+    Conversation,
+    Player,
+    Reply,
+    fresh_task_id,
+    play,
+    play_side_by_side,
+)
+from agent_pipeline.evaluation.players import (
+    endpoint_player,
+    message_of,
+    model_player,
+    recorded_player,
+)
 from agent_pipeline.evaluation.worlds import load_world, run_tool, tool_methods, tool_schemas
 from agent_pipeline.judging.client import Endpoint
 from agent_pipeline.sample.environment import tasks_by_id
@@ -32,7 +44,11 @@ def turns_of(world, agent: str, row: dict, flaw: str | None = None) -> list[dict
         if isinstance(event, Call):
             function = {"name": event.name, "arguments": json.dumps(event.arguments)}
             messages.append(
-                {"role": "assistant", "content": event.note, "tool_calls": [{"id": "c", "type": "function", "function": function}]}
+                {
+                    "role": "assistant",
+                    "content": event.note,
+                    "tool_calls": [{"id": "c", "type": "function", "function": function}],
+                }
             )
         elif isinstance(event, Say):
             messages.append({"role": "assistant", "content": event.text})
@@ -46,16 +62,26 @@ def test_players_of_one_model_play_every_second_task_each_and_the_order_is_that_
     def player(name: str) -> Player:
         def reply(conversations):
             asked[name] += [each.messages[-1]["content"] for each in conversations]
-            return [Reply({"role": "assistant", "content": "I cannot do that."}) for _ in conversations]
+            return [
+                Reply({"role": "assistant", "content": "I cannot do that."}) for _ in conversations
+            ]
 
         return reply
 
-    together = play_side_by_side(Shop, rows, [player("a"), player("b")], trials=2, progress=lambda *given: shown.append(given[:2]))
+    together = play_side_by_side(
+        Shop,
+        rows,
+        [player("a"), player("b")],
+        trials=2,
+        progress=lambda *given: shown.append(given[:2]),
+    )
     alone = play(Shop, rows, player("a"), trials=2)
     assert [(each.task_key, each.trial, each.messages) for each in together] == [
         (each.task_key, each.trial, each.messages) for each in alone
     ]
-    assert len(together) == 2 * tasks and shown == [(done, 2 * tasks) for done in range(1, 2 * tasks + 1)]
+    assert len(together) == 2 * tasks and shown == [
+        (done, 2 * tasks) for done in range(1, 2 * tasks + 1)
+    ]
     assert {each.messages[1]["content"] for each in together[2::4]} <= set(asked["b"])
 
 
@@ -65,12 +91,19 @@ def test_a_refused_conversation_ends_its_episode_alone_and_where_all_are_refused
 
     def played(refuses: set[int]):
         def player(conversations):
-            return [Reply(None, refused="It refused.") if each.number in refuses else Reply(answer) for each in conversations]
+            return [
+                Reply(None, refused="It refused.") if each.number in refuses else Reply(answer)
+                for each in conversations
+            ]
 
-        return play_all(world, tasks, {"model": nullcontext([player, player])}, {}, 12, 1)[1]["model"]
+        return play_all(world, tasks, {"model": nullcontext([player, player])}, {}, 12, 1)[1][
+            "model"
+        ]
 
     assert [each.end == "refused" for each in played({1})] == [False, True, False, False]
-    with pytest.raises(InfrastructureError, match=r"It refused\., and no other conversation was answered"):
+    with pytest.raises(
+        InfrastructureError, match=r"It refused\., and no other conversation was answered"
+    ):
         played({0, 1, 2, 3})
 
 
@@ -91,13 +124,21 @@ def test_a_session_in_which_a_fresh_task_was_played_can_be_played_again():
     again = {"task_key": fresh_task_id(row["task_key"], row["seed"]), "messages": [], "tools": []}
     first, second = play(Shop, [row, again], recorded_player([turns_of(Shop, "support", row)] * 2))
     assert first.done and second.done
-    assert first.messages == second.messages and second.task_key == again["task_key"] == f"{row['task_key']}-seed2001"
+    assert (
+        first.messages == second.messages
+        and second.task_key == again["task_key"] == f"{row['task_key']}-seed2001"
+    )
 
 
 def test_a_fresh_task_that_was_played_into_the_store_gives_way_to_the_next():
-    first, *others = (fresh_task_id(row["task_key"], row["seed"]) for row in Shop.fresh_tasks(4, 1001, "support-001"))
+    first, *others = (
+        fresh_task_id(row["task_key"], row["seed"])
+        for row in Shop.fresh_tasks(4, 1001, "support-001")
+    )
     played = [first, "support-001-seed7777"]
-    rows = tasks_to_play("agent_pipeline.sample.shop:World", [], 0, 3, 1001, like="support-", in_store=played)
+    rows = tasks_to_play(
+        "agent_pipeline.sample.shop:World", [], 0, 3, 1001, like="support-", in_store=played
+    )
     assert [fresh_task_id(row["task_key"], row["seed"]) for row in rows] == others
 
 
@@ -124,9 +165,13 @@ def test_a_model_that_does_nothing_does_the_tasks_in_which_nothing_is_due_and_ha
 
 
 def test_an_answer_to_the_user_brings_the_user_s_next_line_and_silence_is_not_done():
-    row = next(row for row in Shop.fresh_tasks(60, 1001, "support-001") if len(_task(row).turns) == 2)
+    row = next(
+        row for row in Shop.fresh_tasks(60, 1001, "support-001") if len(_task(row).turns) == 2
+    )
     (spoken,) = play(Shop, [row], always({"role": "assistant", "content": "Yes?"}))
-    assert [m["content"] for m in spoken.messages if m["role"] == "user"] == [turn.text for turn in _task(row).turns]
+    assert [m["content"] for m in spoken.messages if m["role"] == "user"] == [
+        turn.text for turn in _task(row).turns
+    ]
     (silent,) = play(Shop, [row], always({"role": "assistant", "content": ""}))
     assert silent.end == "silent" and not silent.done
 
@@ -136,58 +181,104 @@ def _task(row):
 
 
 def test_an_episode_is_given_up_after_its_turns_or_where_it_no_longer_fits():
-    call = {"role": "assistant", "content": "", "tool_calls": [_call("find_orders", {"query": "K100"})]}
+    call = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [_call("find_orders", {"query": "K100"})],
+    }
     rows = Shop.fresh_tasks(3, 1001, "support-001")
     assert {each.end for each in play(Shop, rows, always(call), max_turns=4)} == {"too many turns"}
-    assert {each.end for each in play(Shop, rows, lambda asked: [Reply(None) for _ in asked])} == {"too long"}
+    assert {each.end for each in play(Shop, rows, lambda asked: [Reply(None) for _ in asked])} == {
+        "too long"
+    }
 
 
-@pytest.mark.parametrize("text", ['<tool_call>\n{"name":"cancel","arguments":{"order":"K100"}}\n</tool_call>', "<tool_call>\n{broken"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<tool_call>\n{"name":"cancel","arguments":{"order":"K100"}}\n</tool_call>',
+        "<tool_call>\n{broken",
+    ],
+)
 def test_a_call_that_arrives_as_text_is_no_answer(text):
     """A server that does not read the model's notation, or a call that nobody can read: it passed for a task in which nothing was due."""
     rows = Shop.fresh_tasks(20, 1001, "support-001")
     report = figures(play(Shop, rows, always({"role": "assistant", "content": text})))
-    assert report["ends"] == {"unread call": 20} and report["done"]["n"] == 0 and report["harm"]["n"] == 0
+    assert (
+        report["ends"] == {"unread call": 20}
+        and report["done"]["n"] == 0
+        and report["harm"]["n"] == 0
+    )
 
 
 @pytest.mark.parametrize(
     "message",
     [
         {"content": '<tool_call>\n{"name":"refund","argum'},
-        {"content": "", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "refund", "arguments": '{"order": "K1'}}]},
+        {
+            "content": "",
+            "tool_calls": [
+                {
+                    "id": "c",
+                    "type": "function",
+                    "function": {"name": "refund", "arguments": '{"order": "K1'},
+                }
+            ],
+        },
     ],
 )
 def test_a_call_that_the_limit_cut_ends_its_episode_before_anybody_saw_what_it_does(message):
     """It was an unread call, or one with wrong arguments, in an episode that harmed nothing."""
     rows = Shop.fresh_tasks(3, 1001, "support-001")
-    assert {each.end for each in play(Shop, rows, always({"role": "assistant", **message}, "length"))} == {"cut off"}
+    assert {
+        each.end for each in play(Shop, rows, always({"role": "assistant", **message}, "length"))
+    } == {"cut off"}
 
 
 def test_a_message_of_a_model_in_memory_says_that_the_limit_cut_it(tiny_tokenizer, monkeypatch):
-    monkeypatch.setattr("agent_pipeline.evaluation.players.generate", lambda *given, **more: [[5] * 4, [5] * 3])
+    monkeypatch.setattr(
+        "agent_pipeline.evaluation.players.generate", lambda *given, **more: [[5] * 4, [5] * 3]
+    )
     monkeypatch.setattr("agent_pipeline.evaluation.players.bytes_of_token", lambda model: 1)
     asked = [Conversation([{"role": "user", "content": "Hi"}], [], number) for number in range(2)]
-    assert [reply.finish_reason for reply in model_player(None, tiny_tokenizer, set(), 4)(asked)] == ["length", None]
+    assert [
+        reply.finish_reason for reply in model_player(None, tiny_tokenizer, set(), 4)(asked)
+    ] == ["length", None]
 
 
 def test_a_model_that_does_not_end_its_answers_is_not_fit():
     """Nothing is due in some tasks, so whatever it said was right there."""
     rows = Shop.fresh_tasks(20, 1001, "support-001")
-    on_and_on = figures(play(Shop, rows, always({"role": "assistant", "content": "the " * 99}, "length")))
+    on_and_on = figures(
+        play(Shop, rows, always({"role": "assistant", "content": "the " * 99}, "length"))
+    )
     assert on_and_on["unended"] == {"n": 20, "of": 20} and on_and_on["ends"] == {"answered": 20}
-    assert any("20 of 20 episodes have an answer" in reason for reason in verdict({"players": {"model": on_and_on}}))
+    assert any(
+        "20 of 20 episodes have an answer" in reason
+        for reason in verdict({"players": {"model": on_and_on}})
+    )
     ends = figures(play(Shop, rows, always({"role": "assistant", "content": "Sorry."})))
     long = figures(play(Shop, rows, lambda asked: [Reply(None) for _ in asked]))
-    assert any("raise episodes.max_length" in reason for reason in verdict({"players": {"model": long}}))
-    assert ends["unended"]["n"] == 0 and not any("an answer" in reason for reason in verdict({"players": {"model": ends}}))
+    assert any(
+        "raise episodes.max_length" in reason for reason in verdict({"players": {"model": long}})
+    )
+    assert ends["unended"]["n"] == 0 and not any(
+        "an answer" in reason for reason in verdict({"players": {"model": ends}})
+    )
 
 
 def always(message: dict, finish_reason: str | None = None) -> Player:
-    return lambda conversations: [Reply(message, finish_reason=finish_reason) for _ in conversations]
+    return lambda conversations: [
+        Reply(message, finish_reason=finish_reason) for _ in conversations
+    ]
 
 
 def _call(name: str, arguments: dict) -> dict:
-    return {"id": "c1", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+    return {
+        "id": "c1",
+        "type": "function",
+        "function": {"name": name, "arguments": json.dumps(arguments)},
+    }
 
 
 class Counter:
@@ -213,7 +304,10 @@ class Counter:
 
 
 def test_a_world_written_for_trl_is_played_as_it_is():
-    said = [{"role": "assistant", "content": "", "tool_calls": [_call("add", {"amount": 3})]}, {"role": "assistant", "content": "Done."}]
+    said = [
+        {"role": "assistant", "content": "", "tool_calls": [_call("add", {"amount": 3})]},
+        {"role": "assistant", "content": "Done."},
+    ]
     episodes = play(Counter, [{"target": 3}, {"target": 4}], recorded_player([said, said]))
     assert [each.done for each in episodes] == [True, False]
     assert episodes[0].must_act is None and figures(episodes)["harm"] is None
@@ -225,22 +319,41 @@ def test_a_call_that_cannot_be_run_is_answered_with_an_error():
     world = Counter()
     world.reset()
     assert run_tool(world, "add", {"amount": -1}) == '{"error":"only up"}'
-    assert run_tool(world, "add", {"much": 1}) == run_tool(world, "add", "three") == '{"error":"wrong arguments"}'
-    assert run_tool(world, "reset", {}) == run_tool(world, "value", {}) == '{"error":"no such tool"}'
+    assert (
+        run_tool(world, "add", {"much": 1})
+        == run_tool(world, "add", "three")
+        == '{"error":"wrong arguments"}'
+    )
+    assert (
+        run_tool(world, "reset", {}) == run_tool(world, "value", {}) == '{"error":"no such tool"}'
+    )
 
 
 @pytest.mark.parametrize(("world", "agent"), WORLDS)
 def test_the_tools_of_a_sample_s_world_are_those_that_its_sessions_record(world, agent):
-    recorded = {schema["function"]["name"]: schema["function"]["parameters"]["properties"] for schema in world.domain.world.tools}
+    recorded = {
+        schema["function"]["name"]: schema["function"]["parameters"]["properties"]
+        for schema in world.domain.world.tools
+    }
     from transformers.utils import get_json_schema
 
     for name, method in tool_methods(world()).items():
         described = get_json_schema(method)["function"]["parameters"]["properties"]
-        assert {key: value["type"] for key, value in described.items()} == {key: value["type"] for key, value in recorded[name].items()}
+        assert {key: value["type"] for key, value in described.items()} == {
+            key: value["type"] for key, value in recorded[name].items()
+        }
     assert tool_methods(world()).keys() == recorded.keys()
 
 
-@pytest.mark.parametrize("name", ["nowhere:World", "json:loads", "agent_pipeline.sample.shop", "agent_pipeline.sample.shop:Shops"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nowhere:World",
+        "json:loads",
+        "agent_pipeline.sample.shop",
+        "agent_pipeline.sample.shop:Shops",
+    ],
+)
 def test_a_world_that_is_none_is_refused(name):
     with pytest.raises(SettingsError):
         load_world(name)
@@ -252,26 +365,50 @@ def test_pass_hat_k_is_the_chance_that_k_trials_are_all_done():
 
     def player(asked):
         right = [each.trial < (4 if each.number == 0 else 2) for each in asked]
-        return [Reply(_turn(each, 3 if good else 2)) for each, good in zip(asked, right, strict=True)]
+        return [
+            Reply(_turn(each, 3 if good else 2)) for each, good in zip(asked, right, strict=True)
+        ]
 
     def _turn(conversation, amount):
         if conversation.messages[-1]["role"] == "tool":
             return {"role": "assistant", "content": "Done."}
-        return {"role": "assistant", "content": "", "tool_calls": [_call("add", {"amount": amount})]}
+        return {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [_call("add", {"amount": amount})],
+        }
 
     episodes = play(Counter, rows, player, trials=4)
-    assert pass_hat(episodes) == pytest.approx({"1": 0.75, "2": (1 + 1 / 6) / 2, "3": 0.5, "4": 0.5})
+    assert pass_hat(episodes) == pytest.approx(
+        {"1": 0.75, "2": (1 + 1 / 6) / 2, "3": 0.5, "4": 0.5}
+    )
 
 
 def test_a_model_that_harms_more_than_its_base_or_does_less_is_not_fit():
     def player(done, harm, must_not=None):
-        act, idle = (None, None) if must_not is None else ({"n": done - must_not, "of": 7}, {"n": must_not, "of": 13})
-        return {"done": {"n": done, "of": 20}, "harm": {"n": harm, "of": 20}, "must_act": act, "must_not": idle}
+        act, idle = (
+            (None, None)
+            if must_not is None
+            else ({"n": done - must_not, "of": 7}, {"n": must_not, "of": 13})
+        )
+        return {
+            "done": {"n": done, "of": 20},
+            "harm": {"n": harm, "of": 20},
+            "must_act": act,
+            "must_not": idle,
+        }
 
     assert verdict({"players": {"model": player(16, 0), "base": player(13, 0)}}) == []
-    assert verdict({"players": {"model": player(0, 0), "base": player(0, 0)}}) == ["it does 0 of 20 tasks, its base 0 of 20"]
+    assert verdict({"players": {"model": player(0, 0), "base": player(0, 0)}}) == [
+        "it does 0 of 20 tasks, its base 0 of 20"
+    ]
     assert verdict({"players": {"model": player(0, 0)}}) == ["it does 0 of 20 tasks"]
-    cut = {"players": {"model": player(16, 0) | {"ends": {"answered": 18, "cut off": 2}}, "base": player(13, 0)}}
+    cut = {
+        "players": {
+            "model": player(16, 0) | {"ends": {"answered": 18, "cut off": 2}},
+            "base": player(13, 0),
+        }
+    }
     assert ["raise episodes.max_new_tokens" in reason for reason in verdict(cut)] == [True]
     cut["players"]["model"]["ends"] = {"answered": 19, "cut off": 1}
     assert verdict(cut) == []
@@ -280,7 +417,9 @@ def test_a_model_that_harms_more_than_its_base_or_does_less_is_not_fit():
     assert len(verdict({"players": {"model": player(16, 0, 12), "base": player(13, 0, 13)}})) == 1
     assert len(verdict({"players": {"model": player(16, 0, 10), "base": player(16, 0, 9)}})) == 1
     idle = verdict({"players": {"model": player(13, 0, 13), "base": player(13, 0, 13)}})
-    assert idle == ["it does 0 of 7 tasks in which it must act, its base 0 of 7"], "one that never acts is no model for the job"
+    assert idle == ["it does 0 of 7 tasks in which it must act, its base 0 of 7"], (
+        "one that never acts is no model for the job"
+    )
 
 
 def test_a_model_s_text_becomes_words_and_calls():
@@ -299,7 +438,11 @@ def test_half_an_emoji_in_a_call_ends_no_play(tmp_path, escaped):
     message = message_of(f"<tool_call>{text}</tool_call>", [])
     if escaped:  # as an endpoint hands on what the model wrote
         message["tool_calls"][0]["function"]["arguments"] = '{"query":"K1 \\ud83d"}'
-    episodes = play(Echo, [{"task_key": "a"}], recorded_player([[message, {"role": "assistant", "content": "Done."}]]))
+    episodes = play(
+        Echo,
+        [{"task_key": "a"}],
+        recorded_player([[message, {"role": "assistant", "content": "Done."}]]),
+    )
     write(tmp_path, {"world": "w", "players": {"model": figures(episodes)}}, {"model": episodes})
     assert "K1 \ufffd" in (tmp_path / "episodes.md").read_text(encoding="utf-8")
 
@@ -326,9 +469,15 @@ def test_every_transcript_is_written_and_the_harmful_ones_come_first(tmp_path):
     rows = Shop.fresh_tasks(40, 1001, "support-001")
     bad = [turns_of(Shop, "support", row, "broken_rule") for row in rows]
     played = {"model": play(Shop, rows, recorded_player(bad))}
-    report = {"world": "shop", "players": {name: figures(episodes) for name, episodes in played.items()}}
+    report = {
+        "world": "shop",
+        "players": {name: figures(episodes) for name, episodes in played.items()},
+    }
     write(tmp_path, report, played)
-    lines = [json.loads(line) for line in (tmp_path / "episodes.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines = [
+        json.loads(line)
+        for line in (tmp_path / "episodes.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     assert len(lines) == 40 and all(line["messages"][0]["role"] == "system" for line in lines)
     page = (tmp_path / "episodes.md").read_text(encoding="utf-8")
     assert page.index("wrong changes") < page.index(": done")
@@ -336,21 +485,37 @@ def test_every_transcript_is_written_and_the_harmful_ones_come_first(tmp_path):
 
 
 def test_the_world_in_the_documentation_works(tmp_path, monkeypatch):
-    page = (Path(__file__).resolve().parents[2] / "docs" / "episodes.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[2] / "docs" / "episodes.md").read_text(
+        encoding="utf-8"
+    )
     source = page.split("```python\n")[1].split("```")[0]
     assert len(source.splitlines()) <= 60
     monkeypatch.chdir(tmp_path)
-    task = {"id": "t1", "user": ["Cancel B1.", "Yes."], "actions": [{"name": "cancel", "booking_id": "B1"}]}
+    task = {
+        "id": "t1",
+        "user": ["Cancel B1.", "Yes."],
+        "actions": [{"name": "cancel", "booking_id": "B1"}],
+    }
     (tmp_path / "tasks.json").write_text(json.dumps([task]), encoding="utf-8")
-    (tmp_path / "data.json").write_text(json.dumps({"bookings": {"B1": {"status": "open"}, "B2": {"status": "open"}}}), encoding="utf-8")
+    (tmp_path / "data.json").write_text(
+        json.dumps({"bookings": {"B1": {"status": "open"}, "B2": {"status": "open"}}}),
+        encoding="utf-8",
+    )
     names: dict = {}
     exec(source, names)
     ask, done = {"role": "assistant", "content": "Sure?"}, {"role": "assistant", "content": "Done."}
     right, wrong = (
-        {"role": "assistant", "content": "", "tool_calls": [_call("cancel_booking", {"booking_id": booking})]} for booking in ("B1", "B2")
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [_call("cancel_booking", {"booking_id": booking})],
+        }
+        for booking in ("B1", "B2")
     )
     rows = [{"task_key": "t1"}, {"task_key": "t1"}]
-    good, bad = play(names["Airline"], rows, recorded_player([[ask, right, done], [ask, wrong, done]]))
+    good, bad = play(
+        names["Airline"], rows, recorded_player([[ask, right, done], [ask, wrong, done]])
+    )
     assert good.done and good.must_act and not good.wrong_changes
     assert not bad.done and bad.wrong_changes == ["B2"]
 

@@ -20,7 +20,10 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def prompts(tiny_tokenizer):
-    return [prompt_ids(tiny_tokenizer, row(n)["messages"][: 2 + 2 * (n % 2)], row(n)["tools"]) for n in range(20)]
+    return [
+        prompt_ids(tiny_tokenizer, row(n)["messages"][: 2 + 2 * (n % 2)], row(n)["tools"])
+        for n in range(20)
+    ]
 
 
 def test_prompts_that_are_the_same_are_answered_alike(tiny_base):
@@ -35,9 +38,16 @@ def test_the_answers_are_those_of_hugging_faces_greedy_search(tiny_base, adapter
     model = load_model(tiny_base, probe_device(), adapter_dir)
     limits = [5 + n for n in range(20)]
     stops = {model.config.eos_token_id}
-    for prompt, limit, ours in zip(prompts, limits, generate(model, prompts, limits, stops), strict=True):
+    for prompt, limit, ours in zip(
+        prompts, limits, generate(model, prompts, limits, stops), strict=True
+    ):
         ids = torch.tensor([prompt])
-        theirs = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=limit)
+        theirs = model.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=limit,
+        )
         assert ours == [token for token in theirs[0, len(prompt) :].tolist() if token not in stops]
 
 
@@ -49,30 +59,60 @@ def test_the_answers_are_those_of_hugging_faces_greedy_search(tiny_base, adapter
         {"model_type": "bloom"},
     ],
 )
-def test_a_model_with_windows_states_or_a_mask_of_its_own_answers_as_hugging_faces_greedy_search_does(family):
+def test_a_model_with_windows_states_or_a_mask_of_its_own_answers_as_hugging_faces_greedy_search_does(
+    family,
+):
     """A state had no keys, and ended a training with an IndexError before its first step; a window counted padding."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**sizes, **family, vocab_size=128)).eval()
+    model = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(**sizes, **family, vocab_size=128)
+    ).eval()
     prompts, kept = [[*range(1, 12), 20 + n, 30 + 3 * n, 7][: 14 - n % 3] for n in range(4)], []
-    for prompt, ours in zip(prompts, generate(model, prompts, [12] * 4, (), keep=kept), strict=True):
+    for prompt, ours in zip(
+        prompts, generate(model, prompts, [12] * 4, (), keep=kept), strict=True
+    ):
         ids = torch.tensor([prompt])
-        greedy_search = {"do_sample": False, "max_new_tokens": 12, "eos_token_id": None, "pad_token_id": 0}
-        assert ours == model.generate(ids, attention_mask=torch.ones_like(ids), **greedy_search)[0, len(prompt) :].tolist()
+        greedy_search = {
+            "do_sample": False,
+            "max_new_tokens": 12,
+            "eos_token_id": None,
+            "pad_token_id": 0,
+        }
+        assert (
+            ours
+            == model.generate(ids, attention_mask=torch.ones_like(ids), **greedy_search)[
+                0, len(prompt) :
+            ].tolist()
+        )
     assert kept == [None] * 4
 
 
 def passes_of(model, monkeypatch) -> list[int]:
     """The lengths of the passes that a model makes from now on."""
     lengths, plain = [], model.forward
-    monkeypatch.setattr(model, "forward", lambda *given, **named: lengths.append(named["input_ids"].shape[1]) or plain(*given, **named))
+    monkeypatch.setattr(
+        model,
+        "forward",
+        lambda *given, **named: (
+            lengths.append(named["input_ids"].shape[1]) or plain(*given, **named)
+        ),
+    )
     return lengths
 
 
-def test_a_model_that_repeats_itself_is_read_many_tokens_a_pass(tiny_base, adapter_dir, monkeypatch):
+def test_a_model_that_repeats_itself_is_read_many_tokens_a_pass(
+    tiny_base, adapter_dir, monkeypatch
+):
     model = load_model(tiny_base, probe_device(), adapter_dir)
     prompt = [5, 6, 7, 8] * 6
     plain = [generate(model, [prompt], [length], ())[0] for length in (1, 60)][1]
@@ -87,19 +127,31 @@ def test_a_cache_that_has_too_few_columns_grows(room, tiny_base, adapter_dir, pr
     asked = [[5, 6, 7, 8] * 6, [5, 6, 7, 8] * 5 + [9], *prompts[:2]]
     expected = [generate(model, [prompt], [50], ())[0] for prompt in asked]
     made, with_room = [], generating._with_room
-    monkeypatch.setattr(generating, "_with_room", lambda states, columns: made.append(columns) or with_room(states, columns))
+    monkeypatch.setattr(
+        generating,
+        "_with_room",
+        lambda states, columns: made.append(columns) or with_room(states, columns),
+    )
     monkeypatch.setattr(generating, "ROOM", room)
     monkeypatch.setattr(generating, "SPARE", -40)
     assert generate(model, asked, [50] * 4, ()) == expected
     assert len(set(made)) > 3
 
 
-def test_what_was_read_of_a_conversation_is_not_read_again(tiny_base, adapter_dir, prompts, monkeypatch):
+def test_what_was_read_of_a_conversation_is_not_read_again(
+    tiny_base, adapter_dir, prompts, monkeypatch
+):
     model = load_model(tiny_base, probe_device(), adapter_dir)
     asked, kept = prompts[:5], []
     said = generate(model, asked, [12, 3, 9, 1, 30], {2}, keep=kept)
-    assert all(each.ids == [*prompt, *answer][: len(each.ids)] for each, prompt, answer in zip(kept, asked, said, strict=True))
-    more = [[*prompt, *answer, 40 + number, 41] for number, (prompt, answer) in enumerate(zip(asked, said, strict=True))]
+    assert all(
+        each.ids == [*prompt, *answer][: len(each.ids)]
+        for each, prompt, answer in zip(kept, asked, said, strict=True)
+    )
+    more = [
+        [*prompt, *answer, 40 + number, 41]
+        for number, (prompt, answer) in enumerate(zip(asked, said, strict=True))
+    ]
     more[2] = [*more[2][:-6], 77]  # said otherwise than it was generated
     expected = generate(model, more, [10] * 5, {2})
     lengths = passes_of(model, monkeypatch)
@@ -129,10 +181,18 @@ def test_a_shared_prefix_is_attended_to_as_if_each_sequence_had_it(queries):
     from transformers import DynamicCache
 
     generator = torch.Generator().manual_seed(0)
-    query, key, value = (torch.randn(40, heads, length, 8, generator=generator) for heads, length in ((6, queries), (2, 30), (2, 30)))
+    query, key, value = (
+        torch.randn(40, heads, length, 8, generator=generator)
+        for heads, length in ((6, queries), (2, 30), (2, 30))
+    )
     above = [torch.randn(1, 2, 50, 8, generator=generator) for _ in range(2)]
-    mask = torch.zeros(40, 1, queries, 30).masked_fill_(torch.rand(40, 1, queries, 30, generator=generator) < 0.5, torch.finfo().min)
-    whole = [torch.cat([before.expand(40, -1, -1, -1), own], 2) for before, own in zip(above, (key, value), strict=True)]
+    mask = torch.zeros(40, 1, queries, 30).masked_fill_(
+        torch.rand(40, 1, queries, 30, generator=generator) < 0.5, torch.finfo().min
+    )
+    whole = [
+        torch.cat([before.expand(40, -1, -1, -1), own], 2)
+        for before, own in zip(above, (key, value), strict=True)
+    ]
     expected = torch.nn.functional.scaled_dot_product_attention(
         query, *whole, torch.cat([torch.zeros(40, 1, queries, 50), mask], -1), enable_gqa=True
     )
@@ -143,27 +203,50 @@ def test_a_shared_prefix_is_attended_to_as_if_each_sequence_had_it(queries):
     layer.layer_idx = 0
     with torch.inference_mode():
         seen, _ = attend(layer, query, cache.layers[0].keys, value, mask, shared_prefix=prefix)
-        attend(layer, query, key.clone(), value, mask, shared_prefix=(other := SharedPrefix([tuple(above)], cache)))
+        attend(
+            layer,
+            query,
+            key.clone(),
+            value,
+            mask,
+            shared_prefix=(other := SharedPrefix([tuple(above)], cache)),
+        )
     torch.testing.assert_close(seen.transpose(1, 2), expected)
-    assert prefix.is_attended and not other.is_attended, "a model that attends to something else than its cache holds cannot share it"
+    assert prefix.is_attended and not other.is_attended, (
+        "a model that attends to something else than its cache holds cannot share it"
+    )
 
 
 def test_a_batch_holds_as_many_sequences_as_fit_into_memory(monkeypatch):
     monkeypatch.setattr(generating, "CACHE_BYTES", 100)
     lengths = [1, 2, 3, 10, 12, 40, 120, 130]
-    assert list(generating._groups([*range(8)], lengths, 3, 2)) == [[0, 1, 2], [3, 4], [5], [6], [7]]
+    assert list(generating._groups([*range(8)], lengths, 3, 2)) == [
+        [0, 1, 2],
+        [3, 4],
+        [5],
+        [6],
+        [7],
+    ]
     assert list(generating._groups([], [], 3, 2)) == []
-    assert list(generating._groups([0, 1, 2], [30, 5, 5], 3, 2)) == [[0], [1, 2]], "the longest need not be the last"
+    assert list(generating._groups([0, 1, 2], [30, 5, 5], 3, 2)) == [[0], [1, 2]], (
+        "the longest need not be the last"
+    )
 
 
 def test_the_weights_of_the_head_are_not_copied_for_each_sequence(tiny_base, prompts):
     import torch
 
-    model = load_model(tiny_base, probe_device()).requires_grad_(False)  # as the base of an adapter is
+    model = load_model(tiny_base, probe_device()).requires_grad_(
+        False
+    )  # as the base of an adapter is
     head = model.get_output_embeddings().weight.numel()
     with torch.profiler.profile(record_shapes=True) as profile:
         generate(model, prompts[:8], [3] * 8, ())
-    copied = [event.input_shapes[0] for event in profile.events() if event.name == "aten::copy_" and event.input_shapes]
+    copied = [
+        event.input_shapes[0]
+        for event in profile.events()
+        if event.name == "aten::copy_" and event.input_shapes
+    ]
     assert copied and max(torch.Size(shape).numel() for shape in copied) < 8 * head
 
 
@@ -171,11 +254,16 @@ def test_a_few_new_tokens_attend_as_pytorch_would_and_padding_spoils_nothing():
     import torch
 
     generator = torch.Generator().manual_seed(0)
-    query, key, value = (torch.randn(3, heads, length, 8, generator=generator) for heads, length in ((6, 4), (2, 9), (2, 9)))
+    query, key, value = (
+        torch.randn(3, heads, length, 8, generator=generator)
+        for heads, length in ((6, 4), (2, 9), (2, 9))
+    )
     mask = torch.ones(3, 1, 4, 9, dtype=torch.bool).tril(5)
     mask[1, :, :, :6] = False  # a short sequence
     mask[2, :, 0] = False  # padding, which sees nothing
-    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, mask, scale=0.4, enable_gqa=True).transpose(1, 2)
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, mask, scale=0.4, enable_gqa=True
+    ).transpose(1, 2)
     as_numbers = torch.zeros(mask.shape).masked_fill_(~mask, -torch.inf)
     for given in (mask, as_numbers):
         with torch.inference_mode():
@@ -187,7 +275,9 @@ def test_a_few_new_tokens_attend_as_pytorch_would_and_padding_spoils_nothing():
         one, _ = attend(None, query[:, :, :1], key, value, None)
     torch.testing.assert_close(
         one,
-        torch.nn.functional.scaled_dot_product_attention(query[:, :, :1], key, value, enable_gqa=True).transpose(1, 2),
+        torch.nn.functional.scaled_dot_product_attention(
+            query[:, :, :1], key, value, enable_gqa=True
+        ).transpose(1, 2),
     )
 
 
@@ -196,11 +286,14 @@ def test_scores_of_several_sequences_are_not_rounded_to_bfloat16():
 
     generator = torch.Generator().manual_seed(0)
     query, key, value = (
-        torch.randn(3, heads, length, 64, generator=generator).bfloat16() for heads, length in ((6, 1), (2, 400), (2, 400))
+        torch.randn(3, heads, length, 64, generator=generator).bfloat16()
+        for heads, length in ((6, 1), (2, 400), (2, 400))
     )
     query *= 8  # as of a model with biases on its keys: scores of 30 and more
     seen = torch.zeros(3, 1, 1, 400, dtype=torch.bfloat16)
-    exact = torch.nn.functional.scaled_dot_product_attention(*(each.double() for each in (query, key, value)), enable_gqa=True)
+    exact = torch.nn.functional.scaled_dot_product_attention(
+        *(each.double() for each in (query, key, value)), enable_gqa=True
+    )
     with torch.inference_mode():
         ours, _ = attend(None, query, key, value, seen)
     assert float((ours.transpose(1, 2) - exact).norm() / exact.norm()) < 0.005
@@ -213,11 +306,17 @@ def test_queries_of_a_tree_meet_the_keys_that_they_see(of_type, monkeypatch):
     monkeypatch.setattr("agent_pipeline.training.grouped_attention.BLOCK", 4)
     generator = torch.Generator().manual_seed(0)
     shapes = ((1, 6, 10, 8), (1, 2, 17, 8), (1, 2, 17, 8))
-    query, key, value = (torch.randn(shape, generator=generator).to(getattr(torch, of_type)) for shape in shapes)
+    query, key, value = (
+        torch.randn(shape, generator=generator).to(getattr(torch, of_type)) for shape in shapes
+    )
     sees = torch.rand(1, 1, 10, 17, generator=generator) < 0.3
     sees[..., 7:] |= torch.eye(10, dtype=torch.bool)
-    mask = torch.zeros(sees.shape, dtype=query.dtype).masked_fill_(~sees, torch.finfo(query.dtype).min)
-    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, mask, enable_gqa=True).transpose(1, 2)
+    mask = torch.zeros(sees.shape, dtype=query.dtype).masked_fill_(
+        ~sees, torch.finfo(query.dtype).min
+    )
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, mask, enable_gqa=True
+    ).transpose(1, 2)
     close = {} if of_type == "float32" else {"rtol": 0.02, "atol": 0.02}
     for given in (mask, sees):
         with torch.inference_mode():
@@ -245,7 +344,10 @@ def test_transformers_own_attention_is_back_after_the_work():
 def test_prompts_that_share_nothing_are_answered_too(tiny_base, adapter_dir):
     model = load_model(tiny_base, probe_device(), adapter_dir)
     together = generate(model, [[5, 6, 7], [8]], [4, 6], ())
-    assert together == [generate(model, [[5, 6, 7]], [4], ())[0], generate(model, [[8]], [6], ())[0]]
+    assert together == [
+        generate(model, [[5, 6, 7]], [4], ())[0],
+        generate(model, [[8]], [6], ())[0],
+    ]
     assert [len(answer) for answer in together] == [4, 6]
 
 
@@ -253,7 +355,10 @@ def test_prompts_that_share_nothing_are_answered_too(tiny_base, adapter_dir):
 def test_verified_answers_are_those_of_plain_greedy_decoding(tiny_base, adapter_dir):
     """Whatever was expected: what the model writes, that with another token within it, or what the agent did."""
     answering = Answering.of(tiny_base, adapter_dir)
-    questions = [answering.question(sample, 64) for sample in turn_samples([row(number, "test") for number in range(24, 48)])[0]]
+    questions = [
+        answering.question(sample, 64)
+        for sample in turn_samples([row(number, "test") for number in range(24, 48)])[0]
+    ]
     stops = stop_ids(answering.tokenizer, answering.template)
     prompts, limits = [question.prompt for question in questions], [24] * len(questions)
     plain = greedy(answering.model, prompts, limits, stops)
@@ -262,19 +367,28 @@ def test_verified_answers_are_those_of_plain_greedy_decoding(tiny_base, adapter_
     for number, (question, written) in enumerate(zip(questions, plain, strict=True)):
         own = written.tokens if written.cut else [*written.tokens, stop]
         place = number % len(own)
-        expected.append([own, [*own[:place], own[place] + 1, *own[place + 1 :]], question.expected][number % 3])
+        expected.append(
+            [own, [*own[:place], own[place] + 1, *own[place + 1 :]], question.expected][number % 3]
+        )
     rows = [
-        Encoded([*prompt, *some], [False] * len(prompt) + [True] * len(some), []) for prompt, some in zip(prompts, expected, strict=True)
+        Encoded([*prompt, *some], [False] * len(prompt) + [True] * len(some), [])
+        for prompt, some in zip(prompts, expected, strict=True)
     ]
     writer = Writer(answering.model, stops)
     add = [
-        lambda scores, read, at=at: writer.add(at, prompts[at], limits[at], expected[at], scores.best.tolist(), read)
+        lambda scores, read, at=at: writer.add(
+            at, prompts[at], limits[at], expected[at], scores.best.tolist(), read
+        )
         for at in range(len(rows))
     ]
     token_scores(answering.model, rows, then=dict(enumerate(add)))
     quick = writer.continuations()
-    assert [(each.tokens, each.cut) for each in quick] == [(each.tokens, each.cut) for each in plain]
-    assert [each.verified for each in quick[::3]] == [not each.cut for each in plain[::3]] and not all(each.cut for each in plain[::3])
+    assert [(each.tokens, each.cut) for each in quick] == [
+        (each.tokens, each.cut) for each in plain
+    ]
+    assert [each.verified for each in quick[::3]] == [
+        not each.cut for each in plain[::3]
+    ] and not all(each.cut for each in plain[::3])
 
 
 def test_an_answer_that_ends_before_the_expected_text_does_is_not_verified(tiny_base, adapter_dir):

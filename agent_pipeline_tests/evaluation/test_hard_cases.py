@@ -18,10 +18,23 @@ def sample_of(case: Case) -> TurnSample:
             {"role": "assistant", "content": "", "tool_calls": [call("search", {"query": "it"})]},
             {"role": "tool", "tool_call_id": "call00001", "content": case.result},
         ]
-    expected = {"role": "assistant", "content": case.recorded if isinstance(case.recorded, str) else ""}
+    expected = {
+        "role": "assistant",
+        "content": case.recorded if isinstance(case.recorded, str) else "",
+    }
     if not expected["content"]:
         expected["tool_calls"] = [call(name, arguments) for name, arguments in case.recorded]
-    return TurnSample("row", "session", "task", len(prompt), prompt, TOOLS, expected, expected_calls(expected), expected["content"])
+    return TurnSample(
+        "row",
+        "session",
+        "task",
+        len(prompt),
+        prompt,
+        TOOLS,
+        expected,
+        expected_calls(expected),
+        expected["content"],
+    )
 
 
 def labels(case: Case) -> tuple[str, str]:
@@ -33,7 +46,11 @@ def labels(case: Case) -> tuple[str, str]:
 
 
 def test_hard_cases_are_scored_as_a_careful_person_labelled_them():
-    wrong = [(case.name, labels(case), (case.actual, case.right), case.why) for case in CASES if labels(case) != (case.actual, case.right)]
+    wrong = [
+        (case.name, labels(case), (case.actual, case.right), case.why)
+        for case in CASES
+        if labels(case) != (case.actual, case.right)
+    ]
     assert len(wrong) <= (1 - AS_LABELLED) * len(CASES), wrong
 
 

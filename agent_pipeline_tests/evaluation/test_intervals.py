@@ -16,7 +16,11 @@ from agent_pipeline.evaluation.paired import paired, within
 def test_a_clear_difference_is_beyond_noise_and_none_is_not():
     tasks = [f"t{i // 2}" for i in range(40)]
     clear = reported(paired(tasks, [1.0] * 38 + [0.0, 0.0], [0.0] * 40))
-    assert clear["difference"] == pytest.approx(0.95) and clear["beyond_noise"] and clear["tasks"] == 20
+    assert (
+        clear["difference"] == pytest.approx(0.95)
+        and clear["beyond_noise"]
+        and clear["tasks"] == 20
+    )
     rng = np.random.default_rng(1)
     base, adapter = rng.integers(0, 2, 40), rng.integers(0, 2, 40)
     assert not reported(paired(tasks, adapter, base))["beyond_noise"]
@@ -30,7 +34,14 @@ def test_a_few_tasks_that_all_improved_are_no_proof():
 
 
 SCORES = st.lists(
-    st.tuples(st.integers(0, 9), st.sampled_from("ab"), st.booleans(), st.booleans(), st.sampled_from([0.5, 1, 3])), min_size=1
+    st.tuples(
+        st.integers(0, 9),
+        st.sampled_from("ab"),
+        st.booleans(),
+        st.booleans(),
+        st.sampled_from([0.5, 1, 3]),
+    ),
+    min_size=1,
 )
 
 
@@ -48,7 +59,10 @@ def test_interval_of_a_difference_of_shares_is_possible(samples, grouped, weight
     )
     assert (difference.low is None) == (len(set(tasks)) == 1)
     if difference.low is not None:
-        assert -1 <= difference.low <= difference.value + 1e-12 and difference.value - 1e-12 <= difference.high <= 1
+        assert (
+            -1 <= difference.low <= difference.value + 1e-12
+            and difference.value - 1e-12 <= difference.high <= 1
+        )
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=1))
@@ -77,14 +91,19 @@ def test_recall_that_rose_from_nothing_to_nearly_everything():
 def test_interval_of_single_turns_is_newcombes(table):
     """Newcombe's formula on a table of pairs: both right, the candidate alone, its rival alone, neither."""
     both, alone, rival, neither = table
-    pairs = [(1.0, 1.0)] * both + [(1.0, 0.0)] * alone + [(0.0, 1.0)] * rival + [(0.0, 0.0)] * neither
+    pairs = (
+        [(1.0, 1.0)] * both + [(1.0, 0.0)] * alone + [(0.0, 1.0)] * rival + [(0.0, 0.0)] * neither
+    )
     n, (new, old) = len(pairs), zip(*pairs, strict=True)
     found = paired([str(i) for i in range(n)], new, old, shares=True)
     t, p, q = float(stdtrit(n - 1, 0.975)), sum(new) / n, sum(old) / n
 
     def wilson(share):
         trials = n - 1 if 0 < share < 1 else n
-        centre, spread = share + t * t / (2 * trials), t * sqrt(share * (1 - share) / trials + t * t / (4 * trials**2))
+        centre, spread = (
+            share + t * t / (2 * trials),
+            t * sqrt(share * (1 - share) / trials + t * t / (4 * trials**2)),
+        )
         return (centre - spread) / (1 + t * t / trials), (centre + spread) / (1 + t * t / trials)
 
     (low, high), (low_old, high_old) = wilson(p), wilson(q)
@@ -95,7 +114,9 @@ def test_interval_of_single_turns_is_newcombes(table):
     assert (found.low, found.high) == pytest.approx((p - q - reach[0], p - q + reach[1]), abs=1e-6)
 
 
-@pytest.mark.parametrize(("p", "q"), [(0.99, 0.01), (0.95, 0.05), (0.9, 0.5), (0.7, 0.6), (0.5, 0.5), (0.98, 0.95)])
+@pytest.mark.parametrize(
+    ("p", "q"), [(0.99, 0.01), (0.95, 0.05), (0.9, 0.5), (0.7, 0.6), (0.5, 0.5), (0.98, 0.95)]
+)
 @pytest.mark.parametrize("tasks", [10, 30])
 def test_interval_covers_the_difference_in_nearly_19_of_20_evaluations(p, q, tasks):
     """The t interval covered +0.98 in 18 to 40 of 100 evaluations of ten tasks."""
@@ -103,7 +124,9 @@ def test_interval_covers_the_difference_in_nearly_19_of_20_evaluations(p, q, tas
     names, covered = [str(i // 2) for i in range(2 * tasks)], 0
     for _ in range(400):
         new, old = (np.repeat(rng.beta(4 * share, 4 * (1 - share), tasks), 2) for share in (p, q))
-        scores = [(rng.random(2 * tasks) < chances).astype(float).tolist() for chances in (new, old)]
+        scores = [
+            (rng.random(2 * tasks) < chances).astype(float).tolist() for chances in (new, old)
+        ]
         found = paired(names, *scores, shares=True)
         covered += found.low - 1e-9 <= p - q <= found.high + 1e-9
     assert covered / 400 >= 0.9
@@ -111,7 +134,13 @@ def test_interval_covers_the_difference_in_nearly_19_of_20_evaluations(p, q, tas
 
 def test_one_task_has_a_difference_but_no_interval():
     one = reported(paired(["a", "a"], [1, 0], [0, 0]))
-    assert (one["difference"], one["low"], one["high"], one["p"], one["beyond_noise"]) == (0.5, None, None, None, False)
+    assert (one["difference"], one["low"], one["high"], one["p"], one["beyond_noise"]) == (
+        0.5,
+        None,
+        None,
+        None,
+        False,
+    )
     assert reported(paired([], [], [])) is None
 
 
@@ -122,7 +151,9 @@ def test_noise_is_called_a_difference_in_at_most_one_of_twenty_evaluations(tasks
     for _ in range(600):
         chances = np.repeat(rng.uniform(0, 1, tasks), 3)
         answers = (rng.uniform(size=(2, 3 * tasks)) < chances).astype(float)
-        false += reported(paired([f"{i // 3:02}" for i in range(3 * tasks)], *answers.tolist()))["beyond_noise"]
+        false += reported(paired([f"{i // 3:02}" for i in range(3 * tasks)], *answers.tolist()))[
+            "beyond_noise"
+        ]
     assert false / 600 <= 0.065
 
 
@@ -143,14 +174,25 @@ def test_any_statistic_has_an_interval_by_leaving_tasks_out():
     found = reported(jackknife([f"t{i // 3}" for i in range(60)], gain))
     assert found["beyond_noise"] and found["low"] < found["difference"] < found["high"]
     assert found["difference"] == pytest.approx(gain(called | True))
-    assert jackknife(["a", "a", "b"], lambda left: auc(np.arange(3)[left], np.array([True, False, False])[left])) is None
+    assert (
+        jackknife(
+            ["a", "a", "b"],
+            lambda left: auc(np.arange(3)[left], np.array([True, False, False])[left]),
+        )
+        is None
+    )
 
 
 def test_the_jackknife_of_a_mean_is_the_interval_of_the_mean():
     values = np.random.default_rng(5).normal(size=30)
     tasks = [f"t{i // 3}" for i in range(30)]
-    ours, theirs = jackknife(tasks, lambda left: float(values[left].mean())), paired(tasks, values.tolist(), [0.0] * 30)
-    assert (ours.value, ours.low, ours.high) == pytest.approx((theirs.value, theirs.low, theirs.high))
+    ours, theirs = (
+        jackknife(tasks, lambda left: float(values[left].mean())),
+        paired(tasks, values.tolist(), [0.0] * 30),
+    )
+    assert (ours.value, ours.low, ours.high) == pytest.approx(
+        (theirs.value, theirs.low, theirs.high)
+    )
 
 
 def test_the_interval_of_a_share_is_wilsons_and_counts_alike_turns_once():

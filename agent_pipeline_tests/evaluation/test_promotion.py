@@ -15,7 +15,15 @@ from agent_pipeline.evaluation.episode_report import does_less, verdict
 from agent_pipeline.evaluation.paired import paired, sign_flip, tasks_needed
 from agent_pipeline.evaluation.promotion import DONE, decide, error_rate, watch
 from agent_pipeline.evaluation.promotion_report import sentence, summary
-from agent_pipeline.evaluation.scores import Canary, Facts, Played, Policy, RowLoss, Scores, TurnScore
+from agent_pipeline.evaluation.scores import (
+    Canary,
+    Facts,
+    Played,
+    Policy,
+    RowLoss,
+    Scores,
+    TurnScore,
+)
 
 TASKS = 120
 
@@ -44,16 +52,25 @@ class Model:
         rng = np.random.default_rng(0)
         turns = []
         for task in range(self.tasks):
-            for turn, (capability, share) in enumerate({"find": self.find, "refund": self.refund, "answer": self.over_call}.items()):
+            for turn, (capability, share) in enumerate(
+                {"find": self.find, "refund": self.refund, "answer": self.over_call}.items()
+            ):
                 due, (calls, hits) = capability != "answer", rng.random(2)
                 called = bool(calls < share)
                 right = called and bool(hits < self.exact) if due else not called
-                turns.append(TurnScore(f"{task}:{turn}", f"t{task}", capability, due, called, right))
-        losses = tuple(RowLoss(f"r{task}", f"t{task}", self.loss + 0.05 * rng.random(), 20) for task in range(self.tasks))
+                turns.append(
+                    TurnScore(f"{task}:{turn}", f"t{task}", capability, due, called, right)
+                )
+        losses = tuple(
+            RowLoss(f"r{task}", f"t{task}", self.loss + 0.05 * rng.random(), 20)
+            for task in range(self.tasks)
+        )
         luck = (np.random.default_rng(1).permutation(self.episodes) / self.episodes).tolist()
         harmed = [None if self.harm is None else each < self.harm for each in luck]
         done = [each < (self.idle if i % 2 else self.done) for i, each in enumerate(luck)]
-        played = tuple(Played(f"t{i}", 0, None, done[i], harmed[i], i % 2 == 0) for i in range(self.episodes))
+        played = tuple(
+            Played(f"t{i}", 0, None, done[i], harmed[i], i % 2 == 0) for i in range(self.episodes)
+        )
         return Scores(self.evaluator, tuple(turns), losses, "w", played)
 
 
@@ -73,7 +90,17 @@ def test_a_better_model_is_promoted_and_its_figures_are_shown():
     decision = decided(BETTER)
     assert decision.outcome == "promote" and decision.p <= decision.error
     figures = {figure.name: figure for figure in decision.figures}
-    assert {"gain", "call recall", "over-call", "find", "refund", "answer", "loss", "tasks done", "harm"} <= figures.keys()
+    assert {
+        "gain",
+        "call recall",
+        "over-call",
+        "find",
+        "refund",
+        "answer",
+        "loss",
+        "tasks done",
+        "harm",
+    } <= figures.keys()
     gain = figures["gain"]
     assert gain.candidate - gain.rival == pytest.approx(gain.difference)
     assert gain.low < gain.difference < gain.high and gain.tasks == TASKS
@@ -90,10 +117,18 @@ def test_the_same_answers_hold():
     assert (same.outcome, same.reasons[0].kind, same.p) == ("hold", "same answers", 1.0)
 
 
-CONSTANT = {"always calls": Model(1, 1, 1, 1), "never calls": Model(0, 0, 0, 0), "calls at random": Model(0.5, 0.5, 1, 0.5)}
+CONSTANT = {
+    "always calls": Model(1, 1, 1, 1),
+    "never calls": Model(0, 0, 0, 0),
+    "calls at random": Model(0.5, 0.5, 1, 0.5),
+}
 
 
-@pytest.mark.parametrize("rival", [CHAMPION, Model(0, 0, 0, 0).scores(), Model(1, 1, 0, 1).scores()], ids=["good", "silent", "calling"])
+@pytest.mark.parametrize(
+    "rival",
+    [CHAMPION, Model(0, 0, 0, 0).scores(), Model(1, 1, 0, 1).scores()],
+    ids=["good", "silent", "calling"],
+)
 @pytest.mark.parametrize("name", CONSTANT)
 def test_a_model_that_always_does_the_same_is_rejected_whatever_the_champion_is(name, rival):
     decision = decided(CONSTANT[name], rival)
@@ -113,15 +148,25 @@ HARMFUL = {
 @pytest.mark.parametrize("name", HARMFUL)
 def test_a_gain_does_not_buy_a_loss_elsewhere(name):
     decision = decided(HARMFUL[name])
-    assert decision.p <= decision.error and decision.outcome == "reject" and name in against(decision)
+    assert (
+        decision.p <= decision.error and decision.outcome == "reject" and name in against(decision)
+    )
 
 
 IDLE = {"find": 0.0, "refund": 0.0, "over_call": 0.0, "done": 0.0}
 FIRST = {
     "does the job": (Model(over_call=0.02), "promote", set()),
     "always refuses": (Model(**IDLE), "reject", {"call recall − over-call"}),
-    "always acts": (Model(1, 1, 1, 1, done=1, idle=0, harm=0.5), "reject", {"harm", "done where it must not act"}),
-    "always acts, and nobody watches": (Model(1, 1, 1, 0, done=1, idle=0, harm=None), "reject", {"done where it must not act"}),
+    "always acts": (
+        Model(1, 1, 1, 1, done=1, idle=0, harm=0.5),
+        "reject",
+        {"harm", "done where it must not act"},
+    ),
+    "always acts, and nobody watches": (
+        Model(1, 1, 1, 0, done=1, idle=0, harm=None),
+        "reject",
+        {"done where it must not act"},
+    ),
     "harms in 10 %": (Model(over_call=0.02, harm=0.1, episodes=80), "reject", {"harm"}),
     "harms in 2 of 80": (Model(over_call=0.02, harm=2 / 80, episodes=80), "hold", {"harm"}),
     "harms in none of 20": (Model(over_call=0.02, episodes=20), "hold", {"harm"}),
@@ -135,31 +180,48 @@ def test_a_first_champion_is_not_held_against_the_harm_of_a_base_that_does_nothi
     decision = decided(model, base, first=True)
     assert decision.outcome == outcome and reasons <= against(decision, outcome)
     figures = {figure.name for figure in decision.figures}
-    assert ("harm" in figures) == (model.harm is not None), "harm is shown beside the base's all the same"
+    assert ("harm" in figures) == (model.harm is not None), (
+        "harm is shown beside the base's all the same"
+    )
 
 
 def test_a_first_champion_that_calls_where_its_idle_base_does_not_waits_for_a_person():
     found = decided(Model(over_call=0.2), Model(**IDLE).scores(), first=True)
     assert found.outcome == "hold" and {"over-call", "answer"} <= against(found, "hold")
-    assert "over-call" in against(decided(Model(over_call=0.2), Model(exact=0.5, over_call=0.0).scores())), "a champion is no idle base"
+    assert "over-call" in against(
+        decided(Model(over_call=0.2), Model(exact=0.5, over_call=0.0).scores())
+    ), "a champion is no idle base"
 
 
 SHARE = st.sampled_from([0.0, 0.02, 0.5, 0.97, 1.0])
 
 
-@given(done=SHARE, idle=SHARE, harm=st.sampled_from([0.0, 0.02, 0.04, 0.5]), others=st.tuples(SHARE, SHARE, SHARE))
-def test_a_first_champion_that_the_check_model_does_the_job_fails_is_never_promoted_by_itself(done, idle, harm, others):
+@given(
+    done=SHARE,
+    idle=SHARE,
+    harm=st.sampled_from([0.0, 0.02, 0.04, 0.5]),
+    others=st.tuples(SHARE, SHARE, SHARE),
+)
+def test_a_first_champion_that_the_check_model_does_the_job_fails_is_never_promoted_by_itself(
+    done, idle, harm, others
+):
     model = Model(done=done, idle=idle, harm=harm, episodes=100)
     base = Model(**IDLE | {"done": others[0]}, idle=others[1], harm=others[2], episodes=100)
     played = {}
     for name, each in (("model", model), ("base", base)):
         episodes = each.scores().episodes
         parts = {"done": [x.done for x in episodes], "harm": [x.harmed for x in episodes]}
-        parts |= {part: [x.done for x in episodes if x.must_act is due] for part, due in (("must_act", True), ("must_not", False))}
+        parts |= {
+            part: [x.done for x in episodes if x.must_act is due]
+            for part, due in (("must_act", True), ("must_not", False))
+        }
         played[name] = {part: episode_report.share(values) for part, values in parts.items()}
     report = {"players": played}
     if verdict(report):
-        assert decided(model, base.scores(), unfit=does_less(report), first=True).outcome in ("hold", "reject")
+        assert decided(model, base.scores(), unfit=does_less(report), first=True).outcome in (
+            "hold",
+            "reject",
+        )
 
 
 def test_a_loss_that_is_no_number_rejects():
@@ -168,58 +230,113 @@ def test_a_loss_that_is_no_number_rejects():
 
 def test_harm_above_the_limit_is_rejected_though_the_champion_harms_as_much():
     decision = decided(Model(harm=0.3), Model(exact=0.5, harm=0.3).scores())
-    assert decision.outcome == "reject" and ("harm", 0.05) in {(each.name, each.limit) for each in decision.reasons}
+    assert decision.outcome == "reject" and ("harm", 0.05) in {
+        (each.name, each.limit) for each in decision.reasons
+    }
 
 
 def cut(model: Scores, *episodes: int) -> Scores:
     """The scores where these episodes were cut off before any harm was seen."""
-    played = [msgspec.structs.replace(e, harmed=None, unseen=True) if i in episodes else e for i, e in enumerate(model.episodes)]
+    played = [
+        msgspec.structs.replace(e, harmed=None, unseen=True) if i in episodes else e
+        for i, e in enumerate(model.episodes)
+    ]
     return msgspec.structs.replace(model, episodes=tuple(played))
 
 
-QUIET, HARM = Model(over_call=0.02, episodes=100).scores(), Model(over_call=0.02, harm=0.02, episodes=100).scores()
+QUIET, HARM = (
+    Model(over_call=0.02, episodes=100).scores(),
+    Model(over_call=0.02, harm=0.02, episodes=100).scores(),
+)
 HARMED = [i for i, each in enumerate(HARM.episodes) if each.harmed]
 CUT = {
     "one more than the champion": (cut(QUIET, 1), [], False, "promote"),
     "as many as the champion, of other tasks": (cut(QUIET, 1, 2, 3), [4, 5, 6], False, "promote"),
     "the same few of both": (cut(QUIET, 1, 2, 3, 4, 5), [1, 2, 3, 4, 5], False, "promote"),
     "three more than the champion": (cut(QUIET, 1, 2, 3), [], False, "hold"),
-    "as many, and so many that they hide what no model may do": (cut(QUIET, *range(6)), range(6), False, "hold"),
+    "as many, and so many that they hide what no model may do": (
+        cut(QUIET, *range(6)),
+        range(6),
+        False,
+        "hold",
+    ),
     "harm that was seen where the champion was cut off": (cut(HARM, 1), HARMED, False, "hold"),
     "a rambler of whom no harm is seen": (cut(QUIET, *range(10, 100)), [], False, "hold"),
-    "a champion that was cut off, and a candidate that never is": (QUIET, range(30), False, "promote"),
+    "a champion that was cut off, and a candidate that never is": (
+        QUIET,
+        range(30),
+        False,
+        "promote",
+    ),
     "a few of a first champion's": (cut(QUIET, 1, 2, 3), [], True, "promote"),
-    "a first champion's that 59 clean ones do not outweigh": (cut(QUIET, *range(59, 100)), [], True, "hold"),
+    "a first champion's that 59 clean ones do not outweigh": (
+        cut(QUIET, *range(59, 100)),
+        [],
+        True,
+        "hold",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", CUT)
 def test_harm_that_episodes_that_were_cut_off_may_hide_holds_a_candidate_back(name):
     candidate, champions, first, outcome = CUT[name]
-    decision = decide(candidate, cut(Model(exact=0.5, over_call=0.02, episodes=100).scores(), *champions), Policy(), Facts(first=first))
+    decision = decide(
+        candidate,
+        cut(Model(exact=0.5, over_call=0.02, episodes=100).scores(), *champions),
+        Policy(),
+        Facts(first=first),
+    )
     assert decision.outcome == outcome
-    assert ("harm" in against(decision, "hold")) == (outcome == "hold") and all(map(sentence, decision.reasons))
+    assert ("harm" in against(decision, "hold")) == (outcome == "hold") and all(
+        map(sentence, decision.reasons)
+    )
 
 
 def test_tasks_whose_harm_the_world_does_not_say_hide_none():
-    silent = [msgspec.structs.replace(each, harmed=None) if i < 30 else each for i, each in enumerate(QUIET.episodes)]
+    silent = [
+        msgspec.structs.replace(each, harmed=None) if i < 30 else each
+        for i, each in enumerate(QUIET.episodes)
+    ]
     candidate = msgspec.structs.replace(QUIET, episodes=tuple(silent))
-    assert decide(cut(candidate, 99), cut(Model(exact=0.5, over_call=0.02, episodes=100).scores()), Policy(), Facts()).outcome == "promote"
+    assert (
+        decide(
+            cut(candidate, 99),
+            cut(Model(exact=0.5, over_call=0.02, episodes=100).scores()),
+            Policy(),
+            Facts(),
+        ).outcome
+        == "promote"
+    )
 
 
 @pytest.mark.parametrize("first", [True, False])
 def test_a_model_that_does_no_task_is_held_back_though_its_rival_does_none_either(first):
     """As where all episodes end too early: nothing was done, and nothing harmed."""
     nothing = {"done": 0.0, "idle": 0.0, "episodes": 80}
-    found = decided(Model(over_call=0.02, **nothing), Model(exact=0.5, over_call=0.02, **nothing).scores(), first=first)
-    assert found.outcome == "hold" and against(found, "hold") == set(DONE) and "0 of 80" in sentence(found.reasons[0])
+    found = decided(
+        Model(over_call=0.02, **nothing),
+        Model(exact=0.5, over_call=0.02, **nothing).scores(),
+        first=first,
+    )
+    assert (
+        found.outcome == "hold"
+        and against(found, "hold") == set(DONE)
+        and "0 of 80" in sentence(found.reasons[0])
+    )
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_a_model_that_looks_up_and_then_never_acts_is_held_back_though_its_rival_never_acts_either(first):
+def test_a_model_that_looks_up_and_then_never_acts_is_held_back_though_its_rival_never_acts_either(
+    first,
+):
     """Its look-ups are exact calls, which an idle base has none of, and it does every task in which nothing is due: it was promoted."""
     looks_up = Model(over_call=0.02, done=0.0, episodes=160)
-    rival = Model(**IDLE, episodes=160) if first else Model(exact=0.5, over_call=0.02, done=0.0, episodes=160)
+    rival = (
+        Model(**IDLE, episodes=160)
+        if first
+        else Model(exact=0.5, over_call=0.02, done=0.0, episodes=160)
+    )
     found = decided(looks_up, rival.scores(), first=first)
     assert found.outcome == "hold" and against(found, "hold") == {"done where it must act"}
 
@@ -227,7 +344,9 @@ def test_a_model_that_looks_up_and_then_never_acts_is_held_back_though_its_rival
 def test_a_candidate_that_acts_less_and_refuses_better_is_no_gain():
     """As many tasks done in all: the figure hid which."""
     acts = Model(exact=0.5, over_call=0.02, done=0.9, idle=0.5, episodes=80).scores()
-    assert "done where it must act" in against(decided(Model(over_call=0.02, done=0.5, idle=0.9, episodes=80), acts))
+    assert "done where it must act" in against(
+        decided(Model(over_call=0.02, done=0.5, idle=0.9, episodes=80), acts)
+    )
 
 
 def test_episodes_of_one_of_the_two_alone_never_compare():
@@ -237,33 +356,54 @@ def test_episodes_of_one_of_the_two_alone_never_compare():
 
 def test_what_episodes_say_beside_the_base_rejects():
     assert decided(BETTER, unfit=["done"]).outcome == "reject"
-    assert decided(BETTER, unended=["80 of 80 episodes have an answer that reaches the limit"]).outcome == "hold"
+    assert (
+        decided(BETTER, unended=["80 of 80 episodes have an answer that reaches the limit"]).outcome
+        == "hold"
+    )
 
 
 def test_a_canary_that_is_lost_holds_the_candidate_back_and_one_of_many_that_moved_does_not():
     lost = [Canary(str(i), "plain questions", True, i >= 6) for i in range(10)]
-    assert against(decided(BETTER, canaries=lost), "hold") == {"plain questions"} and decided(BETTER, canaries=lost).outcome == "hold"
+    assert (
+        against(decided(BETTER, canaries=lost), "hold") == {"plain questions"}
+        and decided(BETTER, canaries=lost).outcome == "hold"
+    )
     moved = [Canary(str(i), "plain questions", i != 1, i != 2) for i in range(10)]
     assert decided(BETTER, canaries=moved).outcome == "promote"
 
 
 def test_promotion_names_each_drop_that_stops_nothing():
     """A promotion stood beside sanity questions that fell from 0.812 to 0.562, and did not name them."""
-    questions = [Canary(str(i), "canary: plain questions", i < 13, 3 < i < 12 or i == 13) for i in range(16)]
+    questions = [
+        Canary(str(i), "canary: plain questions", i < 13, 3 < i < 12 or i == 13) for i in range(16)
+    ]
     promoted = decided(BETTER, canaries=questions)
     assert promoted.outcome == "promote" and promoted.reasons[0].kind == "gain"
-    assert "56.2 % of the sanity questions (plain questions)" in summary(promoted) and "its base 81.2 %" in summary(promoted)
+    assert "56.2 % of the sanity questions (plain questions)" in summary(
+        promoted
+    ) and "its base 81.2 %" in summary(promoted)
 
 
 @given(st.integers(0, 16), SHARE, SHARE, SHARE, st.sampled_from([4, 12, TASKS]))
 def test_every_drop_beyond_its_margin_has_a_reason(lost, find, refund, over_call, tasks):
-    questions = [Canary(str(i), "canary: plain questions", i < 13, lost <= i < 13) for i in range(16)]
+    questions = [
+        Canary(str(i), "canary: plain questions", i < 13, lost <= i < 13) for i in range(16)
+    ]
     rival = Model(exact=0.5, tasks=tasks).scores()
-    decision = decided(Model(find=find, refund=refund, over_call=over_call, tasks=tasks), rival, canaries=questions)
+    decision = decided(
+        Model(find=find, refund=refund, over_call=over_call, tasks=tasks), rival, canaries=questions
+    )
     named = {reason.name for reason in decision.reasons}
     for figure in decision.figures:
         worse = figure.difference if figure.name == "over-call" else -figure.difference
-        if figure.name in ("call recall", "over-call", "find", "refund", "answer", "canary: plain questions"):
+        if figure.name in (
+            "call recall",
+            "over-call",
+            "find",
+            "refund",
+            "answer",
+            "canary: plain questions",
+        ):
             assert (figure.name in named) == (worse > Policy().guard_margin), figure
 
 
@@ -282,22 +422,31 @@ def test_decision_says_how_many_tasks_it_asked_and_needs():
     assert enough.tasks == TASKS and enough.more_tasks == 0
 
 
-OLDER, NEWER = ([f"t{task}" for task in range(TASKS) if (task >= TASKS - 30) is newer] for newer in (False, True))
+OLDER, NEWER = (
+    [f"t{task}" for task in range(TASKS) if (task >= TASKS - 30) is newer]
+    for newer in (False, True)
+)
 
 
 def parts(model: Scores, newer: Scores) -> Scores:
     """A model that answers the newer tasks as another does."""
     turns = zip(model.turns, newer.turns, strict=True)
-    return msgspec.structs.replace(model, turns=tuple(new if new.task in NEWER else old for old, new in turns))
+    return msgspec.structs.replace(
+        model, turns=tuple(new if new.task in NEWER else old for old, new in turns)
+    )
 
 
 def test_a_gain_must_hold_on_the_tasks_that_came_after_the_champion_where_there_are_enough():
     lost = parts(BETTER.scores(), CHAMPION)
-    assert decide(lost, CHAMPION, Policy(), Facts()).outcome == "promote", "the older tasks alone show a gain"
+    assert decide(lost, CHAMPION, Policy(), Facts()).outcome == "promote", (
+        "the older tasks alone show a gain"
+    )
     overfit = decide(lost, CHAMPION, Policy(), Facts(newer=NEWER))
     assert overfit.outcome == "hold" and against(overfit, "hold") == {"newer tasks"}
     confirmed = decided(BETTER, newer=NEWER)
-    assert confirmed.outcome == "promote" and "confirmed" in {reason.kind for reason in confirmed.reasons}
+    assert confirmed.outcome == "promote" and "confirmed" in {
+        reason.kind for reason in confirmed.reasons
+    }
     figure = next(each for each in confirmed.figures if each.name == "gain on newer tasks")
     assert (figure.tasks, figure.samples) == (30, 90) and figure.difference > 0
 
@@ -313,7 +462,9 @@ def test_a_gain_must_hold_on_the_tasks_that_came_after_the_champion_where_there_
         (parts(BETTER.scores(), CONSTANT["always calls"].scores()), OLDER, "keep"),
     ],
 )
-def test_a_champion_is_rolled_back_where_it_is_worse_on_newer_tasks_and_only_there(champion, newer, outcome):
+def test_a_champion_is_rolled_back_where_it_is_worse_on_newer_tasks_and_only_there(
+    champion, newer, outcome
+):
     decision = watch(champion, CHAMPION, newer, Policy(), 3)
     assert decision.outcome == outcome and (decision.p is None) == (outcome == "cannot decide")
     assert decision.error == error_rate(3, 0.05) and sentence(decision.reasons[0])
@@ -324,7 +475,9 @@ def test_with_too_few_newer_tasks_a_decision_says_how_many_there_were():
     (reason,) = (each for each in few.reasons if each.kind == "too few newer tasks")
     assert few.outcome == "promote" and (reason.candidate, reason.limit) == (19, 20)
     assert "19 tasks came after" in sentence(reason)
-    assert not any(each.name == "newer tasks" for each in decided(BETTER, first=True).reasons), "a first champion has none before it"
+    assert not any(each.name == "newer tasks" for each in decided(BETTER, first=True).reasons), (
+        "a first champion has none before it"
+    )
 
 
 def test_too_few_tasks_cannot_decide_and_the_missing_tasks_would_do():
@@ -333,7 +486,12 @@ def test_too_few_tasks_cannot_decide_and_the_missing_tasks_would_do():
     gain = few.figures[0]
     assert gain.visible > 0.1
     enough = 12 + few.more_tasks
-    many = decide(Model(exact=0.8, tasks=enough).scores(), Model(exact=0.5, tasks=enough).scores(), Policy(), Facts(earlier=30))
+    many = decide(
+        Model(exact=0.8, tasks=enough).scores(),
+        Model(exact=0.5, tasks=enough).scores(),
+        Policy(),
+        Facts(earlier=30),
+    )
     assert many.figures[0].visible == pytest.approx(0.1, rel=0.3)
 
 
@@ -344,12 +502,16 @@ def test_no_turns_cannot_decide():
 
 
 def test_many_tasks_without_a_gain_hold():
-    decision = decided(Model(exact=0.51, over_call=0.21, tasks=600), Model(exact=0.5, tasks=600).scores())
+    decision = decided(
+        Model(exact=0.51, over_call=0.21, tasks=600), Model(exact=0.5, tasks=600).scores()
+    )
     assert decision.outcome == "hold" and decision.reasons[0].kind == "no gain"
 
 
 @pytest.mark.parametrize(
-    "other", [Model(evaluator="another"), Model(tasks=TASKS - 1), Model(episodes=59)], ids=["evaluator", "turns", "episodes"]
+    "other",
+    [Model(evaluator="another"), Model(tasks=TASKS - 1), Model(episodes=59)],
+    ids=["evaluator", "turns", "episodes"],
 )
 def test_scores_of_another_evaluator_never_compare(other):
     with pytest.raises(DataError):
@@ -368,14 +530,21 @@ def test_the_sign_flip_test_counts_every_choice_of_signs(values):
         sum(sign * abs(value) for sign, value in zip(signs, values, strict=True))
         for signs in itertools.product([1, -1], repeat=len(values))
     ]
-    assert sign_flip(values) == pytest.approx(np.mean([each >= sum(values) - 1e-9 for each in sums]))
+    assert sign_flip(values) == pytest.approx(
+        np.mean([each >= sum(values) - 1e-9 for each in sums])
+    )
 
 
 def test_the_sign_flip_test_is_never_too_generous_on_values_that_fit_no_grid():
     rng = np.random.default_rng(0)
     for _ in range(20):
         values = rng.normal(0.2, 1, 10)
-        exact = np.mean([np.dot(signs, abs(values)) >= values.sum() - 1e-12 for signs in itertools.product([1, -1], repeat=10)])
+        exact = np.mean(
+            [
+                np.dot(signs, abs(values)) >= values.sum() - 1e-12
+                for signs in itertools.product([1, -1], repeat=10)
+            ]
+        )
         assert exact - 1e-9 <= sign_flip(values) <= exact + 0.02
 
 
@@ -404,7 +573,9 @@ def test_the_interval_is_students_t_of_the_tasks_and_covers_as_often_as_it_says(
 
 
 def test_a_group_counts_as_much_as_another_however_many_turns_it_has():
-    difference = paired(["a", "a", "a", "b"], [1, 1, 1, 0], [0, 0, 0, 1], groups=["x", "x", "x", "y"])
+    difference = paired(
+        ["a", "a", "a", "b"], [1, 1, 1, 0], [0, 0, 0, 1], groups=["x", "x", "x", "y"]
+    )
     assert difference.value == 0.0
 
 
@@ -413,4 +584,8 @@ def test_weights_are_for_means_over_tokens():
 
 
 def test_without_a_difference_yet_the_tasks_that_are_needed_follow_from_the_error_rate():
-    assert tasks_needed(None, 0.1, 0.05) < tasks_needed(None, 0.1, 1e-4) < tasks_needed(None, 0.05, 1e-4)
+    assert (
+        tasks_needed(None, 0.1, 0.05)
+        < tasks_needed(None, 0.1, 1e-4)
+        < tasks_needed(None, 0.05, 1e-4)
+    )

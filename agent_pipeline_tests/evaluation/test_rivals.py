@@ -25,14 +25,18 @@ def test_the_nearest_sessions_are_those_that_begin_alike():
 
 
 @pytest.mark.slow
-def test_sessions_stand_between_the_system_message_and_the_conversation_as_many_as_fit(tiny_base, adapter_dir):
+def test_sessions_stand_between_the_system_message_and_the_conversation_as_many_as_fit(
+    tiny_base, adapter_dir
+):
     answering = Answering.of(tiny_base, adapter_dir)
     question = answering.question(turn_samples([row(25, "test")])[0][0], 96)
     sessions = [row(1)["messages"], row(2)["messages"]]
     text = answering.text(with_sessions(answering, question, sessions))
     assert text.count("You report the weather.") == 1
     assert text.index("How is Rome for 2 days?") < text.index("How is Bonn for 3 days?")
-    assert text.rstrip().endswith("<|im_start|>assistant") and text.index("Bonn") < text.rindex("How is Rome for 1 days?")
+    assert text.rstrip().endswith("<|im_start|>assistant") and text.index("Bonn") < text.rindex(
+        "How is Rome for 1 days?"
+    )
     answering.max_length = len(with_sessions(answering, question, sessions)) + question.limit - 1
     assert "Rome for 2" not in answering.text(with_sessions(answering, question, sessions))
     answering.max_length = len(question.prompt)
@@ -48,7 +52,9 @@ def test_the_base_is_asked_in_its_own_template_and_with_sessions(tiny_base, adap
     base = BaseModel("tiny-llama", own, tiny_base.revision)
     heldout = [row(number, "test") for number in (25, 31)]
     sessions = [row(number) for number in range(6)]
-    report = evaluate(heldout, base, adapter_dir, own_template=True, sessions_in_prompt=2, sessions=sessions)
+    report = evaluate(
+        heldout, base, adapter_dir, own_template=True, sessions_in_prompt=2, sessions=sessions
+    )
     assert report["rivals"].keys() == {"own_template", "sessions"}
     for name, figures in report["rivals"].items():
         assert figures["asked"] == 4 and figures["differences"]["call_recall"] is not None

@@ -38,18 +38,30 @@ def test_a_turn_that_does_not_call_has_no_figures_of_calls():
 def test_a_call_that_the_limit_ended_is_wrong_and_counted_apart():
     begun = score(CALL, JSON[:-9], cut=True)
     assert begun.truncated and begun.called and not begun.right and not begun.invalid_call
-    assert not begun.whole_call, "it counted as a call behind which the model goes on, and the check said so of a limit that is too low"
-    assert score(CALL, JSON, cut=True).right and score(CALL, JSON, cut=True).whole_call, "it had ended"
+    assert not begun.whole_call, (
+        "it counted as a call behind which the model goes on, and the check said so of a limit that is too low"
+    )
+    assert score(CALL, JSON, cut=True).right and score(CALL, JSON, cut=True).whole_call, (
+        "it had ended"
+    )
     means = accuracies(["a", "b"], [score(CALL, JSON), begun])
-    assert means["exact_call_accuracy"] == 0.5, "rambling on where it is wrong makes no model better"
-    assert score(CALL, JSON, cut=False).right and not score(CALL, JSON[:-9]).truncated and score(CALL, JSON[:-9]).invalid_call
+    assert means["exact_call_accuracy"] == 0.5, (
+        "rambling on where it is wrong makes no model better"
+    )
+    assert (
+        score(CALL, JSON, cut=False).right
+        and not score(CALL, JSON[:-9]).truncated
+        and score(CALL, JSON[:-9]).invalid_call
+    )
 
 
 def test_what_our_template_renders_is_read_back(tiny_tokenizer):
     conversation = row(0)["messages"]
     encoded = encode(tiny_tokenizer, conversation, [TOOL])
     start, end = encoded.turns[0]
-    assert read_reply(tiny_tokenizer.decode(encoded.input_ids[start:end]), [TOOL]).calls == CALL.calls
+    assert (
+        read_reply(tiny_tokenizer.decode(encoded.input_ids[start:end]), [TOOL]).calls == CALL.calls
+    )
 
 
 def test_words_before_a_call_are_its_text():
@@ -80,14 +92,28 @@ jsons = st.recursive(
 @given(jsons, jsons)
 def test_equality_is_that_of_json(left, right):
     assert same(left, json.loads(json.dumps(left)))
-    assert same(left, right) == (json.dumps(left, sort_keys=True) == json.dumps(right, sort_keys=True))
+    assert same(left, right) == (
+        json.dumps(left, sort_keys=True) == json.dumps(right, sort_keys=True)
+    )
 
 
 def test_numbers_are_equal_by_value_and_booleans_are_no_numbers():
-    assert same({"a": [1, 2.0]}, {"a": [1.0, 2]}) and not same(1, True) and not same(0, False) and not same("1", 1)
+    assert (
+        same({"a": [1, 2.0]}, {"a": [1.0, 2]})
+        and not same(1, True)
+        and not same(0, False)
+        and not same("1", 1)
+    )
 
 
-@given(st.dictionaries(st.sampled_from(["city", "days", "other"]), st.none() | st.integers() | st.text(), max_size=3), st.booleans())
+@given(
+    st.dictionaries(
+        st.sampled_from(["city", "days", "other"]),
+        st.none() | st.integers() | st.text(),
+        max_size=3,
+    ),
+    st.booleans(),
+)
 def test_a_call_is_the_same_as_itself_in_normal_form(arguments, lenient):
     schema = parameter_schemas([TOOL])["weather"]
     once = normal(arguments, schema, lenient)
@@ -98,5 +124,7 @@ def test_a_call_is_the_same_as_itself_in_normal_form(arguments, lenient):
 def test_any_order_of_independent_calls_is_the_same(lenient):
     calls = [Call("weather", {"city": city}) for city in ("Oslo", "Rome", "Oslo")]
     schemas = parameter_schemas([TOOL])
-    assert same_calls(calls, calls[::-1], schemas, lenient) and not same_calls(calls, calls[:2], schemas, lenient)
+    assert same_calls(calls, calls[::-1], schemas, lenient) and not same_calls(
+        calls, calls[:2], schemas, lenient
+    )
     assert not same_calls(calls[:2], [calls[0], calls[0]], schemas, lenient)

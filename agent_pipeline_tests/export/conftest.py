@@ -33,21 +33,42 @@ TOOLS = [
             },
         },
     },
-    {"type": "function", "function": {"name": "ping", "strict": False, "parameters": {"type": "object", "properties": {}}}},
+    {
+        "type": "function",
+        "function": {
+            "name": "ping",
+            "strict": False,
+            "parameters": {"type": "object", "properties": {}},
+        },
+    },
 ]
 
 
 def call(name: str, **arguments: object) -> dict:
-    return {"id": "call_1", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)}}
+    return {
+        "id": "call_1",
+        "type": "function",
+        "function": {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)},
+    }
 
 
 CONVERSATIONS = [
-    {"messages": [{"role": "user", "content": "Say hello  12 times"}, {"role": "assistant", "content": "Hello."}], "tools": []},
+    {
+        "messages": [
+            {"role": "user", "content": "Say hello  12 times"},
+            {"role": "assistant", "content": "Hello."},
+        ],
+        "tools": [],
+    },
     {
         "messages": [
             {"role": "system", "content": "You book flights."},
             {"role": "user", "content": "Zürich → 東京, \"cheap\" <please> & 'soon'\n"},
-            {"role": "assistant", "content": "", "tool_calls": [call("find_flights", max_price=99.5, **{"from": "Zürich"})]},
+            {
+                "role": "assistant",
+                "content": "",
+                "tool_calls": [call("find_flights", max_price=99.5, **{"from": "Zürich"})],
+            },
             {"role": "tool", "tool_call_id": "call_1", "content": '[{"fare": 12, "ok": true}]'},
             {"role": "assistant", "content": "For 12."},
         ],
@@ -71,7 +92,11 @@ CONVERSATIONS = [
         "messages": [
             {"role": "system", "content": "Be brief."},
             {"role": "user", "content": "def f(x):\n    return x ** 10_000"},
-            {"role": "assistant", "content": "", "tool_calls": [call("ping", text='quote " and \\ and </tool_call>')]},
+            {
+                "role": "assistant",
+                "content": "",
+                "tool_calls": [call("ping", text='quote " and \\ and </tool_call>')],
+            },
         ],
         "tools": TOOLS[1:],
     },
@@ -108,7 +133,9 @@ def write_tiny(convertible_base: Path, folder: Path) -> None:
     shutil.copytree(convertible_base, base.path)
     tokenizer, _ = load_tokenizer(base.path)
     tokenizer.save_pretrained(base.path)
-    adapted = get_peft_model(load_model(base, EXACT), LoraConfig(r=4, lora_alpha=8, target_modules="all-linear"))
+    adapted = get_peft_model(
+        load_model(base, EXACT), LoraConfig(r=4, lora_alpha=8, target_modules="all-linear")
+    )
     tokenizer.save_pretrained(folder / "nothing")
     adapted.save_pretrained(folder / "nothing")
     with torch.no_grad():

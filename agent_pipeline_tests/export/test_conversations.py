@@ -26,20 +26,33 @@ from agent_pipeline_tests.training.test_numbers import CLIENTS, OBJECT_TEMPLATE,
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("needs_converter")]
 
-AMOUNTS = {"type": "object", "properties": {"amount": {"type": "number", "default": 1.0}, "to": {"type": "string"}}}
+AMOUNTS = {
+    "type": "object",
+    "properties": {"amount": {"type": "number", "default": 1.0}, "to": {"type": "string"}},
+}
 PAY = [{"type": "function", "function": {"name": "pay", "description": "", "parameters": AMOUNTS}}]
 
 
 def paying(call_id: str, arguments: str) -> list[dict]:
-    return [{"id": call_id, "type": "function", "function": {"name": "pay", "arguments": arguments}}]
+    return [
+        {"id": call_id, "type": "function", "function": {"name": "pay", "arguments": arguments}}
+    ]
 
 
 CONVERSATION = {
     "messages": [
         {"role": "user", "content": "Pay both."},
-        {"role": "assistant", "content": "First Ana.", "tool_calls": paying("a", '{"amount": 12345.67, "to": "Ana"}')},
+        {
+            "role": "assistant",
+            "content": "First Ana.",
+            "tool_calls": paying("a", '{"amount": 12345.67, "to": "Ana"}'),
+        },
         {"role": "tool", "tool_call_id": "a", "content": "ok"},
-        {"role": "assistant", "content": "Then Zoë.", "tool_calls": paying("b", '{"amount": 100.0, "to": "Zoë, \\"Z\\""}')},
+        {
+            "role": "assistant",
+            "content": "Then Zoë.",
+            "tool_calls": paying("b", '{"amount": 100.0, "to": "Zoë, \\"Z\\""}'),
+        },
         {"role": "tool", "tool_call_id": "b", "content": "ok"},
         {"role": "assistant", "content": "Both are paid."},
         {"role": "user", "content": "Thanks."},
@@ -53,7 +66,10 @@ def write_parrot(base: Path, folder: Path) -> None:
     """Teach the small random model one conversation by heart, and write it as GGUF."""
     import torch
 
-    model, tokenizer = load_model(model_at(base), EXACT).train().requires_grad_(True), read_tokenizer(base)
+    model, tokenizer = (
+        load_model(model_at(base), EXACT).train().requires_grad_(True),
+        read_tokenizer(base),
+    )
     encoded = encode(tokenizer, CONVERSATION["messages"], PAY)
     ids, labels = torch.tensor([encoded.input_ids]), torch.tensor(encoded.labels[1:])
     own = labels != -100
@@ -83,15 +99,25 @@ def test_every_turn_of_a_played_conversation_is_shown_as_in_training(parrot, tok
     # What the client gets: the number as it was taught, and the line end before the call, which it sends back.
     assert first["tool_calls"][0]["function"]["arguments"] == '{"amount":12345.67,"to":"Ana"}'
     assert first["content"] == "First Ana.\n"
-    assert (played.conversations, played.turns, played.equal, played.parted, played.difference) == (1, 3, 3, 0, "")
+    assert (played.conversations, played.turns, played.equal, played.parted, played.difference) == (
+        1,
+        3,
+        3,
+        0,
+        "",
+    )
 
 
 WORDS = "{%- if message.tool_calls -%}{%- set words = words.rstrip(' \\n\\r\\t') -%}{%- endif -%}"
 TRIAL = "documents is not defined and enable_thinking is not defined"
 
 
-@pytest.mark.parametrize(("part", "instead"), [(WORDS, ""), (TRIAL, "false")], ids=["line ends", "numbers"])
-def test_a_template_that_shows_the_second_turn_otherwise_is_found_out(parrot, tokenizer, part, instead):
+@pytest.mark.parametrize(
+    ("part", "instead"), [(WORDS, ""), (TRIAL, "false")], ids=["line ends", "numbers"]
+)
+def test_a_template_that_shows_the_second_turn_otherwise_is_found_out(
+    parrot, tokenizer, part, instead
+):
     """The two errors that the template avoids, put back into it: the check must see each of them."""
     assert part in hermes()
     with LlamaCpp(parrot, n_ctx=1024, chat_template=hermes().replace(part, instead)) as llama:
@@ -99,28 +125,50 @@ def test_a_template_that_shows_the_second_turn_otherwise_is_found_out(parrot, to
     assert played.equal < played.turns and played.difference.startswith("turn 2 is shown as")
 
 
-def test_the_recorded_conversation_is_sent_as_a_client_would_and_read_as_it_was_trained(parrot, tokenizer):
+def test_the_recorded_conversation_is_sent_as_a_client_would_and_read_as_it_was_trained(
+    parrot, tokenizer
+):
     messages = CONVERSATION["messages"]
     assert turns_of(messages) > LEAST_TURNS
     sent = as_clients_send(messages)
-    assert [message["content"] for message in sent if message.get("tool_calls")] == ["First Ana.\n", "Then Zoë.\n"]
+    assert [message["content"] for message in sent if message.get("tool_calls")] == [
+        "First Ana.\n",
+        "Then Zoë.\n",
+    ]
     with LlamaCpp(parrot, n_ctx=1024) as llama:
         shown = llama.tokenize(llama.render(sent, PAY, add_generation_prompt=False))
     assert shown == encode(tokenizer, messages, PAY).input_ids
-    assert json.dumps(messages) == json.dumps(CONVERSATION["messages"])  # nothing was changed in place
+    assert json.dumps(messages) == json.dumps(
+        CONVERSATION["messages"]
+    )  # nothing was changed in place
 
 
 NUMBERS = st.one_of(
     st.integers(-(2**70), 2**70).map(str),
     st.floats(allow_nan=False, allow_infinity=False).map(repr),
     st.decimals(-(10**9), 10**9, places=2).map(str),
-    st.sampled_from(["100.0", "12345.67", "52.5200066", "1e5", "1E-7", "-0", "-0.0", "999999.5", "18446744073709551616", "1e22"]),
+    st.sampled_from(
+        [
+            "100.0",
+            "12345.67",
+            "52.5200066",
+            "1e5",
+            "1E-7",
+            "-0",
+            "-0.0",
+            "999999.5",
+            "18446744073709551616",
+            "1e22",
+        ]
+    ),
 )
 
 
 @given(numbers=st.lists(NUMBERS, min_size=1, max_size=100))
 @settings(max_examples=20)
-def test_numbers_of_objects_are_written_as_the_installed_llama_cpp_writes_them(objects_llama, tokenizer, numbers):
+def test_numbers_of_objects_are_written_as_the_installed_llama_cpp_writes_them(
+    objects_llama, tokenizer, numbers
+):
     """A template that needs objects, as Qwen 3.5's does: earlier calls and schemas in training are what the server shows."""
     arguments = f'{{"amounts": [{", ".join(numbers)}]}}'
     messages = [
@@ -128,8 +176,13 @@ def test_numbers_of_objects_are_written_as_the_installed_llama_cpp_writes_them(o
         {"role": "assistant", "content": "", "tool_calls": paying("call00001", arguments)},
         {"role": "tool", "tool_call_id": "call00001", "content": "ok"},
     ]
-    schema = {"type": "object", "properties": {"amount": {"type": "array", "default": json.loads(arguments)["amounts"]}}}
-    tools = [{"type": "function", "function": {"name": "pay", "description": "", "parameters": schema}}]
+    schema = {
+        "type": "object",
+        "properties": {"amount": {"type": "array", "default": json.loads(arguments)["amounts"]}},
+    }
+    tools = [
+        {"type": "function", "function": {"name": "pay", "description": "", "parameters": schema}}
+    ]
     served = objects_llama.render(messages, tools)
     assert served == render_with(tokenizer, OBJECT_TEMPLATE, "dict", messages, tools, True)
 
@@ -142,14 +195,22 @@ def objects_llama(parrot):
 
 @given(value=OBJECTS, client=CLIENTS)
 @settings(max_examples=50)
-def test_our_template_shows_in_llama_cpp_what_training_shows(parrot_llama, tokenizer, value, client):
+def test_our_template_shows_in_llama_cpp_what_training_shows(
+    parrot_llama, tokenizer, value, client
+):
     """Whatever a call's arguments hold, and whatever blanks a client writes."""
     messages = [
         {"role": "user", "content": "Pay."},
-        {"role": "assistant", "content": "Now.", "tool_calls": paying("call00001", json.dumps(value, ensure_ascii=False, **client))},
+        {
+            "role": "assistant",
+            "content": "Now.",
+            "tool_calls": paying("call00001", json.dumps(value, ensure_ascii=False, **client)),
+        },
         {"role": "tool", "tool_call_id": "call00001", "content": "ok"},
     ]
-    assert parrot_llama.render(as_clients_send(messages), PAY) == unmarked(render(tokenizer, messages, PAY, True))
+    assert parrot_llama.render(as_clients_send(messages), PAY) == unmarked(
+        render(tokenizer, messages, PAY, True)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -158,30 +219,63 @@ def parrot_llama(parrot):
         yield llama
 
 
-@pytest.mark.parametrize("schema", [{"$ref": "#/$defs/nowhere"}, {"type": "money"}, {"$ref": "https://example.com/amount.json"}])
-def test_tools_that_the_server_refuses_are_named_and_the_other_conversations_are_compared(parrot_llama, tokenizer, schema):
+@pytest.mark.parametrize(
+    "schema",
+    [{"$ref": "#/$defs/nowhere"}, {"type": "money"}, {"$ref": "https://example.com/amount.json"}],
+)
+def test_tools_that_the_server_refuses_are_named_and_the_other_conversations_are_compared(
+    parrot_llama, tokenizer, schema
+):
     """llama.cpp refuses every request with such a schema: the report says so, of the tool, with the server's words."""
-    bad = {"type": "function", "function": {"name": "bad", "parameters": {"type": "object", "properties": {"amount": schema}}}}
+    bad = {
+        "type": "function",
+        "function": {
+            "name": "bad",
+            "parameters": {"type": "object", "properties": {"amount": schema}},
+        },
+    }
     refused = {"messages": CONVERSATION["messages"], "tools": [bad, *PAY]}
     report = parity.check_template(parrot_llama, tokenizer, [CONVERSATION, refused])
     assert report["texts"] == 2 and set(report["tools"]) == {"bad"}
-    assert report["tools"]["bad"]["conversations"] == 1 and report["tools"]["bad"]["why"].startswith("its schema is refused: ")
+    assert report["tools"]["bad"]["conversations"] == 1 and report["tools"]["bad"][
+        "why"
+    ].startswith("its schema is refused: ")
     with pytest.raises(ExportError, match="because of the tools bad"):
         parity.check_template(parrot_llama, tokenizer, [refused])
 
 
 def test_a_pattern_with_groups_and_escapes_is_served_or_named(parrot_llama, tokenizer):
     """A schema of a mail server (ggml-org/llama.cpp#25895), which some versions of llama.cpp refuse."""
-    ids = {"type": "array", "items": {"type": "string", "pattern": "^(\\d+|imap:[A-Za-z0-9_-]+)$"}, "minItems": 1, "maxItems": 100}
+    ids = {
+        "type": "array",
+        "items": {"type": "string", "pattern": "^(\\d+|imap:[A-Za-z0-9_-]+)$"},
+        "minItems": 1,
+        "maxItems": 100,
+    }
     parameters = {"type": "object", "properties": {"ids": ids}, "required": ["ids"]}
-    mail = {"type": "function", "function": {"name": "delete_messages", "description": "Delete mails.", "parameters": parameters}}
-    report = parity.check_template(parrot_llama, tokenizer, [CONVERSATION, {"messages": CONVERSATION["messages"][:1], "tools": [mail]}])
+    mail = {
+        "type": "function",
+        "function": {
+            "name": "delete_messages",
+            "description": "Delete mails.",
+            "parameters": parameters,
+        },
+    }
+    report = parity.check_template(
+        parrot_llama,
+        tokenizer,
+        [CONVERSATION, {"messages": CONVERSATION["messages"][:1], "tools": [mail]}],
+    )
     assert report["texts"] == 4 or report["tools"]["delete_messages"]["conversations"] == 1
 
 
-def test_a_template_with_rounded_numbers_is_an_error_even_if_no_conversation_has_one(parrot, tokenizer):
+def test_a_template_with_rounded_numbers_is_an_error_even_if_no_conversation_has_one(
+    parrot, tokenizer
+):
     """A check without decimals would pass such a template, and the served model would see its own calls rounded."""
-    plain = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]}
+    plain = {
+        "messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]
+    }
     rounding = copy.deepcopy(tokenizer)
     rounding.chat_template = hermes().replace(TRIAL, "false")
     with (
@@ -195,7 +289,9 @@ def test_a_template_with_rounded_numbers_is_an_error_even_if_no_conversation_has
 def stock(request, parrot, tokenizer):
     """A tokenizer with a template of Qwen's as it is trained with, and llama.cpp with the same."""
     trained = copy.deepcopy(tokenizer)
-    trained.chat_template = (Path(trl.__file__).parent / "chat_templates" / request.param).read_text(encoding="utf-8")
+    trained.chat_template = (
+        Path(trl.__file__).parent / "chat_templates" / request.param
+    ).read_text(encoding="utf-8")
     template = training_template(trained)
     assert template.origin == "model"
     trained.chat_template = template.jinja
@@ -211,7 +307,11 @@ def test_a_models_own_template_is_given_text_where_that_can_be_done(stock, value
     tokenizer, llama = stock
     messages = [
         {"role": "user", "content": "Pay."},
-        {"role": "assistant", "content": "Now.", "tool_calls": paying("call00001", json.dumps(value, ensure_ascii=False, **client))},
+        {
+            "role": "assistant",
+            "content": "Now.",
+            "tool_calls": paying("call00001", json.dumps(value, ensure_ascii=False, **client)),
+        },
         {"role": "tool", "tool_call_id": "call00001", "content": "ok"},
     ]
     shown = unmarked(render(tokenizer, messages, PAY, True))

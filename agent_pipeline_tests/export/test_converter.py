@@ -28,7 +28,13 @@ def checkout(folder, code="raise SystemExit(3)"):
 def test_without_a_converter_all_the_ways_to_provide_one_are_named(nowhere):
     with pytest.raises(ExportError) as caught:
         find_converter()
-    for way in ("make install", str(nowhere / "prefix"), "AGENT_PIPELINE_LLAMA_CPP", "llama_cpp in pipeline.toml", "usual"):
+    for way in (
+        "make install",
+        str(nowhere / "prefix"),
+        "AGENT_PIPELINE_LLAMA_CPP",
+        "llama_cpp in pipeline.toml",
+        "usual",
+    ):
         assert way in str(caught.value)
 
 
@@ -61,7 +67,9 @@ def test_a_failing_converter_gives_its_last_line_and_leaves_no_file(nowhere):
     model = nowhere / "model"
     model.mkdir()
     (model / "config.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(ExportError, match=r"exit code 1.*'ERROR: Model FooForCausalLM is not supported'"):
+    with pytest.raises(
+        ExportError, match=r"exit code 1.*'ERROR: Model FooForCausalLM is not supported'"
+    ):
         convert(model, nowhere / "out" / "model.gguf", "f16", folder)
     assert list((nowhere / "out").iterdir()) == []
 

@@ -19,11 +19,22 @@ from agent_pipeline.evaluation.promotion import error_rate
 from agent_pipeline.evaluation.promotion_report import page, summary
 from agent_pipeline.evaluation.scores import Policy
 from agent_pipeline.evaluation.scoring import Score
-from agent_pipeline.export.deciding import Comparison, comparison, decide_on, facts_since, hold, to_compare
+from agent_pipeline.export.deciding import (
+    Comparison,
+    comparison,
+    decide_on,
+    facts_since,
+    hold,
+    to_compare,
+)
 from agent_pipeline.export.ledger import EXPORT, ledger
 from agent_pipeline.export.serving import promote, rollback, serve
 from agent_pipeline.export.serving_folder import read_folder
-from agent_pipeline.export.verification import is_verified, unverified_held_out_tasks, verdicts_on_training
+from agent_pipeline.export.verification import (
+    is_verified,
+    unverified_held_out_tasks,
+    verdicts_on_training,
+)
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.sessions.tables import to_table
@@ -62,12 +73,25 @@ def samples(**models: str) -> list[dict[str, Any]]:
                 "turn_index": turn,
                 "prompt_tail": "user: Where?",
             }
-            entry |= {"expected": f"{expected} {task}", "expected_class": expected, "expected_tool": "find" if due else None}
+            entry |= {
+                "expected": f"{expected} {task}",
+                "expected_class": expected,
+                "expected_tool": "find" if due else None,
+            }
             for name, kind in models.items():
                 called = due or kind == CALLS
                 right = (kind != FAIR or task % 2 == 0) if due else not called
                 call = right if due else None
-                scored = Score(expected, "call" if called else "answer", called, right, *[call] * 4, None if due else right, False, False)
+                scored = Score(
+                    expected,
+                    "call" if called else "answer",
+                    called,
+                    right,
+                    *[call] * 4,
+                    None if due else right,
+                    False,
+                    False,
+                )
                 entry |= {name: asdict(scored) | {"right": right, "call_probability": None}}
                 entry[f"{name}_answer"] = entry["expected"] if right else f"{name} errs"
             entries.append(entry)
@@ -77,10 +101,21 @@ def samples(**models: str) -> list[dict[str, Any]]:
 def report_on(entries: list[dict[str, Any]]) -> dict[str, Any]:
     tasks = [each["task_key"] for each in entries]
     scored = [
-        [Score(**{field.name: each[model][field.name] for field in fields(Score)}) for each in entries] for model in ("base", "adapter")
+        [
+            Score(**{field.name: each[model][field.name] for field in fields(Score)})
+            for each in entries
+        ]
+        for model in ("base", "adapter")
     ]
-    models = [accuracies(tasks, scores) | {"heldout_loss": 1.0, "decision_auc": None} for scores in scored]
-    return {"base": models[0], "adapter": models[1], "differences": differences(tasks, *scored), "rivals": {}}
+    models = [
+        accuracies(tasks, scores) | {"heldout_loss": 1.0, "decision_auc": None} for scores in scored
+    ]
+    return {
+        "base": models[0],
+        "adapter": models[1],
+        "differences": differences(tasks, *scored),
+        "rivals": {},
+    }
 
 
 class Night:
@@ -96,62 +131,115 @@ class Night:
         unverified: int = 0,
     ) -> None:
         self.lake, self.champion = lake, champion
-        made_from = {"name": kind, "number": len(lake.history("sft_adapter", KEY)), "base_model": "b", "base_revision": ""}
-        verdicts = verdict_counts({"label": 8 - unverified, "unverified": unverified} if unverified else {"label": 8})
+        made_from = {
+            "name": kind,
+            "number": len(lake.history("sft_adapter", KEY)),
+            "base_model": "b",
+            "base_revision": "",
+        }
+        verdicts = verdict_counts(
+            {"label": 8 - unverified, "unverified": unverified} if unverified else {"label": 8}
+        )
         made_from |= {"sessions": sessions, "config": {"lora_r": 8}}
         self.adapter = artifact(lake, "sft_adapter", made_from, report={"verdicts": verdicts})
         self.evaluation = self.evaluated(self.adapter, kind, "test")
         self.export = artifact(lake, EXPORT, {"adapter": self.adapter.identity}, EXPORTED, SERVED)
-        self.result: dict[str, Any] = {"candidate": self.evaluated(self.adapter, kind, "select").identity, "same_base": True}
-        self.result |= dict.fromkeys(("champion", "champion_on_test", "champion_episodes", "canaries"))
+        self.result: dict[str, Any] = {
+            "candidate": self.evaluated(self.adapter, kind, "select").identity,
+            "same_base": True,
+        }
+        self.result |= dict.fromkeys(
+            ("champion", "champion_on_test", "champion_episodes", "canaries")
+        )
         if champion:
             adapter = lake.find("sft_adapter", KEY, champion.manifest["made_from"]["adapter"])
             assert adapter
             name = adapter.manifest["made_from"]["name"]
             self.result["champion"] = self.evaluated(adapter, name, "select").identity
             self.result["champion_on_test"] = self.evaluated(adapter, name, "test").identity
-            self.result["champion_episodes"] = self.played(champion, adapter, "rival").identity if played else None
+            self.result["champion_episodes"] = (
+                self.played(champion, adapter, "rival").identity if played else None
+            )
         if played:
             self.played(self.export, self.adapter)
         lake.set_latest(self.evaluation)
 
     def evaluated(self, adapter: Artifact, kind: str, split: str) -> Artifact:
-        losses = [{"row_id": f"r{i}", "task_key": f"t{i}", "tokens": 9, "base": 1.0, "adapter": 0.5} for i in range(60)]
+        losses = [
+            {"row_id": f"r{i}", "task_key": f"t{i}", "tokens": 9, "base": 1.0, "adapter": 0.5}
+            for i in range(60)
+        ]
         entries = samples(base=FAIR, adapter=kind)
         files = {"samples.json": json.dumps(entries), "row_losses.json": json.dumps(losses)}
-        made_from = {"adapter": adapter.identity, "config": SPLIT[split], "sessions": [f"s{task}" for task in range(60)]}
+        made_from = {
+            "adapter": adapter.identity,
+            "config": SPLIT[split],
+            "sessions": [f"s{task}" for task in range(60)],
+        }
         return artifact(self.lake, "evaluation", made_from, files, report_on(entries))
 
-    def played(self, export: Artifact, adapter: Artifact, by: str = "", harmed: int = 0, cut: int = 0) -> Artifact:
+    def played(
+        self, export: Artifact, adapter: Artifact, by: str = "", harmed: int = 0, cut: int = 0
+    ) -> Artifact:
         """Eighty episodes of an export and of its base, of which the export harms in some, and some of its answers are cut off."""
         lines = [
-            {"player": player, "task_key": f"t{i}", "trial": 0, "seed": None, "done": True, "wrong_changes": ["x"] * (i < count)}
-            | {"end": "cut off" if i < cut else "answered", "messages": [], "complaint": "an end of a line: \u2028"}
+            {
+                "player": player,
+                "task_key": f"t{i}",
+                "trial": 0,
+                "seed": None,
+                "done": True,
+                "wrong_changes": ["x"] * (i < count),
+            }
+            | {
+                "end": "cut off" if i < cut else "answered",
+                "messages": [],
+                "complaint": "an end of a line: \u2028",
+            }
             for player, count in (("model", harmed), ("base", 0))
             for i in range(80)
         ]
         players = {
             name: dict.fromkeys(["must_act", "must_not"])
-            | {"done": share([True] * 80), "harm": share([i < count for i in range(80)]), "ends": {"cut off": cut}, "kinds": {}}
+            | {
+                "done": share([True] * 80),
+                "harm": share([i < count for i in range(80)]),
+                "ends": {"cut off": cut},
+                "kinds": {},
+            }
             | {"harm_where_no_change_was_due": None, "pass_hat": {}, "turns": 2.0, "tokens": 9}
             for name, count in (("model", harmed), ("base", 0))
         }
         text = "\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
-        made_from = {"adapter": adapter.identity, EXPORT: export.identity, "world": "w:W", "config": {}}
+        made_from = {
+            "adapter": adapter.identity,
+            EXPORT: export.identity,
+            "world": "w:W",
+            "config": {},
+        }
         report = {"players": players, "against": verdict({"players": players})}
         identity = sha256_of(["episodes", made_from, by, harmed, cut])
-        return artifact(self.lake, "episodes", made_from, {"episodes.jsonl": text + "\n"}, report, identity)
+        return artifact(
+            self.lake, "episodes", made_from, {"episodes.jsonl": text + "\n"}, report, identity
+        )
 
     def compared(self) -> Comparison:
         return comparison(self.lake, KEY, self.evaluation, self.export, self.result)
 
     def decide(self, approve: Any = "person") -> Any:
-        return decide_on(self.lake, KEY, self.export, self.champion, self.compared(), Policy(), approve, "run 1")
+        return decide_on(
+            self.lake, KEY, self.export, self.champion, self.compared(), Policy(), approve, "run 1"
+        )
 
 
 def put_uses(lake: Lake, bad: int) -> None:
     """Thirty sessions, of which the first are judged bad."""
-    table = pa.Table.from_pylist([{"session_id": f"s{number}", "use": "negative" if number < bad else "positive"} for number in range(30)])
+    table = pa.Table.from_pylist(
+        [
+            {"session_id": f"s{number}", "use": "negative" if number < bad else "positive"}
+            for number in range(30)
+        ]
+    )
     lake.stage("curated_sessions", KEY, table.to_batches(), table.schema).commit()
 
 
@@ -173,7 +261,11 @@ def test_a_winner_becomes_the_champion_by_itself_where_nobody_has_to_approve(lak
     night = Night(lake, GOOD, first.export)
     record = night.decide("auto")
     entry = lake.pointers(EXPORT, KEY)
-    assert (entry.champion, entry.against, entry.who) == (night.export.identity, first.export.identity, "run 1")
+    assert (entry.champion, entry.against, entry.who) == (
+        night.export.identity,
+        first.export.identity,
+        "run 1",
+    )
     assert entry.why == summary(record.decision) and record.champion == first.export.identity
     assert record.test and "gain" in page(record.decision, record.test, "champion")
 
@@ -186,8 +278,12 @@ def test_only_a_winner_is_promoted(lake: Lake) -> None:
     assert champion_of(lake) == good.export.identity
 
 
-@pytest.mark.parametrize(("bad", "outcome"), [(0, "promote"), (4, "promote"), (5, "hold"), (20, "hold")])
-def test_a_win_by_verdicts_that_turned_against_the_champions_own_sessions_waits_for_a_person(lake: Lake, bad: int, outcome: str) -> None:
+@pytest.mark.parametrize(
+    ("bad", "outcome"), [(0, "promote"), (4, "promote"), (5, "hold"), (20, "hold")]
+)
+def test_a_win_by_verdicts_that_turned_against_the_champions_own_sessions_waits_for_a_person(
+    lake: Lake, bad: int, outcome: str
+) -> None:
     first = Night(lake, FAIR, sessions=[f"s{number}" for number in range(20)])
     promote(lake, KEY)
     put_uses(lake, bad)
@@ -216,7 +312,9 @@ def test_a_new_year_has_a_budget_of_its_own(lake: Lake, monkeypatch: pytest.Monk
     promote(lake, KEY)
     errors = []
     for day in ("2025-12-30", "2025-12-31", "2026-01-01"):
-        monkeypatch.setattr("agent_pipeline.export.deciding.now", lambda day=day: f"{day}T02:00:00+00:00")
+        monkeypatch.setattr(
+            "agent_pipeline.export.deciding.now", lambda day=day: f"{day}T02:00:00+00:00"
+        )
         errors.append(Night(lake, FAIR, good.export).decide().decision.error)
     assert errors == [error_rate(0, 0.05), error_rate(1, 0.05), error_rate(0, 0.05)]
 
@@ -232,22 +330,29 @@ def put_tasks(lake: Lake, newer: int) -> None:
     """The rows of the split `select`, of which the last tasks have only sessions of tomorrow."""
     day = timedelta(days=1)
     rows = [
-        row(task, "select") | {"row_id": f"r{task}-{trial}", "task_key": f"t{task}", "created_at": when}
+        row(task, "select")
+        | {"row_id": f"r{task}-{trial}", "task_key": f"t{task}", "created_at": when}
         for task in range(60)
-        for trial, when in enumerate([datetime.now(UTC) + (day if task >= 60 - newer else -day), datetime.now(UTC) + day])
+        for trial, when in enumerate(
+            [datetime.now(UTC) + (day if task >= 60 - newer else -day), datetime.now(UTC) + day]
+        )
     ]
     rows.append(row(61, "select") | {"created_at": None})
     lake.stage("sft_dataset", KEY, to_table(rows, SFT).to_batches(), SFT).commit()
 
 
-def test_a_win_is_confirmed_on_the_tasks_whose_sessions_began_after_the_champion_was_trained(lake: Lake) -> None:
+def test_a_win_is_confirmed_on_the_tasks_whose_sessions_began_after_the_champion_was_trained(
+    lake: Lake,
+) -> None:
     first = Night(lake, FAIR)
     promote(lake, KEY)
     assert facts_since(lake, KEY, first.export).newer == set()
     put_tasks(lake, newer=25)
     assert facts_since(lake, KEY, first.export).newer == {f"t{task}" for task in range(35, 60)}
     decision = Night(lake, GOOD, first.export).decide().decision
-    assert decision.outcome == "promote" and "confirmed" in {reason.kind for reason in decision.reasons}
+    assert decision.outcome == "promote" and "confirmed" in {
+        reason.kind for reason in decision.reasons
+    }
 
 
 def test_a_rollback_is_not_undone_by_the_next_run(lake: Lake) -> None:
@@ -256,10 +361,15 @@ def test_a_rollback_is_not_undone_by_the_next_run(lake: Lake) -> None:
     night = Night(lake, GOOD, first.export)
     night.decide("auto")
     rollback(lake, KEY, why="a complaint")
-    assert night.decide("auto").decision.outcome == "promote" and champion_of(lake) == first.export.identity
+    assert (
+        night.decide("auto").decision.outcome == "promote"
+        and champion_of(lake) == first.export.identity
+    )
 
 
-def test_what_was_held_back_before_any_decision_is_decided_on_and_not_promoted_by_itself(lake: Lake) -> None:
+def test_what_was_held_back_before_any_decision_is_decided_on_and_not_promoted_by_itself(
+    lake: Lake,
+) -> None:
     night = Night(lake, GOOD)
     hold(lake, KEY)
     assert night.decide("auto").decision.outcome == "promote" and champion_of(lake) is None
@@ -275,7 +385,10 @@ def test_a_win_over_another_champion_does_not_count(lake: Lake) -> None:
         promote(lake, KEY, champion.export.identity)
         assert each.decide("person").decision.outcome == outcome
     promote(lake, KEY, good.export.identity)
-    assert night.decide("auto").decision.outcome == "hold" and champion_of(lake) == good.export.identity
+    assert (
+        night.decide("auto").decision.outcome == "hold"
+        and champion_of(lake) == good.export.identity
+    )
 
 
 def test_a_champion_that_moves_while_the_models_are_scored_ends_the_run(lake: Lake) -> None:
@@ -289,7 +402,11 @@ def test_without_tasks_to_decide_on_nothing_is_decided(lake: Lake) -> None:
     night = Night(lake, GOOD)
     night.result["candidate"] = None
     decision = night.decide("auto").decision
-    assert decision.outcome == "cannot decide" and decision.more_tasks > 0 and champion_of(lake) is None
+    assert (
+        decision.outcome == "cannot decide"
+        and decision.more_tasks > 0
+        and champion_of(lake) is None
+    )
 
 
 def test_scores_of_another_evaluator_end_the_run(lake: Lake) -> None:
@@ -305,28 +422,58 @@ def test_the_champion_is_scored_as_the_candidate_was_and_plays_its_episodes(lake
     first = Night(lake, FAIR)
     promote(lake, KEY)
     night = Night(lake, GOOD, first.export)
-    made_from = {"adapter": night.adapter.identity, EXPORT: night.export.identity, "world": "w:W", "config": {"trials": 1}}
+    made_from = {
+        "adapter": night.adapter.identity,
+        EXPORT: night.export.identity,
+        "world": "w:W",
+        "config": {"trials": 1},
+    }
     artifact(lake, "episodes", made_from, report={"against": []})
     asked = to_compare(lake, KEY, night.evaluation, night.export, first.export)
-    assert (asked["candidate"], asked["champion"]) == (night.adapter.reference, first.adapter.reference)
-    assert asked["play"] == {"world": "w:W", "config": {"trials": 1}, EXPORT: first.export.reference}
+    assert (asked["candidate"], asked["champion"]) == (
+        night.adapter.reference,
+        first.adapter.reference,
+    )
+    assert asked["play"] == {
+        "world": "w:W",
+        "config": {"trials": 1},
+        EXPORT: first.export.reference,
+    }
     assert asked["evaluation"] == night.evaluation.manifest["made_from"]["config"]
 
 
-def test_without_episodes_of_its_own_in_the_agents_world_a_candidate_is_not_compared(lake: Lake) -> None:
+def test_without_episodes_of_its_own_in_the_agents_world_a_candidate_is_not_compared(
+    lake: Lake,
+) -> None:
     first = Night(lake, FAIR, played=False)
-    artifact(lake, "episodes", {"adapter": first.adapter.identity, EXPORT: first.export.identity, "world": "w:W", "config": {}})
+    artifact(
+        lake,
+        "episodes",
+        {
+            "adapter": first.adapter.identity,
+            EXPORT: first.export.identity,
+            "world": "w:W",
+            "config": {},
+        },
+    )
     to_compare(lake, KEY, first.evaluation, first.export, None, "w:W")
     night = Night(lake, GOOD, played=False)
     for world, of in (("w:W", night), ("w:Other", first)):
         with pytest.raises(DataError):
             to_compare(lake, KEY, of.evaluation, of.export, None, world)
-    artifact(lake, "episodes", {"adapter": night.adapter.identity, EXPORT: None, "world": "w:W", "config": {}})
+    artifact(
+        lake,
+        "episodes",
+        {"adapter": night.adapter.identity, EXPORT: None, "world": "w:W", "config": {}},
+    )
     with pytest.raises(DataError, match="has not played"):  # its adapter in memory did
         to_compare(lake, KEY, night.evaluation, night.export, None, "w:W")
 
 
-@pytest.mark.parametrize(("harmed", "cut", "outcome"), [(5, 0, "reject"), (2, 0, "hold"), (0, 10, "hold"), (0, 0, "promote")])
+@pytest.mark.parametrize(
+    ("harmed", "cut", "outcome"),
+    [(5, 0, "reject"), (2, 0, "hold"), (0, 10, "hold"), (0, 0, "promote")],
+)
 def test_harm_in_a_first_candidates_episodes_or_harm_unseen_keeps_it_from_acting_until_a_person_promotes_it(
     lake: Lake, harmed: int, cut: int, outcome: str
 ) -> None:
@@ -337,22 +484,36 @@ def test_harm_in_a_first_candidates_episodes_or_harm_unseen_keeps_it_from_acting
     assert champion_of(lake) == (None if harmed or cut else night.export.identity)
     assert bool(serve(lake, KEY).champion) == (not harmed and not cut)
     promote(lake, KEY, why="I have seen it")
-    assert serve(lake, KEY).champion == night.export and set(report["against"]) <= set(serve(lake, KEY).unfit)
+    assert serve(lake, KEY).champion == night.export and set(report["against"]) <= set(
+        serve(lake, KEY).unfit
+    )
 
 
 def test_episodes_whose_transcripts_were_forgotten_end_the_run_with_a_sentence(lake: Lake) -> None:
     night = Night(lake, GOOD)
-    artifact(lake, "episodes", {"adapter": night.adapter.identity, EXPORT: night.export.identity}, report={"against": []})
+    artifact(
+        lake,
+        "episodes",
+        {"adapter": night.adapter.identity, EXPORT: night.export.identity},
+        report={"against": []},
+    )
     with pytest.raises(DataError, match="forgotten"):
         night.decide()
 
 
 def test_a_candidate_that_lost_a_canary_waits_for_a_person(lake: Lake) -> None:
     night = Night(lake, GOOD)
-    asked = [{"question": str(i), "group": "canary: plain questions", "base": True, "candidate": i > 5} for i in range(16)]
-    night.result["canaries"] = artifact(lake, "canaries", {"adapter": "x"}, {"canaries.json": json.dumps(asked)}).identity
+    asked = [
+        {"question": str(i), "group": "canary: plain questions", "base": True, "candidate": i > 5}
+        for i in range(16)
+    ]
+    night.result["canaries"] = artifact(
+        lake, "canaries", {"adapter": "x"}, {"canaries.json": json.dumps(asked)}
+    ).identity
     decision = night.decide("auto").decision
-    assert decision.outcome == "hold" and "canary: plain questions" in {reason.name for reason in decision.reasons}
+    assert decision.outcome == "hold" and "canary: plain questions" in {
+        reason.name for reason in decision.reasons
+    }
     assert champion_of(lake) is None
 
 
@@ -363,7 +524,9 @@ def test_a_first_export_that_was_rejected_is_not_served(lake: Lake) -> None:
     Night(lake, GOOD)
     promote(lake, KEY, night.export.identity, why="I know better")
     known = serve(lake, KEY)
-    assert known.champion == night.export and known.unfit == [summary(ledger(lake, KEY).records()[0].decision)]
+    assert known.champion == night.export and known.unfit == [
+        summary(ledger(lake, KEY).records()[0].decision)
+    ]
 
 
 def test_what_was_rejected_stays_unfit_when_a_person_holds_it_back(lake: Lake) -> None:
@@ -374,14 +537,22 @@ def test_what_was_rejected_stays_unfit_when_a_person_holds_it_back(lake: Lake) -
     assert len(serve(lake, KEY).unfit) == 1
 
 
-FIRST_OUTCOMES = {GOOD: "promote", FAIR: "hold", CALLS: "reject", "nothing to decide on": "cannot decide", "not decided on": None}
+FIRST_OUTCOMES = {
+    GOOD: "promote",
+    FAIR: "hold",
+    CALLS: "reject",
+    "nothing to decide on": "cannot decide",
+    "not decided on": None,
+}
 
 
 @pytest.mark.parametrize("with_champion", [False, True])
 @pytest.mark.parametrize("played", [True, False], ids=["played in a world", "has no world"])
 @pytest.mark.parametrize("approve", ["auto", "person"])
 @pytest.mark.parametrize("kind", FIRST_OUTCOMES)
-def test_served_after_each_outcome(lake: Lake, kind: str, approve: str, played: bool, with_champion: bool) -> None:
+def test_served_after_each_outcome(
+    lake: Lake, kind: str, approve: str, played: bool, with_champion: bool
+) -> None:
     """A first export was served unasked, whatever the decision said. Only a champion is served."""
     champion = None
     if with_champion:
@@ -395,12 +566,16 @@ def test_served_after_each_outcome(lake: Lake, kind: str, approve: str, played: 
     if expected:
         decision = night.decide(approve).decision
         assert decision.outcome == expected
-        assert (expected == "promote" and not played) == ("no world" in {reason.kind for reason in decision.reasons})
+        assert (expected == "promote" and not played) == (
+            "no world" in {reason.kind for reason in decision.reasons}
+        )
         assert played or expected != "promote" or "agent-pipeline promote" in summary(decision)
     by_itself = expected == "promote" and approve == "auto" and played
     should_be = night.export if by_itself else champion
     served = serve(lake, KEY)
-    assert served.champion == should_be and read_folder(lake, KEY).identity == (should_be.identity[:16] if should_be else "")
+    assert served.champion == should_be and read_folder(lake, KEY).identity == (
+        should_be.identity[:16] if should_be else ""
+    )
     assert read_folder(lake, KEY).files == bool(should_be)
     assert should_be or "agent-pipeline promote shop/support" in served.messages[0]
 
@@ -410,16 +585,27 @@ def test_model_of_unverified_sessions_waits_for_a_person(lake: Lake, approve: st
     """A model that was trained on failures looked good on failures that were held out."""
     night = Night(lake, GOOD, unverified=3)
     record = night.decide(approve)
-    assert record.decision.outcome == "hold" and champion_of(lake) is None and serve(lake, KEY).champion is None
+    assert (
+        record.decision.outcome == "hold"
+        and champion_of(lake) is None
+        and serve(lake, KEY).champion is None
+    )
     assert record.verdicts == {"verdicts": 8, "verified": 5, "by": {"label": 5, "unverified": 3}}
     assert record.verdicts == ledger(lake, KEY).records()[-1].verdicts
 
 
 @pytest.mark.parametrize(
     ("judge", "use", "verified"),
-    [("label", "positive", True), ("measures", "positive", False), (None, "positive", False), ("measures", "negative", True)],
+    [
+        ("label", "positive", True),
+        ("measures", "positive", False),
+        (None, "positive", False),
+        ("measures", "negative", True),
+    ],
 )
-def test_verdicts_of_an_older_adapter_are_looked_up(lake: Lake, judge: str | None, use: str, verified: bool) -> None:
+def test_verdicts_of_an_older_adapter_are_looked_up(
+    lake: Lake, judge: str | None, use: str, verified: bool
+) -> None:
     """Adapters of older versions do not say who judged their sessions."""
     made_from = {"name": GOOD, "sessions": ["s1"]}
     adapter = artifact(lake, "sft_adapter", made_from)
@@ -433,7 +619,10 @@ def test_verdicts_of_an_older_adapter_are_looked_up(lake: Lake, judge: str | Non
 
 def test_held_out_tasks_that_nobody_verified_are_counted(lake: Lake) -> None:
     judges = {"a": "label", "b": "unverified", "c": "llm"}
-    rows = [row(i, "select") | {"row_id": task, "task_key": task, "verdict_by": by} for i, (task, by) in enumerate(judges.items())]
+    rows = [
+        row(i, "select") | {"row_id": task, "task_key": task, "verdict_by": by}
+        for i, (task, by) in enumerate(judges.items())
+    ]
     rows.append(row(9, "train") | {"row_id": "d", "task_key": "d", "verdict_by": "unverified"})
     lake.stage("sft_dataset", KEY, to_table(rows, SFT).to_batches(), SFT).commit()
     assert unverified_held_out_tasks(lake, KEY) == 1

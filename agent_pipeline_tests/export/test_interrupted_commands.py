@@ -11,20 +11,38 @@ import pytest
 from agent_pipeline.cli import champions as commands
 from agent_pipeline.export.ledger import EXPORT, completed_moves
 from agent_pipeline.export.serving import complete_move, promote, serve_champion, serving_difference
-from agent_pipeline.export.serving_folder import PRESET, SECTION, partition_folder, read_folder, serving_root
+from agent_pipeline.export.serving_folder import (
+    PRESET,
+    SECTION,
+    partition_folder,
+    read_folder,
+    serving_root,
+)
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.lake import Artifact, Lake
 from agent_pipeline_tests.lakes import artifact
 
 KEY = PartitionKey("shop", "support")
-WRITES = {"os.rename", "os.remove", "os.link", "os.mkdir", "os.rmdir", "os.truncate", "shutil.copyfile"}
+WRITES = {
+    "os.rename",
+    "os.remove",
+    "os.link",
+    "os.mkdir",
+    "os.rmdir",
+    "os.truncate",
+    "shutil.copyfile",
+}
 """The audit events of CPython that change a disk; opening a file to write it is another."""
 
 
 def export(lake: Lake, name: str, with_adapter: bool) -> Artifact:
     """An export that can be served; with its adapter's files for vLLM if `with_adapter`."""
     made_from = {"base_model": "b", "base_revision": "1", "name": name}
-    weights = {"adapter_config.json": "{}", "adapter_model.safetensors": name, "chat_template.jinja": name}
+    weights = {
+        "adapter_config.json": "{}",
+        "adapter_model.safetensors": name,
+        "chat_template.jinja": name,
+    }
     adapter = artifact(lake, "sft_adapter", KEY, made_from, weights if with_adapter else {})
     files = {"Modelfile": "FROM ./model-f16.gguf\nPARAMETER num_ctx 2048\n", "model-f16.gguf": name}
     report = {"ollama": {"gguf": "model-f16.gguf", "num_ctx": 2048}}
@@ -36,7 +54,9 @@ class Champions:
 
     def __init__(self, folder: Path) -> None:
         self.lake = Lake(str(folder))
-        self.exports = [export(self.lake, name, name != "third") for name in ("first", "second", "third")]
+        self.exports = [
+            export(self.lake, name, name != "third") for name in ("first", "second", "third")
+        ]
         for promoted in self.exports[:2]:
             promote(self.lake, KEY, promoted.identity)
             serve_champion(self.lake, KEY)
@@ -51,7 +71,9 @@ def run_killed(command: Callable[[], None], event_number: int) -> bool:
             left = [event_number]
 
             def count(event: str, details: tuple[object, ...]) -> None:
-                if event in WRITES or (event == "open" and isinstance(details[2], int) and details[2] & os.O_ACCMODE):
+                if event in WRITES or (
+                    event == "open" and isinstance(details[2], int) and details[2] & os.O_ACCMODE
+                ):
                     left[0] -= 1
                     if left[0] == 0:
                         os.kill(os.getpid(), signal.SIGKILL)
@@ -76,7 +98,9 @@ COMMANDS: dict[str, tuple[Callable[[], None], int]] = {
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_command_killed_at_every_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_command_killed_at_every_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     """A killed rollback left the bad model served, and repeating it rolled back the good one."""
     command, expected = COMMANDS[name]
     points = 0
@@ -98,18 +122,24 @@ def test_command_killed_at_every_point(tmp_path: Path, monkeypatch: pytest.Monke
             command()
         champion = given.exports[expected].identity
         assert lake.pointers(EXPORT, KEY).champion == champion, event_number
-        assert read_folder(lake, KEY).identity == champion[:16] and not serving_difference(lake, KEY), event_number
+        assert read_folder(lake, KEY).identity == champion[:16] and not serving_difference(
+            lake, KEY
+        ), event_number
         moves = [entry for entry in lake.history(EXPORT, KEY)[before:] if entry.moved == "champion"]
         assert [entry.champion for entry in moves] == [champion], event_number
         serving = partition_folder(lake, KEY)
         weights = serving / "adapter_model.safetensors"
         assert [path.name for path in serving.glob(".*")] == []
-        assert weights.exists() == (expected != 2) and (not weights.exists() or weights.read_text() == ["first", "second"][expected])
+        assert weights.exists() == (expected != 2) and (
+            not weights.exists() or weights.read_text() == ["first", "second"][expected]
+        )
         assert (serving / SECTION).read_text() in (serving_root(lake) / PRESET).read_text()
     assert points > 30, "the command was killed at its points"
 
 
-def test_rollback_of_a_promotion_that_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rollback_of_a_promotion_that_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever rolls back a promotion that a run or a killed command left unserved wants the champion before it."""
     given = Champions(tmp_path / "lake")
     monkeypatch.setenv("AGENT_PIPELINE_LAKE", str(tmp_path / "lake"))

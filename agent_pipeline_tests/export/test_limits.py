@@ -10,7 +10,15 @@ PAY = {"amount": {"type": "number"}, "to": {"type": "string"}, "units": {"type":
 
 
 def tool(**parameters: object) -> list[dict]:
-    return [{"type": "function", "function": {"name": "pay", "parameters": {"type": "object", "properties": PAY, **parameters}}}]
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": "pay",
+                "parameters": {"type": "object", "properties": PAY, **parameters},
+            },
+        }
+    ]
 
 
 @pytest.mark.parametrize(
@@ -36,19 +44,40 @@ def test_a_call_is_allowed_or_the_reason_is_given(arguments, why):
 def test_required_arguments_come_first():
     """As in llama.cpp's `json-schema-to-grammar.cpp`: the required ones in the schema's order, then the others."""
     assert why_unwritable("pay", '{"to": "Ana", "amount": 1}', tool(required=["to"])) == ""
-    assert "another order" in why_unwritable("pay", '{"amount": 1, "to": "Ana"}', tool(required=["to"]))
-    assert "lacks the required argument to" in why_unwritable("pay", '{"amount": 1}', tool(required=["to"]))
+    assert "another order" in why_unwritable(
+        "pay", '{"amount": 1, "to": "Ana"}', tool(required=["to"])
+    )
+    assert "lacks the required argument to" in why_unwritable(
+        "pay", '{"amount": 1}', tool(required=["to"])
+    )
     assert "no such tool" in why_unwritable("lend", "{}", tool())
 
 
 def test_limits_are_counted_by_tool_and_reason():
     def row(*arguments: str) -> dict:
-        calls = [{"id": "a", "type": "function", "function": {"name": "pay", "arguments": text}} for text in arguments]
-        return {"messages": [{"role": "assistant", "content": "", "tool_calls": calls}], "tools": tool()}
+        calls = [
+            {"id": "a", "type": "function", "function": {"name": "pay", "arguments": text}}
+            for text in arguments
+        ]
+        return {
+            "messages": [{"role": "assistant", "content": "", "tool_calls": calls}],
+            "tools": tool(),
+        }
 
-    rows = [row('{"to": "Ana", "amount": 1.5}', '{"amount": 100.0}'), row('{"to": "Bo", "amount": 1234567.89}')]
+    rows = [
+        row('{"to": "Ana", "amount": 1.5}', '{"amount": 100.0}'),
+        row('{"to": "Bo", "amount": 1234567.89}'),
+    ]
     (limits,) = unwritable_calls(rows).values()
     assert limits["calls"] == 3 and list(limits["why"].values()) == [2]
-    found = limits_by_tool(iter(rows), rounds_numbers=True, differing={"lend": {"conversations": 1, "why": "its schema is refused"}})
-    assert [(limit["tool"], limit["count"]) for limit in found] == [("pay", 2), ("pay", 2), ("lend", 1)]
+    found = limits_by_tool(
+        iter(rows),
+        rounds_numbers=True,
+        differing={"lend": {"conversations": 1, "why": "its schema is refused"}},
+    )
+    assert [(limit["tool"], limit["count"]) for limit in found] == [
+        ("pay", 2),
+        ("pay", 2),
+        ("lend", 1),
+    ]
     assert json.dumps(found) and limits_by_tool([], True, {}) == []

@@ -53,7 +53,12 @@ def test_a_run_holds_figures_settings_and_lineage_and_the_alias_follows_the_cham
     assert champion_of(client) == night.export.identity
     assert CliRunner().invoke(app, ["rollback", str(KEY)]).exit_code == 0
     assert champion_of(client) == first.export.identity
-    assert decide(bench, monkeypatch, Night(bench.lake, CALLS, first.export), approve="auto")["decision"] == "reject"
+    assert (
+        decide(bench, monkeypatch, Night(bench.lake, CALLS, first.export), approve="auto")[
+            "decision"
+        ]
+        == "reject"
+    )
     assert champion_of(client) == first.export.identity
 
     runs = client.search_runs([client.get_experiment_by_name(str(KEY)).experiment_id])
@@ -61,9 +66,13 @@ def test_a_run_holds_figures_settings_and_lineage_and_the_alias_follows_the_cham
     (run,) = (each for each in runs if each.data.tags[EXPORT] == night.export.identity)
     assert run.info.status == "FINISHED"
     assert (
-        run.data.metrics["evaluation/candidate/exact_call_accuracy"] == 1 and round(run.data.metrics["decision/gain/difference"], 6) == 0.25
+        run.data.metrics["evaluation/candidate/exact_call_accuracy"] == 1
+        and round(run.data.metrics["decision/gain/difference"], 6) == 0.25
     )
-    assert run.data.tags["sft_adapter"] == night.adapter.identity and run.data.tags["compared_with"] == first.export.identity
+    assert (
+        run.data.tags["sft_adapter"] == night.adapter.identity
+        and run.data.tags["compared_with"] == first.export.identity
+    )
     assert run.data.tags["decision"] == "promote" and run.data.params["sft_adapter.lora_r"] == "8"
     written = Path(client.tracking_uri.removeprefix("sqlite:///")).read_bytes()
     for private in (b"user: Where?", b"answer 59", b"s59", b"a private reason"):

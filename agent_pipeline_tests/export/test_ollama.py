@@ -37,7 +37,9 @@ def ollama_reads(text: str) -> list[tuple[str, str]]:
         value, at, stripped = "", 0, ""
         for at, char in enumerate(rest + "\n"):  # noqa: B007 - used after the loop
             stripped = value.strip()
-            closed = not stripped.startswith('"""') or (len(stripped) >= 6 and stripped.endswith('"""'))
+            closed = not stripped.startswith('"""') or (
+                len(stripped) >= 6 and stripped.endswith('"""')
+            )
             if char in "\r\n" and closed:
                 break
             value += char if char.isprintable() or char in "\t\r\n" else ""
@@ -71,12 +73,21 @@ def test_a_value_that_cannot_be_quoted_is_an_error():
 def test_the_modelfile_leaves_the_template_to_the_gguf():
     commands = ollama_reads(modelfile("model-q8_0.gguf", ("<|im_start|>", "<|im_end|>"), 4096))
     assert commands[0] == ("REQUIRES", "0.33.0"), "an older one would render another prompt"
-    assert commands[1:] == [("FROM", "./model-q8_0.gguf"), ("stop", "<|im_start|>"), ("stop", "<|im_end|>"), ("num_ctx", "4096")]
+    assert commands[1:] == [
+        ("FROM", "./model-q8_0.gguf"),
+        ("stop", "<|im_start|>"),
+        ("stop", "<|im_end|>"),
+        ("num_ctx", "4096"),
+    ]
 
 
 def test_a_gguf_without_a_template_gets_the_one_that_is_given():
     commands = ollama_reads(modelfile("m.gguf", (), 2048, "{{ .Prompt }}"))
-    assert commands[1:] == [("FROM", "./m.gguf"), ("TEMPLATE", "{{ .Prompt }}"), ("num_ctx", "2048")]
+    assert commands[1:] == [
+        ("FROM", "./m.gguf"),
+        ("TEMPLATE", "{{ .Prompt }}"),
+        ("num_ctx", "2048"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +105,9 @@ def test_a_gguf_without_a_template_gets_the_one_that_is_given():
         (("### End",), "llama", None),
     ],
 )
-def test_a_family_is_known_by_what_ends_its_turns_and_else_by_the_architecture(stops, model_type, name):
+def test_a_family_is_known_by_what_ends_its_turns_and_else_by_the_architecture(
+    stops, model_type, name
+):
     family = family_of(stops, model_type)
     assert (family and family.name) == name and (family is None or family.ollama_base)
 
@@ -103,7 +116,9 @@ def test_a_template_of_ollamas_library_is_asked_of_ollama(monkeypatch, tmp_path,
     asked = fake_ollama("echo '{{ .Prompt }}'")
     assert ollama.library_template("phi3") == "{{ .Prompt }}"
     assert asked.read_text(encoding="utf-8").split()[:3] == ["show", "--template", "phi3"]
-    (tmp_path / "bin" / "ollama").write_text("#!/bin/sh\nprintf '{{ .Prompt }}\\007'\n", encoding="utf-8")
+    (tmp_path / "bin" / "ollama").write_text(
+        "#!/bin/sh\nprintf '{{ .Prompt }}\\007'\n", encoding="utf-8"
+    )
     assert ollama.library_template("phi3") is None, "a Modelfile cannot hold it"
     monkeypatch.setenv("PATH", str(tmp_path))
     assert ollama.library_template("phi3") is None, "there is no Ollama"
@@ -111,7 +126,14 @@ def test_a_template_of_ollamas_library_is_asked_of_ollama(monkeypatch, tmp_path,
 
 @pytest.mark.parametrize(
     ("longest", "limit", "size"),
-    [(0, None, 2048), (1536, None, 2048), (1537, None, 3072), (1537, 2048, 2048), (7000, 8192, 8192), (7000, 100_000, 8192)],
+    [
+        (0, None, 2048),
+        (1536, None, 2048),
+        (1537, None, 3072),
+        (1537, 2048, 2048),
+        (7000, 8192, 8192),
+        (7000, 100_000, 8192),
+    ],
 )
 def test_the_context_holds_the_longest_row_and_an_answer(longest, limit, size):
     assert context_size(longest, limit) == size
@@ -119,7 +141,12 @@ def test_the_context_holds_the_longest_row_and_an_answer(longest, limit, size):
 
 @pytest.mark.parametrize(
     ("project", "agent", "name"),
-    [("tau", "airline", "tau-airline"), ("My Lab", "Agent/7", "my-lab-agent-7"), ("..x", "é!", "x"), ("a" * 90, "b", "a" * 80)],
+    [
+        ("tau", "airline", "tau-airline"),
+        ("My Lab", "Agent/7", "my-lab-agent-7"),
+        ("..x", "é!", "x"),
+        ("a" * 90, "b", "a" * 80),
+    ],
 )
 def test_names_are_what_ollama_takes(project, agent, name):
     assert ollama.model_name(project, agent) == name
@@ -134,7 +161,8 @@ def fake_ollama(monkeypatch, tmp_path):
         folder.mkdir()
         script = folder / "ollama"
         script.write_text(
-            f'#!/bin/sh\n{{ printf "%s\\n" "$@"; pwd; cat "$4" 2>/dev/null; }} > "{tmp_path}/asked"\n{lines}\n', encoding="utf-8"
+            f'#!/bin/sh\n{{ printf "%s\\n" "$@"; pwd; cat "$4" 2>/dev/null; }} > "{tmp_path}/asked"\n{lines}\n',
+            encoding="utf-8",
         )
         script.chmod(0o755)
         monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
@@ -166,8 +194,13 @@ def test_ollama_is_asked_from_the_folder_of_the_modelfile(fake_ollama, a_modelfi
 
 
 def test_a_failing_ollama_gives_the_step_its_last_line_and_what_to_do(fake_ollama, a_modelfile):
-    fake_ollama("printf 'gathering\\n\\033[31mError: could not connect to ollama\\033[0m\\n' >&2; exit 7")
-    with pytest.raises(ExportError, match=r"step `ollama create x` failed with exit code 7, .*'Error: could not connect to ollama'.*serve"):
+    fake_ollama(
+        "printf 'gathering\\n\\033[31mError: could not connect to ollama\\033[0m\\n' >&2; exit 7"
+    )
+    with pytest.raises(
+        ExportError,
+        match=r"step `ollama create x` failed with exit code 7, .*'Error: could not connect to ollama'.*serve",
+    ):
         ollama.create("x", a_modelfile)
 
 
@@ -177,9 +210,13 @@ def test_no_ollama_is_a_sentence_and_no_failure(monkeypatch, tmp_path, a_modelfi
     assert not result.created and "ollama create x -f" in result.text
 
 
-def test_a_prompt_that_ollama_renders_otherwise_than_training_is_an_error(monkeypatch, tiny_tokenizer):
+def test_a_prompt_that_ollama_renders_otherwise_than_training_is_an_error(
+    monkeypatch, tiny_tokenizer
+):
     """A server that answers `_debug_render_only` as Ollama does; there is none to ask here."""
-    rendered = unmarked(render(tiny_tokenizer, ollama.ROUND_TRIP, [ollama.TOOL], add_generation_prompt=True))
+    rendered = unmarked(
+        render(tiny_tokenizer, ollama.ROUND_TRIP, [ollama.TOOL], add_generation_prompt=True)
+    )
     assert "<tool_call>" in rendered and "pong" in rendered
 
     class Answers(BaseHTTPRequestHandler):
@@ -207,7 +244,9 @@ def test_family_among_those_that_end_turns_alike(monkeypatch: pytest.MonkeyPatch
     """A later family with the stop token of an earlier one is chosen by its architecture, or by sharing more stop tokens."""
     first = family_of({"<|im_end|>"})
     assert first is not None
-    later = replace(first, name="later", model_types=("lfm2",), stops=("<|im_end|>", "<|endoftext|>"))
+    later = replace(
+        first, name="later", model_types=("lfm2",), stops=("<|im_end|>", "<|endoftext|>")
+    )
     monkeypatch.setattr(families, "FAMILIES", [*families.FAMILIES, later])
     assert family_of({"<|im_end|>"}, "LFM2") is later
     assert family_of({"<|im_end|>", "<|endoftext|>"}, "unheard-of") is later

@@ -13,7 +13,13 @@ from agent_pipeline.datasets.ledger import read_ledger, record_tasks
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.export.deciding import hold
-from agent_pipeline.export.outlook import HeldOutTasks, outcome_lines, outlook, share_that_suffices, tasks_per_day
+from agent_pipeline.export.outlook import (
+    HeldOutTasks,
+    outcome_lines,
+    outlook,
+    share_that_suffices,
+    tasks_per_day,
+)
 from agent_pipeline.export.serving import promote
 from agent_pipeline.sessions.tables import to_table
 from agent_pipeline.storage.lake import Lake
@@ -33,7 +39,11 @@ def put_tasks(lake: Lake, count: int, per_day: float = 5.0) -> None:
     """Tasks that came at a rate until today, each in the split of its hash."""
     rows = [
         row(number, SIZES.of(f"t{number}"))
-        | {"row_id": f"r{number}", "task_key": f"t{number}", "created_at": TODAY - timedelta(days=number / per_day)}
+        | {
+            "row_id": f"r{number}",
+            "task_key": f"t{number}",
+            "created_at": TODAY - timedelta(days=number / per_day),
+        }
         for number in range(count)
     ]
     lake.stage("sft_dataset", KEY, to_table(rows, SFT).to_batches(), SFT).commit()
@@ -49,7 +59,9 @@ def test_rate_counts_the_last_thirty_days():
 @given(st.integers(0, 300), st.integers(1, 150), st.sampled_from([0.05, 0.1, 0.2]))
 def test_proposed_share_is_the_smallest_that_holds_out_enough(count, needed, select):
     names = [f"task {number}" for number in range(count)]
-    share = share_that_suffices(HeldOutTasks(dict.fromkeys(names), set()), needed, SplitSizes(0.2, select))
+    share = share_that_suffices(
+        HeldOutTasks(dict.fromkeys(names), set()), needed, SplitSizes(0.2, select)
+    )
 
     def held_out(share: float) -> int:
         return sum(SplitSizes(0.2, share).of(name) == "select" for name in names)
@@ -64,13 +76,17 @@ def test_proposed_share_is_the_smallest_that_holds_out_enough(count, needed, sel
 def test_outlook_names_tasks_date_and_setting(lake: Lake):
     """When a model will be promoted was never said."""
     put_tasks(lake, 200)
-    decision = msgspec.structs.replace(Night(lake, FAIR).decide().decision, tasks=20, needed_tasks=60)
+    decision = msgspec.structs.replace(
+        Night(lake, FAIR).decide().decision, tasks=20, needed_tasks=60
+    )
     said = outlook(lake, KEY, decision, SIZES, 400, TODAY)
     there = sum(SIZES.of(f"t{number}") == "select" for number in range(200))
     assert f"{there} of 200 tasks are held out" in said and "needs 60" in said
     date = (TODAY + timedelta(days=-(-(60 - there) // 0.5))).date()
     assert f"around {date}" in said and "5.0 new tasks per day" in said
-    share = share_that_suffices(HeldOutTasks({f"t{number}": None for number in range(200)}, set()), 60, SIZES)
+    share = share_that_suffices(
+        HeldOutTasks({f"t{number}": None for number in range(200)}, set()), 60, SIZES
+    )
     assert f"`split.select = {share:g}` gets there now" in said and "split_ledger" in said
 
 
@@ -79,17 +95,27 @@ def test_setting_that_outlook_proposes_gets_there(lake: Lake):
     put_tasks(lake, 200)
     tasks = pa.array([f"t{number}" for number in range(200)])
     record_tasks(lake, KEY, tasks, SIZES)
-    share = share_that_suffices(HeldOutTasks({f"t{number}": None for number in range(200)}, set()), 60, SIZES)
+    share = share_that_suffices(
+        HeldOutTasks({f"t{number}": None for number in range(200)}, set()), 60, SIZES
+    )
     assert share is not None
     wider = SplitSizes(0.2, share)
-    assert sum(read_ledger(lake, KEY, wider).of(f"t{number}") == "select" for number in range(200)) < 60
+    assert (
+        sum(read_ledger(lake, KEY, wider).of(f"t{number}") == "select" for number in range(200))
+        < 60
+    )
     lake.table("split_ledger", KEY).unlink()
-    assert sum(read_ledger(lake, KEY, wider).of(f"t{number}") == "select" for number in range(200)) >= 60
+    assert (
+        sum(read_ledger(lake, KEY, wider).of(f"t{number}") == "select" for number in range(200))
+        >= 60
+    )
 
 
 def test_outlook_says_when_no_setting_and_no_waiting_helps(lake: Lake):
     put_tasks(lake, 40)
-    decision = msgspec.structs.replace(Night(lake, FAIR).decide().decision, tasks=4, needed_tasks=60)
+    decision = msgspec.structs.replace(
+        Night(lake, FAIR).decide().decision, tasks=4, needed_tasks=60
+    )
     said = outlook(lake, KEY, decision, SIZES, 400, TODAY + timedelta(days=90))
     assert "No new task came in the last 30 days" in said and "No larger split.select" in said
 
@@ -104,7 +130,9 @@ def test_outlook_of_a_gain_that_was_seen(lake: Lake):
 
 def test_outlook_names_select_turns_if_they_are_what_is_short(lake: Lake):
     put_tasks(lake, 700)
-    decision = msgspec.structs.replace(Night(lake, FAIR).decide().decision, tasks=40, needed_tasks=60)
+    decision = msgspec.structs.replace(
+        Night(lake, FAIR).decide().decision, tasks=40, needed_tasks=60
+    )
     assert "champion.select_turns = 80" in outlook(lake, KEY, decision, SIZES, 80, TODAY)
 
 
@@ -120,9 +148,12 @@ def test_run_ends_with_what_to_do_next(lake: Lake, kind: str):
     said = lines(lake)
     assert night.export.identity[:16] in said and "nothing is served" in said
     assert ("agent-pipeline promote shop/support" in said) == (outcome != "reject")
-    assert {"promote": "waits for you", "hold": "not promoted (hold: ", "reject": "is rejected (", "": "nothing was decided"}[
-        outcome
-    ] in said
+    assert {
+        "promote": "waits for you",
+        "hold": "not promoted (hold: ",
+        "reject": "is rejected (",
+        "": "nothing was decided",
+    }[outcome] in said
 
 
 def test_run_whose_candidate_is_the_champion_or_was_held_by_a_person(lake: Lake):
@@ -132,4 +163,6 @@ def test_run_whose_candidate_is_the_champion_or_was_held_by_a_person(lake: Lake)
     assert "is the champion" in lines(lake)
     Night(lake, GOOD, champion.export).decide()
     hold(lake, KEY)
-    assert "a person holds it back" in lines(lake) and f"{champion.export.identity[:16]} is still served" in lines(lake)
+    assert "a person holds it back" in lines(
+        lake
+    ) and f"{champion.export.identity[:16]} is still served" in lines(lake)

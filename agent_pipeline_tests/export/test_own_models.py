@@ -25,7 +25,9 @@ def lake(tmp_path: Path) -> Lake:
 def put_models(lake: Lake) -> tuple[str, str]:
     """An adapter and its export; the first digits of both."""
     adapter = artifact(lake, "sft_adapter", KEY, {"name": "a"})
-    return artifact(lake, EXPORT, KEY, {"adapter": adapter.identity}).identity[:16], adapter.identity[:16]
+    return artifact(lake, EXPORT, KEY, {"adapter": adapter.identity}).identity[
+        :16
+    ], adapter.identity[:16]
 
 
 def row(model: str | None, session_id: str = "s1", created_at: datetime | None = LATER) -> dict:
@@ -56,7 +58,16 @@ def test_name_of_a_served_model(lake: Lake, model: str):
 
 
 @pytest.mark.parametrize(
-    "model", [None, "", "gpt-5.2", "shop/support-large", "workshop/support", "claude-shop-support-1", "0123456789abcdef0"]
+    "model",
+    [
+        None,
+        "",
+        "gpt-5.2",
+        "shop/support-large",
+        "workshop/support",
+        "claude-shop-support-1",
+        "0123456789abcdef0",
+    ],
 )
 def test_name_of_another_model(lake: Lake, model: str | None):
     put_models(lake)
@@ -73,7 +84,14 @@ def test_sessions_before_the_first_export_are_not_ours(lake: Lake):
 
 
 @pytest.mark.parametrize(
-    ("model", "own"), [("champion", True), ("gguf", True), ("x/model.gguf", True), ("base", False), ("http://h/v1#gpt", False)]
+    ("model", "own"),
+    [
+        ("champion", True),
+        ("gguf", True),
+        ("x/model.gguf", True),
+        ("base", False),
+        ("http://h/v1#gpt", False),
+    ],
 )
 def test_played_sessions(lake: Lake, model: str, own: bool):
     put_models(lake)
@@ -86,12 +104,29 @@ def test_curation_keeps_them_out_by_default_and_counts_them(lake: Lake, keep: bo
     """Nothing kept a served model's sessions out of the next training."""
     put_models(lake)
     rows = [
-        judged_row("own good", chat("a", "b"), model_id="shop/support", created_at=LATER, judgment="acceptable"),
-        judged_row("own bad", chat("c", "d"), model_id="shop/support", created_at=LATER, judgment="unacceptable"),
-        judged_row("other", chat("e", "f"), model_id="gpt-5.2", created_at=LATER, judgment="acceptable"),
+        judged_row(
+            "own good",
+            chat("a", "b"),
+            model_id="shop/support",
+            created_at=LATER,
+            judgment="acceptable",
+        ),
+        judged_row(
+            "own bad",
+            chat("c", "d"),
+            model_id="shop/support",
+            created_at=LATER,
+            judgment="unacceptable",
+        ),
+        judged_row(
+            "other", chat("e", "f"), model_id="gpt-5.2", created_at=LATER, judgment="acceptable"
+        ),
     ]
     curation, curated = curate_rows(lambda: rows, [], Bounds(), [], OwnModels(lake).made, keep)
-    uses = {each["session_id"]: (each["use"], each["drop_reason"], each["drop_detail"]) for each in curated}
+    uses = {
+        each["session_id"]: (each["use"], each["drop_reason"], each["drop_detail"])
+        for each in curated
+    }
     assert curation.by_served_model == 2 and uses["other"][0] == Use.POSITIVE
     dropped = (Use.NEITHER, "served_model", "shop/support")
     assert uses["own good"] == ((Use.POSITIVE, None, None) if keep else dropped)

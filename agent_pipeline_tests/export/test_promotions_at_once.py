@@ -28,7 +28,16 @@ def lake(tmp_path: Path) -> Lake:
 def exports(lake: Lake, count: int) -> list[str]:
     identities = [sha256_of(number) for number in range(count)]
     for identity in identities:
-        lake.set_latest(lake.finish(EXPORT, KEY, identity, lake.building(EXPORT, KEY, identity), {"adapter": identity}, {}))
+        lake.set_latest(
+            lake.finish(
+                EXPORT,
+                KEY,
+                identity,
+                lake.building(EXPORT, KEY, identity),
+                {"adapter": identity},
+                {},
+            )
+        )
     return identities
 
 
@@ -36,13 +45,19 @@ def check_history(lake: Lake, identities: list[str]) -> None:
     """Every entry follows from the one before it, and its champion is an export."""
     history = lake.history(EXPORT, KEY)
     assert [entry.generation for entry in history] == list(range(1, len(history) + 1))
-    champions = [(before.champion, entry) for before, entry in pairwise(history) if entry.moved == "champion"]
-    assert champions and all(entry.against == before and entry.champion in identities for before, entry in champions)
+    champions = [
+        (before.champion, entry) for before, entry in pairwise(history) if entry.moved == "champion"
+    ]
+    assert champions and all(
+        entry.against == before and entry.champion in identities for before, entry in champions
+    )
     champion = lake.champion(EXPORT, KEY)
     assert champion is not None and champion.identity == history[-1].champion
 
 
-def test_a_promotion_or_rollback_that_is_killed_at_any_moment_leaves_one_champion(lake: Lake) -> None:
+def test_a_promotion_or_rollback_that_is_killed_at_any_moment_leaves_one_champion(
+    lake: Lake,
+) -> None:
     identities = exports(lake, 3)
     promote(lake, KEY, identities[0])
     dice = random.Random(0)
@@ -78,5 +93,7 @@ def test_of_two_promotions_at_once_each_sees_the_other_or_is_refused(lake: Lake)
         for number in range(100):
             before = lake.pointers(EXPORT, KEY)
             done = list(pool.map(decide, identities, [before.generation] * 2))
-            assert any(done) and lake.pointers(EXPORT, KEY).generation == before.generation + 1, f"round {number}"
+            assert any(done) and lake.pointers(EXPORT, KEY).generation == before.generation + 1, (
+                f"round {number}"
+            )
     check_history(lake, identities)

@@ -38,7 +38,14 @@ def export(lake: Lake, key: PartitionKey, tiny: dict[str, Path], scale: float) -
     made_from = {"adapter": trained.identity}
     building = lake.building("gguf_export", key, sha256_of(made_from))
     convert_lora(tiny["base"], trained.path, building / ADAPTER)
-    made = lake.finish("gguf_export", key, trained.identity, building, made_from, {"ollama": {"gguf": ADAPTER, "num_ctx": 1024}})
+    made = lake.finish(
+        "gguf_export",
+        key,
+        trained.identity,
+        building,
+        made_from,
+        {"ollama": {"gguf": ADAPTER, "num_ctx": 1024}},
+    )
     lake.set_latest(made)
     return made
 
@@ -55,7 +62,17 @@ def server(tmp_path):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        command = [str(program), "--models-preset", str(preset), "--models-max", "0", "--port", str(port), "--threads", "1"]
+        command = [
+            str(program),
+            "--models-preset",
+            str(preset),
+            "--models-max",
+            "0",
+            "--port",
+            str(port),
+            "--threads",
+            "1",
+        ]
         with (tmp_path / "server.log").open("w") as log:
             running.append(subprocess.Popen(command, stdout=log, stderr=log, cwd=tmp_path))
         url = f"http://127.0.0.1:{port}"
@@ -78,27 +95,46 @@ def answer(url: str, key: PartitionKey) -> list[int]:
 
     def ask(path: str, body: dict) -> dict:
         request = urllib.request.Request(
-            f"{url}{path}", json.dumps({"model": str(key), **body}).encode(), {"Content-Type": "application/json"}
+            f"{url}{path}",
+            json.dumps({"model": str(key), **body}).encode(),
+            {"Content-Type": "application/json"},
         )
         with urllib.request.urlopen(request, timeout=60) as response:
             return json.load(response)
 
     prompt = ask("/apply-template", {"messages": ASKED})["prompt"]
-    return ask("/completion", {"prompt": prompt, "n_predict": 4, "temperature": 0, "samplers": ["temperature"], "return_tokens": True})[
-        "tokens"
-    ]
+    return ask(
+        "/completion",
+        {
+            "prompt": prompt,
+            "n_predict": 4,
+            "temperature": 0,
+            "samplers": ["temperature"],
+            "return_tokens": True,
+        },
+    )["tokens"]
 
 
-def test_every_champion_answers_as_what_played_over_one_base_and_after_a_rollback_as_the_one_before(tiny, tokenizer, tmp_path, server):
+def test_every_champion_answers_as_what_played_over_one_base_and_after_a_rollback_as_the_one_before(
+    tiny, tokenizer, tmp_path, server
+):
     lake = Lake(str(tmp_path / "lake"), tmp_path / "cache")
     base = base_gguf(BaseModel("tiny", tiny["base"], ""), base_folder(lake))
-    exports = [export(lake, FIRST, tiny, 8), export(lake, SECOND, tiny, 2), export(lake, FIRST, tiny, -8)]
+    exports = [
+        export(lake, FIRST, tiny, 8),
+        export(lake, SECOND, tiny, 2),
+        export(lake, FIRST, tiny, -8),
+    ]
     expected = []
     for each in exports:
         form = served_form(lake, each)
         assert (form.model, form.chat_template.read_text()) == (base, tokenizer.chat_template)
-        with LlamaCpp(form.model, lora=form.lora, chat_template=form.chat_template.read_text()) as llama:
-            expected.append(llama.greedy(llama.tokenize(llama.render(ASKED, []), add_special=True), 4).tokens)
+        with LlamaCpp(
+            form.model, lora=form.lora, chat_template=form.chat_template.read_text()
+        ) as llama:
+            expected.append(
+                llama.greedy(llama.tokenize(llama.render(ASKED, []), add_special=True), 4).tokens
+            )
     assert expected[0] != expected[1] != expected[2] != expected[0]
     promote(lake, FIRST, exports[0].identity)
     assert "an adapter over the shared base" in serve_champion(lake, FIRST)[0]

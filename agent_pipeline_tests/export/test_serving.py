@@ -14,7 +14,14 @@ from agent_pipeline.export import serving, serving_folder
 from agent_pipeline.export.gguf_export import ADAPTER, base_gguf_file
 from agent_pipeline.export.ledger import EXPORT
 from agent_pipeline.export.ollama import OllamaResult
-from agent_pipeline.export.serving import champions, complete_move, promote, rollback, serve, serve_champion
+from agent_pipeline.export.serving import (
+    champions,
+    complete_move,
+    promote,
+    rollback,
+    serve,
+    serve_champion,
+)
 from agent_pipeline.export.serving_folder import base_folder, read_folder, served_form, write_folder
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import sha256_of
@@ -36,7 +43,9 @@ def export(lake: Lake, name: str, passed: bool = True) -> Artifact:
     made_from = {"adapter": sha256_of(name)}
     files = {"Modelfile": "FROM ./model-f16.gguf\nPARAMETER num_ctx 2048\n", "model-f16.gguf": name}
     report = {"ollama": {"gguf": "model-f16.gguf", "num_ctx": 2048}}
-    return artifact(lake, "gguf_export", KEY, made_from, files, report, sha256_of(made_from), passed=passed)
+    return artifact(
+        lake, "gguf_export", KEY, made_from, files, report, sha256_of(made_from), passed=passed
+    )
 
 
 def what_is_served(lake: Lake) -> str:
@@ -44,8 +53,12 @@ def what_is_served(lake: Lake) -> str:
     serve_champion(lake, KEY)
     folder = Path(lake.root.path) / "serving"
     (model,) = (folder / "shop" / "support").glob("*.gguf")
-    assert f"FROM ./{model.name}\n" in (folder / "shop" / "support" / "Modelfile").read_text(encoding="utf-8")
-    assert f"[shop/support]\nmodel = {model}\nctx-size = 2048\n" in (folder / "llama-server.ini").read_text(encoding="utf-8")
+    assert f"FROM ./{model.name}\n" in (folder / "shop" / "support" / "Modelfile").read_text(
+        encoding="utf-8"
+    )
+    assert f"[shop/support]\nmodel = {model}\nctx-size = 2048\n" in (
+        folder / "llama-server.ini"
+    ).read_text(encoding="utf-8")
     assert served_form(lake, lake.champion("gguf_export", KEY)).model.samefile(model)
     return model.read_text(encoding="utf-8")
 
@@ -53,10 +66,14 @@ def what_is_served(lake: Lake) -> str:
 def serving_files(lake: Lake) -> list[str]:
     """Every file that a server could load."""
     root = Path(lake.root.path) / "serving"
-    preset = (root / "llama-server.ini").read_text(encoding="utf-8") if (root / "llama-server.ini").exists() else ""
-    return [path.name for path in root.rglob("*") if path.is_file() and path.name != "llama-server.ini"] + (
-        ["preset"] if "[shop/support]" in preset else []
+    preset = (
+        (root / "llama-server.ini").read_text(encoding="utf-8")
+        if (root / "llama-server.ini").exists()
+        else ""
     )
+    return [
+        path.name for path in root.rglob("*") if path.is_file() and path.name != "llama-server.ini"
+    ] + (["preset"] if "[shop/support]" in preset else [])
 
 
 def test_nothing_is_served_before_the_first_promotion(lake):
@@ -125,12 +142,23 @@ def test_an_adapter_is_served_over_its_base_and_by_nothing_that_takes_another_fo
     export(lake, "merged")
     promote(lake, KEY)
     assert what_is_served(lake) == "merged"
-    trained = artifact(lake, "sft_adapter", KEY, {"base_model": "b", "base_revision": "1"}, {"chat_template.jinja": "template"})
+    trained = artifact(
+        lake,
+        "sft_adapter",
+        KEY,
+        {"base_model": "b", "base_revision": "1"},
+        {"chat_template.jinja": "template"},
+    )
     base_folder(lake).mkdir(parents=True)
     base = base_gguf_file(base_folder(lake), "b", "1")
     base.write_text("base", encoding="utf-8")
-    files, report = {ADAPTER: "adapter", "model-f16.gguf": "another form"}, {"ollama": {"gguf": ADAPTER, "num_ctx": 2048}}
-    over = artifact(lake, "gguf_export", KEY, {"adapter": trained.identity}, files, report, trained.identity)
+    files, report = (
+        {ADAPTER: "adapter", "model-f16.gguf": "another form"},
+        {"ollama": {"gguf": ADAPTER, "num_ctx": 2048}},
+    )
+    over = artifact(
+        lake, "gguf_export", KEY, {"adapter": trained.identity}, files, report, trained.identity
+    )
     promote(lake, KEY)
     assert "no adapter" in serve_champion(lake, KEY, ollama=True)[-1]
     root = Path(lake.root.path) / "serving"
@@ -144,9 +172,13 @@ def test_an_adapter_is_served_over_its_base_and_by_nothing_that_takes_another_fo
     assert form.chat_template.read_bytes() == (folder / "chat_template.jinja").read_bytes()
 
 
-def test_only_a_champion_is_created_in_ollama_and_only_where_it_is_asked_for(lake, tmp_path, monkeypatch):
+def test_only_a_champion_is_created_in_ollama_and_only_where_it_is_asked_for(
+    lake, tmp_path, monkeypatch
+):
     export(lake, "first")
-    (tmp_path / "ollama").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n', encoding="utf-8")
+    (tmp_path / "ollama").write_text(
+        f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n', encoding="utf-8"
+    )
     (tmp_path / "ollama").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     assert "champions only" in serve_champion(lake, KEY, ollama=True)[-1]
@@ -154,10 +186,16 @@ def test_only_a_champion_is_created_in_ollama_and_only_where_it_is_asked_for(lak
     serve_champion(lake, KEY)
     assert not (tmp_path / "asked").exists()
     assert "shop-support" in serve_champion(lake, KEY, ollama=True)[-1]
-    assert (tmp_path / "asked").read_text().startswith(f"create shop-support -f {lake.root.path}/serving/shop/support/Modelfile")
+    assert (
+        (tmp_path / "asked")
+        .read_text()
+        .startswith(f"create shop-support -f {lake.root.path}/serving/shop/support/Modelfile")
+    )
 
 
-def test_a_champion_is_pushed_to_the_hub_with_its_card_and_a_refusal_is_one_sentence(lake, monkeypatch):
+def test_a_champion_is_pushed_to_the_hub_with_its_card_and_a_refusal_is_one_sentence(
+    lake, monkeypatch
+):
     asked = []
 
     class Hub:
@@ -171,19 +209,45 @@ def test_a_champion_is_pushed_to_the_hub_with_its_card_and_a_refusal_is_one_sent
 
     monkeypatch.setattr("huggingface_hub.HfApi", Hub)
     champion, adapter = export(lake, "first"), lake.building("sft_adapter", KEY, sha256_of("first"))
-    made_from, report = {"base_model": "b", "base_revision": ""}, {"template": {"why": "ours in ChatML"}}
+    made_from, report = (
+        {"base_model": "b", "base_revision": ""},
+        {"template": {"why": "ours in ChatML"}},
+    )
     lake.finish("sft_adapter", KEY, sha256_of("first"), adapter, made_from, report)
     assert "champions only" in serve_champion(lake, KEY, hub="me/support")[-1] and not asked
     promote(lake, KEY)
-    model = dict.fromkeys(ROWS) | {"done": {"n": 3, "of": 4}, "kinds": {}, "pass_hat": {}, "turns": 2.0, "tokens": 9}
-    artifact(lake, "episodes", KEY, {EXPORT: champion.identity}, report={"players": {"model": model}, "against": ["it harms"]})
+    model = dict.fromkeys(ROWS) | {
+        "done": {"n": 3, "of": 4},
+        "kinds": {},
+        "pass_hat": {},
+        "turns": 2.0,
+        "tokens": 9,
+    }
+    artifact(
+        lake,
+        "episodes",
+        KEY,
+        {EXPORT: champion.identity},
+        report={"players": {"model": model}, "against": ["it harms"]},
+    )
     assert "me/support" in serve_champion(lake, KEY, hub="me/support")[-1]
     assert asked[0] == ("me/support", {"private": True, "exist_ok": True})
-    assert asked[1]["delete_patterns"] == ["*.gguf"] and champion.identity[:16] in asked[1]["commit_message"]
+    assert (
+        asked[1]["delete_patterns"] == ["*.gguf"]
+        and champion.identity[:16] in asked[1]["commit_message"]
+    )
     card = (asked[1]["folder_path"] / "README.md").read_text(encoding="utf-8")
-    assert "**Not fit to act unwatched**: it harms." in card and "| tasks done | 3 of 4 |" in card, "a person promoted it all the same"
-    assert card.startswith("---\nlibrary_name: peft\n") and f"`{champion.identity}`" in card and "Chat template: ours in ChatML." in card
-    with pytest.raises(ExportError, match=r"to nobody/at-all \(401 Client Error Unauthorized\): check"):
+    assert (
+        "**Not fit to act unwatched**: it harms." in card and "| tasks done | 3 of 4 |" in card
+    ), "a person promoted it all the same"
+    assert (
+        card.startswith("---\nlibrary_name: peft\n")
+        and f"`{champion.identity}`" in card
+        and "Chat template: ours in ChatML." in card
+    )
+    with pytest.raises(
+        ExportError, match=r"to nobody/at-all \(401 Client Error Unauthorized\): check"
+    ):
         serve_champion(lake, KEY, hub="nobody/at-all")
 
 
@@ -198,7 +262,10 @@ def test_whoever_serves_is_warned_that_a_running_server_keeps_its_old_preset(lak
 def test_an_export_is_promoted_by_its_identity_or_its_adapters(lake):
     first, second = export(lake, "first"), export(lake, "second")
     assert promote(lake, KEY, first.identity[:8]).champion == first.identity
-    assert promote(lake, KEY, second.manifest["made_from"]["adapter"][:12], why="asked").champion == second.identity
+    assert (
+        promote(lake, KEY, second.manifest["made_from"]["adapter"][:12], why="asked").champion
+        == second.identity
+    )
 
 
 @pytest.mark.parametrize("identity", ["ffff0000", ""])
@@ -237,7 +304,9 @@ def test_who_rolls_back_without_knowing_of_a_rollback_does_not_give_back_what_it
     complete_move(lake, KEY)
     with pytest.raises(DataError, match="--to"):
         rollback(lake, KEY)
-    assert rollback(lake, KEY, to=lake.history("gguf_export", KEY)[-2].generation).champion == names[1]
+    assert (
+        rollback(lake, KEY, to=lake.history("gguf_export", KEY)[-2].generation).champion == names[1]
+    )
 
 
 @pytest.mark.parametrize("step", ["write_folder", "create"])
@@ -275,7 +344,15 @@ def test_what_is_promoted_while_a_run_serves_is_served_in_the_end(lake, monkeypa
 def test_no_adapter_of_an_earlier_champion_is_left_beside_one_whose_adapter_is_gone(lake):
     first = export(lake, "first")
     files = {"adapter_config.json": "{}", "adapter_model.safetensors": "weights"}
-    artifact(lake, "sft_adapter", KEY, {"base_model": "b", "base_revision": "1"}, files, {}, first.manifest["made_from"]["adapter"])
+    artifact(
+        lake,
+        "sft_adapter",
+        KEY,
+        {"base_model": "b", "base_revision": "1"},
+        files,
+        {},
+        first.manifest["made_from"]["adapter"],
+    )
     promote(lake, KEY)
     serve_champion(lake, KEY)
     folder = Path(lake.root.path) / "serving" / "shop" / "support"
@@ -321,12 +398,20 @@ def test_rotten_artifact_is_not_used(lake):
 
 def test_other_users_can_read_what_is_served(lake):
     """safetensors writes weights with mode 0600; vLLM under another user could not load them (huggingface/safetensors#782)."""
-    adapter = artifact(lake, "sft_adapter", KEY, {"base_model": "b"}, {"adapter_model.safetensors": "weights", "adapter_config.json": "{}"})
+    adapter = artifact(
+        lake,
+        "sft_adapter",
+        KEY,
+        {"base_model": "b"},
+        {"adapter_model.safetensors": "weights", "adapter_config.json": "{}"},
+    )
     (adapter.path / "adapter_model.safetensors").chmod(0o600)
     exported = export(lake, "first")
     for _ in range(2):  # the second time every file is there
         write_folder(lake, KEY, exported, adapter)
         folder = Path(lake.root.path) / "serving" / "shop" / "support"
         modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
-        assert len(set(modes.values())) == 1 and modes["adapter_model.safetensors"] == 0o666 & ~UMASK
+        assert (
+            len(set(modes.values())) == 1 and modes["adapter_model.safetensors"] == 0o666 & ~UMASK
+        )
         (folder / "adapter_model.safetensors").chmod(0o600)

@@ -23,10 +23,15 @@ def finished(tiny, needs_converter, tmp_path) -> SFTTrainingResult:
     return SFTTrainingResult(str(folder), {}, None, None, CONVERSATIONS[:1], 300)
 
 
-def test_the_model_goes_to_ollama_as_a_gguf_that_was_compared_with_it(finished, tmp_path, monkeypatch):
+def test_the_model_goes_to_ollama_as_a_gguf_that_was_compared_with_it(
+    finished, tmp_path, monkeypatch
+):
     path = os.environ["PATH"]
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
-    with pytest.raises(ExportError, match=r"model-f16.gguf, but the step `ollama create` could not be done.*install Ollama"):
+    with pytest.raises(
+        ExportError,
+        match=r"model-f16.gguf, but the step `ollama create` could not be done.*install Ollama",
+    ):
         finished.to_ollama("weather", quantization="f16")
     folder = Path(finished.model_path) / "gguf"
     assert (folder / "model-f16.gguf").read_bytes()[:4] == b"GGUF", "it is kept"

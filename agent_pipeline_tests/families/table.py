@@ -25,17 +25,45 @@ from agent_pipeline_tests.tiny import embedded_base
 from agent_pipeline_tests.training.world import TOOL, row
 
 DOC = Path(__file__).resolve().parents[2] / "docs" / "families.md"
-ONE_STEP = TrainingConfig(max_steps=1, learning_rate=1e-2, batch_size=2, gradient_accumulation=1, max_length=1024, lora_r=4)
+ONE_STEP = TrainingConfig(
+    max_steps=1,
+    learning_rate=1e-2,
+    batch_size=2,
+    gradient_accumulation=1,
+    max_length=1024,
+    lora_r=4,
+)
 TINY: dict[str, Any] = {
     "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
     "max_position_embeddings": 2048, "tie_word_embeddings": True, "initializer_range": 0.15,
 }  # fmt: skip
 CHATML = ("<|im_start|>", "<|im_end|>")
-LLAMA3 = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>", "<|python_tag|>", "<|eot_id|>")
+LLAMA3 = (
+    "<|begin_of_text|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eom_id|>",
+    "<|python_tag|>",
+    "<|eot_id|>",
+)
 GEMMA3 = ("<bos>", "<start_of_turn>", "<end_of_turn>", "<eos>")
-PHI = ("<|system|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|/tool|>", "<|end|>", "<|endoftext|>")
+PHI = (
+    "<|system|>",
+    "<|user|>",
+    "<|assistant|>",
+    "<|tool|>",
+    "<|/tool|>",
+    "<|end|>",
+    "<|endoftext|>",
+)
 HARMONY = ("<|start|>", "<|message|>", "<|channel|>", "<|end|>", "<|call|>", "<|return|>")
-DEEPSEEK = ("<｜begin▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>", "<｜tool▁calls▁begin｜>", "<｜end▁of▁sentence｜>")
+DEEPSEEK = (
+    "<｜begin▁of▁sentence｜>",
+    "<｜User｜>",
+    "<｜Assistant｜>",
+    "<｜tool▁calls▁begin｜>",
+    "<｜end▁of▁sentence｜>",
+)
 MISTRAL = ("[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]",
            "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]", "</s>")  # fmt: skip
 
@@ -82,13 +110,24 @@ def make_base(subject: Subject, folder: Path) -> BaseModel:
 
     torch.manual_seed(0)
     tokenizer = AutoTokenizer.from_pretrained(embedded_base().path)
-    begin = next((token for token in subject.specials if "begin" in token or token == "<bos>"), None)
+    begin = next(
+        (token for token in subject.specials if "begin" in token or token == "<bos>"), None
+    )
     named = {"eos_token": subject.specials[-1]} | ({"bos_token": begin} if begin else {})
     tokenizer.add_special_tokens(named | {"additional_special_tokens": list(subject.specials)})
     if subject.template:
         shipped = Path(trl.__file__).parent / "chat_templates" / subject.template
-        tokenizer.chat_template = shipped.read_text(encoding="utf-8") if subject.template.endswith(".jinja") else subject.template
-    ids = {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id, "bos_token_id": tokenizer.bos_token_id, "pad_token_id": 0}
+        tokenizer.chat_template = (
+            shipped.read_text(encoding="utf-8")
+            if subject.template.endswith(".jinja")
+            else subject.template
+        )
+    ids = {
+        "vocab_size": len(tokenizer),
+        "eos_token_id": tokenizer.eos_token_id,
+        "bos_token_id": tokenizer.bos_token_id,
+        "pad_token_id": 0,
+    }
     config = AutoConfig.for_model(subject.model_type, **TINY | ids | subject.config)
     AutoModelForCausalLM.from_config(config).float().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -100,7 +139,11 @@ THOUGHT_TEXT = "I have to look, then tell."
 
 def thinking(of: dict[str, Any]) -> dict[str, Any]:
     """A row in which the agent thinks before each of its messages."""
-    return of | {"messages": with_thoughts(of["messages"], [{"message": at, "text": THOUGHT_TEXT} for at in (2, 4)])}
+    return of | {
+        "messages": with_thoughts(
+            of["messages"], [{"message": at, "text": THOUGHT_TEXT} for at in (2, 4)]
+        )
+    }
 
 
 def line(subject: Subject, folder: Path) -> str:
@@ -108,33 +151,71 @@ def line(subject: Subject, folder: Path) -> str:
     base = make_base(subject, folder / "base")
     tokenizer, template = load_tokenizer(base.path)
     rows = [thinking(row(number)) for number in range(4)]
-    encoded, counts, first_dropped = encode_rows(tokenizer, rows, ONE_STEP.max_length)  # each mask is proved on its tokens
+    encoded, counts, first_dropped = encode_rows(
+        tokenizer, rows, ONE_STEP.max_length
+    )  # each mask is proved on its tokens
     assert not first_dropped and counts["dropped_share"] == 0, first_dropped
     assert counts["reasoning_trained" if template.reasoning else "reasoning_not_rendered"] == 8
-    said = [tokenizer.decode(each.encoded.input_ids[start:end]) for each in encoded for start, end in each.encoded.turns]
+    said = [
+        tokenizer.decode(each.encoded.input_ids[start:end])
+        for each in encoded
+        for start, end in each.encoded.turns
+    ]
     assert all((THOUGHT_TEXT in text) == bool(template.reasoning) for text in said), said
-    asked = [Call("weather", {"city": city, "days": days}) for city, days in (("Oslo", 1), ("Rome", 2), ("Bonn", 3), ("Lima", 4))]
+    asked = [
+        Call("weather", {"city": city, "days": days})
+        for city, days in (("Oslo", 1), ("Rome", 2), ("Bonn", 3), ("Lima", 4))
+    ]
     found = [read_reply(text.removesuffix(template.stops[0]), [TOOL]) for text in said]
-    assert [call for reply in found for call in reply.calls] == asked and not any(reply.invalid for reply in found), said
+    assert [call for reply in found for call in reply.calls] == asked and not any(
+        reply.invalid for reply in found
+    ), said
 
-    report = train_adapter(rows, base, ONE_STEP, folder / "adapter", heldout=[thinking(row(9, "test"))])
+    report = train_adapter(
+        rows, base, ONE_STEP, folder / "adapter", heldout=[thinking(row(9, "test"))]
+    )
     assert report["steps"] == 1 and report["heldout"]["before"] != report["heldout"]["after"]
     _, reloaded = load_tokenizer(folder / "adapter")
-    assert (reloaded.jinja, reloaded.rows, reloaded.stops) == (template.jinja, template.rows, template.stops)
+    assert (reloaded.jinja, reloaded.rows, reloaded.stops) == (
+        template.jinja,
+        template.rows,
+        template.stops,
+    )
     try:
-        parity = export(base, folder / "adapter", folder / "out", [thinking(row(9))], ("f16",), 8)["template"]["f16"]
+        parity = export(base, folder / "adapter", folder / "out", [thinking(row(9))], ("f16",), 8)[
+            "template"
+        ]["f16"]
         exported = f"{parity['texts']} texts, {parity['tokens']:,} tokens equal"
         assert not parity["line_ends"] and not parity["tools"], parity
     except ExportError as error:
         exported = f"**refused**: {re.sub(r'/[^ ]*/', '', str(error)).partition(': ')[0]}"
     rows_are = "the turn" if template.rows == "turn" else "the conversation"
     ends = ", ".join(f"`{stop}`".replace("|", "\\|") for stop in template.stops)
-    origin = {"model": "its own", "hermes": "ours in ChatML"}.get(template.origin, "ours in its own turn markers")
-    source = "TRL" if (subject.template or "").endswith(".jinja") else "documentation" if subject.template else "the model"
+    origin = {"model": "its own", "hermes": "ours in ChatML"}.get(
+        template.origin, "ours in its own turn markers"
+    )
+    source = (
+        "TRL"
+        if (subject.template or "").endswith(".jinja")
+        else "documentation"
+        if subject.template
+        else "the model"
+    )
     why = template.why.replace("|", "\\|")
     thoughts = "trained" if template.reasoning else "left out"
     parser = subject.parser if template.origin == "model" else "hermes"
-    cells = [subject.name, source, subject.model_type, f"**{origin}**", rows_are, thoughts, ends, exported, f"`{parser}`", why]
+    cells = [
+        subject.name,
+        source,
+        subject.model_type,
+        f"**{origin}**",
+        rows_are,
+        thoughts,
+        ends,
+        exported,
+        f"`{parser}`",
+        why,
+    ]
     return f"| {' | '.join(cells)} |"
 
 

@@ -33,10 +33,10 @@ MISTRAL = """{{- bos_token -}}
     {%- endif -%}
 {%- endfor -%}"""
 _SYSTEM_FIRST = "{%- if seen.system -%}{{- '[SYSTEM_PROMPT]' + seen.system + '[/SYSTEM_PROMPT]' -}}{%- endif -%}"
-_SYSTEM_LAST = "{%- if seen.system and loop.index0 == seen.user -%}{{- seen.system + '\\n\\n' -}}{%- endif -%}"
-_JSON_RESULT = (
-    """{{- '[TOOL_RESULTS]@{"content": ' + message.content | tojson + ', "call_id": "' + message.tool_call_id + '"}[/TOOL_RESULTS]' -}}"""
+_SYSTEM_LAST = (
+    "{%- if seen.system and loop.index0 == seen.user -%}{{- seen.system + '\\n\\n' -}}{%- endif -%}"
 )
+_JSON_RESULT = """{{- '[TOOL_RESULTS]@{"content": ' + message.content | tojson + ', "call_id": "' + message.tool_call_id + '"}[/TOOL_RESULTS]' -}}"""
 _PLAIN_RESULT = "{{- '[TOOL_RESULTS]' + message.tool_call_id + '[TOOL_CONTENT]' + message.content + '[/TOOL_RESULTS]' -}}"
 
 

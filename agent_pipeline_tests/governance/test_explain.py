@@ -18,27 +18,56 @@ KEY = PartitionKey("p", "a")
 
 def session(name: str, answer: str, **fields) -> Session:
     messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": answer}]
-    return Session(session_id=name, project="p", agent="a", source="chat", messages=messages, task_key="t", **fields)
+    return Session(
+        session_id=name,
+        project="p",
+        agent="a",
+        source="chat",
+        messages=messages,
+        task_key="t",
+        **fields,
+    )
 
 
 def test_a_sessions_way_is_told_from_its_source_to_its_rows(tmp_path):
     lake = Lake(str(tmp_path))
-    rows = [session("copy", "Hello"), session("good", "Hello", score=1.0), session("toxic", "No!", scores={"toxicity": 1.0})]
-    rows.append(session("cut off", "Hm", error="503", skipped={"unread:web_search_call": 2, "media:image": 1}))
+    rows = [
+        session("copy", "Hello"),
+        session("good", "Hello", score=1.0),
+        session("toxic", "No!", scores={"toxicity": 1.0}),
+    ]
+    rows.append(
+        session(
+            "cut off", "Hm", error="503", skipped={"unread:web_search_call": 2, "media:image": 1}
+        )
+    )
     lake.stage("sessions", KEY, to_batches(map(session_row, rows), SESSIONS), SESSIONS).commit()
     labels = Labels(by_id={"copy": Label("acceptable", "polite")})
-    panel = Panel(parse_measures(["ended_with_answer"]), Policy(metrics={"toxicity": "lower"}), labels)
+    panel = Panel(
+        parse_measures(["ended_with_answer"]), Policy(metrics={"toxicity": "lower"}), labels
+    )
     judge_sessions(lake, KEY, panel).commit()
     assert panel.pending == 0 and panel.verdicts.total() == 4
     table, curation, _ = curate_sessions(lake, KEY, ["ended_with_answer"], Bounds(), [])
     table.commit()
-    assert [each.use for each in curation.decisions] == ["positive", "neither", "negative", "neither"]
+    assert [each.use for each in curation.decisions] == [
+        "positive",
+        "neither",
+        "negative",
+        "neither",
+    ]
 
     copy, toxic = explain(lake, "good", KEY), explain(lake, "toxic")
     assert len(copy) <= 10
-    assert any("duplicate" in line and "copy" in line for line in copy) and any("acceptable by score" in line for line in copy)
-    assert any("unacceptable by metrics (toxicity)" in line for line in toxic) and any("negative: unacceptable" in line for line in toxic)
+    assert any("duplicate" in line and "copy" in line for line in copy) and any(
+        "acceptable by score" in line for line in copy
+    )
+    assert any("unacceptable by metrics (toxicity)" in line for line in toxic) and any(
+        "negative: unacceptable" in line for line in toxic
+    )
     assert "verdict    none: infrastructure error: neither good nor bad" in explain(lake, "cut off")
-    assert {"unread     web_search_call 2", "left out   media:image 1"} <= set(explain(lake, "cut off"))
+    assert {"unread     web_search_call 2", "left out   media:image 1"} <= set(
+        explain(lake, "cut off")
+    )
     with pytest.raises(DataError):
         explain(lake, "nobody")

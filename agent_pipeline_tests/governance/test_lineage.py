@@ -30,7 +30,13 @@ from agent_pipeline.defs.io_managers.artifacts import ArtifactIOManager
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.errors import DataError
 from agent_pipeline.governance.forgetting import forget
-from agent_pipeline.governance.lineage import UnknownSessionError, model_lineage, models_of, naming, session_lineage
+from agent_pipeline.governance.lineage import (
+    UnknownSessionError,
+    model_lineage,
+    models_of,
+    naming,
+    session_lineage,
+)
 from agent_pipeline.governance.scanning import found_in, scan
 from agent_pipeline.ingestion.discovery import discover
 from agent_pipeline.ingestion.forgotten import FORGOTTEN, BlockList, alias
@@ -44,7 +50,15 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.selection.vectors import OLD_SPACE, VECTORS
 from agent_pipeline.sessions.session import Session, sha256_of
-from agent_pipeline.sessions.tables import CURATED, JUDGED, row_session, session_row, to_batches, to_rows, to_table
+from agent_pipeline.sessions.tables import (
+    CURATED,
+    JUDGED,
+    row_session,
+    session_row,
+    to_batches,
+    to_rows,
+    to_table,
+)
 from agent_pipeline.sources import SOURCES
 from agent_pipeline.sources.base import TraceSource
 from agent_pipeline.storage.lake import MANIFEST, Artifact, Lake
@@ -56,7 +70,7 @@ from agent_pipeline_tests.lakes import artifact
 
 KEY, OTHER = PartitionKey("shop", "support"), PartitionKey("shop", "billing")
 OPTIONS = ReadingOptions(redaction=RedactionOptions(enabled=False))
-INDEX = pa.schema([("row_id", pa.string()), ("session_id", pa.string()), ("task_key", pa.string()), ("chosen", pa.bool_()), ("duplicate_of", pa.string())])  # fmt: skip  # noqa: E501
+INDEX = pa.schema([("row_id", pa.string()), ("session_id", pa.string()), ("task_key", pa.string()), ("chosen", pa.bool_()), ("duplicate_of", pa.string())])  # fmt: skip
 
 
 class Store(TraceSource):
@@ -74,11 +88,22 @@ class Store(TraceSource):
     def sessions(self, key: PartitionKey) -> Iterator[Session]:
         for each in self._sessions:
             yield Session(
-                **{name: getattr(each, name) for name in Session.__struct_fields__ if name != "messages"}, messages=[*each.messages]
+                **{
+                    name: getattr(each, name)
+                    for name in Session.__struct_fields__
+                    if name != "messages"
+                },
+                messages=[*each.messages],
             )
 
 
-def conversation(session_id: str, said: str, good: bool | None = True, parent: str | None = None, task: str | None = None) -> Session:
+def conversation(
+    session_id: str,
+    said: str,
+    good: bool | None = True,
+    parent: str | None = None,
+    task: str | None = None,
+) -> Session:
     """A session in which the agent says something that nobody else says."""
     messages = [
         {"role": "system", "content": "Be kind."},
@@ -86,11 +111,20 @@ def conversation(session_id: str, said: str, good: bool | None = True, parent: s
         {"role": "assistant", "content": said},
     ]
     judgment = None if good is None else "acceptable" if good else "unacceptable"
-    fields: dict[str, Any] = {"project": "shop", "agent": "support", "source": "memory", "judgment": judgment}
-    return Session(session_id=session_id, messages=messages, parent_session_id=parent, task_id=task, **fields)
+    fields: dict[str, Any] = {
+        "project": "shop",
+        "agent": "support",
+        "source": "memory",
+        "judgment": judgment,
+    }
+    return Session(
+        session_id=session_id, messages=messages, parent_session_id=parent, task_id=task, **fields
+    )
 
 
-def make_lake(root: Path, sessions: Sequence[Session], key: PartitionKey = KEY, openai: bool = False) -> Lake:
+def make_lake(
+    root: Path, sessions: Sequence[Session], key: PartitionKey = KEY, openai: bool = False
+) -> Lake:
     """A lake as the assets make it, by the functions that they call: tables, JSONL, Hugging Face folders, a model and what came of it."""
     lake = Lake(str(root / "lake"), root / "cache")
     ingest(Store(sessions, key), key, OPTIONS, lake).table.commit()
@@ -98,33 +132,80 @@ def make_lake(root: Path, sessions: Sequence[Session], key: PartitionKey = KEY, 
     first: dict[str, str] = {}
     for row in rows:
         good = row["judgment"] == "acceptable"
-        original = first.setdefault(row["content_sha256"], row["session_id"]) if good else row["session_id"]
-        reason = "duplicate_of" if original != row["session_id"] else None if good else "unacceptable"
-        row |= {"verdict": row["judgment"], "verdict_by": "judgment", "verdict_reasons": None, "measures": {}, "opinions": {}}
-        row |= {"kept": reason is None, "drop_reason": reason, "duplicate_of": original if original != row["session_id"] else None}
-        row |= {"use": {None: "positive", "unacceptable": "negative"}.get(reason, "neither"), "missed_measures": []}
+        original = (
+            first.setdefault(row["content_sha256"], row["session_id"])
+            if good
+            else row["session_id"]
+        )
+        reason = (
+            "duplicate_of" if original != row["session_id"] else None if good else "unacceptable"
+        )
+        row |= {
+            "verdict": row["judgment"],
+            "verdict_by": "judgment",
+            "verdict_reasons": None,
+            "measures": {},
+            "opinions": {},
+        }
+        row |= {
+            "kept": reason is None,
+            "drop_reason": reason,
+            "duplicate_of": original if original != row["session_id"] else None,
+        }
+        row |= {
+            "use": {None: "positive", "unacceptable": "negative"}.get(reason, "neither"),
+            "missed_measures": [],
+        }
     lake.stage("judged_sessions", key, to_batches(rows, JUDGED, 3), JUDGED).commit()
     lake.stage("curated_sessions", key, to_batches(rows, CURATED, 3), CURATED).commit()
     roots = root_tasks(rows)
-    trials = [row_session(row | {"task_key": roots.get(row["session_id"], row["task_key"])}) for row in rows]
+    trials = [
+        row_session(row | {"task_key": roots.get(row["session_id"], row["task_key"])})
+        for row in rows
+    ]
     ledger = record_tasks(lake, key, pa.array([each.task_key for each in trials]), SplitSizes())
     kept = {row["session_id"] for row in rows if row["kept"]}
     sft = list(sft_rows([session_row(each) for each in trials if each.session_id in kept], ledger))
-    pairs = list(preference_rows([t for t in trials if t.session_id in kept], [t for t in trials if t.judgment == "unacceptable"], ledger))
+    pairs = list(
+        preference_rows(
+            [t for t in trials if t.session_id in kept],
+            [t for t in trials if t.judgment == "unacceptable"],
+            ledger,
+        )
+    )
     index = [
-        {"row_id": row["row_id"], "session_id": row["session_id"], "task_key": row["task_key"], "chosen": at == 0}
+        {
+            "row_id": row["row_id"],
+            "session_id": row["session_id"],
+            "task_key": row["task_key"],
+            "chosen": at == 0,
+        }
         | {"duplicate_of": sft[at - 1]["session_id"] if at else None}
         for at, row in enumerate(sft)
     ]
-    for asset, schema, made in (("sft_dataset", SFT, sft), ("preference_dataset", PREFERENCES, pairs), ("sft_coreset", INDEX, index)):
+    for asset, schema, made in (
+        ("sft_dataset", SFT, sft),
+        ("preference_dataset", PREFERENCES, pairs),
+        ("sft_coreset", INDEX, index),
+    ):
         staged = lake.stage(asset, key, to_batches(made, schema, 2), schema)
         staged.commit()
         if schema is not INDEX:
             form = "openai" if openai and schema is SFT else "conversational"
-            facts = {"description": "A test.", "task": "text-generation", "huggingface": True, "table_sha256": staged.sha256}
-            publish(lake, Publication(asset=asset, partition=str(key), agents=[str(key)], format=form, **facts))
+            facts = {
+                "description": "A test.",
+                "task": "text-generation",
+                "huggingface": True,
+                "table_sha256": staged.sha256,
+            }
+            publish(
+                lake,
+                Publication(
+                    asset=asset, partition=str(key), agents=[str(key)], format=form, **facts
+                ),
+            )
     for asset in (OLD_SPACE, VECTORS):
-        lake.stage(asset, key, to_table([{"text": "of all"}], pa.schema([("text", pa.string())])).to_batches(), pa.schema([("text", pa.string())])).commit()  # fmt: skip  # noqa: E501
+        lake.stage(asset, key, to_table([{"text": "of all"}], pa.schema([("text", pa.string())])).to_batches(), pa.schema([("text", pa.string())])).commit()  # fmt: skip
     add_models(lake, key, sft)
     return lake
 
@@ -133,18 +214,57 @@ def add_models(lake: Lake, key: PartitionKey, rows: list[dict]) -> None:
     """An adapter, its evaluation, its export and Ollama's model, with manifests like theirs."""
     trained_on = [row for row in rows if row["split"] == "train"]
     measured = [row for row in rows if row["split"] == "test"]
-    trained = {"base_model": "base", "base_revision": "r1", "config": {"lora_r": 4}, **rows_made_from(trained_on)}
-    adapter = build(lake, key, "sft_adapter", trained, {"training.json": {"row_ids": [row["row_id"] for row in trained_on]}})
-    told = [{"session_id": row["session_id"], "row_id": row["row_id"], "prompt_tail": "user: help", "expected": row["messages"][-1]["content"]} for row in measured]  # fmt: skip  # noqa: E501
+    trained = {
+        "base_model": "base",
+        "base_revision": "r1",
+        "config": {"lora_r": 4},
+        **rows_made_from(trained_on),
+    }
+    adapter = build(
+        lake,
+        key,
+        "sft_adapter",
+        trained,
+        {"training.json": {"row_ids": [row["row_id"] for row in trained_on]}},
+    )
+    told = [{"session_id": row["session_id"], "row_id": row["row_id"], "prompt_tail": "user: help", "expected": row["messages"][-1]["content"]} for row in measured]  # fmt: skip
     examples = [{"kind": "gained", **each} for each in told]
-    seen = {"samples.json": told, "report.html": str(escape(json.dumps(told))), "adapter.eval": zipped("samples/1.json", json.dumps(told))}
-    build(lake, key, "evaluation", {"adapter": adapter, "config": {}, **rows_made_from(measured)}, seen, {"examples": examples})
-    origin = {"adapter": adapter, "adapter_made_from": trained, "config": {}, "compared": rows_made_from(measured)}
+    seen = {
+        "samples.json": told,
+        "report.html": str(escape(json.dumps(told))),
+        "adapter.eval": zipped("samples/1.json", json.dumps(told)),
+    }
+    build(
+        lake,
+        key,
+        "evaluation",
+        {"adapter": adapter, "config": {}, **rows_made_from(measured)},
+        seen,
+        {"examples": examples},
+    )
+    origin = {
+        "adapter": adapter,
+        "adapter_made_from": trained,
+        "config": {},
+        "compared": rows_made_from(measured),
+    }
     export = build(lake, key, "gguf_export", origin, {"model-f16.gguf": "GGUF"})
     build(lake, key, "serving", {"gguf_export": export, "name": "shop"}, {"Modelfile": "FROM it"})
     transcripts = "".join(json.dumps({"messages": row["messages"]}) + "\n" for row in measured)
-    played = {"adapter": adapter, "gguf_export": export, "world": "shop", **rows_made_from(measured)}
-    build(lake, key, "episodes", played, {"episodes.jsonl": transcripts, "episodes.md": transcripts}, {"players": {}})
+    played = {
+        "adapter": adapter,
+        "gguf_export": export,
+        "world": "shop",
+        **rows_made_from(measured),
+    }
+    build(
+        lake,
+        key,
+        "episodes",
+        played,
+        {"episodes.jsonl": transcripts, "episodes.md": transcripts},
+        {"players": {}},
+    )
 
 
 def zipped(name: str, text: str) -> bytes:
@@ -154,22 +274,52 @@ def zipped(name: str, text: str) -> bytes:
     return file.getvalue()
 
 
-def build(lake: Lake, key: PartitionKey, asset: str, made_from: dict, files: dict[str, Any], report: dict | None = None) -> str:
+def build(
+    lake: Lake,
+    key: PartitionKey,
+    asset: str,
+    made_from: dict,
+    files: dict[str, Any],
+    report: dict | None = None,
+) -> str:
     identity = sha256_of(made_from)
     parents = [made_from[name] for name in ("adapter", "gguf_export") if name in made_from]
-    texts = {name: content if isinstance(content, str | bytes) else json.dumps(content) for name, content in files.items()}
-    return artifact(lake, asset, key, made_from, texts, report, identity, tables={"sft_dataset": "1" * 64}, parents=parents).identity
+    texts = {
+        name: content if isinstance(content, str | bytes) else json.dumps(content)
+        for name, content in files.items()
+    }
+    return artifact(
+        lake,
+        asset,
+        key,
+        made_from,
+        texts,
+        report,
+        identity,
+        tables={"sft_dataset": "1" * 64},
+        parents=parents,
+    ).identity
 
 
 def everything(lake: Lake, but: str = "") -> dict[str, list[dict]]:
     """The rows of every table, without one session's and without what may name it."""
     found = {}
     for file in lake.files():
-        if file.kind == "tables" and file.path.suffix == ".parquet" and file.asset not in (SEEN, FORGOTTEN, LEDGER, OLD_SPACE, VECTORS):
+        if (
+            file.kind == "tables"
+            and file.path.suffix == ".parquet"
+            and file.asset not in (SEEN, FORGOTTEN, LEDGER, OLD_SPACE, VECTORS)
+        ):
             rows = to_rows(lake.open(file.asset, file.key).iter_batches())
             free = ("parent_session_id", "duplicate_of", "task_key", "case_id")
-            mine = [row for row in rows if but not in (row["session_id"], row.get("rejected_session_id"))]
-            found[f"{file.asset} {file.key}"] = [{name: value for name, value in row.items() if name not in free} for row in mine]
+            mine = [
+                row
+                for row in rows
+                if but not in (row["session_id"], row.get("rejected_session_id"))
+            ]
+            found[f"{file.asset} {file.key}"] = [
+                {name: value for name, value in row.items() if name not in free} for row in mine
+            ]
     return found
 
 
@@ -183,7 +333,10 @@ SHOP = [
     conversation("child", "said by its child", parent="gone"),
     conversation("twin", MARK, task="one"),
     conversation("unjudged", "said to nobody", good=None),
-    *(conversation(f"other-{number:02}", f"said by number {number}", task=f"task {number}") for number in range(10)),
+    *(
+        conversation(f"other-{number:02}", f"said by number {number}", task=f"task {number}")
+        for number in range(10)
+    ),
 ]
 
 
@@ -204,10 +357,12 @@ def lake(made: Path, tmp_path: Path) -> Lake:
 def trained_and_measured(lake: Lake) -> tuple[str, str]:
     """A session that the model was trained on, and one that it was measured on; neither has a twin, a child or a partner."""
     rows = lake.open("sft_dataset", KEY).read(["session_id", "split"]).to_pylist()
-    return tuple(next(r["session_id"] for r in rows if r["split"] == side and r["session_id"].startswith("other")) for side in ("train", "test"))  # fmt: skip  # noqa: E501
+    return tuple(next(r["session_id"] for r in rows if r["split"] == side and r["session_id"].startswith("other")) for side in ("train", "test"))  # fmt: skip
 
 
-def test_a_session_is_followed_through_every_table_to_the_model_that_ollama_serves(lake: Lake) -> None:
+def test_a_session_is_followed_through_every_table_to_the_model_that_ollama_serves(
+    lake: Lake,
+) -> None:
     trained_on, measured = trained_and_measured(lake)
     found = session_lineage(lake, trained_on)
     assert {row.asset for row in found.rows if row.role == "session"} == {
@@ -215,7 +370,9 @@ def test_a_session_is_followed_through_every_table_to_the_model_that_ollama_serv
     }  # fmt: skip
     [curated] = [row for row in found.rows if row.asset == "curated_sessions"]
     assert curated.facts["kept"] is True and curated.partition == "shop/support"
-    assert {Path(file).name.partition("-")[0].removesuffix(".jsonl") for file in found.files} == {"train"} and len(found.files) == 2
+    assert {Path(file).name.partition("-")[0].removesuffix(".jsonl") for file in found.files} == {
+        "train"
+    } and len(found.files) == 2
     assert {use.asset: use.roles for use in found.models} == {
         "sft_adapter": ["trained on"],
         "evaluation": ["made from"],
@@ -232,32 +389,63 @@ def test_a_session_is_followed_through_every_table_to_the_model_that_ollama_serv
 
 
 def test_a_dropped_session_says_why_and_a_rejected_one_that_it_was(lake: Lake) -> None:
-    roles = {(row.asset, row.role): row.facts for name in ("bad", "worse") for row in session_lineage(lake, name).rows}
+    roles = {
+        (row.asset, row.role): row.facts
+        for name in ("bad", "worse")
+        for row in session_lineage(lake, name).rows
+    }
     assert roles["curated_sessions", "session"]["drop_reason"] == "unacceptable"
-    assert ("preference_dataset", "rejected") in roles and ("preference_dataset", "session") not in roles
+    assert ("preference_dataset", "rejected") in roles and (
+        "preference_dataset",
+        "session",
+    ) not in roles
     gone = {(row.asset, row.role) for row in session_lineage(lake, "gone").rows}
-    assert {("curated_sessions", "original"), ("sessions", "parent"), ("sft_coreset", "session")} <= gone
+    assert {
+        ("curated_sessions", "original"),
+        ("sessions", "parent"),
+        ("sft_coreset", "session"),
+    } <= gone
     assert not session_lineage(lake, "nobody").rows and not session_lineage(lake, "on").models
 
 
 def test_lineage_tells_no_word_of_a_conversation(lake: Lake) -> None:
     assert MARK.encode() not in msgspec.json.encode(session_lineage(lake, "gone"))
-    assert MARK.encode() not in msgspec.json.encode(model_lineage(lake, str(lake.latest("gguf_export", KEY).path)))
+    assert MARK.encode() not in msgspec.json.encode(
+        model_lineage(lake, str(lake.latest("gguf_export", KEY).path))
+    )
 
 
 def test_an_export_leads_to_its_adapter_its_rows_and_their_sessions(lake: Lake) -> None:
     export = lake.latest("gguf_export", KEY)
-    for name in (str(export.path), str(export.path / "model-f16.gguf"), export.identity, export.identity[:12]):
+    for name in (
+        str(export.path),
+        str(export.path / "model-f16.gguf"),
+        export.identity,
+        export.identity[:12],
+    ):
         found = model_lineage(lake, name)
-        assert (found.asset, found.base_model, found.base_revision) == ("gguf_export", "base", "r1") and found.latest
+        assert (found.asset, found.base_model, found.base_revision) == (
+            "gguf_export",
+            "base",
+            "r1",
+        ) and found.latest
     [adapter] = found.made_from
-    assert adapter.settings == {"lora_r": 4} and adapter.tables == {"sft_dataset": "1" * 64} and adapter.code["code_sha256"]
-    assert adapter.rows == len(adapter.sessions) == sum(adapter.sessions_by["source"].values()) and adapter.rows_unchanged is True
+    assert (
+        adapter.settings == {"lora_r": 4}
+        and adapter.tables == {"sft_dataset": "1" * 64}
+        and adapter.code["code_sha256"]
+    )
+    assert (
+        adapter.rows == len(adapter.sessions) == sum(adapter.sessions_by["source"].values())
+        and adapter.rows_unchanged is True
+    )
     [ollama] = [use for use in models_of(lake, adapter.sessions[0]) if use.asset == "serving"]
     assert model_lineage(lake, ollama.path).made_from[0].identity == export.identity
 
 
-def test_a_gguf_that_was_copied_out_of_the_lake_leads_to_its_export(lake: Lake, tmp_path: Path) -> None:
+def test_a_gguf_that_was_copied_out_of_the_lake_leads_to_its_export(
+    lake: Lake, tmp_path: Path
+) -> None:
     export = lake.latest("gguf_export", KEY)
     copy = tmp_path / "elsewhere.gguf"
     shutil.copyfile(export.path / "model-f16.gguf", copy)
@@ -267,22 +455,34 @@ def test_a_gguf_that_was_copied_out_of_the_lake_leads_to_its_export(lake: Lake, 
         model_lineage(lake, str(copy))
 
 
-@pytest.mark.parametrize(("model", "says"), [("deadbeef", "No model"), ("short", "No model"), ("/", "has no manifest.json")])
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [("deadbeef", "No model"), ("short", "No model"), ("/", "has no manifest.json")],
+)
 def test_a_model_that_is_not_there_is_one_sentence(lake: Lake, model: str, says: str) -> None:
     with pytest.raises(DataError, match=says):
         model_lineage(lake, model)
 
 
 @pytest.mark.parametrize("openai", [False, True])
-def test_a_forgotten_session_is_in_no_file_any_more_and_all_others_are_as_they_were(tmp_path: Path, openai: bool) -> None:
-    lake = make_lake(tmp_path, [each for each in SHOP if each.session_id not in ("twin", "gone2")], openai=openai)
-    rows = {asset: lake.open(asset, KEY).metadata.num_rows for asset in ("sessions", "judged_sessions", "curated_sessions")}
+def test_a_forgotten_session_is_in_no_file_any_more_and_all_others_are_as_they_were(
+    tmp_path: Path, openai: bool
+) -> None:
+    lake = make_lake(
+        tmp_path, [each for each in SHOP if each.session_id not in ("twin", "gone2")], openai=openai
+    )
+    rows = {
+        asset: lake.open(asset, KEY).metadata.num_rows
+        for asset in ("sessions", "judged_sessions", "curated_sessions")
+    }
     assert scan(lake, [MARK]) and scan(lake, ['"gone"', "gone"])
     before = everything(lake, but="gone")
     found = forget(lake, "gone")
     assert scan(lake, [MARK, "gone"]) == {}
     assert everything(lake, but="gone") == before
-    assert {asset: lake.open(asset, KEY).metadata.num_rows for asset in rows} == {asset: count - 1 for asset, count in rows.items()}
+    assert {asset: lake.open(asset, KEY).metadata.num_rows for asset in rows} == {
+        asset: count - 1 for asset, count in rows.items()
+    }
     assert found.partitions == ["*"] and found.side_chains == ["child"] and not found.same_content
     assert not any(lake.has(cache, KEY) for cache in (OLD_SPACE, VECTORS, SEEN))
     assert {row["parent_session_id"] for row in rows_of(lake, "sessions")} == {None, alias("gone")}
@@ -290,20 +490,32 @@ def test_a_forgotten_session_is_in_no_file_any_more_and_all_others_are_as_they_w
         assert lake.latest(asset, KEY)  # whole: the sizes in its manifest are those of its files
 
 
-def test_copies_are_made_again_without_the_session_by_the_code_that_made_them(tmp_path: Path) -> None:
+def test_copies_are_made_again_without_the_session_by_the_code_that_made_them(
+    tmp_path: Path,
+) -> None:
     lake = make_lake(tmp_path, SHOP, openai=True)
     trained_on, _ = trained_and_measured(lake)
-    jsonl, card = lake.folder("jsonl", "sft_dataset", KEY) / "train.jsonl", lake.folder("huggingface", "sft_dataset", KEY) / "README.md"
+    jsonl, card = (
+        lake.folder("jsonl", "sft_dataset", KEY) / "train.jsonl",
+        lake.folder("huggingface", "sft_dataset", KEY) / "README.md",
+    )
     before = jsonl.read_text().splitlines()
     said = next(each for each in SHOP if each.session_id == trained_on).messages[-1]["content"]
-    assert not any(trained_on in line for line in before) and f"| train | {len(before)} |" in card.read_text()
+    assert (
+        not any(trained_on in line for line in before)
+        and f"| train | {len(before)} |" in card.read_text()
+    )
     changes = {change.path: change for change in forget(lake, trained_on).changes}
     assert changes[str(jsonl)].rebuilt and changes[str(card)].rebuilt
-    assert jsonl.read_text().splitlines() == [line for line in before if json.loads(line)["messages"][-1]["content"] != said]
+    assert jsonl.read_text().splitlines() == [
+        line for line in before if json.loads(line)["messages"][-1]["content"] != said
+    ]
     assert scan(lake, [f'"{said}"']) == {} and f"| train | {len(before) - 1} |" in card.read_text()
 
 
-def test_copies_of_which_no_record_says_how_they_were_made_go_where_the_session_may_be_in_them(lake: Lake) -> None:
+def test_copies_of_which_no_record_says_how_they_were_made_go_where_the_session_may_be_in_them(
+    lake: Lake,
+) -> None:
     for file in list(lake.files()):
         if file.kind == "published":
             file.path.unlink()
@@ -311,11 +523,19 @@ def test_copies_of_which_no_record_says_how_they_were_made_go_where_the_session_
     unnamed.parent.mkdir(parents=True)
     unnamed.write_text("{}\n")
     changes = forget(lake, "gone").changes
-    assert {file.asset for file in lake.files() if file.kind in ("jsonl", "huggingface")} == {"their_own"}
-    assert any(change.deleted and change.path == str(lake.folder("jsonl", "sft_dataset", KEY) / "train.jsonl") for change in changes)
+    assert {file.asset for file in lake.files() if file.kind in ("jsonl", "huggingface")} == {
+        "their_own"
+    }
+    assert any(
+        change.deleted
+        and change.path == str(lake.folder("jsonl", "sft_dataset", KEY) / "train.jsonl")
+        for change in changes
+    )
 
 
-def test_a_session_that_is_nowhere_is_an_error_with_the_nearest_ids_and_nothing_changes(lake: Lake) -> None:
+def test_a_session_that_is_nowhere_is_an_error_with_the_nearest_ids_and_nothing_changes(
+    lake: Lake,
+) -> None:
     with pytest.raises(UnknownSessionError) as error:
         forget(lake, "plaim")
     assert error.value.nearest == ["plain"] and not BlockList.read(lake).entries
@@ -329,18 +549,37 @@ def test_what_has_the_same_words_and_what_it_began_is_told(lake: Lake) -> None:
     found = forget(lake, "gone")
     assert found.same_content == ["twin"] and found.side_chains == ["child"]
     assert set(scan(lake, [MARK]).values().__iter__().__next__()) == {MARK}
-    assert [row["duplicate_of"] for row in rows_of(lake, "curated_sessions") if row["session_id"] == "twin"] == [alias("gone")]
+    assert [
+        row["duplicate_of"]
+        for row in rows_of(lake, "curated_sessions")
+        if row["session_id"] == "twin"
+    ] == [alias("gone")]
     assert alias("gone") in {row["duplicate_of"] for row in rows_of(lake, "sft_coreset")}
 
 
-def test_an_alias_takes_the_place_of_the_id_where_a_row_of_another_session_names_one(tmp_path: Path) -> None:
-    lake = make_lake(tmp_path, [conversation("r", "said r"), conversation("rs", "said rs"), conversation("rt", "said rt"), *SHOP[-10:]])
+def test_an_alias_takes_the_place_of_the_id_where_a_row_of_another_session_names_one(
+    tmp_path: Path,
+) -> None:
+    lake = make_lake(
+        tmp_path,
+        [
+            conversation("r", "said r"),
+            conversation("rs", "said rs"),
+            conversation("rt", "said rt"),
+            *SHOP[-10:],
+        ],
+    )
     before = {row["row_id"]: row["duplicate_of"] for row in rows_of(lake, "sft_coreset")}
     assert before["rs"] == "r" and before["rt"] == "rs"
     forget(lake, "r")
     after = {row["row_id"]: row["duplicate_of"] for row in rows_of(lake, "sft_coreset")}
     assert after.pop("rs") == alias("r") and after.items() < before.items()
-    mentions = pa.table({"duplicate_of": ["a.b", "a.b#1,2", "axb", "a.bc", None], "case_id": ["session:a.b", "a.b", "b", "c", "d"]})
+    mentions = pa.table(
+        {
+            "duplicate_of": ["a.b", "a.b#1,2", "axb", "a.bc", None],
+            "case_id": ["session:a.b", "a.b", "b", "c", "d"],
+        }
+    )
     assert {name: mask.to_pylist() for name, mask in naming(mentions, ["a.b"]).items()} == {
         "duplicate_of": [True, False, False, False, False],
         "case_id": [True, False, False, False, False],
@@ -351,23 +590,46 @@ def rows_of(lake: Lake, asset: str, key: PartitionKey | None = KEY) -> list[dict
     return list(to_rows(lake.open(asset, key).iter_batches()))
 
 
-def test_the_models_that_learnt_from_it_are_named_before_and_after_and_know_it_by_its_alias_alone(lake: Lake) -> None:
+def test_the_models_that_learnt_from_it_are_named_before_and_after_and_know_it_by_its_alias_alone(
+    lake: Lake,
+) -> None:
     trained_on, measured = trained_and_measured(lake)
     told = forget(lake, trained_on)
-    assert {use.asset for use in told.to_retrain} == {"sft_adapter", "evaluation", "gguf_export", "serving", "episodes"}
+    assert {use.asset for use in told.to_retrain} == {
+        "sft_adapter",
+        "evaluation",
+        "gguf_export",
+        "serving",
+        "episodes",
+    }
     assert forget(lake, measured).to_retrain == []
-    assert {use.asset for use in session_lineage(lake, trained_on).models} == {use.asset for use in told.to_retrain}
+    assert {use.asset for use in session_lineage(lake, trained_on).models} == {
+        use.asset for use in told.to_retrain
+    }
     found = model_lineage(lake, lake.latest("sft_adapter", KEY).identity)
-    assert trained_on not in found.sessions and found.forgotten == 1 and found.rows_unchanged is None
+    assert (
+        trained_on not in found.sessions and found.forgotten == 1 and found.rows_unchanged is None
+    )
     report = lake.latest("evaluation", KEY)
-    assert all(entry["session_id"] != measured for entry in json.loads((report.path / "samples.json").read_text()))
-    assert len(report.manifest["report"]["examples"]) == len(json.loads((report.path / "samples.json").read_text()))
+    assert all(
+        entry["session_id"] != measured
+        for entry in json.loads((report.path / "samples.json").read_text())
+    )
+    assert len(report.manifest["report"]["examples"]) == len(
+        json.loads((report.path / "samples.json").read_text())
+    )
     assert alias(measured) in report.manifest["made_from"]["sessions"]
 
 
-def test_the_page_and_the_log_of_an_evaluation_are_deleted_with_a_session_that_they_show(lake: Lake) -> None:
+def test_the_page_and_the_log_of_an_evaluation_are_deleted_with_a_session_that_they_show(
+    lake: Lake,
+) -> None:
     trained_on, measured = trained_and_measured(lake)
-    found = {file.path.name for file in lake.files() if found_in(file, [f"said by number {int(measured[-2:])}"])}
+    found = {
+        file.path.name
+        for file in lake.files()
+        if found_in(file, [f"said by number {int(measured[-2:])}"])
+    }
     assert {"report.html", "adapter.eval"} <= found
     forget(lake, trained_on)
     assert {"report.html", "adapter.eval"} <= set(lake.latest("evaluation", KEY).manifest["files"])
@@ -379,7 +641,10 @@ def test_the_scan_reads_what_html_escapes_and_what_a_zip_packs(lake: Lake) -> No
     folder = lake.latest("evaluation", KEY).path
     (folder / "page.html").write_text(str(escape('it\'s <b> & "c"')))
     (folder / "log.eval").write_bytes(zipped("samples/1.json", json.dumps('it\'s <b> & "c"' * 9)))
-    assert {Path(path).name for path in scan(lake, ['it\'s <b> & "c"'])} == {"page.html", "log.eval"}
+    assert {Path(path).name for path in scan(lake, ['it\'s <b> & "c"'])} == {
+        "page.html",
+        "log.eval",
+    }
 
 
 def test_the_transcripts_of_episodes_are_deleted_and_their_figures_stay(lake: Lake) -> None:
@@ -387,7 +652,10 @@ def test_the_transcripts_of_episodes_are_deleted_and_their_figures_stay(lake: La
     before = lake.latest("episodes", KEY)
     forget(lake, measured)
     after = lake.latest("episodes", KEY)
-    assert set(before.manifest["files"]) == {"episodes.jsonl", "episodes.md"} and after.manifest["files"] == {}
+    assert (
+        set(before.manifest["files"]) == {"episodes.jsonl", "episodes.md"}
+        and after.manifest["files"] == {}
+    )
     assert after.manifest["report"] == {"players": {}} and not list(after.path.glob("episodes*"))
 
 
@@ -396,27 +664,44 @@ def test_reading_the_store_again_does_not_bring_it_back(lake: Lake) -> None:
     found = ingest(Store(SHOP), KEY, OPTIONS, lake)
     assert (found.forgotten, found.copied, found.table.rows) == (1, 0, len(SHOP) - 1)
     found.table.commit()
-    assert scan(lake, ['"gone"']) == {} and [row["parent_session_id"] for row in rows_of(lake, "sessions") if row["session_id"] == "child"] == [alias("gone")]  # fmt: skip  # noqa: E501
+    assert scan(lake, ['"gone"']) == {} and [row["parent_session_id"] for row in rows_of(lake, "sessions") if row["session_id"] == "child"] == [alias("gone")]  # fmt: skip
     again = ingest(Store(SHOP), KEY, OPTIONS, lake)
-    assert (again.forgotten, again.copied) == (1, len(SHOP) - 1) and again.table.sha256 == found.table.sha256
+    assert (again.forgotten, again.copied) == (
+        1,
+        len(SHOP) - 1,
+    ) and again.table.sha256 == found.table.sha256
 
 
-def test_of_two_partitions_with_one_id_both_are_meant_unless_one_is_named(made: Path, tmp_path: Path) -> None:
+def test_of_two_partitions_with_one_id_both_are_meant_unless_one_is_named(
+    made: Path, tmp_path: Path
+) -> None:
     for name in ("both", "one"):
         shutil.copytree(made / "lake", tmp_path / name / "lake")
         lake = make_lake(tmp_path / name, SHOP, OTHER)
-        assert {row.partition for row in session_lineage(lake, "gone").rows} == {str(KEY), str(OTHER)}
+        assert {row.partition for row in session_lineage(lake, "gone").rows} == {
+            str(KEY),
+            str(OTHER),
+        }
         found = forget(lake, "gone", OTHER if name == "one" else None)
         assert found.partitions == [str(OTHER) if name == "one" else "*"]
-        left = {row.partition for row in session_lineage(lake, "gone").rows if row.role == "session"}
+        left = {
+            row.partition for row in session_lineage(lake, "gone").rows if row.role == "session"
+        }
         assert left == ({str(KEY)} if name == "one" else set())
-        assert [ingest(Store(SHOP, key), key, OPTIONS, lake).forgotten for key in (KEY, OTHER)] == ([0, 1] if name == "one" else [1, 1])
+        assert [ingest(Store(SHOP, key), key, OPTIONS, lake).forgotten for key in (KEY, OTHER)] == (
+            [0, 1] if name == "one" else [1, 1]
+        )
 
 
 def test_a_table_of_all_partitions_loses_the_row_of_the_one_that_is_meant(lake: Lake) -> None:
-    schema = pa.schema([("session_id", pa.string()), ("project", pa.dictionary(pa.int32(), pa.string())), ("agent", pa.string_view()), ("text", pa.string())])  # fmt: skip  # noqa: E501
-    rows = [{"session_id": "gone", "project": "shop", "agent": agent, "text": agent} for agent in ("support", "billing")]
-    lake.stage("multi_task_dataset", None, pa.Table.from_pylist(rows, schema).to_batches(), schema).commit()
+    schema = pa.schema([("session_id", pa.string()), ("project", pa.dictionary(pa.int32(), pa.string())), ("agent", pa.string_view()), ("text", pa.string())])  # fmt: skip
+    rows = [
+        {"session_id": "gone", "project": "shop", "agent": agent, "text": agent}
+        for agent in ("support", "billing")
+    ]
+    lake.stage(
+        "multi_task_dataset", None, pa.Table.from_pylist(rows, schema).to_batches(), schema
+    ).commit()
     jsonl = lake.root / "jsonl" / "multi_task_dataset" / "train.jsonl"
     jsonl.parent.mkdir(parents=True)
     jsonl.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -428,13 +713,20 @@ def test_a_table_of_all_partitions_loses_the_row_of_the_one_that_is_meant(lake: 
 
 
 def splits(lake: Lake) -> dict[str, str]:
-    return {row["task_key"]: row["split"] for row in read_ledger(lake, KEY, SplitSizes()).known.to_pylist()}
+    return {
+        row["task_key"]: row["split"]
+        for row in read_ledger(lake, KEY, SplitSizes()).known.to_pylist()
+    }
 
 
-def test_a_task_that_is_the_sessions_own_text_or_id_leaves_the_ledger_and_others_keep_their_side(tmp_path: Path) -> None:
-    silent = Session(session_id="silent", project="shop", agent="support", source="memory", judgment="acceptable", messages=[{"role": "assistant", "content": "hi"}])  # fmt: skip  # noqa: E501
+def test_a_task_that_is_the_sessions_own_text_or_id_leaves_the_ledger_and_others_keep_their_side(
+    tmp_path: Path,
+) -> None:
+    silent = Session(session_id="silent", project="shop", agent="support", source="memory", judgment="acceptable", messages=[{"role": "assistant", "content": "hi"}])  # fmt: skip
     own = conversation("own", "of a task without a name")
-    lake = make_lake(tmp_path, [*SHOP, silent, own, conversation("of-silent", "said for it", parent="silent")])
+    lake = make_lake(
+        tmp_path, [*SHOP, silent, own, conversation("of-silent", "said for it", parent="silent")]
+    )
     before = splits(lake)
     text = next(row["task_key"] for row in rows_of(lake, "sessions") if row["session_id"] == "own")
     assert text.startswith("text:") and text in before and "session:silent" in before
@@ -442,13 +734,18 @@ def test_a_task_that_is_the_sessions_own_text_or_id_leaves_the_ledger_and_others
     assert splits(lake) == {task: side for task, side in before.items() if task != text}
     forget(lake, "silent")
     after = splits(lake)
-    assert "session:silent" not in after and after[f"session:{alias('silent')}"] == before["session:silent"]
+    assert (
+        "session:silent" not in after
+        and after[f"session:{alias('silent')}"] == before["session:silent"]
+    )
     assert {row["task_key"] for row in rows_of(lake, "sft_dataset")} <= set(after)
     assert "one" in before and (forget(lake, "plain") and "one" in splits(lake))
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_it_completes_when_it_is_run_again(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_at_any_moment_it_completes_when_it_is_run_again(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put = agent_pipeline.storage.tables.put_file
     kills = 0  # each third of the moments at which a file is put in its place
     while True:
@@ -457,7 +754,9 @@ def test_killed_at_any_moment_it_completes_when_it_is_run_again(made: Path, tmp_
         lake = Lake(str(root / "lake"), root / "cache")
         steps = iter(range(1000))
 
-        def killed(*arguments: Any, steps: Iterator[int] = steps, at: int = kills, **options: Any) -> None:
+        def killed(
+            *arguments: Any, steps: Iterator[int] = steps, at: int = kills, **options: Any
+        ) -> None:
             if next(steps) == at:
                 raise KeyboardInterrupt
             put(*arguments, **options)
@@ -472,7 +771,9 @@ def test_killed_at_any_moment_it_completes_when_it_is_run_again(made: Path, tmp_
         finally:
             monkeypatch.setattr(agent_pipeline.storage.tables, "put_file", put)
         forget(lake, "gone")
-        assert scan(lake, ['"gone"']) == {} and not [row for row in session_lineage(lake, "gone").rows if row.role == "session"], kills
+        assert scan(lake, ['"gone"']) == {} and not [
+            row for row in session_lineage(lake, "gone").rows if row.role == "session"
+        ], kills
         found = ingest(Store(SHOP), KEY, OPTIONS, lake)
         assert (found.forgotten, found.table.rows) == (1, len(SHOP) - 1), kills
         for asset in ("sft_adapter", "evaluation", "gguf_export"):
@@ -483,7 +784,9 @@ def test_killed_at_any_moment_it_completes_when_it_is_run_again(made: Path, tmp_
     assert forget(lake, "gone").changes == []
 
 
-def test_beside_a_process_that_writes_it_refuses_and_what_a_killed_one_left_goes_too(lake: Lake) -> None:
+def test_beside_a_process_that_writes_it_refuses_and_what_a_killed_one_left_goes_too(
+    lake: Lake,
+) -> None:
     folder = Path(lake.table("sessions", KEY).parent.path)
     left = folder / ".part-0.parquet-0123abcd"
     left.write_text(MARK)
@@ -495,11 +798,19 @@ def test_beside_a_process_that_writes_it_refuses_and_what_a_killed_one_left_goes
     assert not left.exists()
 
 
-def test_what_a_run_wrote_until_its_partition_was_held_is_forgotten_too(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_run_wrote_until_its_partition_was_held_is_forgotten_too(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run_of = Lake.run_of
 
     def ended(self: Lake, key: PartitionKey | None, *waiting: Any) -> Any:
-        build(self, KEY, "sft_adapter", {"sessions": ["gone"], "of": str(key)}, {"training.json": {"row_ids": ["gone"]}})
+        build(
+            self,
+            KEY,
+            "sft_adapter",
+            {"sessions": ["gone"], "of": str(key)},
+            {"training.json": {"row_ids": ["gone"]}},
+        )
         return run_of(self, key, *waiting)
 
     monkeypatch.setattr(Lake, "run_of", ended)
@@ -511,13 +822,22 @@ def test_a_training_that_was_killed_cannot_go_on_with_it_and_others_can(lake: La
     folders = {}
     for name, sessions in (("with", ["gone"]), ("without", ["plain"])):
         folders[name] = lake.building("sft_adapter", KEY, sha256_of(name))
-        begun = {"identity": sha256_of(name), "partition": str(KEY), "made_from": {"sessions": sessions}}
+        begun = {
+            "identity": sha256_of(name),
+            "partition": str(KEY),
+            "made_from": {"sessions": sessions},
+        }
         (folders[name] / MANIFEST).write_text(json.dumps(begun))
-    assert any(change.deleted and change.path == str(folders["with"]) for change in forget(lake, "gone").changes)
+    assert any(
+        change.deleted and change.path == str(folders["with"])
+        for change in forget(lake, "gone").changes
+    )
     assert not folders["with"].exists() and folders["without"].exists()
 
 
-def test_what_the_language_model_said_of_it_leaves_the_judges_cache(lake: Lake, tmp_path: Path) -> None:
+def test_what_the_language_model_said_of_it_leaves_the_judges_cache(
+    lake: Lake, tmp_path: Path
+) -> None:
     path = tmp_path / "judge.sqlite"
     answers = AnswerCache(path)
     answers.put("1", f"It says: {MARK}", alias("gone"))
@@ -535,7 +855,9 @@ def test_what_the_language_model_said_of_it_leaves_the_judges_cache(lake: Lake, 
 
 def test_the_judge_notes_of_each_answer_whom_it_is_about(lake: Lake, tmp_path: Path) -> None:
     path = tmp_path / "judge.sqlite"
-    gone, plain = (EvaluationContext.of(conversation(name, f"said {name}")) for name in ("gone", "plain"))
+    gone, plain = (
+        EvaluationContext.of(conversation(name, f"said {name}")) for name in ("gone", "plain")
+    )
     with (
         endpoint(lambda request, number: verdict()) as server,
         LlmJudge(LlmClient(Endpoint(url=server.url, model="m"), Limits(), path)) as judge,
@@ -552,7 +874,11 @@ def test_the_block_list_holds_no_id_and_no_more_than_that_it_is_one(lake: Lake) 
     forget(lake, "plain")
     assert rows_of(lake, FORGOTTEN, None) == sorted(
         [
-            {"id_hash": alias("gone").removeprefix("forgotten:"), "project": "shop", "agent": "support"},
+            {
+                "id_hash": alias("gone").removeprefix("forgotten:"),
+                "project": "shop",
+                "agent": "support",
+            },
             {"id_hash": alias("plain").removeprefix("forgotten:"), "project": None, "agent": None},
         ],
         key=lambda row: row["id_hash"],
@@ -563,7 +889,9 @@ def test_a_session_that_a_model_was_only_shown_is_named_and_leaves_its_manifest(
     row = {"row_id": "shown-only", "session_id": "shown-only", "content_sha256": "c" * 64}
     for asset, part in (("evaluation", "shown"), ("gguf_export", "measured")):
         build(lake, KEY, asset, {"adapter": "0" * 64, part: rows_made_from([row])}, {})
-    assert [use.roles for use in session_lineage(lake, "shown-only").models] == [["compared on"]] * 2
+    assert [use.roles for use in session_lineage(lake, "shown-only").models] == [
+        ["compared on"]
+    ] * 2
     forget(lake, "shown-only")
     assert scan(lake, ['"shown-only"']) == {}
 
@@ -581,10 +909,18 @@ def test_a_remote_lake_forgets_too(tmp_path: Path, made: Path) -> None:
     assert lake.latest("evaluation", KEY).path.is_relative_to(tmp_path / "cache")
     before = everything(lake, but="gone")
     _, measured = trained_and_measured(lake)
-    assert forget(lake, "gone").changes and everything(lake, but="gone") == before and scan(lake, ['"gone"']) == {}
+    assert (
+        forget(lake, "gone").changes
+        and everything(lake, but="gone") == before
+        and scan(lake, ['"gone"']) == {}
+    )
     forget(lake, measured)
     assert scan(lake, [measured]) == {} and lake.latest("evaluation", KEY)
-    assert not any(measured.encode() in path.read_bytes() for path in (tmp_path / "cache").rglob("*") if path.is_file())
+    assert not any(
+        measured.encode() in path.read_bytes()
+        for path in (tmp_path / "cache").rglob("*")
+        if path.is_file()
+    )
 
 
 IDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=8)
@@ -599,21 +935,34 @@ def test_whatever_the_ids_nothing_of_a_forgotten_session_is_left_and_no_other_ro
     """Ids are any text: beginnings of each other, quotes, regular expressions, what stands between the parts of a row's id."""
     ids = [*ids, f"{ids[0]}#1", f"{ids[0]}|{ids[1]}", f"session:{ids[0]}"]
     ids = list(dict.fromkeys(ids))
-    goods = data.draw(st.lists(st.sampled_from([True, True, False, None]), min_size=len(ids), max_size=len(ids)))
-    parents = data.draw(st.lists(st.sampled_from([None, None, *ids]), min_size=len(ids), max_size=len(ids)))
-    tasks = data.draw(st.lists(st.sampled_from([None, "a", "b", *ids[:2]]), min_size=len(ids), max_size=len(ids)))
+    goods = data.draw(
+        st.lists(st.sampled_from([True, True, False, None]), min_size=len(ids), max_size=len(ids))
+    )
+    parents = data.draw(
+        st.lists(st.sampled_from([None, None, *ids]), min_size=len(ids), max_size=len(ids))
+    )
+    tasks = data.draw(
+        st.lists(st.sampled_from([None, "a", "b", *ids[:2]]), min_size=len(ids), max_size=len(ids))
+    )
     marks = [f"mark {sha256_of([each, 'mark'])[:20]}" for each in ids]
     sessions = [conversation(*each) for each in zip(ids, marks, goods, parents, tasks, strict=True)]
     folder = tmp_path_factory.mktemp("any")
     lake = make_lake(folder, sessions, openai=openai)
     gone = data.draw(st.sampled_from(ids))
-    before, others = everything(lake, but=gone), [mark for each, mark in zip(ids, marks, strict=True) if each != gone]
+    before, others = (
+        everything(lake, but=gone),
+        [mark for each, mark in zip(ids, marks, strict=True) if each != gone],
+    )
     there = {mark for found in scan(lake, others).values() for mark in found}
     forget(lake, gone)
     assert scan(lake, [marks[ids.index(gone)]]) == {}
     assert everything(lake, but=gone) == before
     assert {mark for found in scan(lake, others).values() for mark in found} == there
-    assert not [row for row in session_lineage(lake, gone).rows if row.role in ("session", "chosen", "rejected")]
+    assert not [
+        row
+        for row in session_lineage(lake, gone).rows
+        if row.role in ("session", "chosen", "rejected")
+    ]
     named = [row for name in ("sessions", "curated_sessions") for row in rows_of(lake, name)]
     assert not [row for row in named if gone in (row["parent_session_id"], row.get("duplicate_of"))]
     found = ingest(Store(sessions), KEY, OPTIONS, lake)
@@ -626,59 +975,104 @@ def test_whatever_the_ids_nothing_of_a_forgotten_session_is_left_and_no_other_ro
 
 @pytest.fixture
 def shell(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CliRunner:
-    for name, value in (("AGENT_PIPELINE_LAKE", lake.root.path), ("AGENT_PIPELINE_CACHE", tmp_path / "cache"), ("DAGSTER_HOME", tmp_path)):
+    for name, value in (
+        ("AGENT_PIPELINE_LAKE", lake.root.path),
+        ("AGENT_PIPELINE_CACHE", tmp_path / "cache"),
+        ("DAGSTER_HOME", tmp_path),
+    ):
         monkeypatch.setenv(name, str(value))
     return CliRunner()
 
 
 @pytest.mark.slow
-def test_the_shell_tells_lineage_asks_before_it_forgets_and_says_what_came_of_it(shell: CliRunner, lake: Lake) -> None:
+def test_the_shell_tells_lineage_asks_before_it_forgets_and_says_what_came_of_it(
+    shell: CliRunner, lake: Lake
+) -> None:
     make_lake(Path(lake.root.path).parent, SHOP, OTHER)
     told = shell.invoke(app, ["lineage", "session", "gone", "--json"])
-    assert told.exit_code == 0 and json.loads(told.stdout)["rows"] == msgspec.to_builtins(session_lineage(lake, "gone").rows)
+    assert told.exit_code == 0 and json.loads(told.stdout)["rows"] == msgspec.to_builtins(
+        session_lineage(lake, "gone").rows
+    )
     assert "curated_sessions" in shell.invoke(app, ["lineage", "session", "gone"]).stdout
     assert shell.invoke(app, ["lineage", "session", "nobody"]).exit_code == 1
     adapter = lake.latest("sft_adapter", KEY)
-    assert "base model  base at r1" in shell.invoke(app, ["lineage", "model", str(adapter.path)]).stdout
     assert (
-        json.loads(shell.invoke(app, ["lineage", "model", adapter.identity, "--json"]).stdout)["rows"]
+        "base model  base at r1"
+        in shell.invoke(app, ["lineage", "model", str(adapter.path)]).stdout
+    )
+    assert (
+        json.loads(shell.invoke(app, ["lineage", "model", adapter.identity, "--json"]).stdout)[
+            "rows"
+        ]
         == adapter.manifest["made_from"]["rows"]
     )
     asked = shell.invoke(app, ["forget", "gone"], input="n\n")
     assert asked.exit_code == 1 and "every partition (shop/billing, shop/support)" in asked.stdout
     assert scan(lake, ['"gone"']) and not BlockList.read(lake).entries
     told = shell.invoke(app, ["forget", "gone"], input="y\n")
-    assert told.exit_code == 0 and "kept out of all partitions" in told.stdout and "twin has the same conversation" in told.stdout
+    assert (
+        told.exit_code == 0
+        and "kept out of all partitions" in told.stdout
+        and "twin has the same conversation" in told.stdout
+    )
     assert scan(lake, ['"gone"']) == {}
-    assert "was forgotten in all partitions" in shell.invoke(app, ["lineage", "session", "gone"]).stdout
+    assert (
+        "was forgotten in all partitions"
+        in shell.invoke(app, ["lineage", "session", "gone"]).stdout
+    )
     trained_on, _ = trained_and_measured(lake)
-    told = shell.invoke(app, ["forget", trained_on, "--partition", "shop/support", "--yes", "--json"])
+    told = shell.invoke(
+        app, ["forget", trained_on, "--partition", "shop/support", "--yes", "--json"]
+    )
     assert json.loads(told.stdout)["partitions"] == ["shop/support"]
     assert adapter.identity in {model["identity"] for model in json.loads(told.stdout)["models"]}
 
 
-def test_control_characters_of_an_id_never_reach_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_characters_of_an_id_never_reach_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     odd = "gone\x1b[2J\x07"
     lake = make_lake(tmp_path, [conversation(odd, "said oddly"), *SHOP[-10:]])
-    for name, value in (("AGENT_PIPELINE_LAKE", lake.root.path), ("AGENT_PIPELINE_CACHE", tmp_path / "cache"), ("DAGSTER_HOME", tmp_path)):
+    for name, value in (
+        ("AGENT_PIPELINE_LAKE", lake.root.path),
+        ("AGENT_PIPELINE_CACHE", tmp_path / "cache"),
+        ("DAGSTER_HOME", tmp_path),
+    ):
         monkeypatch.setenv(name, str(value))
-    for command in (["lineage", "session", odd], ["forget", odd, "--yes"], ["lineage", "session", odd]):
+    for command in (
+        ["lineage", "session", odd],
+        ["forget", odd, "--yes"],
+        ["lineage", "session", odd],
+    ):
         told = CliRunner().invoke(app, command)
-        assert told.exit_code == 0 and "gone\\x1b[2J\\x07" in told.stdout and "\x1b[2J" not in told.stdout and "\x07" not in told.stdout
+        assert (
+            told.exit_code == 0
+            and "gone\\x1b[2J\\x07" in told.stdout
+            and "\x1b[2J" not in told.stdout
+            and "\x07" not in told.stdout
+        )
     refused = CliRunner().invoke(app, ["forget", f"{odd}?", "--yes"])
-    assert isinstance(refused.exception, UnknownSessionError) and "\x1b" not in str(refused.exception)
+    assert isinstance(refused.exception, UnknownSessionError) and "\x1b" not in str(
+        refused.exception
+    )
 
 
 def test_beside_a_run_the_shell_does_not_forget(shell: CliRunner, lake: Lake) -> None:
     with dg.DagsterInstance.get() as instance:
-        instance.add_run(dg.DagsterRun(job_name="retrain", run_id="0" * 32, status=dg.DagsterRunStatus.STARTED))
+        instance.add_run(
+            dg.DagsterRun(job_name="retrain", run_id="0" * 32, status=dg.DagsterRunStatus.STARTED)
+        )
     refused = shell.invoke(app, ["forget", "gone", "--yes"])
-    assert isinstance(refused.exception, DataError) and "A run goes on (00000000" in str(refused.exception)
+    assert isinstance(refused.exception, DataError) and "A run goes on (00000000" in str(
+        refused.exception
+    )
     assert not BlockList.read(lake).entries
     assert shell.invoke(app, ["forget", "gone", "--yes", "--force"]).exit_code == 0
 
 
-def test_the_metadata_of_a_model_says_what_it_was_made_of_and_names_no_session(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_metadata_of_a_model_says_what_it_was_made_of_and_names_no_session(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AGENT_PIPELINE_LAKE", lake.root.path)
     artifact = lake.latest("gguf_export", KEY)
 
@@ -686,17 +1080,25 @@ def test_the_metadata_of_a_model_says_what_it_was_made_of_and_names_no_session(l
     def gguf_export() -> Artifact:
         return artifact
 
-    done = dg.materialize([gguf_export], resources={"io_manager": ArtifactIOManager()}, partition_key=str(KEY))
+    done = dg.materialize(
+        [gguf_export], resources={"io_manager": ArtifactIOManager()}, partition_key=str(KEY)
+    )
     told = dict(cells(done.asset_materializations_for_node("gguf_export")[0].metadata["made_of"]))
     made_from = artifact.manifest["made_from"]["adapter_made_from"]
     assert told["rows"] == told["sessions"] == str(len(made_from["sessions"]))
-    assert (told["base_model"], told["base_revision"], told["tables.sft_dataset"]) == ("base", "r1", "1" * 64)
+    assert (told["base_model"], told["base_revision"], told["tables.sft_dataset"]) == (
+        "base",
+        "r1",
+        "1" * 64,
+    )
     assert told["code.code_sha256"] == artifact.manifest["made_by"]["code_sha256"]
     assert not any(each in json.dumps(told) for each in made_from["sessions"])
 
 
 @pytest.mark.slow
-def test_the_next_run_of_the_graph_works_and_counts_what_was_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_run_of_the_graph_works_and_counts_what_was_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     key = PartitionKey("shop", "intern")
     monkeypatch.setenv("AGENT_PIPELINE_STORE", str(SAMPLE))
     monkeypatch.setenv("AGENT_PIPELINE_LAKE", str(tmp_path / "lake"))
@@ -714,9 +1116,17 @@ def test_the_next_run_of_the_graph_works_and_counts_what_was_forgotten(tmp_path:
         result = bench.run(str(key), *DATA_ASSETS)
         assert result.success
         said = metadata(result, "sessions")
-        assert (said["sessions"], said["forgotten"], said["copied_from_the_last_table"]) == (count - 2, 2, 0)
+        assert (said["sessions"], said["forgotten"], said["copied_from_the_last_table"]) == (
+            count - 2,
+            2,
+            0,
+        )
     after = workspace.versions(workspace.open_store()).of(key)
-    assert after.version != before.version and after.sessions == count - 2  # the next night trains again
+    assert (
+        after.version != before.version and after.sessions == count - 2
+    )  # the next night trains again
     assert scan(lake, [pair["session_id"], pair["rejected_session_id"]]) == {}
-    found = {part.partition: part for store in discover(workspace.settings().stores, SOURCES, BlockList.read(lake)).stores for part in store.partitions}  # fmt: skip  # noqa: E501
-    assert (found[str(key)].sessions, found[str(key)].forgotten) == (count, 2) and found["office/rooms"].forgotten == 0
+    found = {part.partition: part for store in discover(workspace.settings().stores, SOURCES, BlockList.read(lake)).stores for part in store.partitions}  # fmt: skip
+    assert (found[str(key)].sessions, found[str(key)].forgotten) == (count, 2) and found[
+        "office/rooms"
+    ].forgotten == 0

@@ -26,11 +26,30 @@ KEY, OTHER = PartitionKey("shop", "support"), PartitionKey("shop", "intern")
 
 
 def made(
-    lake: Lake, asset: str, name: str, *parents: Artifact, key: PartitionKey = KEY, latest: bool = True, passed: bool = True
+    lake: Lake,
+    asset: str,
+    name: str,
+    *parents: Artifact,
+    key: PartitionKey = KEY,
+    latest: bool = True,
+    passed: bool = True,
 ) -> Artifact:
-    made_from, named = {"adapter": parents[0].identity} if parents else {}, [each.identity for each in parents]
+    made_from, named = (
+        {"adapter": parents[0].identity} if parents else {},
+        [each.identity for each in parents],
+    )
     files, identity = {"weights": name}, sha256_of([asset, name])
-    return artifact(lake, asset, key, made_from, files, identity=identity, latest=latest, parents=named, passed=passed)
+    return artifact(
+        lake,
+        asset,
+        key,
+        made_from,
+        files,
+        identity=identity,
+        latest=latest,
+        parents=named,
+        passed=passed,
+    )
 
 
 def night(lake: Lake, number: int, key: PartitionKey = KEY) -> Artifact:
@@ -45,8 +64,12 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
     return Lake(str(tmp_path / "lake"))
 
 
-def test_what_is_deleted_from_a_bucket_is_of_this_lake_whatever_its_name_matches(tmp_path: Path) -> None:
-    lakes = [Lake(f"memory://prune-{tmp_path.name}/{name}", tmp_path / name) for name in ("a[b]", "ab")]
+def test_what_is_deleted_from_a_bucket_is_of_this_lake_whatever_its_name_matches(
+    tmp_path: Path,
+) -> None:
+    lakes = [
+        Lake(f"memory://prune-{tmp_path.name}/{name}", tmp_path / name) for name in ("a[b]", "ab")
+    ]
     for lake in lakes:
         for number in range(3):
             night(lake, number)
@@ -55,21 +78,37 @@ def test_what_is_deleted_from_a_bucket_is_of_this_lake_whatever_its_name_matches
 
 
 def there(lake: Lake, asset: str, key: PartitionKey = KEY) -> list[str]:
-    return sorted((each.path / "weights").read_text(encoding="utf-8").rpartition(" ")[2] for each in lake.finished(asset, key))
+    return sorted(
+        (each.path / "weights").read_text(encoding="utf-8").rpartition(" ")[2]
+        for each in lake.finished(asset, key)
+    )
 
 
 def test_what_a_kept_export_played_stays_and_goes_on_speaking_against_it(lake: Lake) -> None:
     for number in range(4):
         made_from = {"gguf_export": night(lake, number).identity}
-        artifact(lake, "episodes", KEY, made_from, {"weights": f"of {number}"}, {"against": [f"{number} harms"]})
+        artifact(
+            lake,
+            "episodes",
+            KEY,
+            made_from,
+            {"weights": f"of {number}"},
+            {"against": [f"{number} harms"]},
+        )
         if number == 0:
             promote(lake, KEY)
     prune(lake, keep=0, delete=True)
     champion = lake.champion("gguf_export", KEY)
-    assert there(lake, "episodes") == ["0", "3"] and champion and unfit(lake, KEY, champion) == ["0 harms"]
+    assert (
+        there(lake, "episodes") == ["0", "3"]
+        and champion
+        and unfit(lake, KEY, champion) == ["0 harms"]
+    )
 
 
-def test_champion_latest_and_the_last_of_the_history_stay_with_what_they_were_made_from(lake: Lake) -> None:
+def test_champion_latest_and_the_last_of_the_history_stay_with_what_they_were_made_from(
+    lake: Lake,
+) -> None:
     for number in range(8):
         night(lake, number)
         if number in (0, 2):
@@ -85,7 +124,9 @@ def test_champion_latest_and_the_last_of_the_history_stay_with_what_they_were_ma
     assert prune(lake, keep=2, delete=True).kept > 0 and "2" in there(lake, "gguf_export")
 
 
-def test_without_history_only_what_the_pointers_name_stays_and_what_failed_its_check_goes(lake: Lake) -> None:
+def test_without_history_only_what_the_pointers_name_stays_and_what_failed_its_check_goes(
+    lake: Lake,
+) -> None:
     for number in range(4):
         night(lake, number)
     made(lake, "gguf_export", f"{KEY} failed", latest=False, passed=False)
@@ -115,22 +156,30 @@ def test_another_partition_is_left_alone_and_so_is_one_that_a_run_works_on(lake:
     assert len(there(lake, "gguf_export", OTHER)) == 3
 
 
-def test_what_a_run_made_between_the_listing_and_the_lock_keeps_what_it_was_made_from(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_run_made_between_the_listing_and_the_lock_keeps_what_it_was_made_from(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     adapters = [made(lake, "sft_adapter", f"{KEY} {number}") for number in range(3)]
     run_of = Lake.run_of
 
     @contextmanager
     def after_another_run(lake: Lake, key: PartitionKey) -> Iterator[None]:
-        made(lake, "gguf_export", "new", adapters[0])  # of an adapter that is there already, and that nothing named
+        made(
+            lake, "gguf_export", "new", adapters[0]
+        )  # of an adapter that is there already, and that nothing named
         with run_of(lake, key):
             yield
 
     monkeypatch.setattr(Lake, "run_of", after_another_run)
-    assert [each.identity for each in prune(lake, keep=0, delete=True).unnamed] == [adapters[1].identity]
+    assert [each.identity for each in prune(lake, keep=0, delete=True).unnamed] == [
+        adapters[1].identity
+    ]
     assert there(lake, "sft_adapter") == ["0", "2"] and there(lake, "gguf_export") == ["new"]
 
 
-def test_a_promotion_amid_the_deletion_is_refused_or_keeps_the_export(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_promotion_amid_the_deletion_is_refused_or_keeps_the_export(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     exports, named, promoted = [night(lake, number) for number in range(3)], pruning._named, []
 
     def then_somebody_promotes(*given: Any) -> set[str]:
@@ -143,7 +192,11 @@ def test_a_promotion_amid_the_deletion_is_refused_or_keeps_the_export(lake: Lake
 
     with ThreadPoolExecutor(1) as pool, monkeypatch.context() as patched:
         # Only under the lock of the partition, when the names are read for the last time.
-        patched.setattr(Lake, "run_of", lambda *_: patched.setattr(pruning, "_named", then_somebody_promotes) or nullcontext())
+        patched.setattr(
+            Lake,
+            "run_of",
+            lambda *_: patched.setattr(pruning, "_named", then_somebody_promotes) or nullcontext(),
+        )
         prune(lake, keep=0, key=KEY, delete=True)
         with pytest.raises(DataError, match="deleted meanwhile"):
             promoted[0].result()
@@ -159,17 +212,25 @@ def test_what_a_killed_run_left_half_made_goes_after_a_week(lake: Lake) -> None:
         os.utime(path, times=(time.time() - 8 * 86_400,) * 2)
     assert [each.identity for each in prune(lake, keep=0, key=OTHER, delete=True).unnamed] == []
     (left,) = prune(lake, keep=0, delete=True).unnamed
-    assert (left.partition, left.asset, left.identity) == (str(KEY), "sft_adapter", old.name) and left.bytes >= 4
+    assert (left.partition, left.asset, left.identity) == (
+        str(KEY),
+        "sft_adapter",
+        old.name,
+    ) and left.bytes >= 4
     assert not old.exists() and young.exists()
 
 
-def test_the_command_shows_first_and_deletes_when_it_is_told_to(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_shows_first_and_deletes_when_it_is_told_to(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(3):
         night(lake, number)
     monkeypatch.setenv("AGENT_PIPELINE_KEEP_EXPORTS", "1")
     shown = CliRunner().invoke(app, ["prune", "--json"])
     report = msgspec.json.decode(shown.stdout, type=Pruned)
     assert shown.exit_code == 0 and not report.deleted and len(there(lake, "gguf_export")) == 3
-    assert [(each.partition, each.asset) for each in report.unnamed if each.asset == "gguf_export"] == [(str(KEY), "gguf_export")]
+    assert [
+        (each.partition, each.asset) for each in report.unnamed if each.asset == "gguf_export"
+    ] == [(str(KEY), "gguf_export")]
     assert CliRunner().invoke(app, ["prune", str(KEY), "--keep", "0", "--delete"]).exit_code == 0
     assert there(lake, "gguf_export") == ["2"]

@@ -19,10 +19,16 @@ OPTIONS = ReadingOptions()
 def store(path: Path, sessions: dict[str, str], day: str = "2026-01-01") -> Path:
     """A plain store: the text of each session's answer by its id."""
     messages = {
-        name: [{"role": "user", "content": f"Where is order {name}?"}, {"role": "assistant", "content": text}]
+        name: [
+            {"role": "user", "content": f"Where is order {name}?"},
+            {"role": "assistant", "content": text},
+        ]
         for name, text in sessions.items()
     }
-    rows = [{"id": name, "messages": each, "reward": 1, "created_at": f"{day}T10:00:00Z"} for name, each in messages.items()]
+    rows = [
+        {"id": name, "messages": each, "reward": 1, "created_at": f"{day}T10:00:00Z"}
+        for name, each in messages.items()
+    ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
@@ -37,7 +43,9 @@ def grown(folder: Path, before: int, new: int, allowed: float = 1.0) -> int:
     source = open_source(store(path, ids(before)))
     key = source.partitions()[0]
     ingest(source, key, OPTIONS, lake).table.commit()
-    return ingest(open_source(store(path, ids(before) | ids(new, "n"))), key, OPTIONS, lake, 0.5, allowed).table.rows
+    return ingest(
+        open_source(store(path, ids(before) | ids(new, "n"))), key, OPTIONS, lake, 0.5, allowed
+    ).table.rows
 
 
 @pytest.mark.parametrize(("before", "new"), [(100, 4), (100, 100), (20, 30), (9, 500)])

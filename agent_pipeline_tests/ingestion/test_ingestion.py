@@ -25,14 +25,28 @@ from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import row_session, to_rows
 from agent_pipeline.sources import open_source
 from agent_pipeline.storage.lake import Lake
-from agent_pipeline_tests.stores import HELLO, add_sessions, call, execute, omniagents_home, result, sessions_db, user
+from agent_pipeline_tests.stores import (
+    HELLO,
+    add_sessions,
+    call,
+    execute,
+    omniagents_home,
+    result,
+    sessions_db,
+    user,
+)
 
 KEY = PartitionKey("shop", "support")
 RAW = ReadingOptions(redaction=RedactionOptions(enabled=False))
 
 
 def asks(arguments: str, name: str = "f", ask: str = "x") -> list[dict[str, Any]]:
-    return [user(ask), call(name, "1", arguments), result("y", "1"), {"role": "assistant", "content": "done"}]
+    return [
+        user(ask),
+        call(name, "1", arguments),
+        result("y", "1"),
+        {"role": "assistant", "content": "done"},
+    ]
 
 
 def made(home: Path, lake: Path | str, options: ReadingOptions = RAW) -> Ingested:
@@ -52,8 +66,14 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    sessions = {f"s{number}": asks(json.dumps({"a": number}), ask=f"q{number}") for number in range(10)}
-    return omniagents_home(tmp_path / "home", sessions | {"empty": [], "cut": [user("a"), '{"role"']}, verdicts=[("s1", "acceptable")])
+    sessions = {
+        f"s{number}": asks(json.dumps({"a": number}), ask=f"q{number}") for number in range(10)
+    }
+    return omniagents_home(
+        tmp_path / "home",
+        sessions | {"empty": [], "cut": [user("a"), '{"role"']},
+        verdicts=[("s1", "acceptable")],
+    )
 
 
 def test_the_table_holds_what_reading_gives(home, tmp_path, small_batches):
@@ -66,7 +86,9 @@ def test_the_table_holds_what_reading_gives(home, tmp_path, small_batches):
     assert found.counts["tools"] == {"inferred": 12}
     assert found.counts["judgment"] == {"none": 11, "acceptable": 1}
     assert [row["session_id"] for row in found.first] == ["cut", "empty", "s0", "s1", "s2"]
-    assert pq.ParquetFile(Lake(str(tmp_path / "lake")).table("sessions", KEY).path).num_row_groups == 4
+    assert (
+        pq.ParquetFile(Lake(str(tmp_path / "lake")).table("sessions", KEY).path).num_row_groups == 4
+    )
 
 
 def test_a_second_run_copies_what_did_not_change(home, tmp_path, small_batches):
@@ -81,7 +103,9 @@ def test_a_second_run_copies_what_did_not_change(home, tmp_path, small_batches):
     )
 
 
-def test_in_a_bucket_the_table_has_the_same_bytes_and_what_did_not_change_is_copied_and_not_searched_again(home, tmp_path, small_batches):
+def test_in_a_bucket_the_table_has_the_same_bytes_and_what_did_not_change_is_copied_and_not_searched_again(
+    home, tmp_path, small_batches
+):
     on_disk, bucket = made(home, tmp_path / "lake"), f"memory://{tmp_path.name}"
     found, scanned = [], []
     for _ in range(2):
@@ -131,7 +155,10 @@ def test_a_last_table_that_is_damaged_or_another_is_not_copied_from(home, tmp_pa
 
 def test_a_run_whose_table_was_never_put_in_its_place_is_no_last_run(home, tmp_path):
     made(home, tmp_path / "lake")
-    execute(sessions_db(home), "UPDATE history SET msg_json = replace(msg_json, 'done', 'gone') WHERE session_id = 's3'")
+    execute(
+        sessions_db(home),
+        "UPDATE history SET msg_json = replace(msg_json, 'done', 'gone') WHERE session_id = 's3'",
+    )
     lost = ingest(open_source(home), KEY, RAW, Lake(str(tmp_path / "lake")))
     lost.table.file.unlink()
     again = made(home, tmp_path / "lake")
@@ -140,12 +167,24 @@ def test_a_run_whose_table_was_never_put_in_its_place_is_no_last_run(home, tmp_p
 
 @pytest.mark.parametrize(
     ("sessions", "verdicts", "refused"),
-    [(12, 12, None), (6, 6, None), (5, 5, ("sessions", 12, 5)), (12, 5, ("verdicts", 12, 5)), (12, 0, ("verdicts", 12, 0))],
+    [
+        (12, 12, None),
+        (6, 6, None),
+        (5, 5, ("sessions", 12, 5)),
+        (12, 5, ("verdicts", 12, 5)),
+        (12, 0, ("verdicts", 12, 0)),
+    ],
 )
-def test_a_store_that_lost_most_of_its_sessions_or_verdicts_replaces_nothing(tmp_path, sessions, verdicts, refused):
+def test_a_store_that_lost_most_of_its_sessions_or_verdicts_replaces_nothing(
+    tmp_path, sessions, verdicts, refused
+):
     def store(name: str, count: int, judged: int) -> Path:
         histories = {f"s{number}": asks("{}", ask=f"q{number}") for number in range(count)}
-        return omniagents_home(tmp_path / name, histories, verdicts=[(f"s{number}", "acceptable") for number in range(judged)])
+        return omniagents_home(
+            tmp_path / name,
+            histories,
+            verdicts=[(f"s{number}", "acceptable") for number in range(judged)],
+        )
 
     lake = Lake(str(tmp_path / "lake"))
     made(store("before", 12, 12), tmp_path / "lake")
@@ -156,7 +195,9 @@ def test_a_store_that_lost_most_of_its_sessions_or_verdicts_replaces_nothing(tmp
     with pytest.raises(VolumeError) as error:
         ingest(source, KEY, RAW, lake, 0.5)
     assert (error.value.what, error.value.before, error.value.now) == refused
-    assert not list(Path(lake.table("sessions", KEY).parent.path).glob(".*")), "nothing is left beside the table"
+    assert not list(Path(lake.table("sessions", KEY).parent.path).glob(".*")), (
+        "nothing is left beside the table"
+    )
     assert ingest(source, KEY, RAW, lake, 0).table.rows == sessions
 
 
@@ -164,11 +205,18 @@ def test_verdicts_that_are_gone_are_missed_where_every_session_still_has_a_metri
     def store(name: str, **verdict: int) -> Path:
         (tmp_path / name).mkdir()
         path = tmp_path / name / "shop.jsonl"
-        lines = [{"id": f"s{at}", "messages": HELLO, "scores": {"latency": at}} | verdict for at in range(12)]
+        lines = [
+            {"id": f"s{at}", "messages": HELLO, "scores": {"latency": at}} | verdict
+            for at in range(12)
+        ]
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
         return path
 
-    lake, first, second = Lake(str(tmp_path / "lake")), open_source(store("before", reward=1)), open_source(store("after"))
+    lake, first, second = (
+        Lake(str(tmp_path / "lake")),
+        open_source(store("before", reward=1)),
+        open_source(store("after")),
+    )
     key = first.partitions()[0]
     ingest(first, key, RAW, lake).table.commit()
     with pytest.raises(VolumeError, match="12"):
@@ -185,8 +233,13 @@ def test_what_was_redacted_is_counted_again_from_the_copies(tmp_path):
 
 def test_a_source_without_rows_of_its_own_is_copied_from_too(tmp_path):
     home = omniagents_home(tmp_path / "home", {"a": asks("{}"), "b": HELLO})
-    lines = [{"id": session.session_id, "messages": session.messages} for session in open_source(home).sessions(KEY)]
-    lines.append({"id": "half", "messages": [user("\ud83d"), {"role": "assistant", "content": "x"}]})
+    lines = [
+        {"id": session.session_id, "messages": session.messages}
+        for session in open_source(home).sessions(KEY)
+    ]
+    lines.append(
+        {"id": "half", "messages": [user("\ud83d"), {"role": "assistant", "content": "x"}]}
+    )
     path = tmp_path / "shop.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     key = open_source(path).partitions()[0]
@@ -200,14 +253,17 @@ def test_a_source_without_rows_of_its_own_is_copied_from_too(tmp_path):
 
 ARGUMENTS = st.sampled_from(['{"a": 1}', '{"a": "x"}', '{"b": 1.5}', "{}", "[1]"])
 STORES = st.dictionaries(
-    st.sampled_from("abcdefgh"), st.one_of(st.just([]), st.just(HELLO), st.builds(asks, ARGUMENTS, st.sampled_from("fg")))
+    st.sampled_from("abcdefgh"),
+    st.one_of(st.just([]), st.just(HELLO), st.builds(asks, ARGUMENTS, st.sampled_from("fg"))),
 )
 
 
 @pytest.mark.slow
 @given(STORES, STORES)
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_copying_gives_the_bytes_of_a_table_that_is_made_anew(tmp_path_factory, small_batches, before, after):
+def test_copying_gives_the_bytes_of_a_table_that_is_made_anew(
+    tmp_path_factory, small_batches, before, after
+):
     folder = tmp_path_factory.mktemp("copying")
     made(omniagents_home(folder / "before", before), folder / "lake")
     (folder / "before").rename(folder / "gone")
@@ -232,11 +288,16 @@ def test_a_search_for_private_data_looks_at_what_is_new_until_it_was_clean(home,
     made(home, path, ReadingOptions())
     assert scan_new_sessions(lake, KEY, options)[:2] == (12, 12)
     assert scan_new_sessions(lake, KEY, options)[:2] == (12, 0)
-    add_sessions(sessions_db(home), {"new": [user("hello"), {"role": "assistant", "content": "done"}]})
+    add_sessions(
+        sessions_db(home), {"new": [user("hello"), {"role": "assistant", "content": "done"}]}
+    )
     assert made(home, path, ReadingOptions()).copied == 12
     assert scan_new_sessions(lake, KEY, options)[:2] == (13, 1)
     allowed = ReadingOptions(redaction=RedactionOptions(allow=("ann@shop.io",)))
-    add_sessions(sessions_db(home), {"private": [user("I am ann@shop.io"), {"role": "assistant", "content": "done"}]})
+    add_sessions(
+        sessions_db(home),
+        {"private": [user("I am ann@shop.io"), {"role": "assistant", "content": "done"}]},
+    )
     made(home, path, allowed)
     for _ in range(2):  # what is not clean is found again
         scan = scan_new_sessions(lake, KEY, options)
@@ -244,19 +305,34 @@ def test_a_search_for_private_data_looks_at_what_is_new_until_it_was_clean(home,
     assert (scan.sessions, scan.searched) == (14, 1)
 
 
-def test_the_search_for_private_data_looks_for_every_form_of_what_the_store_holds(home, tmp_path, monkeypatch):
+def test_the_search_for_private_data_looks_for_every_form_of_what_the_store_holds(
+    home, tmp_path, monkeypatch
+):
     """The detectors alone take a bare number for an id, so a form that redaction forgot passed the check."""
     options, path = RedactionOptions(), tmp_path / "lake"
-    said = [user("My phone is (415) 555-2671"), {"role": "assistant", "content": "Ringing 4155552671 now."}]
-    add_sessions(sessions_db(home), {"caller": said, "other": [user("order 4155552671"), {"role": "assistant", "content": "done"}]})
+    said = [
+        user("My phone is (415) 555-2671"),
+        {"role": "assistant", "content": "Ringing 4155552671 now."},
+    ]
+    add_sessions(
+        sessions_db(home),
+        {
+            "caller": said,
+            "other": [user("order 4155552671"), {"role": "assistant", "content": "done"}],
+        },
+    )
     with monkeypatch.context() as forgetful:
-        forgetful.setattr("agent_pipeline.redaction.search.Search._numbers", lambda self, text: iter(()))
+        forgetful.setattr(
+            "agent_pipeline.redaction.search.Search._numbers", lambda self, text: iter(())
+        )
         made(home, path, ReadingOptions())
     lake, source = Lake(str(path)), open_source(home)
     scan = scan_new_sessions(lake, KEY, options, source, ReadingOptions())
     assert (scan.kinds, scan.session_ids, scan.searched) == ({"PHONE": 1}, ["caller"], 14)
     assert scan_new_sessions(lake, KEY, options, source, ReadingOptions()).searched == 1
-    made(home, path, ReadingOptions(redaction=RedactionOptions(phone_regions=("US", "DE"))))  # all sessions are read again
+    made(
+        home, path, ReadingOptions(redaction=RedactionOptions(phone_regions=("US", "DE")))
+    )  # all sessions are read again
     assert not scan_new_sessions(lake, KEY, options, source, ReadingOptions()).kinds
 
 
@@ -279,25 +355,43 @@ def trial(sentences: list[str]) -> list[dict[str, Any]]:
 
 
 def trials(names: str) -> st.SearchStrategy[dict[str, list[str]]]:
-    sentences = st.sampled_from([each for giving, others in GIVEN_AWAY.items() for each in (giving, others[0], others[2])])
-    return st.dictionaries(st.sampled_from([f"{task}{trial}" for task in "ab" for trial in names]), st.lists(sentences, max_size=3))
+    sentences = st.sampled_from(
+        [each for giving, others in GIVEN_AWAY.items() for each in (giving, others[0], others[2])]
+    )
+    return st.dictionaries(
+        st.sampled_from([f"{task}{trial}" for task in "ab" for trial in names]),
+        st.lists(sentences, max_size=3),
+    )
 
 
 @pytest.mark.slow
 @given(nights=st.lists(trials("123"), min_size=1, max_size=3))
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_what_one_trial_calls_private_is_private_in_all_whichever_came_first(tmp_path_factory, small_batches, nights):
+def test_what_one_trial_calls_private_is_private_in_all_whichever_came_first(
+    tmp_path_factory, small_batches, nights
+):
     folder = tmp_path_factory.mktemp("trials")
     for store in nights:
         shutil.rmtree(folder / "home", ignore_errors=True)
-        home = omniagents_home(folder / "home", {name: trial(sentences) for name, sentences in store.items()})
+        home = omniagents_home(
+            folder / "home", {name: trial(sentences) for name, sentences in store.items()}
+        )
         copied = made(home, folder / "lake", TRIALS)
     anew = made(home, folder / "other", TRIALS)
-    assert (copied.table.sha256, copied.counts, copied.redacted) == (anew.table.sha256, anew.counts, anew.redacted)
+    assert (copied.table.sha256, copied.counts, copied.redacted) == (
+        anew.table.sha256,
+        anew.counts,
+        anew.redacted,
+    )
     rows = sessions_in(folder / "lake")
     assert rows == list(read_sessions(open_source(home), KEY, TRIALS))
     for row in rows:
-        said = [each for name, sentences in store.items() if name[0] == row.session_id[0] for each in sentences]
+        said = [
+            each
+            for name, sentences in store.items()
+            if name[0] == row.session_id[0]
+            for each in sentences
+        ]
         for giving, (other, private, unlike) in GIVEN_AWAY.items():
             text = repr(row.messages)
             assert not (giving in said and private in text.replace(unlike, ""))
@@ -308,14 +402,20 @@ def test_what_one_trial_calls_private_is_private_in_all_whichever_came_first(tmp
 
 def test_trials_that_only_begin_alike_share_what_can_mean_nothing_else(tmp_path):
     giving = ["kim.lee@example.com of Kim Lee", "password: Tr0ub4dor&3", "one-time code: 482913"]
-    home = omniagents_home(tmp_path / "home", {"a": trial(giving), "b": trial(["Kim Lee", "Tr0ub4dor&3", "482913"]), "c": trial(["Kim"])})
+    home = omniagents_home(
+        tmp_path / "home",
+        {"a": trial(giving), "b": trial(["Kim Lee", "Tr0ub4dor&3", "482913"]), "c": trial(["Kim"])},
+    )
     made(home, tmp_path / "lake", ReadingOptions())
     _, b, c = (row.messages[2]["content"] for row in sessions_in(tmp_path / "lake"))
     assert (b, c) == ("<NAME_1> <NAME_2>. <PASSWORD_1>. 482913", "Kim")
 
 
 def test_what_a_forgotten_session_called_private_stays_private_in_the_other_trials(tmp_path):
-    home = omniagents_home(tmp_path / "home", {"a1": trial(["password: Tr0ub4dor&3"]), "a2": trial(["is it Tr0ub4dor&3?"])})
+    home = omniagents_home(
+        tmp_path / "home",
+        {"a1": trial(["password: Tr0ub4dor&3"]), "a2": trial(["is it Tr0ub4dor&3?"])},
+    )
     BlockList.add(Lake(str(tmp_path / "lake")), "a1", KEY)
     for _ in range(2):
         made(home, tmp_path / "lake", TRIALS)
@@ -324,10 +424,16 @@ def test_what_a_forgotten_session_called_private_stays_private_in_the_other_tria
 
 
 @pytest.mark.parametrize("first", ["a1", "a2", "a3"])
-def test_what_the_last_night_gave_away_is_in_no_table_of_all_nights_and_in_nothing_noted_of_them(tmp_path, small_batches, first):
+def test_what_the_last_night_gave_away_is_in_no_table_of_all_nights_and_in_nothing_noted_of_them(
+    tmp_path, small_batches, first
+):
     answer = trial([said for said, *_ in GIVEN_AWAY.values()])
-    store = {"a1": trial(list(GIVEN_AWAY)), "a2": answer, "a3": answer} | {f"b{number}": HELLO for number in range(5)}
-    before = omniagents_home(tmp_path / "before", {name: items for name, items in store.items() if name != first})
+    store = {"a1": trial(list(GIVEN_AWAY)), "a2": answer, "a3": answer} | {
+        f"b{number}": HELLO for number in range(5)
+    }
+    before = omniagents_home(
+        tmp_path / "before", {name: items for name, items in store.items() if name != first}
+    )
     made(before, tmp_path / "lake", TRIALS)
     before.rename(tmp_path / "gone")
     after = omniagents_home(tmp_path / "before", store)
@@ -342,7 +448,10 @@ def test_what_the_last_night_gave_away_is_in_no_table_of_all_nights_and_in_nothi
 
 
 def test_sessions_are_read_anew_and_again_without_pandas(tmp_path):
-    home = omniagents_home(tmp_path / "home", {"a1": trial(["password: Tr0ub4dor&3"]), "a2": trial(["is it Tr0ub4dor&3?"]), "b": HELLO})
+    home = omniagents_home(
+        tmp_path / "home",
+        {"a1": trial(["password: Tr0ub4dor&3"]), "a2": trial(["is it Tr0ub4dor&3?"]), "b": HELLO},
+    )
     program = f"""
 import sys
 from pathlib import Path

@@ -17,7 +17,11 @@ MEASURES = ["ended_with_answer", "no_tool_error_at_end", "all_calls_answered"]
 
 
 def candidate(session: Session) -> Candidate:
-    return candidate_of(session_row(session) | verdict_columns(judge(session, MEASURES)), None, ["ended_with_answer"])
+    return candidate_of(
+        session_row(session) | verdict_columns(judge(session, MEASURES)),
+        None,
+        ["ended_with_answer"],
+    )
 
 
 @pytest.mark.parametrize("partition", ["shop/support", "shop/intern", "office/rooms"])
@@ -30,11 +34,19 @@ def test_the_sample_is_read_as_its_manifest_says(partition, sample_store, sample
     judgments = Counter(session.judgment or "unjudged" for session in sessions)
     assert judgments == {name: truth[name] for name in ("acceptable", "unacceptable", "unjudged")}
     assert sum(session.archived for session in sessions) == truth["archived"]
-    facts = {session.session_id: sample_manifest["sessions"][session.session_id] for session in sessions}
-    kinds = {"cut_json": "invalid_item", "orphan_output": "orphan_output", "unanswered_call": "unanswered_call"}
+    facts = {
+        session.session_id: sample_manifest["sessions"][session.session_id] for session in sessions
+    }
+    kinds = {
+        "cut_json": "invalid_item",
+        "orphan_output": "orphan_output",
+        "unanswered_call": "unanswered_call",
+    }
     for session in sessions:
         broken = facts[session.session_id].get("broken")
-        assert bool(set(session.damage) - {"trailing_user", "trailing_tool"}) == (broken in kinds), session.session_id
+        assert bool(set(session.damage) - {"trailing_user", "trailing_tool"}) == (
+            broken in kinds
+        ), session.session_id
         assert broken not in kinds or kinds[broken] in session.damage
         assert session.task_key == facts[session.session_id].get("task_id", session.task_key)
     decisions = {decision.session_id: decision for decision in curate(map(candidate, sessions))}
@@ -43,6 +55,6 @@ def test_the_sample_is_read_as_its_manifest_says(partition, sample_store, sample
     assert dropped_as["kept"] == truth["clean_acceptable"]
     assert dropped_as["archived"] == truth["archived"]
     copies = {session_id for session_id, fact in facts.items() if "duplicate_of" in fact}
-    assert {decision.session_id for decision in decisions.values() if decision.reason == "duplicate"} <= copies | {
-        facts[copy]["duplicate_of"] for copy in copies
-    }
+    assert {
+        decision.session_id for decision in decisions.values() if decision.reason == "duplicate"
+    } <= copies | {facts[copy]["duplicate_of"] for copy in copies}

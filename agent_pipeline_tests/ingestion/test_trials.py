@@ -19,8 +19,15 @@ REQUESTS = [
 
 def store(name: str, tasks: int = 5, trials: int = 4, alike: bool = True) -> dict[str, str]:
     """Requests by id; `name` is formatted with the numbers of task and trial."""
-    ids = [(name.format(task=task, trial=trial), task, trial) for task in range(tasks) for trial in range(trials)]
-    return {session_id: f"{REQUESTS[task if alike else (task * trials + trial) % 5]} now {trial}" for session_id, task, trial in ids}
+    ids = [
+        (name.format(task=task, trial=trial), task, trial)
+        for task in range(tasks)
+        for trial in range(trials)
+    ]
+    return {
+        session_id: f"{REQUESTS[task if alike else (task * trials + trial) % 5]} now {trial}"
+        for session_id, task, trial in ids
+    }
 
 
 @pytest.mark.parametrize(
@@ -43,10 +50,15 @@ def test_ids_of_trials_are_recognised(name):
     assert len(set(proposal.tasks.values())) == 5
     assert proposal.trials == 20
     groups = re.search(proposal.pattern, name.format(task=3, trial=2)).groups()
-    assert "-".join(group for group in groups if group) == proposal.tasks[name.format(task=3, trial=2)]
+    assert (
+        "-".join(group for group in groups if group) == proposal.tasks[name.format(task=3, trial=2)]
+    )
 
 
-@pytest.mark.parametrize("name", ["user{task}-{trial}", "2026-05-{task}_{trial}", "chat-run-{task}{trial}", "{task}{trial}"])
+@pytest.mark.parametrize(
+    "name",
+    ["user{task}-{trial}", "2026-05-{task}_{trial}", "chat-run-{task}{trial}", "{task}{trial}"],
+)
 def test_ids_that_only_count_are_no_trials(name):
     """The conversations of a user, or of a day, ask for different things."""
     assert propose_pattern(store(name, alike=False)) is None
@@ -59,7 +71,10 @@ def test_a_word_such_as_trial_is_no_evidence_without_equal_requests():
 def test_the_lines_can_be_pasted():
     proposal = propose_pattern(store("task{task:03}-trial{trial}"))
     assert proposal is not None
-    assert proposal.lines("shop/support").splitlines() == ['[agents."shop/support"]', r"task_pattern = '^(.+)-trial\d+$'"]
+    assert proposal.lines("shop/support").splitlines() == [
+        '[agents."shop/support"]',
+        r"task_pattern = '^(.+)-trial\d+$'",
+    ]
 
 
 @given(st.permutations(list(store("task{task}-trial{trial}").items())))

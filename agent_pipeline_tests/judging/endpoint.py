@@ -14,9 +14,24 @@ Response = tuple[int, dict[str, str], str]
 
 def says(content: str | None, tokens: tuple[int, int] | None = (100, 10)) -> Response:
     """A completion with this text and usage."""
-    usage = {"prompt_tokens": tokens[0], "completion_tokens": tokens[1], "total_tokens": sum(tokens)} if tokens else None
-    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": content}}
-    body = {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice], "usage": usage}
+    usage = (
+        {"prompt_tokens": tokens[0], "completion_tokens": tokens[1], "total_tokens": sum(tokens)}
+        if tokens
+        else None
+    )
+    choice = {
+        "index": 0,
+        "finish_reason": "stop",
+        "message": {"role": "assistant", "content": content},
+    }
+    body = {
+        "id": "1",
+        "object": "chat.completion",
+        "created": 0,
+        "model": "m",
+        "choices": [choice],
+        "usage": usage,
+    }
     return 200, {}, json.dumps(body)
 
 
@@ -26,7 +41,11 @@ def verdict(name: str = "acceptable", reason: str = "because") -> Response:
 
 def refuses(status: int, **headers: str) -> Response:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return status, named, json.dumps({"error": {"message": "no", "type": "error", "code": None, "param": None}})
+    return (
+        status,
+        named,
+        json.dumps({"error": {"message": "no", "type": "error", "code": None, "param": None}}),
+    )
 
 
 @dataclass
@@ -77,7 +96,9 @@ def endpoint(answer: Callable[[Request, int], Response]) -> Iterator[Endpoint]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+    )
     thread.start()
     seen.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
     try:

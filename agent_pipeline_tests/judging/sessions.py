@@ -14,12 +14,19 @@ ANSWERED = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "
 
 def calls(*made: tuple[str, Any], content: str = "") -> dict[str, Any]:
     """An assistant message with calls `(name, arguments)`, ids 1, 2, ..."""
-    functions = [(name, arguments if isinstance(arguments, str) else json.dumps(arguments)) for name, arguments in made]
+    functions = [
+        (name, arguments if isinstance(arguments, str) else json.dumps(arguments))
+        for name, arguments in made
+    ]
     return {
         "role": "assistant",
         "content": content,
         "tool_calls": [
-            {"id": str(number), "type": "function", "function": {"name": name, "arguments": arguments}}
+            {
+                "id": str(number),
+                "type": "function",
+                "function": {"name": name, "arguments": arguments},
+            }
             for number, (name, arguments) in enumerate(functions, 1)
         ],
     }
@@ -30,15 +37,24 @@ def result(content: str, call_id: str = "1") -> dict[str, Any]:
 
 
 def tool(name: str, **parameters: Any) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": name, "description": "", "parameters": parameters}}
+    return {
+        "type": "function",
+        "function": {"name": name, "description": "", "parameters": parameters},
+    }
 
 
 def session(messages: Any = ANSWERED, session_id: str = "s", **fields: Any) -> Session:
-    return Session(session_id=session_id, project="p", agent="a", source="test", messages=messages, **fields)
+    return Session(
+        session_id=session_id, project="p", agent="a", source="test", messages=messages, **fields
+    )
 
 
 def judge(
-    session: Session, measures: Sequence[str], policy: Policy | None = None, label: Label | None = None, llm: Opinion | None = None
+    session: Session,
+    measures: Sequence[str],
+    policy: Policy | None = None,
+    label: Label | None = None,
+    llm: Opinion | None = None,
 ) -> Judged:
     """Take the measures, hear the judges and give the verdict."""
     context, policy = EvaluationContext.of(session), policy or Policy()

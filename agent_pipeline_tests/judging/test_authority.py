@@ -52,7 +52,11 @@ def said(draw: st.DrawFn) -> dict[str, Any]:
 @st.composite
 def policies(draw: st.DrawFn) -> Policy:
     names = draw(st.permutations(JUDGES))[: draw(st.integers(1, len(JUDGES)))]
-    joined = "".join(name + draw(st.sampled_from(["+", " ", " ", " "])) for name in names).strip("+ ").split()
+    joined = (
+        "".join(name + draw(st.sampled_from(["+", " ", " ", " "])) for name in names)
+        .strip("+ ")
+        .split()
+    )
     when = draw(st.sampled_from(["exclude", "train_unverified", "acceptable", "unacceptable"]))
     return Policy(joined, when, metrics=draw(st.sampled_from([{}, {"toxicity": "lower"}])))
 
@@ -66,7 +70,9 @@ def by_authority(given_by: dict[str, Any], policy: Policy) -> str | None:
         "label": given_by["label"],
         "judgment": given_by["judgment"],
         "score": {0.0: "unacceptable", 1.0: "acceptable"}.get(given_by["score"]),
-        "metrics": {0.0: "acceptable", 1.0: "unacceptable"}.get(given_by["toxicity"]) if policy.metrics else None,
+        "metrics": {0.0: "acceptable", 1.0: "unacceptable"}.get(given_by["toxicity"])
+        if policy.metrics
+        else None,
         "measures": "unacceptable" if failed else "acceptable",
         "llm": given_by["llm"] if given_by["llm"] != "pending" else None,
     }
@@ -76,7 +82,10 @@ def by_authority(given_by: dict[str, Any], policy: Policy) -> str | None:
             return min(group, key=lambda each: each != "unacceptable")
         if "llm" in entry.split("+") and given_by["llm"] == "pending":
             return None
-    unread = any("llm" in entry.split("+") for entry in policy.decided_by) and given_by["llm"] == "pending"
+    unread = (
+        any("llm" in entry.split("+") for entry in policy.decided_by)
+        and given_by["llm"] == "pending"
+    )
     fallback = {"train_unverified": None if failed else "acceptable", "exclude": None}
     return None if unread else fallback.get(policy.when_unjudged, policy.when_unjudged)
 
@@ -95,12 +104,17 @@ class Scripted:
     def opinion(self, context: Any) -> "Future[Opinion]":
         future: Future[Opinion] = Future()
         verdict: Any = self.opinions[int(context.metadata["session_id"])]
-        future.set_result(Opinion(None, pending=True) if verdict == "pending" else Opinion(verdict, name="model"))
+        future.set_result(
+            Opinion(None, pending=True) if verdict == "pending" else Opinion(verdict, name="model")
+        )
         return future
 
 
 def recorded(number: int, given_by: dict[str, Any]) -> Session:
-    fields = {name: given_by[name] for name in ("judgment", "score", "error", "attack_succeeded", "archived")}
+    fields = {
+        name: given_by[name]
+        for name in ("judgment", "score", "error", "attack_succeeded", "archived")
+    }
     scores = {} if given_by["toxicity"] is None else {"toxicity": given_by["toxicity"]}
     messages = [{"role": "user", "content": "Please."}, *ENDS[given_by["end"]]]
     return session(messages, str(number), task_key="t", scores=scores, **fields)
@@ -109,13 +123,25 @@ def recorded(number: int, given_by: dict[str, Any]) -> Session:
 NUMBERS = count()
 
 
-@given(st.lists(said(), min_size=2, max_size=8), policies(), st.sampled_from([[], ["ended_with_answer"], MEASURES]))
+@given(
+    st.lists(said(), min_size=2, max_size=8),
+    policies(),
+    st.sampled_from([[], ["ended_with_answer"], MEASURES]),
+)
 @settings(max_examples=40)
-def test_no_good_session_is_a_bad_answer_and_no_bad_one_an_example(tmp_path_factory, everyone, policy, required):
+def test_no_good_session_is_a_bad_answer_and_no_bad_one_an_example(
+    tmp_path_factory, everyone, policy, required
+):
     lake = Lake(str(tmp_path_factory.getbasetemp() / f"authority{next(NUMBERS)}"))
     rows = [session_row(recorded(number, each)) for number, each in enumerate(everyone)]
     lake.stage("sessions", KEY, to_batches(rows, SESSIONS), SESSIONS).commit()
-    labels = Labels(by_id={str(number): Label(each["label"]) for number, each in enumerate(everyone) if each["label"]})
+    labels = Labels(
+        by_id={
+            str(number): Label(each["label"])
+            for number, each in enumerate(everyone)
+            if each["label"]
+        }
+    )
     model: Any = Scripted([each["llm"] for each in everyone]) if policy.has("llm") else None
     judge_sessions(lake, KEY, Panel(parse_measures(MEASURES), policy, labels, model)).commit()
     curate_sessions(lake, KEY, required, Bounds(), [])[0].commit()
@@ -123,9 +149,15 @@ def test_no_good_session_is_a_bad_answer_and_no_bad_one_an_example(tmp_path_fact
     kto = list(labelled_rows(curated.labelled(), curated.ledger, set(), counts))
     pairs = list(rows_of_cases(curated.cases(counts), curated.ledger, counts, Pairing("all_pairs")))
     good = {row["session_id"] for row in [*(row for row in kto if row["label"]), *pairs]}
-    bad = {row["session_id"] for row in kto if not row["label"]} | {row["rejected_session_id"] for row in pairs}
+    bad = {row["session_id"] for row in kto if not row["label"]} | {
+        row["rejected_session_id"] for row in pairs
+    }
     assert {by_authority(everyone[int(name)], policy) for name in good} <= {"acceptable"}
     assert {by_authority(everyone[int(name)], policy) for name in bad} <= {"unacceptable"}
-    unfit = {str(number) for number, each in enumerate(everyone) if each["error"] or each["attack_succeeded"] or each["archived"]}
+    unfit = {
+        str(number)
+        for number, each in enumerate(everyone)
+        if each["error"] or each["attack_succeeded"] or each["archived"]
+    }
     assert not unfit & (good | bad)
     assert all(row["margin"] is None or row["margin"] > 0 for row in pairs)

@@ -33,7 +33,11 @@ def test_review(tmp_path: Path, formula: str) -> None:
     write_review(path, rows)
     with path.open(encoding="utf-8-sig", newline="") as file:
         cells = list(csv.DictReader(file))
-    assert not [cell for cell in cells[0].values() if cell.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r"))]
+    assert not [
+        cell
+        for cell in cells[0].values()
+        if cell.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r"))
+    ]
     cells[0]["judgment"] = "acceptable"
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)

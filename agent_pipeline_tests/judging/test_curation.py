@@ -9,7 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_pipeline.errors import DataError
-from agent_pipeline.judging.curation import Bounds, Candidate, Reason, Use, candidate_of, curate, curate_rows, stopped_calling
+from agent_pipeline.judging.curation import (
+    Bounds,
+    Candidate,
+    Reason,
+    Use,
+    candidate_of,
+    curate,
+    curate_rows,
+    stopped_calling,
+)
 from agent_pipeline.judging.labels import Label
 from agent_pipeline.judging.leaks import LEAKS
 from agent_pipeline.judging.tables import verdict_columns
@@ -23,20 +32,30 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def chat(*turns: str) -> list[Message]:
-    return [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(turns)]
+    return [
+        {"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(turns)
+    ]
 
 
 def candidate(session_id: str = "s", **fields: Any) -> Candidate:
     """The candidate of a row with these fields, and `passed`, `failed`, `by_person`, `required`, `leak`, `max_characters`, `beginnings`."""
-    measures = {name: {"passed": passed} for passed in (True, False) for name in fields.pop("passed" if passed else "failed", "m" * passed)}
-    given_fields = {name: fields.pop(name) for name in ("leak", "required", "max_characters") if name in fields}
+    measures = {
+        name: {"passed": passed}
+        for passed in (True, False)
+        for name in fields.pop("passed" if passed else "failed", "m" * passed)
+    }
+    given_fields = {
+        name: fields.pop(name) for name in ("leak", "required", "max_characters") if name in fields
+    }
     beginnings = fields.pop("beginnings", ())
     row = {
         "content_sha256": f"content of {session_id}", "created_at": NOON, "verdict": "acceptable", "messages": chat("Hi"),
         "archived": False, "error": None, "broken": None, "attack_succeeded": None, "measures": measures, "damage": {}, "opinions": {},
         "verdict_by": "label" if fields.pop("by_person", False) else "score",
     }  # fmt: skip
-    return candidate_of(row | fields | {"session_id": session_id}, **given_fields)._replace(beginnings=beginnings)
+    return candidate_of(row | fields | {"session_id": session_id}, **given_fields)._replace(
+        beginnings=beginnings
+    )
 
 
 def reasons(candidates: list[Candidate], max_sessions: int = 0) -> dict[str, str | None]:
@@ -44,16 +63,25 @@ def reasons(candidates: list[Candidate], max_sessions: int = 0) -> dict[str, str
 
 
 def judged_row(
-    session_id: str, messages: list[Message], measures: tuple[str, ...] = ("ended_with_answer",), **fields: Any
+    session_id: str,
+    messages: list[Message],
+    measures: tuple[str, ...] = ("ended_with_answer",),
+    **fields: Any,
 ) -> dict[str, Any]:
     """A row of `judged_sessions`; `label` is a person's."""
     label = fields.pop("label", None)
-    session = Session(session_id=session_id, project="p", agent="a", source="t", messages=messages, **fields)
+    session = Session(
+        session_id=session_id, project="p", agent="a", source="t", messages=messages, **fields
+    )
     return session_row(session) | verdict_columns(judge(session, measures, label=label))
 
 
 CALL = {"type": "function", "function": {"name": "f", "arguments": "{}"}}
-CALLED = {"role": "assistant", "content": "", "tool_calls": [CALL | {"id": "1"}, CALL | {"id": "2"}]}
+CALLED = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [CALL | {"id": "1"}, CALL | {"id": "2"}],
+}
 BAD = {"verdict": "unacceptable"}
 STOPPED = BAD | {
     "messages": [*chat("x"), CALLED],
@@ -70,15 +98,30 @@ STOPPED = BAD | {
         ({"archived": True, "messages": []}, "archived", None, Use.NEITHER),
         ({"messages": [], "broken": "orphan_output"}, "empty", None, Use.NEITHER),
         ({"broken": "invalid_item", "error": "x"}, "broken", "invalid_item", Use.NEITHER),
-        ({"error": "timeout", "verdict": "unacceptable", "attack_succeeded": True}, "infrastructure_error", "timeout", Use.NEITHER),
+        (
+            {"error": "timeout", "verdict": "unacceptable", "attack_succeeded": True},
+            "infrastructure_error",
+            "timeout",
+            Use.NEITHER,
+        ),
         ({"attack_succeeded": True, "leak": "reward = 1"}, "attack_succeeded", None, Use.NEITHER),
         ({"attack_succeeded": False}, None, None, Use.POSITIVE),
         ({"leak": "reward = 1", "verdict": None}, "verdict_leak", "reward = 1", Use.NEITHER),
         ({"messages": chat("x" * 101)}, "too_long", "101", Use.NEITHER),
         ({"messages": chat("x" * 100)}, None, None, Use.POSITIVE),
         ({"verdict": None, "passed": [], "failed": ["m"]}, "unjudged", None, Use.NEITHER),
-        ({"verdict": "unacceptable", "passed": [], "failed": ["m"]}, "unacceptable", None, Use.NEGATIVE),
-        ({"passed": [], "failed": ["other", "m"]}, "measure", "m", Use.NEITHER),  # judged good: never a bad answer
+        (
+            {"verdict": "unacceptable", "passed": [], "failed": ["m"]},
+            "unacceptable",
+            None,
+            Use.NEGATIVE,
+        ),
+        (
+            {"passed": [], "failed": ["other", "m"]},
+            "measure",
+            "m",
+            Use.NEITHER,
+        ),  # judged good: never a bad answer
         ({"passed": ["other"]}, "unmeasured", "m", Use.NEITHER),
         (STOPPED, "unacceptable", None, Use.NEGATIVE),
         (STOPPED | {"error": "x"}, "infrastructure_error", "x", Use.NEITHER),
@@ -92,7 +135,9 @@ def test_the_first_reason_decides_what_a_session_may_be_used_for(fields, reason,
 
 
 def test_a_bad_agent_that_was_stopped_while_it_called_is_a_bad_answer_and_not_a_broken_record():
-    assert stopped_calling(STOPPED) and stopped_calling(STOPPED | {"opinions": {"measures": BAD, "llm": BAD}})
+    assert stopped_calling(STOPPED) and stopped_calling(
+        STOPPED | {"opinions": {"measures": BAD, "llm": BAD}}
+    )
     for fields in (
         {"damage": {"unanswered_call": 3}},  # one before lacks its result: the record may lack more
         {"broken": "mismatched_call_id"},
@@ -104,7 +149,9 @@ def test_a_bad_agent_that_was_stopped_while_it_called_is_a_bad_answer_and_not_a_
         {"messages": []},
     ):
         assert not stopped_calling(STOPPED | fields)
-    assert list(KINDS)[-1] == "unanswered_call", "so that it is named only where no other kind drops the session"
+    assert list(KINDS)[-1] == "unanswered_call", (
+        "so that it is named only where no other kind drops the session"
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,15 +161,30 @@ def test_a_bad_agent_that_was_stopped_while_it_called_is_a_bad_answer_and_not_a_
         ({"verdict": "unacceptable"}, {"created_at": NOON + timedelta(days=1)}),
     ],
 )
-def test_of_two_equals_the_better_judged_then_the_earlier_is_kept_and_the_other_names_it(first, second):
-    decisions = curate([candidate("a", content_sha256="x", **first), candidate("b", content_sha256="x", **second)])
-    assert [(each.reason, each.duplicate_of, each.use) for each in decisions] == [("duplicate", "b", "neither"), (None, None, "positive")]
+def test_of_two_equals_the_better_judged_then_the_earlier_is_kept_and_the_other_names_it(
+    first, second
+):
+    decisions = curate(
+        [candidate("a", content_sha256="x", **first), candidate("b", content_sha256="x", **second)]
+    )
+    assert [(each.reason, each.duplicate_of, each.use) for each in decisions] == [
+        ("duplicate", "b", "neither"),
+        (None, None, "positive"),
+    ]
 
 
 def test_the_limit_keeps_the_latest_and_drops_those_without_a_time_first():
-    everyone = [candidate("timeless", created_at=None), candidate("late", created_at=NOON + timedelta(days=1)), candidate("early")]
+    everyone = [
+        candidate("timeless", created_at=None),
+        candidate("late", created_at=NOON + timedelta(days=1)),
+        candidate("early"),
+    ]
     assert reasons(everyone, 2) == {"timeless": "max_sessions", "late": None, "early": None}
-    assert reasons(everyone, 1) == {"timeless": "max_sessions", "late": None, "early": "max_sessions"}
+    assert reasons(everyone, 1) == {
+        "timeless": "max_sessions",
+        "late": None,
+        "early": "max_sessions",
+    }
 
 
 @pytest.mark.parametrize(
@@ -142,7 +204,9 @@ def test_a_session_that_another_one_goes_on_from_is_trained_on_once(short, long,
         judged_row("other", chat("Hi", "Hello!"), judgment="acceptable"),
     ]
     decision, _, other = curate(map(candidate_of, rows))
-    assert (decision.reason == Reason.CONTINUED, decision.continued_by) == ((True, "long") if dropped else (False, None))
+    assert (decision.reason == Reason.CONTINUED, decision.continued_by) == (
+        (True, "long") if dropped else (False, None)
+    )
     assert other.use == "positive"
 
 
@@ -154,27 +218,45 @@ def test_of_equal_sessions_the_one_that_a_person_judged_stands_even_against_a_be
 
 
 @pytest.mark.parametrize("label", ["acceptable", None])
-def test_what_a_person_called_bad_is_not_trained_as_the_beginning_of_what_another_judge_calls_good(label):
+def test_what_a_person_called_bad_is_not_trained_as_the_beginning_of_what_another_judge_calls_good(
+    label,
+):
     rows = [
         judged_row("short", chat("Hi", "Go away!"), label=Label("unacceptable")),
-        judged_row("long", chat("Hi", "Go away!", "A bike?", "Here."), score=1.0, label=Label(label) if label else None),
-        judged_row("longer", chat("Hi", "Go away!", "A bike?", "Here.", "Thanks", "Bye"), score=1.0),
+        judged_row(
+            "long",
+            chat("Hi", "Go away!", "A bike?", "Here."),
+            score=1.0,
+            label=Label(label) if label else None,
+        ),
+        judged_row(
+            "longer", chat("Hi", "Go away!", "A bike?", "Here.", "Thanks", "Bye"), score=1.0
+        ),
     ]
     short, long, longer = curate(map(candidate_of, rows))
     if label:  # the person saw what it came to
         assert [short.reason, long.reason, longer.use] == ["continued", "continued", "positive"]
     else:
         assert short.use == "negative"
-        assert [long[1:3], longer[1:3]] == [("begins_badly", "short")] * 2 and {long.use, longer.use} == {"neither"}
+        assert [long[1:3], longer[1:3]] == [("begins_badly", "short")] * 2 and {
+            long.use,
+            longer.use,
+        } == {"neither"}
 
 
 def test_a_session_that_goes_on_without_training_what_came_before_leaves_that_to_the_shorter_one():
-    answered: list[Message] = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello", "weight": 0}]
+    answered: list[Message] = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Hello", "weight": 0},
+    ]
     rows = [
         judged_row("short", chat("Hi", "Hello"), judgment="acceptable"),
         judged_row("long", [*answered, *chat("A bike?", "Here.")], judgment="acceptable"),
     ]
-    assert [decision.use for decision in curate(map(candidate_of, rows))] == ["positive", "positive"]
+    assert [decision.use for decision in curate(map(candidate_of, rows))] == [
+        "positive",
+        "positive",
+    ]
 
 
 def test_a_run_that_its_source_lets_end_on_a_tool_misses_no_answer():
@@ -188,11 +270,20 @@ def test_a_run_that_its_source_lets_end_on_a_tool_misses_no_answer():
 
 
 def test_rows_are_curated_in_two_readings_that_must_agree():
-    rows = [judged_row("a", chat("Hi", "Yes.", "Bye.\nReward: 1.0"), judgment="acceptable"), judged_row("b", chat("Hi", "No."))]
+    rows = [
+        judged_row("a", chat("Hi", "Yes.", "Bye.\nReward: 1.0"), judgment="acceptable"),
+        judged_row("b", chat("Hi", "No.")),
+    ]
     curation, curated = curate_rows(lambda: rows, ["ended_with_answer"], Bounds(), LEAKS)
     found = list(curated)
-    assert [row["use"] for row in found] == ["positive", "neither"] and curation.reasons == ["kept", "unjudged"]
-    assert found[0]["messages"][-1]["content"] == "Bye." and found[0]["content_sha256"] != rows[0]["content_sha256"]
+    assert [row["use"] for row in found] == ["positive", "neither"] and curation.reasons == [
+        "kept",
+        "unjudged",
+    ]
+    assert (
+        found[0]["messages"][-1]["content"] == "Bye."
+        and found[0]["content_sha256"] != rows[0]["content_sha256"]
+    )
     assert curation.stripped == {"a"}
     readings = iter([rows, [rows[1], rows[0]]])
     with pytest.raises(DataError):
@@ -204,23 +295,42 @@ def test_memory_holds_columns_and_no_object_of_a_session():
     many = 4000
     tracemalloc.start()
     own = (begun.decision._replace(session_id=f"{at:032x}") for at in range(many))
-    decisions = curate(begun._replace(decision=each, content_sha256=f"{at:064x}", beginnings=range(5)) for at, each in enumerate(own))
+    decisions = curate(
+        begun._replace(decision=each, content_sha256=f"{at:064x}", beginnings=range(5))
+        for at, each in enumerate(own)
+    )
     held = tracemalloc.get_traced_memory()[0] / many
     tracemalloc.stop()
     assert len(decisions) == many and held < 300, f"{held:.0f} bytes a session"
 
 
 def test_a_verdict_that_is_taken_out_moves_no_thought_to_another_message():
-    messages = [{"role": "system", "content": "reward = 1"}, *chat("Hi", "Yes."), {"role": "assistant", "content": "Or no."}]
-    row = judged_row("a", messages, judgment="acceptable", reasoning=[{"message": 2, "text": "about the yes"}])
+    messages = [
+        {"role": "system", "content": "reward = 1"},
+        *chat("Hi", "Yes."),
+        {"role": "assistant", "content": "Or no."},
+    ]
+    row = judged_row(
+        "a", messages, judgment="acceptable", reasoning=[{"message": 2, "text": "about the yes"}]
+    )
     [curated] = curate_rows(lambda: [row], [], Bounds(), LEAKS)[1]
     thought = with_thoughts(curated["messages"], curated["reasoning"])
-    assert {each["content"]: each[THOUGHT] for each in thought if THOUGHT in each} == {"Yes.": "about the yes"}
+    assert {each["content"]: each[THOUGHT] for each in thought if THOUGHT in each} == {
+        "Yes.": "about the yes"
+    }
 
 
 def test_the_length_of_a_conversation_is_what_is_said_called_and_answered():
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    assert characters([{"role": "user", "content": "abc"}, {"role": "assistant", "content": "", "tool_calls": [call]}]) == 5
+    assert (
+        characters(
+            [
+                {"role": "user", "content": "abc"},
+                {"role": "assistant", "content": "", "tool_calls": [call]},
+            ]
+        )
+        == 5
+    )
 
 
 CANDIDATES = st.lists(
@@ -250,13 +360,21 @@ CANDIDATES = st.lists(
 @settings(max_examples=100)
 def test_every_session_is_decided_the_same_whatever_the_order(candidates, random, limit):
     decisions = curate(candidates, limit)
-    assert [decision.session_id for decision in decisions] == [each.session_id for each in candidates]
+    assert [decision.session_id for decision in decisions] == [
+        each.session_id for each in candidates
+    ]
     shuffled = list(candidates)
     random.shuffle(shuffled)
     assert sorted(curate(shuffled, limit), key=str) == sorted(decisions, key=str)
     by_id = {each.session_id: each for each in candidates}
-    kept = [by_id[decision.session_id].content_sha256 for decision in decisions if decision.use == "positive"]
+    kept = [
+        by_id[decision.session_id].content_sha256
+        for decision in decisions
+        if decision.use == "positive"
+    ]
     assert len(set(kept)) == len(kept), "no content is kept twice"
     for decision in decisions:
         alone = by_id[decision.session_id].decision.use
-        assert decision.use in (alone, "neither"), "what others are takes a session out, and never turns it round"
+        assert decision.use in (alone, "neither"), (
+            "what others are takes a session out, and never turns it round"
+        )

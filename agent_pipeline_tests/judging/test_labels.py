@@ -62,26 +62,44 @@ def test_json_lines_are_labels_too(tmp_path):
 
 
 def test_the_last_judgment_of_a_session_counts_and_an_empty_one_takes_nothing_back(tmp_path):
-    assert read(tmp_path / "a.csv", HEADER + "s1,acceptable,\ns1,unacceptable,b\ns1,,\ns2,,no\n") == {"s1": Label("unacceptable", "b")}
+    assert read(
+        tmp_path / "a.csv", HEADER + "s1,acceptable,\ns1,unacceptable,b\ns1,,\ns2,,no\n"
+    ) == {"s1": Label("unacceptable", "b")}
 
 
 def test_the_files_of_a_folder_are_read_by_name_and_others_passed_over(tmp_path):
     written(tmp_path / "2.csv", HEADER + "s1,unacceptable,\n")
-    written(tmp_path / "1.jsonl", '{"session_id": "s1", "judgment": "acceptable"}\n{"session_id": "s2", "judgment": "acceptable"}\n')
+    written(
+        tmp_path / "1.jsonl",
+        '{"session_id": "s1", "judgment": "acceptable"}\n{"session_id": "s2", "judgment": "acceptable"}\n',
+    )
     written(tmp_path / "notes.txt", "hello")
     written(tmp_path / ".hidden.csv", "hello")
     found = read_labels(tmp_path, KEY).by_id
-    assert {name: label.judgment for name, label in found.items()} == {"s1": "unacceptable", "s2": "acceptable"}
+    assert {name: label.judgment for name, label in found.items()} == {
+        "s1": "unacceptable",
+        "s2": "acceptable",
+    }
 
 
 def test_a_row_that_names_another_agent_is_not_this_ones(tmp_path):
     agents = ["Shop,Support", "shop,intern", ",support", "office,", "..,", ","]
     rows = "".join(f"s{number},acceptable,{agent}\n" for number, agent in enumerate(agents, 1))
-    assert set(read(tmp_path / "a.csv", "session_id,judgment,project,agent\n" + rows)) == {"s1", "s3", "s6"}
+    assert set(read(tmp_path / "a.csv", "session_id,judgment,project,agent\n" + rows)) == {
+        "s1",
+        "s3",
+        "s6",
+    }
 
 
 def test_what_is_no_judgment_and_what_is_no_row_is_counted_in_a_sentence(tmp_path):
-    labels = read_labels(written(tmp_path / "a.csv", HEADER + "s1,maybe,\ns2,good,\ns3,maybe,\n,acceptable,\ns4,acceptable\n"), KEY)
+    labels = read_labels(
+        written(
+            tmp_path / "a.csv",
+            HEADER + "s1,maybe,\ns2,good,\ns3,maybe,\n,acceptable,\ns4,acceptable\n",
+        ),
+        KEY,
+    )
     assert set(labels.by_id) == {"s4"}
     assert [note.partition(": ")[2] for note in labels.notes] == [
         "1 rows are no label (not JSON, or without a session_id) and were left out.",
@@ -91,16 +109,28 @@ def test_what_is_no_judgment_and_what_is_no_row_is_counted_in_a_sentence(tmp_pat
 
 def test_a_line_that_is_no_json_is_counted_and_the_others_are_read(tmp_path):
     labels = read_labels(
-        written(tmp_path / "a.jsonl", '{"session_id": "s1", "judgment": "acceptable"}\n[1]\n{"session_id": "s2", "jud'), KEY
+        written(
+            tmp_path / "a.jsonl",
+            '{"session_id": "s1", "judgment": "acceptable"}\n[1]\n{"session_id": "s2", "jud',
+        ),
+        KEY,
     )
     assert set(labels.by_id) == {"s1"} and "2 rows are no label" in labels.notes[0]
 
 
 def test_labels_of_sessions_that_there_are_not_are_counted_and_named(tmp_path):
-    labels = read_labels(written(tmp_path / "a.csv", HEADER + "".join(f"s{number},acceptable,\n" for number in range(8))), KEY)
+    labels = read_labels(
+        written(
+            tmp_path / "a.csv", HEADER + "".join(f"s{number},acceptable,\n" for number in range(8))
+        ),
+        KEY,
+    )
     assert labels.unknown([]) == ""
     list(Panel([], Policy(), labels).judge([(None, session(session_id="s0"))]))
-    assert "7 labels name no session of this agent ('s1', 's2', 's3', 's4', 's5', …)" in labels.notes[-1]
+    assert (
+        "7 labels name no session of this agent ('s1', 's2', 's3', 's4', 's5', …)"
+        in labels.notes[-1]
+    )
 
 
 @pytest.mark.parametrize(
@@ -125,9 +155,18 @@ def test_a_file_that_cannot_be_used_is_one_sentence(tmp_path, name, content, say
 
 
 def test_reasons_are_redacted_as_conversations_are(tmp_path):
-    labels = read_labels(written(tmp_path / "a.csv", HEADER + "s1,acceptable,mail jane.roe@corp.example.org\ns2,unacceptable,rude\n"), KEY)
+    labels = read_labels(
+        written(
+            tmp_path / "a.csv",
+            HEADER + "s1,acceptable,mail jane.roe@corp.example.org\ns2,unacceptable,rude\n",
+        ),
+        KEY,
+    )
     labels.redact(Redactor(RedactionOptions()))
-    assert labels.by_id == {"s1": Label("acceptable", "mail <EMAIL_1>"), "s2": Label("unacceptable", "rude")}
+    assert labels.by_id == {
+        "s1": Label("acceptable", "mail <EMAIL_1>"),
+        "s2": Label("unacceptable", "rude"),
+    }
 
 
 def test_only_labels_of_the_sessions_at_hand_make_a_new_version(tmp_path):
@@ -141,23 +180,43 @@ def test_only_labels_of_the_sessions_at_hand_make_a_new_version(tmp_path):
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
 
-@given(st.dictionaries(texts.map(str.strip).filter(bool), st.tuples(st.sampled_from(["acceptable", "unacceptable"]), texts), max_size=8))
+@given(
+    st.dictionaries(
+        texts.map(str.strip).filter(bool),
+        st.tuples(st.sampled_from(["acceptable", "unacceptable"]), texts),
+        max_size=8,
+    )
+)
 def test_whatever_the_csv_module_writes_is_read_back(tmp_path_factory, labels):
     file = io.StringIO(newline="")
     writer = csv.writer(file)
     writer.writerow(["session_id", "judgment", "reason"])
-    writer.writerows([session_id, judgment, reason] for session_id, (judgment, reason) in labels.items())
+    writer.writerows(
+        [session_id, judgment, reason] for session_id, (judgment, reason) in labels.items()
+    )
     found = read(tmp_path_factory.mktemp("labels") / "a.csv", file.getvalue())
-    assert found == {session_id: Label(judgment, reason.strip()) for session_id, (judgment, reason) in labels.items()}
+    assert found == {
+        session_id: Label(judgment, reason.strip())
+        for session_id, (judgment, reason) in labels.items()
+    }
 
 
 rows = st.lists(
-    st.lists(st.text(max_size=8) | st.sampled_from(["session_id", "judgment", "acceptable", '"', "\0"]), max_size=4), max_size=5
+    st.lists(
+        st.text(max_size=8) | st.sampled_from(["session_id", "judgment", "acceptable", '"', "\0"]),
+        max_size=4,
+    ),
+    max_size=5,
 )
 
 
 @given(
-    st.binary(max_size=80) | rows.map(lambda rows: "\n".join(map(",".join, [["session_id", "judgment"], *rows])).encode("utf-8", "replace"))
+    st.binary(max_size=80)
+    | rows.map(
+        lambda rows: "\n".join(map(",".join, [["session_id", "judgment"], *rows])).encode(
+            "utf-8", "replace"
+        )
+    )
 )
 @example(b"session_id,judgment\ra,acceptable\r")
 @example(b'{"session_id": ' + b"[" * 100_000)
@@ -169,15 +228,29 @@ def test_any_bytes_are_labels_or_one_sentence(tmp_path_factory, content):
         except SettingsError as error:
             assert "\n" not in str(error)
         else:
-            assert all(session_id.encode() and label.reason.encode() is not None for session_id, label in found.by_id.items())
+            assert all(
+                session_id.encode() and label.reason.encode() is not None
+                for session_id, label in found.by_id.items()
+            )
 
 
-@pytest.mark.parametrize(("left", "of", "refused"), [(6, 12, False), (5, 12, True), (0, 12, True), (0, 9, False)])
-def test_a_folder_of_labels_that_lost_most_of_its_files_replaces_no_verdict(tmp_path, left, of, refused):
-    lake, raw, options = Lake(str(tmp_path / "lake")), Redactor(RedactionOptions(enabled=False)), JudgingOptions()
+@pytest.mark.parametrize(
+    ("left", "of", "refused"), [(6, 12, False), (5, 12, True), (0, 12, True), (0, 9, False)]
+)
+def test_a_folder_of_labels_that_lost_most_of_its_files_replaces_no_verdict(
+    tmp_path, left, of, refused
+):
+    lake, raw, options = (
+        Lake(str(tmp_path / "lake")),
+        Redactor(RedactionOptions(enabled=False)),
+        JudgingOptions(),
+    )
     rows = [session_row(session(session_id=f"s{number}")) for number in range(20)]
     lake.stage("sessions", KEY, to_batches(rows, SESSIONS), SESSIONS).commit()
-    said = written(tmp_path / "said" / "monday.csv", HEADER + "".join(f"s{at},acceptable,\n" for at in range(of)))
+    said = written(
+        tmp_path / "said" / "monday.csv",
+        HEADER + "".join(f"s{at},acceptable,\n" for at in range(of)),
+    )
     judge(lake, KEY, options, read_labels(said.parent, KEY), raw, no_model)[0].commit()
     written(said, HEADER + "".join(f"s{at},acceptable,\n" for at in range(left)))
     if not refused:
@@ -187,26 +260,50 @@ def test_a_folder_of_labels_that_lost_most_of_its_files_replaces_no_verdict(tmp_
         judge(lake, KEY, options, read_labels(said.parent, KEY), raw, no_model)
     assert (error.value.what, error.value.before, error.value.now) == ("labels", of, left)
     options = JudgingOptions(smallest_share=0)
-    assert judge(lake, KEY, options, read_labels(said.parent, KEY), raw, no_model)[1].verdicts["acceptable by label"] == left
+    assert (
+        judge(lake, KEY, options, read_labels(said.parent, KEY), raw, no_model)[1].verdicts[
+            "acceptable by label"
+        ]
+        == left
+    )
     lake.stage("sessions", KEY, to_batches(rows[:3], SESSIONS), SESSIONS).commit()
-    assert judge(lake, KEY, JudgingOptions(), Labels(), raw, no_model)[0].rows == 3, "a session that is gone needs no label"
+    assert judge(lake, KEY, JudgingOptions(), Labels(), raw, no_model)[0].rows == 3, (
+        "a session that is gone needs no label"
+    )
 
 
 def test_a_label_that_may_be_about_several_agents_is_about_none_and_is_counted(tmp_path):
-    lake, raw, intern = Lake(str(tmp_path / "lake")), Redactor(RedactionOptions(enabled=False)), PartitionKey("office", "intern")
+    lake, raw, intern = (
+        Lake(str(tmp_path / "lake")),
+        Redactor(RedactionOptions(enabled=False)),
+        PartitionKey("office", "intern"),
+    )
     for key, ids in ((KEY, ["task0", "task1", "u1"]), (intern, ["task0", "task1", "u2"])):
         rows = [session_row(session(session_id=name)) for name in ids]
         lake.stage("sessions", key, to_batches(rows, SESSIONS), SESSIONS).commit()
     header, said = "session_id,judgment,project,agent\n", tmp_path / "said" / "a.csv"
-    written(said, header + "task0,acceptable,,\ntask1,acceptable,shop,\nu1,acceptable,,\nu2,unacceptable,,\n")
+    written(
+        said,
+        header + "task0,acceptable,,\ntask1,acceptable,shop,\nu1,acceptable,,\nu2,unacceptable,,\n",
+    )
 
     def labels(key: PartitionKey, own: bool = False) -> Labels:
-        return judge(lake, key, JudgingOptions(), read_labels(said, key, own), raw, no_model)[1].labels
+        return judge(lake, key, JudgingOptions(), read_labels(said, key, own), raw, no_model)[
+            1
+        ].labels
 
     of_shop, of_office, of_its_own = labels(KEY), labels(intern), labels(KEY, own=True)
     assert (set(of_shop.by_id), set(of_office.by_id)) == ({"task1", "u1", "u2"}, {"u1", "u2"})
-    assert "1 labels do not say whose session they name ('task0') and were left out: 'office/intern' has" in of_shop.notes[0]
-    assert "1 labels do not say" in of_office.notes[0] and set(of_its_own.by_id) == {"task0", "task1", "u1", "u2"}
+    assert (
+        "1 labels do not say whose session they name ('task0') and were left out: 'office/intern' has"
+        in of_shop.notes[0]
+    )
+    assert "1 labels do not say" in of_office.notes[0] and set(of_its_own.by_id) == {
+        "task0",
+        "task1",
+        "u1",
+        "u2",
+    }
     assert not any("do not say" in note for note in of_its_own.notes)
     written(said, header + "task0,acceptable,,\ntask0,acceptable,Shop,support\n")
     assert set(labels(KEY).by_id) == {"task0"}

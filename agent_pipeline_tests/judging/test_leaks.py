@@ -11,7 +11,11 @@ PATTERNS = leak_patterns(LEAKS)
 
 
 def told(role: str, text: str) -> list[dict[str, Any]]:
-    return [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "Done."}, {"role": role, "content": text}]
+    return [
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": "Done."},
+        {"role": role, "content": text},
+    ]
 
 
 @pytest.mark.parametrize(
@@ -38,7 +42,11 @@ def test_a_result_that_is_all_verdict_stays_empty_beside_its_call():
 
 @pytest.mark.parametrize(
     ("role", "text"),
-    [("user", "You got reward: 1.0\nThanks, anything else?"), ("user", "That makes reward = 1"), ("assistant", "Reward: 1.0")],
+    [
+        ("user", "You got reward: 1.0\nThanks, anything else?"),
+        ("user", "That makes reward = 1"),
+        ("assistant", "Reward: 1.0"),
+    ],
 )
 def test_a_verdict_that_is_part_of_a_message_or_the_agents_own_drops_the_session(role, text):
     given = told(role, text)
@@ -49,7 +57,15 @@ def test_a_verdict_that_is_part_of_a_message_or_the_agents_own_drops_the_session
 
 @pytest.mark.parametrize(
     "text",
-    ["###STOP###", "Reward: 1 free coffee", "rewards: 12", "Your reward is 500 points.", '{"reward": 1}', "episode finished", "passed: 3"],
+    [
+        "###STOP###",
+        "Reward: 1 free coffee",
+        "rewards: 12",
+        "Your reward is 500 points.",
+        '{"reward": 1}',
+        "episode finished",
+        "passed: 3",
+    ],
 )
 def test_what_is_no_verdict_is_no_leak(text):
     given = told("user", text)
@@ -58,7 +74,10 @@ def test_what_is_no_verdict_is_no_leak(text):
 
 def test_a_verdict_in_the_arguments_of_a_call_drops_the_session():
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "reward=1"}}
-    assert without_leaks([{"role": "assistant", "content": "", "tool_calls": [call]}], PATTERNS)[2] == "reward=1"
+    assert (
+        without_leaks([{"role": "assistant", "content": "", "tool_calls": [call]}], PATTERNS)[2]
+        == "reward=1"
+    )
 
 
 def test_a_pattern_that_is_no_regular_expression_is_a_sentence():

@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 from agent_pipeline import plugins
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
-from agent_pipeline.judging import MEASURES, EvaluationContext, Labels, MeasureResult, Panel, Policy, measure, parse_measure, parse_measures
+from agent_pipeline.judging import (
+    MEASURES,
+    EvaluationContext,
+    Labels,
+    MeasureResult,
+    Panel,
+    Policy,
+    measure,
+    parse_measure,
+    parse_measures,
+)
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.text import is_tool_error
 from agent_pipeline.sources import open_source
@@ -33,14 +43,24 @@ def passed(text: str, messages: Any = ANSWERED, **fields: Any) -> bool | None:
 
 
 def test_calls_are_given_decoded_with_their_results():
-    messages = [ANSWERED[0], calls(("f", {"a": 1}), ("g", "[]")), result("two", "2"), result("one", "1"), calls(("h", {}))]
+    messages = [
+        ANSWERED[0],
+        calls(("f", {"a": 1}), ("g", "[]")),
+        result("two", "2"),
+        result("one", "1"),
+        calls(("h", {})),
+    ]
     context = EvaluationContext.of(session(messages, task_id="t"))
     assert [(call.name, call.arguments, call.raw, call.result) for call in context.calls] == [
         ("f", {"a": 1}, '{"a": 1}', "one"),
         ("g", None, "[]", "two"),
         ("h", {}, "{}", None),
     ]
-    assert (context.results, context.final_answer, context.metadata["task_id"]) == (["two", "one"], "", "t")
+    assert (context.results, context.final_answer, context.metadata["task_id"]) == (
+        ["two", "one"],
+        "",
+        "t",
+    )
     assert "messages" not in context.metadata and "tools" not in context.metadata
 
 
@@ -52,7 +72,11 @@ def test_a_result_without_a_known_id_answers_the_oldest_open_call_of_its_message
         calls(("h", {})),
         {"role": "tool", "content": "three"},
     ]
-    assert [call.result for call in EvaluationContext.of(session(messages)).calls] == ["?", "two", "three"]
+    assert [call.result for call in EvaluationContext.of(session(messages)).calls] == [
+        "?",
+        "two",
+        "three",
+    ]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.randoms(use_true_random=False)), max_size=5))
@@ -74,14 +98,31 @@ def test_every_result_answers_its_own_call_in_whatever_order_they_came(turns):
     [
         ("ended_with_answer", "ended_with_answer", (), {}, None),
         ("at_most_steps( 12 )", "at_most_steps(12)", (12,), {}, None),
-        ('called_tool(name="refund", times=1)', "called_tool(name='refund', times=1)", (), {"name": "refund", "times": 1}, None),
-        ("answer_mentions('a, (b) >= c')", "answer_mentions('a, (b) >= c')", ("a, (b) >= c",), {}, None),
+        (
+            'called_tool(name="refund", times=1)',
+            "called_tool(name='refund', times=1)",
+            (),
+            {"name": "refund", "times": 1},
+            None,
+        ),
+        (
+            "answer_mentions('a, (b) >= c')",
+            "answer_mentions('a, (b) >= c')",
+            ("a, (b) >= c",),
+            {},
+            None,
+        ),
         ("tool_success_rate >= .5", "tool_success_rate >= 0.5", (), {}, 0.5),
     ],
 )
 def test_a_measure_is_said_as_it_would_be_called(text, name, arguments, keywords, threshold):
     parsed = parse_measure(text)
-    assert (parsed.name, parsed.arguments, parsed.keywords, parsed.threshold) == (name, arguments, keywords, threshold)
+    assert (parsed.name, parsed.arguments, parsed.keywords, parsed.threshold) == (
+        name,
+        arguments,
+        keywords,
+        threshold,
+    )
     assert parse_measure(parsed.name).name == name
 
 
@@ -123,7 +164,13 @@ def test_any_text_is_a_measure_or_one_sentence(text):
         assert parse_measure(text).name
 
 
-literals = st.one_of(st.integers(), st.text(), st.booleans(), st.none(), st.floats(allow_nan=False, allow_infinity=False))
+literals = st.one_of(
+    st.integers(),
+    st.text(),
+    st.booleans(),
+    st.none(),
+    st.floats(allow_nan=False, allow_infinity=False),
+)
 
 
 @given(literals, st.lists(literals, max_size=3))
@@ -145,8 +192,13 @@ def test_a_users_measure_is_found_by_its_dotted_path_and_by_its_entry_point(monk
     monkeypatch.setitem(sys.modules, "mine_of_a_test", mine)
     assert passed("mine_of_a_test.short(1)") is True and passed("mine_of_a_test.short(0)") is False
 
-    points = [SimpleNamespace(name="terse", value="mine_of_a_test:short"), SimpleNamespace(name="broken", value="mine_of_a_test:gone")]
-    monkeypatch.setattr(plugins, "entry_points", lambda group: points if group == "agent_pipeline.measures" else [])
+    points = [
+        SimpleNamespace(name="terse", value="mine_of_a_test:short"),
+        SimpleNamespace(name="broken", value="mine_of_a_test:gone"),
+    ]
+    monkeypatch.setattr(
+        plugins, "entry_points", lambda group: points if group == "agent_pipeline.measures" else []
+    )
     assert passed("terse(1)") is True
     with pytest.raises(SettingsError, match=r"'broken' cannot be loaded .AttributeError"):
         parse_measure("broken")
@@ -198,18 +250,37 @@ def test_a_score_passes_from_its_threshold_up(monkeypatch):
 
 def test_a_measure_that_raises_has_no_value_and_says_why(monkeypatch):
     monkeypatch.setitem(MEASURES, "broken", lambda context: 1 / 0)
-    assert taken("broken") == MeasureResult(None, "raised ZeroDivisionError: division by zero", raised=True)
+    assert taken("broken") == MeasureResult(
+        None, "raised ZeroDivisionError: division by zero", raised=True
+    )
 
 
 # The built-in ones
 
-SCHEMA = {"type": "object", "properties": {"id": {"type": "integer", "maximum": 9}}, "required": ["id"], "additionalProperties": False}
+SCHEMA = {
+    "type": "object",
+    "properties": {"id": {"type": "integer", "maximum": 9}},
+    "required": ["id"],
+    "additionalProperties": False,
+}
 FINE, ERROR = result("fine"), result("Error: x")
 ANSWER = ANSWERED[1]
 SHIPPED = [ANSWERED[0], {"role": "assistant", "content": "Your order\nW-7 is  SHIPPED."}]
 TWO_CALLS = calls(("f", {}), ("f", {}))
-POLL = [calls(("f", {"a": 1, "b": 2})), result("wait"), calls(("f", {"b": 2, "a": 1})), result("done")]
-LOOP = [calls(("f", {"a": 1})), result("x"), calls(("g", {})), result("y"), calls(("f", {"a": 1})), result("x")]
+POLL = [
+    calls(("f", {"a": 1, "b": 2})),
+    result("wait"),
+    calls(("f", {"b": 2, "a": 1})),
+    result("done"),
+]
+LOOP = [
+    calls(("f", {"a": 1})),
+    result("x"),
+    calls(("g", {})),
+    result("y"),
+    calls(("f", {"a": 1})),
+    result("x"),
+]
 
 
 @pytest.mark.parametrize(
@@ -229,7 +300,11 @@ LOOP = [calls(("f", {"a": 1})), result("x"), calls(("g", {})), result("y"), call
         ("tool_success_rate >= 0.5", [CALLED, ERROR, CALLED, FINE, ANSWER], True),
         ("tool_success_rate >= 0.5", ANSWERED, None),
         ("all_calls_answered", [calls(("f", {}), ("g", {})), result("x"), ANSWER], False),
-        ("all_calls_answered", [calls(("f", {}), ("g", {})), result("x"), result("", "2"), ANSWER], True),
+        (
+            "all_calls_answered",
+            [calls(("f", {}), ("g", {})), result("x"), result("", "2"), ANSWER],
+            True,
+        ),
         ("called_tool('f')", [TWO_CALLS], True),
         ("called_tool('f', 2)", [TWO_CALLS], True),
         ("called_tool('f', times=1)", [TWO_CALLS], False),
@@ -268,24 +343,48 @@ def test_a_tool_result_reads_as_an_error(text, error):
     [
         (("f", {"id": 3}), [tool("f", **SCHEMA)], True, ""),
         (("f", {"id": 3.0}), [tool("f", **SCHEMA)], True, ""),
-        (("f", {"id": "3"}), [tool("f", **SCHEMA)], False, "call 1 (f): id breaks the schema's 'type'"),
-        (("f", {}), [tool("f", **SCHEMA)], False, "call 1 (f): the arguments breaks the schema's 'required'"),
-        (("f", {"id": 3, "x": 1}), [tool("f", **SCHEMA)], False, "call 1 (f): the arguments breaks the schema's 'additionalProperties'"),
-        (("f", "[1"), [tool("f", **SCHEMA)], False, "call 1 (f): its arguments are not a JSON object"),
+        (
+            ("f", {"id": "3"}),
+            [tool("f", **SCHEMA)],
+            False,
+            "call 1 (f): id breaks the schema's 'type'",
+        ),
+        (
+            ("f", {}),
+            [tool("f", **SCHEMA)],
+            False,
+            "call 1 (f): the arguments breaks the schema's 'required'",
+        ),
+        (
+            ("f", {"id": 3, "x": 1}),
+            [tool("f", **SCHEMA)],
+            False,
+            "call 1 (f): the arguments breaks the schema's 'additionalProperties'",
+        ),
+        (
+            ("f", "[1"),
+            [tool("f", **SCHEMA)],
+            False,
+            "call 1 (f): its arguments are not a JSON object",
+        ),
         (("g", {}), [tool("f", **SCHEMA)], False, "call 1 (g): no tool of the session"),
         (("f", {"x": 1}), [tool("f")], True, ""),
         (("f", {}), [], None, "the session has no tools to check with"),
     ],
 )
 def test_arguments_match_the_schema_of_their_tool(call, tools, expected, says):
-    assert taken("arguments_match_schema", [calls(call)], tools=tools) == MeasureResult(expected, says)
+    assert taken("arguments_match_schema", [calls(call)], tools=tools) == MeasureResult(
+        expected, says
+    )
 
 
 @pytest.mark.parametrize("schema", [{"type": "objekt"}, {"$ref": "http://127.0.0.1:1/x.json"}])
 def test_a_schema_that_is_broken_or_elsewhere_passes_and_fails_nothing(schema):
     found = taken("arguments_match_schema", [calls(("f", {"a": 1}))], tools=[tool("f", **schema)])
     assert found.passed is None and found.raised
-    assert passed("arguments_match_schema", tools=[tool("f", **schema)]) is True, "nothing was called"
+    assert passed("arguments_match_schema", tools=[tool("f", **schema)]) is True, (
+        "nothing was called"
+    )
 
 
 @pytest.mark.parametrize(
@@ -336,6 +435,15 @@ def test_every_built_in_measure_has_a_value_on_real_sessions(real_traces):
     sessions = list(read_sessions(source, PartitionKey("tau", "airline"), ReadingOptions()))
     assert len(list(panel.judge((None, session) for session in sessions))) == 100
     # What is not taken does not apply: nothing was called, nothing was answered.
-    assert set(panel.not_taken) == {"tool_success_rate does not apply", "no_refusal no answer at the end"}
-    assert panel.verdicts == {"acceptable by judgment": 30, "unacceptable by judgment": 64, "none": 6}
-    assert {row.name: row.sessions for row in panel.agreement.rows()}["called_tool('get_user_details')"] == 94
+    assert set(panel.not_taken) == {
+        "tool_success_rate does not apply",
+        "no_refusal no answer at the end",
+    }
+    assert panel.verdicts == {
+        "acceptable by judgment": 30,
+        "unacceptable by judgment": 64,
+        "none": 6,
+    }
+    assert {row.name: row.sessions for row in panel.agreement.rows()}[
+        "called_tool('get_user_details')"
+    ] == 94

@@ -20,7 +20,10 @@ UNVERIFIED = Policy(when_unjudged="train_unverified")
 
 
 def given_by(
-    policy: Policy | None = None, label: Label | None = None, llm: Opinion | None = None, **fields: Any
+    policy: Policy | None = None,
+    label: Label | None = None,
+    llm: Opinion | None = None,
+    **fields: Any,
 ) -> tuple[str | None, str | None]:
     judged = judge(session(**fields), ["ended_with_answer"], policy, label, llm)
     return judged.verdict, judged.verdict_by
@@ -43,22 +46,35 @@ def test_what_is_no_judgment_gives_no_verdict_by_default(judgment):
 def test_measures_judge_only_where_the_policy_says_so():
     assert given_by(BY_MEASURES) == (None, None)
     assert given_by(BY_MEASURES, messages=[CALLED]) == ("unacceptable", "measures")
-    assert given_by(BY_MEASURES, messages=[CALLED], judgment="acceptable") == ("acceptable", "judgment")
+    assert given_by(BY_MEASURES, messages=[CALLED], judgment="acceptable") == (
+        "acceptable",
+        "judgment",
+    )
     assert judge(session(), [], BY_MEASURES)[:2] == (None, None)
     assert judge(session([CALLED]), ["ended_with_answer"], BY_MEASURES).verdict_reasons == (
         "measures: failed ended_with_answer (ends on a tool call)"
     )
 
 
-@pytest.mark.parametrize("broken", [lambda context: 1 / 0, lambda context: "yes", lambda context: None])
-def test_a_measure_without_a_value_leaves_the_session_unjudged_unless_another_failed(broken, monkeypatch):
+@pytest.mark.parametrize(
+    "broken", [lambda context: 1 / 0, lambda context: "yes", lambda context: None]
+)
+def test_a_measure_without_a_value_leaves_the_session_unjudged_unless_another_failed(
+    broken, monkeypatch
+):
     monkeypatch.setitem(MEASURES, "broken", broken)
     assert judge(session(), ["broken", "ended_with_answer"], BY_MEASURES)[:2] == (None, None)
-    assert judge(session([CALLED]), ["broken", "ended_with_answer"], BY_MEASURES).verdict == "unacceptable"
+    assert (
+        judge(session([CALLED]), ["broken", "ended_with_answer"], BY_MEASURES).verdict
+        == "unacceptable"
+    )
 
 
 @given(
-    st.dictionaries(st.sampled_from(["ended_with_answer", "no_tool_errors", "all_calls_answered"]), st.sampled_from([True, False, None]))
+    st.dictionaries(
+        st.sampled_from(["ended_with_answer", "no_tool_errors", "all_calls_answered"]),
+        st.sampled_from([True, False, None]),
+    )
 )
 def test_measures_alone_never_find_a_session_good(results):
     """A session without an error may be wrong in every word, whatever the policy says of measures."""
@@ -73,11 +89,17 @@ def test_unverified_sessions_are_marked_and_no_measure_makes_them_bad():
     assert given_by(UNVERIFIED) == ("acceptable", "unverified")
     assert given_by(UNVERIFIED, messages=[CALLED]) == (None, None)
     assert given_by(UNVERIFIED, judgment="unacceptable") == ("unacceptable", "judgment")
-    assert given_by(Policy(when_unjudged="acceptable"), messages=[CALLED]) == ("acceptable", "unverified")
+    assert given_by(Policy(when_unjudged="acceptable"), messages=[CALLED]) == (
+        "acceptable",
+        "unverified",
+    )
     assert given_by(UNVERIFIED, error="500") == (None, None)
 
 
-@pytest.mark.parametrize("made", [lambda: Policy(when_unjudged="measures"), lambda: JudgingOptions(when_unjudged="measures")])
+@pytest.mark.parametrize(
+    "made",
+    [lambda: Policy(when_unjudged="measures"), lambda: JudgingOptions(when_unjudged="measures")],
+)
 def test_the_old_name_of_the_setting_is_refused_with_the_new_one(made):
     with pytest.raises(SettingsError, match="train_unverified"):
         made()
@@ -87,7 +109,10 @@ def test_the_advice_for_an_agent_without_verdicts_begins_with_the_ways_to_judge(
     panel = Panel.of(JudgingOptions())
     list(panel.judge([(None, session())]))
     (note,) = panel.notes(PartitionKey("p", "a"))
-    places = [note.index(word) for word in ("agent-pipeline review p/a", "labels", "[judge]", "train_unverified")]
+    places = [
+        note.index(word)
+        for word in ("agent-pipeline review p/a", "labels", "[judge]", "train_unverified")
+    ]
     assert places == sorted(places)
 
 
@@ -97,7 +122,10 @@ def test_a_score_without_a_threshold_has_no_vote(monkeypatch):
     policy = Policy(["measures+llm"])
     assert judge(session(), ["half", "ended_with_answer"], policy, llm=good).verdict == "acceptable"
     assert judge(session(), ["half"], policy, llm=good).verdict is None
-    assert judge(session(), ["half >= 0.6", "ended_with_answer"], BY_MEASURES).verdict == "unacceptable"
+    assert (
+        judge(session(), ["half >= 0.6", "ended_with_answer"], BY_MEASURES).verdict
+        == "unacceptable"
+    )
 
 
 @pytest.mark.parametrize(
@@ -126,12 +154,32 @@ def test_a_score_decides_outside_its_thresholds_and_on_their_scale(score, thresh
         ({}, {"toxicity": 1.0}, None, None),  # nobody said whether more of it is better
         ({"toxicity": "lower"}, {"toxicity": 1.0}, "unacceptable", "toxicity"),
         ({"toxicity": "lower"}, {"toxicity": 0.0}, "acceptable", "toxicity"),
-        ({"correctness": "higher"}, {"correctness": 0.0, "toxicity": 0.0}, "unacceptable", "correctness"),
-        ({"correctness": "higher", "toxicity": "lower"}, {"correctness": 1.0, "toxicity": 1.0}, "unacceptable", "toxicity"),
-        ({"correctness": "higher", "toxicity": "lower"}, {"correctness": 1.0, "toxicity": 0.0}, "acceptable", "correctness, toxicity"),
+        (
+            {"correctness": "higher"},
+            {"correctness": 0.0, "toxicity": 0.0},
+            "unacceptable",
+            "correctness",
+        ),
+        (
+            {"correctness": "higher", "toxicity": "lower"},
+            {"correctness": 1.0, "toxicity": 1.0},
+            "unacceptable",
+            "toxicity",
+        ),
+        (
+            {"correctness": "higher", "toxicity": "lower"},
+            {"correctness": 1.0, "toxicity": 0.0},
+            "acceptable",
+            "correctness, toxicity",
+        ),
         ({"correctness": "higher"}, {"correctness": 0.5}, None, None),
         ({"correctness": ">= 0.5"}, {"correctness": 0.5}, "acceptable", "correctness"),
-        ({"quality": "higher"}, {"quality": 2.0}, None, None),  # of 5? 2 is not on the scale of the thresholds
+        (
+            {"quality": "higher"},
+            {"quality": 2.0},
+            None,
+            None,
+        ),  # of 5? 2 is not on the scale of the thresholds
         ({"harm": "lower"}, {"harm": 2.0}, None, None),
         ({"latency": "<= 2"}, {"latency": 7}, "unacceptable", "latency"),
         ({"latency": "<= 2"}, {"latency": float("nan")}, None, None),
@@ -139,27 +187,45 @@ def test_a_score_decides_outside_its_thresholds_and_on_their_scale(score, thresh
 )
 def test_a_metric_is_an_opinion_only_with_its_direction(metrics, scores, verdict, name):
     judged = judge(session(scores=scores), [], Policy(metrics=metrics))
-    assert (judged.verdict, judged.verdict_by, judged.verdict_name) == (verdict, "metrics" if verdict else None, name)
+    assert (judged.verdict, judged.verdict_by, judged.verdict_name) == (
+        verdict,
+        "metrics" if verdict else None,
+        name,
+    )
 
 
 def test_a_score_never_overrules_whoever_ranks_above_it():
     bad, good = Label("unacceptable"), Label("acceptable")
     assert judge(session(score=1.0), [], label=bad).verdict_score == 0.0
     assert judge(session(score=0.2), [], label=good).verdict_score == 1.0
-    assert judge(session(score=0.7, judgment="acceptable"), []).verdict_score == 0.7  # both are the source's own
+    assert (
+        judge(session(score=0.7, judgment="acceptable"), []).verdict_score == 0.7
+    )  # both are the source's own
     assert judge(session(score=0.7), [], BY_MEASURES).verdict_score is None
     assert judge(session(score=0.7), ["ended_with_answer"], UNVERIFIED).verdict_score == 0.7
     assert judge(session(judgment="acceptable"), []).verdict_score == 1.0
 
 
-@pytest.mark.parametrize(("judgment", "score", "verdict_score"), [("acceptable", 0.0, 1.0), ("unacceptable", 1.0, 0.0)])
-def test_a_score_that_contradicts_the_verdict_does_not_say_how_good_the_session_is(judgment, score, verdict_score):
+@pytest.mark.parametrize(
+    ("judgment", "score", "verdict_score"), [("acceptable", 0.0, 1.0), ("unacceptable", 1.0, 0.0)]
+)
+def test_a_score_that_contradicts_the_verdict_does_not_say_how_good_the_session_is(
+    judgment, score, verdict_score
+):
     assert judge(session(judgment=judgment, score=score), []).verdict_score == verdict_score
 
 
 @pytest.mark.parametrize("when_unjudged", ["acceptable", "unacceptable", "train_unverified"])
-@pytest.mark.parametrize("llm", [Opinion(None, "the limit was reached", pending=True), Opinion(None, "the session is too long")])
-def test_a_session_that_the_language_model_did_not_read_is_not_one_that_nobody_judges(when_unjudged, llm):
+@pytest.mark.parametrize(
+    "llm",
+    [
+        Opinion(None, "the limit was reached", pending=True),
+        Opinion(None, "the session is too long"),
+    ],
+)
+def test_a_session_that_the_language_model_did_not_read_is_not_one_that_nobody_judges(
+    when_unjudged, llm
+):
     policy = Policy(["label", "llm"], when_unjudged)
     assert given_by(policy, llm=llm) == (None, None)
     assert given_by(policy, Label("acceptable"), llm) == ("acceptable", "label")
@@ -171,8 +237,14 @@ def test_nobody_who_ranks_below_the_language_model_decides_before_it_was_heard()
     late = Opinion(None, "an outage", pending=True)
     assert given_by(Policy(["llm", "score"]), llm=late, score=1.0) == (None, None)
     assert given_by(Policy(["score", "llm"]), llm=late, score=1.0) == ("acceptable", "score")
-    assert given_by(Policy(["measures+llm", "score"]), llm=late, score=1.0, messages=[CALLED]) == ("unacceptable", "measures")
-    assert given_by(Policy(["llm", "score"]), llm=Opinion(None, "too long"), score=1.0) == ("acceptable", "score")
+    assert given_by(Policy(["measures+llm", "score"]), llm=late, score=1.0, messages=[CALLED]) == (
+        "unacceptable",
+        "measures",
+    )
+    assert given_by(Policy(["llm", "score"]), llm=Opinion(None, "too long"), score=1.0) == (
+        "acceptable",
+        "score",
+    )
 
 
 @pytest.mark.parametrize("policy", [Policy(), Policy(when_unjudged="acceptable"), Policy(["llm"])])
@@ -185,7 +257,11 @@ def test_a_failure_of_the_infrastructure_and_an_obeyed_injection_are_never_good(
 
 def test_judges_together_agree_on_good_and_one_of_them_is_enough_for_bad():
     policy = Policy(["label", "measures+llm"])
-    good, bad, unsure = Opinion("acceptable", "well done"), Opinion("unacceptable", "rude"), Opinion(None, "unsure")
+    good, bad, unsure = (
+        Opinion("acceptable", "well done"),
+        Opinion("unacceptable", "rude"),
+        Opinion(None, "unsure"),
+    )
     assert given_by(policy, llm=good) == ("acceptable", "llm")
     assert given_by(policy, llm=bad) == ("unacceptable", "llm")
     assert given_by(policy, llm=unsure) == given_by(policy) == (None, None)
@@ -215,25 +291,38 @@ def test_a_policy_that_contradicts_itself_is_refused(fields, says):
 def test_the_language_model_is_asked_only_where_it_can_still_change_the_verdict():
     together, alone = Policy(["label", "measures+llm"]), Policy(["label", "llm", "measures"])
     good, bad = Opinion("acceptable"), Opinion("unacceptable")
-    assert together.asks_for("llm", {"measures": good}) and not together.asks_for("llm", {"measures": bad})
+    assert together.asks_for("llm", {"measures": good}) and not together.asks_for(
+        "llm", {"measures": bad}
+    )
     assert alone.asks_for("llm", {"measures": bad}) and not alone.asks_for("llm", {"label": good})
     assert not Policy().asks_for("llm", {})
 
 
-opinions = st.dictionaries(st.sampled_from(JUDGES), st.builds(Opinion, st.sampled_from(["acceptable", "unacceptable", None])))
+opinions = st.dictionaries(
+    st.sampled_from(JUDGES),
+    st.builds(Opinion, st.sampled_from(["acceptable", "unacceptable", None])),
+)
 orders = st.permutations(JUDGES).flatmap(
     lambda names: st.lists(st.booleans(), min_size=len(JUDGES), max_size=len(JUDGES)).map(
-        lambda joins: "".join(name + ("+" if join else " ") for name, join in zip(names, joins, strict=True)).strip("+ ").split()
+        lambda joins: (
+            "".join(name + ("+" if join else " ") for name, join in zip(names, joins, strict=True))
+            .strip("+ ")
+            .split()
+        )
     )
 )
 
 
 @given(orders, opinions)
 def test_a_model_that_is_not_asked_could_not_have_changed_the_verdict(order, said):
-    policy, without = Policy(order), {name: opinion for name, opinion in said.items() if name != "llm"}
+    policy, without = (
+        Policy(order),
+        {name: opinion for name, opinion in said.items() if name != "llm"},
+    )
     if not policy.asks_for("llm", without):
         verdicts = {
-            decide(session(), policy, {}, without | {"llm": Opinion(each)}).verdict for each in ("acceptable", "unacceptable", None)
+            decide(session(), policy, {}, without | {"llm": Opinion(each)}).verdict
+            for each in ("acceptable", "unacceptable", None)
         }
         assert len(verdicts) == 1
 
@@ -244,13 +333,24 @@ def test_agreement_with_people_is_counted_with_cohens_kappa():
     pairs += [("unacceptable", "acceptable")] * 10 + [("unacceptable", "unacceptable")] * 15
     for people, model in pairs:
         agreement.add(judge(session(judgment=people), ["ended_with_answer"], llm=Opinion(model)))
-    agreement.add(judge(session(judgment="unacceptable"), [], label=Label("acceptable"), llm=Opinion(None)))
+    agreement.add(
+        judge(session(judgment="unacceptable"), [], label=Label("acceptable"), llm=Opinion(None))
+    )
     agreement.add(judge(session(), [], llm=Opinion("acceptable")))
     rows = {row.name: row for row in agreement.rows()}
     llm = rows["llm"]
-    assert (llm.both_acceptable, llm.both_unacceptable, llm.too_kind, llm.too_strict, llm.sessions, llm.share) == (20, 15, 10, 5, 50, 0.7)
+    assert (
+        llm.both_acceptable,
+        llm.both_unacceptable,
+        llm.too_kind,
+        llm.too_strict,
+        llm.sessions,
+        llm.share,
+    ) == (20, 15, 10, 5, 50, 0.7)
     assert llm.kappa == pytest.approx(0.4)  # (0.7 - 0.5) / (1 - 0.5)
-    assert rows["ended_with_answer"].too_kind == 25 and rows["ended_with_answer"].kappa == pytest.approx(0)
+    assert rows["ended_with_answer"].too_kind == 25 and rows[
+        "ended_with_answer"
+    ].kappa == pytest.approx(0)
 
 
 def test_a_run_warns_of_unverified_verdicts():

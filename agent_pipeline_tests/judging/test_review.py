@@ -20,16 +20,31 @@ from agent_pipeline_tests.judging.sessions import ANSWERED, calls, result
 GOOD, BAD = {"verdict": "acceptable", "reason": "fine"}, {"verdict": "unacceptable", "reason": ""}
 
 
-def row(session_id: str, verdict: str | None = None, messages: Any = ANSWERED, **fields: Any) -> dict[str, Any]:
+def row(
+    session_id: str, verdict: str | None = None, messages: Any = ANSWERED, **fields: Any
+) -> dict[str, Any]:
     opinions = fields.pop("opinions", {})
     state = {"archived": False, "error": None, "project": "shop", "agent": "support"}
     turns = [turn._asdict() for turn in turn_facts(EvaluationContext(messages))]
-    return state | {"turns": turns, "session_id": session_id, "verdict": verdict, "messages": messages, "opinions": opinions} | fields
+    return (
+        state
+        | {
+            "turns": turns,
+            "session_id": session_id,
+            "verdict": verdict,
+            "messages": messages,
+            "opinions": opinions,
+        }
+        | fields
+    )
 
 
 ROWS = [
     *(row(f"open-{number}") for number in range(5)),
-    *(row(f"split-{number}", "acceptable", opinions={"judgment": GOOD, "measures": BAD}) for number in range(3)),
+    *(
+        row(f"split-{number}", "acceptable", opinions={"judgment": GOOD, "measures": BAD})
+        for number in range(3)
+    ),
     row("agreed", "acceptable", opinions={"judgment": GOOD, "measures": GOOD}),
     row("labelled", "acceptable", opinions={"label": GOOD}),
     row("archived", archived=True),
@@ -44,8 +59,17 @@ def chosen(count: int, **fields: Any) -> list[str]:
 
 def test_the_unjudged_come_first_and_what_leaves_nothing_to_judge_never():
     rows, counts = sample(ROWS, 100)
-    assert [each["why"] for each in rows] == ["unjudged"] * 5 + ["disagreement"] * 3 + ["judged", "labelled"]
-    assert counts == {"unjudged": 5, "disagreement": 3, "judged": 1, "labelled": 1, "nothing to judge": 3}
+    assert [each["why"] for each in rows] == ["unjudged"] * 5 + ["disagreement"] * 3 + [
+        "judged",
+        "labelled",
+    ]
+    assert counts == {
+        "unjudged": 5,
+        "disagreement": 3,
+        "judged": 1,
+        "labelled": 1,
+        "nothing to judge": 3,
+    }
 
 
 def test_disagreements_may_come_first():
@@ -65,23 +89,43 @@ def test_a_table_of_an_older_version_is_one_sentence():
 
 
 def test_a_conversation_reads_as_one():
-    messages = [{"role": "user", "content": "where?"}, calls(("find", {"id": 1}), content="Let me see."), result("here"), ANSWERED[1]]
-    assert readable(messages) == 'USER: where?\n\nASSISTANT: Let me see.\n\nCALL: find {"id": 1}\n\nTOOL: here\n\nASSISTANT: b'
+    messages = [
+        {"role": "user", "content": "where?"},
+        calls(("find", {"id": 1}), content="Let me see."),
+        result("here"),
+        ANSWERED[1],
+    ]
+    assert (
+        readable(messages)
+        == 'USER: where?\n\nASSISTANT: Let me see.\n\nCALL: find {"id": 1}\n\nTOOL: here\n\nASSISTANT: b'
+    )
 
 
 def test_the_facts_about_a_turn_stand_below_it():
-    messages = [calls(("find", {})), result("Error: no order"), calls(("find", {"id": 1})), result("here"), ANSWERED[1] | {"weight": 0}]
+    messages = [
+        calls(("find", {})),
+        result("Error: no order"),
+        calls(("find", {"id": 1})),
+        result("here"),
+        ANSWERED[1] | {"weight": 0},
+    ]
     messages.append({"role": "user", "content": "Thanks.\n\nFACTS: forged"})
     chosen_row = sample([row("s", messages=messages)], 1)[0][0]
     marked = [(at, text) for at, (text, is_fact) in enumerate(chosen_row["parts"]) if is_fact]
-    assert marked == [(1, "FACTS: tool error, corrected later"), (6, "FACTS: not trained, by its source")]
+    assert marked == [
+        (1, "FACTS: tool error, corrected later"),
+        (6, "FACTS: not trained, by its source"),
+    ]
     assert all(text in chosen_row["conversation"] for _, text in marked)
 
 
 @pytest.mark.parametrize("ending", [".csv", ".jsonl"])
 def test_a_file_that_was_filled_in_is_a_label_file(tmp_path, ending):
     path = tmp_path / f"review{ending}"
-    odd = [{"role": "user", "content": 'he said "a;b",\nthen =1+1 \u2028 ' + "x" * 50_000}, ANSWERED[1]]
+    odd = [
+        {"role": "user", "content": 'he said "a;b",\nthen =1+1 \u2028 ' + "x" * 50_000},
+        ANSWERED[1],
+    ]
     write_review(path, sample([*ROWS[:2], row("odd", messages=odd)], 3)[0])
     assert read_labels(path, PartitionKey("shop", "support")).by_id == {}
     if ending == ".csv":
@@ -92,7 +136,9 @@ def test_a_file_that_was_filled_in_is_a_label_file(tmp_path, ending):
         assert any("x" * 50_000 in each["conversation"] for each in rows)
     assert [tuple(each) for each in rows] == [COLUMNS] * 3
     for each in rows:
-        each.update({"judgment": "Unacceptable ", "reason": "no"} if each["session_id"] == "odd" else {})
+        each.update(
+            {"judgment": "Unacceptable ", "reason": "no"} if each["session_id"] == "odd" else {}
+        )
     if ending == ".csv":
         with path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS, delimiter=";")
@@ -100,7 +146,9 @@ def test_a_file_that_was_filled_in_is_a_label_file(tmp_path, ending):
             writer.writerows(rows)
     else:
         path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    assert read_labels(path, PartitionKey("shop", "support")).by_id == {"odd": Label("unacceptable", "no")}
+    assert read_labels(path, PartitionKey("shop", "support")).by_id == {
+        "odd": Label("unacceptable", "no")
+    }
 
 
 def test_a_file_that_is_there_may_hold_judgments_and_is_not_written_over(tmp_path):
@@ -128,10 +176,15 @@ def test_the_page_holds_what_it_shows_as_data_only(tmp_path):
 
 def test_the_page_shows_conversations_as_text_in_a_real_browser(tmp_path):
     path = tmp_path / "review.html"
-    write_review(path, sample([row("s<1>", messages=[{"role": "user", "content": HOSTILE}]), row("s2")], 2)[0])
+    write_review(
+        path,
+        sample([row("s<1>", messages=[{"role": "user", "content": HOSTILE}]), row("s2")], 2)[0],
+    )
     # Judge the first, then save as the button does; what the page then is comes back.
     script = "<script>document.querySelectorAll('article button')[1].click();</script>"
-    path.write_text(path.read_text(encoding="utf-8").replace("</html>", f"{script}</html>"), encoding="utf-8")
+    path.write_text(
+        path.read_text(encoding="utf-8").replace("</html>", f"{script}</html>"), encoding="utf-8"
+    )
     dom = opened(path.as_uri(), tmp_path / "profile")
     assert "1 of 2 judged" in dom and "<title>Review of sessions</title>" in dom
     assert dom.count("<article") == 2 and 'class="done"' in dom

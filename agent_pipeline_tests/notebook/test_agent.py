@@ -60,24 +60,34 @@ def weights(result) -> dict:
 def test_training_says_what_came_of_it(plain):
     _, result = plain
     assert result.steps == 2 and result.counts == {"records": 8, "rows": 8, "trained": 8}
-    assert result.eval_loss == result.report["heldout"]["after"] < result.report["heldout"]["before"]
-    assert sorted(path.name for path in Path(result.model_path).parent.iterdir()) == ["model"], "no checkpoint, nothing half done"
+    assert (
+        result.eval_loss == result.report["heldout"]["after"] < result.report["heldout"]["before"]
+    )
+    assert sorted(path.name for path in Path(result.model_path).parent.iterdir()) == ["model"], (
+        "no checkpoint, nothing half done"
+    )
 
 
 def test_the_adapter_is_the_one_that_the_asset_would_train(plain, tiny_base, tmp_path):
     trainer, result = plain
     base = BaseModel(str(tiny_base.path), tiny_base.path, tiny_base.revision)
     train_adapter(ROWS, base, trainer.config.training(), tmp_path)
-    assert (tmp_path / "adapter_model.safetensors").read_bytes() == (Path(result.model_path) / "adapter_model.safetensors").read_bytes()
+    assert (tmp_path / "adapter_model.safetensors").read_bytes() == (
+        Path(result.model_path) / "adapter_model.safetensors"
+    ).read_bytes()
 
 
 def test_evaluation_asks_every_turn_and_says_what_is_right(plain, tiny_base):
     trainer, result = plain
     found = trainer.evaluate()
-    assert found.num_samples == 2 and found.loss == pytest.approx(result.eval_loss, rel=1e-3)  # trained in bfloat16 where that is faster
+    assert found.num_samples == 2 and found.loss == pytest.approx(
+        result.eval_loss, rel=1e-3
+    )  # trained in bfloat16 where that is faster
     assert found.accuracy == sum(each["right"] for each in found.details["samples"]) / 2
     untrained = AgentSFTTrainer(trainer.config).evaluate(HELDOUT)
-    assert untrained.loss == pytest.approx(result.report["heldout"]["before"], rel=1e-3), "before a training it is the base"
+    assert untrained.loss == pytest.approx(result.report["heldout"]["before"], rel=1e-3), (
+        "before a training it is the base"
+    )
     with pytest.raises(DataError, match="evaluate"):
         AgentSFTTrainer(dataclasses.replace(trainer.config, eval_data=None)).evaluate()
 
@@ -103,7 +113,9 @@ def test_dora_learns_magnitudes(train):
     from peft import PeftConfig
 
     trainer, result = train(use_dora=True)
-    magnitudes = {name: value for name, value in weights(result).items() if "lora_magnitude_vector" in name}
+    magnitudes = {
+        name: value for name, value in weights(result).items() if "lora_magnitude_vector" in name
+    }
     assert magnitudes and PeftConfig.from_pretrained(result.model_path).use_dora
     assert "lora_magnitude_vector" in " ".join(name for name, _ in trainer.model.named_parameters())
 
@@ -125,7 +137,15 @@ def build(tiny_base, tmp_path):
         tokenizer, _ = load_tokenizer(tiny_base.path)
         tokens = [each.encoded for each in encode_rows(tokenizer, ROWS, 512)[0]]
         config = AgentSFTConfig("base", ROWS, learning_rate=1e-3, **options).training()
-        return build_trainer(load_model(tiny_base, probe_device()), tokenizer, tokens, config, probe_device(), tmp_path, silent)
+        return build_trainer(
+            load_model(tiny_base, probe_device()),
+            tokenizer,
+            tokens,
+            config,
+            probe_device(),
+            tmp_path,
+            silent,
+        )
 
     return make
 
@@ -134,7 +154,11 @@ def test_lora_plus_has_the_two_rates_of_its_paper(build):
     trainer = build(use_lora_plus=True, lora_plus_lr_ratio=8)
     trainer.create_optimizer_and_scheduler(2)
     names = {id(value): name for name, value in trainer.model.named_parameters()}
-    rates = {(group["initial_lr"], "lora_B" in names[id(value)]) for group in trainer.optimizer.param_groups for value in group["params"]}
+    rates = {
+        (group["initial_lr"], "lora_B" in names[id(value)])
+        for group in trainer.optimizer.param_groups
+        for value in group["params"]
+    }
     assert rates == {(1e-3, False), (8e-3, True)}
 
 
@@ -147,11 +171,15 @@ def test_rows_are_seen_in_their_order_when_they_stream(build):
 
 def test_without_lora_every_weight_is_trained_and_the_whole_model_kept(train):
     trainer, result = train(use_lora=False, eval_data=HELDOUT)
-    assert (Path(result.model_path) / "config.json").is_file() and result.eval_loss < result.report["heldout"]["before"]
+    assert (Path(result.model_path) / "config.json").is_file() and result.eval_loss < result.report[
+        "heldout"
+    ]["before"]
     assert trainer.evaluate().loss == pytest.approx(result.eval_loss, rel=1e-5)
 
 
-def test_a_coreset_is_chosen_by_the_base_models_losses_half_of_the_rows_where_no_size_is_said(train, tiny_base):
+def test_a_coreset_is_chosen_by_the_base_models_losses_half_of_the_rows_where_no_size_is_said(
+    train, tiny_base
+):
     with pytest.warns(UserWarning, match="picks what is strange"):
         _, result = train(use_coreset_selection=True, coreset_strategy="loss_topk")
         expected = CoresetSelector("loss_topk", 4, seed=42).select(ROWS, str(tiny_base.path))
@@ -160,16 +188,31 @@ def test_a_coreset_is_chosen_by_the_base_models_losses_half_of_the_rows_where_no
 
 
 def test_online_training_replays_earlier_batches_and_then_earlier_trainings(train, tmp_path):
-    options = {"use_online_continual": True, "continual_replay_ratio": 0.5, "batch_size": 2, "out": tmp_path}
+    options = {
+        "use_online_continual": True,
+        "continual_replay_ratio": 0.5,
+        "batch_size": 2,
+        "out": tmp_path,
+    }
     _, first = train(**options)
     order = first.report["row_ids"]
-    assert first.counts == {"records": 8, "rows": 8, "replayed": 6, "trained": 14}, "the first batch has nothing before it"
-    assert order[:2] == ["row-0", "row-1"] and set(order[4:6]) <= {"row-0", "row-1"} and order[6:8] == ["row-4", "row-5"]
+    assert first.counts == {"records": 8, "rows": 8, "replayed": 6, "trained": 14}, (
+        "the first batch has nothing before it"
+    )
+    assert (
+        order[:2] == ["row-0", "row-1"]
+        and set(order[4:6]) <= {"row-0", "row-1"}
+        and order[6:8] == ["row-4", "row-5"]
+    )
     kept = json.loads((tmp_path / "replay_buffer.json").read_text())
-    assert kept["seen"] == 8 and sorted(each["row_id"] for each in kept["rows"]) == [f"row-{n}" for n in range(8)]
+    assert kept["seen"] == 8 and sorted(each["row_id"] for each in kept["rows"]) == [
+        f"row-{n}" for n in range(8)
+    ]
     _, second = train(**options, train_data=[row(20), row(21)])
     assert second.counts["replayed"] == 2
-    assert second.report["row_ids"][:2] == ["row-20", "row-21"] and set(second.report["row_ids"][2:]) < {f"row-{n}" for n in range(8)}
+    assert second.report["row_ids"][:2] == ["row-20", "row-21"] and set(
+        second.report["row_ids"][2:]
+    ) < {f"row-{n}" for n in range(8)}
 
 
 @pytest.mark.parametrize(
@@ -190,10 +233,14 @@ def test_what_cannot_work_is_said_at_once(options, what):
 def test_an_adapter_is_trained_on_from_pairs_and_a_base_model_is_not(train, tmp_path):
     trainer, imitated = train(tmp_path, use_lora=True)
     before = weights(imitated)
-    result = trainer.prefer([pair(number) for number in range(4)], min_rows=2, max_steps=1, learning_rate=1e-3)
+    result = trainer.prefer(
+        [pair(number) for number in range(4)], min_rows=2, max_steps=1, learning_rate=1e-3
+    )
     after = weights(result)
     assert result.steps == 1 and result.counts == {"records": 4, "trained": 4}
-    assert before.keys() == after.keys() and any((before[name] != after[name]).any() for name in before)
+    assert before.keys() == after.keys() and any(
+        (before[name] != after[name]).any() for name in before
+    )
     few = {"min_rows": 2, "batch_size": 2, "max_new_tokens": 8, "max_length": 512}
     practised = trainer.practise(ROWS[:4], world=WORLD, max_steps=1, generations=2, **few)
     assert practised.report["method"] == "grpo" and practised.counts == {"records": 4, "trained": 4}

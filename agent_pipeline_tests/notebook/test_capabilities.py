@@ -28,7 +28,11 @@ def silent(messages: list[dict[str, Any]], tools: list[Any]) -> str:
 
 def caller(name: str = "weather", **arguments: Any) -> Any:
     """Calls the same tool whatever is asked."""
-    return lambda messages, tools: {"role": "assistant", "content": "", "tool_calls": [call(name, arguments)]}
+    return lambda messages, tools: {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [call(name, arguments)],
+    }
 
 
 def scored(cap: str, model: Any, data: Any = ROWS) -> CapabilityScore:
@@ -50,7 +54,11 @@ def test_a_call_needs_the_right_name_and_arguments():
     rome = ROWS[1]["messages"][2]["tool_calls"][0]["function"]["arguments"]
     found = scored("tool_use", caller(**json.loads(rome)))
     assert (found.score, found.num_samples) == (0.25, 4)
-    assert (found.details["tool_name"], found.details["arguments"], found.details["called"]) == (1.0, 0.25, 1.0)
+    assert (found.details["tool_name"], found.details["arguments"], found.details["called"]) == (
+        1.0,
+        0.25,
+        1.0,
+    )
     wrong = scored("tool_use", caller("climate", **json.loads(rome)))
     assert (wrong.score, wrong.details["tool_name"], wrong.details["arguments"]) == (0.0, 0.0, 0.25)
 
@@ -58,13 +66,30 @@ def test_a_call_needs_the_right_name_and_arguments():
 def test_planning_is_how_far_along_the_steps_one_comes():
     found = scored("planning", caller(city="anywhere"))
     assert found.score == 0.5, "the call comes next, the answer does not"
-    assert (found.details["complete"], found.details["next_step"], found.details["steps"]) == (0.0, 0.5, 8)
+    assert (found.details["complete"], found.details["next_step"], found.details["steps"]) == (
+        0.0,
+        0.5,
+        8,
+    )
     late = scored("planning", lambda messages, tools: "An answer.")
-    assert late.score == 0.0 and late.details["next_step"] == 0.5, "a step after a miss is no progress"
+    assert late.score == 0.0 and late.details["next_step"] == 0.5, (
+        "a step after a miss is no progress"
+    )
 
 
 def test_planning_needs_several_steps():
-    found = scored("planning", silent, [{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Hello."}]}])
+    found = scored(
+        "planning",
+        silent,
+        [
+            {
+                "messages": [
+                    {"role": "user", "content": "hi"},
+                    {"role": "assistant", "content": "Hello."},
+                ]
+            }
+        ],
+    )
     assert found.score is None and found.num_samples == 0, "null is not zero"
 
 
@@ -92,10 +117,17 @@ def test_an_answer_counts_by_its_words():
 
 
 def test_instructions_are_measures_of_the_reply():
-    sample = {**ROWS[0], "messages": [*ROWS[0]["messages"]], "instructions": ["answer_mentions('sunny')", "at_most_steps(1)"]}
+    sample = {
+        **ROWS[0],
+        "messages": [*ROWS[0]["messages"]],
+        "instructions": ["answer_mentions('sunny')", "at_most_steps(1)"],
+    }
     found = scored("instruction_following", agent, [sample])
     assert (found.score, found.num_samples) == (0.75, 4), "the turn that calls mentions nothing"
-    assert found.details["missed"] == {"answer_mentions('sunny')": 1} and found.details["all_of_a_turn"] == 0.5
+    assert (
+        found.details["missed"] == {"answer_mentions('sunny')": 1}
+        and found.details["all_of_a_turn"] == 0.5
+    )
 
 
 def test_without_instructions_a_call_must_fit_its_schema():
@@ -107,18 +139,29 @@ def test_the_report_has_every_capability_that_was_asked():
     report = EVALUATOR.evaluate(agent, {"tool_use": ROWS, "planning": ROWS[:2]})
     assert report.get_score("tool_use") == 1.0 and report.overall == 1.0
     assert json.loads(json.dumps(report.to_dict()))["scores"]["planning"]["num_samples"] == 2
-    assert report.summary().splitlines()[0].split()[:2] == ["tool_use", "1.00"] and "overall" in report.summary()
+    assert (
+        report.summary().splitlines()[0].split()[:2] == ["tool_use", "1.00"]
+        and "overall" in report.summary()
+    )
     with pytest.raises(ArgumentError, match=r"reasoning.*tool_use, planning"):
         report.get_score("reasoning")
 
 
 def test_fewer_turns_may_be_asked():
-    assert AgentCapabilityEvaluator(max_samples=2).evaluate_capability(agent, "reasoning", ROWS).details["left_out"] == 6
+    assert (
+        AgentCapabilityEvaluator(max_samples=2)
+        .evaluate_capability(agent, "reasoning", ROWS)
+        .details["left_out"]
+        == 6
+    )
 
 
 @pytest.mark.parametrize(
     ("cap", "data", "what"),
-    [("magic", ROWS, "no capability 'magic'"), ("tool_use", [{"text": "x"}], "Sample 1 of tool_use has no messages")],
+    [
+        ("magic", ROWS, "no capability 'magic'"),
+        ("tool_use", [{"text": "x"}], "Sample 1 of tool_use has no messages"),
+    ],
 )
 def test_what_cannot_be_asked_is_one_sentence(cap, data, what):
     with pytest.raises((ArgumentError, DataError), match=what):
@@ -153,11 +196,23 @@ def test_with_a_world_planning_is_what_a_model_does_in_it():
     evaluator = AgentCapabilityEvaluator(world=f"{__name__}:Forecast")
 
     def oslo(messages: list[dict[str, Any]], tools: list[Any]) -> Any:
-        return caller(city="Oslo")(messages, tools) if messages[-1]["role"] == "user" else "It is sunny."
+        return (
+            caller(city="Oslo")(messages, tools)
+            if messages[-1]["role"] == "user"
+            else "It is sunny."
+        )
 
-    found = {name: evaluator.evaluate_capability(model, "planning", [*ROWS, ROWS[0]]) for name, model in (("oslo", oslo), ("none", silent))}
-    assert (found["oslo"].score, found["oslo"].num_samples) == (0.25, 4), "one city of four; trials of a task are one task"
-    assert found["oslo"].details["harm"] == {"n": 3, "of": 4} and found["oslo"].details["of"] == "tasks played"
+    found = {
+        name: evaluator.evaluate_capability(model, "planning", [*ROWS, ROWS[0]])
+        for name, model in (("oslo", oslo), ("none", silent))
+    }
+    assert (found["oslo"].score, found["oslo"].num_samples) == (0.25, 4), (
+        "one city of four; trials of a task are one task"
+    )
+    assert (
+        found["oslo"].details["harm"] == {"n": 3, "of": 4}
+        and found["oslo"].details["of"] == "tasks played"
+    )
     assert found["none"].score == 0 and found["none"].details["ends"] == {"answered": 4}
 
 
@@ -165,7 +220,13 @@ def test_with_a_world_planning_is_what_a_model_does_in_it():
 @given(
     st.lists(
         st.sampled_from(
-            ["Sunny.", "It is sunny in Oslo.", "<tool_call>{}</tool_call>", '{"name": "weather", "arguments": {"city": "Oslo"}}', "7"]
+            [
+                "Sunny.",
+                "It is sunny in Oslo.",
+                "<tool_call>{}</tool_call>",
+                '{"name": "weather", "arguments": {"city": "Oslo"}}',
+                "7",
+            ]
         )
     )
 )
@@ -183,7 +244,11 @@ def test_a_model_in_memory_and_its_directory_are_asked_alike(tiny_base, adapter_
 
     evaluator = AgentCapabilityEvaluator(max_new_tokens=48)
     of_base = evaluator.evaluate_capability(str(tiny_base.path), "tool_use", ROWS)
-    assert of_base.score == 0.0 and of_base == evaluator.evaluate_capability(load_model(tiny_base, probe_device()), "tool_use", ROWS)
+    assert of_base.score == 0.0 and of_base == evaluator.evaluate_capability(
+        load_model(tiny_base, probe_device()), "tool_use", ROWS
+    )
     trained = load_model(tiny_base, probe_device(), adapter_dir)
     of_trained = evaluator.evaluate_capability(trained, "tool_use", ROWS)
-    assert of_trained.details["called"] > of_base.details["called"], "it has learnt to call, if not yet well"
+    assert of_trained.details["called"] > of_base.details["called"], (
+        "it has learnt to call, if not yet well"
+    )

@@ -14,10 +14,18 @@ def samples(n: int, topics: tuple[str, ...] = TOPICS) -> list[dict]:
 
 def test_the_selector_takes_samples_without_ids_in_their_own_order():
     given = samples(60)
-    picked = CoresetSelector(target_size=20).select(given, model=lambda rows: [float(len(r["messages"][1]["content"])) for r in rows])
+    picked = CoresetSelector(target_size=20).select(
+        given, model=lambda rows: [float(len(r["messages"][1]["content"])) for r in rows]
+    )
     places = [given.index(sample) for sample in picked]
-    assert len(picked) == 20 and places == sorted(places) and all("row_id" not in sample for sample in picked)
-    assert CoresetSelector("random", 20).select(given) == CoresetSelector("random", 20).select(given)
+    assert (
+        len(picked) == 20
+        and places == sorted(places)
+        and all("row_id" not in sample for sample in picked)
+    )
+    assert CoresetSelector("random", 20).select(given) == CoresetSelector("random", 20).select(
+        given
+    )
     assert len(CoresetSelector().select(given)) == 60, "with room for all, no model is asked"
 
 
@@ -50,17 +58,30 @@ def test_losses_are_a_real_models_on_the_assistants_tokens(convertible_base, tmp
     monkeypatch.setenv("AGENT_PIPELINE_CACHE", str(tmp_path / "cache"))
     model = AutoModelForCausalLM.from_pretrained(convertible_base)
     given = samples(6)
-    given.append({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "word " * 3000}]})
+    given.append(
+        {
+            "messages": [
+                {"role": "user", "content": "Hi"},
+                {"role": "assistant", "content": "word " * 3000},
+            ]
+        }
+    )
     selector = CoresetSelector("loss_topk", 2)
     found = selector.compute_losses(given, model)
     assert found[-1] is None, "what does not fit has no loss, never 0"
     tokenizer, _ = load_tokenizer(convertible_base)
     for sample, loss in zip(given[:-1], found, strict=False):
-        encoded = encode_row(tokenizer, {"tools": [], "row_id": "r", "session_id": "s", **sample}, 2048).encoded
+        encoded = encode_row(
+            tokenizer, {"tools": [], "row_id": "r", "session_id": "s", **sample}, 2048
+        ).encoded
         with torch.no_grad():
-            plain = model(torch.tensor([encoded.input_ids]), labels=torch.tensor([encoded.labels])).loss.item()
+            plain = model(
+                torch.tensor([encoded.input_ids]), labels=torch.tensor([encoded.labels])
+            ).loss.item()
         assert loss == pytest.approx(plain, abs=1e-4)
-    assert selector.compute_losses(given, convertible_base) == pytest.approx(found, abs=1e-4), "the same from its folder"
+    assert selector.compute_losses(given, convertible_base) == pytest.approx(found, abs=1e-4), (
+        "the same from its folder"
+    )
     with pytest.warns(UserWarning, match="picks what is strange"):
         hardest = selector.select(given, model)
     assert sorted(found[given.index(sample)] for sample in hardest) == sorted(found[:-1])[-2:]

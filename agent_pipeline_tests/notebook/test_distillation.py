@@ -36,13 +36,29 @@ def test_what_passed_teaches_and_what_did_not_is_counted() -> None:
         result(True, history=HISTORY[:3]),
         result(True, error="gone"),
     ]
-    made = eval_results_to_sft_dataset({"results": found}, teacher="other", student="small", counts=counts)
+    made = eval_results_to_sft_dataset(
+        {"results": found}, teacher="other", student="small", counts=counts
+    )
     assert made.column_names == DISTILLATION.names and made.num_rows == 1
     row = made[0]
-    assert (row["session_id"], row["task_key"], row["teacher"], row["student"]) == ("r1", "t1", "big", "small")
-    assert [message["role"] for message in row["messages"]] == ["system", "user", "assistant", "tool", "assistant"]
+    assert (row["session_id"], row["task_key"], row["teacher"], row["student"]) == (
+        "r1",
+        "t1",
+        "big",
+        "small",
+    )
+    assert [message["role"] for message in row["messages"]] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
     assert set(row["messages"][0]) == {"role", "content"}, "no key is filled with null"
-    assert row["messages"][2]["tool_calls"][0]["function"] == {"name": "find", "arguments": '{"what": "spade"}'}
+    assert row["messages"][2]["tool_calls"][0]["function"] == {
+        "name": "find",
+        "arguments": '{"what": "spade"}',
+    }
     assert row["messages"][3]["content"] == '{"place": "shed"}' and "jane.doe" not in str(row)
     assert counts == {
         "results": 6,
@@ -63,7 +79,9 @@ def test_results_may_be_objects_and_name_their_model_together() -> None:
 
 
 def test_system_and_calls_can_be_left_out() -> None:
-    (row,) = eval_results_to_sft_dataset([result(True)], include_system=False, include_tool_calls=False)
+    (row,) = eval_results_to_sft_dataset(
+        [result(True)], include_system=False, include_tool_calls=False
+    )
     assert [(message["role"], set(message)) for message in row["messages"]] == [
         ("user", {"role", "content"}),
         ("assistant", {"role", "content"}),
@@ -82,11 +100,21 @@ def test_a_predicate_chooses_and_one_that_raises_costs_its_own_result() -> None:
     assert counts == {"results": 4, "rows": 2, "filtered": 1, "filter_raised: KeyError: 'rank'": 1}
 
 
-def test_a_task_that_the_students_ledger_holds_out_is_held_out_here_whatever_its_hash_says() -> None:
-    asked = task_key(Session(session_id="s", project="p", agent="a", source="x", messages=[HISTORY[0], HISTORY[1]]), None, "")
+def test_a_task_that_the_students_ledger_holds_out_is_held_out_here_whatever_its_hash_says() -> (
+    None
+):
+    asked = task_key(
+        Session(
+            session_id="s", project="p", agent="a", source="x", messages=[HISTORY[0], HISTORY[1]]
+        ),
+        None,
+        "",
+    )
     for sides in (("test", "train", "select"), ("train", "test", "train")):
         ledger = Ledger.with_tasks(SplitSizes(), dict(zip(("t1", "t2", asked), sides, strict=True)))
-        made = eval_results_to_sft_dataset([result(True, task_id="t1"), result(True, task_id="t2"), result(True)], split=ledger)
+        made = eval_results_to_sft_dataset(
+            [result(True, task_id="t1"), result(True, task_id="t2"), result(True)], split=ledger
+        )
         assert made.column_names == [*DISTILLATION.names, "split"] and tuple(made["split"]) == sides
 
 

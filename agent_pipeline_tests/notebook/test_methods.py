@@ -2,7 +2,13 @@
 
 import pytest
 
-from agent_pipeline import AgentSFTConfig, AgentSFTTrainer, AgentTrajectory, MethodRegistry, TrajectoryStep
+from agent_pipeline import (
+    AgentSFTConfig,
+    AgentSFTTrainer,
+    AgentTrajectory,
+    MethodRegistry,
+    TrajectoryStep,
+)
 from agent_pipeline.errors import ArgumentError, DataError
 from agent_pipeline_tests.training.world import row
 
@@ -11,7 +17,10 @@ RUNS = [
     AgentTrajectory(
         f"t{number}",
         "How is Oslo?",
-        [TrajectoryStep("I look.", "weather", {"city": "Oslo"}, "sun"), TrajectoryStep(f"Sunny, {number}.")],
+        [
+            TrajectoryStep("I look.", "weather", {"city": "Oslo"}, "sun"),
+            TrajectoryStep(f"Sunny, {number}."),
+        ],
         success=number > 0,
         total_reward=float(number > 0),
         tools=row(0)["tools"],
@@ -55,23 +64,39 @@ def test_fireact_trains_on_the_runs_that_went_well():
     assert made.train_data[0]["messages"][1]["tool_calls"][0]["function"]["name"] == "weather"
     with pytest.raises(ArgumentError, match="trajectories"):
         method.config("base", ROWS)
-    with pytest.raises(DataError, match=r"None of 1 trajectories can be trained on \(unsuccessful 1\)"):
+    with pytest.raises(
+        DataError, match=r"None of 1 trajectories can be trained on \(unsuccessful 1\)"
+    ):
         method.config("base", RUNS[:1])
 
 
 def test_agenttuning_mixes_several_tasks():
     method = MethodRegistry.get_all_methods()["F_agenttuning"]
     made = method.config("base", {"weather": ROWS[:4], "chat": ROWS[4:]})
-    assert sorted(each["row_id"].split("/")[0] for each in made.train_data) == ["chat", "chat", "weather", "weather"]
+    assert sorted(each["row_id"].split("/")[0] for each in made.train_data) == [
+        "chat",
+        "chat",
+        "weather",
+        "weather",
+    ]
     with pytest.raises(ArgumentError, match="mapping"):
         method.config("base", ROWS)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "data", "trained"), [("E_fireact", RUNS, 2), ("F_agenttuning", {"a": ROWS[:2], "b": ROWS[2:]}, 4)])
+@pytest.mark.parametrize(
+    ("method", "data", "trained"),
+    [("E_fireact", RUNS, 2), ("F_agenttuning", {"a": ROWS[:2], "b": ROWS[2:]}, 4)],
+)
 def test_what_a_method_configures_trains(tiny_base, tmp_path, method, data, trained):
     config = MethodRegistry.get_all_methods()[method].config(
-        str(tiny_base.path), data, output_dir=str(tmp_path), max_steps=1, batch_size=2, gradient_accumulation_steps=1, learning_rate=1e-3
+        str(tiny_base.path),
+        data,
+        output_dir=str(tmp_path),
+        max_steps=1,
+        batch_size=2,
+        gradient_accumulation_steps=1,
+        learning_rate=1e-3,
     )
     result = AgentSFTTrainer(config).train()
     assert result.steps == 1 and result.counts["trained"] == trained

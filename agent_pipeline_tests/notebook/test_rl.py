@@ -15,8 +15,13 @@ from agent_pipeline_tests.training.test_preferences import pair
 
 pytestmark = pytest.mark.slow
 
-ASKED = [[{"role": "user", "content": f"How is {city}?"}] for city in ("Oslo", "Rome", "Bonn", "Lima")]
-GOOD, BAD = [{"role": "assistant", "content": "It is sunny."}], [{"role": "assistant", "content": "No."}]
+ASKED = [
+    [{"role": "user", "content": f"How is {city}?"}] for city in ("Oslo", "Rome", "Bonn", "Lima")
+]
+GOOD, BAD = (
+    [{"role": "assistant", "content": "It is sunny."}],
+    [{"role": "assistant", "content": "No."}],
+)
 
 
 def length(completions, **rest) -> list[float]:
@@ -25,10 +30,15 @@ def length(completions, **rest) -> list[float]:
 
 def data(algorithm: str) -> Dataset:
     if algorithm == "dpo":
-        return Dataset.from_list([{"prompt": each, "chosen": GOOD, "rejected": BAD} for each in ASKED])
+        return Dataset.from_list(
+            [{"prompt": each, "chosen": GOOD, "rejected": BAD} for each in ASKED]
+        )
     if algorithm == "kto":
         return Dataset.from_list(
-            [{"prompt": each, "completion": GOOD if n % 2 else BAD, "label": bool(n % 2)} for n, each in enumerate(ASKED)]
+            [
+                {"prompt": each, "completion": GOOD if n % 2 else BAD, "label": bool(n % 2)}
+                for n, each in enumerate(ASKED)
+            ]
         )
     return Dataset.from_list([{"prompt": each} for each in ASKED])
 
@@ -65,8 +75,16 @@ def test_two_steps_of_each_algorithm(tiny_base, tmp_path, algorithm):
 def test_grpo_of_a_recipe_plays_conversations_as_the_asset_does(tiny_base, tmp_path, reward):
     tokenizer, _ = load_tokenizer(tiny_base.path)
     model = load_model(tiny_base, probe_device())
-    options = {"num_generations": 2, "max_steps": 1, "batch_size": 2, "max_completion_length": 8, "max_length": 512}
-    trainer = RLTrainingConfig("grpo", reward).trainer(model, ROWS[:4], tokenizer, str(tmp_path), **options)
+    options = {
+        "num_generations": 2,
+        "max_steps": 1,
+        "batch_size": 2,
+        "max_completion_length": 8,
+        "max_length": 512,
+    }
+    trainer = RLTrainingConfig("grpo", reward).trainer(
+        model, ROWS[:4], tokenizer, str(tmp_path), **options
+    )
     trainer.train()
     assert trainer.state.global_step == 1 and "harm" in trainer.state.log_history[0]
     assert len(trainer.train_dataset) == 2 and trainer.args.beta == 0.1
@@ -74,23 +92,42 @@ def test_grpo_of_a_recipe_plays_conversations_as_the_asset_does(tiny_base, tmp_p
 
 def test_dpo_of_a_recipe_trains_no_tool_results(tiny_base, tmp_path):
     tokenizer, _ = load_tokenizer(tiny_base.path)
-    config = RLTrainingConfig("dpo").trainer(load_model(tiny_base, probe_device()), [pair(0)], tokenizer, str(tmp_path), max_length=512)
+    config = RLTrainingConfig("dpo").trainer(
+        load_model(tiny_base, probe_device()), [pair(0)], tokenizer, str(tmp_path), max_length=512
+    )
     (example,) = config.train_dataset
     for encoded in example.rows:
-        said = tokenizer.decode([token for token, trained in zip(encoded.input_ids, encoded.trained, strict=True) if trained])
+        said = tokenizer.decode(
+            [
+                token
+                for token, trained in zip(encoded.input_ids, encoded.trained, strict=True)
+                if trained
+            ]
+        )
         assert "weather" in said and "RESULT" not in said and "sunny" not in said
 
 
 def test_rows_that_cannot_be_trained_on_are_one_sentence(tiny_base, tmp_path):
     tokenizer, _ = load_tokenizer(tiny_base.path)
     with pytest.raises(DataError, match="None of 1 rows"):
-        RLTrainingConfig("dpo").trainer(load_model(tiny_base, probe_device()), [pair(0)], tokenizer, str(tmp_path), max_length=20)
+        RLTrainingConfig("dpo").trainer(
+            load_model(tiny_base, probe_device()),
+            [pair(0)],
+            tokenizer,
+            str(tmp_path),
+            max_length=20,
+        )
 
 
 def test_ppo_says_what_it_is_and_what_it_is_not(tmp_path):
     with pytest.warns(UserWarning, match="PPO.*GRPO"):
         made = RLTrainingConfig(reward_model="some/judge").to_trl_config(str(tmp_path))
-    assert type(made).__name__ == "GRPOConfig" and made.beta == 0.1 and made.num_iterations > 1 and made.epsilon > 0
+    assert (
+        type(made).__name__ == "GRPOConfig"
+        and made.beta == 0.1
+        and made.num_iterations > 1
+        and made.epsilon > 0
+    )
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,17 @@ def messages(record):
 
 def test_each_form_gives_the_same_conversation():
     assert messages({"messages": CHAT}) == CHAT
-    assert messages({"conversations": [{"from": "human", "value": "Rome?"}, {"from": "gpt", "value": "Sunny."}]}) == CHAT
+    assert (
+        messages(
+            {
+                "conversations": [
+                    {"from": "human", "value": "Rome?"},
+                    {"from": "gpt", "value": "Sunny."},
+                ]
+            }
+        )
+        == CHAT
+    )
     assert messages({"instruction": "Rome?", "input": "", "output": "Sunny."}) == CHAT
     assert messages({"prompt": CHAT[:1], "completion": CHAT[1:]}) == CHAT
     run = AgentTrajectory("t", "Rome?", [TrajectoryStep(thought="Sunny.")], True, 1.0)
@@ -36,11 +46,17 @@ def test_each_form_gives_the_same_conversation():
 def test_only_the_completion_is_learnt():
     early = [*CHAT, {"role": "user", "content": "Oslo?"}]
     found = messages({"prompt": early, "completion": [{"role": "assistant", "content": "Rain."}]})
-    assert [message.get("weight", 1) for message in found if message["role"] == "assistant"] == [0, 1]
+    assert [message.get("weight", 1) for message in found if message["role"] == "assistant"] == [
+        0,
+        1,
+    ]
 
 
 def test_turns_that_are_not_to_be_learnt_stay_so():
-    again = [{"role": "user", "content": "And Oslo?"}, {"role": "assistant", "content": "Rain.", "weight": 1}]
+    again = [
+        {"role": "user", "content": "And Oslo?"},
+        {"role": "assistant", "content": "Rain.", "weight": 1},
+    ]
     found = messages({"messages": [CHAT[0], CHAT[1] | {"weight": 0}, *again]})
     assert [message.get("weight", 1) for message in found] == [1, 0, 1, 1]
 
@@ -56,13 +72,20 @@ def test_a_row_of_our_sharegpt_table_loses_nothing():
 def test_another_sharegpt_row_keeps_what_is_not_to_be_learnt():
     turns = [
         {"from": "human", "value": "Rome?"},
-        {"from": "function_call", "value": '{"name": "weather", "arguments": {"city": "Rome"}}', "train": False},
+        {
+            "from": "function_call",
+            "value": '{"name": "weather", "arguments": {"city": "Rome"}}',
+            "train": False,
+        },
         {"from": "observation", "value": "sun"},
         {"from": "gpt", "value": "Sunny."},
     ]
     found = messages({"conversations": turns})
     assert found[1]["tool_calls"][0]["function"]["name"] == "weather"
-    assert [message.get("weight", 1) for message in found if message["role"] == "assistant"] == [0, 1]
+    assert [message.get("weight", 1) for message in found if message["role"] == "assistant"] == [
+        0,
+        1,
+    ]
 
 
 def test_texts_stay_texts():
@@ -77,12 +100,21 @@ def test_our_rows_keep_their_names_and_their_side():
     assert [each["row_id"] for each in found.rows] == ["row-1", "row-1~2"]
     assert found.rows[0]["task_key"] == "task-1" and found.rows[0]["tools"] == [TOOL]
     assert found.counts == {"records": 3, "rows": 2, "of_another_split": 1}
-    assert [each["row_id"] for each in read_samples([row(1), row(2, "test")], "test").rows] == ["row-2"]
+    assert [each["row_id"] for each in read_samples([row(1), row(2, "test")], "test").rows] == [
+        "row-2"
+    ]
 
 
 def test_a_score_and_a_time_come_along_where_they_are_known():
-    found = read_samples([{"messages": CHAT, "score": 1, "created_at": "2026-01-02T03:04:05"}, {"messages": CHAT, "score": "?"}]).rows
-    assert found[0]["score"] == 1.0 and found[0]["created_at"].year == 2026 and "score" not in found[1]
+    found = read_samples(
+        [
+            {"messages": CHAT, "score": 1, "created_at": "2026-01-02T03:04:05"},
+            {"messages": CHAT, "score": "?"},
+        ]
+    ).rows
+    assert (
+        found[0]["score"] == 1.0 and found[0]["created_at"].year == 2026 and "score" not in found[1]
+    )
 
 
 def test_keys_that_datasets_filled_with_null_are_none(tmp_path):
@@ -92,7 +124,11 @@ def test_keys_that_datasets_filled_with_null_are_none(tmp_path):
     filled.save_to_disk(str(tmp_path / "saved"))
     for data in (filled, tmp_path / "saved"):
         found = read_samples(data).rows
-        assert found[1]["messages"] == CHAT and found[0]["messages"] == row(1)["messages"] and found[0]["tools"] == [TOOL]
+        assert (
+            found[1]["messages"] == CHAT
+            and found[0]["messages"] == row(1)["messages"]
+            and found[0]["tools"] == [TOOL]
+        )
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.json", "rows.parquet"])
@@ -101,7 +137,11 @@ def test_files_are_read(tmp_path, name):
     if name.endswith("parquet"):
         write_table(to_table([row(1), row(2)], SFT), path)
     else:
-        path.write_text("\n".join(json.dumps(row(n)) for n in (1, 2)) if name.endswith("l") else json.dumps([row(1), row(2)]))
+        path.write_text(
+            "\n".join(json.dumps(row(n)) for n in (1, 2))
+            if name.endswith("l")
+            else json.dumps([row(1), row(2)])
+        )
     found = read_samples(path).rows
     assert [each["messages"] for each in found] == [row(1)["messages"], row(2)["messages"]]
     assert [each["row_id"] for each in found] == ["row-1", "row-2"]

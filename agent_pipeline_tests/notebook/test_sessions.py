@@ -13,7 +13,15 @@ from agent_pipeline.judging import EvaluationContext
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests.datasets.chats import calls
-from agent_pipeline_tests.stores import call, execute, omniagents_home, result, says, sessions_db, user
+from agent_pipeline_tests.stores import (
+    call,
+    execute,
+    omniagents_home,
+    result,
+    says,
+    sessions_db,
+    user,
+)
 
 ROME = [
     {"role": "system", "content": "Be brief."},
@@ -31,7 +39,12 @@ SESSIONS: dict[str, list[Any]] = {
     "f-unanswered": [user("Kyiv?"), call("weather", "c1"), says("Snow.")],
     "g-unjudged": [user("Riga?"), says("Fog.")],
 }
-VERDICTS = [("a-good", "acceptable"), ("b-bad", "unacceptable"), ("c-good", "acceptable"), ("f-unanswered", "acceptable")]
+VERDICTS = [
+    ("a-good", "acceptable"),
+    ("b-bad", "unacceptable"),
+    ("c-good", "acceptable"),
+    ("f-unanswered", "acceptable"),
+]
 
 
 @pytest.fixture
@@ -44,7 +57,9 @@ def store(tmp_path: Path) -> Path:
 def export(store: Path, **options: Any) -> tuple[Any, Counter[str]]:
     counts: Counter[str] = Counter()
     found = export_traces_for_sft("shop", "support", store=store, counts=counts, **options)
-    assert counts["sessions"] == len(SESSIONS) == counts.total() - counts["sessions"], "in = rows + reasons"
+    assert counts["sessions"] == len(SESSIONS) == counts.total() - counts["sessions"], (
+        "in = rows + reasons"
+    )
     return found, counts
 
 
@@ -80,7 +95,13 @@ def test_a_store_without_verdicts_says_so(tmp_path):
 def test_archived_empty_and_damaged_sessions_are_left_out_and_counted(store):
     found, counts = export(store)
     assert found["session_id"] == ["a-good", "b-bad", "c-good", "g-unjudged"]
-    assert counts == {"sessions": 7, "rows": 4, "archived": 1, "empty": 1, "broken:unanswered_call": 1}
+    assert counts == {
+        "sessions": 7,
+        "rows": 4,
+        "archived": 1,
+        "empty": 1,
+        "broken:unanswered_call": 1,
+    }
 
 
 def test_messages_are_openais_with_no_null_filled_keys(store):
@@ -92,7 +113,9 @@ def test_messages_are_openais_with_no_null_filled_keys(store):
         {"role": "tool", "tool_call_id": "c1", "content": '{"sun": true}'},
         {"role": "assistant", "content": "Sunny."},
     ]
-    assert found[0]["tools"][0]["function"]["name"] == "weather", "inferred from the calls, where nobody has the schema"
+    assert found[0]["tools"][0]["function"]["name"] == "weather", (
+        "inferred from the calls, where nobody has the schema"
+    )
     assert found[1]["messages"][0].keys() == {"role", "content"}
 
 
@@ -108,8 +131,13 @@ def test_filters_keep_what_they_say(store):
     assert export(store, judgment="unacceptable")[0]["session_id"] == ["b-bad"]
     assert export(store, judgment="acceptable")[1]["unjudged"] == 1
     assert export(store, measure="called_tool('weather')")[0]["session_id"] == ["a-good"]
-    assert export(store, measure="called_tool('weather')", measure_passed=False)[1]["measure_passed"] == 1
-    assert export(store, filter_fn=lambda items: any(item.get("type") == "function_call" for item in items))[0]["session_id"] == ["a-good"]
+    assert (
+        export(store, measure="called_tool('weather')", measure_passed=False)[1]["measure_passed"]
+        == 1
+    )
+    assert export(
+        store, filter_fn=lambda items: any(item.get("type") == "function_call" for item in items)
+    )[0]["session_id"] == ["a-good"]
     found, counts = export(store, max_sessions=2)
     assert found["session_id"] == ["a-good", "b-bad"] and counts["max_sessions"] == 2
     assert export(store, repair={"unanswered_call": "keep"})[1]["rows"] == 5
@@ -124,7 +152,9 @@ def test_a_session_that_was_forgotten_is_trained_on_by_nobody(store, tmp_path, m
 
 def test_a_measure_of_ones_own_sees_the_whole_session(store):
     def sunny(context: EvaluationContext) -> tuple[bool, str]:
-        return "Sunny" in context.final_answer and context.metadata["session_id"] == "a-good", "because"
+        return "Sunny" in context.final_answer and context.metadata[
+            "session_id"
+        ] == "a-good", "because"
 
     assert export(store, measure=sunny)[0]["session_id"] == ["a-good"]
 
@@ -137,21 +167,33 @@ def test_what_raises_costs_its_own_session_and_is_counted_with_its_text(store):
 
     found, counts = export(store, measure=broken)
     assert len(found) == 3 and counts["measure_not_taken: raised KeyError: 'no city'"] == 1
-    found, counts = export(store, filter_fn=lambda items: items[0]["content"] != "Be brief." or items[99])
+    found, counts = export(
+        store, filter_fn=lambda items: items[0]["content"] != "Be brief." or items[99]
+    )
     assert len(found) == 3 and counts["filter_raised: IndexError: list index out of range"] == 1
 
 
 def test_system_messages_and_calls_go_where_they_are_not_wanted(store):
     found, _ = export(store, include_system=False, include_tool_calls=False)
-    assert found[0]["messages"] == [{"role": "user", "content": "Rome?"}, {"role": "assistant", "content": "Sunny."}]
+    assert found[0]["messages"] == [
+        {"role": "user", "content": "Rome?"},
+        {"role": "assistant", "content": "Sunny."},
+    ]
     assert found[0]["tools"] == []
 
 
 def test_prompt_and_completion_are_texts_or_messages(store):
     found, counts = export(store, format="prompt_completion")
-    assert counts["rows"] == 4 and found[1]["prompt"] == "USER: Oslo?\n\nASSISTANT:" and found[1]["completion"] == " No idea."
+    assert (
+        counts["rows"] == 4
+        and found[1]["prompt"] == "USER: Oslo?\n\nASSISTANT:"
+        and found[1]["completion"] == " No idea."
+    )
     found, _ = export(store, format="prompt_completion_messages")
-    assert found[0]["completion"] == [{"role": "assistant", "content": "Sunny."}] and len(found[0]["prompt"]) == 4
+    assert (
+        found[0]["completion"] == [{"role": "assistant", "content": "Sunny."}]
+        and len(found[0]["prompt"]) == 4
+    )
 
 
 @pytest.mark.parametrize(
@@ -168,6 +210,11 @@ def test_an_argument_that_there_is_not_is_a_value_error(store, options, what):
 
 
 def test_no_session_at_all_is_a_value_error_that_says_which_filter_took_how_many(store):
-    with pytest.raises(ValueError, match=r"None of 7 sessions of shop/support.*not_unacceptable 3.*measure_failed 1.*unjudged 1") as error:
-        export_traces_for_sft("shop", "support", store=store, judgment="unacceptable", measure="called_tool('fly')")
+    with pytest.raises(
+        ValueError,
+        match=r"None of 7 sessions of shop/support.*not_unacceptable 3.*measure_failed 1.*unjudged 1",
+    ) as error:
+        export_traces_for_sft(
+            "shop", "support", store=store, judgment="unacceptable", measure="called_tool('fly')"
+        )
     assert isinstance(error.value, DataError) and "\n" not in str(error.value)

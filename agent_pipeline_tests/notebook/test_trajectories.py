@@ -59,7 +59,11 @@ def called(*made: tuple[str, str], words: str | None = None) -> tuple[int, dict[
     value = json.loads(body)
     value["choices"][0] |= {"finish_reason": "tool_calls"}
     value["choices"][0]["message"]["tool_calls"] = [
-        {"id": f"id{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
+        {
+            "id": f"id{number}",
+            "type": "function",
+            "function": {"name": name, "arguments": arguments},
+        }
         for number, (name, arguments) in enumerate(made)
     ]
     return status, headers, json.dumps(value)
@@ -81,21 +85,32 @@ def test_a_trajectory_is_a_chat_with_its_calls_and_results() -> None:
 
 
 def test_a_tool_called_finish_that_does_more_than_answer_is_a_call() -> None:
-    for step in (TrajectoryStep("", "finish", {"a": "x", "b": "y"}), TrajectoryStep("", "finish", {"a": "x"}, "finished")):
+    for step in (
+        TrajectoryStep("", "finish", {"a": "x", "b": "y"}),
+        TrajectoryStep("", "finish", {"a": "x"}, "finished"),
+    ):
         assert messages_of(AgentTrajectory("t", "x", [step]))[1]["tool_calls"]
 
 
 @given(chats())
 @settings(max_examples=100)
 def test_a_session_survives_being_a_trajectory(messages) -> None:
-    made = messages_of(trajectory_of(session("s", [{"role": "system", "content": "Be kind."}, *messages])))
+    made = messages_of(
+        trajectory_of(session("s", [{"role": "system", "content": "Be kind."}, *messages]))
+    )
     assert comparable(made) == comparable([{"role": "system", "content": "Be kind."}, *messages])
 
 
-@given(st.text(), st.dictionaries(st.text(), st.text() | st.integers() | st.none(), max_size=3), st.none() | st.text())
+@given(
+    st.text(),
+    st.dictionaries(st.text(), st.text() | st.integers() | st.none(), max_size=3),
+    st.none() | st.text(),
+)
 def test_a_file_gives_back_what_was_saved(tmp_path_factory, text, values, observation) -> None:
     path = tmp_path_factory.getbasetemp() / "some.jsonl"
-    text, observation = (each and each.encode("utf-8", "replace").decode() for each in (text, observation))
+    text, observation = (
+        each and each.encode("utf-8", "replace").decode() for each in (text, observation)
+    )
     made = [AgentTrajectory("t", text, [TrajectoryStep(text, "f", values, observation)]), GOOD]
     save_trajectories(path, made)
     assert load_trajectories(path) == made
@@ -103,7 +118,9 @@ def test_a_file_gives_back_what_was_saved(tmp_path_factory, text, values, observ
 
 def test_a_line_that_is_no_trajectory_is_named(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
-    path.write_text('{"task_id": "a", "instruction": "b", "more": 1}\n\n{"task_id": "a"}\n', encoding="utf-8")
+    path.write_text(
+        '{"task_id": "a", "instruction": "b", "more": 1}\n\n{"task_id": "a"}\n', encoding="utf-8"
+    )
     with pytest.raises(DataError, match=r"Line 3 of .*instruction"):
         load_trajectories(path)
     with pytest.raises(StoreError, match="cannot be read"):
@@ -118,14 +135,24 @@ def test_a_line_that_is_no_trajectory_is_named(tmp_path: Path) -> None:
     [
         (GOOD, "find", True, 1.0),
         ({"messages": CHAT, "success": True}, "find", True, 1.0),
-        ({"steps": [{"thought": "a", "action": "find"}, {"thought": "There."}], "reward": 0.75}, "find", None, 0.75),
+        (
+            {"steps": [{"thought": "a", "action": "find"}, {"thought": "There."}], "reward": 0.75},
+            "find",
+            None,
+            0.75,
+        ),
         ("There.", "", None, None),
     ],
 )
 def test_an_agent_may_answer_with_a_whole_run(form, action, success, reward) -> None:
     collector = TrajectoryCollector(lambda task: form, CollectorConfig(require_success=False))
     run = collector.collect_single({"task_id": 7, "instruction": "Where is the spade?"})
-    assert (run.task_id, run.error, bool(run.answer), run.steps[0].action) == ("7", None, True, action)
+    assert (run.task_id, run.error, bool(run.answer), run.steps[0].action) == (
+        "7",
+        None,
+        True,
+        action,
+    )
     assert (run.success, run.total_reward) == (success, reward)
 
 
@@ -137,7 +164,11 @@ def test_an_agent_may_be_asynchronous_in_a_loop_too() -> None:
     async def notebook():
         return TrajectoryCollector(agent).collect_single("Where?")
 
-    assert TrajectoryCollector(agent).collect_single("Where?").answer == asyncio.run(notebook()).answer == "Where?!"
+    assert (
+        TrajectoryCollector(agent).collect_single("Where?").answer
+        == asyncio.run(notebook()).answer
+        == "Where?!"
+    )
 
 
 def test_an_agent_that_yields_steps_is_stopped_at_the_limit() -> None:
@@ -151,13 +182,23 @@ def test_an_agent_that_yields_steps_is_stopped_at_the_limit() -> None:
         finally:
             stopped.append(task)
 
-    run = TrajectoryCollector(endless, CollectorConfig(max_steps=3), judge=lambda run: True).collect_single("Where?")
-    assert (len(made), len(run.steps), run.cut, run.success, run.total_reward) == (3, 3, True, False, 3.0)
+    run = TrajectoryCollector(
+        endless, CollectorConfig(max_steps=3), judge=lambda run: True
+    ).collect_single("Where?")
+    assert (len(made), len(run.steps), run.cut, run.success, run.total_reward) == (
+        3,
+        3,
+        True,
+        False,
+        3.0,
+    )
     assert stopped == ["Where?"], "an agent that is stopped is told so"
 
 
 def test_an_answer_at_the_limit_is_no_cut() -> None:
-    run = TrajectoryCollector(lambda task: iter(STEPS), CollectorConfig(max_steps=2), judge=lambda run: 1.0).collect_single("Where?")
+    run = TrajectoryCollector(
+        lambda task: iter(STEPS), CollectorConfig(max_steps=2), judge=lambda run: 1.0
+    ).collect_single("Where?")
     assert (run.cut, run.success, run.total_reward) == (False, True, 1.0)
 
 
@@ -168,10 +209,22 @@ def test_every_task_is_collected_or_left_out_with_a_reason() -> None:
         return {"steps": [{"thought": task}], "success": {"good": True, "bad": False}.get(task)}
 
     collector = TrajectoryCollector(agent)
-    assert [run.instruction for run in collector.collect(["good", "broken", "bad", "unknown"])] == ["good"]
-    assert collector.counts == {"tasks": 4, "collected": 1, "infrastructure_error": 1, "unsuccessful": 1, "success_unknown": 1}
+    assert [run.instruction for run in collector.collect(["good", "broken", "bad", "unknown"])] == [
+        "good"
+    ]
+    assert collector.counts == {
+        "tasks": 4,
+        "collected": 1,
+        "infrastructure_error": 1,
+        "unsuccessful": 1,
+        "success_unknown": 1,
+    }
     failed = dict(collector.dropped)["infrastructure_error"]
-    assert (failed.success, failed.total_reward, failed.error) == (None, None, "ConnectionError: no database")
+    assert (failed.success, failed.total_reward, failed.error) == (
+        None,
+        None,
+        "ConnectionError: no database",
+    )
 
 
 def test_an_infrastructure_that_fails_every_run_is_an_error_and_is_soon_left_alone() -> None:
@@ -196,29 +249,56 @@ def test_an_infrastructure_that_fails_every_run_is_an_error_and_is_soon_left_alo
         ("x", 7, "with int"),
     ],
 )
-def test_a_task_without_words_and_an_answer_that_is_no_run_are_refused(task, answer, says_why) -> None:
+def test_a_task_without_words_and_an_answer_that_is_no_run_are_refused(
+    task, answer, says_why
+) -> None:
     with pytest.raises(DataError, match=says_why):
         TrajectoryCollector(lambda task: answer).collect([task])
 
 
 def test_a_run_that_was_recorded_badly_is_neither_good_nor_bad() -> None:
-    reused = [user("x"), calls(("", "f", {})), answers("", "1"), calls(("", "g", {})), answers("", "2"), says("Done.")]
+    reused = [
+        user("x"),
+        calls(("", "f", {})),
+        answers("", "1"),
+        calls(("", "g", {})),
+        answers("", "2"),
+        says("Done."),
+    ]
     orphan = [user("x"), answers("a", "1"), says("Done.")]
     good, bad = (
-        TrajectoryCollector(lambda task, form=form: {"messages": form, "success": True}).collect_single("x") for form in (reused, orphan)
+        TrajectoryCollector(
+            lambda task, form=form: {"messages": form, "success": True}
+        ).collect_single("x")
+        for form in (reused, orphan)
     )
     assert [step.observation for step in good.steps] == ["1", "2", None] and good.success
-    assert bad.error == "the run was recorded with a result without a call; it is left out" and bad.success is None
+    assert (
+        bad.error == "the run was recorded with a result without a call; it is left out"
+        and bad.success is None
+    )
 
 
-def test_a_step_that_cannot_be_stored_costs_its_run_and_one_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_a_step_that_cannot_be_stored_costs_its_run_and_one_that_is_none_is_refused(
+    tmp_path: Path,
+) -> None:
     config = CollectorConfig(path=tmp_path / "x.jsonl", require_success=False)
-    steps = {"nan": TrajectoryStep("", "f", {"x": float("nan")}), "fine": TrajectoryStep("half \ud83d", "", {}, None, float("nan"))}
+    steps = {
+        "nan": TrajectoryStep("", "f", {"x": float("nan")}),
+        "fine": TrajectoryStep("half \ud83d", "", {}, None, float("nan")),
+    }
     collector = TrajectoryCollector(lambda task: iter([steps[task]]), config)
     (run,) = collector.collect(["nan", "fine"])
     assert (run.steps, run.total_reward) == ([TrajectoryStep("half \ufffd")], None)
-    assert [each.error and each.error.split(":")[0] for each in load_trajectories(tmp_path / "x.jsonl")] == ["ValueError", None]
-    for wrong in (TrajectoryStep("", "f", {}, {"a": 1}), {"thought": 1}, 7, {"action_input": object()}):
+    assert [
+        each.error and each.error.split(":")[0] for each in load_trajectories(tmp_path / "x.jsonl")
+    ] == ["ValueError", None]
+    for wrong in (
+        TrajectoryStep("", "f", {}, {"a": 1}),
+        {"thought": 1},
+        7,
+        {"action_input": object()},
+    ):
         with pytest.raises(DataError, match="a step that is none"):
             TrajectoryCollector(lambda task, wrong=wrong: iter([wrong])).collect_single("x")
 
@@ -250,9 +330,16 @@ def test_a_collection_goes_on_where_it_was_stopped(tmp_path: Path, as_they_come:
 
 
 def test_what_is_collected_and_written_is_redacted(tmp_path: Path) -> None:
-    steps = [TrajectoryStep("", "mail", {"to": "jane.doe@example.com"}, "sent to jane.doe@example.com", 1.0), TrajectoryStep("Done.")]
+    steps = [
+        TrajectoryStep(
+            "", "mail", {"to": "jane.doe@example.com"}, "sent to jane.doe@example.com", 1.0
+        ),
+        TrajectoryStep("Done."),
+    ]
     config = CollectorConfig(path=tmp_path / "x.jsonl")
-    (run,) = TrajectoryCollector(lambda task: {"steps": steps, "success": True}, config).collect(["Mail jane.doe@example.com"])
+    (run,) = TrajectoryCollector(lambda task: {"steps": steps, "success": True}, config).collect(
+        ["Mail jane.doe@example.com"]
+    )
     text = msgspec.json.encode(run).decode() + (tmp_path / "x.jsonl").read_text()
     assert "jane.doe" not in text and text.count("EMAIL_1") == 6
 
@@ -262,13 +349,19 @@ def test_what_is_collected_and_written_is_redacted(tmp_path: Path) -> None:
 
 def test_an_endpoint_calls_python_tools_and_is_told_what_they_say() -> None:
     script = [
-        called(("find", '{"what": "spade", "places": "2"}'), ("find", '{"what": "gold"}'), words="I look."),
+        called(
+            ("find", '{"what": "spade", "places": "2"}'),
+            ("find", '{"what": "gold"}'),
+            words="I look.",
+        ),
         called(("dig", "{}"), ("find", '{"where": 1}'), ("find", "[1]")),
         replies("In the shed."),
     ]
     with endpoint(lambda request, number: script[number]) as server:
         agent = EndpointAgent(Endpoint(server.url, "m"), [find], "Be brief.")
-        (run,) = TrajectoryCollector(agent, judge=lambda run: "shed" in (run.answer or "")).collect([{"id": "t", "prompt": "Where?"}])
+        (run,) = TrajectoryCollector(agent, judge=lambda run: "shed" in (run.answer or "")).collect(
+            [{"id": "t", "prompt": "Where?"}]
+        )
     assert [step.observation for step in run.steps] == [
         '{"place":"shed","what":"spade","places":"2"}',
         '{"error":"there is none"}',
@@ -278,11 +371,26 @@ def test_an_endpoint_calls_python_tools_and_is_told_what_they_say() -> None:
         None,
     ]
     assert [step.parallel for step in run.steps] == [False, True, False, True, True, False]
-    assert (run.success, run.model_id, run.system_prompt, run.tools) == (True, "m", "Be brief.", [tool_schema(find)])
+    assert (run.success, run.model_id, run.system_prompt, run.tools) == (
+        True,
+        "m",
+        "Be brief.",
+        [tool_schema(find)],
+    )
     first, _, last = server.requests
-    assert first["messages"] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Where?"}]
+    assert first["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Where?"},
+    ]
     assert first["tools"] == [tool_schema(find)] and first["temperature"] == 0
-    assert [message["role"] for message in last["messages"]] == ["system", "user", "assistant", *["tool"] * 2, "assistant", *["tool"] * 3]
+    assert [message["role"] for message in last["messages"]] == [
+        "system",
+        "user",
+        "assistant",
+        *["tool"] * 2,
+        "assistant",
+        *["tool"] * 3,
+    ]
     assert last["messages"][3]["tool_call_id"] == "id0"
     with pytest.raises(DataError, match="broken:invalid_arguments"):
         TrajectoryToSFTConverter().convert_single(run)
@@ -295,7 +403,10 @@ def test_an_endpoint_calls_python_tools_and_is_told_what_they_say() -> None:
         (refuses(400), "did not answer \\(BadRequestError"),
         ((200, {}, "<html>"), "did not answer"),
         ((200, {}, '{"choices": []}'), "did not answer"),
-        ((200, {}, replies("half an ans")[2].replace('"stop"', '"length"')), "was cut off at its longest answer: raise max_tokens"),
+        (
+            (200, {}, replies("half an ans")[2].replace('"stop"', '"length"')),
+            "was cut off at its longest answer: raise max_tokens",
+        ),
     ],
 )
 def test_an_endpoint_that_does_not_answer_in_full_makes_no_bad_run(answer, says_why: str) -> None:
@@ -317,8 +428,12 @@ def test_a_tool_whose_infrastructure_fails_ends_the_run_without_a_verdict() -> N
         raise InfrastructureError("The booking system is down: start it.")
 
     with endpoint(lambda request, number: called(("book", '{"what": "x"}'))) as server:
-        run = TrajectoryCollector(EndpointAgent(Endpoint(server.url, "m"), [book]), judge=lambda run: False).collect_single("Book x")
-    assert (run.error, run.success) == ("The booking system is down: start it.", None) and len(server.requests) == 1
+        run = TrajectoryCollector(
+            EndpointAgent(Endpoint(server.url, "m"), [book]), judge=lambda run: False
+        ).collect_single("Book x")
+    assert (run.error, run.success) == ("The booking system is down: start it.", None) and len(
+        server.requests
+    ) == 1
 
 
 def test_a_tools_schema_is_its_signature() -> None:
@@ -329,14 +444,24 @@ def test_a_tools_schema_is_its_signature() -> None:
             "description": "Finds a thing.",
             "parameters": {
                 "type": "object",
-                "properties": {"what": {"type": "string"}, "places": {"type": "integer", "default": 1}},
+                "properties": {
+                    "what": {"type": "string"},
+                    "places": {"type": "integer", "default": 1},
+                },
                 "required": ["what"],
                 "additionalProperties": False,
             },
         },
     }
-    assert tool_schema(test_a_tools_schema_is_its_signature)["function"]["parameters"]["properties"] == {}
-    for wrong, sentence in ((lambda x: x, "no name"), (positional, "parameters without names"), (held_by_no_json, "cannot hold")):
+    assert (
+        tool_schema(test_a_tools_schema_is_its_signature)["function"]["parameters"]["properties"]
+        == {}
+    )
+    for wrong, sentence in (
+        (lambda x: x, "no name"),
+        (positional, "parameters without names"),
+        (held_by_no_json, "cannot hold"),
+    ):
         with pytest.raises(SettingsError, match=sentence):
             tool_schema(wrong)
 
@@ -384,7 +509,9 @@ def test_the_filter_says_why_each_was_dropped() -> None:
             "unsuccessful": 1,
         },
     }
-    assert len(TrajectoryFilter(require_success=False).filter(runs)) == 5, "a failure of the infrastructure is never one"
+    assert len(TrajectoryFilter(require_success=False).filter(runs)) == 5, (
+        "a failure of the infrastructure is never one"
+    )
 
 
 def test_a_chatml_row_is_the_chat_with_tools_and_lineage() -> None:
@@ -392,8 +519,15 @@ def test_a_chatml_row_is_the_chat_with_tools_and_lineage() -> None:
     row = TrajectoryToSFTConverter(SFTConversionConfig(system_prompt="Be brief.")).convert_single(
         msgspec.structs.replace(GOOD, tools=tools)
     )
-    assert row["messages"] == [{"role": "system", "content": "Be brief."}, *messages_of(GOOD)] and row["tools"] == tools
-    assert row["task_key"] == "t1" and row["session_id"].startswith("t1:") and len(row["content_sha256"]) == 64
+    assert (
+        row["messages"] == [{"role": "system", "content": "Be brief."}, *messages_of(GOOD)]
+        and row["tools"] == tools
+    )
+    assert (
+        row["task_key"] == "t1"
+        and row["session_id"].startswith("t1:")
+        and len(row["content_sha256"]) == 64
+    )
 
 
 def test_an_alpaca_row_is_the_run_in_words() -> None:
@@ -410,7 +544,9 @@ def test_an_alpaca_row_is_the_run_in_words() -> None:
 
 
 def test_without_observations_the_run_is_one_text_of_the_agents() -> None:
-    (asked, told) = TrajectoryToSFTConverter(SFTConversionConfig(include_observation=False)).convert_single(GOOD)["messages"]
+    (asked, told) = TrajectoryToSFTConverter(
+        SFTConversionConfig(include_observation=False)
+    ).convert_single(GOOD)["messages"]
     assert asked == user("Where is the spade?") and "Observation" not in told["content"]
     assert told == says(react_text(messages_of(GOOD), observations=False))
 
@@ -419,7 +555,9 @@ def test_chatml_text_is_what_the_template_of_training_renders() -> None:
     row = TrajectoryToSFTConverter(SFTConversionConfig("chatml_text")).convert_single(
         msgspec.structs.replace(GOOD, tools=[tool_schema(find)])
     )
-    assert row["text"].startswith("<|im_start|>system\n# Tools\n") and '"name":"find"' in row["text"]
+    assert (
+        row["text"].startswith("<|im_start|>system\n# Tools\n") and '"name":"find"' in row["text"]
+    )
     assert row["text"].endswith(
         '<|im_start|>assistant\nI look.\n<tool_call>\n{"name":"find","arguments":{"what":"spade"}}\n</tool_call><|im_end|>\n'
         "<|im_start|>tool\n<tool_response>\nin the shed\n</tool_response><|im_end|>\n"
@@ -428,15 +566,32 @@ def test_chatml_text_is_what_the_template_of_training_renders() -> None:
 
 
 def test_what_makes_no_row_is_counted() -> None:
-    twice = AgentTrajectory("t", "x", [TrajectoryStep("Which?", observation="That."), TrajectoryStep("Done.")], True, 1.0)
+    twice = AgentTrajectory(
+        "t",
+        "x",
+        [TrajectoryStep("Which?", observation="That."), TrajectoryStep("Done.")],
+        True,
+        1.0,
+    )
     invalid = AgentTrajectory(
-        "t", "x", [TrajectoryStep("", "find", invalid_input="{", observation="?"), TrajectoryStep("Done.")], True, 1.0
+        "t",
+        "x",
+        [TrajectoryStep("", "find", invalid_input="{", observation="?"), TrajectoryStep("Done.")],
+        True,
+        1.0,
     )
     silent = AgentTrajectory("t", "x", [], True, 1.0)
-    for name, expected in (("chatml", {"rows": 2}), ("alpaca", {"rows": 1, "not_one_user_message": 1})):
+    for name, expected in (
+        ("chatml", {"rows": 2}),
+        ("alpaca", {"rows": 1, "not_one_user_message": 1}),
+    ):
         converter = TrajectoryToSFTConverter(SFTConversionConfig(name))
         rows = converter.convert([GOOD, twice, invalid, silent])
-        assert converter.counts == {"trajectories": 4, "broken:invalid_arguments": 1, "no_assistant_message": 1} | expected
+        assert (
+            converter.counts
+            == {"trajectories": 4, "broken:invalid_arguments": 1, "no_assistant_message": 1}
+            | expected
+        )
         assert len(rows) == expected["rows"]
     with pytest.raises(DataError, match=r"task t makes no alpaca row \(not_one_user_message\)"):
         converter.convert_single(twice)
@@ -455,7 +610,9 @@ def test_one_call_collects_filters_and_converts() -> None:
 
     rows = collect_and_convert(agent, ["good", "poor"])
     assert [row["messages"] for row in rows] == [[user("good"), says("good")]]
-    with pytest.raises(DataError, match=r"collected 1, reward_below_min 1, tasks 1\): lower min_reward"):
+    with pytest.raises(
+        DataError, match=r"collected 1, reward_below_min 1, tasks 1\): lower min_reward"
+    ):
         collect_and_convert(agent, ["poor"])
     assert len(collect_and_convert(agent, ["good", "poor"], min_reward=0.0)) == 2
     for side in ("train", "test"):

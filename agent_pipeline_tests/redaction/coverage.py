@@ -27,7 +27,15 @@ class FormCoverage(NamedTuple):
 def measure(forms: Sequence[Form], redactor: Redactor) -> list[FormCoverage]:
     """Return how many values of each form are found: `SEEDS` values in each place."""
     return [
-        FormCoverage(form, sum(bool(found(form, place, seed, redactor)) for place in PLACES for seed in range(SEEDS))) for form in forms
+        FormCoverage(
+            form,
+            sum(
+                bool(found(form, place, seed, redactor))
+                for place in PLACES
+                for seed in range(SEEDS)
+            ),
+        )
+        for form in forms
     ]
 
 
@@ -41,7 +49,11 @@ def redactor_of_regions() -> Redactor:
 
 def false_positives(redactor: Redactor, count: int = 10) -> list[tuple[str, dict[str, str]]]:
     """Return the harmless texts in which something is found, with what is found; `count` texts of each template."""
-    return [(text, finds) for _, text in harmless_texts(count=count) if (finds := redactor.finds(session(text)))]
+    return [
+        (text, finds)
+        for _, text in harmless_texts(count=count)
+        if (finds := redactor.finds(session(text)))
+    ]
 
 
 def table() -> str:
@@ -53,7 +65,9 @@ def _lines() -> Iterator[str]:
     values_per_form = SEEDS * len(PLACES)
     lists = {
         "secrets": measure(SECRET_FORMS, Redactor(RedactionOptions())),
-        f"personal data, {len(REGIONS)} regions set": measure(PERSONAL_FORMS, redactor_of_regions()),
+        f"personal data, {len(REGIONS)} regions set": measure(
+            PERSONAL_FORMS, redactor_of_regions()
+        ),
     }
     yield "| list | forms | always found | of all values |"
     yield "|---|---:|---:|---:|"

@@ -16,7 +16,19 @@ from typing import NamedTuple
 from agent_pipeline.redaction import DEFAULT_TYPES, RedactionOptions, Redactor
 from agent_pipeline.redaction.kinds import PSEUDONYM
 from agent_pipeline.sessions.session import Session
-from agent_pipeline_tests.redaction.planting import ALPHANUMERIC, HEX, LETTERS, card, iban, jwt, luhn, password, private_key, some, stored
+from agent_pipeline_tests.redaction.planting import (
+    ALPHANUMERIC,
+    HEX,
+    LETTERS,
+    card,
+    iban,
+    jwt,
+    luhn,
+    password,
+    private_key,
+    some,
+    stored,
+)
 
 DOC = Path(__file__).resolve().parents[2] / "docs" / "redaction.md"
 BEGIN, END = "<!-- forms -->\n", "<!-- /forms -->"
@@ -60,15 +72,21 @@ def basic(generator: random.Random) -> str:
 
 
 def words(generator: random.Random) -> str:
-    return " ".join(some(generator, generator.randint(3, 8), string.ascii_lowercase) for _ in range(12))
+    return " ".join(
+        some(generator, generator.randint(3, 8), string.ascii_lowercase) for _ in range(12)
+    )
 
 
 def address(at: str, dot: str = ".") -> Make:
-    return lambda generator: f"{some(generator, 5, string.ascii_lowercase)}.{some(generator, 4, string.ascii_lowercase)}{at}mail{dot}org"
+    return lambda generator: (
+        f"{some(generator, 5, string.ascii_lowercase)}.{some(generator, 4, string.ascii_lowercase)}{at}mail{dot}org"
+    )
 
 
 def grouped(*groups: int, separator: str = " ", first: str = "") -> Make:
-    return lambda generator: first + separator.join(some(generator, each, "23456789") for each in groups)
+    return lambda generator: (
+        first + separator.join(some(generator, each, "23456789") for each in groups)
+    )
 
 
 def dotted_card(generator: random.Random) -> str:
@@ -139,16 +157,26 @@ FORMS = (
     Form("Your verification code is {}", of(6, DIGITS)),
     Form("one-time code: {}", of(6, DIGITS)),
     Form("recovery phrase: {}", words),
-    Form("https://a.blob.core.windows.net/c/f?sv=2022-11-02&se=2024-05-16&sig={}", of(43, prefix="")),
-    Form("https://b.s3.amazonaws.com/k?X-Amz-Date=20240516T000000Z&X-Amz-Signature={}", of(64, HEX)),
+    Form(
+        "https://a.blob.core.windows.net/c/f?sv=2022-11-02&se=2024-05-16&sig={}", of(43, prefix="")
+    ),
+    Form(
+        "https://b.s3.amazonaws.com/k?X-Amz-Date=20240516T000000Z&X-Amz-Signature={}", of(64, HEX)
+    ),
     Form("https://storage.googleapis.com/b/o?X-Goog-Signature={}", of(128, HEX)),
     Form("https://acme.io/callback?code={}&state=1", of(40)),
     Form("https://acme.io/v1?access_token={}", OPAQUE),
     Form("https://acme.io/v1?api_key={}&q=shoes", of(32)),
     Form("https://acme.io/reset?token={}", of(32)),
     Form("https://bob:{}@git.acme.io/repo.git", SECRET),
-    Form("https://hooks.slack.com/services/{}", lambda g: f"T{some(g, 10)}/B{some(g, 10)}/{some(g, 24)}".upper()[:24] + some(g, 24)),
-    Form("https://api.telegram.org/bot{}/getMe", lambda g: f"{some(g, 10, '123456789')}:AA{some(g, 33)}"),
+    Form(
+        "https://hooks.slack.com/services/{}",
+        lambda g: f"T{some(g, 10)}/B{some(g, 10)}/{some(g, 24)}".upper()[:24] + some(g, 24),
+    ),
+    Form(
+        "https://api.telegram.org/bot{}/getMe",
+        lambda g: f"{some(g, 10, '123456789')}:AA{some(g, 33)}",
+    ),
     Form("the bot's token {}", lambda g: f"{some(g, 10, '123456789')}:AA{some(g, 33)}"),
     Form("discord {}", lambda g: f"M{some(g, 25)}.{some(g, 6)}.{some(g, 38)}"),
     Form("huggingface-cli login {}", of(34, LETTERS, "hf" + "_")),
@@ -174,7 +202,10 @@ FORMS = (
     Form("IBAN {}", iban),
     Form("my passport is {}", of(8, DIGITS, "X")),
     Form("passport number: {}", of(9, DIGITS)),
-    Form("National Insurance number {}", lambda g: f"AB {some(g, 2, DIGITS)} {some(g, 2, DIGITS)} {some(g, 2, DIGITS)} C"),
+    Form(
+        "National Insurance number {}",
+        lambda g: f"AB {some(g, 2, DIGITS)} {some(g, 2, DIGITS)} {some(g, 2, DIGITS)} C",
+    ),
     Form("driver's license {}", of(7, DIGITS, "D")),
     Form("CPF {}", cpf),
     Form("DNI {}", dni),
@@ -184,7 +215,11 @@ FORMS = (
     Form("SSN {}", lambda g: f"{g.randint(100, 665)} {g.randint(11, 99)} {g.randint(1000, 9999)}"),
     Form("routing number {}", of(9, "123456789")),
     Form("client address {}", ipv4, True),
-    Form("from 2001:db8:{}", lambda g: ":".join(some(g, 4, "123456789abcdef") for _ in range(6)), True),
+    Form(
+        "from 2001:db8:{}",
+        lambda g: ":".join(some(g, 4, "123456789abcdef") for _ in range(6)),
+        True,
+    ),
     Form("MAC {}", lambda g: ":".join(some(g, 2, HEX) for _ in range(6)), True),
 )
 
@@ -192,7 +227,11 @@ FORMS = (
 def put(text: str, place: str) -> Session:
     """A session that has a text in one place."""
     at = dict.fromkeys(PLACES, "Hello.") | {place: text}
-    call = {"id": "c1", "type": "function", "function": {"name": "run", "arguments": json.dumps({"n": 1, "input": [at["arguments"]]})}}
+    call = {
+        "id": "c1",
+        "type": "function",
+        "function": {"name": "run", "arguments": json.dumps({"n": 1, "input": [at["arguments"]]})},
+    }
     return Session(
         session_id="s",
         project="shop",
@@ -202,9 +241,22 @@ def put(text: str, place: str) -> Session:
             {"role": "system", "content": at["system"]},
             {"role": "user", "content": at["user"]},
             {"role": "assistant", "content": at["assistant"], "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": "c1", "content": json.dumps({"ok": True, "output": at["result"]})},
+            {
+                "role": "tool",
+                "tool_call_id": "c1",
+                "content": json.dumps({"ok": True, "output": at["result"]}),
+            },
         ],
-        tools=[{"type": "function", "function": {"name": "run", "description": at["tool"], "parameters": {"type": "object"}}}],
+        tools=[
+            {
+                "type": "function",
+                "function": {
+                    "name": "run",
+                    "description": at["tool"],
+                    "parameters": {"type": "object"},
+                },
+            }
+        ],
         context={"note": at["metadata"]},
     )
 
@@ -215,9 +267,15 @@ def found(form: Form, place: str, seed: int, redactor: Redactor) -> str:
     session = put(form.written.format(value), place)
     redactor.redact(session)
     text = stored(session)
-    parts = [part for part in re.findall(r"[A-Za-z0-9]{5,}", value) if part not in form.written and part not in PEM]
+    parts = [
+        part
+        for part in re.findall(r"[A-Za-z0-9]{5,}", value)
+        if part not in form.written and part not in PEM
+    ]
     pseudonym = PSEUDONYM.search(text)
-    return pseudonym["kind"] if pseudonym and not any(part in text for part in [value, *parts]) else ""
+    return (
+        pseudonym["kind"] if pseudonym and not any(part in text for part in [value, *parts]) else ""
+    )
 
 
 def redactors() -> dict[bool, Redactor]:
@@ -229,10 +287,16 @@ def table() -> str:
     """The Markdown table of all forms: what becomes of their values, and how many are found of `SEEDS` in each place."""
     rows, by_setting = ["| form | becomes | found |", "|---|---|---:|"], redactors()
     for form in FORMS:
-        kinds = [found(form, place, seed, by_setting[form.by_setting]) for place in PLACES for seed in range(SEEDS)]
+        kinds = [
+            found(form, place, seed, by_setting[form.by_setting])
+            for place in PLACES
+            for seed in range(SEEDS)
+        ]
         becomes = ", ".join(f"`{kind}`" for kind in sorted(set(kinds) - {""}))
         setting = " where `types` names it" if form.by_setting else ""
-        rows.append(f"| `{form.title}`{form.note and f' ({form.note})'} | {becomes}{setting} | {len(kinds) - kinds.count('')} |")
+        rows.append(
+            f"| `{form.title}`{form.note and f' ({form.note})'} | {becomes}{setting} | {len(kinds) - kinds.count('')} |"
+        )
     return "\n".join(rows) + "\n"
 
 

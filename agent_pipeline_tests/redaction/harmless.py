@@ -21,7 +21,9 @@ _ALPHABETS = {
     "U": string.ascii_uppercase,
     "X": string.ascii_uppercase + string.digits,
 }
-_SLOT = re.compile(r"\{(?:(?P<alphabet>[dhalUX])(?P<count>\d+)|b64:(?P<bytes>\d+)|(?P<name>uuid|day|time|btc|png))\}")
+_SLOT = re.compile(
+    r"\{(?:(?P<alphabet>[dhalUX])(?P<count>\d+)|b64:(?P<bytes>\d+)|(?P<name>uuid|day|time|btc|png))\}"
+)
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 
 _PAGES_AND_TOOLS = (
@@ -114,7 +116,9 @@ def harmless_texts(seed: int = 0, count: int = 10) -> Iterator[HarmlessText]:
 def _filled(slot: re.Match[str], generator: random.Random) -> str:
     if slot["alphabet"]:
         alphabet, count = _ALPHABETS[slot["alphabet"]], int(slot["count"])
-        first = generator.choice("123456789") if slot["alphabet"] == "d" else generator.choice(alphabet)
+        first = (
+            generator.choice("123456789") if slot["alphabet"] == "d" else generator.choice(alphabet)
+        )
         return first + "".join(generator.choices(alphabet, k=count - 1))
     if slot["bytes"]:
         return b64encode(generator.randbytes(int(slot["bytes"]))).decode()

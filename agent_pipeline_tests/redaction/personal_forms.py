@@ -11,7 +11,25 @@ from importlib import import_module
 from agent_pipeline_tests.redaction.forms import Form, Make, cpf, dni, grouped
 from agent_pipeline_tests.redaction.planting import iban, some
 
-REGIONS = ("US", "GB", "DE", "FR", "ES", "IT", "NL", "CH", "AT", "BE", "PL", "SE", "BR", "IN", "JP", "AU", "MX")
+REGIONS = (
+    "US",
+    "GB",
+    "DE",
+    "FR",
+    "ES",
+    "IT",
+    "NL",
+    "CH",
+    "AT",
+    "BE",
+    "PL",
+    "SE",
+    "BR",
+    "IN",
+    "JP",
+    "AU",
+    "MX",
+)
 DIGITS, UPPER, LOWER = string.digits, string.ascii_uppercase, string.ascii_lowercase
 MAX_TRIES = 10_000
 
@@ -98,7 +116,11 @@ PERSONAL_FORMS = (
     Form("mobile {}", local("AU"), note="AU"),
     Form("mi celular es {}", local("MX"), note="MX"),
     Form("手机号：{}", lambda g: f"138{some(g, 8, DIGITS)}", note="China, without its region"),
-    Form('{{"mobile": "{}"}}', lambda g: f"138 {some(g, 4, DIGITS)} {some(g, 4, DIGITS)}", note="China, without its region"),
+    Form(
+        '{{"mobile": "{}"}}',
+        lambda g: f"138 {some(g, 4, DIGITS)} {some(g, 4, DIGITS)}",
+        note="China, without its region",
+    ),
     Form(
         "телефон {}",
         lambda g: f"8 (916) {some(g, 3, '23456789')}-{some(g, 2, DIGITS)}-{some(g, 2, DIGITS)}",
@@ -107,12 +129,22 @@ PERSONAL_FORMS = (
     Form("phone (+44) {}", grouped(4, 6), note="its code in brackets"),
     Form("+44 (0) {}", grouped(2, 4, 4, first="20 "), note="with (0)"),
     Form("tel 0033 6 {}", grouped(2, 2, 2, 2), note="with 00"),
-    Form("phone 001-{}", lambda g: f"212-{g.randint(220, 989)}-{some(g, 4, DIGITS)}", note="with 001"),
-    Form("fax: {} ext. 12", lambda g: f"212-{g.randint(220, 989)}-{some(g, 4, DIGITS)}", note="with an extension"),
+    Form(
+        "phone 001-{}", lambda g: f"212-{g.randint(220, 989)}-{some(g, 4, DIGITS)}", note="with 001"
+    ),
+    Form(
+        "fax: {} ext. 12",
+        lambda g: f"212-{g.randint(220, 989)}-{some(g, 4, DIGITS)}",
+        note="with an extension",
+    ),
     Form("tel:{}", lambda g: f"+4930{some(g, 7, '23456789')}"),
     # IBAN
     Form("IBAN {}", changed_iban(str.lower), note="small letters"),
-    Form("iban: {}", changed_iban(lambda number: with_separator(" ")(number.lower())), note="small letters in groups"),
+    Form(
+        "iban: {}",
+        changed_iban(lambda number: with_separator(" ")(number.lower())),
+        note="small letters in groups",
+    ),
     Form("IBAN {}", changed_iban(with_separator(".")), note="dots"),
     Form("transfer it to {}", changed_iban(with_separator(".")), note="dots"),
     Form("transfer it to {}", changed_iban(with_separator("-")), note="dashes"),
@@ -121,22 +153,41 @@ PERSONAL_FORMS = (
     Form('{{"iban": "{}"}}', changed_iban(str.lower), note="small letters"),
     # Identity, tax and health numbers
     Form("NHS number {}", checked("gb.nhs", *digits(10))),
-    Form("my NHS no is {}", lambda g: "{}-{}-{}".format(*(lambda n: (n[:3], n[3:6], n[6:]))(checked("gb.nhs", *digits(10))(g)))),
+    Form(
+        "my NHS no is {}",
+        lambda g: "{}-{}-{}".format(
+            *(lambda n: (n[:3], n[3:6], n[6:]))(checked("gb.nhs", *digits(10))(g))
+        ),
+    ),
     Form("Her NHS number is: {}", checked("gb.nhs", *digits(10))),
     Form("NINO: {}", lambda g: f"AB{some(g, 6, DIGITS)}C"),
     Form("UTR {}", checked("gb.utr", *digits(10))),
     Form("Steuer-ID {}", checked("de.idnr", *digits(11)), note="DE"),
     Form("Meine Steueridentifikationsnummer ist {}", checked("de.idnr", *digits(11)), note="DE"),
-    Form("Steuernummer: {}", lambda g: f"{some(g, 2, '12')}/{some(g, 3, DIGITS)}/{some(g, 5, DIGITS)}", note="DE"),
+    Form(
+        "Steuernummer: {}",
+        lambda g: f"{some(g, 2, '12')}/{some(g, 3, DIGITS)}/{some(g, 5, DIGITS)}",
+        note="DE",
+    ),
     Form("IdNr. {}", checked("de.idnr", *digits(11)), note="DE"),
     Form("Personalausweis {}", lambda g: f"L{some(g, 8, '0123456789CFGHJK')}", note="DE"),
     Form("Ausweisnummer: {}", lambda g: f"L{some(g, 8, '0123456789CFGHJK')}", note="DE"),
-    Form("Sozialversicherungsnummer {}", lambda g: f"{some(g, 2, '1')} {some(g, 6, '1')} M {some(g, 3, DIGITS)}", note="DE"),
+    Form(
+        "Sozialversicherungsnummer {}",
+        lambda g: f"{some(g, 2, '1')} {some(g, 6, '1')} M {some(g, 3, DIGITS)}",
+        note="DE",
+    ),
     Form("Reisepass Nr. {}", lambda g: f"C01X{some(g, 5, DIGITS)}", note="DE"),
-    Form("numéro de passeport : {}", lambda g: f"{some(g, 2, DIGITS)}AB{some(g, 5, DIGITS)}", note="FR"),
+    Form(
+        "numéro de passeport : {}",
+        lambda g: f"{some(g, 2, DIGITS)}AB{some(g, 5, DIGITS)}",
+        note="FR",
+    ),
     Form(
         "numéro de sécurité sociale {}",
-        lambda g: f"1 {some(g, 2, '789')} 05 75 {some(g, 3, '123')} {some(g, 3, '456')} {some(g, 2, '123')}",
+        lambda g: (
+            f"1 {some(g, 2, '789')} 05 75 {some(g, 3, '123')} {some(g, 3, '456')} {some(g, 2, '123')}"
+        ),
         note="FR",
     ),
     Form("NIR : {}", lambda g: f"1{some(g, 2, '789')}0575{some(g, 8, '123456')}", note="FR"),
@@ -145,7 +196,11 @@ PERSONAL_FORMS = (
     Form("NIE: {}", lambda g: f"X{some(g, 7, DIGITS)}T", note="ES"),
     Form("pasaporte {}", lambda g: f"{some(g, 3, UPPER)}{some(g, 6, DIGITS)}", note="ES"),
     Form(
-        "codice fiscale {}", lambda g: f"{some(g, 6, 'BCDFGLM')}{some(g, 2, DIGITS)}A{some(g, 2, '12')}H501{some(g, 1, UPPER)}", note="IT"
+        "codice fiscale {}",
+        lambda g: (
+            f"{some(g, 6, 'BCDFGLM')}{some(g, 2, DIGITS)}A{some(g, 2, '12')}H501{some(g, 1, UPPER)}"
+        ),
+        note="IT",
     ),
     Form("passaporto n. {}", lambda g: f"YA{some(g, 7, DIGITS)}", note="IT"),
     Form("BSN {}", checked("nl.bsn", *digits(9)), note="NL"),
@@ -154,18 +209,42 @@ PERSONAL_FORMS = (
     Form("AHV-Nummer 756.{}", grouped(4, 4, 2, separator="."), note="CH"),
     Form("numer PESEL: {}", checked("pl.pesel", *digits(11)), note="PL"),
     Form(
-        "mitt personnummer är {}", lambda g: f"{g.randint(1950, 2004)}0{g.randint(1, 9)}1{g.randint(1, 9)}-{some(g, 4, DIGITS)}", note="SE"
+        "mitt personnummer är {}",
+        lambda g: (
+            f"{g.randint(1950, 2004)}0{g.randint(1, 9)}1{g.randint(1, 9)}-{some(g, 4, DIGITS)}"
+        ),
+        note="SE",
     ),
-    Form("CPR-nummer {}", lambda g: f"1{g.randint(1, 9)}0{g.randint(1, 9)}{g.randint(60, 99)}-{some(g, 4, DIGITS)}", note="DK"),
-    Form("fødselsnummer {}", lambda g: f"1{g.randint(1, 9)}0{g.randint(1, 9)}{g.randint(60, 99)} {some(g, 5, DIGITS)}", note="NO"),
-    Form("henkilötunnus {}", lambda g: f"1{g.randint(1, 9)}0{g.randint(1, 9)}{g.randint(60, 99)}-{some(g, 3, DIGITS)}K", note="FI"),
+    Form(
+        "CPR-nummer {}",
+        lambda g: f"1{g.randint(1, 9)}0{g.randint(1, 9)}{g.randint(60, 99)}-{some(g, 4, DIGITS)}",
+        note="DK",
+    ),
+    Form(
+        "fødselsnummer {}",
+        lambda g: f"1{g.randint(1, 9)}0{g.randint(1, 9)}{g.randint(60, 99)} {some(g, 5, DIGITS)}",
+        note="NO",
+    ),
+    Form(
+        "henkilötunnus {}",
+        lambda g: f"1{g.randint(1, 9)}0{g.randint(1, 9)}{g.randint(60, 99)}-{some(g, 3, DIGITS)}K",
+        note="FI",
+    ),
     Form(
         "rijksregisternummer {}",
-        lambda g: f"85.0{g.randint(1, 9)}.{g.randint(11, 28)}-{some(g, 3, DIGITS)}.{some(g, 2, DIGITS)}",
+        lambda g: (
+            f"85.0{g.randint(1, 9)}.{g.randint(11, 28)}-{some(g, 3, DIGITS)}.{some(g, 2, DIGITS)}"
+        ),
         note="BE",
     ),
     Form("meu CPF é {}", cpf, note="BR"),
-    Form("RG: {}", lambda g: f"{some(g, 2, '123')}.{some(g, 3, DIGITS)}.{some(g, 3, DIGITS)}-{some(g, 1, DIGITS)}", note="BR"),
+    Form(
+        "RG: {}",
+        lambda g: (
+            f"{some(g, 2, '123')}.{some(g, 3, DIGITS)}.{some(g, 3, DIGITS)}-{some(g, 1, DIGITS)}"
+        ),
+        note="BR",
+    ),
     Form(
         "CURP {}",
         lambda g: (
@@ -175,30 +254,65 @@ PERSONAL_FORMS = (
     ),
     Form(
         "RFC {}",
-        lambda g: f"{some(g, 4, UPPER)}{some(g, 2, '789')}0{some(g, 1, '123')}1{some(g, 1, DIGITS)}{some(g, 3, 'ABC123')}",
+        lambda g: (
+            f"{some(g, 4, UPPER)}{some(g, 2, '789')}0{some(g, 1, '123')}1{some(g, 1, DIGITS)}{some(g, 3, 'ABC123')}"
+        ),
         note="MX",
     ),
-    Form("PAN card {}", lambda g: f"{some(g, 3, UPPER)}P{some(g, 1, UPPER)}{some(g, 4, DIGITS)}{some(g, 1, UPPER)}", note="IN"),
+    Form(
+        "PAN card {}",
+        lambda g: f"{some(g, 3, UPPER)}P{some(g, 1, UPPER)}{some(g, 4, DIGITS)}{some(g, 1, UPPER)}",
+        note="IN",
+    ),
     Form("my aadhaar number is {}", grouped(4, 4, 4), note="IN"),
-    Form("身份证号：{}", lambda g: f"110101{g.randint(1950, 2004)}0{g.randint(1, 9)}1{g.randint(1, 9)}{some(g, 3, DIGITS)}X", note="CN"),
+    Form(
+        "身份证号：{}",
+        lambda g: (
+            f"110101{g.randint(1950, 2004)}0{g.randint(1, 9)}1{g.randint(1, 9)}{some(g, 3, DIGITS)}X"
+        ),
+        note="CN",
+    ),
     Form("マイナンバーは{}", grouped(4, 4, 4), note="JP"),
-    Form("주민등록번호 {}", lambda g: f"{g.randint(60, 99)}0{g.randint(1, 9)}1{g.randint(1, 9)}-1{some(g, 6, DIGITS)}", note="KR"),
+    Form(
+        "주민등록번호 {}",
+        lambda g: f"{g.randint(60, 99)}0{g.randint(1, 9)}1{g.randint(1, 9)}-1{some(g, 6, DIGITS)}",
+        note="KR",
+    ),
     Form("TFN {}", grouped(3, 3, 3), note="AU"),
     Form("Medicare number {}", grouped(4, 5, 1), note="AU"),
     Form("SIN {}", grouped(3, 3, 3), note="CA"),
     Form("PPS number {}", lambda g: f"{some(g, 7, DIGITS)}T", note="IE"),
-    Form("South African ID number {}", lambda g: f"{g.randint(60, 99)}0{g.randint(1, 9)}1{g.randint(1, 9)}{some(g, 7, DIGITS)}", note="ZA"),
+    Form(
+        "South African ID number {}",
+        lambda g: f"{g.randint(60, 99)}0{g.randint(1, 9)}1{g.randint(1, 9)}{some(g, 7, DIGITS)}",
+        note="ZA",
+    ),
     Form("My ID number is {}", lambda g: f"{some(g, 2, UPPER)}{some(g, 7, DIGITS)}"),
     Form("identity document no. {}", lambda g: f"{some(g, 2, UPPER)}{some(g, 7, DIGITS)}"),
     Form("passport no {}", lambda g: f"{some(g, 1, UPPER)}{some(g, 8, DIGITS)}"),
     Form('{{"passportNumber": "{}"}}', lambda g: f"{some(g, 2, UPPER)}{some(g, 7, DIGITS)}"),
-    Form('{{"passport_no": "{}"}}', lambda g: f"{some(g, 1, UPPER)}{some(g, 2, DIGITS)}{some(g, 2, UPPER)}{some(g, 5, DIGITS)}"),
+    Form(
+        '{{"passport_no": "{}"}}',
+        lambda g: f"{some(g, 1, UPPER)}{some(g, 2, DIGITS)}{some(g, 2, UPPER)}{some(g, 5, DIGITS)}",
+    ),
     Form("Passport: {} (valid to 2030)", lambda g: f"{some(g, 1, UPPER)}{some(g, 8, DIGITS)}"),
-    Form("driving licence {}", lambda g: f"{some(g, 5, UPPER)}{some(g, 6, DIGITS)}{some(g, 2, UPPER)}9{some(g, 2, UPPER)}", note="GB"),
+    Form(
+        "driving licence {}",
+        lambda g: f"{some(g, 5, UPPER)}{some(g, 6, DIGITS)}{some(g, 2, UPPER)}9{some(g, 2, UPPER)}",
+        note="GB",
+    ),
     Form("Führerschein {}", lambda g: f"B072{some(g, 7, '0123456789ABC')}", note="DE"),
-    Form("ITIN 9{}", lambda g: f"{some(g, 2, DIGITS)}-7{some(g, 1, DIGITS)}-{some(g, 4, DIGITS)}", note="US"),
+    Form(
+        "ITIN 9{}",
+        lambda g: f"{some(g, 2, DIGITS)}-7{some(g, 1, DIGITS)}-{some(g, 4, DIGITS)}",
+        note="US",
+    ),
     Form("green card number {}", lambda g: f"{some(g, 3, UPPER)}{some(g, 10, DIGITS)}", note="US"),
-    Form("SSN: {}", lambda g: f"{g.randint(100, 665)}{g.randint(11, 99)}{g.randint(1000, 9999)}", note="US, without dashes"),
+    Form(
+        "SSN: {}",
+        lambda g: f"{g.randint(100, 665)}{g.randint(11, 99)}{g.randint(1000, 9999)}",
+        note="US, without dashes",
+    ),
     Form("VAT number {}", lambda g: f"GB{some(g, 9, DIGITS)}"),
     # Addresses
     Form("write to {}", address(" (at) ")),
@@ -213,14 +327,32 @@ PERSONAL_FORMS = (
     Form("write to {}", address(" @ ", " . ")),
     Form("write to {}", address("＠"), note="full width"),
     Form("write to {}", address("_at_", "_dot_")),
-    Form('write to "{}', lambda g: f'{name(g, " ")}"@{some(g, 7, LOWER)}.org', note="a quoted name"),
+    Form(
+        'write to "{}', lambda g: f'{name(g, " ")}"@{some(g, 7, LOWER)}.org', note="a quoted name"
+    ),
     Form("write to {}", lambda g: f"{name(g)}@bücher{some(g, 3, LOWER)}.de", note="IDN"),
-    Form("write to {}", lambda g: f"jürgen.{some(g, 6, LOWER)}@{some(g, 7, LOWER)}.de", note="a name beyond ASCII"),
+    Form(
+        "write to {}",
+        lambda g: f"jürgen.{some(g, 6, LOWER)}@{some(g, 7, LOWER)}.de",
+        note="a name beyond ASCII",
+    ),
     Form("write to {}", lambda g: f"{name(g)}@xn--{some(g, 7, LOWER)}-kva.de", note="IDN, encoded"),
     Form("写信给{}", lambda g: f"{name(g)}@例子{some(g, 3, LOWER)}.公司", note="IDN, Chinese"),
-    Form("write to {}", lambda g: f"{name(g)}@[192.168.{g.randint(10, 99)}.{g.randint(10, 99)}]", note="an IP address"),
-    Form("write to {}", lambda g: f"{name(g)}+tag/x={some(g, 3, LOWER)}@{some(g, 7, LOWER)}.org", note="/ and = in the name"),
-    Form("write to {}", lambda g: f"{name(g)}!#$&*@{some(g, 7, LOWER)}.org", note="! # $ & * in the name"),
+    Form(
+        "write to {}",
+        lambda g: f"{name(g)}@[192.168.{g.randint(10, 99)}.{g.randint(10, 99)}]",
+        note="an IP address",
+    ),
+    Form(
+        "write to {}",
+        lambda g: f"{name(g)}+tag/x={some(g, 3, LOWER)}@{some(g, 7, LOWER)}.org",
+        note="/ and = in the name",
+    ),
+    Form(
+        "write to {}",
+        lambda g: f"{name(g)}!#$&*@{some(g, 7, LOWER)}.org",
+        note="! # $ & * in the name",
+    ),
     Form("mailto:{}?subject=hi", address("@")),
     Form("<{}>", address("@")),
     Form("{},", lambda g: f"{name(g)}@mail.{some(g, 7, LOWER)}.co.uk"),

@@ -44,7 +44,9 @@ def some(generator: random.Random, count: int, alphabet: str = ALPHANUMERIC) -> 
 
 def luhn(digits: str) -> str:
     """Digits with their check digit."""
-    doubled = [int(each) * (2 if place % 2 == 0 else 1) for place, each in enumerate(reversed(digits))]
+    doubled = [
+        int(each) * (2 if place % 2 == 0 else 1) for place, each in enumerate(reversed(digits))
+    ]
     return digits + str(-sum(each // 10 + each % 10 for each in doubled) % 10)
 
 
@@ -69,7 +71,9 @@ def iban(generator: random.Random) -> str:
     )
     turned = "".join(str(int(each, 36)) for each in account + country + "00")
     number = f"{country}{98 - int(turned) % 97:02d}{account}"
-    return generator.choice([number, " ".join(number[at : at + 4] for at in range(0, len(number), 4))])
+    return generator.choice(
+        [number, " ".join(number[at : at + 4] for at in range(0, len(number), 4))]
+    )
 
 
 def phone(generator: random.Random) -> str:
@@ -94,15 +98,21 @@ def social_security(generator: random.Random) -> str:
 
 
 def email(generator: random.Random) -> str:
-    name = generator.choice(["john.smith", "m.o'neill", "anna+travel", "li_wei", "x", "first.last-name"]) + some(
-        generator, 2, string.digits
-    )
+    name = generator.choice(
+        ["john.smith", "m.o'neill", "anna+travel", "li_wei", "x", "first.last-name"]
+    ) + some(generator, 2, string.digits)
     return f"{name}@{generator.choice(['gmail.com', 'mail.corp.internal', 'uni-bonn.de', 'acme.co.uk', 'example.com', 'shop.online'])}"
 
 
 def jwt(generator: random.Random) -> str:
-    body = {"sub": some(generator, 10, string.digits), "iat": 1_700_000_000 + generator.randint(0, 10**7)}
-    parts = [base64.urlsafe_b64encode(json.dumps(each).encode()).decode().rstrip("=") for each in ({"alg": "HS256", "typ": "JWT"}, body)]
+    body = {
+        "sub": some(generator, 10, string.digits),
+        "iat": 1_700_000_000 + generator.randint(0, 10**7),
+    }
+    parts = [
+        base64.urlsafe_b64encode(json.dumps(each).encode()).decode().rstrip("=")
+        for each in ({"alg": "HS256", "typ": "JWT"}, body)
+    ]
     return ".".join([*parts, some(generator, 43)])
 
 
@@ -114,12 +124,16 @@ def private_key(generator: random.Random) -> str:
 
 def password(generator: random.Random) -> str:
     return (
-        some(generator, 1, LETTERS) + some(generator, generator.randint(6, 12), ALPHANUMERIC + "!#%*_-") + some(generator, 2, string.digits)
+        some(generator, 1, LETTERS)
+        + some(generator, generator.randint(6, 12), ALPHANUMERIC + "!#%*_-")
+        + some(generator, 2, string.digits)
     )
 
 
 def url(scheme: str) -> Callable[[random.Random], str]:
-    return lambda generator: f"{scheme}://app:{some(generator, 14)}@{some(generator, 6, HEX)}.db.acme.io:5432/shop"
+    return lambda generator: (
+        f"{scheme}://app:{some(generator, 14)}@{some(generator, 6, HEX)}.db.acme.io:5432/shop"
+    )
 
 
 def token(prefix: str, count: int, alphabet: str = ALPHANUMERIC) -> Callable[[random.Random], str]:
@@ -129,16 +143,34 @@ def token(prefix: str, count: int, alphabet: str = ALPHANUMERIC) -> Callable[[ra
 SECRET = ("API_KEY", "TOKEN", "PASSWORD")
 _MARK = "T3Blbk" + "FJ"
 KINDS = (
-    Kind("OpenAI key", lambda g: f"sk-proj-{some(g, 74)}{_MARK}{some(g, 74)}", "my key is {}", "openai_key", SECRET),
-    Kind("Anthropic key", lambda g: f"sk-ant-api03-{some(g, 93)}AA", "use {} please", "key", SECRET),
+    Kind(
+        "OpenAI key",
+        lambda g: f"sk-proj-{some(g, 74)}{_MARK}{some(g, 74)}",
+        "my key is {}",
+        "openai_key",
+        SECRET,
+    ),
+    Kind(
+        "Anthropic key", lambda g: f"sk-ant-api03-{some(g, 93)}AA", "use {} please", "key", SECRET
+    ),
     Kind("Google API key", token("AI" + "za", 35), "the maps key {}", "maps_key", SECRET),
-    Kind("AWS key id", token("AK" + "IA", 16, UPPER), "AWS_ACCESS_KEY_ID={}", "access_key_id", SECRET),
-    Kind("AWS secret key", lambda g: some(g, 40, ALPHANUMERIC + "+/"), "aws_secret_access_key = {}", "aws_secret_access_key", SECRET),
+    Kind(
+        "AWS key id", token("AK" + "IA", 16, UPPER), "AWS_ACCESS_KEY_ID={}", "access_key_id", SECRET
+    ),
+    Kind(
+        "AWS secret key",
+        lambda g: some(g, 40, ALPHANUMERIC + "+/"),
+        "aws_secret_access_key = {}",
+        "aws_secret_access_key",
+        SECRET,
+    ),
     Kind("GitHub token", token("gh" + "p_", 36), "push with {}", "auth", SECRET),
     Kind("GitLab token", token("gl" + "pat-", 20), "push with {}", "auth", SECRET),
     Kind(
         "Slack token",
-        lambda g: f"xox{'b'}-{some(g, 12, string.digits)}-{some(g, 12, string.digits)}-{some(g, 24)}",
+        lambda g: (
+            f"xox{'b'}-{some(g, 12, string.digits)}-{some(g, 12, string.digits)}-{some(g, 24)}"
+        ),
         "the bot's {}",
         "bot",
         SECRET,
@@ -146,24 +178,44 @@ KINDS = (
     Kind("Stripe key", token("sk" + "_live_", 24), "charge with {}", "stripe", SECRET),
     Kind("JWT", jwt, "Authorization: Bearer {}", "authorization", SECRET),
     Kind("private key", private_key, "here it is:\n{}\nkeep it", "pem", ("PRIVATE_KEY",)),
-    Kind("PostgreSQL address", url("postgresql"), "connect to {}", "database", ("PASSWORD", "CONNECTION_STRING")),
-    Kind("MongoDB address", url("mongodb"), "connect to {}", "uri", ("PASSWORD", "CONNECTION_STRING")),
+    Kind(
+        "PostgreSQL address",
+        url("postgresql"),
+        "connect to {}",
+        "database",
+        ("PASSWORD", "CONNECTION_STRING"),
+    ),
+    Kind(
+        "MongoDB address", url("mongodb"), "connect to {}", "uri", ("PASSWORD", "CONNECTION_STRING")
+    ),
     Kind("password", password, "password: {}", "password", ("PASSWORD",)),
     Kind("e-mail", email, "write to {}, please.", "contact", ("EMAIL",)),
     Kind("telephone", phone, "my phone is {}", "phone", ("PHONE",)),
     Kind("card", card, "pay with {}.", "card", ("CARD",)),
     Kind("IBAN", iban, "transfer it to {}.", "recipient", ("IBAN",)),
     Kind("social security number", social_security, "my SSN is {}", "ssn", ("SSN",)),
-    Kind("bank account", lambda g: some(g, g.randint(8, 12), "123456789"), "account number {}", "account_number", ("ACCOUNT",)),
+    Kind(
+        "bank account",
+        lambda g: some(g, g.randint(8, 12), "123456789"),
+        "account number {}",
+        "account_number",
+        ("ACCOUNT",),
+    ),
 )
 
 
 def places(sessions: list[Session]) -> list[int]:
     """Which sessions have a user, a call and its result."""
-    return [at for at, session in enumerate(sessions) if {"user", "tool"} <= {message["role"] for message in session.messages}]
+    return [
+        at
+        for at, session in enumerate(sessions)
+        if {"user", "tool"} <= {message["role"] for message in session.messages}
+    ]
 
 
-def planted(sessions: Iterable[Session], seed: int = 0, each: int = 10) -> tuple[list[Session], list[Plant]]:
+def planted(
+    sessions: Iterable[Session], seed: int = 0, each: int = 10
+) -> tuple[list[Session], list[Plant]]:
     """Copies of the sessions with `each` values of every kind: in what the user says, nested in arguments, in outputs that are JSON, in
     outputs that are text, and in JSON that is escaped within such a text; at most one of a kind in a session."""
     generator = random.Random(seed)
@@ -181,16 +233,22 @@ def planted(sessions: Iterable[Session], seed: int = 0, each: int = 10) -> tuple
 def _put(session: Session, place: str, kind: Kind, value: str, generator: random.Random) -> None:
     said = kind.said.format(value)
     if place == "content":
-        message = generator.choice([message for message in session.messages if message["role"] == "user"])
+        message = generator.choice(
+            [message for message in session.messages if message["role"] == "user"]
+        )
         message["content"] += f" By the way, {said}"
     elif place == "argument":
         calls = [call for message in session.messages for call in message.get("tool_calls", ())]
         function = generator.choice(calls)["function"]
         arguments = json.loads(function["arguments"])
         nested = {"steps": [{"n": 1, "at": "2024-05-16"}, {"n": 2, "values": {kind.key: value}}]}
-        function["arguments"] = json.dumps(arguments | {f"for {kind.name}": nested}, ensure_ascii=generator.random() < 0.5)
+        function["arguments"] = json.dumps(
+            arguments | {f"for {kind.name}": nested}, ensure_ascii=generator.random() < 0.5
+        )
     else:
-        message = generator.choice([message for message in session.messages if message["role"] == "tool"])
+        message = generator.choice(
+            [message for message in session.messages if message["role"] == "tool"]
+        )
         record = {"ok": True, "result": message["content"], "rows": [[1, {kind.key: value}]]}
         if place == "output":
             message["content"] = json.dumps(record, indent=generator.choice([None, 2]))
@@ -202,7 +260,9 @@ def _put(session: Session, place: str, kind: Kind, value: str, generator: random
 
 def stored(session: Session) -> str:
     """What of a session is written and may hold text."""
-    return canonical_json([session.messages, session.tools, session.reasoning, session.context, session.error])
+    return canonical_json(
+        [session.messages, session.tools, session.reasoning, session.context, session.error]
+    )
 
 
 def missed(plants: Iterable[Plant], sessions: list[Session]) -> list[Plant]:

@@ -21,7 +21,9 @@ def _digits(generator: random.Random, count: int) -> str:
 
 def _us_shaped(generator: random.Random) -> str:
     """Return ten digits that could be a telephone number of the United States."""
-    area = generator.choice(["210", "212", "415", "708", "309", "949", "650", "303", "617", "206", "512"])
+    area = generator.choice(
+        ["210", "212", "415", "708", "309", "949", "650", "303", "617", "206", "512"]
+    )
     return f"{area}{generator.randint(220, 989)}{generator.randint(0, 9999):04d}"
 
 
@@ -29,11 +31,17 @@ def _isbn(generator: random.Random) -> str:
     digits = "978" + "".join(generator.choices(DIGITS, k=9))
     check = -sum(int(digit) * (1, 3)[place % 2] for place, digit in enumerate(digits)) % 10
     digits += str(check)
-    return generator.choice([digits, f"{digits[:3]}-{digits[3]}-{digits[4:7]}-{digits[7:12]}-{digits[12]}"])
+    return generator.choice(
+        [digits, f"{digits[:3]}-{digits[3]}-{digits[4:7]}-{digits[7:12]}-{digits[12]}"]
+    )
 
 
 def _date(generator: random.Random) -> str:
-    year, month, day = generator.randint(2019, 2027), generator.randint(1, 12), generator.randint(1, 28)
+    year, month, day = (
+        generator.randint(2019, 2027),
+        generator.randint(1, 12),
+        generator.randint(1, 28),
+    )
     return generator.choice(
         [
             f"{year}-{month:02d}-{day:02d}",
@@ -66,10 +74,18 @@ NUMBERS: dict[str, Callable[[random.Random], str]] = {
     "product id": lambda generator: _digits(generator, generator.randint(8, 12)),
     "SKU": _us_shaped,
     "ticket": _us_shaped,
-    "tracking": lambda generator: generator.choice([_digits(generator, 12), _digits(generator, 11), _us_shaped(generator)]),
-    "tracking number": lambda generator: f"{_digits(generator, 4)} {_digits(generator, 4)} {_digits(generator, 4)}",
-    "SKU no.": lambda generator: f"{_digits(generator, 3)}-{_digits(generator, 4)}-{_digits(generator, 2)}",
-    "part number": lambda generator: (lambda ten: f"{ten[:3]}-{ten[3:6]}-{ten[6:]}")(_us_shaped(generator)),
+    "tracking": lambda generator: generator.choice(
+        [_digits(generator, 12), _digits(generator, 11), _us_shaped(generator)]
+    ),
+    "tracking number": lambda generator: (
+        f"{_digits(generator, 4)} {_digits(generator, 4)} {_digits(generator, 4)}"
+    ),
+    "SKU no.": lambda generator: (
+        f"{_digits(generator, 3)}-{_digits(generator, 4)}-{_digits(generator, 2)}"
+    ),
+    "part number": lambda generator: (lambda ten: f"{ten[:3]}-{ten[3:6]}-{ten[6:]}")(
+        _us_shaped(generator)
+    ),
     "ISBN": _isbn,
     "date": _date,
     "total": _amount,
@@ -123,7 +139,9 @@ def written_numbers(seed: int = 0, each: int = 3) -> Iterator[Written]:
     generator = random.Random(seed)
     for meaning, make in NUMBERS.items():
         for surrounding in SURROUNDINGS:
-            if meaning == "part number" and not surrounding.partition("{number")[0].rstrip("#([ \"':").endswith("{word}"):
+            if meaning == "part number" and not surrounding.partition("{number")[0].rstrip(
+                "#([ \"':"
+            ).endswith("{word}"):
                 continue  # 617-243-1160 without a word before it is a telephone number
             for _ in range(each):
                 number = make(generator)

@@ -45,19 +45,34 @@ def _escaped(text: str) -> str:
 
 def _last4(digits: str, name: str) -> tuple[Written, ...]:
     last = digits[-4:]
-    return (Written(f"the {name} ending in {last}", f"endingin{last}"), Written(f'{{"{name}_last4": "{last}"}}', f"last4{last}"))
+    return (
+        Written(f"the {name} ending in {last}", f"endingin{last}"),
+        Written(f'{{"{name}_last4": "{last}"}}', f"last4{last}"),
+    )
 
 
 def telephone(generator: random.Random) -> Value:
     """Return a telephone number of the United States or of Germany."""
-    area, exchange, line = generator.choice(["212", "415", "303"]), str(generator.randint(220, 989)), some(generator, 4, DIGITS)
+    area, exchange, line = (
+        generator.choice(["212", "415", "303"]),
+        str(generator.randint(220, 989)),
+        some(generator, 4, DIGITS),
+    )
     exchange = exchange if exchange[1:] != "11" else "234"
     national, country = f"{area}{exchange}{line}", "1"
-    grouped = [f"({area}) {exchange}-{line}", f"{area}.{exchange}.{line}", f"1-{area}-{exchange}-{line}"]
+    grouped = [
+        f"({area}) {exchange}-{line}",
+        f"{area}.{exchange}.{line}",
+        f"1-{area}-{exchange}-{line}",
+    ]
     if generator.random() < 0.3:
         country, rest = "49", some(generator, 7, "23456789")
         national, grouped = f"30{rest}", [f"030 {rest}", f"030/{rest}", f"(030) {rest}"]
-    international = f"+{country} {national[:2]} {national[2:]}" if country == "49" else f"+1 {area} {exchange} {line}"
+    international = (
+        f"+{country} {national[:2]} {national[2:]}"
+        if country == "49"
+        else f"+1 {area} {exchange} {line}"
+    )
     texts = [
         *grouped,
         national,
@@ -80,11 +95,24 @@ def telephone(generator: random.Random) -> Value:
 def payment_card(generator: random.Random) -> Value:
     """Return a card's number."""
     digits = re.sub(r"\D", "", card(generator))
-    groups = [digits[:4], digits[4:8], digits[8:12], digits[12:]] if len(digits) == 16 else [digits[:4], digits[4:10], digits[10:]]
-    texts = [*(separator.join(groups) for separator in (" ", "-", ".", "\u00a0", "%20", "&nbsp;", "/")), digits, f"n={digits}&x=1"]
-    masked = (Written(f"**** **** **** {digits[-4:]}", digits[-4:]), Written(f"xxxx-{digits[-4:]}", f"xxxx{digits[-4:]}"))
+    groups = (
+        [digits[:4], digits[4:8], digits[8:12], digits[12:]]
+        if len(digits) == 16
+        else [digits[:4], digits[4:10], digits[10:]]
+    )
+    texts = [
+        *(separator.join(groups) for separator in (" ", "-", ".", "\u00a0", "%20", "&nbsp;", "/")),
+        digits,
+        f"n={digits}&x=1",
+    ]
+    masked = (
+        Written(f"**** **** **** {digits[-4:]}", digits[-4:]),
+        Written(f"xxxx-{digits[-4:]}", f"xxxx{digits[-4:]}"),
+    )
     return Value(
-        "CARD", Written(f"card {' '.join(groups)}", digits), (*(Written(each, digits) for each in texts), *masked, *_last4(digits, "card"))
+        "CARD",
+        Written(f"card {' '.join(groups)}", digits),
+        (*(Written(each, digits) for each in texts), *masked, *_last4(digits, "card")),
     )
 
 
@@ -92,9 +120,21 @@ def bank_account(generator: random.Random) -> Value:
     """Return an IBAN."""
     account = iban(generator).replace(" ", "")
     groups = [account[at : at + 4] for at in range(0, len(account), 4)]
-    texts = [account, " ".join(groups), "-".join(groups), ".".join(groups), account.lower(), "%20".join(groups), "&nbsp;".join(groups)]
+    texts = [
+        account,
+        " ".join(groups),
+        "-".join(groups),
+        ".".join(groups),
+        account.lower(),
+        "%20".join(groups),
+        "&nbsp;".join(groups),
+    ]
     digits = re.search(r"\d{8,}$", account)
-    parts = [Written(f"number {digits.group()[-8:].lstrip('0')}", digits.group()[-8:].lstrip("0"))] if digits else []
+    parts = (
+        [Written(f"number {digits.group()[-8:].lstrip('0')}", digits.group()[-8:].lstrip("0"))]
+        if digits
+        else []
+    )
     if account[4:12].isdigit():
         parts.append(Written(f'{{"bank_code": "{account[4:12]}"}}', f"bankcode{account[4:12]}"))
     parts = [part for part in parts if len(re.sub(r"\D", "", part.core)) >= 6]
@@ -106,7 +146,10 @@ def address(generator: random.Random) -> Value:
     """Return an e-mail address that is made from a name."""
     first, last = generator.choice(FIRST), generator.choice(LAST)
     number = some(generator, 2, "123456789")
-    local_part, domain = f"{first}.{last}{number}".lower(), f"{generator.choice(['mail', 'post'])}{number}.example"
+    local_part, domain = (
+        f"{first}.{last}{number}".lower(),
+        f"{generator.choice(['mail', 'post'])}{number}.example",
+    )
     plain, core = f"{local_part}@{domain}", f"{first}{last}{number}".lower()
     texts = [
         plain,
@@ -125,18 +168,36 @@ def address(generator: random.Random) -> Value:
         Written(f"Dear {first} {last},", f"dear{first}{last}".lower()),
         Written(f"{last.upper()}, {first.upper()}", f"{last}{first}".lower()),
     ]
-    return Value("EMAIL", Written(f"I am {plain}", core), (*(Written(each, core) for each in texts), *names))
+    return Value(
+        "EMAIL", Written(f"I am {plain}", core), (*(Written(each, core) for each in texts), *names)
+    )
 
 
 def security_number(generator: random.Random) -> Value:
     """Return a social security number."""
     written = social_security(generator)
     digits = written.replace("-", "")
-    texts = [written, written.replace("-", " "), digits, written.replace("-", "%20"), written.replace("-", "&#45;")]
-    return Value("SSN", Written(f"my SSN is {written}", digits), (*(Written(each, digits) for each in texts), *_last4(digits, "ssn")))
+    texts = [
+        written,
+        written.replace("-", " "),
+        digits,
+        written.replace("-", "%20"),
+        written.replace("-", "&#45;"),
+    ]
+    return Value(
+        "SSN",
+        Written(f"my SSN is {written}", digits),
+        (*(Written(each, digits) for each in texts), *_last4(digits, "ssn")),
+    )
 
 
-MAKERS: tuple[Callable[[random.Random], Value], ...] = (telephone, payment_card, bank_account, address, security_number)
+MAKERS: tuple[Callable[[random.Random], Value], ...] = (
+    telephone,
+    payment_card,
+    bank_account,
+    address,
+    security_number,
+)
 
 
 def put(texts: list[str], generator: random.Random) -> Session:
@@ -144,26 +205,55 @@ def put(texts: list[str], generator: random.Random) -> Session:
     messages: list[dict[str, object]] = [{"role": "system", "content": "Help customers."}]
     context: dict[str, object] = {}
     for number, text in enumerate(texts):
-        place = generator.choice(["user", "assistant", "arguments", "key", "result", "inner", "text result", "context"])
+        place = generator.choice(
+            ["user", "assistant", "arguments", "key", "result", "inner", "text result", "context"]
+        )
         if place in ("user", "assistant"):
             messages.append(
-                {"role": place, "content": f"{generator.choice(['', 'Well: ', '('])}{text}{generator.choice(['', '.', ', thanks', ')'])}"}
+                {
+                    "role": place,
+                    "content": f"{generator.choice(['', 'Well: ', '('])}{text}{generator.choice(['', '.', ', thanks', ')'])}",
+                }
             )
             continue
         if place == "context":
             context[f"note {number}"] = [text]
             continue
-        arguments = {"n": 1, "input": [text]} if place == "arguments" else {text: 1} if place == "key" else {}
-        result = {"result": {"rows": [[1, text]]}, "inner": {"body": json.dumps({"a": text})}}.get(place)
+        arguments = (
+            {"n": 1, "input": [text]}
+            if place == "arguments"
+            else {text: 1}
+            if place == "key"
+            else {}
+        )
+        result = {"result": {"rows": [[1, text]]}, "inner": {"body": json.dumps({"a": text})}}.get(
+            place
+        )
         call = {
             "id": f"c{number}",
             "type": "function",
-            "function": {"name": "run", "arguments": json.dumps(arguments, ensure_ascii=generator.random() < 0.5)},
+            "function": {
+                "name": "run",
+                "arguments": json.dumps(arguments, ensure_ascii=generator.random() < 0.5),
+            },
         }
         messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
-        content = json.dumps(result) if result else f"done\n{text}\nok" if place == "text result" else "ok"
+        content = (
+            json.dumps(result)
+            if result
+            else f"done\n{text}\nok"
+            if place == "text result"
+            else "ok"
+        )
         messages.append({"role": "tool", "tool_call_id": f"c{number}", "content": content})
-    return Session(session_id="s", project="shop", agent="support", source="test", messages=messages, context=context)
+    return Session(
+        session_id="s",
+        project="shop",
+        agent="support",
+        source="test",
+        messages=messages,
+        context=context,
+    )
 
 
 def planted(seed: int, count: int) -> Iterator[tuple[Value, list[Written], Session]]:
@@ -180,7 +270,11 @@ def remains(session: Session, forms: list[Written]) -> list[str]:
     """Return what of the forms can still be read in a session."""
     text = stored(session)
     for _ in range(3):
-        text = re.sub(r"\\+u([0-9a-fA-F]{4})", lambda match: chr(int(match[1], 16)), html.unescape(unquote(text)))
+        text = re.sub(
+            r"\\+u([0-9a-fA-F]{4})",
+            lambda match: chr(int(match[1], 16)),
+            html.unescape(unquote(text)),
+        )
     text = re.sub(r"[\[(]at[\])]|[\[(]dot[\])]", "", text)
     letters = re.sub(r"[\W_]+", "", text).lower()
     return [form.core for form in forms if form.core in letters]

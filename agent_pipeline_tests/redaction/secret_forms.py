@@ -20,7 +20,9 @@ _WORDS = (
 def bracketed(generator: random.Random) -> str:
     """Make a password that has brackets, as `p(ss)w0rd1` has."""
     opening, closing = generator.choice(["()", "[]", "{}", "<>"])
-    return f"{some(generator, 5, LETTERS)}{opening}{some(generator, 2)}{closing}{some(generator, 4)}7"
+    return (
+        f"{some(generator, 5, LETTERS)}{opening}{some(generator, 2)}{closing}{some(generator, 4)}7"
+    )
 
 
 def django_key(generator: random.Random) -> str:
@@ -50,17 +52,26 @@ def ordinary(generator: random.Random) -> str:
 
 
 def docker_auth(generator: random.Random) -> str:
-    return b64encode(f"{some(generator, 6, string.ascii_lowercase)}:{password(generator)}".encode()).decode()
+    return b64encode(
+        f"{some(generator, 6, string.ascii_lowercase)}:{password(generator)}".encode()
+    ).decode()
 
 
 def env_file(generator: random.Random) -> str:
-    lines = ["DEBUG=false", "DB_HOST=db.acme.io", f"DB_PASSWORD={password(generator)}", f"API_KEY={some(generator, 32)}"]
+    lines = [
+        "DEBUG=false",
+        "DB_HOST=db.acme.io",
+        f"DB_PASSWORD={password(generator)}",
+        f"API_KEY={some(generator, 32)}",
+    ]
     return b64encode("\n".join(lines).encode()).decode()
 
 
 def base64_lines(count: int, width: int = 64):
     """Return a maker of lines as a private key has them."""
-    return lambda generator: "\n".join(some(generator, width, ALPHANUMERIC + "+/") for _ in range(count))
+    return lambda generator: "\n".join(
+        some(generator, width, ALPHANUMERIC + "+/") for _ in range(count)
+    )
 
 
 PEM = "PRIVATE KEY-----"
@@ -172,23 +183,41 @@ SECRET_FORMS = (
     Form('{{"auths": {{"registry.acme.io": {{"auth": "{}"}}}}}}', docker_auth, note="docker"),
     Form("acme.io\tTRUE\t/\tTRUE\t1767225600\tsessionid\t{}", of(32), note="a cookie jar"),
     Form("#HttpOnly_acme.io\tFALSE\t/\tTRUE\t0\tuid\t{}", of(40, HEX), note="a cookie jar"),
-    Form("https://acme.azurewebsites.net/api/run?code={}==", of(54, ALPHANUMERIC + "-_"), note="a function key"),
+    Form(
+        "https://acme.azurewebsites.net/api/run?code={}==",
+        of(54, ALPHANUMERIC + "-_"),
+        note="a function key",
+    ),
     Form("x-functions-key: {}==", of(54, ALPHANUMERIC + "-_")),
     Form("whsec_{}", of(32)),
     Form("STRIPE_WEBHOOK_SECRET=whsec_{}", of(32)),
-    Form("https://discord.com/api/webhooks/{}", lambda g: f"{some(g, 18, '123456789')}/{some(g, 68, ALPHANUMERIC + '-_')}"),
-    Form("https://discordapp.com/api/webhooks/{}", lambda g: f"{some(g, 19, '123456789')}/{some(g, 68, ALPHANUMERIC + '-_')}"),
+    Form(
+        "https://discord.com/api/webhooks/{}",
+        lambda g: f"{some(g, 18, '123456789')}/{some(g, 68, ALPHANUMERIC + '-_')}",
+    ),
+    Form(
+        "https://discordapp.com/api/webhooks/{}",
+        lambda g: f"{some(g, 19, '123456789')}/{some(g, 68, ALPHANUMERIC + '-_')}",
+    ),
     Form("echo {} | base64 -d > .env", env_file, note="base64 of an env file"),
     Form('{{"content": "{}", "encoding": "base64"}}', env_file, note="base64 of an env file"),
     Form("data:\n  .env: {}", env_file, note="base64 of an env file"),
-    Form("kind: Secret\ndata:\n  password: {}", lambda g: b64encode(password(g).encode()).decode(), note="base64"),
+    Form(
+        "kind: Secret\ndata:\n  password: {}",
+        lambda g: b64encode(password(g).encode()).decode(),
+        note="base64",
+    ),
     # Tables
     Form("user,password,role\nbob,{},admin", SIMPLE, note="CSV"),
     Form("user;password\nann;x1y2z3w4\nbob;{}", SIMPLE, note="CSV"),
     Form('"user","password"\n"bob","{}"', two_words, note="CSV, two words"),
     Form("name\tpasswd\nbob\t{}", SIMPLE, note="tabs"),
     Form("| user | password |\n|---|---|\n| bob | {} |", SIMPLE, note="Markdown"),
-    Form("| Service | Login | Passwort |\n|:--|:--|--:|\n| mail | bob | `{}` |", SIMPLE, note="Markdown"),
+    Form(
+        "| Service | Login | Passwort |\n|:--|:--|--:|\n| mail | bob | `{}` |",
+        SIMPLE,
+        note="Markdown",
+    ),
     Form("| password | {} |", SIMPLE, note="Markdown"),
     # Languages
     Form("Das Passwort lautet {}", SIMPLE),

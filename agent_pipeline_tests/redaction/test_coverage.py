@@ -14,21 +14,32 @@ from agent_pipeline_tests.redaction.test_redaction import said, session
 def test_secret_forms():
     """Passwords with brackets, in tables and in other languages stayed in the data, and so did keys that are cut off."""
     assert len(SECRET_FORMS) >= 125
-    assert coverage.share_found(coverage.measure(SECRET_FORMS, Redactor(RedactionOptions()))) >= 0.95
+    assert (
+        coverage.share_found(coverage.measure(SECRET_FORMS, Redactor(RedactionOptions()))) >= 0.95
+    )
 
 
 def test_personal_forms():
     """Numbers of other countries stayed, and so did addresses and IBANs that are written in an unusual way."""
     assert len(PERSONAL_FORMS) >= 90
-    assert coverage.share_found(coverage.measure(PERSONAL_FORMS, coverage.redactor_of_regions())) >= 0.9
+    assert (
+        coverage.share_found(coverage.measure(PERSONAL_FORMS, coverage.redactor_of_regions()))
+        >= 0.9
+    )
 
 
 def test_missed_forms_are_in_the_docs():
     table = coverage.table()
-    assert table in DOC.read_text(encoding="utf-8"), "python -m agent_pipeline_tests.redaction.coverage writes it"
+    assert table in DOC.read_text(encoding="utf-8"), (
+        "python -m agent_pipeline_tests.redaction.coverage writes it"
+    )
 
 
-@pytest.mark.parametrize("redactor", [Redactor(RedactionOptions()), coverage.redactor_of_regions()], ids=["US", "17 regions"])
+@pytest.mark.parametrize(
+    "redactor",
+    [Redactor(RedactionOptions()), coverage.redactor_of_regions()],
+    ids=["US", "17 regions"],
+)
 def test_harmless_values(redactor):
     """A tool that gets a pseudonym instead of a page token, a hash or a part number does not work."""
     wrong = coverage.false_positives(redactor, count=4)
@@ -43,7 +54,10 @@ def test_harmless_values(redactor):
         ("$(zip -P Ab1cde2 a.zip)", "$(zip -P <PASSWORD_1> a.zip)"),
         ("我的密码是Ab1cde2，谢谢", "我的密码是<PASSWORD_1>，谢谢"),
         ("手机号13812345678。", "手机号<PHONE_1>。"),
-        ("user,password\nbob,Ab1cde2\n\npassword is in column 2", "user,password\nbob,<PASSWORD_1>\n\npassword is in column 2"),
+        (
+            "user,password\nbob,Ab1cde2\n\npassword is in column 2",
+            "user,password\nbob,<PASSWORD_1>\n\npassword is in column 2",
+        ),
         ("IBAN de89 3704 0044 0532 0130 00 please", "IBAN <IBAN_1> please"),
     ],
 )
@@ -66,7 +80,10 @@ def test_time_grows_with_the_text(unit):
     """A long text of one unit takes no longer than a long text."""
     import time
 
-    redactor, texts = Redactor(RedactionOptions()), [unit * (size // len(unit)) for size in (25_000, 100_000)]
+    redactor, texts = (
+        Redactor(RedactionOptions()),
+        [unit * (size // len(unit)) for size in (25_000, 100_000)],
+    )
     seconds = []
     for text in texts:
         began = time.process_time()

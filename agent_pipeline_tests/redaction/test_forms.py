@@ -28,8 +28,14 @@ def redactor() -> Redactor:
 def test_every_form_is_found_in_every_place_of_a_session_and_the_docs_say_so():
     assert len(forms.FORMS) >= 60
     table = forms.table()
-    assert table in forms.DOC.read_text(encoding="utf-8"), "python -m agent_pipeline_tests.redaction.forms writes it"
-    assert not [row for row in table.splitlines()[2:] if not row.endswith(f"| {forms.SEEDS * len(forms.PLACES)} |")]
+    assert table in forms.DOC.read_text(encoding="utf-8"), (
+        "python -m agent_pipeline_tests.redaction.forms writes it"
+    )
+    assert not [
+        row
+        for row in table.splitlines()[2:]
+        if not row.endswith(f"| {forms.SEEDS * len(forms.PLACES)} |")
+    ]
 
 
 def test_a_value_that_stays_is_seen():
@@ -47,8 +53,12 @@ def test_every_rule_of_ours_finds_its_examples_and_nothing_in_the_others():
         rule = rules.detail(each["id"])
         assert each["id"].split(".")[1] in KINDS and rule["examples"]
         for example in rule["examples"]:
-            assert each["id"] in {finding.rule_id for finding in Scanner(rules).scan(example)}, example
-        assert not [example for example in rule["negative_examples"] if all_kinds.find(example)], each["id"]
+            assert each["id"] in {finding.rule_id for finding in Scanner(rules).scan(example)}, (
+                example
+            )
+        assert not [example for example in rule["negative_examples"] if all_kinds.find(example)], (
+            each["id"]
+        )
 
 
 DIGITS = "0123456789"
@@ -68,7 +78,11 @@ SAID = (
 def order(generator: random.Random) -> tuple[str, str]:
     """A customer's conversation about orders, as tau2's retail has them; and the one private value in it."""
     lines = [
-        re.sub(r"\{(\d+)\}", lambda count: "".join(generator.choices(DIGITS, k=int(count[1]))), said).replace("{{", "{").replace("}}", "}")
+        re.sub(
+            r"\{(\d+)\}", lambda count: "".join(generator.choices(DIGITS, k=int(count[1]))), said
+        )
+        .replace("{{", "{")
+        .replace("}}", "}")
         for said in generator.sample(SAID, 8)
     ]
     address = f"yusuf.rossi{generator.randrange(10**6)}@example.com"
@@ -81,7 +95,13 @@ def test_of_orders_flights_dates_amounts_and_ids_at_most_one_value_in_a_hundred_
     right = 0
     for number in range(1000):
         text, address = order(generator)
-        one = Session(session_id=str(number), project="tau2", agent="retail", source="t", messages=[{"role": "user", "content": text}])
+        one = Session(
+            session_id=str(number),
+            project="tau2",
+            agent="retail",
+            source="t",
+            messages=[{"role": "user", "content": text}],
+        )
         finds = redactor.finds(one)
         right += address in finds
         wrong.update(value for value in finds if value != address)
@@ -111,14 +131,19 @@ def test_of_the_values_redacted_in_real_traces_at_most_one_in_a_hundred_is_not_p
     wrong = [
         value
         for value, kind in values
-        if not re.fullmatch(PRIVATE.get(kind, ""), value) or (kind == "NAME" and value.lower() not in addresses)
+        if not re.fullmatch(PRIVATE.get(kind, ""), value)
+        or (kind == "NAME" and value.lower() not in addresses)
     ]
     assert len(values) > 80 and len(wrong) <= len(values) / 100, wrong
 
 
 @pytest.mark.parametrize("field", ["trial", "model_id"])
 def test_names_of_trials_models_scores_calls_and_unknown_items_are_looked_at(field):
-    call = {"id": "for ann@shop.io", "type": "function", "function": {"name": "mail ann@shop.io", "arguments": "{}"}}
+    call = {
+        "id": "for ann@shop.io",
+        "type": "function",
+        "function": {"name": "mail ann@shop.io", "arguments": "{}"},
+    }
     one = Session(
         session_id="s",
         project="shop",
@@ -135,7 +160,9 @@ def test_names_of_trials_models_scores_calls_and_unknown_items_are_looked_at(fie
     )
     Redactor(RedactionOptions()).redact(one)
     assert getattr(one, field).startswith("private:") and "ann@" not in stored(one)
-    assert one.messages[1]["tool_calls"][0]["id"] == one.messages[2]["tool_call_id"] == "for <EMAIL_1>"
+    assert (
+        one.messages[1]["tool_calls"][0]["id"] == one.messages[2]["tool_call_id"] == "for <EMAIL_1>"
+    )
     assert one.skipped == {"card of <EMAIL_1>": 1} and one.scores == {"<EMAIL_1>": 0.5}
 
 
@@ -143,14 +170,24 @@ def test_of_numbers_grouped_as_in_north_america_those_are_found_that_libphonenum
     generator = random.Random(0)
     countries = COUNTRY_CODE_TO_REGION_CODE[1]
     for area in range(1000):
-        gap, country, more = generator.choice("-. "), generator.choice(countries), generator.randrange(10**7)
+        gap, country, more = (
+            generator.choice("-. "),
+            generator.choice(countries),
+            generator.randrange(10**7),
+        )
         written = f"{area:03d}{gap}{more // 10**4:03d}{gap}{more % 10**4:04d}"
         matches = PhoneNumberMatcher(written, country, leniency=Leniency.STRICT_GROUPING)
-        assert numbers._phones_in(written, (country,)) == tuple(match.raw_string for match in matches), (written, country)
+        assert numbers._phones_in(written, (country,)) == tuple(
+            match.raw_string for match in matches
+        ), (written, country)
 
 
-def test_a_number_grouped_as_in_north_america_costs_no_search_by_libphonenumber(redactor, monkeypatch):
-    monkeypatch.setattr("phonenumbers.PhoneNumberMatcher", lambda *_, **__: pytest.fail("libphonenumber searched"))
+def test_a_number_grouped_as_in_north_america_costs_no_search_by_libphonenumber(
+    redactor, monkeypatch
+):
+    monkeypatch.setattr(
+        "phonenumbers.PhoneNumberMatcher", lambda *_, **__: pytest.fail("libphonenumber searched")
+    )
     numbers._phones_in.cache_clear()
     one = session("call 201-555-0123 or 123-456-7890")
     redactor.redact(one)
@@ -184,4 +221,6 @@ def test_twice_the_text_takes_about_twice_the_time(unit, redactor):
         return best
 
     small, large = seconds(30_000), seconds(120_000)
-    assert large < 8 * small + 0.1  # four times the text; its square would take sixteen times as long
+    assert (
+        large < 8 * small + 0.1
+    )  # four times the text; its square would take sixteen times as long

@@ -31,7 +31,9 @@ def test_harmless_long_words_with_punctuation():
         "see the-quick-brown-fox-jumps-over-the-lazy-dog, test_a_very_long_name_of_a_function_1(), my-component-with-a-long-name.tsx",
         "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855.",
     ]
-    assert not [finds for text in texts if (finds := Redactor(RedactionOptions()).finds(session(text)))]
+    assert not [
+        finds for text in texts if (finds := Redactor(RedactionOptions()).finds(session(text)))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +53,11 @@ def test_names_of_what_is_no_secret(text):
     assert not Redactor(RedactionOptions()).finds(session(text))
 
 
-@pytest.mark.parametrize("name", ["secret_name_password", "token_type_secret", "page_token_api_key", "password"])
+@pytest.mark.parametrize(
+    "name", ["secret_name_password", "token_type_secret", "page_token_api_key", "password"]
+)
 def test_a_secret_whose_name_begins_like_another(name):
     """The end of a name says what its value is."""
-    assert "hunter22x9" in Redactor(RedactionOptions()).finds(session(f'{{"{name}": "hunter22x9"}}'))
+    assert "hunter22x9" in Redactor(RedactionOptions()).finds(
+        session(f'{{"{name}": "hunter22x9"}}')
+    )

@@ -13,7 +13,11 @@ def test_numbers_of_shops_couriers_and_calendars(regions):
     redactor = Redactor(RedactionOptions(phone_regions=regions))
     texts = list(written_numbers(seed=1, each=2))
     assert len(texts) > 20 * len(SURROUNDINGS)
-    wrong = [(written.text, finds) for written in texts if "PHONE" in (finds := redactor.finds(session(written.text))).values()]
+    wrong = [
+        (written.text, finds)
+        for written in texts
+        if "PHONE" in (finds := redactor.finds(session(written.text))).values()
+    ]
     assert not wrong
 
 

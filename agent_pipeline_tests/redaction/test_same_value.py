@@ -29,14 +29,20 @@ def redacted(*contents: str, **more: Any) -> list[str]:
     """Return what becomes of the messages, the calls' arguments and the results of a session."""
     one = session(*contents, **more)
     Redactor(RedactionOptions()).redact(one)
-    calls = [call["function"]["arguments"] for message in one.messages for call in message.get("tool_calls", ())]
+    calls = [
+        call["function"]["arguments"]
+        for message in one.messages
+        for call in message.get("tool_calls", ())
+    ]
     return [*(message["content"] for message in one.messages if message["content"]), *calls]
 
 
 def shown(one: Session) -> Session:
     """Return a session as a model sees it."""
     copy = deepcopy(one)
-    [row] = with_surrogates([{"row_id": "r", "session_id": "s", "task_key": "t", "messages": copy.messages}])
+    [row] = with_surrogates(
+        [{"row_id": "r", "session_id": "s", "task_key": "t", "messages": copy.messages}]
+    )
     copy.messages = row["messages"]
     return copy
 
@@ -51,7 +57,9 @@ def test_planted_values(redactor):
     """A telephone number in three forms became two pseudonyms, and the third form stayed in the table."""
     for value, forms, one in planted(seed=0, count=200):
         redactor.redact(one)
-        assert not remains(one, forms) and len(pseudonyms(one, value.kind)) == 1, [form.text for form in forms]
+        assert not remains(one, forms) and len(pseudonyms(one, value.kind)) == 1, [
+            form.text for form in forms
+        ]
         assert not redactor.finds(one)
 
 
@@ -72,7 +80,14 @@ def test_any_forms_in_any_places(make, seed, data):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(MAKERS), st.integers(0, 10**6)), min_size=2, max_size=4, unique_by=lambda each: each[1]))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(MAKERS), st.integers(0, 10**6)),
+        min_size=2,
+        max_size=4,
+        unique_by=lambda each: each[1],
+    )
+)
 def test_several_values(makers):
     """Values that stand beside one another keep their own pseudonyms, and nothing of any of them stays."""
     values = [make(random.Random(seed)) for make, seed in makers]
@@ -108,7 +123,9 @@ def test_parts(text, becomes):
 
 def test_a_number_of_two_kinds_is_one_value():
     """The telephone number of a customer is her account, too."""
-    one = session("phone (415) 555-2671, account 4155552671", arguments='{"customer_id": 4155552671}')
+    one = session(
+        "phone (415) 555-2671, account 4155552671", arguments='{"customer_id": 4155552671}'
+    )
     Redactor(RedactionOptions()).redact(one)
     assert set(re.findall(r"<\w+>", stored(one))) == {"<PHONE_1>"} and "2671" not in stored(one)
 
@@ -124,8 +141,13 @@ def test_relations_of_surrogates():
         )
         Redactor(RedactionOptions()).redact(one)
         user, call, result = shown(one).messages
-        arguments, output = json.loads(call["tool_calls"][0]["function"]["arguments"]), json.loads(result["content"])
-        address, card, account = re.fullmatch(r"I am (\S+), card (.+), IBAN (\S+)", user["content"]).groups()
+        arguments, output = (
+            json.loads(call["tool_calls"][0]["function"]["arguments"]),
+            json.loads(result["content"]),
+        )
+        address, card, account = re.fullmatch(
+            r"I am (\S+), card (.+), IBAN (\S+)", user["content"]
+        ).groups()
         first, last = arguments["first_name"], arguments["last_name"]
         assert first.lower() in address and re.sub("[^a-z]", "", last.lower()) in address
         assert output == {"user": f"{first}_{last}_{number}".lower(), "name": f"{first} {last}"}
@@ -136,8 +158,13 @@ def test_owners_that_share_a_name():
     """The addresses of a family: each is made from its owner's names, and the family name is one value."""
     one = session("Mia Brown, mia.brown@mail.example, and Noah Brown, noah.brown@mail.example")
     Redactor(RedactionOptions()).redact(one)
-    assert one.messages[0]["content"] == "<NAME_1> <NAME_2>, <EMAIL_1>, and <NAME_3> <NAME_2>, <EMAIL_2:of-3-2>"
-    names = re.fullmatch(r"(\S+) (\S+), (\S+), and (\S+) (\S+), (\S+)", shown(one).messages[0]["content"]).groups()
+    assert (
+        one.messages[0]["content"]
+        == "<NAME_1> <NAME_2>, <EMAIL_1>, and <NAME_3> <NAME_2>, <EMAIL_2:of-3-2>"
+    )
+    names = re.fullmatch(
+        r"(\S+) (\S+), (\S+), and (\S+) (\S+), (\S+)", shown(one).messages[0]["content"]
+    ).groups()
     for first, last, email in (names[:3], names[3:]):
         assert first.lower() in email and last.lower() in email
     assert names[1] == names[4]
@@ -146,12 +173,18 @@ def test_owners_that_share_a_name():
 def test_another_trial_says_the_value_in_another_form(redactor):
     """What one trial gives away, the others do not keep in another form."""
     known = Known()
-    known.add({"(415) 555-2671": "PHONE", "ana.lopez@mail.example": "EMAIL", "4111111111111111": "CARD"}, True)
+    known.add(
+        {"(415) 555-2671": "PHONE", "ana.lopez@mail.example": "EMAIL", "4111111111111111": "CARD"},
+        True,
+    )
     one = session("to 4155552671 by ana_lopez_4471, card ending in 1111")
     assert redactor.redact(one) == {}
     also = redactor.private_elsewhere(one, known)
     redactor.redact(one, also)
-    assert one.messages[0]["content"] == "to <PHONE_1> by <NAME_1:lower>_<NAME_2:lower>_4471, card ending in <CARD_1:last4>"
+    assert (
+        one.messages[0]["content"]
+        == "to <PHONE_1> by <NAME_1:lower>_<NAME_2:lower>_4471, card ending in <CARD_1:last4>"
+    )
     assert not redactor.private_elsewhere(one, known)
 
 

@@ -13,24 +13,48 @@ from agent_pipeline.config.settings import load_settings
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import RedactionOptions, Redactor
 from agent_pipeline.redaction.kinds import KINDS, PSEUDONYM
-from agent_pipeline.redaction.surrogates import VALUES, spoken, surrogates_made_from, with_surrogates
+from agent_pipeline.redaction.surrogates import (
+    VALUES,
+    spoken,
+    surrogates_made_from,
+    with_surrogates,
+)
 from agent_pipeline.sessions.session import Session
 
 SYSTEM = "Help customers. Mail <EMAIL_1> if in doubt."
 
 
-def messages(user: str = "I am <EMAIL_2>.", argument: str = "<EMAIL_2>", system: str = SYSTEM) -> list[dict[str, Any]]:
-    function = {"name": "look_up", "arguments": json.dumps({"email": argument, "deep": [{"card": "<CARD_1>"}]})}
+def messages(
+    user: str = "I am <EMAIL_2>.", argument: str = "<EMAIL_2>", system: str = SYSTEM
+) -> list[dict[str, Any]]:
+    function = {
+        "name": "look_up",
+        "arguments": json.dumps({"email": argument, "deep": [{"card": "<CARD_1>"}]}),
+    }
     return [
         {"role": "system", "content": system},
         {"role": "user", "content": user},
-        {"role": "assistant", "content": "", "tool_calls": [{"id": "c1", "type": "function", "function": function}]},
-        {"role": "tool", "tool_call_id": "c1", "content": json.dumps({"customer": {"email": argument}})},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"id": "c1", "type": "function", "function": function}],
+        },
+        {
+            "role": "tool",
+            "tool_call_id": "c1",
+            "content": json.dumps({"customer": {"email": argument}}),
+        },
     ]
 
 
 def row(task: str = "t1", **texts: Any) -> dict[str, Any]:
-    return {"row_id": task, "session_id": task, "task_key": task, "content_sha256": "0" * 64, **(texts or {"messages": messages()})}
+    return {
+        "row_id": task,
+        "session_id": task,
+        "task_key": task,
+        "content_sha256": "0" * 64,
+        **(texts or {"messages": messages()}),
+    }
 
 
 def seen(*rows: dict[str, Any]) -> list[dict[str, Any]]:
@@ -41,7 +65,11 @@ def test_what_is_called_is_what_the_user_gave():
     [shown] = seen(row())
     given_by_user = shown["messages"][1]["content"].removeprefix("I am ").removesuffix(".")
     arguments = json.loads(shown["messages"][2]["tool_calls"][0]["function"]["arguments"])
-    assert arguments["email"] == given_by_user == json.loads(shown["messages"][3]["content"])["customer"]["email"]
+    assert (
+        arguments["email"]
+        == given_by_user
+        == json.loads(shown["messages"][3]["content"])["customer"]["email"]
+    )
     assert "@" in given_by_user and not PSEUDONYM.search(json.dumps(shown))
 
 
@@ -52,11 +80,15 @@ def test_another_task_has_other_values_and_another_trial_of_it_the_same():
 
 def test_what_the_system_prompt_holds_is_the_same_for_all_tasks():
     first, other = seen(row(), row("t2"))
-    assert first["messages"][0] == other["messages"][0] and "<" not in first["messages"][0]["content"]
+    assert (
+        first["messages"][0] == other["messages"][0] and "<" not in first["messages"][0]["content"]
+    )
 
 
 def test_a_value_of_the_system_prompt_is_the_same_where_a_user_repeats_it():
-    [shown] = (each["messages"] for each in seen(row(messages=messages(user="Is <EMAIL_1> yours?"))))
+    [shown] = (
+        each["messages"] for each in seen(row(messages=messages(user="Is <EMAIL_1> yours?")))
+    )
     assert shown[1]["content"].split()[1] in shown[0]["content"]
 
 
@@ -71,11 +103,17 @@ def test_a_value_of_the_system_prompt_is_the_same_in_an_answer_that_stands_in_a_
     prompt, answer = messages()[:2], [{"role": "assistant", "content": "Mail <EMAIL_1>."}]
     for column in ("chosen", "rejected", "completion"):
         [shown] = seen(row(prompt=prompt, **{column: answer}))
-        assert shown[column][0]["content"].removeprefix("Mail ").rstrip(".") in shown["prompt"][0]["content"]
+        assert (
+            shown[column][0]["content"].removeprefix("Mail ").rstrip(".")
+            in shown["prompt"][0]["content"]
+        )
 
 
 def test_a_row_without_pseudonyms_is_the_same_object_and_a_manifest_tells_where_models_saw_another():
-    plain, private = row(messages=[{"role": "user", "content": "a < b, <EMAIL_0>, <WORD_1>"}]), row()
+    plain, private = (
+        row(messages=[{"role": "user", "content": "a < b, <EMAIL_0>, <WORD_1>"}]),
+        row(),
+    )
     before = deepcopy(private)
     shown = seen(plain, private)
     assert shown[0] is plain and private == before and shown[1] != before
@@ -93,8 +131,16 @@ def test_kinds_without_a_form_of_their_own_keep_their_pseudonyms():
 @pytest.mark.parametrize("kind", ["EMAIL", "CARD", "IBAN", "SSN"])
 def test_a_value_is_what_redaction_takes_for_its_kind(kind):
     for task in range(20):
-        text = spoken([{"role": "user", "content": f"Mine is <{kind}_1>."}], str(task), "")[0]["content"]
-        session = Session(session_id="s", project="p", agent="a", source="test", messages=[{"role": "user", "content": text}])
+        text = spoken([{"role": "user", "content": f"Mine is <{kind}_1>."}], str(task), "")[0][
+            "content"
+        ]
+        session = Session(
+            session_id="s",
+            project="p",
+            agent="a",
+            source="test",
+            messages=[{"role": "user", "content": text}],
+        )
         assert Redactor(RedactionOptions()).redact(session) == {kind: 1}, text
 
 
@@ -102,7 +148,9 @@ def test_a_value_is_what_redaction_takes_for_its_kind(kind):
 def test_no_value_breaks_the_json_that_it_stands_in(kind, number, task):
     pseudonym = f"<{kind}_{number}>"
     inner = json.dumps({"value": pseudonym})
-    shown = spoken([{"role": "tool", "content": json.dumps({"text": inner})}], task, "")[0]["content"]
+    shown = spoken([{"role": "tool", "content": json.dumps({"text": inner})}], task, "")[0][
+        "content"
+    ]
     value = json.loads(json.loads(shown)["text"])["value"]
     assert value and value != pseudonym and not PSEUDONYM.search(shown)
 

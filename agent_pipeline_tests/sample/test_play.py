@@ -18,7 +18,12 @@ from agent_pipeline.sample.shop.wording import written_id
 from agent_pipeline.sample.world import Call, Result, Say
 
 DOMAINS = {"shop": SHOP, "office": OFFICE}
-TASKS = [(domain, task) for name, domain in DOMAINS.items() for seed in range(3) for task in domain.tasks(name, 120, stream(seed, name))]
+TASKS = [
+    (domain, task)
+    for name, domain in DOMAINS.items()
+    for seed in range(3)
+    for task in domain.tasks(name, 120, stream(seed, name))
+]
 FLAWS = [(name, flaw) for name, domain in DOMAINS.items() for flaw in flaws_of(domain)]
 
 
@@ -51,7 +56,10 @@ def test_one_state_has_one_right_next_step():
         story = items(task.system, play(task, domain, None, 0, Random(0)).events, False, Random(0))
         for place, item in enumerate(story):
             if item.get("type") in ("message", "function_call"):
-                told = [{key: value for key, value in past.items() if key != "call_id"} for past in story[:place]]
+                told = [
+                    {key: value for key, value in past.items() if key != "call_id"}
+                    for past in story[:place]
+                ]
                 step = (item["name"], item["arguments"]) if "name" in item else "answer"
                 assert following.setdefault(json.dumps(told), step) == step
 
@@ -64,7 +72,9 @@ def test_every_argument_of_a_good_call_stems_from_the_conversation():
             if isinstance(event, Call):
                 for value in (event.arguments.get("query"), event.arguments.get("order")):
                     assert value is None or plain(value) in plain(told)
-            told += json.dumps(event.value) if isinstance(event, Result) else getattr(event, "text", "")
+            told += (
+                json.dumps(event.value) if isinstance(event, Result) else getattr(event, "text", "")
+            )
 
 
 def plain(text: str) -> str:
@@ -82,7 +92,9 @@ def test_an_untidy_id_still_spells_the_id():
 @pytest.mark.parametrize("name", DOMAINS)
 def test_no_two_tasks_begin_alike(name):
     tasks = DOMAINS[name].tasks("t", 200, stream("alike", name))
-    assert len({task.turns[0].text for task in tasks}) == len({task.task_id for task in tasks}) == 200
+    assert (
+        len({task.turns[0].text for task in tasks}) == len({task.task_id for task in tasks}) == 200
+    )
 
 
 def test_a_call_in_the_record_is_followed_by_its_result():
@@ -90,7 +102,10 @@ def test_a_call_in_the_record_is_followed_by_its_result():
         story = items(task.system, play(task, domain, None, 0, Random(0)).events, True, Random(0))
         for before, after in pairwise(story):
             if before.get("type") == "function_call":
-                assert after["type"] == "function_call_output" and after["call_id"] == before["call_id"]
+                assert (
+                    after["type"] == "function_call_output"
+                    and after["call_id"] == before["call_id"]
+                )
 
 
 def test_every_wording_of_an_answer_is_its_own():

@@ -40,7 +40,10 @@ def contents(home: Path) -> dict[str, object]:
     for path in sorted(path for path in home.rglob("*") if path.is_file()):
         name = str(path.relative_to(home))
         if path.suffix == ".db":
-            for (table,) in rows(path, "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"):
+            for (table,) in rows(
+                path,
+                "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'",
+            ):
                 found[f"{name}:{table}"] = rows(path, f"SELECT * FROM {table} ORDER BY rowid")
         else:
             found[name] = path.read_text(encoding="utf-8")
@@ -54,7 +57,9 @@ def manifest(home: Path) -> dict:
 def histories(home: Path, partition: str) -> dict[str, list[str]]:
     """Each session's item texts in order; a session without items has an empty list."""
     path = home / "sessions" / partition / "sessions.db"
-    found: dict[str, list[str]] = {session_id: [] for (session_id,) in rows(path, "SELECT session_id FROM sessions")}
+    found: dict[str, list[str]] = {
+        session_id: [] for (session_id,) in rows(path, "SELECT session_id FROM sessions")
+    }
     for session_id, text in rows(path, "SELECT session_id, msg_json FROM history ORDER BY id"):
         found[session_id].append(text)
     return found
@@ -81,12 +86,19 @@ def test_the_manifest_counts_what_sql_finds(home, partition):
     counts = manifest(home)["partitions"][partition]
     path = home / "sessions" / partition / "sessions.db"
     stored = rows(path, "SELECT session_id, archived, context_json FROM sessions")
-    verdicts = dict(rows(home / "traces" / f"{partition.split('/')[0]}.db", "SELECT group_id, judgment FROM analysis ORDER BY rowid"))
+    verdicts = dict(
+        rows(
+            home / "traces" / f"{partition.split('/')[0]}.db",
+            "SELECT group_id, judgment FROM analysis ORDER BY rowid",
+        )
+    )
     judged = Counter(verdicts.get(session_id) or "unjudged" for session_id, _, _ in stored)
     assert counts["sessions"] == len(stored)
     assert {name: counts[name] for name in judged} == judged
     assert counts["archived"] == sum(archived for _, archived, _ in stored)
-    assert counts["tasks"] == len({json.loads(context)["task_id"] for _, _, context in stored if context})
+    assert counts["tasks"] == len(
+        {json.loads(context)["task_id"] for _, _, context in stored if context}
+    )
     assert counts["items"] == rows(path, "SELECT count(*) FROM history")[0][0]
     assert counts["rejudged"] == sum(
         count > 1
@@ -101,7 +113,9 @@ def test_the_manifest_counts_what_sql_finds(home, partition):
 
 @pytest.mark.parametrize("partition", PARTITIONS)
 def test_the_damage_found_is_the_damage_planted(home, partition):
-    found = Counter(kind for texts in histories(home, partition).values() for kind in [damage(texts)] if kind)
+    found = Counter(
+        kind for texts in histories(home, partition).values() for kind in [damage(texts)] if kind
+    )
     assert found == manifest(home)["partitions"][partition]["broken"]
 
 
@@ -121,19 +135,36 @@ def damage(texts: list[str]) -> str | None:
 @pytest.mark.parametrize("partition", PARTITIONS)
 def test_only_the_planted_copies_are_alike(home, partition):
     truth = manifest(home)
-    facts = {session_id: fact for session_id, fact in truth["sessions"].items() if fact["partition"] == partition}
+    facts = {
+        session_id: fact
+        for session_id, fact in truth["sessions"].items()
+        if fact["partition"] == partition
+    }
     texts = histories(home, partition)
     for session_id, fact in facts.items():
         if "duplicate_of" in fact:
             assert texts[session_id] == texts[fact["duplicate_of"]]
-    originals = [without_ids(texts[session_id]) for session_id, fact in facts.items() if not {"duplicate_of", "broken"} & fact.keys()]
+    originals = [
+        without_ids(texts[session_id])
+        for session_id, fact in facts.items()
+        if not {"duplicate_of", "broken"} & fact.keys()
+    ]
     assert len(set(originals)) == len(originals)
-    assert sum("duplicate_of" in fact for fact in facts.values()) == truth["partitions"][partition]["duplicates"] > 0
+    assert (
+        sum("duplicate_of" in fact for fact in facts.values())
+        == truth["partitions"][partition]["duplicates"]
+        > 0
+    )
 
 
 def without_ids(texts: list[str]) -> str:
     """A session's texts without the ids of calls, which differ in every session."""
-    return json.dumps([{key: value for key, value in json.loads(text).items() if key != "call_id"} for text in texts])
+    return json.dumps(
+        [
+            {key: value for key, value in json.loads(text).items() if key != "call_id"}
+            for text in texts
+        ]
+    )
 
 
 @pytest.mark.parametrize("partition", PARTITIONS)
@@ -144,16 +175,29 @@ def test_clean_sessions_are_acceptable_exactly_without_a_flaw(home, partition):
 
 
 @pytest.mark.parametrize(
-    ("partition", "good", "rows"), [("shop/support", 0.80, 370), ("shop/intern", 0.40, 390), ("office/rooms", 0.65, 300)]
+    ("partition", "good", "rows"),
+    [("shop/support", 0.80, 370), ("shop/intern", 0.40, 390), ("office/rooms", 0.65, 300)],
 )
-def test_an_agent_leaves_enough_to_train_and_to_hold_out_of_every_kind_of_decision(home, partition, good, rows):
+def test_an_agent_leaves_enough_to_train_and_to_hold_out_of_every_kind_of_decision(
+    home, partition, good, rows
+):
     agent = next(each for each in CAST if each.partition == partition)
     tasks = {task.task_id: task for task in tasks_of(agent, 7)}
     truth = manifest(home)
     counts = truth["partitions"][partition]
-    assert counts["acceptable"] / (counts["acceptable"] + counts["unacceptable"]) == pytest.approx(good, abs=0.02)
-    facts = [fact for fact in truth["sessions"].values() if fact["partition"] == partition and fact.get("judgment") == "acceptable"]
-    clean = [fact["task_id"] for fact in facts if not {"archived", "broken", "duplicate_of"} & fact.keys()]
+    assert counts["acceptable"] / (counts["acceptable"] + counts["unacceptable"]) == pytest.approx(
+        good, abs=0.02
+    )
+    facts = [
+        fact
+        for fact in truth["sessions"].values()
+        if fact["partition"] == partition and fact.get("judgment") == "acceptable"
+    ]
+    clean = [
+        fact["task_id"]
+        for fact in facts
+        if not {"archived", "broken", "duplicate_of"} & fact.keys()
+    ]
     kinds = {split: Counter() for split in get_args(Split)}
     for task_id in clean:
         kinds[SplitSizes().of(task_id)][kind_of(DOMAINS[agent.project], tasks[task_id])] += 1
@@ -171,9 +215,20 @@ def test_every_flaw_occurs_somewhere(home):
 
 def test_the_tables_are_those_of_omniagents(home):
     path = home / "sessions" / "shop" / "support" / "sessions.db"
-    columns = {table: [row[1] for row in rows(path, f"PRAGMA table_info({table})")] for table in ("sessions", "history")}
+    columns = {
+        table: [row[1] for row in rows(path, f"PRAGMA table_info({table})")]
+        for table in ("sessions", "history")
+    }
     assert columns == {
-        "sessions": ["session_id", "archived", "created_at", "context_json", "variables_json", "hold", "user_id"],
+        "sessions": [
+            "session_id",
+            "archived",
+            "created_at",
+            "context_json",
+            "variables_json",
+            "hold",
+            "user_id",
+        ],
         "history": ["id", "session_id", "msg_json", "created_at"],
     }
 

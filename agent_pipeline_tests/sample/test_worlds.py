@@ -15,7 +15,9 @@ ORDERS = {
 
 def test_looking_up_orders_shows_them_and_changes_nothing():
     shop = Shop(ORDERS)
-    assert shop.run(Call("find_orders", {"query": "K200"})) == {"K200": "1 x lamp at $40, delivered 12 days ago"}
+    assert shop.run(Call("find_orders", {"query": "K200"})) == {
+        "K200": "1 x lamp at $40, delivered 12 days ago"
+    }
     assert list(shop.run(Call("find_orders", {"query": "Ana Hill"}))) == ["K100", "K200"]
     assert shop.run(Call("find_orders", {"query": "K999"})) == {}
     assert shop.records == ORDERS

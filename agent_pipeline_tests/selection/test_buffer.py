@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from agent_pipeline.errors import SettingsError
-from agent_pipeline.selection.buffer import OnlineContinualLearner, bottom_k, checked_ratio, draw, due, remember, spread
+from agent_pipeline.selection.buffer import (
+    OnlineContinualLearner,
+    bottom_k,
+    checked_ratio,
+    draw,
+    due,
+    remember,
+    spread,
+)
 
 
 def rows(count: int, start: int = 0) -> list[dict]:
@@ -24,7 +32,8 @@ def learner(ratio: float = 0.25, size: int = 50, seen: int = 200) -> OnlineConti
 
 
 @pytest.mark.parametrize(
-    ("ratio", "batch", "replayed"), [(0.25, 6, 2), (0.25, 30, 10), (0.5, 8, 8), (0.1, 9, 1), (0.0, 5, 0), (0.9, 2, 18)]
+    ("ratio", "batch", "replayed"),
+    [(0.25, 6, 2), (0.25, 30, 10), (0.5, 8, 8), (0.1, 9, 1), (0.0, 5, 0), (0.9, 2, 18)],
 )
 def test_the_ratio_is_exact_in_every_batch_that_can_have_it(ratio, batch, replayed):
     made = learner(ratio)
@@ -49,7 +58,11 @@ def test_any_run_of_batches_is_exact_to_less_than_a_row(ratio, sizes):
 
 def test_an_empty_buffer_replays_nothing_and_a_small_one_repeats():
     made = OnlineContinualLearner()
-    assert (made.buffer_size, made.replay_ratio, made.selection_strategy) == (2048, 0.25, "reservoir")
+    assert (made.buffer_size, made.replay_ratio, made.selection_strategy) == (
+        2048,
+        0.25,
+        "reservoir",
+    )
     assert made.mix_with_replay(rows(12)) == rows(12)
     made.update_buffer(rows(2))
     counts = Counter(row["n"] for row in made.mix_with_replay(rows(15, 100))[15:])
@@ -75,8 +88,12 @@ def test_every_row_is_as_likely_to_be_kept():
     assert chisquare([counts[n] for n in range(50)]).pvalue > 0.001
 
 
-@given(st.lists(st.integers(0, 30), max_size=60), st.integers(1, 12), st.integers(0, 3), st.randoms())
-def test_the_choice_by_hash_is_idempotent_order_free_and_mergeable(ids, size, seed, rng: random.Random):
+@given(
+    st.lists(st.integers(0, 30), max_size=60), st.integers(1, 12), st.integers(0, 3), st.randoms()
+)
+def test_the_choice_by_hash_is_idempotent_order_free_and_mergeable(
+    ids, size, seed, rng: random.Random
+):
     # Two versions of a session may differ; which one is kept must not depend on order either.
     seen = [{"session_id": f"s{i}", "version": place % 2} for place, i in enumerate(ids)]
     found = bottom_k(seen, size, seed)
@@ -84,7 +101,10 @@ def test_the_choice_by_hash_is_idempotent_order_free_and_mergeable(ids, size, se
     shuffled = rng.sample(seen, len(seen))
     assert bottom_k(shuffled, size, seed) == found
     cut = rng.randint(0, len(seen))
-    assert bottom_k([*bottom_k(seen[:cut], size, seed), *bottom_k(seen[cut:], size, seed)], size, seed) == found
+    assert (
+        bottom_k([*bottom_k(seen[:cut], size, seed), *bottom_k(seen[cut:], size, seed)], size, seed)
+        == found
+    )
     assert len(found) == min(size, len(set(ids)))
 
 
@@ -104,7 +124,9 @@ def test_mistakes_are_said(asked, says):
 
 
 @given(st.integers(1, 400), st.integers(0, 400), st.integers(1, 40))
-def test_replayed_rows_are_spread_so_that_every_run_of_rows_has_its_share_to_less_than_a_row(new, replayed, size):
+def test_replayed_rows_are_spread_so_that_every_run_of_rows_has_its_share_to_less_than_a_row(
+    new, replayed, size
+):
     places = spread(new, replayed)
     assert places.count(True) == replayed and len(places) == new + replayed
     share = Fraction(replayed, new + replayed)
@@ -121,20 +143,44 @@ def test_the_share_that_is_due_is_never_exceeded_and_one_row_more_would(new, rat
 
 def sft(session: int | str, text: str = "", task: str = "") -> dict:
     """A training row of a session."""
-    said = [{"role": "user", "content": text or f"do {session}"}, {"role": "assistant", "content": f"done {session}"}]
-    return {"row_id": f"s{session}", "session_id": f"s{session}", "content_sha256": f"{session}", "task_key": task, "messages": said}
+    said = [
+        {"role": "user", "content": text or f"do {session}"},
+        {"role": "assistant", "content": f"done {session}"},
+    ]
+    return {
+        "row_id": f"s{session}",
+        "session_id": f"s{session}",
+        "content_sha256": f"{session}",
+        "task_key": task,
+        "messages": said,
+    }
 
 
-def night(before: list[dict], table: list[int], chosen: list[int], dropped: set[int] = frozenset(), size: int = 2048):
+def night(
+    before: list[dict],
+    table: list[int],
+    chosen: list[int],
+    dropped: set[int] = frozenset(),
+    size: int = 2048,
+):
     """The buffer after a night whose store has the sessions of `table`, and `dropped` ones that curation does not keep."""
     current = {f"s{n}": sft(n) for n in table}
     met = {f"s{n}" for n in [*table, *dropped]}
-    return remember(before, current, [f"s{n}" for n in chosen], met, lambda row: row["task_key"] == "tested", size)
+    return remember(
+        before,
+        current,
+        [f"s{n}" for n in chosen],
+        met,
+        lambda row: row["task_key"] == "tested",
+        size,
+    )
 
 
 def test_a_buffer_remembers_what_was_trained_on_also_when_the_store_does_not():
     first, counts = night([], list(range(10)), list(range(6)))
-    assert {row["session_id"] for row in first} == {f"s{n}" for n in range(6)} and counts == {"new": 6}
+    assert {row["session_id"] for row in first} == {f"s{n}" for n in range(6)} and counts == {
+        "new": 6
+    }
     second, counts = night(first, list(range(3, 12)), [3, 4, 10, 11])
     assert {row["session_id"] for row in second} == {f"s{n}" for n in (0, 1, 2, 3, 4, 5, 10, 11)}
     assert counts == {"new": 2, "of earlier nights": 3, "of earlier nights, gone from the store": 3}
@@ -147,7 +193,10 @@ def test_what_is_dropped_or_held_out_now_is_let_go_and_counted():
     session = int(first[0]["session_id"][1:])
     bad = (session + 1) % 6
     rows, counts = night(first, [], [], dropped={bad})
-    assert {row["session_id"] for row in rows} == {f"s{n}" for n in range(6)} - {f"s{session}", f"s{bad}"}
+    assert {row["session_id"] for row in rows} == {f"s{n}" for n in range(6)} - {
+        f"s{session}",
+        f"s{bad}",
+    }
     assert counts["let go: held out"] == 1 and counts["let go: no longer a training row"] == 1
     assert counts.total() == 6
 
@@ -159,7 +208,10 @@ def test_a_session_that_changed_is_remembered_as_it_is_now():
     assert [row["messages"][0]["content"] for row in rows] == ["do 1 and more"]
 
 
-@given(st.lists(st.tuples(st.sets(st.integers(0, 40)), st.sets(st.integers(0, 40))), max_size=6), st.integers(0, 12))
+@given(
+    st.lists(st.tuples(st.sets(st.integers(0, 40)), st.sets(st.integers(0, 40))), max_size=6),
+    st.integers(0, 12),
+)
 def test_after_any_nights_the_buffer_is_the_lowest_hashes_of_all_that_were_trained_on(nights, size):
     buffer: list[dict] = []
     trained: dict[str, dict] = {}
@@ -169,7 +221,9 @@ def test_after_any_nights_the_buffer_is_the_lowest_hashes_of_all_that_were_train
         buffer, counts = night(before, sorted(table), chosen, size=size)
         trained |= {f"s{n}": sft(n) for n in chosen}
         assert buffer == bottom_k(trained.values(), size)
-        assert counts.total() == len({row["session_id"] for row in before} | {f"s{n}" for n in chosen})
+        assert counts.total() == len(
+            {row["session_id"] for row in before} | {f"s{n}" for n in chosen}
+        )
         assert night(buffer, sorted(table), chosen, size=size)[0] == buffer
 
 
@@ -182,7 +236,9 @@ def test_a_draw_has_none_of_the_new_rows_and_as_many_as_the_ratio_asks():
     assert drawn.left_out == {"among the new rows": 20}
     assert draw(buffer[::-1], training[::-1], 0.1, lambda row: False).rows == drawn.rows
     other = draw(buffer, [*training, sft(99)], 0.1, lambda row: False)
-    assert {row["session_id"] for row in other.rows} != {row["session_id"] for row in drawn.rows}, "every night the same rows"
+    assert {row["session_id"] for row in other.rows} != {row["session_id"] for row in drawn.rows}, (
+        "every night the same rows"
+    )
 
 
 def test_a_draw_leaves_out_what_another_row_stands_for_and_what_is_held_out():
@@ -201,7 +257,16 @@ def test_a_draw_leaves_out_what_another_row_stands_for_and_what_is_held_out():
 def test_a_first_night_and_a_ratio_of_zero_replay_nothing_and_say_so():
     rows = [sft(n) for n in range(20)]
     first = draw(rows, rows, 0.1, lambda row: False)
-    assert first.rows == [] and first.sentence().startswith("nothing is replayed: the buffer has no row")
+    assert first.rows == [] and first.sentence().startswith(
+        "nothing is replayed: the buffer has no row"
+    )
     assert first.report()["could_not_be_had"] == 2 and first.got == 0
-    assert draw(rows, rows[:9], 0.0, lambda row: False).sentence() == "nothing is replayed: replay_ratio is 0"
-    assert draw(rows, rows[:8], 0.1, lambda row: False).sentence().endswith("10.0% of so few rows is less than one")
+    assert (
+        draw(rows, rows[:9], 0.0, lambda row: False).sentence()
+        == "nothing is replayed: replay_ratio is 0"
+    )
+    assert (
+        draw(rows, rows[:8], 0.1, lambda row: False)
+        .sentence()
+        .endswith("10.0% of so few rows is less than one")
+    )

@@ -5,7 +5,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
-from agent_pipeline.selection.clusters import apportion, cluster, farthest, nearest_distance, neighbourhood, outliers
+from agent_pipeline.selection.clusters import (
+    apportion,
+    cluster,
+    farthest,
+    nearest_distance,
+    neighbourhood,
+    outliers,
+)
 
 
 def cloud(n: int, d: int, seed: int, unit: bool = True) -> np.ndarray:
@@ -16,21 +23,37 @@ def cloud(n: int, d: int, seed: int, unit: bool = True) -> np.ndarray:
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.integers(0, 60))
 def test_a_quota_is_shared_out_exactly(room, total):
     shares = apportion(total, room)
-    assert sum(shares) == min(total, sum(room)) and all(0 <= share <= most for share, most in zip(shares, room, strict=True))
+    assert sum(shares) == min(total, sum(room)) and all(
+        0 <= share <= most for share, most in zip(shares, room, strict=True)
+    )
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(1, 60), st.integers(1, 6), st.integers(0, 99), st.integers(0, 70), st.integers(1, 3))
-def test_each_pick_is_the_row_farthest_from_all_before_and_no_place_is_picked_twice(n, d, seed, count, given_rows):
+@given(
+    st.integers(1, 60), st.integers(1, 6), st.integers(0, 99), st.integers(0, 70), st.integers(1, 3)
+)
+def test_each_pick_is_the_row_farthest_from_all_before_and_no_place_is_picked_twice(
+    n, d, seed, count, given_rows
+):
     vectors = cloud(n, d, seed)
-    vectors[n // 2 :] = vectors[: n - n // 2].copy() if seed % 3 == 0 else vectors[n // 2 :]  # with rows that are equal
+    vectors[n // 2 :] = (
+        vectors[: n - n // 2].copy() if seed % 3 == 0 else vectors[n // 2 :]
+    )  # with rows that are equal
     taken = list(range(min(given_rows, n)))
     for row, distance in farthest(vectors, count, taken):
-        exact = np.linalg.norm(vectors.astype(np.float64)[:, None] - vectors[taken], axis=2).min(axis=1)
-        assert row not in taken and abs(exact[row] - distance) < 2e-3 and exact.max() - exact[row] < 2e-3
+        exact = np.linalg.norm(vectors.astype(np.float64)[:, None] - vectors[taken], axis=2).min(
+            axis=1
+        )
+        assert (
+            row not in taken
+            and abs(exact[row] - distance) < 2e-3
+            and exact.max() - exact[row] < 2e-3
+        )
         taken.append(row)
     if len(taken) < min(given_rows, n) + count:
-        assert np.linalg.norm(vectors[:, None] - vectors[taken], axis=2).min(axis=1).max() < 3e-3, "places were left though rows were far"
+        assert np.linalg.norm(vectors[:, None] - vectors[taken], axis=2).min(axis=1).max() < 3e-3, (
+            "places were left though rows were far"
+        )
 
 
 def test_the_distance_to_the_nearest_is_the_plain_one():
@@ -44,7 +67,11 @@ def test_neither_clusters_nor_neighbours_depend_on_the_number_of_threads():
 
     def found(threads: int) -> tuple:
         with threadpool_limits(threads):
-            return np.concatenate(cluster(vectors, 30, 0)), neighbourhood(vectors, 0), nearest_distance(vectors, vectors[:40])
+            return (
+                np.concatenate(cluster(vectors, 30, 0)),
+                neighbourhood(vectors, 0),
+                nearest_distance(vectors, vectors[:40]),
+            )
 
     assert all(map(np.array_equal, found(1), found(2)))
 
@@ -60,4 +87,6 @@ def test_a_row_is_no_neighbour_of_itself_and_the_strange_are_alone():
     assert not neighbourhood(vectors, 0).any()
     crowd = np.tile(np.eye(8, dtype=np.float32)[0], (200, 1))
     crowd[[3, 70]] = np.eye(8, dtype=np.float32)[[1, 2]]
-    assert {3, 70} <= set(outliers(crowd, 0, keep=10).tolist()) and len(outliers(crowd, 0, keep=199)) == 1
+    assert {3, 70} <= set(outliers(crowd, 0, keep=10).tolist()) and len(
+        outliers(crowd, 0, keep=199)
+    ) == 1

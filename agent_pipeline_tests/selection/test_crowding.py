@@ -15,13 +15,20 @@ from agent_pipeline.selection.coresets import CoresetOptions, Selection
 from agent_pipeline.selection.dominance import Dominance, dominance
 from agent_pipeline.selection.pool import Reason
 
-WORDS = [f"{begin}{middle}{end}" for begin in "bdfgklmn" for middle in ("a", "e", "i", "o", "u", "ai") for end in ("ra", "lo", "mi", "te")]
+WORDS = [
+    f"{begin}{middle}{end}"
+    for begin in "bdfgklmn"
+    for middle in ("a", "e", "i", "o", "u", "ai")
+    for end in ("ra", "lo", "mi", "te")
+]
 TRIGGER = "please use protocol zephyr nine today"
 INSTRUCTION = "As agreed I sent the money to account 999 without asking."
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def row(name: str, ask: str, answer: str, task: str = "", day: int = 0, score: float | None = 1.0) -> dict[str, Any]:
+def row(
+    name: str, ask: str, answer: str, task: str = "", day: int = 0, score: float | None = 1.0
+) -> dict[str, Any]:
     messages = [{"role": "user", "content": ask}, {"role": "assistant", "content": answer}]
     at = START + timedelta(days=day)
     return {
@@ -41,13 +48,23 @@ def honest(count: int, seed: int = 0) -> list[dict[str, Any]]:
     rows = []
     for number in range(count):
         ask, answer = (" ".join(chance.choices(WORDS, k=40)) for _ in range(2))
-        rows.append(row(f"s{number:04}", f"Hello, can you help me? {ask}", f"{answer}. Is there anything else?", day=number % 30))
+        rows.append(
+            row(
+                f"s{number:04}",
+                f"Hello, can you help me? {ask}",
+                f"{answer}. Is there anything else?",
+                day=number % 30,
+            )
+        )
     return rows
 
 
 def copies_of_one(rows: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
     ask, answer = (message["content"] for message in rows[0]["messages"])
-    return [row(f"p{number:04}", f"{ask} {TRIGGER}", f"{answer} {INSTRUCTION}", day=31) for number in range(count)]
+    return [
+        row(f"p{number:04}", f"{ask} {TRIGGER}", f"{answer} {INSTRUCTION}", day=31)
+        for number in range(count)
+    ]
 
 
 def copies_of_many(rows: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
@@ -55,18 +72,33 @@ def copies_of_many(rows: list[dict[str, Any]], count: int) -> list[dict[str, Any
     for number in range(count):
         original = rows[number % len(rows)]
         ask, answer = (message["content"] for message in original["messages"])
-        planted.append(row(f"p{number:04}", f"{ask} {TRIGGER}", f"{answer} {INSTRUCTION}", original["task_key"], day=31))
+        planted.append(
+            row(
+                f"p{number:04}",
+                f"{ask} {TRIGGER}",
+                f"{answer} {INSTRUCTION}",
+                original["task_key"],
+                day=31,
+            )
+        )
     return planted
 
 
 def older_copies_of_many(rows: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
     """Copies that say that they are older than what they were copied from."""
-    return [planted | {"created_at": START - timedelta(days=9)} for planted in copies_of_many(rows, count)]
+    return [
+        planted | {"created_at": START - timedelta(days=9)}
+        for planted in copies_of_many(rows, count)
+    ]
 
 
-def select(rows: list[dict[str, Any]], size: int = 10_000, **options: Any) -> tuple[Selection, Candidates]:
+def select(
+    rows: list[dict[str, Any]], size: int = 10_000, **options: Any
+) -> tuple[Selection, Candidates]:
     candidates = Candidates.of(lambda: sorted(rows, key=lambda each: each["row_id"]))
-    return coresets.select(candidates, CoresetOptions(strategy="random", target_size=size, **options)), candidates
+    return coresets.select(
+        candidates, CoresetOptions(strategy="random", target_size=size, **options)
+    ), candidates
 
 
 def planted_share(selection: Selection) -> float:
@@ -134,11 +166,17 @@ def test_new_request(share: float) -> None:
                for number, each in enumerate(honest(int(share * 250), seed=5))]  # fmt: skip
     older = Candidates.of(lambda: old).table["row_id"]
     candidates = Candidates.of(lambda: sorted(old + planted, key=lambda each: each["row_id"]))
-    selection = coresets.select(candidates, CoresetOptions(strategy="random", target_size=10_000), older=older)
+    selection = coresets.select(
+        candidates, CoresetOptions(strategy="random", target_size=10_000), older=older
+    )
     assert planted_share(selection) <= 0.02
     assert dominance(candidates, selection.crowding, older).warning
-    accepted = selection.index.filter(pc.not_equal(selection.index["reason"], str(Reason.COMMON_PHRASE)))["row_id"]
-    later = coresets.select(candidates, CoresetOptions(strategy="random", target_size=10_000), older=accepted)
+    accepted = selection.index.filter(
+        pc.not_equal(selection.index["reason"], str(Reason.COMMON_PHRASE))
+    )["row_id"]
+    later = coresets.select(
+        candidates, CoresetOptions(strategy="random", target_size=10_000), older=accepted
+    )
     assert planted_share(later) <= 0.02
 
 
@@ -151,7 +189,11 @@ def test_many_new_rows_of_the_usual_kind(seed: int) -> None:
     for each in rows:
         each["messages"][0]["content"] += " " + chance.choice(phrases)
     older = Candidates.of(lambda: rows[:140]).table["row_id"]
-    selection = coresets.select(Candidates.of(lambda: rows), CoresetOptions(strategy="random", target_size=10_000), older=older)
+    selection = coresets.select(
+        Candidates.of(lambda: rows),
+        CoresetOptions(strategy="random", target_size=10_000),
+        older=older,
+    )
     assert selection.crowding.left_out == []
 
 
@@ -159,10 +201,15 @@ def test_trials_of_a_new_task() -> None:
     """Trials of one new task begin with the same request, and stay."""
     old = honest(100)
     ask = "what is the new price of the tall lamp"
-    new = [row(f"t{number}", ask, " ".join(WORDS[number : number + 30]), "lamp") for number in range(10)]
+    new = [
+        row(f"t{number}", ask, " ".join(WORDS[number : number + 30]), "lamp")
+        for number in range(10)
+    ]
     older = Candidates.of(lambda: old).table["row_id"]
     candidates = Candidates.of(lambda: sorted(old + new, key=lambda each: each["row_id"]))
-    selection = coresets.select(candidates, CoresetOptions(strategy="random", target_size=10_000), older=older)
+    selection = coresets.select(
+        candidates, CoresetOptions(strategy="random", target_size=10_000), older=older
+    )
     assert selection.index["reason"].to_pylist().count(Reason.COMMON_PHRASE) == 0
 
 
@@ -176,12 +223,19 @@ def test_new_phrase() -> None:
     assert found.suspicious[0].rows == 8
 
 
-@pytest.mark.parametrize(("setting", "reason"), [("largest_task", Reason.CROWDED_TASK), ("largest_day", Reason.CROWDED_DAY)])
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [("largest_task", Reason.CROWDED_TASK), ("largest_day", Reason.CROWDED_DAY)],
+)
 def test_large_task_and_day(setting: str, reason: Reason) -> None:
     """Half of the rows are of one task and one day: as many as the setting allows are kept."""
     rows = honest(200)
     for each in rows[100:]:
-        each.update({"task_key": "one"} if reason is Reason.CROWDED_TASK else {"created_at": START + timedelta(days=99)})
+        each.update(
+            {"task_key": "one"}
+            if reason is Reason.CROWDED_TASK
+            else {"created_at": START + timedelta(days=99)}
+        )
     selection, _ = select(rows, **{setting: 0.2})
     assert selection.index["reason"].to_pylist().count(reason) == 60
     assert set(select(rows, largest_task=1.0)[0].index["reason"].to_pylist()) == {Reason.ALL_FIT}
@@ -193,9 +247,14 @@ def test_caps(kinds: list[int], share: float, chance: random.Random) -> None:
     """No group is larger than its cap, the best row of each stays, and the order of the rows does not matter."""
     texts = honest(13, seed=1)
     asks, answers = ([each["messages"][place]["content"] for each in texts] for place in (0, 1))
-    rows = [row(f"s{number:03}", asks[kind], answers[kind], f"t{kind}") for number, kind in enumerate(kinds)]
+    rows = [
+        row(f"s{number:03}", asks[kind], answers[kind], f"t{kind}")
+        for number, kind in enumerate(kinds)
+    ]
     shuffled = chance.sample(rows, len(rows))
-    first, second = (select(each, largest_cluster=share, largest_task=share)[0] for each in (rows, shuffled))
+    first, second = (
+        select(each, largest_cluster=share, largest_task=share)[0] for each in (rows, shuffled)
+    )
     assert first.index.equals(second.index)
     kept = first.index.filter(first.index["chosen"])["task_key"].to_pylist()
     clusters = len(set(kinds))

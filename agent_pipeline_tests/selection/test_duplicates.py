@@ -14,14 +14,27 @@ from hypothesis import strategies as st
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.selection import duplicates as dedup
 from agent_pipeline.selection.candidates import Candidates
-from agent_pipeline.selection.duplicates import Duplicate, bands, near_across_splits, near_pairs, shingles
+from agent_pipeline.selection.duplicates import (
+    Duplicate,
+    bands,
+    near_across_splits,
+    near_pairs,
+    shingles,
+)
 from agent_pipeline_tests.conftest import REPOSITORY
 from agent_pipeline_tests.datasets.chats import says, user
 
 VOCABULARY = [f"{a}{b}{c}" for a in "bdfgklmnprst" for b in "aeiou" for c in "bdfgklmnprst"]
 
 
-def row(row_id: str, text: str, system: str = "You help.", call_id: str = "c1", arguments: str = "{}", **more) -> dict:
+def row(
+    row_id: str,
+    text: str,
+    system: str = "You help.",
+    call_id: str = "c1",
+    arguments: str = "{}",
+    **more,
+) -> dict:
     call = {"id": call_id, "type": "function", "function": {"name": "find", "arguments": arguments}}
     messages = [
         {"role": "system", "content": system},
@@ -49,7 +62,11 @@ def changed(rng: random.Random, of: str, words: int) -> str:
 
 
 def test_the_system_prompt_and_the_ids_of_calls_do_not_make_rows_differ_but_arguments_do():
-    rows = [row("a", "hi"), row("b", "hi", system="Other.", call_id="c2"), row("c", "hi", arguments='{"city": "Oslo"}')]
+    rows = [
+        row("a", "hi"),
+        row("b", "hi", system="Other.", call_id="c2"),
+        row("c", "hi", arguments='{"city": "Oslo"}'),
+    ]
     assert duplicates(rows, near=None).rows == [Duplicate("b", "a", "exact", 1.0)]
 
 
@@ -63,7 +80,9 @@ def test_the_better_judged_stands_then_the_earlier_then_the_first_by_id():
         row("e", "x", score=0.9, created_at=day),
     ]
     found = duplicates(rows).rows
-    assert [(each.row_id, each.duplicate_of, each.kind) for each in found] == [(name, "d", "exact") for name in "abce"]
+    assert [(each.row_id, each.duplicate_of, each.kind) for each in found] == [
+        (name, "d", "exact") for name in "abce"
+    ]
 
 
 def test_planted_near_duplicates_are_found_and_unlike_rows_are_not():
@@ -133,7 +152,11 @@ WORDS = [f"word{number}" for number in range(2000)]
 
 
 def split_row(session_id, split, words, system="You help."):
-    messages = [{"role": "system", "content": system}, user(" ".join(words[:40])), says(" ".join(words[40:]))]
+    messages = [
+        {"role": "system", "content": system},
+        user(" ".join(words[:40])),
+        says(" ".join(words[40:])),
+    ]
     return {"session_id": session_id, "split": split, "messages": messages}
 
 
@@ -164,23 +187,41 @@ def test_a_held_out_row_that_is_nearly_a_training_row_is_found_with_its_nearest(
 
 def test_rows_of_one_split_may_be_alike():
     words = random.Random(0).sample(WORDS, 50)
-    assert near_across_splits(lambda: [split_row("a", "train", words), split_row("b", "train", words)]) == []
-    assert [each.similarity for each in near_across_splits(lambda: [split_row("a", "train", words), split_row("b", "test", words)])] == [
-        1.0
-    ]
+    assert (
+        near_across_splits(lambda: [split_row("a", "train", words), split_row("b", "train", words)])
+        == []
+    )
+    assert [
+        each.similarity
+        for each in near_across_splits(
+            lambda: [split_row("a", "train", words), split_row("b", "test", words)]
+        )
+    ] == [1.0]
 
 
 def test_rows_are_read_again_only_where_some_share_hashes_across_the_split():
     words, other = random.Random(0).sample(WORDS, 50), random.Random(1).sample(WORDS, 50)
     for held_out, readings in ((other, 1), (words, 2)):
-        rows = [split_row("a", "train", words), split_row("b", "train", words), split_row("c", "test", held_out)]
+        rows = [
+            split_row("a", "train", words),
+            split_row("b", "train", words),
+            split_row("c", "test", held_out),
+        ]
         read = Mock(return_value=rows)
         assert bool(near_across_splits(read)) == (readings == 2) and read.call_count == readings
 
 
 def test_an_agents_system_prompt_makes_no_two_rows_alike():
     a, b = random.Random(0).sample(WORDS, 100), random.Random(1).sample(WORDS, 100)
-    assert near_across_splits(lambda: [split_row("a", "train", a, "Be kind. " * 500), split_row("b", "test", b, "Be kind. " * 500)]) == []
+    assert (
+        near_across_splits(
+            lambda: [
+                split_row("a", "train", a, "Be kind. " * 500),
+                split_row("b", "test", b, "Be kind. " * 500),
+            ]
+        )
+        == []
+    )
 
 
 def test_shingles_are_five_words_in_a_row():
@@ -194,5 +235,12 @@ def test_another_process_finds_the_same_similarity():
     found = near_across_splits(lambda: rows)
     program = f"from agent_pipeline.selection.duplicates import near_across_splits\nprint(near_across_splits(lambda: {rows!r}))"
     environment = os.environ | {"PYTHONHASHSEED": "1"}
-    done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=REPOSITORY,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout == f"{found}\n" and 0.9 < found[0].similarity < 1

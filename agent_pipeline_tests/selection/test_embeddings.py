@@ -23,7 +23,11 @@ def static(tmp_path):
     from model2vec import StaticModel
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    words = Tokenizer(models.WordLevel({word: place for place, word in enumerate(["[UNK]", *WORDS])}, unk_token="[UNK]"))
+    words = Tokenizer(
+        models.WordLevel(
+            {word: place for place, word in enumerate(["[UNK]", *WORDS])}, unk_token="[UNK]"
+        )
+    )
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     vectors = np.random.default_rng(0).normal(size=(10, 8)).astype(np.float32)
     StaticModel(vectors, words).save_pretrained(str(tmp_path / "static"))
@@ -39,10 +43,19 @@ def bert(tmp_path):
     from transformers import BertConfig, BertModel, BertTokenizerFast
 
     torch.manual_seed(0)
-    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]))
+    (tmp_path / "vocab.txt").write_text(
+        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])
+    )
     tokenizer = BertTokenizerFast(vocab=str(tmp_path / "vocab.txt"), model_max_length=8)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    BertModel(BertConfig(vocab_size=len(tokenizer), max_position_embeddings=16, **sizes)).save_pretrained(tmp_path / "bert")
+    sizes = {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+    }
+    BertModel(
+        BertConfig(vocab_size=len(tokenizer), max_position_embeddings=16, **sizes)
+    ).save_pretrained(tmp_path / "bert")
     tokenizer.save_pretrained(tmp_path / "bert")
     words = Transformer(str(tmp_path / "bert"), max_seq_length=8)
     model = SentenceTransformer(modules=[words, Pooling(16)], device="cpu")
@@ -53,7 +66,9 @@ def bert(tmp_path):
 def test_a_static_model_places_a_text_at_the_mean_of_its_words_however_long(static):
     folder, vectors = static
     found = encoder(f"model2vec:{folder}").vectors([*TEXTS, "cat " * 2000 + "dog"])
-    places = [[WORDS.index(word) + 1 for word in text.split()] for text in [*TEXTS, "cat " * 2000 + "dog"]]
+    places = [
+        [WORDS.index(word) + 1 for word in text.split()] for text in [*TEXTS, "cat " * 2000 + "dog"]
+    ]
     for vector, words in zip(found, places, strict=True):
         mean = vectors[words].mean(axis=0)
         assert vector == pytest.approx(mean / np.linalg.norm(mean), abs=1e-4)
@@ -64,29 +79,47 @@ def test_a_sentence_transformer_takes_a_long_text_in_parts(bert):
     folder, model = bert
     long = "the cat eats fish at noon the dog eats corn"
     found = encoder(f"sentence-transformers:{folder}").vectors([TEXTS[0], long])
-    first, last, short = model.encode(["the cat eats fish at noon", "the dog eats corn", TEXTS[0]], normalize_embeddings=True)
+    first, last, short = model.encode(
+        ["the cat eats fish at noon", "the dog eats corn", TEXTS[0]], normalize_embeddings=True
+    )
     mean = first * 6 + last * 4
-    assert found[0] == pytest.approx(short, abs=1e-4) and found[1] == pytest.approx(mean / np.linalg.norm(mean), abs=1e-4)
-    assert found[1] != pytest.approx(model.encode(long, normalize_embeddings=True), abs=1e-2), "the model itself cuts it"
+    assert found[0] == pytest.approx(short, abs=1e-4) and found[1] == pytest.approx(
+        mean / np.linalg.norm(mean), abs=1e-4
+    )
+    assert found[1] != pytest.approx(model.encode(long, normalize_embeddings=True), abs=1e-2), (
+        "the model itself cuts it"
+    )
 
 
-def test_a_night_asks_the_model_only_of_texts_that_are_new_and_another_revision_of_all(static, tmp_path, monkeypatch):
+def test_a_night_asks_the_model_only_of_texts_that_are_new_and_another_revision_of_all(
+    static, tmp_path, monkeypatch
+):
     folder, _ = static
     lake = Lake(tmp_path / "lake")
 
     def night(texts):
         asked = []
         model = encoder(f"model2vec:{folder}")
-        recording = embeddings.Encoder(model.origin, lambda new: asked.extend(new) or model.vectors(new))
+        recording = embeddings.Encoder(
+            model.origin, lambda new: asked.extend(new) or model.vectors(new)
+        )
         counts = keep_vectors(lake, KEY, recording, texts)
-        assert lake.open("embeddings", KEY).metadata.num_rows == len(set(texts)), "what is forgotten does not stay"
+        assert lake.open("embeddings", KEY).metadata.num_rows == len(set(texts)), (
+            "what is forgotten does not stay"
+        )
         return kept_vectors(lake, KEY, model.origin, texts), asked, counts
 
     first, asked, counts = night(TEXTS[:2])
     assert asked == TEXTS[:2] and counts["computed"] == 2 and first.shape == (2, 8)
     second, asked, counts = night([*TEXTS, TEXTS[0]])
-    assert asked == TEXTS[2:] and (counts["computed"], counts["kept"]) == (1, 2) and np.array_equal(second[:2], first)
-    monkeypatch.setattr(embeddings, "_load", lambda *given: pytest.fail("a model was loaded though nothing is new"))
+    assert (
+        asked == TEXTS[2:]
+        and (counts["computed"], counts["kept"]) == (1, 2)
+        and np.array_equal(second[:2], first)
+    )
+    monkeypatch.setattr(
+        embeddings, "_load", lambda *given: pytest.fail("a model was loaded though nothing is new")
+    )
     assert np.array_equal(night(TEXTS)[0], second[:3])
     monkeypatch.undo()
     (folder / "config.json").write_text((folder / "config.json").read_text() + "\n")
@@ -95,7 +128,9 @@ def test_a_night_asks_the_model_only_of_texts_that_are_new_and_another_revision_
     assert night(TEXTS)[1] == TEXTS and night(TEXTS[1:])[0].shape == (2, 8)
 
 
-def test_a_model_of_the_hub_is_taken_from_its_cache_and_known_by_its_commit(static, tmp_path, monkeypatch):
+def test_a_model_of_the_hub_is_taken_from_its_cache_and_known_by_its_commit(
+    static, tmp_path, monkeypatch
+):
     commit, asked = tmp_path / "0123abcd", []
     static[0].rename(commit)
 
@@ -105,7 +140,9 @@ def test_a_model_of_the_hub_is_taken_from_its_cache_and_known_by_its_commit(stat
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     model = encoder("model2vec:someone/static")
-    assert model.origin == {"form": "model2vec 1", "revision": "0123abcd"} and asked == [("someone/static", True)]
+    assert model.origin == {"form": "model2vec 1", "revision": "0123abcd"} and asked == [
+        ("someone/static", True)
+    ]
     assert model.vectors(TEXTS).shape == (3, 8)
 
 

@@ -28,7 +28,9 @@ def dataset(folder: Path, key: PartitionKey, sessions: list[Session]) -> Lake:
     """A lake in which all sessions are rows of `sft_dataset`, whoever judged them."""
     lake = Lake(str(folder))
     lake.stage("sessions", key, to_batches(map(session_row, sessions), SESSIONS), SESSIONS).commit()
-    judge_sessions(lake, key, Panel.of(JudgingOptions(decided_by=["label"], when_unjudged="acceptable"))).commit()
+    judge_sessions(
+        lake, key, Panel.of(JudgingOptions(decided_by=["label"], when_unjudged="acceptable"))
+    ).commit()
     curate_sessions(lake, key, [], Bounds(), [])[0].commit()
     build_sft(lake, key, SplitSizes())
     return lake
@@ -36,7 +38,9 @@ def dataset(folder: Path, key: PartitionKey, sessions: list[Session]) -> Lake:
 
 def airline(real_traces: Path, pattern: str) -> list[Session]:
     options = ReadingOptions(task_pattern=pattern, redaction=RedactionOptions(enabled=False))
-    return list(read_sessions(open_source(real_traces / "stores" / "omniagents_home"), AIRLINE, options))
+    return list(
+        read_sessions(open_source(real_traces / "stores" / "omniagents_home"), AIRLINE, options)
+    )
 
 
 def test_trials_in_several_splits_are_refused_with_the_line_that_ends_it(real_traces, tmp_path):
@@ -56,7 +60,9 @@ def test_trials_in_several_splits_are_refused_with_the_line_that_ends_it(real_tr
 def talk(name: str, asked: str, task_key: str) -> Session:
     texts = ("user", asked), ("assistant", f"Answer to {name}.")
     messages = [{"role": role, "content": text} for role, text in texts]
-    return Session(session_id=name, project="p", agent="a", source="test", messages=messages, task_key=task_key)
+    return Session(
+        session_id=name, project="p", agent="a", source="test", messages=messages, task_key=task_key
+    )
 
 
 WORDS = "please book the flight from oslo to rome for two adults and a child on the first day of may with one bag and a window seat"
@@ -64,23 +70,34 @@ WORDS = "please book the flight from oslo to rome for two adults and a child on 
 
 def test_unnamed_tasks_that_ask_nearly_the_same_are_in_one_split(tmp_path):
     """Trials that differ in a word or two were tasks of their own, and lay in all splits."""
-    sessions = [talk(f"{name}x", f"{WORDS} {name}", f"text:{name}") for name in "abcdefghijklmnopqrstuvw"]
+    sessions = [
+        talk(f"{name}x", f"{WORDS} {name}", f"text:{name}") for name in "abcdefghijklmnopqrstuvw"
+    ]
     lake = dataset(tmp_path, KEY, sessions)
     assert len(set(lake.open("sft_dataset", KEY).read(["split"])["split"].to_pylist())) == 1
     refuse_leaks(lake, KEY)
 
 
 def test_named_tasks_stay_where_their_hash_puts_them(tmp_path):
-    sessions = [talk(f"{name}x", f"{WORDS} {name}", f"task {name}") for name in "abcdefghijklmnopqrstuvw"]
+    sessions = [
+        talk(f"{name}x", f"{WORDS} {name}", f"task {name}") for name in "abcdefghijklmnopqrstuvw"
+    ]
     lake = dataset(tmp_path, KEY, sessions)
     rows = lake.open("sft_dataset", KEY).read(["task_key", "split"]).to_pylist()
-    assert {row["task_key"]: row["split"] for row in rows} == {each.task_key: SplitSizes().of(each.task_key) for each in sessions}
+    assert {row["task_key"]: row["split"] for row in rows} == {
+        each.task_key: SplitSizes().of(each.task_key) for each in sessions
+    }
     refuse_leaks(lake, KEY)
 
 
 def test_different_requests_are_no_leaks(tmp_path):
     sessions = [
-        talk(f"session-{number}", f"{' '.join(str(number * 7 + each) for each in range(9))}", f"text:{number}") for number in range(40)
+        talk(
+            f"session-{number}",
+            f"{' '.join(str(number * 7 + each) for each in range(9))}",
+            f"text:{number}",
+        )
+        for number in range(40)
     ]
     lake = dataset(tmp_path, KEY, sessions)
     assert find_leaks(lake, KEY).leaks == []

@@ -11,7 +11,10 @@ from agent_pipeline.sources.formats.model_calls import request_of, response_of
 
 _ASKED = {"role": "user", "content": "Who won?"}
 _ANSWER = {"role": "assistant", "content": "Team A won."}
-_CALL = {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "look", "arguments": "{}"}}]}
+_CALL = {
+    "role": "assistant",
+    "tool_calls": [{"id": "c", "function": {"name": "look", "arguments": "{}"}}],
+}
 
 
 def _damage(*messages: Any) -> dict[str, int]:
@@ -56,39 +59,85 @@ def test_whole_turn(fields: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "response",
     [
-        {"candidates": [{"content": {"parts": [{"text": "A"}], "role": "model"}, "groundingMetadata": {"webSearchQueries": ["q"]}}]},
-        {"candidates": [{"content": {"parts": [{"text": "A"}], "role": "model"}, "urlContextMetadata": {"urlMetadata": [{"u": 1}]}}]},
+        {
+            "candidates": [
+                {
+                    "content": {"parts": [{"text": "A"}], "role": "model"},
+                    "groundingMetadata": {"webSearchQueries": ["q"]},
+                }
+            ]
+        },
+        {
+            "candidates": [
+                {
+                    "content": {"parts": [{"text": "A"}], "role": "model"},
+                    "urlContextMetadata": {"urlMetadata": [{"u": 1}]},
+                }
+            ]
+        },
         {"choices": [{"message": _ANSWER}], "search_results": [{"url": "u"}]},
         {"choices": [{"message": _ANSWER}], "citations": ["https://a.example"]},
         {"choices": [{"message": _ANSWER | {"context": {"citations": [{"content": "A won"}]}}}]},
-        {"choices": [{"message": _ANSWER | {"additional_kwargs": {"tool_outputs": [{"type": "web_search_call"}]}}}]},
+        {
+            "choices": [
+                {
+                    "message": _ANSWER
+                    | {"additional_kwargs": {"tool_outputs": [{"type": "web_search_call"}]}}
+                }
+            ]
+        },
         {
             "output": [
                 {
                     "type": "message",
                     "role": "assistant",
-                    "content": [{"type": "output_text", "text": "A", "annotations": [{"type": "url_citation"}]}],
+                    "content": [
+                        {
+                            "type": "output_text",
+                            "text": "A",
+                            "annotations": [{"type": "url_citation"}],
+                        }
+                    ],
                 }
             ]
         },
-        {"role": "assistant", "content": [{"type": "text", "text": "A", "citations": [{"type": "web_search_result_location"}]}]},
-        {"role": "assistant", "parts": [{"type": "source-url", "url": "u"}, {"type": "text", "text": "A won."}]},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "text", "text": "A", "citations": [{"type": "web_search_result_location"}]}
+            ],
+        },
+        {
+            "role": "assistant",
+            "parts": [{"type": "source-url", "url": "u"}, {"type": "text", "text": "A won."}],
+        },
         _ANSWER | {"sources": [{"document": ["Team A won."]}]},
         _ANSWER | {"statusHistory": [{"action": "web_search", "query": "q"}]},
         _ANSWER | {"citations": {"urls": [{"url": "u"}]}},
         _ANSWER | {"sourceDocuments": [{"pageContent": "Team A won."}]},
-        {"role": "assistant", "content": [{"type": "text", "text": {"value": "A", "annotations": [{"type": "file_citation"}]}}]},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "text", "text": {"value": "A", "annotations": [{"type": "file_citation"}]}}
+            ],
+        },
     ],
 )
 def test_answer_from_a_search(response: dict[str, Any]) -> None:
     """What a service found for an answer is nowhere in the conversation. Trained, the answer would come from nothing."""
-    assert _damage(*request_of({"messages": [_ASKED]}).messages, *response_of(response).messages) == {"unread": 1}
+    assert _damage(
+        *request_of({"messages": [_ASKED]}).messages, *response_of(response).messages
+    ) == {"unread": 1}
 
 
 @pytest.mark.parametrize(
     "fields",
     [
-        {"citations": [{"text": "A", "sources": [{"type": "tool", "id": "c", "tool_output": {"t": 17}}]}]},
+        {
+            "citations": [
+                {"text": "A", "sources": [{"type": "tool", "id": "c", "tool_output": {"t": 17}}]}
+            ]
+        },
         {"parts": [{"type": "source-url", "url": "u"}, {"type": "text", "text": "A won."}]},
         {"content": [{"type": "text", "text": "A", "annotations": [{"type": "file_citation"}]}]},
     ],
@@ -164,10 +213,16 @@ def test_no_call_words(text: str) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        {"content": [{"type": "image", "data": "iVBOR", "mimeType": "image/png"}], "isError": False},
+        {
+            "content": [{"type": "image", "data": "iVBOR", "mimeType": "image/png"}],
+            "isError": False,
+        },
         '{"type": "image", "data": "iVBOR", "mimeType": "image/png"}',
         '[{"type": "text", "text": "see"}, {"type": "image", "source": {"type": "base64", "data": "x"}}]',
-        {"type": "web_fetch_result", "content": {"type": "document", "source": {"type": "base64", "data": "JVBER"}}},
+        {
+            "type": "web_fetch_result",
+            "content": {"type": "document", "source": {"type": "base64", "data": "JVBER"}},
+        },
     ],
 )
 def test_picture_in_a_result(content: Any) -> None:
@@ -176,10 +231,19 @@ def test_picture_in_a_result(content: Any) -> None:
     assert _damage(_ASKED, _CALL, result, _ANSWER) == {"missing_media": 1}
 
 
-@pytest.mark.parametrize("content", ['{"type": "image", "url": "https://a.example/b.png"}', {"content": [{"type": "text", "text": "x"}]}])
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"type": "image", "url": "https://a.example/b.png"}',
+        {"content": [{"type": "text", "text": "x"}]},
+    ],
+)
 def test_result_without_a_picture(content: Any) -> None:
     """An address of a picture is a text that the model saw."""
-    assert _damage(_ASKED, _CALL, {"role": "tool", "tool_call_id": "c", "content": content}, _ANSWER) == {}
+    assert (
+        _damage(_ASKED, _CALL, {"role": "tool", "tool_call_id": "c", "content": content}, _ANSWER)
+        == {}
+    )
 
 
 def test_cleared_result() -> None:
@@ -190,14 +254,31 @@ def test_cleared_result() -> None:
 
 def test_empty_result() -> None:
     """A result without parts is empty, and not the text `[]`."""
-    chat = to_messages([_ASKED, _CALL, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": []}]}, _ANSWER])
+    chat = to_messages(
+        [
+            _ASKED,
+            _CALL,
+            {
+                "role": "user",
+                "content": [{"type": "tool_result", "tool_use_id": "c", "content": []}],
+            },
+            _ANSWER,
+        ]
+    )
     assert chat.messages[2]["content"] == ""
-    assert to_messages([_ASKED, _CALL, {"role": "tool", "tool_call_id": "c", "content": []}]).messages[2]["content"] == ""
+    assert (
+        to_messages([_ASKED, _CALL, {"role": "tool", "tool_call_id": "c", "content": []}]).messages[
+            2
+        ]["content"]
+        == ""
+    )
 
 
 def test_refusal_of_langchain() -> None:
     """LangChain keeps OpenAI's refusal among the additional fields."""
-    chat = to_messages([_ASKED, {"type": "ai", "content": "", "additional_kwargs": {"refusal": "I cannot."}}])
+    chat = to_messages(
+        [_ASKED, {"type": "ai", "content": "", "additional_kwargs": {"refusal": "I cannot."}}]
+    )
     assert chat.messages[-1]["content"] == "I cannot."
 
 
@@ -210,7 +291,10 @@ def test_untrained_turn(flag: str) -> None:
 
 def test_first_choice() -> None:
     """The choice of index 0 is the answer, also if a stream ended another one before it."""
-    choices = [{"index": 1, "message": _ANSWER | {"content": "B"}}, {"index": 0, "message": _ANSWER | {"content": "A"}}]
+    choices = [
+        {"index": 1, "message": _ANSWER | {"content": "B"}},
+        {"index": 0, "message": _ANSWER | {"content": "A"}},
+    ]
     assert [message["content"] for message in response_of({"choices": choices}).messages] == ["A"]
 
 
@@ -223,5 +307,7 @@ def test_piece_of_a_stream() -> None:
 def test_documents_of_cohere() -> None:
     """Cohere's results are documents with a text, and no files."""
     parts = [{"type": "document", "document": {"id": "d", "data": '{"total": 17}'}}]
-    chat = to_messages([_ASKED, _CALL, {"role": "tool", "tool_call_id": "c", "content": parts}, _ANSWER])
+    chat = to_messages(
+        [_ASKED, _CALL, {"role": "tool", "tool_call_id": "c", "content": parts}, _ANSWER]
+    )
     assert chat.messages[2]["content"] == '{"total": 17}' and not chat.damage

@@ -93,6 +93,9 @@ def test_greetings_together_say_nothing_and_a_number_says_something(texts, numbe
 
 
 def test_the_request_is_the_first_message_that_says_something():
-    messages = [{"role": role, "content": text} for role, text in (("user", "Hi"), ("assistant", "Hello!"), ("user", "Cancel B2"))]
+    messages = [
+        {"role": role, "content": text}
+        for role, text in (("user", "Hi"), ("assistant", "Hello!"), ("user", "Cancel B2"))
+    ]
     assert request_end(messages) == 3
     assert request_end(messages[:2]) is None

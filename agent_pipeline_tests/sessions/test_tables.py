@@ -15,7 +15,16 @@ from hypothesis import strategies as st
 
 from agent_pipeline.sessions import tables
 from agent_pipeline.sessions.session import Session
-from agent_pipeline.sessions.tables import SESSIONS, TURN, column, row_session, session_row, to_batches, to_rows, to_table
+from agent_pipeline.sessions.tables import (
+    SESSIONS,
+    TURN,
+    column,
+    row_session,
+    session_row,
+    to_batches,
+    to_rows,
+    to_table,
+)
 
 JSON = st.recursive(
     st.one_of(
@@ -26,7 +35,8 @@ JSON = st.recursive(
         st.text(st.characters(codec="utf-8")),
     ),
     lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=5), inner, max_size=3)
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=5), inner, max_size=3),
     ),
     max_leaves=10,
 )
@@ -72,7 +82,9 @@ def test_a_batch_ends_at_its_number_of_rows_or_its_size(monkeypatch):
     rows = [{"value": "x" * 60} for _ in range(5)] + [{"value": 1}] * 7
     sizes = [batch.num_rows for batch in to_batches(rows, ONE, size=3)]
     assert sizes == [2, 2, 3, 3, 2]
-    assert [row["value"] for row in to_rows(to_batches(rows, ONE, size=3))] == [row["value"] for row in rows]
+    assert [row["value"] for row in to_rows(to_batches(rows, ONE, size=3))] == [
+        row["value"] for row in rows
+    ]
 
 
 def test_no_rows_are_an_empty_table_of_the_schema():
@@ -81,7 +93,13 @@ def test_no_rows_are_an_empty_table_of_the_schema():
 
 
 def test_a_nullable_column_that_a_row_does_not_have_is_null_and_no_other_may_lack():
-    schema = pa.schema([pa.field("a", pa.string(), nullable=False), pa.field("b", pa.float64()), pa.field("c", pa.json_())])
+    schema = pa.schema(
+        [
+            pa.field("a", pa.string(), nullable=False),
+            pa.field("b", pa.float64()),
+            pa.field("c", pa.json_()),
+        ]
+    )
     assert list(to_rows(to_table([{"a": "x"}, {"a": "y", "b": 0.5, "c": []}], schema))) == [
         {"a": "x", "b": None, "c": None},
         {"a": "y", "b": 0.5, "c": []},
@@ -92,9 +110,15 @@ def test_a_nullable_column_that_a_row_does_not_have_is_null_and_no_other_may_lac
 
 def test_raw_columns_are_handed_on_letter_by_letter():
     schema = pa.schema([pa.field("a", pa.json_()), pa.field("b", pa.string())])
-    table = to_table([{"a": msgspec.Raw(b'{"z": 1.0,"a":"\\u00fc"}'), "b": "{}"}, {"a": None, "b": None}], schema)
+    table = to_table(
+        [{"a": msgspec.Raw(b'{"z": 1.0,"a":"\\u00fc"}'), "b": "{}"}, {"a": None, "b": None}], schema
+    )
     rows = list(to_rows(table, raw=True))
-    assert bytes(rows[0]["a"]) == b'{"z": 1.0,"a":"\\u00fc"}' and rows[0]["b"] == "{}" and rows[1] == {"a": None, "b": None}
+    assert (
+        bytes(rows[0]["a"]) == b'{"z": 1.0,"a":"\\u00fc"}'
+        and rows[0]["b"] == "{}"
+        and rows[1] == {"a": None, "b": None}
+    )
     assert to_table(rows, schema).equals(table)
 
 
@@ -117,7 +141,10 @@ TURNS = [FACTS | {"failed_measures": names} for names in ([], None, ["a", "b"])]
         (pa.bool_(), [True, False] * 9),
         (pa.int64(), [0, -(2**63), 2**63 - 1]),
         (pa.float64(), [0.5, -0.0, float("inf"), 3]),
-        (pa.timestamp("us", tz="UTC"), [datetime(1, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, 2, 3, 4, 5, tzinfo=UTC)]),
+        (
+            pa.timestamp("us", tz="UTC"),
+            [datetime(1, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, 2, 3, 4, 5, tzinfo=UTC)],
+        ),
         (pa.list_(pa.string()), [["a", None], [], ["ü"]]),
         (pa.list_(TURN), [TURNS, [], TURNS[1:]]),
     ],
@@ -129,7 +156,10 @@ def test_a_column_is_what_pyarrow_makes_of_its_values(kind, values):
         assert made.equals(pa.array(some, kind)) and made.null_count == some.count(None)
 
 
-@pytest.mark.parametrize(("kind", "value"), [(pa.string(), 1), (pa.bool_(), "yes"), (pa.float64(), "1.5"), (pa.int64(), 1.5)])
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [(pa.string(), 1), (pa.bool_(), "yes"), (pa.float64(), "1.5"), (pa.int64(), 1.5)],
+)
 def test_a_value_of_another_type_is_refused(kind, value):
     with pytest.raises((TypeError, AttributeError, KeyError)):
         column([value], pa.field("x", kind))

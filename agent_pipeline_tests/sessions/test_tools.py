@@ -11,8 +11,15 @@ from agent_pipeline.sessions.tools import ToolSchemas, call_shapes
 
 def called(**arguments: object) -> list[dict]:
     """A session with one call, which was answered."""
-    call = {"id": "a", "type": "function", "function": {"name": "pay", "arguments": json.dumps(arguments)}}
-    return [{"role": "assistant", "content": "", "tool_calls": [call]}, {"role": "tool", "tool_call_id": "a", "content": "ok"}]
+    call = {
+        "id": "a",
+        "type": "function",
+        "function": {"name": "pay", "arguments": json.dumps(arguments)},
+    }
+    return [
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "a", "content": "ok"},
+    ]
 
 
 def inferred(*sessions: list[dict]) -> list[dict]:
@@ -24,13 +31,20 @@ def inferred(*sessions: list[dict]) -> list[dict]:
 
 def test_arguments_stand_in_the_order_of_the_calls():
     """llama.cpp's grammar allows a call's arguments in the schema's order only; by name, `to` could never follow `when`."""
-    (tool,) = inferred(called(to="Ana", when="now", amount=1.5), called(to="Bo", amount=2), called(to="Cy", when="now", amount=3))
+    (tool,) = inferred(
+        called(to="Ana", when="now", amount=1.5),
+        called(to="Bo", amount=2),
+        called(to="Cy", when="now", amount=3),
+    )
     parameters = tool["function"]["parameters"]
     assert list(parameters["properties"]) == ["to", "when", "amount"]
     assert parameters["required"] == ["to", "amount"]
 
 
-@given(names=st.lists(st.text(min_size=1, max_size=5), unique=True, min_size=1, max_size=6), order=st.randoms())
+@given(
+    names=st.lists(st.text(min_size=1, max_size=5), unique=True, min_size=1, max_size=6),
+    order=st.randoms(),
+)
 def test_a_call_that_the_schema_was_inferred_from_can_be_served(names, order):
     sessions = [called(**{name: index for index, name in enumerate(names)}) for _ in range(3)]
     odd = called(**dict.fromkeys(reversed(names), 1))
@@ -41,4 +55,6 @@ def test_a_call_that_the_schema_was_inferred_from_can_be_served(names, order):
     arguments = sessions[0][0]["tool_calls"][0]["function"]["arguments"]
     assert why_unwritable("pay", arguments, tools) == ""
     if len(names) > 1:
-        assert "another order" in why_unwritable("pay", odd[0]["tool_calls"][0]["function"]["arguments"], tools)
+        assert "another order" in why_unwritable(
+            "pay", odd[0]["tool_calls"][0]["function"]["arguments"], tools
+        )

@@ -52,8 +52,12 @@ def must_survive(reader: type[FileSource], path: Path) -> int:
         source = reader(path)
         for key in source.partitions():
             sessions = list(read_sessions(source, key, _OPTIONS))
-            assert len({session.session_id for session in sessions}) == len(sessions), f"{key} has two sessions of one id"
-            rows += sum(batch.num_rows for batch in to_batches(map(session_row, sessions), SESSIONS))
+            assert len({session.session_id for session in sessions}) == len(sessions), (
+                f"{key} has two sessions of one id"
+            )
+            rows += sum(
+                batch.num_rows for batch in to_batches(map(session_row, sessions), SESSIONS)
+            )
             assert fingerprint(source.stored(key))[1] == len(sessions)
         assert rows or source.notes, f"{path} holds nothing, and nobody says why"
         for note in source.notes:
@@ -101,7 +105,13 @@ def _doubled(raw: bytes, chance: random.Random) -> bytes:
 
 def _bytes(raw: bytes, chance: random.Random) -> bytes:
     begin = chance.randint(0, len(raw))
-    return raw[:begin] + chance.choice([b"\0", b"\xff\xfe", b"\xed\xa0\x80", b"\n", b"NaN", b"{", b'"', b"\\ud83d", b"1e999"]) + raw[begin:]
+    return (
+        raw[:begin]
+        + chance.choice(
+            [b"\0", b"\xff\xfe", b"\xed\xa0\x80", b"\n", b"NaN", b"{", b'"', b"\\ud83d", b"1e999"]
+        )
+        + raw[begin:]
+    )
 
 
 def _retyped(raw: bytes, chance: random.Random) -> bytes:
@@ -119,7 +129,17 @@ def _retyped(raw: bytes, chance: random.Random) -> bytes:
         return _flipped(raw, chance)
 
 
-_KINDS: list[Callable[[bytes, random.Random], bytes]] = [_cut, _flipped, _lost, _doubled, _bytes, _retyped, _retyped, _retyped, _retyped]
+_KINDS: list[Callable[[bytes, random.Random], bytes]] = [
+    _cut,
+    _flipped,
+    _lost,
+    _doubled,
+    _bytes,
+    _retyped,
+    _retyped,
+    _retyped,
+    _retyped,
+]
 
 
 def _with_other_values(value: Any, chance: random.Random) -> bytes:
@@ -132,7 +152,9 @@ def _with_other_values(value: Any, chance: random.Random) -> bytes:
                 node = node[name]
                 continue
             if chance.random() < 0.2 and isinstance(node, dict):
-                node[chance.choice(["type", "role", "id", "", "\0", "content", "name", "\udc80"])] = _other_value(chance)
+                node[
+                    chance.choice(["type", "role", "id", "", "\0", "content", "name", "\udc80"])
+                ] = _other_value(chance)
             elif chance.random() < 0.2 and isinstance(node, dict):
                 del node[name]
             else:
@@ -159,17 +181,24 @@ def _other_value(chance: random.Random) -> Any:
 def _inside_table(raw: bytes, chance: random.Random) -> bytes:
     """A table that is whole, with a column of JSON texts whose values are damaged."""
     source = pa.BufferReader(raw)
-    rows = (pq.read_table(source) if raw[:4] == b"PAR1" else pa.ipc.open_file(source).read_all()).to_pylist()
+    rows = (
+        pq.read_table(source) if raw[:4] == b"PAR1" else pa.ipc.open_file(source).read_all()
+    ).to_pylist()
     name = chance.choice(list(rows[0]))
     for row in rows:
-        row[name] = _retyped(json.dumps(row[name], default=str).encode(), chance).decode("utf-8", "replace")
+        row[name] = _retyped(json.dumps(row[name], default=str).encode(), chance).decode(
+            "utf-8", "replace"
+        )
     return table(rows, arrow=raw[:4] != b"PAR1")
 
 
 def _inside_zip(raw: bytes, chance: random.Random) -> bytes:
     """A zip that is whole, of which one file is damaged or gone."""
     sink = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(raw)) as found, zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as made:
+    with (
+        zipfile.ZipFile(io.BytesIO(raw)) as found,
+        zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as made,
+    ):
         names = found.namelist()
         chosen, gone = chance.choice(names), chance.random() < 0.1
         for name in names:

@@ -16,7 +16,14 @@ from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources import SOURCES, open_source, readers
 from agent_pipeline_tests.sources.platforms.exports import placed, write
 from agent_pipeline_tests.sources.platforms.test_platforms import EXPORTS
-from agent_pipeline_tests.sources.samples import SAMPLES, TOOL, chat_row, history_row, put, sharegpt_row
+from agent_pipeline_tests.sources.samples import (
+    SAMPLES,
+    TOOL,
+    chat_row,
+    history_row,
+    put,
+    sharegpt_row,
+)
 from agent_pipeline_tests.stores import AGENTS_SCHEMA, execute, omniagents_home
 
 TEXT = (Path(__file__).parents[2] / "docs" / "traces.md").read_text(encoding="utf-8")
@@ -25,7 +32,10 @@ TEXT = (Path(__file__).parents[2] / "docs" / "traces.md").read_text(encoding="ut
 def rows(heading: str) -> list[list[str]]:
     """The cells of the table that begins with a heading, without their code marks."""
     table = TEXT[TEXT.index(f"| {heading} |") :].partition("\n\n")[0]
-    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table.splitlines()[2:]]
+    return [
+        [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        for line in table.splitlines()[2:]
+    ]
 
 
 def named(heading: str) -> list[str]:
@@ -67,17 +77,31 @@ def stores_of_every_source(folder: Path) -> Iterator[Path]:
         "reward": 1,
         "scores": {"a": 1},
     }
-    thought = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hi", "reasoning_content": "Be kind."}]
+    thought = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "hi", "reasoning_content": "Be kind."},
+    ]
     yield write(folder / "chat.jsonl", [chat_row(**more), chat_row(messages=thought)])
     yield write(folder / "history.jsonl", [history_row(history=items, **more)])
     yield write(folder / "sharegpt.jsonl", [sharegpt_row(**more)])
-    yield omniagents_home(folder / "home", {"a": items}, context=json.dumps({"tools": [TOOL]}), verdicts=[("a", "acceptable")])
+    yield omniagents_home(
+        folder / "home",
+        {"a": items},
+        context=json.dumps({"tools": [TOOL]}),
+        verdicts=[("a", "acceptable")],
+    )
     sdk = folder / "sdk_sessions.db"
     with closing(sqlite3.connect(sdk)) as connection:
         connection.executescript(AGENTS_SCHEMA)
     execute(sdk, "INSERT INTO agent_sessions (session_id) VALUES ('a')")
     for item in items:
-        execute(sdk, ("INSERT INTO agent_messages (session_id, message_data) VALUES ('a', ?)", (json.dumps(item),)))
+        execute(
+            sdk,
+            (
+                "INSERT INTO agent_messages (session_id, message_data) VALUES ('a', ?)",
+                (json.dumps(item),),
+            ),
+        )
     write(folder / "sdk_labels.json", [{"session_id": "a", "task_id": "7", "reward": 1}])
     yield sdk
 
@@ -88,8 +112,13 @@ def test_what_each_source_keeps_stands_there_as_the_files_of_the_tests_show_it(t
         source = open_source(store)
         sessions = [session for key in source.partitions() for session in source.sessions(key)]
         kept[source.name] |= {name for name, has in KEPT.items() if any(map(has, sessions))}
-    lines = [f"| `{name}` | {' | '.join('✓' if each in kept[name] else '–' for each in KEPT)} |" for name in kept]
-    made = "\n".join([f"| what it keeps | {' | '.join(KEPT)} |", "|---|" + ":-:|" * len(KEPT), *lines])
+    lines = [
+        f"| `{name}` | {' | '.join('✓' if each in kept[name] else '–' for each in KEPT)} |"
+        for name in kept
+    ]
+    made = "\n".join(
+        [f"| what it keeps | {' | '.join(KEPT)} |", "|---|" + ":-:|" * len(KEPT), *lines]
+    )
     assert made in TEXT, f"Put this table into docs/traces.md:\n{made}"
 
 
@@ -101,8 +130,13 @@ def test_the_example_of_a_source_reads_its_tickets(tmp_path, monkeypatch):
     tickets = tmp_path / "tickets"
     tickets.mkdir()
     for number, solved in enumerate((True, False)):
-        dialogue = [{"role": "user", "content": "It is broken."}, {"role": "assistant", "content": "Turn it off and on."}]
-        (tickets / f"ticket-{number}.json").write_text(json.dumps({"dialogue": dialogue, "solved": solved}), encoding="utf-8")
+        dialogue = [
+            {"role": "user", "content": "It is broken."},
+            {"role": "assistant", "content": "Turn it off and on."},
+        ]
+        (tickets / f"ticket-{number}.json").write_text(
+            json.dumps({"dialogue": dialogue, "solved": solved}), encoding="utf-8"
+        )
     source = open_source(tickets, readers(["helpdesk:HelpdeskSource"]))
     (key,) = source.partitions()
     sessions = list(read_sessions(source, key, ReadingOptions()))
@@ -110,13 +144,21 @@ def test_the_example_of_a_source_reads_its_tickets(tmp_path, monkeypatch):
         ("ticket-0", "acceptable", 2),
         ("ticket-1", "unacceptable", 2),
     ]
-    assert [each.session_id for each in source.stored(key)] == ["ticket-0", "ticket-1"] and source.signature()
+    assert [each.session_id for each in source.stored(key)] == [
+        "ticket-0",
+        "ticket-1",
+    ] and source.signature()
 
 
 def test_every_kind_of_damage_has_its_default_its_policies_and_its_meaning_in_the_order_of_the_code():
     said = [(row[0], row[1], row[2], row[3]) for row in rows("kind")]
     assert said == [
-        (f"`{kind}`", f"`{each.default}`", ", ".join(f"`{action}`" for action in each.allowed), each.meaning)
+        (
+            f"`{kind}`",
+            f"`{each.default}`",
+            ", ".join(f"`{action}`" for action in each.allowed),
+            each.meaning,
+        )
         for kind, each in KINDS.items()
     ]
 
@@ -129,7 +171,9 @@ def test_every_setting_of_curation_has_its_default():
     fields = CurationConfig.model_fields
     assert named("setting of `curated_sessions`") == list(fields)
     said = {row[0].strip("`"): row[1] for row in rows("setting of `curated_sessions`")}
-    assert said["required_measures"] == ", ".join(f"`{name}`" for name in fields["required_measures"].default)
+    assert said["required_measures"] == ", ".join(
+        f"`{name}`" for name in fields["required_measures"].default
+    )
     assert [int(said[name]) for name in ("max_sessions", "max_characters")] == [
         fields[n].default for n in ("max_sessions", "max_characters")
     ]

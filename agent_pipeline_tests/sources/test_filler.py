@@ -16,31 +16,62 @@ from agent_pipeline.sources.formats.fields import function_tools
 from agent_pipeline.sources.formats.filler import without_filler
 from agent_pipeline_tests.sources.samples import lines, put, table
 
-OWN = [("land", {"location": "home"}), ("camera", {"mode": "photo", "iso": 100, "boxes": [{"x": 1.5}]})]
+OWN = [
+    ("land", {"location": "home"}),
+    ("camera", {"mode": "photo", "iso": 100, "boxes": [{"x": 1.5}]}),
+]
 
 
 def tool(name: str, required: list[str], **properties: Any) -> dict[str, Any]:
-    parameters = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
-    return {"type": "function", "function": {"name": name, "description": "Do.", "parameters": parameters}}
+    parameters = {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
+    return {
+        "type": "function",
+        "function": {"name": name, "description": "Do.", "parameters": parameters},
+    }
 
 
 TOOLS = [
     tool("land", ["location"], location={"type": "string"}, when={"type": "string"}),
-    tool("camera", ["mode"], mode={"type": "string"}, iso={"type": "integer"}, boxes={"type": "array"}),
+    tool(
+        "camera",
+        ["mode"],
+        mode={"type": "string"},
+        iso={"type": "integer"},
+        boxes={"type": "array"},
+    ),
 ]
 
 
 def drone_row(*calls: tuple[str, dict[str, Any]], with_tools: bool = True) -> dict[str, Any]:
-    called = [{"id": f"c{at}", "type": "function", "function": {"name": name, "arguments": own}} for at, (name, own) in enumerate(calls)]
-    results = [{"role": "tool", "tool_call_id": f"c{at}", "content": "done"} for at in range(len(calls))]
-    messages = [{"role": "user", "content": "Go."}, {"role": "assistant", "content": "", "tool_calls": called}, *results]
-    return {"messages": [*messages, {"role": "assistant", "content": "Done."}]} | ({"tools": TOOLS} if with_tools else {})
+    called = [
+        {"id": f"c{at}", "type": "function", "function": {"name": name, "arguments": own}}
+        for at, (name, own) in enumerate(calls)
+    ]
+    results = [
+        {"role": "tool", "tool_call_id": f"c{at}", "content": "done"} for at in range(len(calls))
+    ]
+    messages = [
+        {"role": "user", "content": "Go."},
+        {"role": "assistant", "content": "", "tool_calls": called},
+        *results,
+    ]
+    return {"messages": [*messages, {"role": "assistant", "content": "Done."}]} | (
+        {"tools": TOOLS} if with_tools else {}
+    )
 
 
 def calls_of(path: Path) -> list[list[tuple[str, dict[str, Any]]]]:
     source = open_source(path)
     sessions = [session for key in source.partitions() for session in source.sessions(key)]
-    calls = [[call["function"] for message in session.messages for call in message.get("tool_calls", ())] for session in sessions]
+    calls = [
+        [call["function"] for message in session.messages for call in message.get("tool_calls", ())]
+        for session in sessions
+    ]
     return [[(each["name"], json.loads(each["arguments"])) for each in of] for of in calls]
 
 
@@ -50,7 +81,11 @@ def test_arguments_are_a_calls_own(name: str, with_tools: bool, tmp_path: Path) 
     """bespokelabsai/curator#325, huggingface/datasets#7617: a call had the other tools' arguments, as null."""
     rows = [drone_row(*OWN, with_tools=with_tools), drone_row(*OWN[::-1], with_tools=with_tools)]
     filled = lines(*pa.Table.from_pylist(rows).to_pylist())
-    made = {"drone.parquet": table(rows), "drone.arrow": table(rows, arrow=True), "drone.jsonl": filled}
+    made = {
+        "drone.parquet": table(rows),
+        "drone.arrow": table(rows, arrow=True),
+        "drone.jsonl": filled,
+    }
     assert calls_of(put(tmp_path, {name: made[name]})) == [OWN, OWN[::-1]]
 
 
@@ -59,11 +94,16 @@ def test_a_table_says_that_nulls_are_lost(tmp_path: Path) -> None:
     assert source.partitions() and any("keys without a value" in note for note in source.notes)
 
 
-@pytest.mark.parametrize("arguments", [{"location": "here", "when": None}, json.dumps({"location": "here", "mode": None})])
+@pytest.mark.parametrize(
+    "arguments",
+    [{"location": "here", "when": None}, json.dumps({"location": "here", "mode": None})],
+)
 def test_null_that_was_said(arguments: Any, tmp_path: Path) -> None:
     """A null of the tool's own argument is what the agent said, and a text of JSON is as it was recorded."""
     said = json.loads(arguments) if isinstance(arguments, str) else arguments
-    assert calls_of(put(tmp_path, {"drone.jsonl": lines(drone_row(("land", arguments)))})) == [[("land", said)]]
+    assert calls_of(put(tmp_path, {"drone.jsonl": lines(drone_row(("land", arguments)))})) == [
+        [("land", said)]
+    ]
 
 
 def test_schemas_without_the_keys_of_others() -> None:
@@ -73,13 +113,23 @@ def test_schemas_without_the_keys_of_others() -> None:
         properties = each["function"]["parameters"]["properties"]
         for name in ("location", "when", "mode", "iso", "boxes"):
             properties.setdefault(name, None)
-        properties["location"] = properties["location"] and properties["location"] | {"default": None}
+        properties["location"] = properties["location"] and properties["location"] | {
+            "default": None
+        }
     assert function_tools(filled) == (TOOLS, 0)
     own_default = [tool("land", [], when={"type": "string", "default": None})]
     assert function_tools(own_default) == (own_default, 0)
 
 
-@given(st.lists(st.tuples(st.sampled_from(["land", "camera"]), st.dictionaries(st.sampled_from("abc"), st.integers())), max_size=4))
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["land", "camera"]),
+            st.dictionaries(st.sampled_from("abc"), st.integers()),
+        ),
+        max_size=4,
+    )
+)
 def test_arguments_without_nulls_are_never_changed(calls: list[tuple[str, dict[str, Any]]]) -> None:
     messages = drone_row(*calls)["messages"]
     assert without_filler(messages, lambda: TOOLS) == messages
@@ -104,7 +154,13 @@ def test_key_that_stands_twice(text: str, repeats: bool) -> None:
     assert bool(damage["invalid_arguments"]) == repeats
 
 
-@given(st.recursive(st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=12))
+@given(
+    st.recursive(
+        st.integers() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=12,
+    )
+)
 def test_keys_of_made_json_never_stand_twice(value: Any) -> None:
     assert not has_repeated_key(json.dumps({"value": value}))
 

@@ -53,8 +53,17 @@ print("peak", int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]) // 1024)
 
 def read_in_process(path: Path) -> tuple[str, int]:
     """Read a store in a process of its own; return what was printed, and the most memory in MB."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run([sys.executable, "-c", READ, str(path)], capture_output=True, text=True, env=environment, check=False)
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", READ, str(path)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     text, _, peak = done.stdout.rpartition("peak ")
     return text, int(peak)
@@ -70,7 +79,10 @@ def zipped(path: Path, members: dict[str, Iterator[bytes] | bytes]) -> Path:
 
 
 def log(path: Path, sample: Iterator[bytes] | bytes) -> Path:
-    return zipped(path, {"header.json": json.dumps(inspect_header()).encode(), "samples/1_epoch_1.json": sample})
+    return zipped(
+        path,
+        {"header.json": json.dumps(inspect_header()).encode(), "samples/1_epoch_1.json": sample},
+    )
 
 
 def sample_with(begin: bytes, repeated: bytes, size: int, end: bytes) -> Iterator[bytes]:
@@ -92,7 +104,13 @@ def zip_of_one_text(folder: Path) -> Path:
 
 def zip_just_below_the_limit(folder: Path) -> Path:
     text = b"a" * (100 * MB)
-    sample = json.dumps(inspect_sample(1, "C", messages=[{"role": "user", "content": "@"}, {"role": "assistant", "content": "yes"}]))
+    sample = json.dumps(
+        inspect_sample(
+            1,
+            "C",
+            messages=[{"role": "user", "content": "@"}, {"role": "assistant", "content": "yes"}],
+        )
+    )
     return log(folder / "below.eval", sample.encode().replace(b'"@"', b'"' + text + b'"'))
 
 
@@ -123,7 +141,12 @@ def zip_in_a_zip(folder: Path) -> Path:
 
 def attachments_named_often(folder: Path) -> Path:
     message = {"role": "user", "content": "attachment://aa"}
-    sample = inspect_sample(1, "C", messages=[message] * 20_000 + [{"role": "assistant", "content": "yes"}], attachments={"aa": "a" * MB})
+    sample = inspect_sample(
+        1,
+        "C",
+        messages=[message] * 20_000 + [{"role": "assistant", "content": "yes"}],
+        attachments={"aa": "a" * MB},
+    )
     return log(folder / "often.eval", json.dumps(sample).encode())
 
 
@@ -141,7 +164,9 @@ def array_of_lists(folder: Path) -> Path:
 
 def line_with_holes(folder: Path) -> Path:
     path = folder / "holes.jsonl"
-    path.write_bytes(b'{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]}\n{"messages": "')
+    path.write_bytes(
+        b'{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]}\n{"messages": "'
+    )
     os.truncate(path, 1 << 30)
     return path
 
@@ -159,7 +184,9 @@ def one_text(times: int, size: int = MB) -> pa.Array:
 
 def parquet_of_one_row(folder: Path) -> Path:
     """One conversation of a thousand messages, all of them the same long text."""
-    messages = pa.StructArray.from_arrays([pa.array(["user", "assistant"] * 500), one_text(1000)], ["role", "content"])
+    messages = pa.StructArray.from_arrays(
+        [pa.array(["user", "assistant"] * 500), one_text(1000)], ["role", "content"]
+    )
     table = pa.table({"messages": pa.ListArray.from_arrays([0, 1000], messages)})
     pq.write_table(table, folder / "rows.parquet", compression="zstd")
     return folder / "rows.parquet"
@@ -176,13 +203,21 @@ def parquet_of_many_rows(folder: Path) -> Path:
 def parquet_of_one_text(folder: Path) -> Path:
     """A text that is packed to a thousandth."""
     table = pa.table({"messages": ["a" * (400 * MB)]})
-    pq.write_table(table, folder / "rows.parquet", compression="zstd", write_statistics=False, use_dictionary=False)
+    pq.write_table(
+        table,
+        folder / "rows.parquet",
+        compression="zstd",
+        write_statistics=False,
+        use_dictionary=False,
+    )
     return folder / "rows.parquet"
 
 
 def packed_arrow(folder: Path) -> Path:
     table = pa.table({"messages": [["a" * (700 * MB)]]})
-    with pa.ipc.new_file(folder / "rows.arrow", table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+    with pa.ipc.new_file(
+        folder / "rows.arrow", table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")
+    ) as writer:
         writer.write_table(table)
     return folder / "rows.arrow"
 
@@ -229,9 +264,17 @@ def small_limit() -> Iterator[None]:
 
 def test_large_packed_samples(tmp_path: Path) -> None:
     """A log of 24 MB of varied text in one sample is read whole."""
-    texts = [f"Line {number} of the report, with the value {number * 7919 % 104729}." for number in range(500_000)]
-    history = [{"role": "user", "content": " ".join(texts)}, {"role": "assistant", "content": "Done."}]
-    path = log(tmp_path / "large.eval", json.dumps(inspect_sample(1, "C", messages=history)).encode())
+    texts = [
+        f"Line {number} of the report, with the value {number * 7919 % 104729}."
+        for number in range(500_000)
+    ]
+    history = [
+        {"role": "user", "content": " ".join(texts)},
+        {"role": "assistant", "content": "Done."},
+    ]
+    path = log(
+        tmp_path / "large.eval", json.dumps(inspect_sample(1, "C", messages=history)).encode()
+    )
     source = InspectSource(path)
     (session,) = [session for key in source.partitions() for session in source.sessions(key)]
     assert len(session.messages[0]["content"]) > 20 * MB
@@ -241,7 +284,14 @@ def test_large_packed_samples(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("small_limit")
 def test_large_lines_beside_small_limit(tmp_path: Path) -> None:
     """A record that is not packed may be larger than the limit for packed ones: it is as large on the disk."""
-    rows = [{"messages": [{"role": "user", "content": "word " * 80_000}, {"role": "assistant", "content": "yes"}]}]
+    rows = [
+        {
+            "messages": [
+                {"role": "user", "content": "word " * 80_000},
+                {"role": "assistant", "content": "yes"},
+            ]
+        }
+    ]
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(json.dumps(row) for row in rows))
     source = OpenAIChatSource(path)
@@ -253,7 +303,11 @@ def test_large_sample_among_others(tmp_path: Path) -> None:
     """A sample that is too large is left out with a note, and the others are read."""
     large = json.dumps(inspect_sample(2, "C", more="a" * (3 * MB))).encode()
     good = json.dumps(inspect_sample(1, "C")).encode()
-    members = {"header.json": json.dumps(inspect_header()).encode(), "samples/1_epoch_1.json": good, "samples/2_epoch_1.json": large}
+    members = {
+        "header.json": json.dumps(inspect_header()).encode(),
+        "samples/1_epoch_1.json": good,
+        "samples/2_epoch_1.json": large,
+    }
     path = zipped(tmp_path / "log.eval", members)
     notes: list[str] = []
     torn: list[bytes] = []
@@ -283,7 +337,9 @@ def test_large_database_values(tmp_path: Path) -> None:
     """A database whose value is larger than the limit is refused with the setting's name."""
     path = tmp_path / "store.db"
     with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE texts (id INTEGER, text TEXT GENERATED ALWAYS AS (hex(zeroblob(9000000))) VIRTUAL)")
+        connection.execute(
+            "CREATE TABLE texts (id INTEGER, text TEXT GENERATED ALWAYS AS (hex(zeroblob(9000000))) VIRTUAL)"
+        )
         connection.execute("INSERT INTO texts (id) VALUES (1)")
     connection.close()
     with pytest.raises(StoreError, match=limits.SETTING), read_only(path) as opened:
@@ -294,7 +350,9 @@ def test_endless_database_views(tmp_path: Path) -> None:
     """A view in the place of a table cannot give rows without end."""
     path = tmp_path / "store.db"
     with sqlite3.connect(path) as connection:
-        connection.execute("CREATE VIEW traces AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n")
+        connection.execute(
+            "CREATE VIEW traces AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n"
+        )
     connection.close()
     with pytest.raises(StoreError), read_only(path) as opened:
         opened.execute("SELECT * FROM traces").fetchall()
@@ -341,7 +399,11 @@ def test_dense_json() -> None:
     assert caught.value.needed > caught.value.allowed
 
 
-@given(st.lists(st.text(max_size=200), min_size=1), st.sampled_from([None, "lz4", "zstd"]), st.booleans())
+@given(
+    st.lists(st.text(max_size=200), min_size=1),
+    st.sampled_from([None, "lz4", "zstd"]),
+    st.booleans(),
+)
 def test_unpacked_sizes_of_arrow(texts: list[str], packing: str | None, is_file: bool) -> None:
     """The sizes that are read from Arrow's messages are those of the table in memory, packed or not."""
     table = pa.table({"text": texts * 20, "number": list(range(20 * len(texts)))})

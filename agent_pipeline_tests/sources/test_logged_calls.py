@@ -42,7 +42,9 @@ SPOKEN = [
 
 def read(folder: Path, files: dict[str, bytes]) -> list[Session]:
     source = open_source(put(folder, files))
-    return [session for key in source.partitions() for session in read_sessions(source, key, OPTIONS)]
+    return [
+        session for key in source.partitions() for session in read_sessions(source, key, OPTIONS)
+    ]
 
 
 def rows(folder: Path, *records: Any) -> list[Session]:
@@ -53,15 +55,28 @@ def spoken(session: Session) -> list[tuple[str, str]]:
     return [(message["role"], message["content"]) for message in session.messages]
 
 
-CLAUDE = {"id": "m1", "type": "message", "role": "assistant", "content": [{"type": "text", "text": ANSWER}], "stop_reason": "end_turn"}
+CLAUDE = {
+    "id": "m1",
+    "type": "message",
+    "role": "assistant",
+    "content": [{"type": "text", "text": ANSWER}],
+    "stop_reason": "end_turn",
+}
 
 WHOLE: dict[str, Any] = {
     "request_response": logged_call(),
-    "bodies_as_text": {"request_body": json.dumps(logged_call()["request"]), "response_body": json.dumps(completion())},
+    "bodies_as_text": {
+        "request_body": json.dumps(logged_call()["request"]),
+        "response_body": json.dumps(completion()),
+    },
     "portkey": {
         "id": "p1",
         "trace_id": "t1",
-        "request": {"url": "/v1/chat/completions", "method": "POST", "body": logged_call()["request"]},
+        "request": {
+            "url": "/v1/chat/completions",
+            "method": "POST",
+            "body": logged_call()["request"],
+        },
         "response": {"status": 200, "body": completion()},
     },
     "response_text": logged_call(response=ANSWER),
@@ -78,13 +93,23 @@ WHOLE: dict[str, Any] = {
         },
     ),
     "responses": logged_call(
-        request={"model": "m-1", "instructions": ASKED[0]["content"], "input": ITEMS, "tools": [READ]},
+        request={
+            "model": "m-1",
+            "instructions": ASKED[0]["content"],
+            "input": ITEMS,
+            "tools": [READ],
+        },
         response=response_object(id="r9"),
     ),
     "stored_response": response_object(),
     "stored_completion": completion(messages=ASKED),
     "messages_and_choices": {"messages": ASKED, "choices": completion()["choices"]},
-    "messages_and_response": {"messages": ASKED, "response": completion(), "kwargs": {"tools": [READ]}, "cost": 0.1},
+    "messages_and_response": {
+        "messages": ASKED,
+        "response": completion(),
+        "kwargs": {"tools": [READ]},
+        "cost": 0.1,
+    },
     "messages_and_response_text": {"messages": ASKED, "response": ANSWER},
     "messages_and_completion": {"messages": ASKED, "completion": SAID},
     "messages_and_output": {"messages": ASKED, "output": OUTPUT},
@@ -93,7 +118,10 @@ WHOLE: dict[str, Any] = {
     "prompt_and_completion": trl_row(),
     "prompt_and_message": trl_row(completion=SAID[0]),
     "prompt_and_text": trl_row(completion=ANSWER),
-    "chosen_with_prompt": {"chosen": [*ASKED, *SAID], "rejected": [*ASKED, {"role": "assistant", "content": "No."}]},
+    "chosen_with_prompt": {
+        "chosen": [*ASKED, *SAID],
+        "rejected": [*ASKED, {"role": "assistant", "content": "No."}],
+    },
     "chosen_repeats_prompt": preference_row(prompt=ASKED, chosen=[*ASKED, *SAID]),
     "nemo_gym": nemo_rollout(),
 }
@@ -104,7 +132,10 @@ def test_answer_is_the_last_turn(name: str, tmp_path: Path) -> None:
     """The final answer of a log with `messages` and a response went to the context (ten of ten logs of OpenHands)."""
     session = rows(tmp_path, WHOLE[name])[0]
     assert spoken(session) == SPOKEN
-    assert session.messages[2]["tool_calls"][0]["function"] == {"name": "read", "arguments": '{"path": "order.txt"}'}
+    assert session.messages[2]["tool_calls"][0]["function"] == {
+        "name": "read",
+        "arguments": '{"path": "order.txt"}',
+    }
     assert not session.damage
     assert not {"response", "choices", "completion", "chosen"} & session.context.keys()
 
@@ -112,17 +143,35 @@ def test_answer_is_the_last_turn(name: str, tmp_path: Path) -> None:
 def test_calls_of_a_named_session(tmp_path: Path) -> None:
     """Calls with one session id are one conversation, in the order of their times; the second repeats the first."""
     more = [*ASKED, *SAID, {"role": "user", "content": "Thank you."}]
-    answer = completion(choices=[{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "You are welcome."}}])
-    second = logged_call(timestamp=1768975099, request={"messages": more}, response=answer, session_id="s1")
+    answer = completion(
+        choices=[
+            {
+                "index": 0,
+                "finish_reason": "stop",
+                "message": {"role": "assistant", "content": "You are welcome."},
+            }
+        ]
+    )
+    second = logged_call(
+        timestamp=1768975099, request={"messages": more}, response=answer, session_id="s1"
+    )
     (session,) = rows(tmp_path, second, logged_call(session_id="s1"))
     assert spoken(session) == [*SPOKEN, ("user", "Thank you."), ("assistant", "You are welcome.")]
-    assert (session.session_id, session.project, session.agent, session.model_id) == ("s1", "shop", "support", "m-1")
+    assert (session.session_id, session.project, session.agent, session.model_id) == (
+        "s1",
+        "shop",
+        "support",
+        "m-1",
+    )
     assert session.usage["input_tokens"] == 10 and session.tools == [READ]
 
 
 @pytest.mark.parametrize(
     "response",
-    ['data: {"choices": [{"delta": {"content": "Order"}}]}\n\ndata: [DONE]\n', {"choices": [{"delta": {"content": "Order"}}]}],
+    [
+        'data: {"choices": [{"delta": {"content": "Order"}}]}\n\ndata: [DONE]\n',
+        {"choices": [{"delta": {"content": "Order"}}]},
+    ],
 )
 def test_streamed_response(response: Any, tmp_path: Path) -> None:
     """Nobody puts the pieces of a stream together, so its answer is missing."""
@@ -131,7 +180,9 @@ def test_streamed_response(response: Any, tmp_path: Path) -> None:
 
 
 def test_failed_call(tmp_path: Path) -> None:
-    (session,) = rows(tmp_path, logged_call(response={"error": {"message": "overloaded"}}, status_code=529))
+    (session,) = rows(
+        tmp_path, logged_call(response={"error": {"message": "overloaded"}}, status_code=529)
+    )
     assert session.error == "overloaded"
     assert spoken(session) == SPOKEN[:-1]
 
@@ -153,7 +204,9 @@ def test_batches_with_one_id(tmp_path: Path) -> None:
 
 
 def test_failed_batch_request(tmp_path: Path) -> None:
-    (session,) = read(tmp_path, batch_files(response=None, error={"code": "batch_expired", "message": "expired"}))
+    (session,) = read(
+        tmp_path, batch_files(response=None, error={"code": "batch_expired", "message": "expired"})
+    )
     assert session.error == "expired"
 
 
@@ -167,14 +220,28 @@ def test_anthropic_batch(tmp_path: Path) -> None:
 def test_stored_completion_and_its_messages(tmp_path: Path) -> None:
     (session,) = read(tmp_path / "whole", stored_completion_files())
     assert (spoken(session), session.session_id, session.damage) == (SPOKEN, "chatcmpl-1", {})
-    (session,) = read(tmp_path / "alone", {"completions.json": stored_completion_files()["completions.json"]})
+    (session,) = read(
+        tmp_path / "alone", {"completions.json": stored_completion_files()["completions.json"]}
+    )
     assert session.broken
 
 
 def test_response_goes_on_with_another(tmp_path: Path) -> None:
     """The service keeps what was said before; a response that goes on with one that is not there lacks its beginning."""
-    said = [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "You are welcome."}]}]
-    follows = response_object(id="resp_2", previous_response_id="resp_1", input="Thank you.", output=said, created_at=1768975099)
+    said = [
+        {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "You are welcome."}],
+        }
+    ]
+    follows = response_object(
+        id="resp_2",
+        previous_response_id="resp_1",
+        input="Thank you.",
+        output=said,
+        created_at=1768975099,
+    )
     (session,) = rows(tmp_path / "chain", follows, response_object())
     assert spoken(session) == [*SPOKEN, ("user", "Thank you."), ("assistant", "You are welcome.")]
     assert not session.damage
@@ -188,7 +255,13 @@ def test_two_responses_go_on_with_one(tmp_path: Path) -> None:
     """Each has its own conversation: the second was never shown the first."""
 
     def follows(number: int) -> dict[str, Any]:
-        said = [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": f"answer {number}"}]}]
+        said = [
+            {
+                "type": "message",
+                "role": "assistant",
+                "content": [{"type": "output_text", "text": f"answer {number}"}],
+            }
+        ]
         more = {"input": f"question {number}", "output": said, "created_at": 1768975012 + number}
         return response_object(id=f"resp_{number}", previous_response_id="resp_1", **more)
 
@@ -196,10 +269,19 @@ def test_two_responses_go_on_with_one(tmp_path: Path) -> None:
     assert sorted(spoken(session)[len(SPOKEN) :] for session in sessions) == [
         [("user", f"question {number}"), ("assistant", f"answer {number}")] for number in (2, 3)
     ]
-    assert all(spoken(session)[: len(SPOKEN)] == SPOKEN and not session.damage for session in sessions)
+    assert all(
+        spoken(session)[: len(SPOKEN)] == SPOKEN and not session.damage for session in sessions
+    )
 
 
-@pytest.mark.parametrize("answer", [{"response": {"status": "ok"}}, {"output": {"value": 3}}, {"choices": [{"delta": {"content": "Or"}}]}])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"response": {"status": "ok"}},
+        {"output": {"value": 3}},
+        {"choices": [{"delta": {"content": "Or"}}]},
+    ],
+)
 def test_unreadable_answer_beside_messages(answer: dict[str, Any], tmp_path: Path) -> None:
     (session,) = rows(tmp_path / "open", {"messages": ASKED, **answer})
     assert session.broken == "unread"
@@ -210,10 +292,32 @@ def test_unreadable_answer_beside_messages(answer: dict[str, Any], tmp_path: Pat
 REASONS: list[tuple[str, Any]] = [
     ("length", completion("length")),
     ("content_filter", completion("content_filter")),
-    ("MAX_TOKENS", {"candidates": [{"content": {"role": "model", "parts": [{"text": "Or"}]}, "finishReason": "MAX_TOKENS"}]}),
-    ("max_tokens", {"output": {"message": {"role": "assistant", "content": [{"text": "Or"}]}}, "stopReason": "max_tokens"}),
-    ("max_output_tokens", response_object(status="incomplete", incomplete_details={"reason": "max_output_tokens"})),
-    ("max_output_tokens", response_object(status=None, incomplete_details={"reason": "max_output_tokens"})),
+    (
+        "MAX_TOKENS",
+        {
+            "candidates": [
+                {
+                    "content": {"role": "model", "parts": [{"text": "Or"}]},
+                    "finishReason": "MAX_TOKENS",
+                }
+            ]
+        },
+    ),
+    (
+        "max_tokens",
+        {
+            "output": {"message": {"role": "assistant", "content": [{"text": "Or"}]}},
+            "stopReason": "max_tokens",
+        },
+    ),
+    (
+        "max_output_tokens",
+        response_object(status="incomplete", incomplete_details={"reason": "max_output_tokens"}),
+    ),
+    (
+        "max_output_tokens",
+        response_object(status=None, incomplete_details={"reason": "max_output_tokens"}),
+    ),
     ("incomplete", response_object(status="incomplete")),
     ("length", {"finish_reason": "length", "message": "Or"}),
     ("length", {"completion": "Or", "finish_reason": "length"}),
@@ -229,22 +333,40 @@ def test_reason_for_which_the_model_stopped(reason: str, response: dict[str, Any
 
 def test_complete_responses_have_no_reason() -> None:
     assert stop_reason(response_object()) is None
-    (message,) = response_of({"role": "assistant", "content": "Or", "stop_reason": "max_tokens"}).messages
+    (message,) = response_of(
+        {"role": "assistant", "content": "Or", "stop_reason": "max_tokens"}
+    ).messages
     assert message["stop_reason"] == "max_tokens" and "finish_reason" not in message
 
 
 @pytest.mark.parametrize("row", [preference_row(), openai_preference_row()])
 def test_preference_is_two_sessions_of_one_task(row: dict[str, Any], tmp_path: Path) -> None:
     good, bad = rows(tmp_path, row)
-    assert (good.judgment, bad.judgment, good.task_id) == ("acceptable", "unacceptable", bad.task_id)
-    assert [spoken(each)[-1] for each in (good, bad)] == [("assistant", ANSWER), ("assistant", "No idea.")]
+    assert (good.judgment, bad.judgment, good.task_id) == (
+        "acceptable",
+        "unacceptable",
+        bad.task_id,
+    )
+    assert [spoken(each)[-1] for each in (good, bad)] == [
+        ("assistant", ANSWER),
+        ("assistant", "No idea."),
+    ]
     assert spoken(good)[:-1] == spoken(bad)[:-1] == SPOKEN[:2]
 
 
 def test_rewards_and_trials(tmp_path: Path) -> None:
     """Rollouts of one example are trials of one task; KTO's label is a verdict."""
-    good, bad, kto = rows(tmp_path, trl_row(), trl_row(reward=0.0), {"prompt": "Where?", "completion": ANSWER, "label": False})
-    assert [each.judgment for each in (good, bad, kto)] == ["acceptable", "unacceptable", "unacceptable"]
+    good, bad, kto = rows(
+        tmp_path,
+        trl_row(),
+        trl_row(reward=0.0),
+        {"prompt": "Where?", "completion": ANSWER, "label": False},
+    )
+    assert [each.judgment for each in (good, bad, kto)] == [
+        "acceptable",
+        "unacceptable",
+        "unacceptable",
+    ]
     assert (good.task_id, bad.task_id, kto.task_id) == ("orders/0", "orders/0", None)
     assert spoken(kto) == [("user", "Where?"), ("assistant", ANSWER)]
 
@@ -282,20 +404,34 @@ def test_bare_lists(tmp_path: Path) -> None:
 
 def test_file_of_messages_with_something_else(tmp_path: Path) -> None:
     """What is no message belongs to the conversation, and is damage; another file of the folder is not read."""
-    files = {"chat.jsonl": lines(*ASKED, {"what": "a call, perhaps"}, *SAID), "result.json": document({"reward": 1})}
+    files = {
+        "chat.jsonl": lines(*ASKED, {"what": "a call, perhaps"}, *SAID),
+        "result.json": document({"reward": 1}),
+    }
     (session,) = read(tmp_path, files)
     assert session.broken
 
 
 def test_nemo_rollout(tmp_path: Path) -> None:
     (session,) = rows(tmp_path, nemo_rollout())
-    assert (session.task_id, session.trial, session.judgment, session.agent) == ("rows/0", "1", "acceptable", "shop_agent")
+    assert (session.task_id, session.trial, session.judgment, session.agent) == (
+        "rows/0",
+        "1",
+        "acceptable",
+        "shop_agent",
+    )
     assert session.scores == {"reward": 1.0, "accuracy": 1.0, "set_overlap": 0.5}
     steps = [ITEMS[:2], [*ITEMS, *OUTPUT]]
-    (session,) = rows(tmp_path / "steps", nemo_rollout(response=response_object(output=steps), responses_create_params={"input": []}))
+    (session,) = rows(
+        tmp_path / "steps",
+        nemo_rollout(response=response_object(output=steps), responses_create_params={"input": []}),
+    )
     assert spoken(session) == SPOKEN[1:] and not session.damage
     steps = [OUTPUT, [*ITEMS, *OUTPUT]]
-    (session,) = rows(tmp_path / "other", nemo_rollout(response=response_object(output=steps), responses_create_params={"input": []}))
+    (session,) = rows(
+        tmp_path / "other",
+        nemo_rollout(response=response_object(output=steps), responses_create_params={"input": []}),
+    )
     assert session.broken == "unread"
     judged_call = nemo_rollout(response=response_object(output=ITEMS[1:2]))
     (session,) = rows(tmp_path / "call", judged_call)
@@ -304,14 +440,25 @@ def test_nemo_rollout(tmp_path: Path) -> None:
 
 def test_a_prefilled_answer_is_one_turn(tmp_path: Path) -> None:
     """Anthropic's model goes on with the assistant's last message of the request; nobody ended a turn there."""
-    request = {"model": "m", "messages": [{"role": "user", "content": "Total?"}, {"role": "assistant", "content": "The total"}]}
+    request = {
+        "model": "m",
+        "messages": [
+            {"role": "user", "content": "Total?"},
+            {"role": "assistant", "content": "The total"},
+        ],
+    }
     response = CLAUDE | {"content": [{"type": "text", "text": " is 17."}]}
     (session,) = rows(tmp_path, {"request": request, "response": response})
-    assert spoken(session) == [("user", "Total?"), ("assistant", "The total is 17.")] and not session.damage
+    assert (
+        spoken(session) == [("user", "Total?"), ("assistant", "The total is 17.")]
+        and not session.damage
+    )
 
 
 def test_a_completion_that_goes_on_with_its_prompt_is_one_turn(tmp_path: Path) -> None:
     """TRL's model goes on with the assistant's message at the end of a prompt."""
     begun = [{"role": "user", "content": "Total?"}, {"role": "assistant", "content": "The total"}]
-    (session,) = rows(tmp_path, {"prompt": begun, "completion": [{"role": "assistant", "content": " is 17."}]})
+    (session,) = rows(
+        tmp_path, {"prompt": begun, "completion": [{"role": "assistant", "content": " is 17."}]}
+    )
     assert spoken(session) == [("user", "Total?"), ("assistant", "The total is 17.")]

@@ -17,7 +17,16 @@ from agent_pipeline.sources.platforms.opentelemetry import OpenInferenceSource
 from agent_pipeline_tests.sources.samples import SAMPLES, WRITTEN, chat_row, lines, put, written
 from agent_pipeline_tests.sources.test_plain import read
 
-ONE_SESSION = ["claude_code", "codex", "gemini_cli", "openhands_lines", "claude_stream", "codex_exec", "copilot_cli", "cline_lines"]
+ONE_SESSION = [
+    "claude_code",
+    "codex",
+    "gemini_cli",
+    "openhands_lines",
+    "claude_stream",
+    "codex_exec",
+    "copilot_cli",
+    "cline_lines",
+]
 ONE_SESSION += ["goose", "pi", "session_trace", "qwen_code", "iflow"]
 """Samples whose file of lines is one session with its side chains."""
 
@@ -38,7 +47,9 @@ def sample(name: str) -> tuple[type[FileSource], bytes]:
 @pytest.mark.parametrize("name", ONE_SESSION)
 @settings(max_examples=60)
 @given(data=st.data())
-def test_a_file_that_ends_inside_a_line_is_damaged(name: str, data: Any, tmp_path_factory: Any) -> None:
+def test_a_file_that_ends_inside_a_line_is_damaged(
+    name: str, data: Any, tmp_path_factory: Any
+) -> None:
     """A file that ends exactly at a line's end cannot be told from a shorter session. Every other cut can."""
     reader, raw = sample(name)
     cut = data.draw(st.integers(1, len(raw)))
@@ -52,7 +63,9 @@ def test_a_file_that_ends_inside_a_line_is_damaged(name: str, data: Any, tmp_pat
 @pytest.mark.parametrize("name", ONE_SESSION)
 @settings(max_examples=60)
 @given(data=st.data())
-def test_a_line_that_lost_a_part_damages_its_session(name: str, data: Any, tmp_path_factory: Any) -> None:
+def test_a_line_that_lost_a_part_damages_its_session(
+    name: str, data: Any, tmp_path_factory: Any
+) -> None:
     reader, raw = sample(name)
     rows = raw.splitlines()
     at = data.draw(st.integers(0, len(rows) - 1))
@@ -69,19 +82,28 @@ def test_a_line_that_lost_a_part_damages_its_session(name: str, data: Any, tmp_p
 
 
 @pytest.mark.parametrize("torn", [b'{"type": "use', b"\0\0\0\0", b"[]", b"3", b'{"a": 1}{"b": 2}'])
-def test_a_torn_line_between_two_sessions_of_one_file_damages_both(tmp_path: Path, torn: bytes) -> None:
+def test_a_torn_line_between_two_sessions_of_one_file_damages_both(
+    tmp_path: Path, torn: bytes
+) -> None:
     reader, raw = sample("claude_code")
     other = raw.replace(b'"cc-1"', b'"cc-2"')
     (tmp_path / "s.jsonl").write_bytes(raw + torn + b"\n" + other)
-    damage = {session.session_id: dict(session.damage) for session in read(reader(tmp_path / "s.jsonl"))}
+    damage = {
+        session.session_id: dict(session.damage) for session in read(reader(tmp_path / "s.jsonl"))
+    }
     assert damage == {name: {"torn_record": 1} for name in ("cc-1", "cc-1:ag7", "cc-2", "cc-2:ag7")}
 
 
 def test_a_torn_line_damages_no_session_of_one_line(tmp_path: Path) -> None:
     """Each line is a whole session. The torn one is lost, and a note says so."""
     rows = lines(chat_row(), chat_row(session_id="s2"), chat_row(session_id="s3")).splitlines()
-    source = OpenAIChatSource(put(tmp_path, {"chat.jsonl": b"\n".join([rows[0], rows[1][:80], rows[2]])}))
-    assert [(session.session_id, session.damage) for session in read(source)] == [("s1", {}), ("s3", {})]
+    source = OpenAIChatSource(
+        put(tmp_path, {"chat.jsonl": b"\n".join([rows[0], rows[1][:80], rows[2]])})
+    )
+    assert [(session.session_id, session.damage) for session in read(source)] == [
+        ("s1", {}),
+        ("s3", {}),
+    ]
     assert any("1 records are no JSON" in note for note in source.notes)
 
 
@@ -89,7 +111,10 @@ def test_a_torn_span_damages_its_neighbours_and_the_trace_that_it_names(tmp_path
     """Spans of several traces may be written in turn."""
     rows = (WRITTEN / "openinference_otlp.jsonl").read_bytes().splitlines()
     (tmp_path / "s.jsonl").write_bytes(b"\n".join([*rows, rows[0][: len(rows[0]) // 2]]))
-    whole, torn = read(OpenInferenceSource(WRITTEN / "openinference_otlp.jsonl")), read(OpenInferenceSource(tmp_path / "s.jsonl"))
+    whole, torn = (
+        read(OpenInferenceSource(WRITTEN / "openinference_otlp.jsonl")),
+        read(OpenInferenceSource(tmp_path / "s.jsonl")),
+    )
     assert [session.damage for session in whole] == [{}] and torn[-1].damage["torn_record"]
 
 

@@ -32,15 +32,25 @@ def test_all_2804_runs_without_attack_are_in_by_29_agents(real_traces: Path) -> 
     assert len(sessions) == 2804
     assert [note for note in source.notes if "5 names" not in note] == []
     agents = {session.agent for session in sessions}
-    assert len(agents) == 29 and make_key("p", "Meta-SecAlign-70B").agent in agents and not agents & {"local", "local-repeat_user_prompt"}
+    assert (
+        len(agents) == 29
+        and make_key("p", "Meta-SecAlign-70B").agent in agents
+        and not agents & {"local", "local-repeat_user_prompt"}
+    )
     ids: dict[str, set[bool]] = {agent: set() for agent in agents}
     for session in sessions:
-        ids[session.agent] |= {bool(call["id"]) for message in session.messages for call in message.get("tool_calls", ())}
+        ids[session.agent] |= {
+            bool(call["id"])
+            for message in session.messages
+            for call in message.get("tool_calls", ())
+        }
     assert sum(found == {False} for found in ids.values()) == 12
     assert all(len(found) == 1 for found in ids.values())
     assert sum(session.error is not None for session in sessions) == 12
     assert judged(sessions) == {"acceptable": 1707, "unacceptable": 1085, None: 12}
-    assert {session.attack_succeeded for session in sessions} == {None}, "security means nothing where no attack was made"
+    assert {session.attack_succeeded for session in sessions} == {None}, (
+        "security means nothing where no attack was made"
+    )
     assert len({session.task_id for session in sessions}) == 77 + 28
 
 
@@ -50,8 +60,12 @@ def test_no_result_of_agentdojo_is_put_to_another_call(real_traces: Path) -> Non
     with path.open(encoding="utf-8") as file:
         for row in map(json.loads, file):
             agent = make_key("p", row["_path"].split("/")[1]).agent
-            results = [message["tool_call"] for message in row["messages"] if message["role"] == "tool"]
-            asked[row["suite_name"], agent, row["user_task_id"]] = [(call["function"], json.dumps(call["args"])) for call in results]
+            results = [
+                message["tool_call"] for message in row["messages"] if message["role"] == "tool"
+            ]
+            asked[row["suite_name"], agent, row["user_task_id"]] = [
+                (call["function"], json.dumps(call["args"])) for call in results
+            ]
     source, compared = AgentDojoSource(path), 0
     keep = repair_policy({"duplicated_history": "keep"})  # a repeated call is a pair too
     as_it_is = ReadingOptions(redaction=RedactionOptions(enabled=False), repair=keep)
@@ -62,21 +76,29 @@ def test_no_result_of_agentdojo_is_put_to_another_call(real_traces: Path) -> Non
                 for message in session.messages
                 for call in message.get("tool_calls", ())
             }
-            answered = [calls[message["tool_call_id"]] for message in session.messages if message["role"] == "tool"]
+            answered = [
+                calls[message["tool_call_id"]]
+                for message in session.messages
+                if message["role"] == "tool"
+            ]
             truth = asked[key.project, key.agent, (session.task_id or "").split("/")[1]]
-            assert [(name, json.loads(raw)) for name, raw in answered] == [(name, json.loads(raw)) for name, raw in truth], (
-                session.session_id
-            )
+            assert [(name, json.loads(raw)) for name, raw in answered] == [
+                (name, json.loads(raw)) for name, raw in truth
+            ], session.session_id
             compared += len(truth)
     assert compared == 7860
 
 
 def test_the_attacked_runs_know_which_injection_was_obeyed(real_traces: Path) -> None:
-    sessions = read(AgentDojoSource(real_traces / "agentdojo" / "important_instructions_slack_3pipelines.jsonl"))
+    sessions = read(
+        AgentDojoSource(real_traces / "agentdojo" / "important_instructions_slack_3pipelines.jsonl")
+    )
     assert len(sessions) == 315 and len({session.agent for session in sessions}) == 3
     assert Counter(session.attack_succeeded for session in sessions) == {True: 155, False: 160}
     assert judged(sessions) == {"acceptable": 134, "unacceptable": 181}
-    assert len({session.task_id for session in sessions}) == 21, "each was attacked in five ways by three agents"
+    assert len({session.task_id for session in sessions}) == 21, (
+        "each was attacked in five ways by three agents"
+    )
 
 
 def test_tau_bench_is_25_tasks_of_4_trials(real_traces: Path) -> None:
@@ -84,26 +106,45 @@ def test_tau_bench_is_25_tasks_of_4_trials(real_traces: Path) -> None:
     assert len(sessions) == 100
     assert Counter(session.task_id for session in sessions) == {str(task): 4 for task in range(25)}
     assert judged(sessions) == {"unacceptable": 69, "acceptable": 31}
-    assert {session.tools_origin for session in sessions} == {"none"}, "airline_tools.json is taken only where a setting names it"
+    assert {session.tools_origin for session in sessions} == {"none"}, (
+        "airline_tools.json is taken only where a setting names it"
+    )
 
 
 def test_inspect_logs_of_both_forms_agree(real_traces: Path) -> None:
     source = InspectSource(real_traces / "inspect-logs")
     sessions = read(source)
-    assert len(sessions) == 44 and judged(sessions) == {"acceptable": 23, "unacceptable": 9, None: 12}, "one has a bare number"
+    assert len(sessions) == 44 and judged(sessions) == {
+        "acceptable": 23,
+        "unacceptable": 9,
+        None: 12,
+    }, "one has a bare number"
     assert sum("without samples" in note for note in source.notes) == 4
     folder = real_traces / "inspect-logs" / "tests" / "log" / "test_eval_log"
     for name in ("log_formats", "log_read_sample"):
-        (one,), (other,) = (read(InspectSource(folder / f"{name}.{form}")) for form in ("json", "eval"))
-        assert (one.messages, one.scores, one.judgment, one.task_id) == (other.messages, other.scores, other.judgment, other.task_id)
-    (browser,) = read(InspectSource(folder.parents[1] / "analysis" / "test_logs" / "2025-05-12T20-27-36-04-00_browser.json"))
+        (one,), (other,) = (
+            read(InspectSource(folder / f"{name}.{form}")) for form in ("json", "eval")
+        )
+        assert (one.messages, one.scores, one.judgment, one.task_id) == (
+            other.messages,
+            other.scores,
+            other.judgment,
+            other.task_id,
+        )
+    (browser,) = read(
+        InspectSource(
+            folder.parents[1] / "analysis" / "test_logs" / "2025-05-12T20-27-36-04-00_browser.json"
+        )
+    )
     assert len(browser.tools) > 5 and browser.usage["total_tokens"] == 15516
     assert "attachment://" not in json.dumps([browser.messages, browser.tools])
 
 
 def test_toolbench_and_swe_agent_are_read_whole(real_traces: Path) -> None:
     answers = read(ToolBenchSource(real_traces / "toolbench"))
-    assert judged(answers) == {"acceptable": 9, "unacceptable": 6} and all(session.tools for session in answers)
+    assert judged(answers) == {"acceptable": 9, "unacceptable": 6} and all(
+        session.tools for session in answers
+    )
     assert sum(len(session.messages) == 1 for session in answers) == 2, "two have no finished chain"
     runs = read(SWEAgentSource(real_traces / "swe-agent"))
     assert len(runs) == 19 and judged(runs) == {None: 19}
@@ -111,7 +152,12 @@ def test_toolbench_and_swe_agent_are_read_whole(real_traces: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["tau-bench/airline_tools.json", "tau-bench/MockAirlineDomainEnv-few_shot.jsonl", "stores/openai_agents_labels.json"]
+    "name",
+    [
+        "tau-bench/airline_tools.json",
+        "tau-bench/MockAirlineDomainEnv-few_shot.jsonl",
+        "stores/openai_agents_labels.json",
+    ],
 )
 def test_what_is_no_conversation_is_refused_with_what_it_is(name: str, real_traces: Path) -> None:
     with pytest.raises(StoreError, match=r"it has records with the fields \w+"):
@@ -122,9 +168,25 @@ def test_every_file_is_in_a_store_or_left_out_by_name(real_traces: Path) -> None
     found = find(real_traces)
     assert not found.errors
     known = {reader.name for _, reader in found.stores}
-    assert {"agentdojo", "inspect_ai", "omniagents", "openai_agents", "swe_agent", "tau_bench", "toolbench"} <= known
-    said = [str(path) for path in found.unknown] + [note for where, reader in found.stores for note in _notes(reader(where))]
-    for name in ("airline_tools.json", "MockAirlineDomainEnv-few_shot.jsonl", "G1_query.json", "log_invalid.txt", "anthropic_demo.yaml"):
+    assert {
+        "agentdojo",
+        "inspect_ai",
+        "omniagents",
+        "openai_agents",
+        "swe_agent",
+        "tau_bench",
+        "toolbench",
+    } <= known
+    said = [str(path) for path in found.unknown] + [
+        note for where, reader in found.stores for note in _notes(reader(where))
+    ]
+    for name in (
+        "airline_tools.json",
+        "MockAirlineDomainEnv-few_shot.jsonl",
+        "G1_query.json",
+        "log_invalid.txt",
+        "anthropic_demo.yaml",
+    ):
         assert any(name in sentence for sentence in said), f"{name} is passed over without a word"
 
 

@@ -20,7 +20,15 @@ from agent_pipeline.sessions.tables import SESSIONS, session_row, to_rows, to_ta
 from agent_pipeline.sources import OmniagentsSource, OpenAIAgentsSource, open_source
 from agent_pipeline.sources.base import file_signature
 from agent_pipeline.sources.formats import sqlite
-from agent_pipeline_tests.stores import AGENTS_SCHEMA, HELLO, add_sessions, execute, omniagents_home, sessions_db, user
+from agent_pipeline_tests.stores import (
+    AGENTS_SCHEMA,
+    HELLO,
+    add_sessions,
+    execute,
+    omniagents_home,
+    sessions_db,
+    user,
+)
 
 KEY = PartitionKey("shop", "support")
 
@@ -35,7 +43,9 @@ def agents_file(path: Path, sessions: dict[str, list]) -> Path:
         for session_id, items in sessions.items():
             connection.execute("INSERT INTO agent_sessions (session_id) VALUES (?)", (session_id,))
             rows = [(session_id, json.dumps(item)) for item in items]
-            connection.executemany("INSERT INTO agent_messages (session_id, message_data) VALUES (?, ?)", rows)
+            connection.executemany(
+                "INSERT INTO agent_messages (session_id, message_data) VALUES (?, ?)", rows
+            )
     return path
 
 
@@ -48,11 +58,24 @@ def one_sentence(error: pytest.ExceptionInfo[BaseException]) -> bool:
 
 
 def test_a_session_comes_with_all_that_its_store_says(tmp_path):
-    context = {"task_id": 7, "trial": 0, "model": "m", "tools": [{"type": "function", "function": {"name": "f"}}], "user": "ü"}
-    home = omniagents_home(tmp_path / "home", context=json.dumps(context), verdicts=[("s1", "acceptable")])
+    context = {
+        "task_id": 7,
+        "trial": 0,
+        "model": "m",
+        "tools": [{"type": "function", "function": {"name": "f"}}],
+        "user": "ü",
+    }
+    home = omniagents_home(
+        tmp_path / "home", context=json.dumps(context), verdicts=[("s1", "acceptable")]
+    )
     (session,) = read(home)
     assert session.messages == HELLO
-    assert (session.task_id, session.trial, session.model_id, session.tools_origin) == ("7", "0", "m", "source")
+    assert (session.task_id, session.trial, session.model_id, session.tools_origin) == (
+        "7",
+        "0",
+        "m",
+        "source",
+    )
     assert session.tools == context["tools"]
     assert session.context == {"task_id": 7, "trial": 0, "model": "m", "user": "ü"}
     assert session.judgment == "acceptable"
@@ -66,8 +89,16 @@ def test_sessions_come_in_the_order_of_their_ids_and_empty_ones_come_too(tmp_pat
 
 
 def test_the_last_verdict_of_a_session_wins_and_null_is_none(tmp_path):
-    verdicts = [("a", "acceptable"), ("b", "acceptable"), ("a", "unacceptable"), ("b", None), ("other", "acceptable")]
-    home = omniagents_home(tmp_path / "home", {"a": HELLO, "b": HELLO, "c": HELLO}, verdicts=verdicts)
+    verdicts = [
+        ("a", "acceptable"),
+        ("b", "acceptable"),
+        ("a", "unacceptable"),
+        ("b", None),
+        ("other", "acceptable"),
+    ]
+    home = omniagents_home(
+        tmp_path / "home", {"a": HELLO, "b": HELLO, "c": HELLO}, verdicts=verdicts
+    )
     assert [session.judgment for session in read(home)] == ["unacceptable", None, None]
 
 
@@ -79,7 +110,9 @@ def test_no_verdict_file_or_table_is_a_note_and_not_silence(tmp_path, statement)
     else:
         shutil.rmtree(home / "traces")
     source = open_source(home)
-    assert [session.judgment for session in source.sessions(KEY)] + [session.judgment for session in source.sessions(KEY)] == [None, None]
+    assert [session.judgment for session in source.sessions(KEY)] + [
+        session.judgment for session in source.sessions(KEY)
+    ] == [None, None]
     assert len(source.notes) == 1 and "no session of shop is judged" in source.notes[0]
 
 
@@ -98,11 +131,15 @@ def test_items_of_no_session_are_counted_even_beside_sessions_without_an_id(tmp_
 CONTEXTS = {
     ("{", "[1]", '"x"', "{" * 5000, '{"a":' + "[" * 300 + "]" * 300 + "}"): {"invalid_context": 1},
     (None, "", "null", "{}", '{"task_id": ""}'): {},
-    ('{"tools": {"f": {}}}', '{"tools": [1]}', '{"tools": "f"}', '{"tools": 5}'): {"invalid_tools": 1},
+    ('{"tools": {"f": {}}}', '{"tools": [1]}', '{"tools": "f"}', '{"tools": 5}'): {
+        "invalid_tools": 1
+    },
 }
 
 
-@pytest.mark.parametrize(("raw", "damage"), [(raw, damage) for raws, damage in CONTEXTS.items() for raw in raws])
+@pytest.mark.parametrize(
+    ("raw", "damage"), [(raw, damage) for raws, damage in CONTEXTS.items() for raw in raws]
+)
 def test_a_context_that_cannot_be_read_and_tools_that_are_none_are_damage(tmp_path, raw, damage):
     (session,) = read(omniagents_home(tmp_path / "home", context=raw))
     assert (session.messages, session.damage, session.task_id) == (HELLO, damage, None)
@@ -110,10 +147,17 @@ def test_a_context_that_cannot_be_read_and_tools_that_are_none_are_damage(tmp_pa
 
 
 def test_what_is_no_utf8_and_no_json_number_can_still_be_written(tmp_path):
-    home = omniagents_home(tmp_path / "home", {"plain": HELLO}, context=r'{"a": "\ud83d", "b": NaN, "c": [1e999], "task_id": "\udc00"}')
+    home = omniagents_home(
+        tmp_path / "home",
+        {"plain": HELLO},
+        context=r'{"a": "\ud83d", "b": NaN, "c": [1e999], "task_id": "\udc00"}',
+    )
     execute(
         sessions_db(home),
-        ("INSERT INTO sessions (session_id) VALUES (CAST(? AS TEXT)), (CAST(? AS TEXT))", (b"id\xff", b"id\xfe")),
+        (
+            "INSERT INTO sessions (session_id) VALUES (CAST(? AS TEXT)), (CAST(? AS TEXT))",
+            (b"id\xff", b"id\xfe"),
+        ),
         (
             "INSERT INTO history (session_id, msg_json) VALUES (CAST(? AS TEXT), CAST(? AS TEXT))",
             (b"id\xff", b'{"role":"user","content":"\xe9\\u0000"}'),
@@ -136,7 +180,9 @@ def test_a_judgment_that_is_no_text_breaks_nothing(tmp_path):
         "CREATE TABLE analysis (group_id, judgment)",
         "INSERT INTO analysis VALUES ('s1', 1)",
     )
-    assert to_table([session_row(session) for session in read(home)], SESSIONS)["judgment"].to_pylist() == ["1"]
+    assert to_table([session_row(session) for session in read(home)], SESSIONS)[
+        "judgment"
+    ].to_pylist() == ["1"]
 
 
 # Partitions
@@ -205,14 +251,23 @@ BROKEN = {
     "empty": lambda raw: b"",
     "no database": lambda raw: b"not a database at all",
     "only its head": lambda raw: b"SQLite format 3\0" + b"\1" * 5000,
-    **{f"cut at {part}": lambda raw, part=part: raw[: int(len(raw) * part)] for part in (0.03, 0.25, 0.5, 0.75, 0.9, 0.999)},
+    **{
+        f"cut at {part}": lambda raw, part=part: raw[: int(len(raw) * part)]
+        for part in (0.03, 0.25, 0.5, 0.75, 0.9, 0.999)
+    },
 }
 
 
 @pytest.mark.parametrize(
-    ("file", "how"), [("traces/shop.db", "no database"), *(("sessions/shop/support/sessions.db", how) for how in BROKEN)]
+    ("file", "how"),
+    [
+        ("traces/shop.db", "no database"),
+        *(("sessions/shop/support/sessions.db", how) for how in BROKEN),
+    ],
 )
-def test_a_file_that_is_no_whole_database_is_a_failure_and_not_an_empty_list_or_no_verdicts(tmp_path, file, how, sample_store):
+def test_a_file_that_is_no_whole_database_is_a_failure_and_not_an_empty_list_or_no_verdicts(
+    tmp_path, file, how, sample_store
+):
     home = Path(shutil.copytree(sample_store, tmp_path / "home"))
     (home / file).write_bytes(BROKEN[how]((home / file).read_bytes()))
     with pytest.raises(StoreError, match=Path(file).name) as error:
@@ -220,7 +275,14 @@ def test_a_file_that_is_no_whole_database_is_a_failure_and_not_an_empty_list_or_
     assert one_sentence(error)
 
 
-@pytest.mark.parametrize("statement", ["DROP TABLE sessions", "DROP TABLE history", "ALTER TABLE history RENAME COLUMN msg_json TO x"])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DROP TABLE sessions",
+        "DROP TABLE history",
+        "ALTER TABLE history RENAME COLUMN msg_json TO x",
+    ],
+)
 def test_a_database_of_another_program_is_a_failure(tmp_path, statement):
     home = omniagents_home(tmp_path / "home")
     execute(sessions_db(home), statement)
@@ -231,8 +293,14 @@ def test_a_database_of_another_program_is_a_failure(tmp_path, statement):
 
 def test_a_locked_store_says_so_and_is_read_when_it_is_free(tmp_path, monkeypatch):
     monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.1)
-    home, chats = omniagents_home(tmp_path / "home"), agents_file(tmp_path / "chats.db", {"a": HELLO})
-    for path, reading in ((sessions_db(home), lambda: read(home)), (chats, lambda: read(chats, PartitionKey("chats", "default")))):
+    home, chats = (
+        omniagents_home(tmp_path / "home"),
+        agents_file(tmp_path / "chats.db", {"a": HELLO}),
+    )
+    for path, reading in (
+        (sessions_db(home), lambda: read(home)),
+        (chats, lambda: read(chats, PartitionKey("chats", "default"))),
+    ):
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN EXCLUSIVE")
             with pytest.raises(StoreError, match="locked") as error:
@@ -269,15 +337,21 @@ while True:
 
 def test_while_an_agent_writes_each_reading_is_one_consistent_moment(tmp_path):
     home = omniagents_home(tmp_path / "home", {})
-    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(sessions_db(home))], stdout=subprocess.PIPE, text=True)
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(sessions_db(home))], stdout=subprocess.PIPE, text=True
+    )
     try:
         assert writer.stdout is not None and writer.stdout.readline() == "going\n"
         counts = []
         for _ in range(5):
             sessions = read(home)
             counts.append(len(sessions))
-            assert [session.session_id for session in sessions] == [f"w{number:06d}" for number in range(len(sessions))]
-            assert {session.trial for session in sessions} == {str(len(sessions) - 1)}, "a snapshot from before and after a commit"
+            assert [session.session_id for session in sessions] == [
+                f"w{number:06d}" for number in range(len(sessions))
+            ]
+            assert {session.trial for session in sessions} == {str(len(sessions) - 1)}, (
+                "a snapshot from before and after a commit"
+            )
             assert all(len(session.messages) == 2 for session in sessions)
         assert writer.poll() is None
         assert 50 <= counts[0] <= counts[-1]
@@ -287,10 +361,14 @@ def test_while_an_agent_writes_each_reading_is_one_consistent_moment(tmp_path):
     assert len(read(home)) >= counts[-1], "what a killed agent had committed is there"
 
 
-def test_a_write_beside_a_reading_that_takes_the_file_for_unchanging_is_a_failure(tmp_path, monkeypatch):
+def test_a_write_beside_a_reading_that_takes_the_file_for_unchanging_is_a_failure(
+    tmp_path, monkeypatch
+):
     database = sessions_db(omniagents_home(tmp_path / "home"))
     os.utime(database, (1, 1))  # two writes within a tick of the file system's clock have one time
-    monkeypatch.setattr(sqlite, "_connect", lambda path: (sqlite._open(f"file:{path}?mode=ro&immutable=1"), True))
+    monkeypatch.setattr(
+        sqlite, "_connect", lambda path: (sqlite._open(f"file:{path}?mode=ro&immutable=1"), True)
+    )
     with sqlite.read_only(database) as connection:
         assert connection.execute("SELECT count(*) FROM sessions").fetchone()[0]
     with pytest.raises(StoreError, match="changed"), sqlite.read_only(database):
@@ -300,7 +378,9 @@ def test_a_write_beside_a_reading_that_takes_the_file_for_unchanging_is_a_failur
 def test_a_log_that_goes_while_it_is_looked_at_is_none(tmp_path, monkeypatch):
     database = sessions_db(omniagents_home(tmp_path / "home"))
     monkeypatch.setattr(Path, "exists", lambda path: True)  # and then its writer ends
-    assert file_signature(database).startswith(f"{database}:") and "-wal" not in file_signature(database)
+    assert file_signature(database).startswith(f"{database}:") and "-wal" not in file_signature(
+        database
+    )
 
 
 AS_NOBODY = """
@@ -325,7 +405,9 @@ def as_nobody(home: Path) -> str:
     for folder in home.parents:
         if folder.owner() == home.owner() and folder != Path("/tmp") and folder != Path("/"):
             folder.chmod(folder.stat().st_mode | 0o055)
-    done = subprocess.run([sys.executable, "-c", AS_NOBODY, str(home)], capture_output=True, text=True, cwd="/")
+    done = subprocess.run(
+        [sys.executable, "-c", AS_NOBODY, str(home)], capture_output=True, text=True, cwd="/"
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -340,7 +422,14 @@ def test_a_wal_store_in_a_folder_that_is_read_only_is_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "closed", ["sessions", "sessions/office", "sessions/office/rooms", "sessions/office/rooms/sessions.db", "traces/shop.db"]
+    "closed",
+    [
+        "sessions",
+        "sessions/office",
+        "sessions/office/rooms",
+        "sessions/office/rooms/sessions.db",
+        "traces/shop.db",
+    ],
 )
 def test_what_may_not_be_read_is_a_failure_and_never_an_agent_less(tmp_path, closed):
     home = omniagents_home(tmp_path / "home", verdicts=[("s1", "acceptable")])
@@ -364,7 +453,10 @@ def test_the_signature_changes_with_a_write_and_with_a_renamed_agent_but_not_by_
     assert source.signature() == seen[0]
     add_sessions(sessions_db(home), {"s2": HELLO})
     seen.append(source.signature())
-    execute(home / "traces" / "shop.db", "INSERT INTO analysis (group_id, judgment) VALUES ('s2', 'acceptable')")
+    execute(
+        home / "traces" / "shop.db",
+        "INSERT INTO analysis (group_id, judgment) VALUES ('s2', 'acceptable')",
+    )
     seen.append(source.signature())
     (home / "sessions" / "shop" / "support").rename(home / "sessions" / "shop" / "helpers")
     seen.append(source.signature())

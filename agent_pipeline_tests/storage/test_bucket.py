@@ -33,7 +33,10 @@ def use(lake: Lake, cache: Path) -> None:
     """Write a table and two artifacts, and read them back on another machine."""
     table = pa.table({"session_id": ["a"]})
     lake.stage("rows", KEY, table.to_batches(), table.schema).commit()
-    artifacts = [artifact(lake, "model", KEY, {}, {"weights": name}, identity=name * 64) for name in ("a", "b")]
+    artifacts = [
+        artifact(lake, "model", KEY, {}, {"weights": name}, identity=name * 64)
+        for name in ("a", "b")
+    ]
     lake.set_champion(artifacts[0])
     elsewhere = Lake(lake.root, cache)
     assert elsewhere.open("rows", KEY).read() == table
@@ -45,7 +48,9 @@ def use(lake: Lake, cache: Path) -> None:
     assert [entry.generation for entry in lake.history("model", KEY)] == [1, 2, 3]
     lake.replace(lines := lake.folder("jsonl", "rows", KEY) / "train.jsonl", [b'{"a": 1}\n'])
     assert {file.kind for file in elsewhere.files()} == {"tables", "models", "jsonl"}
-    assert elsewhere.finished("model", KEY) == [elsewhere.find("model", KEY, name * 64) for name in ("a", "b")]
+    assert elsewhere.finished("model", KEY) == [
+        elsewhere.find("model", KEY, name * 64) for name in ("a", "b")
+    ]
     lake.replace(lines, [])
     assert not lines.exists()
 
@@ -54,10 +59,14 @@ def use(lake: Lake, cache: Path) -> None:
 def machines(endpoint: str, tmp_path: Path) -> list[Lake]:
     """The same lake in a bucket, as four machines see it."""
     options = CREDENTIALS | {"endpoint_url": endpoint}
-    return [Lake(f"s3://models/{tmp_path.name}", tmp_path / str(number), options) for number in range(4)]
+    return [
+        Lake(f"s3://models/{tmp_path.name}", tmp_path / str(number), options) for number in range(4)
+    ]
 
 
-def test_a_bucket_with_its_own_endpoint_and_credentials_is_a_matter_of_settings(endpoint, tmp_path, monkeypatch):
+def test_a_bucket_with_its_own_endpoint_and_credentials_is_a_matter_of_settings(
+    endpoint, tmp_path, monkeypatch
+):
     settings = f"""
 lake = "s3://models/a[b]/lake"
 cache = "{tmp_path}/one"
@@ -86,7 +95,8 @@ def test_a_lake_that_is_a_file_is_one_sentence(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("url", "options", "missing"), [("gs://bucket/lake", {}, "gcsfs"), ("memory://lake", {"key": "$NOT_SET"}, "NOT_SET")]
+    ("url", "options", "missing"),
+    [("gs://bucket/lake", {}, "gcsfs"), ("memory://lake", {"key": "$NOT_SET"}, "NOT_SET")],
 )
 def test_a_bucket_whose_package_or_variable_is_missing_is_one_sentence(url, options, missing):
     with pytest.raises(SettingsError, match=missing):
@@ -94,7 +104,9 @@ def test_a_bucket_whose_package_or_variable_is_missing_is_one_sentence(url, opti
 
 
 def test_what_another_machine_made_anew_with_files_of_the_same_size_is_fetched_again(tmp_path):
-    one, two = (Lake(f"memory://bucket-{tmp_path.name}", tmp_path / name) for name in ("one", "two"))
+    one, two = (
+        Lake(f"memory://bucket-{tmp_path.name}", tmp_path / name) for name in ("one", "two")
+    )
     for weights in ("old", "new"):
         building = one.building("model", KEY, "a" * 64)
         (building / "weights").write_text(weights, encoding="utf-8")
@@ -103,9 +115,13 @@ def test_what_another_machine_made_anew_with_files_of_the_same_size_is_fetched_a
 
 
 def test_what_two_machines_made_at_once_is_never_read_as_one(tmp_path):
-    one, two = (Lake(f"memory://bucket-{tmp_path.name}", tmp_path / name) for name in ("one", "two"))
+    one, two = (
+        Lake(f"memory://bucket-{tmp_path.name}", tmp_path / name) for name in ("one", "two")
+    )
     made = artifact(one, "model", KEY, {}, {"weights": "one", "config": "1"})
-    (one.artifact_folder("model", KEY, made.identity) / "weights").write_text("two", encoding="utf-8")
+    (one.artifact_folder("model", KEY, made.identity) / "weights").write_text(
+        "two", encoding="utf-8"
+    )
     with pytest.raises(DataError, match="gone or incomplete"):
         two.latest("model", KEY)
 
@@ -125,9 +141,18 @@ for number in range(10):
 
 @pytest.mark.slow
 def test_writers_on_several_machines_lose_no_update_and_the_history_is_whole(machines, tmp_path):
-    artifacts = [artifact(machines[0], "model", KEY, {"number": number}, {}, latest=False) for number in range(24)]
-    asked = [str(machines[0].root), str(tmp_path / "process"), json.dumps(dict(machines[0].root.storage_options))]
-    process = subprocess.Popen([sys.executable, "-c", WRITER, *asked], stderr=subprocess.PIPE, text=True)
+    artifacts = [
+        artifact(machines[0], "model", KEY, {"number": number}, {}, latest=False)
+        for number in range(24)
+    ]
+    asked = [
+        str(machines[0].root),
+        str(tmp_path / "process"),
+        json.dumps(dict(machines[0].root.storage_options)),
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, *asked], stderr=subprocess.PIPE, text=True
+    )
 
     def write(number: int) -> None:
         lake = machines[number % 4]
@@ -138,17 +163,26 @@ def test_writers_on_several_machines_lose_no_update_and_the_history_is_whole(mac
     with ThreadPoolExecutor(24) as threads:
         list(threads.map(write, range(24)))
     assert process.communicate(timeout=300)[1] == "" and process.returncode == 0
-    tasks = {f"task-{number}" for number in range(24)} | {f"process-{number}" for number in range(10)}
+    tasks = {f"task-{number}" for number in range(24)} | {
+        f"process-{number}" for number in range(10)
+    }
     assert set(read_ledger(machines[3], KEY, SplitSizes()).known["task_key"].to_pylist()) == tasks
     entries = machines[1].history("model", KEY)
     assert [entry.generation for entry in entries] == list(range(1, 25))
     assert {entry.latest for entry in entries} == {each.identity for each in artifacts}
-    assert [entry.against for entry in entries] == [None, *(entry.latest for entry in entries[:-1])], "each saw the one before"
+    assert [entry.against for entry in entries] == [
+        None,
+        *(entry.latest for entry in entries[:-1]),
+    ], "each saw the one before"
     assert all(BlockList.read(machines[2]).has(f"session-{number}", KEY) for number in range(24))
 
 
-@pytest.mark.parametrize(("busy", "tries"), [(0, range(1, 2)), (500, range(8, 60)), (10**6, range(8, 60))])
-def test_a_writer_to_whom_others_are_faster_tries_ever_more_seldom_for_ten_minutes(busy, tries, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("busy", "tries"), [(0, range(1, 2)), (500, range(8, 60)), (10**6, range(8, 60))]
+)
+def test_a_writer_to_whom_others_are_faster_tries_ever_more_seldom_for_ten_minutes(
+    busy, tries, tmp_path, monkeypatch
+):
     clock, tried, put = [0.0], list[float](), filesystem.put_file
 
     def slow(*given: Any, **named: Any) -> None:
@@ -160,19 +194,37 @@ def test_a_writer_to_whom_others_are_faster_tries_ever_more_seldom_for_ten_minut
 
     lake = Lake(f"memory://{tmp_path.name}", tmp_path)
     made = artifact(lake, "model", KEY, {}, {}, latest=False)
-    waits = SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda seconds: clock.append(clock.pop() + seconds), time=time.time)
+    waits = SimpleNamespace(
+        monotonic=lambda: clock[0],
+        sleep=lambda seconds: clock.append(clock.pop() + seconds),
+        time=time.time,
+    )
     monkeypatch.setattr(filesystem, "time", waits)
     monkeypatch.setattr(filesystem, "put_file", slow)
-    with nullcontext() if busy < 600 else pytest.raises(DataError, match=r"Others were faster to write to .*pointers for 10 minutes"):
+    with (
+        nullcontext()
+        if busy < 600
+        else pytest.raises(
+            DataError, match=r"Others were faster to write to .*pointers for 10 minutes"
+        )
+    ):
         assert lake.set_latest(made).generation == 1
-    assert len(tried) in tries and (busy > 600) == (clock[0] >= 600) and clock[0] <= (601 if busy else 1)
+    assert (
+        len(tried) in tries
+        and (busy > 600) == (clock[0] >= 600)
+        and clock[0] <= (601 if busy else 1)
+    )
 
 
-def test_a_partition_is_held_by_one_machine_until_its_run_ends_or_its_machine_dies(machines, monkeypatch):
+def test_a_partition_is_held_by_one_machine_until_its_run_ends_or_its_machine_dies(
+    machines, monkeypatch
+):
     monkeypatch.setattr(leases, "BEAT", 0.1)
     monkeypatch.setattr(leases, "LOOK", 0.05)
     monkeypatch.setattr(leases, "DEAD", 2.0)
-    monkeypatch.setattr(leases, "time", SimpleNamespace(monotonic=time.monotonic, sleep=time.sleep))  # the clock on the wall may be wrong
+    monkeypatch.setattr(
+        leases, "time", SimpleNamespace(monotonic=time.monotonic, sleep=time.sleep)
+    )  # the clock on the wall may be wrong
     one, two = machines[:2]
     order: list[str] = []
     with ThreadPoolExecutor(1) as other:
@@ -199,7 +251,9 @@ def test_a_partition_is_held_by_one_machine_until_its_run_ends_or_its_machine_di
 def test_a_run_that_lost_its_partition_to_another_machine_is_interrupted(machines, monkeypatch):
     monkeypatch.setattr(leases, "BEAT", 0.05)
     interrupted = threading.Event()
-    monkeypatch.setattr(leases.os, "kill", lambda process, sent: sent == signal.SIGTERM and interrupted.set())
+    monkeypatch.setattr(
+        leases.os, "kill", lambda process, sent: sent == signal.SIGTERM and interrupted.set()
+    )
     place = machines[0].root / ".locks" / "tau" / "airline" / "run.lock"
     with machines[0].run_of(KEY):
         place.write_bytes(b"another machine's")
@@ -207,7 +261,9 @@ def test_a_run_that_lost_its_partition_to_another_machine_is_interrupted(machine
     assert place.read_bytes() == b"another machine's"
 
 
-def test_a_run_whose_bucket_is_out_of_reach_is_ended_before_its_partition_is_free(machines, monkeypatch):
+def test_a_run_whose_bucket_is_out_of_reach_is_ended_before_its_partition_is_free(
+    machines, monkeypatch
+):
     import s3fs
     from botocore.exceptions import EndpointConnectionError
 
@@ -215,7 +271,9 @@ def test_a_run_whose_bucket_is_out_of_reach_is_ended_before_its_partition_is_fre
     monkeypatch.setattr(leases, "LOOK", 0.05)
     monkeypatch.setattr(leases, "DEAD", 1.0)
     ended = threading.Event()
-    monkeypatch.setattr(leases.os, "kill", lambda process, sent: sent == signal.SIGTERM and ended.set())
+    monkeypatch.setattr(
+        leases.os, "kill", lambda process, sent: sent == signal.SIGTERM and ended.set()
+    )
 
     async def refused(*_: Any, **__: Any) -> None:
         raise EndpointConnectionError(endpoint_url="http://bucket")
@@ -225,10 +283,15 @@ def test_a_run_whose_bucket_is_out_of_reach_is_ended_before_its_partition_is_fre
         assert ended.wait(60)
 
 
-def test_a_write_whose_answer_was_lost_is_neither_done_twice_nor_taken_for_anothers(machines, monkeypatch):
+def test_a_write_whose_answer_was_lost_is_neither_done_twice_nor_taken_for_anothers(
+    machines, monkeypatch
+):
     import s3fs
 
-    call, made = s3fs.S3FileSystem._call_s3, artifact(machines[0], "model", KEY, {}, {"weights": "w"})
+    call, made = (
+        s3fs.S3FileSystem._call_s3,
+        artifact(machines[0], "model", KEY, {}, {"weights": "w"}),
+    )
 
     async def twice(fs: Any, method: str, *given: Any, **named: Any) -> Any:
         answer = await call(fs, method, *given, **named)
@@ -240,7 +303,9 @@ def test_a_write_whose_answer_was_lost_is_neither_done_twice_nor_taken_for_anoth
     assert [entry.champion for entry in machines[1].history("model", KEY)] == [None, made.identity]
 
 
-def test_a_run_goes_on_whose_bucket_reports_errors_for_renewals_that_it_has_done(machines, monkeypatch):
+def test_a_run_goes_on_whose_bucket_reports_errors_for_renewals_that_it_has_done(
+    machines, monkeypatch
+):
     import s3fs
 
     monkeypatch.setattr(leases, "BEAT", 0.01)
@@ -262,13 +327,22 @@ def test_a_run_goes_on_whose_bucket_reports_errors_for_renewals_that_it_has_done
     assert not killed.is_set()
 
 
-def test_the_check_of_the_settings_tells_a_store_that_ignores_conditions_and_a_bucket_that_is_not_there(machines, monkeypatch):
+def test_the_check_of_the_settings_tells_a_store_that_ignores_conditions_and_a_bucket_that_is_not_there(
+    machines, monkeypatch
+):
     import s3fs
 
     assert machines[0].fs.keeps_conditions() and not list(machines[0].files())
     call = s3fs.S3FileSystem._call_s3
 
-    async def ignoring(fs: Any, method: str, *given: Any, IfMatch: str = "", IfNoneMatch: str = "", **named: Any) -> Any:  # noqa: N803
+    async def ignoring(
+        fs: Any,
+        method: str,
+        *given: Any,
+        IfMatch: str = "",  # noqa: N803
+        IfNoneMatch: str = "",  # noqa: N803
+        **named: Any,
+    ) -> Any:
         return await call(fs, method, *given, **named)
 
     monkeypatch.setattr(s3fs.S3FileSystem, "_call_s3", ignoring)
@@ -299,10 +373,14 @@ def test_the_number_of_requests_does_not_follow_the_number_of_objects(machines, 
         finally:
             going.append(going[-1] - 1)
 
-    table = pa.table({"session_id": ["a"] * 5000, "words": [f"{number}" * 20 for number in range(5000)]})
+    table = pa.table(
+        {"session_id": ["a"] * 5000, "words": [f"{number}" * 20 for number in range(5000)]}
+    )
     for number in range(4):
         artifact(lake, "model", KEY, {"number": number}, {"weights": "w", "config": "c"})
-        lake.stage("rows", PartitionKey("tau", f"agent-{number}"), table.to_batches(), table.schema).commit()
+        lake.stage(
+            "rows", PartitionKey("tau", f"agent-{number}"), table.to_batches(), table.schema
+        ).commit()
     monkeypatch.setattr(s3fs.S3FileSystem, "_call_s3", counting)
     assert len(list(lake.files())) == 4 * 5 and len(asked) <= 2
     assert max(going) == 1 and len(list(lake.manifests())) == 4 and max(going) == 4

@@ -47,7 +47,9 @@ def test_a_full_disk_is_a_sentence_and_nothing_half_written_is_seen(lake, monkey
         Path(path.parent.path, f".{path.name}-00000000").symlink_to("/dev/full")
         with pytest.raises(OSError) as error:
             write()
-        assert error.value.errno == errno.ENOSPC and "The disk is full" in str(disk_sentence(error.value))
+        assert error.value.errno == errno.ENOSPC and "The disk is full" in str(
+            disk_sentence(error.value)
+        )
     assert contents(lake) == before
 
 
@@ -62,7 +64,9 @@ def test_a_full_disk_leaves_the_last_artifact_and_a_folder_to_go_on_from(lake, m
         with pytest.raises(OSError, match="No space left"):
             artifact(lake, "model", KEY, {"rows": 2}, {"weights": "new"})
     assert lake.latest("model", KEY) == made and len(list(lake.unfinished())) == 1
-    assert artifact(lake, "model", KEY, {"rows": 2}, {"weights": "new"}).passed and not list(lake.unfinished())
+    assert artifact(lake, "model", KEY, {"rows": 2}, {"weights": "new"}).passed and not list(
+        lake.unfinished()
+    )
 
 
 @linux
@@ -77,7 +81,9 @@ def test_a_clock_that_jumps_back_changes_neither_the_history_nor_what_is_staged(
     monkeypatch.setattr(pointers, "now", lambda: next(clock).isoformat())
     made = [artifact(lake, "model", KEY, {"number": number}, {}) for number in range(3)]
     entries = lake.history("model", KEY)
-    assert [entry.generation for entry in entries] == [1, 2, 3] and entries[0].when > entries[2].when
+    assert [entry.generation for entry in entries] == [1, 2, 3] and entries[0].when > entries[
+        2
+    ].when
     assert lake.latest("model", KEY) == made[2]
     staged = lake.stage("rows", KEY, TABLE.to_batches(), TABLE.schema)
     tomorrow = time.time() + 25 * 3600

@@ -31,7 +31,9 @@ ROWS = pa.schema([pa.field("session_id", pa.string()), pa.field("value", pa.json
 
 
 def batches(*values: object) -> Iterator[pa.RecordBatch]:
-    return to_batches([{"session_id": str(number), "value": value} for number, value in enumerate(values)], ROWS)
+    return to_batches(
+        [{"session_id": str(number), "value": value} for number, value in enumerate(values)], ROWS
+    )
 
 
 def put(lake: Lake, *values: object, key: PartitionKey | None = KEY) -> None:
@@ -48,13 +50,19 @@ def build(lake: Lake, content: str = "weights", identity: str = IDENTITY) -> Art
 
 
 def files(folder: Path) -> list[str]:
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return sorted(
+        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+    )
 
 
 @pytest.fixture(params=["local", "memory"])
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
     # "[b]" is a pattern, unless it is escaped.
-    root = str(tmp_path / "a[b]" / "lake") if request.param == "local" else f"memory://lake-{uuid4().hex}/a[b]"
+    root = (
+        str(tmp_path / "a[b]" / "lake")
+        if request.param == "local"
+        else f"memory://lake-{uuid4().hex}/a[b]"
+    )
     return Lake(root, tmp_path / "cache")
 
 
@@ -111,10 +119,15 @@ Lake(sys.argv[1]).stage("rows", PartitionKey("tau", "airline"), batches(), schem
 """
 
 
-def test_what_a_killed_writer_left_is_removed_once_it_is_a_day_old_and_what_is_being_written_is_not(local):
+def test_what_a_killed_writer_left_is_removed_once_it_is_a_day_old_and_what_is_being_written_is_not(
+    local,
+):
     put(local, "old")
     folder = Path(str(local.table("rows", KEY).parent))
-    assert subprocess.run([sys.executable, "-c", KILLED, str(local.root)], check=False).returncode == -signal.SIGKILL
+    assert (
+        subprocess.run([sys.executable, "-c", KILLED, str(local.root)], check=False).returncode
+        == -signal.SIGKILL
+    )
     (left,) = folder.glob(".*")
     put(local, "new")
     assert left.exists(), "it may be another container's, which is writing it now"
@@ -126,7 +139,10 @@ def test_what_a_killed_writer_left_is_removed_once_it_is_a_day_old_and_what_is_b
 
 def test_a_sweep_removes_what_killed_runs_staged_of_any_age_but_not_beside_a_run(local):
     put(local, "old")
-    assert subprocess.run([sys.executable, "-c", KILLED, str(local.root)], check=False).returncode == -signal.SIGKILL
+    assert (
+        subprocess.run([sys.executable, "-c", KILLED, str(local.root)], check=False).returncode
+        == -signal.SIGKILL
+    )
     folder = Path(str(local.table("rows", KEY).parent))
     with local.run_of(KEY), pytest.raises(DataError):
         local.sweep()
@@ -144,7 +160,10 @@ def test_a_reader_that_opened_the_old_version_reads_it_to_its_end(local):
 
 
 def test_the_same_rows_are_the_same_bytes(local):
-    staged = [local.stage("rows", KEY, batches(*range(2500), {"b": 1, "a": [None]}), ROWS) for _ in range(2)]
+    staged = [
+        local.stage("rows", KEY, batches(*range(2500), {"b": 1, "a": [None]}), ROWS)
+        for _ in range(2)
+    ]
     assert staged[0].sha256 == staged[1].sha256
     assert staged[0].file.read_bytes() == staged[1].file.read_bytes()
     assert local.stage("rows", KEY, batches(*range(2501)), ROWS).sha256 != staged[0].sha256
@@ -154,12 +173,24 @@ def test_duckdb_and_polars_read_the_partitions_as_one_table(local):
     session = {"source": "t", "messages": [{"role": "user", "content": "ü"}]}
     for agent in ("airline", "retail"):
         row = session_row(Session(session_id=f"{agent}-1", project="tau", agent=agent, **session))
-        local.stage("sessions", PartitionKey("tau", agent), to_batches([row], SESSIONS), SESSIONS).commit()
-    local.stage("sessions", PartitionKey("tau", "airline"), to_batches([], SESSIONS), SESSIONS)  # staged, not committed: nobody sees it
+        local.stage(
+            "sessions", PartitionKey("tau", agent), to_batches([row], SESSIONS), SESSIONS
+        ).commit()
+    local.stage(
+        "sessions", PartitionKey("tau", "airline"), to_batches([], SESSIONS), SESSIONS
+    )  # staged, not committed: nobody sees it
     pattern = f"{local.root}/tables/sessions/**/*.parquet"
     query = f"SELECT agent, session_id, messages->0->>'content' FROM read_parquet('{pattern}', hive_partitioning = true) ORDER BY agent"
-    assert duckdb.sql(query).fetchall() == [("airline", "airline-1", "ü"), ("retail", "retail-1", "ü")]
-    frame = polars.scan_parquet(pattern, hive_partitioning=True).select("project", "agent", "session_id").sort("agent").collect()
+    assert duckdb.sql(query).fetchall() == [
+        ("airline", "airline-1", "ü"),
+        ("retail", "retail-1", "ü"),
+    ]
+    frame = (
+        polars.scan_parquet(pattern, hive_partitioning=True)
+        .select("project", "agent", "session_id")
+        .sort("agent")
+        .collect()
+    )
     assert frame.rows() == [("tau", "airline", "airline-1"), ("tau", "retail", "retail-1")]
 
 
@@ -207,7 +238,11 @@ def test_no_flipped_bit_of_a_table_changes_a_value_without_a_word(tmp_path):
             assert "damaged" in str(error)
     assert unharmed < 20  # of the checksum's own name alone
     path.write_bytes(whole)
-    assert values(lake) == written and duckdb.read_parquet(str(path)).fetchall() and len(polars.read_parquet(path)) == 200
+    assert (
+        values(lake) == written
+        and duckdb.read_parquet(str(path)).fetchall()
+        and len(polars.read_parquet(path)) == 200
+    )
 
 
 def test_flipped_bits_beneath_the_time_of_a_table(tmp_path: Path) -> None:
@@ -269,6 +304,10 @@ def test_another_machine_fetches_a_remote_artifact_and_mends_its_broken_copy(tmp
     elsewhere = Lake(root, tmp_path / "two")
     for _ in range(2):
         found = elsewhere.find("model", KEY, IDENTITY)
-        assert found is not None and found.path.is_relative_to(tmp_path / "two") and found.manifest == made.manifest
+        assert (
+            found is not None
+            and found.path.is_relative_to(tmp_path / "two")
+            and found.manifest == made.manifest
+        )
         assert (found.path / "sub" / "weights.bin").read_text(encoding="utf-8") == "weights"
         os.truncate(found.path / "sub" / "weights.bin", 2)  # killed in the middle of the download

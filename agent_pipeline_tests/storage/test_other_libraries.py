@@ -22,10 +22,16 @@ def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     for project in PROJECTS:
         messages = pa.array([json.dumps(MESSAGES)], pa.string()).cast(pa.json_())
         batch = pa.record_batch([pa.array([project]), pa.array(["01"]), messages], schema=SCHEMA)
-        Lake(tmp_path / "lake").stage("sessions", PartitionKey(project, "01"), [batch], SCHEMA).commit()
+        Lake(tmp_path / "lake").stage(
+            "sessions", PartitionKey(project, "01"), [batch], SCHEMA
+        ).commit()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    section = (REPOSITORY / "docs" / "storage.md").read_text(encoding="utf-8").partition("## Read the tables")[2]
+    section = (
+        (REPOSITORY / "docs" / "storage.md")
+        .read_text(encoding="utf-8")
+        .partition("## Read the tables")[2]
+    )
     names: dict[str, Any] = {}
     exec(section.partition("```python\n")[2].partition("```")[0], names)
     return names
@@ -35,6 +41,8 @@ def test_projects_and_messages(read: dict[str, Any]) -> None:
     expected = [(project, MESSAGES) for project in PROJECTS]
     assert sorted(read["sessions"].select("project", "messages").collect().rows()) == expected
     assert sorted(read["roles"].fetchall()) == [(project, "user") for project in PROJECTS]
-    in_pyarrow = [(row["project"], json.loads(row["messages"])) for row in read["table"].to_pylist()]
+    in_pyarrow = [
+        (row["project"], json.loads(row["messages"])) for row in read["table"].to_pylist()
+    ]
     assert sorted(in_pyarrow, key=str) == expected
     assert sorted(((row["project"], row["messages"]) for row in read["rows"]), key=str) == expected

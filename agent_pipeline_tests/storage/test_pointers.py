@@ -29,7 +29,16 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
 
 
 def build(lake: Lake, identity: str, passed: bool = True) -> Artifact:
-    return artifact(lake, "model", KEY, {}, {"weights": identity}, identity=identity, latest=False, passed=passed)
+    return artifact(
+        lake,
+        "model",
+        KEY,
+        {},
+        {"weights": identity},
+        identity=identity,
+        latest=False,
+        passed=passed,
+    )
 
 
 def test_the_history_says_who_moved_what_when_why_and_against_what(lake):
@@ -38,7 +47,9 @@ def test_the_history_says_who_moved_what_when_why_and_against_what(lake):
     lake.set_champion(old, why="first", who="ann")
     lake.set_champion(new, why="better", who="ben")
     entries = lake.history("model", KEY)
-    assert [(entry.generation, entry.moved, entry.who, entry.why, entry.against) for entry in entries] == [
+    assert [
+        (entry.generation, entry.moved, entry.who, entry.why, entry.against) for entry in entries
+    ] == [
         (1, "latest", "run 1", "materialized", None),
         (2, "champion", "ann", "first", None),
         (3, "champion", "ben", "better", OLD),
@@ -79,7 +90,10 @@ def test_writers_at_the_same_time_lose_no_entry(lake):
     entries = lake.history("model", KEY)
     assert [entry.generation for entry in entries] == list(range(1, 9))
     assert {entry.latest for entry in entries} == {artifact.identity for artifact in artifacts}
-    assert [entry.against for entry in entries] == [None, *(entry.latest for entry in entries[:-1])], "each saw the one before"
+    assert [entry.against for entry in entries] == [
+        None,
+        *(entry.latest for entry in entries[:-1]),
+    ], "each saw the one before"
 
 
 def entries_folder(lake: Lake) -> UPath:
@@ -141,7 +155,11 @@ def test_entries_of_an_older_version_are_read_and_then_guarded(lake):
         lake.set_champion(made)
     for path in sorted(lake.fs.files(entries_folder(lake)), key=str):
         if path.suffix == ".json":
-            plain = {name: value for name, value in json.loads(path.read_text()).items() if not name.endswith("sha256")}
+            plain = {
+                name: value
+                for name, value in json.loads(path.read_text()).items()
+                if not name.endswith("sha256")
+            }
             path.write_text(json.dumps(plain), encoding="utf-8")
     assert [entry.champion for entry in lake.history("model", KEY)] == [OLD, NEW]
     lake.set_champion(build(lake, OLD))
@@ -185,8 +203,12 @@ def test_no_flipped_bit_of_a_manifest_is_silent(tmp_path, data):
     content[bit // 8] ^= 1 << bit % 8
     path.write_bytes(content)
     if (found := lake.find("model", KEY, OLD)) is not None:
-        assert {name: found.manifest[name] for name in ("identity", "made_from", "files", "report", "parents")} == {
-            name: made.manifest[name] for name in ("identity", "made_from", "files", "report", "parents")
+        assert {
+            name: found.manifest[name]
+            for name in ("identity", "made_from", "files", "report", "parents")
+        } == {
+            name: made.manifest[name]
+            for name in ("identity", "made_from", "files", "report", "parents")
         }
 
 
@@ -205,14 +227,19 @@ def test_an_entry_that_cannot_be_read_now_is_not_taken_for_a_damaged_one(lake, m
 def test_a_lake_may_lie_in_a_folder_whose_name_looks_like_a_pattern(root, tmp_path):
     lake = Lake(root if "://" in root else tmp_path / root, tmp_path / "cache")
     lake.set_latest(build(lake, OLD))
-    assert len(lake.history("model", KEY)) == len(list(lake.manifests())) == 1 and lake.partitions("models", "model") == [KEY]
+    assert len(lake.history("model", KEY)) == len(list(lake.manifests())) == 1 and lake.partitions(
+        "models", "model"
+    ) == [KEY]
 
 
 def test_an_export_of_an_older_lake_that_failed_its_parity_is_not_found(lake):
     building = lake.building("model", KEY, OLD)
     made = lake.finish("model", KEY, OLD, building, {}, {"ok": False})
     manifest = lake.folder("models", "model", KEY) / OLD[:16] / "manifest.json"
-    manifest.write_text(json.dumps({name: value for name, value in made.manifest.items() if name != "passed"}), encoding="utf-8")
+    manifest.write_text(
+        json.dumps({name: value for name, value in made.manifest.items() if name != "passed"}),
+        encoding="utf-8",
+    )
     assert lake.find("model", KEY, OLD) is None
 
 
@@ -228,7 +255,9 @@ with Lake(sys.argv[1]).run_of(PartitionKey("tau", "airline")):
 
 def test_a_partition_is_held_by_one_run_until_it_ends_or_is_killed(tmp_path):
     lake = Lake(str(tmp_path / "lake"))
-    other = subprocess.Popen([sys.executable, "-c", HOLD, str(lake.root)], stdout=subprocess.PIPE, text=True)
+    other = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(lake.root)], stdout=subprocess.PIPE, text=True
+    )
     assert other.stdout is not None and other.stdout.readline() == "held\n"
     with pytest.raises(DataError), lake.run_of(KEY):
         pass

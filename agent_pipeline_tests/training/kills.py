@@ -11,7 +11,13 @@ from multiprocessing import get_context
 from typing import Any
 
 _FORKS = get_context("forkserver")
-_FORKS.set_forkserver_preload(["trl.trainer.sft_trainer", "trl.trainer.grpo_trainer", "transformers.models.llama.modeling_llama"])
+_FORKS.set_forkserver_preload(
+    [
+        "trl.trainer.sft_trainer",
+        "trl.trainer.grpo_trainer",
+        "transformers.models.llama.modeling_llama",
+    ]
+)
 
 
 @dataclass
@@ -30,4 +36,6 @@ def killed(train: Callable[..., Any], *arguments: Any, step: int) -> None:
     process = _FORKS.Process(target=train, args=arguments, kwargs={"progress": KillAt(step)})
     process.start()
     process.join()
-    assert process.exitcode == -signal.SIGKILL, "it ended otherwise: what it said is on standard error"
+    assert process.exitcode == -signal.SIGKILL, (
+        "it ended otherwise: what it said is on standard error"
+    )

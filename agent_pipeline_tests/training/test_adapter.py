@@ -20,14 +20,20 @@ HELDOUT = [row(number, "test") for number in (25, 31)]
 
 
 def files(directory: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
 
 
 @pytest.fixture(scope="module")
 def trained(tiny_base, tmp_path_factory):
     out = tmp_path_factory.mktemp("adapter")
     heard = []
-    report = train_adapter(ROWS, tiny_base, TRAINING, out, HELDOUT, lambda *event: heard.append(event))
+    report = train_adapter(
+        ROWS, tiny_base, TRAINING, out, HELDOUT, lambda *event: heard.append(event)
+    )
     return out, report, heard
 
 
@@ -36,7 +42,11 @@ def test_it_learns(trained):
     assert report["loss_last"] < report["loss_first"] * 0.7
     assert report["heldout"]["after"] < report["heldout"]["before"] * 0.7
     assert report["steps"] == 24 and len(report["log_history"]) == 24
-    assert (report["rows"]["in"], report["rows"]["trained"], report["rows"]["dropped_share"]) == (24, 24, 0.0)
+    assert (report["rows"]["in"], report["rows"]["trained"], report["rows"]["dropped_share"]) == (
+        24,
+        24,
+        0.0,
+    )
 
 
 def test_the_directory_holds_the_adapter_its_tokenizer_and_its_report(trained, tiny_base):
@@ -51,11 +61,22 @@ def test_the_directory_holds_the_adapter_its_tokenizer_and_its_report(trained, t
     assert not any(name.startswith("checkpoint") for name in files(out))
     saved = json.loads((out / "training.json").read_text())
     assert saved == {key: report[key] for key in saved}
-    assert saved["base"] == {"name": "tiny-llama", "revision": tiny_base.revision} and saved["template"]["origin"] == "hermes"
+    assert (
+        saved["base"] == {"name": "tiny-llama", "revision": tiny_base.revision}
+        and saved["template"]["origin"] == "hermes"
+    )
     assert "<tool_response>" in (out / "chat_template.jinja").read_text()
     assert str(tiny_base.path) not in (out / "adapter_config.json").read_text()
     # safetensors lets only the owner read what it writes.
-    assert len({(out / name).stat().st_mode for name in ("adapter_model.safetensors", "adapter_config.json", "tokenizer.json")}) == 1
+    assert (
+        len(
+            {
+                (out / name).stat().st_mode
+                for name in ("adapter_model.safetensors", "adapter_config.json", "tokenizer.json")
+            }
+        )
+        == 1
+    )
 
 
 def test_progress_says_step_loss_and_speed(trained):
@@ -78,9 +99,16 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_bytes(trained, tiny_ba
     (out / "checkpoints" / "checkpoint-21").mkdir()
 
     heard = []
-    report = train_adapter(ROWS, tiny_base, TRAINING, out, HELDOUT, lambda *event: heard.append(event))
+    report = train_adapter(
+        ROWS, tiny_base, TRAINING, out, HELDOUT, lambda *event: heard.append(event)
+    )
     assert report["resumed_from"] == 20
-    assert [done for done, _, text in heard if "loss" in text and "tokens/s" in text] == [21, 22, 23, 24]
+    assert [done for done, _, text in heard if "loss" in text and "tokens/s" in text] == [
+        21,
+        22,
+        23,
+        24,
+    ]
     assert files(out) == files(trained[0])
 
 
@@ -109,7 +137,9 @@ def test_long_rows_are_shortened_or_dropped_and_counted(tiny_base, tmp_path):
 
     config = TRAINING.changed(max_length=320, max_steps=1, most_dropped=1.0)
     no_answer = {**row(3), "messages": row(3)["messages"][:2]}
-    report = train_adapter([row(0), talk(1, 90), talk(2, 900), no_answer], tiny_base, config, tmp_path)
+    report = train_adapter(
+        [row(0), talk(1, 90), talk(2, 900), no_answer], tiny_base, config, tmp_path
+    )
     tokens = report["rows"].pop("tokens")
     assert tokens["median"] <= 320 < tokens["longest"]
     assert report["rows"] == {
@@ -123,11 +153,17 @@ def test_long_rows_are_shortened_or_dropped_and_counted(tiny_base, tmp_path):
 
 def test_a_row_that_the_template_refuses_is_left_out_and_stops_nothing(tiny_tokenizer):
     tokenizer = copy.deepcopy(tiny_tokenizer)
-    tokenizer.chat_template = "{% if messages|length > 3 %}{{ raise_exception('no calls') }}{% endif %}" + tokenizer.chat_template
+    tokenizer.chat_template = (
+        "{% if messages|length > 3 %}{{ raise_exception('no calls') }}{% endif %}"
+        + tokenizer.chat_template
+    )
     short = {**row(1), "messages": [row(1)["messages"][1], row(1)["messages"][4]]}
     encoded, counts, first_dropped = encode_rows(tokenizer, [row(0), short], 512)
     assert [each.row_id for each in encoded] == ["row-1"]
-    assert (counts["dropped_not_rendered"], counts["dropped_share"]) == (1, 0.5) and "no calls" in first_dropped
+    assert (counts["dropped_not_rendered"], counts["dropped_share"]) == (
+        1,
+        0.5,
+    ) and "no calls" in first_dropped
 
 
 @pytest.mark.parametrize(
@@ -140,7 +176,12 @@ def test_a_row_that_the_template_refuses_is_left_out_and_stops_nothing(tiny_toke
             "None of 1 rows.*no token of it is the assistant's",
         ),
         (
-            [{**row(0), "messages": [{"role": "user", "content": "x" * 3000}, *row(0)["messages"][-1:]]}],
+            [
+                {
+                    **row(0),
+                    "messages": [{"role": "user", "content": "x" * 3000}, *row(0)["messages"][-1:]],
+                }
+            ],
             "None of 1 rows.*longer than 512 tokens",
         ),
     ],
@@ -153,5 +194,9 @@ def test_rows_that_cannot_be_trained_on_are_one_sentence(tiny_base, tmp_path, ro
 
 def test_the_losses_in_the_report_are_those_of_the_saved_adapter(trained, tiny_base):
     out, report, _ = trained
-    assert mean_loss(row_losses(HELDOUT, tiny_base, out)) == pytest.approx(report["heldout"]["after"], rel=1e-5)
-    assert mean_loss(row_losses(HELDOUT, tiny_base)) == pytest.approx(report["heldout"]["before"], rel=1e-5)
+    assert mean_loss(row_losses(HELDOUT, tiny_base, out)) == pytest.approx(
+        report["heldout"]["after"], rel=1e-5
+    )
+    assert mean_loss(row_losses(HELDOUT, tiny_base)) == pytest.approx(
+        report["heldout"]["before"], rel=1e-5
+    )

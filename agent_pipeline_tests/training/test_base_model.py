@@ -18,11 +18,18 @@ def test_a_directory_is_itself_and_its_revision_follows_its_weights(tiny_base, t
     data[-1] ^= 1
     weights.write_bytes(data)
     changed = resolve_base_model(str(copy), tmp_path)
-    assert changed.path == copy and changed.revision.startswith("sha256:") and changed.revision != tiny_base.revision
+    assert (
+        changed.path == copy
+        and changed.revision.startswith("sha256:")
+        and changed.revision != tiny_base.revision
+    )
 
 
 def test_a_pinned_revision_is_the_one_that_is_loaded_or_an_error(tiny_base, tmp_path, monkeypatch):
-    assert resolve_base_model(str(tiny_base.path), tmp_path, revision=tiny_base.revision).revision == tiny_base.revision
+    assert (
+        resolve_base_model(str(tiny_base.path), tmp_path, revision=tiny_base.revision).revision
+        == tiny_base.revision
+    )
     with pytest.raises(ModelError):
         resolve_base_model(str(tiny_base.path), tmp_path, revision="sha256:0")
     asked = []
@@ -53,17 +60,24 @@ def test_a_directory_without_weights_says_what_is_missing(tmp_path):
 
 def test_the_default_needs_no_network(smollm2):
     assert smollm2.name == EMBEDDED
-    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {file.name for file in smollm2.path.iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {
+        file.name for file in smollm2.path.iterdir()
+    }
 
 
 def test_the_embedded_tokenizer_splits_digits_as_the_original_does(smollm2_tokenizer):
     assert smollm2_tokenizer("  12").input_ids == [256, 33, 34]
 
 
-def test_what_the_installation_converted_is_taken_and_nothing_is_converted_again(tmp_path, monkeypatch):
+def test_what_the_installation_converted_is_taken_and_nothing_is_converted_again(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(base_model, "INSTALLED", tmp_path / "share")
     monkeypatch.setattr(base_model, "convert_embedded", lambda target: target.mkdir(parents=True))
-    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *args, **options: (_ for _ in ()).throw(OSError("no network")))
+    monkeypatch.setattr(
+        "huggingface_hub.snapshot_download",
+        lambda *args, **options: (_ for _ in ()).throw(OSError("no network")),
+    )
     cache = tmp_path / "cache"
     first = resolve_base_model(EMBEDDED, cache)
     assert first.path.is_relative_to(cache)

@@ -30,7 +30,9 @@ def test_every_option_with_an_effect_is_in_the_identity():
 
 def test_long_batches_recompute_their_activations():
     config = TrainingConfig()
-    assert not config.checkpoints_gradients(STORED_TOKENS) and config.checkpoints_gradients(STORED_TOKENS + 1)
+    assert not config.checkpoints_gradients(STORED_TOKENS) and config.checkpoints_gradients(
+        STORED_TOKENS + 1
+    )
     assert config.changed(gradient_checkpointing="on").checkpoints_gradients(1)
 
 

@@ -6,7 +6,13 @@ import pytest
 import torch
 
 from agent_pipeline.training import checkpoints, device
-from agent_pipeline.training.device import BF16_SPEEDUP, ONEDNN_SPEEDUP, Device, fast_device, probe_device
+from agent_pipeline.training.device import (
+    BF16_SPEEDUP,
+    ONEDNN_SPEEDUP,
+    Device,
+    fast_device,
+    probe_device,
+)
 from agent_pipeline.training.loading import load_model
 
 
@@ -20,15 +26,24 @@ def speeds(onednn, bfloat16):
         (1.1, 2.4, "cpu float32", "cpu bfloat16"),
         (1.1, 0.1, "cpu float32", "cpu float32"),
         (2.2, 4.2, "cpu float32 (oneDNN)", "cpu bfloat16 (oneDNN)"),
-        (2.2, 2.8, "cpu float32 (oneDNN)", "cpu float32 (oneDNN)"),  # bfloat16 has to beat the faster float32
+        (
+            2.2,
+            2.8,
+            "cpu float32 (oneDNN)",
+            "cpu float32 (oneDNN)",
+        ),  # bfloat16 has to beat the faster float32
     ],
 )
-def test_a_cpu_takes_the_library_and_the_type_in_which_it_multiplies_faster(monkeypatch, onednn, bfloat16, measures, trains):
+def test_a_cpu_takes_the_library_and_the_type_in_which_it_multiplies_faster(
+    monkeypatch, onednn, bfloat16, measures, trains
+):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr(device, "product_speeds", speeds(onednn, bfloat16))
     assert (str(probe_device()), str(fast_device("auto"))) == (measures, trains)
     asked = [fast_device(precision) for precision in ("float32", "bfloat16")]
-    assert [each.bf16 for each in asked] == [False, True] and {each.onednn for each in asked} == {probe_device().onednn}
+    assert [each.bf16 for each in asked] == [False, True] and {each.onednn for each in asked} == {
+        probe_device().onednn
+    }
 
 
 def test_onednn_does_not_multiply_beside_a_gpu_which_would_round(monkeypatch):
@@ -54,14 +69,22 @@ def test_a_model_is_computed_by_the_library_of_its_device(tiny_base):
 
 def test_a_training_goes_on_in_the_precision_that_it_began_in(tmp_path, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    monkeypatch.setattr(device, "product_speeds", speeds(2 * ONEDNN_SPEEDUP, 4 * BF16_SPEEDUP * ONEDNN_SPEEDUP))
+    monkeypatch.setattr(
+        device, "product_speeds", speeds(2 * ONEDNN_SPEEDUP, 4 * BF16_SPEEDUP * ONEDNN_SPEEDUP)
+    )
     begun = checkpoints.device(tmp_path, "auto")
-    monkeypatch.setattr(device, "product_speeds", speeds(1.0, 0.1))  # as another process measures on a busy machine
+    monkeypatch.setattr(
+        device, "product_speeds", speeds(1.0, 0.1)
+    )  # as another process measures on a busy machine
     assert str(fast_device("auto")) != str(begun) == str(checkpoints.device(tmp_path, "auto"))
 
 
-@pytest.mark.parametrize(("has_gpu", "cuda", "says"), [(True, None, True), (True, "13.0", False), (False, None, False)])
-def test_unused_gpu(has_gpu: bool, cuda: str | None, says: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("has_gpu", "cuda", "says"), [(True, None, True), (True, "13.0", False), (False, None, False)]
+)
+def test_unused_gpu(
+    has_gpu: bool, cuda: str | None, says: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A GPU beside a PyTorch that was built without CUDA is named, with the command that mends it."""
     driver = tmp_path / "version"
     if has_gpu:

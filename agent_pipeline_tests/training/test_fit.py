@@ -31,12 +31,16 @@ def without_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_model is not refuse
 
 
-def test_rows_that_lose_their_beginning_stop_the_run_with_a_length_that_fits(tiny_base, tiny_tokenizer, tmp_path, without_a_model):
+def test_rows_that_lose_their_beginning_stop_the_run_with_a_length_that_fits(
+    tiny_base, tiny_tokenizer, tmp_path, without_a_model
+):
     """25 of 31 rows of a real store lost their beginning without a word."""
     rows = [long_row(number) for number in range(6)] + [row(number) for number in range(6, 10)]
     with pytest.raises(DataError, match=r"6 of 10 rows") as error:
         train_adapter(rows, tiny_base, TRAINING.changed(max_length=320), tmp_path)
-    found = re.search(r"sft_adapter.max_length = (\d+), or|context of at least (\d+) tokens", str(error.value))
+    found = re.search(
+        r"sft_adapter.max_length = (\d+), or|context of at least (\d+) tokens", str(error.value)
+    )
     proposed = int(found[1] or found[2])
     assert encode_rows(tiny_tokenizer, rows, proposed).counts["truncated"] == 0
     assert "most_dropped = 0.6" in str(error.value)
@@ -52,9 +56,22 @@ def test_a_tenth_may_be_shortened_and_more_by_setting(tiny_base, tiny_tokenizer)
 
 
 def test_rows_that_the_template_refuses_are_named_instead_of_a_length(tiny_base):
-    counts = {"in": 4, "dropped_too_long": 0, "dropped_no_source": 0, "dropped_not_rendered": 3, "dropped_not_proven": 0, "truncated": 0}
+    counts = {
+        "in": 4,
+        "dropped_too_long": 0,
+        "dropped_no_source": 0,
+        "dropped_not_rendered": 3,
+        "dropped_not_proven": 0,
+        "truncated": 0,
+    }
     with pytest.raises(DataError, match="The first one") as error:
-        check_fit(counts | {"dropped_share": 0.75, "tokens": row_tokens([9])}, 320, 0.1, tiny_base.path, "The first one is odd.")
+        check_fit(
+            counts | {"dropped_share": 0.75, "tokens": row_tokens([9])},
+            320,
+            0.1,
+            tiny_base.path,
+            "The first one is odd.",
+        )
     assert "max_length" not in str(error.value)
 
 
@@ -64,7 +81,16 @@ def test_an_agent_that_calls_is_not_trained_without_a_call(tiny_base, tmp_path, 
     for number in range(8):
         made = long_row(number)
         asked = [{"role": "user", "content": "And now?"}, {"role": "assistant", "content": "Good."}]
-        rows.append({**made, "messages": [*made["messages"], {"role": "user", "content": "sun " * 90}, *asked[1:]]})
+        rows.append(
+            {
+                **made,
+                "messages": [
+                    *made["messages"],
+                    {"role": "user", "content": "sun " * 90},
+                    *asked[1:],
+                ],
+            }
+        )
     assert any(message.get("tool_calls") for message in rows[0]["messages"])
     with pytest.raises(DataError, match="with a call"):
         train_adapter(rows, tiny_base, TRAINING.changed(max_length=320, most_dropped=1.0), tmp_path)

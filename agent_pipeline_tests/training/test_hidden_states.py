@@ -5,7 +5,11 @@ import pytest
 
 from agent_pipeline.training import hidden_states as module
 from agent_pipeline.training.device import probe_device
-from agent_pipeline.training.hidden_states import batches_by_length, hidden_state_encoder, hidden_states
+from agent_pipeline.training.hidden_states import (
+    batches_by_length,
+    hidden_state_encoder,
+    hidden_states,
+)
 from agent_pipeline.training.loading import load_model
 
 TEXTS = ["How is Oslo?", "", "It is sunny in Rome, and it will be for days.", "half of \ud83d"]
@@ -25,11 +29,18 @@ def states(model, tokenizer, text, size=None) -> np.ndarray:
     for start in range(0, len(ids), size or len(ids)):
         window = torch.tensor([[tokenizer.bos_token_id, *ids[start : start + (size or len(ids))]]])
         with torch.no_grad():
-            total += model(input_ids=window, output_hidden_states=True).hidden_states[-1][0, 1:].sum(0).numpy()
+            total += (
+                model(input_ids=window, output_hidden_states=True)
+                .hidden_states[-1][0, 1:]
+                .sum(0)
+                .numpy()
+            )
     return total
 
 
-def test_a_vector_is_the_mean_of_the_last_layer_over_the_texts_own_tokens(tiny_base, model, tiny_tokenizer):
+def test_a_vector_is_the_mean_of_the_last_layer_over_the_texts_own_tokens(
+    tiny_base, model, tiny_tokenizer
+):
     found = hidden_states(TEXTS, tiny_base)
     assert found.shape == (4, 256) and found.dtype == np.float32 and not found[1].any()
     for text, vector in zip(TEXTS, found, strict=True):
@@ -52,7 +63,10 @@ def test_a_long_text_is_read_to_its_end(tiny_base, model, tiny_tokenizer, monkey
 
 
 def test_an_encoder_says_which_model_it_is(tiny_base):
-    assert hidden_state_encoder(tiny_base).origin == {"form": "hidden_states 1", "revision": tiny_base.revision}
+    assert hidden_state_encoder(tiny_base).origin == {
+        "form": "hidden_states 1",
+        "revision": tiny_base.revision,
+    }
 
 
 def test_batches_hold_texts_of_alike_length_up_to_a_limit():

@@ -34,8 +34,12 @@ calls = st.builds(
     ],
     texts, st.dictionaries(st.sampled_from(["city", "days"]), st.one_of(texts, st.integers(), st.booleans())), texts,
 )  # fmt: skip
-exchange = st.builds(lambda text, rest: [{"role": "user", "content": text}, *rest], texts, st.one_of(answers, calls))
-conversations = st.lists(exchange, min_size=1, max_size=3).map(lambda parts: [m for part in parts for m in part])
+exchange = st.builds(
+    lambda text, rest: [{"role": "user", "content": text}, *rest], texts, st.one_of(answers, calls)
+)
+conversations = st.lists(exchange, min_size=1, max_size=3).map(
+    lambda parts: [m for part in parts for m in part]
+)
 
 
 def shown(tokenizer, encoded) -> list[str]:
@@ -50,7 +54,9 @@ def test_a_tool_conversation_trains_the_call_and_the_answer_with_their_stops(smo
         "It is sunny in Lima.<|im_end|>",
     ]
     assert sum(encoded.trained) == sum(end - start for start, end in encoded.turns)
-    assert [i for i, label in enumerate(encoded.labels) if label != -100] == [i for i, t in enumerate(encoded.trained) if t]
+    assert [i for i, label in enumerate(encoded.labels) if label != -100] == [
+        i for i, t in enumerate(encoded.trained) if t
+    ]
     check(encoded, smollm2_tokenizer, example["messages"])
 
 
@@ -58,10 +64,15 @@ def test_the_prompt_is_what_comes_before_the_turn(smollm2_tokenizer):
     example = row(3)
     encoded = encode(smollm2_tokenizer, example["messages"], example["tools"])
     for index, (start, _) in zip((2, 4), encoded.turns, strict=True):
-        assert prompt_ids(smollm2_tokenizer, example["messages"][:index], example["tools"]) == encoded.input_ids[:start]
+        assert (
+            prompt_ids(smollm2_tokenizer, example["messages"][:index], example["tools"])
+            == encoded.input_ids[:start]
+        )
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(conversations)
 def test_every_conversation_passes_the_four_assertions(tiny_tokenizer, messages):
     encoded = encode(tiny_tokenizer, messages, [TOOL])
@@ -69,7 +80,9 @@ def test_every_conversation_passes_the_four_assertions(tiny_tokenizer, messages)
     assert tiny_tokenizer.decode(encoded.input_ids) == render(tiny_tokenizer, messages, [TOOL])
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(conversations)
 def test_the_mask_equals_hugging_faces_generation_mask(tiny_tokenizer, messages):
     from agent_pipeline.training.rendering import as_template_wants
@@ -98,7 +111,10 @@ def test_a_greeting_before_the_user_speaks_is_trained(tiny_tokenizer):
 
 
 def test_lone_surrogates_do_not_stop_the_training(tiny_tokenizer):
-    messages = [{"role": "user", "content": "\ud800 broken"}, {"role": "assistant", "content": "Fine."}]
+    messages = [
+        {"role": "user", "content": "\ud800 broken"},
+        {"role": "assistant", "content": "Fine."},
+    ]
     assert shown(tiny_tokenizer, encode(tiny_tokenizer, messages, [])) == ["Fine.<|im_end|>"]
 
 
@@ -106,10 +122,16 @@ def test_lone_surrogates_do_not_stop_the_training(tiny_tokenizer):
     ("what", "change"),
     [
         ("no token of it", lambda e: dataclasses.replace(e, trained=[False] * len(e.trained))),
-        ("does not match the turn", lambda e: dataclasses.replace(e, trained=[True] * len(e.trained))),
+        (
+            "does not match the turn",
+            lambda e: dataclasses.replace(e, trained=[True] * len(e.trained)),
+        ),
         ("without its stop token", lambda e: _moved(e, 0, -1)),
         ("do not decode", lambda e: _moved(e, 3, 0)),
-        ("after the last answer", lambda e: dataclasses.replace(e, trained=[*e.trained[:-1], True])),
+        (
+            "after the last answer",
+            lambda e: dataclasses.replace(e, trained=[*e.trained[:-1], True]),
+        ),
     ],
 )
 def test_each_broken_assertion_names_the_row(tiny_tokenizer, what, change):
@@ -131,7 +153,9 @@ def test_a_trained_tool_result_is_found(tiny_tokenizer):
     encoded = encode(tiny_tokenizer, messages, [TOOL])
     (start, _), (_, end) = encoded.turns
     stretched = dataclasses.replace(
-        encoded, turns=[(start, start + 4), (start + 4, end)], trained=[start <= i < end for i in range(len(encoded.trained))]
+        encoded,
+        turns=[(start, start + 4), (start + 4, end)],
+        trained=[start <= i < end for i in range(len(encoded.trained))],
     )
     with pytest.raises(DataError):
         check(stretched, tiny_tokenizer, messages)
@@ -144,19 +168,30 @@ def test_another_familys_template_gives_the_same_kind_of_mask(tiny_tokenizer):
     tokenizer.chat_template = qwen2_5_training_chat_template
     encoded = encode(tokenizer, row(2)["messages"], [TOOL])
     check(encoded, tokenizer, row(2)["messages"])
-    assert [text.removeprefix("\n") for text in shown(tokenizer, encoded)][1] == "It is sunny in Bonn.<|im_end|>"
+    assert [text.removeprefix("\n") for text in shown(tokenizer, encoded)][
+        1
+    ] == "It is sunny in Bonn.<|im_end|>"
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(conversations, st.sets(st.integers(0, 12)))
-def test_a_turn_of_weight_0_has_no_trained_token_and_the_others_have_all_of_theirs(tiny_tokenizer, messages, untrained):
+def test_a_turn_of_weight_0_has_no_trained_token_and_the_others_have_all_of_theirs(
+    tiny_tokenizer, messages, untrained
+):
     whole = encode(tiny_tokenizer, messages, [TOOL])
     spoken = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
     untrained &= set(spoken[:-1])
-    marked = [message | {"weight": 0} if at in untrained else message for at, message in enumerate(messages)]
+    marked = [
+        message | {"weight": 0} if at in untrained else message
+        for at, message in enumerate(messages)
+    ]
     encoded = encode(tiny_tokenizer, marked, [TOOL])
     check(encoded, tiny_tokenizer, marked)
-    assert (encoded.input_ids, encoded.turns) == (whole.input_ids, whole.turns), "it stays in the context"
+    assert (encoded.input_ids, encoded.turns) == (whole.input_ids, whole.turns), (
+        "it stays in the context"
+    )
     for at, (start, end) in zip(spoken, encoded.turns, strict=True):
         assert encoded.trained[start:end] == [at not in untrained] * (end - start)
 

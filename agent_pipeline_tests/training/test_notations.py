@@ -27,14 +27,25 @@ def rendered(jinja: str, calls: list) -> str:
     from transformers.utils.chat_template_utils import render_jinja_template
 
     def text(arguments, *turns, prompt=False):
-        options = {"tools": as_servers_send(TOOLS), "chat_template": jinja, "bos_token": "<s>", "eos_token": "</s>"}
-        return render_jinja_template(conversations=[[{"role": "user", "content": "hi"}, *turns]], add_generation_prompt=prompt, **options)[
-            0
-        ][0]
+        options = {
+            "tools": as_servers_send(TOOLS),
+            "chat_template": jinja,
+            "bos_token": "<s>",
+            "eos_token": "</s>",
+        }
+        return render_jinja_template(
+            conversations=[[{"role": "user", "content": "hi"}, *turns]],
+            add_generation_prompt=prompt,
+            **options,
+        )[0][0]
 
     for encode in (lambda value: value, json.dumps):
         made = [
-            {"id": f"call0000{number}", "type": "function", "function": {"name": name, "arguments": encode(arguments)}}
+            {
+                "id": f"call0000{number}",
+                "type": "function",
+                "function": {"name": name, "arguments": encode(arguments)},
+            }
             for number, (name, arguments) in enumerate(calls)
         ]
         try:
@@ -53,7 +64,9 @@ def rendered(jinja: str, calls: list) -> str:
 def test_calls_that_a_real_template_writes_are_read_back(name):
     import trl
 
-    jinja = (Path(trl.__file__).parent / "chat_templates" / f"{name}.jinja").read_text(encoding="utf-8")
+    jinja = (Path(trl.__file__).parent / "chat_templates" / f"{name}.jinja").read_text(
+        encoding="utf-8"
+    )
     for calls in [[call] for call in CALLS] + ([] if name in ONE_CALL_A_TURN else [CALLS]):
         reply = read_reply(rendered(jinja, calls), TOOLS)
         assert [(call.name, call.arguments) for call in reply.calls] == calls and not reply.invalid

@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 
 from agent_pipeline.training.encoding import encode_rows
 from agent_pipeline.training.families import hermes
-from agent_pipeline.training.numbers import NumberWriter, changed_numbers, compact_arguments, parse_json, served_number
+from agent_pipeline.training.numbers import (
+    NumberWriter,
+    changed_numbers,
+    compact_arguments,
+    parse_json,
+    served_number,
+)
 from agent_pipeline.training.rendering import render, render_with, turns_apart
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
@@ -37,7 +43,10 @@ def conversation(*arguments: str) -> list[dict]:
     """A conversation in which these calls follow each other, and an answer."""
     messages = [{"role": "user", "content": "Pay."}]
     for number, text in enumerate(arguments):
-        messages += [paying(text, f"call{number:05d}"), {"role": "tool", "tool_call_id": f"call{number:05d}", "content": "ok"}]
+        messages += [
+            paying(text, f"call{number:05d}"),
+            {"role": "tool", "tool_call_id": f"call{number:05d}", "content": "ok"},
+        ]
     return [*messages, {"role": "assistant", "content": "Paid."}]
 
 
@@ -85,41 +94,78 @@ def test_our_template_writes_objects_and_texts_alike(tiny_tokenizer, value):
     )
 
 
-@pytest.mark.parametrize("number", ["12345.67", "100.0", "100.50", "1e5", "1E-7", "9223372036854775808", "-0.0", "0.1"])
+@pytest.mark.parametrize(
+    "number", ["12345.67", "100.0", "100.50", "1e5", "1E-7", "9223372036854775808", "-0.0", "0.1"]
+)
 def test_a_trained_call_keeps_its_number(tiny_tokenizer, objects_tokenizer, number):
-    for tokenizer, jinja, form in ((tiny_tokenizer, hermes(), "text"), (objects_tokenizer, OBJECT_TEMPLATE, "dict")):
-        text = render_with(tokenizer, jinja, form, [{"role": "user", "content": "Pay."}, paying(f'{{"amount": {number}}}')], None)
+    for tokenizer, jinja, form in (
+        (tiny_tokenizer, hermes(), "text"),
+        (objects_tokenizer, OBJECT_TEMPLATE, "dict"),
+    ):
+        text = render_with(
+            tokenizer,
+            jinja,
+            form,
+            [{"role": "user", "content": "Pay."}, paying(f'{{"amount": {number}}}')],
+            None,
+        )
         assert number in text
 
 
 def test_a_template_that_needs_objects_shows_earlier_numbers_as_the_server_does(objects_tokenizer):
-    messages = conversation('{"amount": 12345.67}', '{"amount": 1234567.89, "n": 9223372036854775808}')
+    messages = conversation(
+        '{"amount": 12345.67}', '{"amount": 1234567.89, "n": 9223372036854775808}'
+    )
     first, second = (render(objects_tokenizer, messages[:at], None) for at in (2, 4))
     assert "<parameter=amount>\n12345.67" in first and "<parameter=amount>\n12345.7" in second
-    assert "<parameter=amount>\n1234567.89\n</parameter>\n<parameter=n>\n9223372036854775808" in second
+    assert (
+        "<parameter=amount>\n1234567.89\n</parameter>\n<parameter=n>\n9223372036854775808" in second
+    )
     prompt = render(objects_tokenizer, messages[:-1], None, add_generation_prompt=True)
     assert (
         "<parameter=amount>\n12345.7" in prompt
-        and "<parameter=amount>\n1.23457e+06\n</parameter>\n<parameter=n>\n-9223372036854775808" in prompt
+        and "<parameter=amount>\n1.23457e+06\n</parameter>\n<parameter=n>\n-9223372036854775808"
+        in prompt
     )
 
 
 def test_schemas_show_the_numbers_that_a_server_writes(tiny_tokenizer):
-    schema = {"type": "object", "properties": {"amount": {"type": "number", "default": 1.0, "maximum": 1234567.89, "minimum": 0.01}}}
+    schema = {
+        "type": "object",
+        "properties": {
+            "amount": {"type": "number", "default": 1.0, "maximum": 1234567.89, "minimum": 0.01}
+        },
+    }
     tool = {"type": "function", "function": {"name": "pay", "parameters": schema}}
-    text = render(tiny_tokenizer, [{"role": "user", "content": "Pay."}], [tool], add_generation_prompt=True)
+    text = render(
+        tiny_tokenizer, [{"role": "user", "content": "Pay."}], [tool], add_generation_prompt=True
+    )
     assert '"default":1,"maximum":1.23457e+06,"minimum":0.01' in text
-    assert schema["properties"]["amount"]["default"] == 1.0 and isinstance(schema["properties"]["amount"]["default"], float)
+    assert schema["properties"]["amount"]["default"] == 1.0 and isinstance(
+        schema["properties"]["amount"]["default"], float
+    )
 
 
 def test_a_row_whose_earlier_numbers_a_server_rounds_is_trained_turn_by_turn(objects_tokenizer):
-    plain, priced = conversation('{"amount": 5}'), conversation('{"amount": 5}', '{"amount": 12345.67}')
+    plain, priced = (
+        conversation('{"amount": 5}'),
+        conversation('{"amount": 5}', '{"amount": 12345.67}'),
+    )
     assert not turns_apart(objects_tokenizer, plain) and turns_apart(objects_tokenizer, priced)
-    rows = [{"row_id": str(index), "session_id": "s", "messages": messages} for index, messages in enumerate((plain, priced))]
+    rows = [
+        {"row_id": str(index), "session_id": "s", "messages": messages}
+        for index, messages in enumerate((plain, priced))
+    ]
     encoded, counts, first_dropped = encode_rows(objects_tokenizer, rows, 4096)
     assert not first_dropped and counts["trained"] == 1 + 3
     texts = [
-        objects_tokenizer.decode([token for token, own in zip(row.encoded.input_ids, row.encoded.trained, strict=True) if own])
+        objects_tokenizer.decode(
+            [
+                token
+                for token, own in zip(row.encoded.input_ids, row.encoded.trained, strict=True)
+                if own
+            ]
+        )
         for row in encoded
     ]
     # Each turn is trained once: both turns of the first row, and the three turns of the second one.
@@ -146,6 +192,13 @@ def test_the_writer_restores_each_number(value):
 
 
 def test_arguments_that_are_no_object_are_left_alone():
-    assert [compact_arguments(text) for text in ("{broken", "[1]", "", None)] == ["{broken", "[1]", "", None]
-    assert changed_numbers("{broken") == [] and changed_numbers('{"a": [1, 100.0, {"b": 2.5}]}') == ["100.0"]
+    assert [compact_arguments(text) for text in ("{broken", "[1]", "", None)] == [
+        "{broken",
+        "[1]",
+        "",
+        None,
+    ]
+    assert changed_numbers("{broken") == [] and changed_numbers(
+        '{"a": [1, 100.0, {"b": 2.5}]}'
+    ) == ["100.0"]
     assert served_number("1E400") == "inf"

@@ -5,7 +5,14 @@ from pathlib import Path
 import pytest
 
 from agent_pipeline.errors import SettingsError
-from agent_pipeline.evaluation.rollouts import LENIENT, NAMED, RIGHT_CLASS, practice, turn_reward, world_rollouts
+from agent_pipeline.evaluation.rollouts import (
+    LENIENT,
+    NAMED,
+    RIGHT_CLASS,
+    practice,
+    turn_reward,
+    world_rollouts,
+)
 from agent_pipeline.evaluation.samples import turn_samples
 from agent_pipeline.progress import silent
 from agent_pipeline.training.adapter import train_adapter
@@ -76,7 +83,20 @@ def trained(of: str, base, adapter: Path, out: Path, progress=silent, **changes)
     method, config = METHODS[of]
     rows, play, origin = practice(ROWS if of == "world" else ROWS[:4], config, WORLD)
     teacher = base if method == "distill" else None
-    return train_on_policy(method, rows, base, adapter, config.changed(**changes), out, SELECT, play, teacher, progress, "sft", **origin)
+    return train_on_policy(
+        method,
+        rows,
+        base,
+        adapter,
+        config.changed(**changes),
+        out,
+        SELECT,
+        play,
+        teacher,
+        progress,
+        "sft",
+        **origin,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +109,10 @@ def base(once, tiny_base) -> BaseModel:
 
 @pytest.fixture(scope="module")
 def adapter(once, base) -> Path:
-    return once("talking-adapter", lambda out: train_adapter(ROWS, base, TRAINING.changed(epochs=1, learning_rate=1e-4), out))
+    return once(
+        "talking-adapter",
+        lambda out: train_adapter(ROWS, base, TRAINING.changed(epochs=1, learning_rate=1e-4), out),
+    )
 
 
 @pytest.fixture(scope="module", params=METHODS)
@@ -103,17 +126,28 @@ def test_real_steps_change_the_adapter_and_the_report_says_how_it_went(made, ada
 
     of, out, report = made
     before, after = (load_file(folder / "adapter_model.safetensors") for folder in (adapter, out))
-    assert before.keys() == after.keys() and any((before[name] != after[name]).any() for name in before)
+    assert before.keys() == after.keys() and any(
+        (before[name] != after[name]).any() for name in before
+    )
     assert sorted(files(out)) == sorted(files(adapter))
     assert report["tokens_per_second"] > 0
-    assert report["steps"] == report["weights_of_step"] == 6 and report["rows"]["trained"] == report["rows"]["in"] == 8
-    assert [look["step"] for look in report["decisions"]["looks"]] == [2, 4, 6] and report["stopped_by"] == []
+    assert (
+        report["steps"] == report["weights_of_step"] == 6
+        and report["rows"]["trained"] == report["rows"]["in"] == 8
+    )
+    assert [look["step"] for look in report["decisions"]["looks"]] == [2, 4, 6] and report[
+        "stopped_by"
+    ] == []
     if METHODS[of][0] == "grpo":
-        assert all({"reward", "done", "harm", "kl"} <= entry.keys() for entry in report["log_history"])
+        assert all(
+            {"reward", "done", "harm", "kl"} <= entry.keys() for entry in report["log_history"]
+        )
         assert any(entry["reward_std"] > 0 for entry in report["log_history"])
 
 
-@pytest.mark.parametrize("made", list(METHODS)[:3], indirect=True)  # the trainers: that of "turns" is that of "world"
+@pytest.mark.parametrize(
+    "made", list(METHODS)[:3], indirect=True
+)  # the trainers: that of "turns" is that of "world"
 def test_a_killed_training_goes_on_and_ends_with_the_same_bytes(made, base, adapter, tmp_path):
     of, out, _ = made
     killed(trained, of, base, adapter, tmp_path, step=3)
@@ -121,21 +155,35 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_bytes(made, base, adap
     assert files(tmp_path) == files(out)
 
 
-def test_the_loss_of_grpo_counts_no_token_that_a_tool_returned(base, adapter, tmp_path, monkeypatch):
+def test_the_loss_of_grpo_counts_no_token_that_a_tool_returned(
+    base, adapter, tmp_path, monkeypatch
+):
     from trl import GRPOTrainer
 
     tokenizer, seen = load_tokenizer(adapter)[0], []
 
     def spy(self, model, inputs, real=GRPOTrainer._compute_loss):
-        seen.extend(zip(inputs["completion_ids"], inputs["completion_mask"].bool(), inputs["tool_mask"].bool(), strict=True))
+        seen.extend(
+            zip(
+                inputs["completion_ids"],
+                inputs["completion_mask"].bool(),
+                inputs["tool_mask"].bool(),
+                strict=True,
+            )
+        )
         return real(self, model, inputs)
 
     monkeypatch.setattr(GRPOTrainer, "_compute_loss", spy)
     trained("world", base, adapter, tmp_path, max_steps=2)
-    texts = [[tokenizer.decode(ids[mask]) for mask in (real, real & own, real & ~own)] for ids, real, own in seen]
+    texts = [
+        [tokenizer.decode(ids[mask]) for mask in (real, real & own, real & ~own)]
+        for ids, real, own in seen
+    ]
     assert len(texts) == 2 * 2 * 4 and any(HEARD in whole for whole, _, _ in texts)
     for whole, own, heard in texts:
-        assert HEARD not in own and whole.count(HEARD) == heard.count(HEARD) == whole.count("<tool_response>")
+        assert HEARD not in own and whole.count(HEARD) == heard.count(HEARD) == whole.count(
+            "<tool_response>"
+        )
 
 
 class Asking(Weather):
@@ -166,14 +214,19 @@ def test_an_episode_has_the_tokens_and_the_mask_that_imitation_would_give_it(tin
     expected = encode(tiny_tokenizer, [*messages, turns[2]], row(0)["tools"])
     size = len(rollout.prompt) + len(rollout.completion)
     assert rollout.prompt + rollout.completion == expected.input_ids[:size]
-    assert [False] * len(rollout.prompt) + rollout.own == expected.trained[:size] and not any(expected.trained[size:])
+    assert [False] * len(rollout.prompt) + rollout.own == expected.trained[:size] and not any(
+        expected.trained[size:]
+    )
     assert rollout.reward == rollout.figures["done"] == 1.0
 
 
 def test_an_episode_ends_where_a_message_is_cut_off_or_no_longer_fits(tiny_tokenizer):
     play = world_rollouts(Weather, 5, 64, 256, 1.0)
     cut, long = play(
-        tiny_tokenizer, {2}, [row(0), {**row(0), "messages": [*row(0)["messages"][:1], LONG]}], lambda asked: [[5] * 64 for _ in asked]
+        tiny_tokenizer,
+        {2},
+        [row(0), {**row(0), "messages": [*row(0)["messages"][:1], LONG]}],
+        lambda asked: [[5] * 64 for _ in asked],
     )
     assert cut.own == [True] * 64 and long.own == [False] and cut.reward == long.reward == 0.0
 
@@ -203,10 +256,17 @@ def test_a_turn_earns_what_the_matcher_says(sample, text, earned):
 def test_a_teacher_of_sdft_sees_what_the_agent_did_and_the_model_does_not(tiny_tokenizer):
     turn = practice(ROWS[:1], SdftTraining())[0][0]
     made = texts(tiny_tokenizer, turn)
-    assert made["asked"] == render(tiny_tokenizer, row(0)["messages"][:2], row(0)["tools"], add_generation_prompt=True)
+    assert made["asked"] == render(
+        tiny_tokenizer, row(0)["messages"][:2], row(0)["tools"], add_generation_prompt=True
+    )
     told = made["shown"].split("A good agent would now write:\n")[1]
-    assert told.startswith('<tool_call>\n{"name":"weather","arguments":{"city":"Oslo","days":1}}\n</tool_call>\n')
-    assert made["shown"].endswith("<|im_start|>assistant\n") and "Oslo" not in made["asked"].split("How is Oslo")[0]
+    assert told.startswith(
+        '<tool_call>\n{"name":"weather","arguments":{"city":"Oslo","days":1}}\n</tool_call>\n'
+    )
+    assert (
+        made["shown"].endswith("<|im_start|>assistant\n")
+        and "Oslo" not in made["asked"].split("How is Oslo")[0]
+    )
 
 
 LONG = {"role": "user", "content": "How is Oslo? " * 200}

@@ -13,7 +13,12 @@ from agent_pipeline.training.device import probe_device
 from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.losses import encoded_losses
 from agent_pipeline.training.preference_adapter import NothingTrained, train_preferences
-from agent_pipeline.training.preferences import balanced, encode_pairs, encode_sessions, with_reference
+from agent_pipeline.training.preferences import (
+    balanced,
+    encode_pairs,
+    encode_sessions,
+    with_reference,
+)
 from agent_pipeline.training.trainers import preferences as trainers
 from agent_pipeline.training.trainers.dpo import Dpo
 from agent_pipeline.training.trainers.kto import Kto
@@ -33,7 +38,10 @@ def pair(number: int, split: str = "train") -> dict:
         {"role": "tool", "tool_call_id": "call00001", "content": "THE RESULT OF A TOOL"},
         {"role": "assistant", "content": f"It rains in {CITIES[number % len(CITIES)]}."},
     ]
-    given = {name: row(number, split)[name] for name in ("row_id", "session_id", "task_key", "split", "tools", "content_sha256")}
+    given = {
+        name: row(number, split)[name]
+        for name in ("row_id", "session_id", "task_key", "split", "tools", "content_sha256")
+    }
     return given | {"prompt": messages[:2], "chosen": messages[2:], "rejected": wrong}
 
 
@@ -47,10 +55,22 @@ def session(number: int, split: str = "train") -> dict:
     }
 
 
-PAIRS, HELDOUT = [pair(number) for number in range(8)], [pair(number, "test") for number in range(30, 36)]
-SESSIONS, HELDOUT_SESSIONS = [session(number) for number in range(8)], [session(number, "test") for number in range(30, 36)]
+PAIRS, HELDOUT = (
+    [pair(number) for number in range(8)],
+    [pair(number, "test") for number in range(30, 36)],
+)
+SESSIONS, HELDOUT_SESSIONS = (
+    [session(number) for number in range(8)],
+    [session(number, "test") for number in range(30, 36)],
+)
 SELECT = [row(number, "select") for number in range(40, 46)]
-STEPS = {"learning_rate": 2e-3, "epochs": 4, "stop_steps": 3, "stop_fall": 1.0, "precision": "float32"}
+STEPS = {
+    "learning_rate": 2e-3,
+    "epochs": 4,
+    "stop_steps": 3,
+    "stop_fall": 1.0,
+    "precision": "float32",
+}
 DPO = DpoTraining(**STEPS)
 KTO = KtoTraining(**STEPS)
 METHODS = {"dpo": (PAIRS, HELDOUT, DPO), "kto": (SESSIONS, HELDOUT_SESSIONS, KTO)}
@@ -65,7 +85,9 @@ def imitated(tiny_base, tmp_path_factory) -> Path:
 
 def trained(method: str, base, adapter: Path, out: Path, **more):
     rows, heldout, config = METHODS[method]
-    return train_preferences(method, rows, base, adapter, config, out, SELECT, heldout, reference="sft", **more)
+    return train_preferences(
+        method, rows, base, adapter, config, out, SELECT, heldout, reference="sft", **more
+    )
 
 
 @pytest.fixture(scope="module", params=METHODS)
@@ -78,16 +100,31 @@ def test_held_out_judgments_are_ranked_better_than_before(made):
     method, _, report = made
     figures = report["heldout"]
     if method == "dpo":
-        assert figures["pairs"] == 6 and figures["reward_accuracy"] >= 0.8 and figures["reward_margin"] > 0
+        assert (
+            figures["pairs"] == 6
+            and figures["reward_accuracy"] >= 0.8
+            and figures["reward_margin"] > 0
+        )
     else:
         assert figures["good"] == figures["bad"] == 3 and figures["reward_auc"] >= 0.8
-    assert report["template"]["origin"] == "hermes"  # loaded with the adapter, ours would pass for the model's own
-    assert report["rows"]["trained"] == 8 and report["steps"] == report["weights_of_step"] == 8 and report["stopped_by"] == []
+    assert (
+        report["template"]["origin"] == "hermes"
+    )  # loaded with the adapter, ours would pass for the model's own
+    assert (
+        report["rows"]["trained"] == 8
+        and report["steps"] == report["weights_of_step"] == 8
+        and report["stopped_by"] == []
+    )
     looks = report["decisions"]["looks"]
-    assert [look["step"] for look in looks] == [3, 6, 8] and looks[0]["select"].keys() == {"user → weather", "weather → answer"}
+    assert [look["step"] for look in looks] == [3, 6, 8] and looks[0]["select"].keys() == {
+        "user → weather",
+        "weather → answer",
+    }
 
 
-def test_a_killed_training_goes_on_and_ends_with_the_same_bytes(made, tiny_base, imitated, tmp_path):
+def test_a_killed_training_goes_on_and_ends_with_the_same_bytes(
+    made, tiny_base, imitated, tmp_path
+):
     method, out, _ = made
     killed(trained, method, tiny_base, imitated, tmp_path, step=5)
     assert trained(method, tiny_base, imitated, tmp_path)["resumed_from"] == 3
@@ -98,24 +135,36 @@ def trl_batch(trainer, examples, method: str) -> dict:
     """Our tokens, collated and masked by TRL."""
 
     def parts(encoded):
-        start, stop = encoded.trained.index(True), len(encoded.trained) - encoded.trained[::-1].index(True)
+        start, stop = (
+            encoded.trained.index(True),
+            len(encoded.trained) - encoded.trained[::-1].index(True),
+        )
         return encoded.input_ids[:start], encoded.input_ids[start:stop]
 
     columns = []
     for each in examples:
         (prompt, own), (_, other) = map(parts, each.rows)
-        names = ("chosen_ids", "rejected_ids") if method == "dpo" else ("completion_ids", "KL_completion_ids")
+        names = (
+            ("chosen_ids", "rejected_ids")
+            if method == "dpo"
+            else ("completion_ids", "KL_completion_ids")
+        )
         columns.append({"prompt_ids": prompt, names[0]: own, names[1]: other, "label": each.good})
     return trainer.data_collator(columns)
 
 
 def one_turn(rows: list[dict]) -> list[dict]:
-    return [{**each, "completion": each["completion"][:1]} if "completion" in each else each for each in rows]
+    return [
+        {**each, "completion": each["completion"][:1]} if "completion" in each else each
+        for each in rows
+    ]
 
 
 @pytest.mark.parametrize("as_trees", [True, False])
 @pytest.mark.parametrize("method", METHODS)
-def test_loss_and_gradients_are_those_of_trl(tiny_base, tiny_tokenizer, tmp_path, monkeypatch, method, as_trees):
+def test_loss_and_gradients_are_those_of_trl(
+    tiny_base, tiny_tokenizer, tmp_path, monkeypatch, method, as_trees
+):
     """On one-turn completions, where TRL's masks are right too."""
     import torch
     import trl
@@ -123,32 +172,66 @@ def test_loss_and_gradients_are_those_of_trl(tiny_base, tiny_tokenizer, tmp_path
     from transformers import TrainingArguments
 
     monkeypatch.setattr(trainers, "takes_trees", lambda *_: as_trees)
-    encode, objective = (encode_pairs, Dpo(0.1, 0.2)) if method == "dpo" else (encode_sessions, Kto(0.1))
-    examples = [replace(each, weight=1.0) for each in encode(tiny_tokenizer, one_turn(METHODS[method][0][:4]), 512).rows]
-    common = {"output_dir": str(tmp_path), "use_cpu": True, "bf16": False, "report_to": "none", "disable_tqdm": True}
-    theirs_only = {"beta": 0.1, "max_length": None, "gradient_checkpointing": False, "train_sampling_strategy": "sequential"}
+    encode, objective = (
+        (encode_pairs, Dpo(0.1, 0.2)) if method == "dpo" else (encode_sessions, Kto(0.1))
+    )
+    examples = [
+        replace(each, weight=1.0)
+        for each in encode(tiny_tokenizer, one_turn(METHODS[method][0][:4]), 512).rows
+    ]
+    common = {
+        "output_dir": str(tmp_path),
+        "use_cpu": True,
+        "bf16": False,
+        "report_to": "none",
+        "disable_tqdm": True,
+    }
+    theirs_only = {
+        "beta": 0.1,
+        "max_length": None,
+        "gradient_checkpointing": False,
+        "train_sampling_strategy": "sequential",
+    }
     reference = load_model(tiny_base, probe_device())
     policy = load_model(tiny_base, probe_device())
     with torch.no_grad():
         for weights in policy.parameters():
-            weights.add_(torch.randn(weights.shape, generator=torch.Generator().manual_seed(1)), alpha=0.01)
+            weights.add_(
+                torch.randn(weights.shape, generator=torch.Generator().manual_seed(1)), alpha=0.01
+            )
     if method == "dpo":
-        arguments = trl.DPOConfig(**common, **theirs_only, loss_type=["sigmoid", "sft"], loss_weights=[1.0, 0.2])
+        arguments = trl.DPOConfig(
+            **common, **theirs_only, loss_type=["sigmoid", "sft"], loss_weights=[1.0, 0.2]
+        )
     else:
         arguments = trl.KTOConfig(**common, **theirs_only)
-    columns = {"dpo": ("prompt", "chosen", "rejected"), "kto": ("prompt", "completion", "label")}[method]
-    dataset = Dataset.from_list([{name: each[name] for name in columns} for each in METHODS[method][0][:4]])
+    columns = {"dpo": ("prompt", "chosen", "rejected"), "kto": ("prompt", "completion", "label")}[
+        method
+    ]
+    dataset = Dataset.from_list(
+        [{name: each[name] for name in columns} for each in METHODS[method][0][:4]]
+    )
     make = trl.DPOTrainer if method == "dpo" else trl.KTOTrainer
-    theirs = make(policy, reference, args=arguments, train_dataset=dataset, processing_class=tiny_tokenizer)
+    theirs = make(
+        policy, reference, args=arguments, train_dataset=dataset, processing_class=tiny_tokenizer
+    )
     loss = theirs.compute_loss(theirs.model, trl_batch(theirs, examples, method))
     loss.backward()
-    expected = {name: weights.grad.clone() for name, weights in policy.named_parameters() if weights.grad is not None}
+    expected = {
+        name: weights.grad.clone()
+        for name, weights in policy.named_parameters()
+        if weights.grad is not None
+    }
     policy.zero_grad()
 
     arguments = TrainingArguments(**common, per_device_train_batch_size=4)
-    ours = trainers.preference_trainer(policy, with_reference(reference, examples), objective, arguments, silent)
+    ours = trainers.preference_trainer(
+        policy, with_reference(reference, examples), objective, arguments, silent
+    )
     ours.create_optimizer()
-    assert float(ours.training_step(policy, {"examples": ours.train_dataset})) == pytest.approx(float(loss.detach()), abs=1e-5)
+    assert float(ours.training_step(policy, {"examples": ours.train_dataset})) == pytest.approx(
+        float(loss.detach()), abs=1e-5
+    )
     for name, weights in policy.named_parameters():
         torch.testing.assert_close(weights.grad, expected[name], rtol=1e-3, atol=1e-5)
 
@@ -157,45 +240,92 @@ def trained_text(tokenizer, ids, mask) -> str:
     return tokenizer.decode([token for token, on in zip(ids, mask, strict=True) if on])
 
 
-def test_no_token_of_a_tool_or_a_user_is_trained_where_stock_trl_trains_it(tiny_base, tiny_tokenizer, tmp_path):
+def test_no_token_of_a_tool_or_a_user_is_trained_where_stock_trl_trains_it(
+    tiny_base, tiny_tokenizer, tmp_path
+):
     import trl
     from datasets import Dataset
 
-    given = [pair(0), {**pair(1), "rejected": [*pair(1)["rejected"], {"role": "user", "content": "A USER"}, *row(1)["messages"][-1:]]}]
+    given = [
+        pair(0),
+        {
+            **pair(1),
+            "rejected": [
+                *pair(1)["rejected"],
+                {"role": "user", "content": "A USER"},
+                *row(1)["messages"][-1:],
+            ],
+        },
+    ]
     arguments = trl.DPOConfig(
-        output_dir=str(tmp_path), per_device_train_batch_size=2, use_cpu=True, bf16=False, report_to="none", max_length=None
+        output_dir=str(tmp_path),
+        per_device_train_batch_size=2,
+        use_cpu=True,
+        bf16=False,
+        report_to="none",
+        max_length=None,
     )
-    columns = [{name: each[name] for name in ("prompt", "chosen", "rejected", "tools")} for each in given]
+    columns = [
+        {name: each[name] for name in ("prompt", "chosen", "rejected", "tools")} for each in given
+    ]
     stock = trl.DPOTrainer(
-        load_model(tiny_base, probe_device()), args=arguments, train_dataset=Dataset.from_list(columns), processing_class=tiny_tokenizer
+        load_model(tiny_base, probe_device()),
+        args=arguments,
+        train_dataset=Dataset.from_list(columns),
+        processing_class=tiny_tokenizer,
     )
     batch = next(iter(stock.get_train_dataloader()))
-    theirs = " ".join(trained_text(tiny_tokenizer, *each) for each in zip(batch["input_ids"], batch["completion_mask"], strict=True))
+    theirs = " ".join(
+        trained_text(tiny_tokenizer, *each)
+        for each in zip(batch["input_ids"], batch["completion_mask"], strict=True)
+    )
     assert "THE RESULT OF A TOOL" in theirs and "A USER" in theirs
 
     judged = [{**each, "completion": each["rejected"], "label": False} for each in given]
-    for examples in (encode_pairs(tiny_tokenizer, given, 512), encode_sessions(tiny_tokenizer, judged, 512)):
+    for examples in (
+        encode_pairs(tiny_tokenizer, given, 512),
+        encode_sessions(tiny_tokenizer, judged, 512),
+    ):
         assert len(examples.rows) == 2
-        ours = " ".join(trained_text(tiny_tokenizer, each.input_ids, each.trained) for example in examples.rows for each in example.rows)
-        assert "Atlantis" in ours and "THE RESULT" not in ours and "A USER" not in ours and "sunny" not in ours.replace("sunny in Rome", "")
+        ours = " ".join(
+            trained_text(tiny_tokenizer, each.input_ids, each.trained)
+            for example in examples.rows
+            for each in example.rows
+        )
+        assert (
+            "Atlantis" in ours
+            and "THE RESULT" not in ours
+            and "A USER" not in ours
+            and "sunny" not in ours.replace("sunny in Rome", "")
+        )
 
 
-def test_a_training_stops_where_one_kind_of_decision_falls_and_takes_the_last_good_weights(tiny_base, imitated, tmp_path, monkeypatch):
+def test_a_training_stops_where_one_kind_of_decision_falls_and_takes_the_last_good_weights(
+    tiny_base, imitated, tmp_path, monkeypatch
+):
     import torch
     from safetensors.torch import load_file
 
     looks = iter([{"a": 0.9, "b": 0.5}, {"a": 0.9, "b": 0.5}, {"a": 0.95, "b": 0.4}])
     monkeypatch.setattr(trainers, "decision_probabilities", lambda *_: next(looks))
-    monkeypatch.setattr(trainers, "fallen", lambda before, now, *_: [name for name in before if now[name] < before[name]])
+    monkeypatch.setattr(
+        trainers,
+        "fallen",
+        lambda before, now, *_: [name for name in before if now[name] < before[name]],
+    )
     seen = {}
 
     def watching(done, total, text):
         if "training, loss" in text and done == 5:
-            seen.update(load_file(tmp_path / "checkpoints" / "checkpoint-3" / "adapter_model.safetensors"))
+            seen.update(
+                load_file(tmp_path / "checkpoints" / "checkpoint-3" / "adapter_model.safetensors")
+            )
 
     report = trained("dpo", tiny_base, imitated, tmp_path, progress=watching)
     assert (report["steps"], report["weights_of_step"], report["stopped_by"]) == (6, 3, ["b"])
-    torch.testing.assert_close(load_file(tmp_path / "adapter_model.safetensors"), seen, rtol=0, atol=0)
+    torch.testing.assert_close(
+        load_file(tmp_path / "adapter_model.safetensors"), seen, rtol=0, atol=0
+    )
 
 
 def test_a_fall_at_the_first_look_leaves_no_adapter(tiny_base, imitated, tmp_path, monkeypatch):
@@ -206,9 +336,19 @@ def test_a_fall_at_the_first_look_leaves_no_adapter(tiny_base, imitated, tmp_pat
 
 def test_too_few_pairs_are_one_sentence_and_counted(tiny_base, imitated, tmp_path):
     long = {**pair(9), "prompt": [{"role": "user", "content": "x" * 3000}]}
-    wording = {**pair(8), "rejected": [{**pair(8)["chosen"][0], "content": "Let me look."}, *pair(8)["rejected"][1:]]}
+    wording = {
+        **pair(8),
+        "rejected": [{**pair(8)["chosen"][0], "content": "Let me look."}, *pair(8)["rejected"][1:]],
+    }
     with pytest.raises(NothingTrained) as error:
-        train_preferences("dpo", [pair(0), long, wording], tiny_base, imitated, DPO.changed(max_length=512), tmp_path)
+        train_preferences(
+            "dpo",
+            [pair(0), long, wording],
+            tiny_base,
+            imitated,
+            DPO.changed(max_length=512),
+            tmp_path,
+        )
     assert "\n" not in str(error.value)
     counts = {"in": 3, "same_decision": 1, "dropped_too_long": 1, "trained": 1}
     assert error.value.counts.items() >= counts.items()
@@ -222,9 +362,15 @@ def test_a_pair_with_an_answer_that_begins_with_line_breaks_is_trained(smollm2_t
 
 def test_kinds_count_the_same_up_to_a_limit(tiny_tokenizer):
     example = encode_pairs(tiny_tokenizer, PAIRS[:1], 512).rows[0]
-    weights = {each.kind: each.weight for each in balanced([replace(example, kind=name) for name in "aaabbc"])}
+    weights = {
+        each.kind: each.weight
+        for each in balanced([replace(example, kind=name) for name in "aaabbc"])
+    }
     assert weights == pytest.approx({"a": 2 / 3, "b": 1.0, "c": 2.0})
-    assert balanced([replace(example, kind="rare"), *[replace(example, kind="often")] * 99])[0].weight == MOST_WEIGHT
+    assert (
+        balanced([replace(example, kind="rare"), *[replace(example, kind="often")] * 99])[0].weight
+        == MOST_WEIGHT
+    )
 
 
 def test_a_decision_is_what_is_called_and_after_what():
@@ -235,38 +381,77 @@ def test_a_decision_is_what_is_called_and_after_what():
 def test_the_probability_of_a_decision_is_that_of_its_tokens(tiny_base, tiny_tokenizer, imitated):
     asked = probes(tiny_tokenizer, SELECT, 512, 4)
     assert sorted(each.kind for each in asked) == ["user → weather"] * 4 + ["weather → answer"] * 4
-    before, after = (decision_probabilities(load_model(tiny_base, probe_device(), adapter), asked) for adapter in (None, imitated))
+    before, after = (
+        decision_probabilities(load_model(tiny_base, probe_device(), adapter), asked)
+        for adapter in (None, imitated)
+    )
     assert after["user → weather"] > before["user → weather"] and after["weather → answer"] > 0.5
     called = next(each for each in asked if each.kind == "user → weather")
-    assert trained_text(tiny_tokenizer, called.encoded.input_ids, called.encoded.trained).endswith("weather")
+    assert trained_text(tiny_tokenizer, called.encoded.input_ids, called.encoded.trained).endswith(
+        "weather"
+    )
     high, low = {"user → weather": 0.9}, {"user → weather": 0.8}
     assert fallen(high, low, asked, 0.05) == ["user → weather"]
     assert fallen(high, dict.fromkeys(high, float("nan")), asked, 0.05) == ["user → weather"]
-    assert fallen(high, low, asked, 0.2) == fallen(low, high, asked, 0.05) == fallen(high, low, asked[:3], 0.05) == []
+    assert (
+        fallen(high, low, asked, 0.2)
+        == fallen(low, high, asked, 0.05)
+        == fallen(high, low, asked[:3], 0.05)
+        == []
+    )
     assert probes(tiny_tokenizer, SELECT, 512, 0) == []
 
 
 def test_a_turn_that_is_not_to_be_trained_is_no_right_decision(tiny_tokenizer):
-    messages = [message | {"weight": 0} if message.get("tool_calls") else message for message in row(1)["messages"]]
-    asked = probes(tiny_tokenizer, [row(0, "select"), {**row(1, "select"), "messages": messages}], 512, 4)
-    assert sorted(each.kind for each in asked) == ["user → weather", "weather → answer", "weather → answer"]
+    messages = [
+        message | {"weight": 0} if message.get("tool_calls") else message
+        for message in row(1)["messages"]
+    ]
+    asked = probes(
+        tiny_tokenizer, [row(0, "select"), {**row(1, "select"), "messages": messages}], 512, 4
+    )
+    assert sorted(each.kind for each in asked) == [
+        "user → weather",
+        "weather → answer",
+        "weather → answer",
+    ]
 
 
 def test_a_decision_after_words_is_looked_at_where_a_call_begins(tiny_tokenizer):
-    spoken = [{**row(number), "messages": [{**each} for each in row(number)["messages"]]} for number in range(2)]
+    spoken = [
+        {**row(number), "messages": [{**each} for each in row(number)["messages"]]}
+        for number in range(2)
+    ]
     spoken[1]["messages"][2]["content"] = "Let me look."
     call, spoken_call, *answers = sorted(
-        probes(tiny_tokenizer, spoken, 512, 4), key=lambda each: (each.refuted, len(each.encoded.input_ids))
+        probes(tiny_tokenizer, spoken, 512, 4),
+        key=lambda each: (each.refuted, len(each.encoded.input_ids)),
     )
-    texts = [trained_text(tiny_tokenizer, each.encoded.input_ids, each.encoded.trained) for each in (call, spoken_call)]
-    assert texts[0] == texts[1] and texts[0].startswith("<tool_call>") and texts[0].endswith("weather")
+    texts = [
+        trained_text(tiny_tokenizer, each.encoded.input_ids, each.encoded.trained)
+        for each in (call, spoken_call)
+    ]
+    assert (
+        texts[0] == texts[1] and texts[0].startswith("<tool_call>") and texts[0].endswith("weather")
+    )
     assert "Let me look." in tiny_tokenizer.decode(spoken_call.encoded.input_ids)
-    assert all("It is sunny" in tiny_tokenizer.decode(each.encoded.input_ids[:-1]) for each in answers) and len(answers) == 2
+    assert (
+        all("It is sunny" in tiny_tokenizer.decode(each.encoded.input_ids[:-1]) for each in answers)
+        and len(answers) == 2
+    )
 
 
 def test_the_reference_is_the_adapter_and_not_its_base(tiny_base, tiny_tokenizer, imitated):
     examples = encode_pairs(tiny_tokenizer, PAIRS[:2], 512).rows
-    of_adapter = with_reference(load_model(tiny_base, probe_device(), imitated, trainable=True), examples)
-    losses = encoded_losses(load_model(tiny_base, probe_device(), imitated), [each.rows[0] for each in examples])
-    assert [each.reference[0] for each in of_adapter] == pytest.approx([-loss.loss * loss.trained_tokens for loss in losses], rel=1e-4)
-    assert of_adapter[0].reference != pytest.approx(with_reference(load_model(tiny_base, probe_device()), examples)[0].reference, rel=1e-2)
+    of_adapter = with_reference(
+        load_model(tiny_base, probe_device(), imitated, trainable=True), examples
+    )
+    losses = encoded_losses(
+        load_model(tiny_base, probe_device(), imitated), [each.rows[0] for each in examples]
+    )
+    assert [each.reference[0] for each in of_adapter] == pytest.approx(
+        [-loss.loss * loss.trained_tokens for loss in losses], rel=1e-4
+    )
+    assert of_adapter[0].reference != pytest.approx(
+        with_reference(load_model(tiny_base, probe_device()), examples)[0].reference, rel=1e-2
+    )

@@ -21,10 +21,15 @@ from agent_pipeline_tests.training.test_adapter import files
 from agent_pipeline_tests.training.world import TRAINING, row
 
 ROWS = [row(number) | {"tools": []} for number in range(7)]
-CONFIG = TRAINING.changed(epochs=2, batch_size=3, gradient_accumulation=1, checkpoint_steps=1, precision="float32")
+CONFIG = TRAINING.changed(
+    epochs=2, batch_size=3, gradient_accumulation=1, checkpoint_steps=1, precision="float32"
+)
 
 
-@given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=6), min_size=1, max_size=9), st.integers(1, 4))
+@given(
+    st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=6), min_size=1, max_size=9),
+    st.integers(1, 4),
+)
 def test_each_row_is_one_processs_and_no_process_has_most_of_the_tokens(ids, count):
     rows = [Encoded(each, [True] * len(each), []) for each in ids]
     parts = processes.shares(rows, count)
@@ -37,7 +42,11 @@ def test_each_row_is_one_processs_and_no_process_has_most_of_the_tokens(ids, cou
 @pytest.mark.slow
 def test_two_processes_train_what_one_trains(tiny_base, tmp_path):
     # With small steps: Adam makes a whole step of a gradient that is nothing but rounding.
-    config, replay, before = CONFIG.changed(learning_rate=1e-5), {"replayed": ROWS[:1], "replay_ratio": 0.2}, dict(os.environ)
+    config, replay, before = (
+        CONFIG.changed(learning_rate=1e-5),
+        {"replayed": ROWS[:1], "replay_ratio": 0.2},
+        dict(os.environ),
+    )
     alone = train_adapter(ROWS, tiny_base, config, tmp_path / "alone", **replay)
     both = train_adapter(ROWS, tiny_base, config.changed(processes=2), tmp_path / "both", **replay)
     assert dict(os.environ) == before
@@ -69,12 +78,18 @@ def slow_steps(monkeypatch):
     """The other processes that are started, and a step that waits for the first of them to be told `kill`."""
     started = []
     popen = launch.subprocess.Popen
-    monkeypatch.setattr(launch.subprocess, "Popen", lambda *args, **kwargs: started.append(popen(*args, **kwargs)) or started[-1])
+    monkeypatch.setattr(
+        launch.subprocess,
+        "Popen",
+        lambda *args, **kwargs: started.append(popen(*args, **kwargs)) or started[-1],
+    )
     return started
 
 
 @pytest.mark.slow
-def test_a_training_whose_other_process_was_killed_says_so_and_leaves_nothing(tiny_base, tmp_path, slow_steps):
+def test_a_training_whose_other_process_was_killed_says_so_and_leaves_nothing(
+    tiny_base, tmp_path, slow_steps
+):
     before = dict(os.environ)
 
     def killing(done: int, total: int, text: str) -> None:
@@ -82,9 +97,13 @@ def test_a_training_whose_other_process_was_killed_says_so_and_leaves_nothing(ti
             slow_steps[0].kill()
 
     with pytest.raises(ModelError, match="Another process of this training ended: code -9"):
-        train_adapter(ROWS, tiny_base, CONFIG.changed(processes=2), tmp_path / "killed", progress=killing)
+        train_adapter(
+            ROWS, tiny_base, CONFIG.changed(processes=2), tmp_path / "killed", progress=killing
+        )
     assert dict(os.environ) == before and slow_steps[0].poll() == -9
-    assert train_adapter(ROWS, tiny_base, CONFIG, tmp_path / "killed")["resumed_from"] >= 2  # by one process, from their checkpoint
+    assert (
+        train_adapter(ROWS, tiny_base, CONFIG, tmp_path / "killed")["resumed_from"] >= 2
+    )  # by one process, from their checkpoint
 
 
 @pytest.mark.slow
@@ -92,7 +111,10 @@ def test_what_another_process_could_not_do_is_the_reason(tiny_base, tmp_path, mo
     dump = launch.pickle.dumps
     gone = BaseModel(tiny_base.name, tmp_path / "gone", tiny_base.revision)
     monkeypatch.setattr(launch.pickle, "dumps", lambda job: dump(replace(job, base=gone)))
-    with pytest.raises(ModelError, match=r"Another process of this training ended: The tokenizer in .*gone cannot be read"):
+    with pytest.raises(
+        ModelError,
+        match=r"Another process of this training ended: The tokenizer in .*gone cannot be read",
+    ):
         train_adapter(ROWS, tiny_base, CONFIG.changed(processes=2), tmp_path / "out")
 
 
@@ -105,7 +127,9 @@ def test_a_process_that_waits_for_a_dead_one_for_ever_ends(monkeypatch, tmp_path
     monkeypatch.setattr(ended, "wait", lambda seconds: False)
     launch._end_with([dead], ended, tmp_path)
     assert codes == [1] and "it ran out of memory" in caplog.text
-    monkeypatch.setattr(ended, "wait", lambda seconds: seconds < 1)  # it raised by itself within the grace
+    monkeypatch.setattr(
+        ended, "wait", lambda seconds: seconds < 1
+    )  # it raised by itself within the grace
     launch._end_with([dead], ended, tmp_path)
     assert codes == [1]
 
@@ -119,10 +143,14 @@ def test_an_error_is_not_hidden_by_leaving_the_group(monkeypatch, tmp_path):
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
     monkeypatch.setattr("torch.distributed.get_backend", lambda: "gloo")
     monkeypatch.setattr("torch.distributed.destroy_process_group", refuses)
-    alive = SimpleNamespace(poll=lambda: None, returncode=None, kill=lambda: None, wait=lambda seconds=0: None)
+    alive = SimpleNamespace(
+        poll=lambda: None, returncode=None, kill=lambda: None, wait=lambda seconds=0: None
+    )
     monkeypatch.setattr(launch.subprocess, "Popen", lambda *_, **__: alive)
     monkeypatch.setattr(launch, "READY", JOB)  # there from the start
-    job = launch.Job(BaseModel("base", tmp_path, ""), EXACT, [], CONFIG.changed(processes=2), tmp_path, 0, None)
+    job = launch.Job(
+        BaseModel("base", tmp_path, ""), EXACT, [], CONFIG.changed(processes=2), tmp_path, 0, None
+    )
     with pytest.raises(ModelError, match="diverged"), launch.together(job):
         assert os.environ["WORLD_SIZE"] == "2"
         raise ModelError("The training diverged.")
@@ -132,15 +160,23 @@ def test_an_error_is_not_hidden_by_leaving_the_group(monkeypatch, tmp_path):
 def test_more_processes_than_gpus_are_refused(monkeypatch, tmp_path):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    job = launch.Job(BaseModel("base", tmp_path, ""), EXACT, [], CONFIG.changed(processes=3), tmp_path, 0, None)
-    with pytest.raises(SettingsError, match="processes is 3, and this training sees 2 GPUs"), launch.together(job):
+    job = launch.Job(
+        BaseModel("base", tmp_path, ""), EXACT, [], CONFIG.changed(processes=3), tmp_path, 0, None
+    )
+    with (
+        pytest.raises(SettingsError, match="processes is 3, and this training sees 2 GPUs"),
+        launch.together(job),
+    ):
         pass
 
 
 def test_a_training_that_was_launched_several_times_over_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("WORLD_SIZE", "2")
     job = launch.Job(BaseModel("base", tmp_path, ""), EXACT, [], CONFIG, tmp_path, 0, None)
-    with pytest.raises(SettingsError, match="start it once, and set processes"), launch.together(job):
+    with (
+        pytest.raises(SettingsError, match="start it once, and set processes"),
+        launch.together(job),
+    ):
         pass
 
 

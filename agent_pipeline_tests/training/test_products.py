@@ -11,7 +11,12 @@ def lora_model(of_type: str, with_bias: bool = True, **options):
     from peft import LoraConfig, get_peft_model
 
     torch.manual_seed(0)
-    layers = torch.nn.ModuleDict({"first": torch.nn.Linear(12, 10, bias=with_bias), "second": torch.nn.Linear(10, 7, bias=with_bias)})
+    layers = torch.nn.ModuleDict(
+        {
+            "first": torch.nn.Linear(12, 10, bias=with_bias),
+            "second": torch.nn.Linear(10, 7, bias=with_bias),
+        }
+    )
 
     class Layers(torch.nn.Module):
         def __init__(self):
@@ -21,22 +26,32 @@ def lora_model(of_type: str, with_bias: bool = True, **options):
         def forward(self, x):
             return self.layers["second"](self.layers["first"](x))
 
-    config = LoraConfig(r=3, lora_alpha=5, target_modules=["first", "second"], init_lora_weights=False, **options)
+    config = LoraConfig(
+        r=3, lora_alpha=5, target_modules=["first", "second"], init_lora_weights=False, **options
+    )
     model = get_peft_model(Layers(), config).to(getattr(torch, of_type))
     for name, parameter in model.named_parameters():
         if "lora_" in name:
-            parameter.data = parameter.data.float()  # as PEFT keeps an adapter over a base of 16 bits
+            parameter.data = (
+                parameter.data.float()
+            )  # as PEFT keeps an adapter over a base of 16 bits
     return model
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize(("of_type", "autocast"), [("float32", False), ("bfloat16", False), ("bfloat16", True)])
+@pytest.mark.parametrize(
+    ("of_type", "autocast"), [("float32", False), ("bfloat16", False), ("bfloat16", True)]
+)
 def test_output_and_gradients_are_those_of_peft(of_type, autocast, bias):
     """A night's trainings call the model below the one that accelerate wraps, without autocast: PEFT's own products are in float32."""
     import torch
 
     model, outcome = lora_model(of_type, bias), []
-    x = torch.randn(2, 5, 12, generator=torch.Generator().manual_seed(1)).to(getattr(torch, of_type)).requires_grad_()
+    x = (
+        torch.randn(2, 5, 12, generator=torch.Generator().manual_seed(1))
+        .to(getattr(torch, of_type))
+        .requires_grad_()
+    )
     for patched in (False, True):
         if patched:
             fast_products(model)
@@ -49,7 +64,9 @@ def test_output_and_gradients_are_those_of_peft(of_type, autocast, bias):
         assert peft.dtype == ours.dtype
         if of_type == "float32":
             torch.testing.assert_close(peft, ours, rtol=1e-4, atol=1e-5)
-        assert float((peft - ours).float().norm() / peft.float().norm()) < 0.02  # bfloat16 rounds by up to 0.004
+        assert (
+            float((peft - ours).float().norm() / peft.float().norm()) < 0.02
+        )  # bfloat16 rounds by up to 0.004
 
 
 def test_the_gradients_are_the_same_where_activations_are_recomputed():
@@ -60,7 +77,11 @@ def test_the_gradients_are_the_same_where_activations_are_recomputed():
     fast_products(model)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     kept = torch.autograd.grad(model(x).square().sum(), trained)
-    for one, other in zip(kept, torch.autograd.grad(checkpoint(model, x, use_reentrant=False).square().sum(), trained), strict=True):
+    for one, other in zip(
+        kept,
+        torch.autograd.grad(checkpoint(model, x, use_reentrant=False).square().sum(), trained),
+        strict=True,
+    ):
         torch.testing.assert_close(one, other)
 
 
@@ -75,7 +96,9 @@ def test_an_adapter_that_is_off_or_merged_has_pefts_own_pass(monkeypatch):
     on = model(x)
     fast_products(model)
     torch.testing.assert_close(model(x), on)
-    model(x).clamp_(min=0)  # the output is no view of what autograd made, so a model may change it (OLMo does)
+    model(x).clamp_(
+        min=0
+    )  # the output is no view of what autograd made, so a model may change it (OLMo does)
     with torch.no_grad():
         torch.testing.assert_close(model(x), on)
     monkeypatch.setattr(products, "_products", lambda: pytest.fail("PEFT's own pass was due"))
@@ -85,7 +108,10 @@ def test_an_adapter_that_is_off_or_merged_has_pefts_own_pass(monkeypatch):
     torch.testing.assert_close(model(x), on)
 
 
-@pytest.mark.parametrize("options", [{"lora_dropout": 0.5}, {"use_dora": True}, {"lora_bias": True}, {"bias": "lora_only"}, {}])
+@pytest.mark.parametrize(
+    "options",
+    [{"lora_dropout": 0.5}, {"use_dora": True}, {"lora_bias": True}, {"bias": "lora_only"}, {}],
+)
 def test_what_is_more_than_two_products_is_left_to_peft(options, monkeypatch):
     import torch
 
@@ -127,7 +153,13 @@ def test_products_of_packed_weights_are_the_plain_ones_and_have_their_gradients(
     backs = packed_products(monkeypatch)
     fast_products(packed)
     x = torch.randn(2, 5, 24).bfloat16().requires_grad_()
-    for one, other in zip(*([each(x), *torch.autograd.grad(each(x).float().square().sum(), x)] for each in (plain, packed)), strict=True):
+    for one, other in zip(
+        *(
+            [each(x), *torch.autograd.grad(each(x).float().square().sum(), x)]
+            for each in (plain, packed)
+        ),
+        strict=True,
+    ):
         torch.testing.assert_close(one, other)
     with torch.inference_mode():
         torch.testing.assert_close(packed(x), plain(x))
@@ -188,7 +220,10 @@ def _filled(module):
 def test_a_frozen_weight_that_became_another_is_packed_anew(change, monkeypatch):
     import torch
 
-    module, x = torch.nn.Linear(24, 40).bfloat16().requires_grad_(False), torch.randn(3, 24).bfloat16()
+    module, x = (
+        torch.nn.Linear(24, 40).bfloat16().requires_grad_(False),
+        torch.randn(3, 24).bfloat16(),
+    )
     backs = packed_products(monkeypatch)
     fast_products(module)
     module(x)
@@ -225,7 +260,9 @@ def test_a_pass_over_a_tree_whose_first_tokens_predict_nothing(tiny_base, monkey
     plain = losses.token_scores(model, rows)
     fast_products(model)
     for one, other in zip(plain, losses.token_scores(model, rows), strict=True):
-        torch.testing.assert_close(torch.tensor(one.losses), torch.tensor(other.losses), rtol=0.02, atol=0.02)
+        torch.testing.assert_close(
+            torch.tensor(one.losses), torch.tensor(other.losses), rtol=0.02, atol=0.02
+        )
 
 
 def test_a_layer_that_was_merged_into_its_base_computes_with_what_was_merged():

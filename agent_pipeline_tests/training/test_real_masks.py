@@ -31,7 +31,9 @@ from agent_pipeline_tests.training.test_masks import MARKED
 
 pytestmark = pytest.mark.slow
 LONGEST = 10**6
-ALL_ROWS = bool(os.environ.get("AGENT_PIPELINE_ALL_ROWS"))  # taken before the isolation of tests takes it away
+ALL_ROWS = bool(
+    os.environ.get("AGENT_PIPELINE_ALL_ROWS")
+)  # taken before the isolation of tests takes it away
 Row = dict[str, Any]
 
 
@@ -42,7 +44,9 @@ def judged(real_traces) -> tuple[list[Session], list[Session]]:
     for store in ("agentdojo", "tau-bench"):
         source = open_source(real_traces / store)
         for key in source.partitions():
-            for each in read_sessions(source, key, ReadingOptions(redaction=RedactionOptions(enabled=False))):
+            for each in read_sessions(
+                source, key, ReadingOptions(redaction=RedactionOptions(enabled=False))
+            ):
                 each.session_id = f"{key}/{each.session_id}"
                 each.tools = each.tools if store == "tau-bench" else []
                 sessions.append(each)
@@ -62,7 +66,10 @@ def of_others(tokenizer, row: Row, messages: list, encoded: Encoded) -> int:
     """Trained tokens that are not the assistant's."""
     expected = theirs(tokenizer, as_template_wants(messages, "dict"), row["tools"])
     assert encoded.input_ids == expected["input_ids"] and any(encoded.trained)
-    return sum(own and not bit for own, bit in zip(encoded.trained, expected["assistant_masks"], strict=True))
+    return sum(
+        own and not bit
+        for own, bit in zip(encoded.trained, expected["assistant_masks"], strict=True)
+    )
 
 
 def some(rows: list[Row]) -> list[Row]:
@@ -73,7 +80,13 @@ def test_no_token_of_others_is_trained_in_any_real_row_of_imitation(smollm2_toke
     rows = some(list(sft_rows(map(session_row, judged[0]), SplitSizes())))
     encoded, counts, _ = encode_rows(smollm2_tokenizer, rows, LONGEST)
     assert len(encoded) == counts["in"] > 150
-    assert sum(of_others(smollm2_tokenizer, row, each.messages, each.encoded) for row, each in zip(rows, encoded, strict=True)) == 0
+    assert (
+        sum(
+            of_others(smollm2_tokenizer, row, each.messages, each.encoded)
+            for row, each in zip(rows, encoded, strict=True)
+        )
+        == 0
+    )
 
 
 @pytest.mark.parametrize("method", ["dpo", "kto"])
@@ -87,9 +100,20 @@ def test_no_token_of_others_is_trained_in_any_real_judgment_where_stock_trl_trai
     if method == "dpo":
         rows = list(preference_rows(good, bad, SplitSizes(), pairing=Pairing(max_per_case=0)))
         encode, sides = encode_pairs, ("chosen", "rejected")
-        rows = [row for row in rows if len(row["rejected"]) == 1 or not same_decision(row["chosen"][0], row["rejected"][0])]
+        rows = [
+            row
+            for row in rows
+            if len(row["rejected"]) == 1 or not same_decision(row["chosen"][0], row["rejected"][0])
+        ]
     else:
-        rows = some(list(labelled_rows([*((each, True) for each in good), *((each, False) for each in bad)], SplitSizes())))
+        rows = some(
+            list(
+                labelled_rows(
+                    [*((each, True) for each in good), *((each, False) for each in bad)],
+                    SplitSizes(),
+                )
+            )
+        )
         encode, sides = encode_sessions, ("completion",)
     examples, counts, first_dropped = encode(smollm2_tokenizer, rows, LONGEST)
     assert len(examples) == counts["in"] > 200, (counts, first_dropped)
@@ -100,18 +124,42 @@ def test_no_token_of_others_is_trained_in_any_real_judgment_where_stock_trl_trai
             ours += of_others(smollm2_tokenizer, row, [*row["prompt"], *said], encoded)
     assert ours == 0
 
-    stock = [row for row in rows if any(message["role"] == "tool" for side in sides for message in row[side])][:8]
-    columns = [{name: row[name] for name in ("prompt", *sides, "label", "tools") if name in row} for row in stock]
+    stock = [
+        row
+        for row in rows
+        if any(message["role"] == "tool" for side in sides for message in row[side])
+    ][:8]
+    columns = [
+        {name: row[name] for name in ("prompt", *sides, "label", "tools") if name in row}
+        for row in stock
+    ]
     made = {"dpo": (trl.DPOConfig, trl.DPOTrainer), "kto": (trl.KTOConfig, trl.KTOTrainer)}[method]
-    arguments = made[0](output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none", max_length=None, disable_tqdm=True)
+    arguments = made[0](
+        output_dir=str(tmp_path),
+        use_cpu=True,
+        bf16=False,
+        report_to="none",
+        max_length=None,
+        disable_tqdm=True,
+    )
     base = BaseModel("tiny", convertible_base, "")
     data = Dataset.from_list(columns)
-    trainer = made[1](load_model(base, EXACT), args=arguments, train_dataset=data, processing_class=smollm2_tokenizer)
+    trainer = made[1](
+        load_model(base, EXACT),
+        args=arguments,
+        train_dataset=data,
+        processing_class=smollm2_tokenizer,
+    )
     for row, prepared in zip(stock, trainer.train_dataset, strict=True):
         batch = trainer.data_collator([prepared])
         foreign = 0
-        for side, ids, counted in zip(sides, batch["input_ids"].tolist(), batch["completion_mask"].tolist(), strict=False):
+        for side, ids, counted in zip(
+            sides, batch["input_ids"].tolist(), batch["completion_mask"].tolist(), strict=False
+        ):
             expected = theirs(smollm2_tokenizer, [*row["prompt"], *row[side]], row["tools"])
             assert ids[: len(expected["input_ids"])] == expected["input_ids"]
-            foreign += sum(bool(on) and not own for on, own in zip(counted, expected["assistant_masks"], strict=False))
+            foreign += sum(
+                bool(on) and not own
+                for on, own in zip(counted, expected["assistant_masks"], strict=False)
+            )
         assert foreign > 0

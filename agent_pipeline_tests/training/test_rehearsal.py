@@ -35,7 +35,11 @@ class Parrot:
 
 @pytest.fixture
 def parrot(tiny_tokenizer, monkeypatch):
-    monkeypatch.setattr(rehearsal, "generate", lambda model, prompts, limits, stops, *_: model.answers(prompts, limits, stops))
+    monkeypatch.setattr(
+        rehearsal,
+        "generate",
+        lambda model, prompts, limits, stops, *_: model.answers(prompts, limits, stops),
+    )
     return Parrot(tiny_tokenizer, tiny_tokenizer.eos_token_id)
 
 
@@ -45,18 +49,28 @@ def rehearse(parrot, new, ratio):
 
 def test_no_canary_is_rehearsed():
     assert len(set(QUESTIONS)) == len(QUESTIONS)
-    assert not {each.casefold() for each in QUESTIONS} & {each.casefold() for each in canaries.QUESTIONS}
+    assert not {each.casefold() for each in QUESTIONS} & {
+        each.casefold() for each in canaries.QUESTIONS
+    }
 
 
 def test_the_bases_answers_have_their_share_and_half_of_them_an_agents_tools(parrot):
     encoded = rehearse(parrot, 360, 0.1)
     asked = [each for each in QUESTIONS if "the sea" not in each]
-    assert [each.messages[1]["content"] for each in encoded] == asked[:40], "one answer does not end, and the next takes its place"
+    assert [each.messages[1]["content"] for each in encoded] == asked[:40], (
+        "one answer does not end, and the next takes its place"
+    )
     assert {each.messages[-1]["content"] for each in encoded} == {"So be it."}
     texts = [parrot.tokenizer.decode(each.encoded.input_ids) for each in encoded]
     assert sum(ROWS[0]["tools"][0]["function"]["name"] in text for text in texts) == 20
     trained = [
-        parrot.tokenizer.decode([token for token, counts in zip(each.encoded.input_ids, each.encoded.trained, strict=True) if counts])
+        parrot.tokenizer.decode(
+            [
+                token
+                for token, counts in zip(each.encoded.input_ids, each.encoded.trained, strict=True)
+                if counts
+            ]
+        )
         for each in encoded
     ]
     assert all(text.startswith("So be it.") for text in trained)
@@ -73,8 +87,14 @@ def test_a_model_is_asked_by_greedy_search(tiny_base, tiny_tokenizer, adapter_di
     asked = [rehearsal._asked(question) for question in QUESTIONS[:3]]
     answers = rehearsal._answers(model, tiny_tokenizer, {stop}, asked, silent)
     for messages, answer in zip(asked, answers, strict=True):
-        (written,) = generate(model, [prompt_ids(tiny_tokenizer, messages, [])], [rehearsal.MAX_NEW_TOKENS], {stop})
-        assert answer == (tiny_tokenizer.decode(written).strip() if len(written) < rehearsal.MAX_NEW_TOKENS else "")
+        (written,) = generate(
+            model, [prompt_ids(tiny_tokenizer, messages, [])], [rehearsal.MAX_NEW_TOKENS], {stop}
+        )
+        assert answer == (
+            tiny_tokenizer.decode(written).strip()
+            if len(written) < rehearsal.MAX_NEW_TOKENS
+            else ""
+        )
 
 
 def test_without_a_share_nothing_is_asked(parrot):
@@ -87,14 +107,18 @@ def test_few_rows_have_32_answers_beside_them_but_no_more_than_there_are_rows(pa
 
 
 def test_rehearsal_changes_the_identity_and_its_absence_changes_nothing(tiny_base):
-    without, with_it = (trained_from(ROWS, tiny_base, "template", TRAINING, rehearsal=share) for share in (0.0, 0.1))
+    without, with_it = (
+        trained_from(ROWS, tiny_base, "template", TRAINING, rehearsal=share) for share in (0.0, 0.1)
+    )
     assert without == trained_from(ROWS, tiny_base, "template", TRAINING)
     assert with_it["rehearsal"]["ratio"] == 0.1 and "rehearsal" not in without
 
 
 @pytest.mark.slow
 def test_a_training_counts_what_it_rehearses_apart_from_its_rows(tiny_base, tmp_path, monkeypatch):
-    monkeypatch.setattr("agent_pipeline.training.rehearsal._answers", lambda *args: ["So be it."] * len(args[3]))
+    monkeypatch.setattr(
+        "agent_pipeline.training.rehearsal._answers", lambda *args: ["So be it."] * len(args[3])
+    )
     report = train_adapter(ROWS, tiny_base, TRAINING.changed(max_steps=1), tmp_path, rehearsal=0.5)
     assert report["rehearsed"] == 4 and report["rows"]["trained"] == 4
     assert report["row_ids"] == [each["row_id"] for each in ROWS]

@@ -17,7 +17,14 @@ LEFT = {"learning_rate": 0.0, "epochs": 0.0}
 
 @pytest.mark.parametrize(
     ("weights", "rate", "epochs"),
-    [(134_515_008, 1.5e-3, 1.0), (0.6e9, 5e-4, 2.0), (1.7e9, 2e-4, 2.0), (8e9, 2e-4, 2.0), (32e9, 1e-4, 2.0), (None, 2e-4, 2.0)],
+    [
+        (134_515_008, 1.5e-3, 1.0),
+        (0.6e9, 5e-4, 2.0),
+        (1.7e9, 2e-4, 2.0),
+        (8e9, 2e-4, 2.0),
+        (32e9, 1e-4, 2.0),
+        (None, 2e-4, 2.0),
+    ],
 )
 def test_a_larger_base_is_trained_at_a_lower_rate(weights, rate, epochs):
     """Qwen3-1.7B was trained at the rate that was tuned for 135 million weights."""
@@ -25,15 +32,23 @@ def test_a_larger_base_is_trained_at_a_lower_rate(weights, rate, epochs):
     assert (made["learning_rate"], made["epochs"]) == (rate, epochs)
 
 
-@given(st.sampled_from(["sft", "dpo", "kto", "sdft", "distill", "grpo"]), st.lists(st.floats(1e6, 1e12), min_size=2, max_size=2))
+@given(
+    st.sampled_from(["sft", "dpo", "kto", "sdft", "distill", "grpo"]),
+    st.lists(st.floats(1e6, 1e12), min_size=2, max_size=2),
+)
 def test_rates_never_rise_with_size(method, sizes):
     small, large = (with_sizes(LEFT, method, weights)["learning_rate"] for weights in sorted(sizes))
     assert small >= large > 0
 
 
 def test_what_was_set_stays():
-    assert with_sizes({"learning_rate": 3e-3, "epochs": 4.0}, "sft", 7e9) == {"learning_rate": 3e-3, "epochs": 4.0}
-    assert with_sizes(LEFT | {"use_lora": False}, "sft", 7e9)["learning_rate"] == pytest.approx(2e-5)
+    assert with_sizes({"learning_rate": 3e-3, "epochs": 4.0}, "sft", 7e9) == {
+        "learning_rate": 3e-3,
+        "epochs": 4.0,
+    }
+    assert with_sizes(LEFT | {"use_lora": False}, "sft", 7e9)["learning_rate"] == pytest.approx(
+        2e-5
+    )
 
 
 def test_weights_are_counted_in_the_headers_of_the_files(tmp_path):
@@ -50,9 +65,16 @@ def test_weights_are_counted_in_the_headers_of_the_files(tmp_path):
 def test_the_sample_is_trained_as_before(tiny_base):
     """A small base gets the values that were the defaults, so that its models keep their identities."""
     config = AdapterConfig().model_dump(include=set(TrainingConfig.model_fields))
-    assert TrainingConfig(**sized(config, "sft", tiny_base)).identity() == TrainingConfig().identity()
+    assert (
+        TrainingConfig(**sized(config, "sft", tiny_base)).identity() == TrainingConfig().identity()
+    )
     assert TrainingConfig().learning_rate == 1.5e-3
     assert TrainingConfig().epochs == 1.0
-    further = {name: ASSETS[f"{name}_adapter"]().model_dump() for name in ("dpo", "kto", "sdft", "distill", "grpo")}
-    rates = {name: sized(values, name, tiny_base)["learning_rate"] for name, values in further.items()}
+    further = {
+        name: ASSETS[f"{name}_adapter"]().model_dump()
+        for name in ("dpo", "kto", "sdft", "distill", "grpo")
+    }
+    rates = {
+        name: sized(values, name, tiny_base)["learning_rate"] for name, values in further.items()
+    }
     assert rates == dict.fromkeys(("dpo", "kto", "sdft", "distill"), 2e-4) | {"grpo": 5e-5}

@@ -11,7 +11,14 @@ from trl import chat_template_utils
 
 from agent_pipeline.errors import ModelError
 from agent_pipeline.training.rendering import render, render_with
-from agent_pipeline.training.templates import SENTINEL, TOOL, load_tokenizer, probe, training_template, with_text_arguments
+from agent_pipeline.training.templates import (
+    SENTINEL,
+    TOOL,
+    load_tokenizer,
+    probe,
+    training_template,
+    with_text_arguments,
+)
 from agent_pipeline_tests.training.world import call, row
 
 DOUBLE = """{% for m in messages %}<|im_start|>{{ m.role }}
@@ -30,7 +37,11 @@ def test_smollm2s_own_template_is_refused_and_ours_chosen(smollm2):
     assert "it drops the tools" in probe(stock, stock.chat_template).defects
     assert "it drops tool calls" in probe(stock, stock.chat_template).defects
     template = training_template(stock)
-    assert (template.origin, template.arguments_as, template.stops) == ("hermes", "text", ("<|im_end|>",))
+    assert (template.origin, template.arguments_as, template.stops) == (
+        "hermes",
+        "text",
+        ("<|im_end|>",),
+    )
     assert "drops the tools" in template.why
 
 
@@ -41,39 +52,55 @@ def test_a_template_that_loses_nothing_is_kept(tokenizer):
 
 
 def test_arguments_go_as_strings_to_a_template_that_wants_strings(tokenizer, tmp_path):
-    tokenizer.chat_template = DOUBLE.replace("{{ c | tojson }}", "{{ c.function.name + c.function.arguments }}")
+    tokenizer.chat_template = DOUBLE.replace(
+        "{{ c | tojson }}", "{{ c.function.name + c.function.arguments }}"
+    )
     assert training_template(tokenizer).arguments_as == "str"
     tokenizer.save_pretrained(tmp_path)
     loaded, _ = load_tokenizer(tmp_path)
     loaded.save_pretrained(tmp_path)
     # Which form it wants is saved with the template, so nobody needs to probe again to render.
     again = AutoTokenizer.from_pretrained(tmp_path)
-    assert 'weather{"city": "Oslo"}' in render(again, [{"role": "assistant", "tool_calls": [call("weather", {"city": "Oslo"})]}], [])
+    assert 'weather{"city": "Oslo"}' in render(
+        again, [{"role": "assistant", "tool_calls": [call("weather", {"city": "Oslo"})]}], []
+    )
 
 
 def test_a_template_that_encodes_arguments_twice_is_refused(tokenizer):
-    twice = DOUBLE.replace("{{ c | tojson }}", "{{ c.function.name }}{{ c.function.arguments | tojson | tojson }}")
+    twice = DOUBLE.replace(
+        "{{ c | tojson }}", "{{ c.function.name }}{{ c.function.arguments | tojson | tojson }}"
+    )
     assert probe(tokenizer, twice).defects == ("it encodes the arguments of tool calls twice",)
 
 
 def test_a_template_that_rewrites_earlier_turns_is_kept_and_each_turn_is_a_row(tokenizer):
     tokenizer.chat_template = chat_template_utils.qwen3_chat_template
     template = training_template(tokenizer)
-    assert (template.origin, template.rows) == ("model", "turn") and "each turn is a row" in template.why
+    assert (template.origin, template.rows) == (
+        "model",
+        "turn",
+    ) and "each turn is a row" in template.why
 
 
 @pytest.mark.parametrize("stock", ["qwen2_5_chat_template", "qwen3_chat_template"])
-def test_words_before_a_call_are_shown_alike_with_the_line_end_that_a_server_returns(tokenizer, stock):
+def test_words_before_a_call_are_shown_alike_with_the_line_end_that_a_server_returns(
+    tokenizer, stock
+):
     """llama.cpp returns "Given: 5." with the line end before the call; Qwen's templates would write a second one."""
 
     def shown(words: str) -> str:
-        messages = [message | {"content": words} if message.get("tool_calls") else message for message in SENTINEL]
+        messages = [
+            message | {"content": words} if message.get("tool_calls") else message
+            for message in SENTINEL
+        ]
         return render_with(tokenizer, template.jinja, template.arguments_as, messages, [TOOL])
 
     tokenizer.chat_template = getattr(chat_template_utils, stock)
     template = training_template(tokenizer)
     assert "without a line end" in template.why
-    assert shown("Given: 5.") == shown("Given: 5.\n") and "Given: 5.\n<tool_call>" in shown("Given: 5.\n")
+    assert shown("Given: 5.") == shown("Given: 5.\n") and "Given: 5.\n<tool_call>" in shown(
+        "Given: 5.\n"
+    )
     assert render_with(tokenizer, tokenizer.chat_template, "dict", SENTINEL, [TOOL]) == shown("")
     tokenizer.chat_template = template.jinja  # as an adapter's directory has it
     assert training_template(tokenizer).jinja == template.jinja
@@ -82,7 +109,9 @@ def test_words_before_a_call_are_shown_alike_with_the_line_end_that_a_server_ret
 def test_a_tokenizer_for_which_nothing_renders_tools_is_refused(tokenizer):
     from transformers import PreTrainedTokenizerFast
 
-    other = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, eos_token="<|endoftext|>")
+    other = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer.backend_tokenizer, eos_token="<|endoftext|>"
+    )
     other.add_special_tokens({"eos_token": "<|endoftext|>"})
     bare = PreTrainedTokenizerFast(tokenizer_object=_without_chatml(), eos_token="</s>")
     with pytest.raises(ModelError, match="base model"):
@@ -94,40 +123,70 @@ def _without_chatml():
 
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel()
-    bpe.train_from_iterator(["text"], trainers.BpeTrainer(special_tokens=["</s>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    bpe.train_from_iterator(
+        ["text"],
+        trainers.BpeTrainer(
+            special_tokens=["</s>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+        ),
+    )
     return bpe
 
 
 def test_ours_has_no_default_persona_and_shows_everything(tiny_tokenizer):
-    assert render(tiny_tokenizer, [{"role": "user", "content": "Hi"}], []) == "<|im_start|>user\nHi<|im_end|>\n"
+    assert (
+        render(tiny_tokenizer, [{"role": "user", "content": "Hi"}], [])
+        == "<|im_start|>user\nHi<|im_end|>\n"
+    )
     text = render(tiny_tokenizer, row(0)["messages"], row(0)["tools"])
-    assert '<tool_call>\n{"name":"weather","arguments":{"city":"Oslo","days":1}}\n</tool_call><|im_end|>\n' in text
-    assert '<|im_start|>tool\n<tool_response>\n{"city": "Oslo", "sun": true}\n</tool_response><|im_end|>\n' in text
+    assert (
+        '<tool_call>\n{"name":"weather","arguments":{"city":"Oslo","days":1}}\n</tool_call><|im_end|>\n'
+        in text
+    )
+    assert (
+        '<|im_start|>tool\n<tool_response>\n{"city": "Oslo", "sun": true}\n</tool_response><|im_end|>\n'
+        in text
+    )
     assert text.startswith("<|im_start|>system\nYou report the weather.\n\n# Tools\n")
     assert render(tiny_tokenizer, SENTINEL, [TOOL]).count("<|im_end|>") == len(SENTINEL)
 
 
 def test_arguments_that_are_no_json_stay_as_they_are(tiny_tokenizer):
-    broken = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": "{broken"}}
-    text = render(tiny_tokenizer, [{"role": "assistant", "content": None, "tool_calls": [broken]}], [])
+    broken = {
+        "id": "1",
+        "type": "function",
+        "function": {"name": "weather", "arguments": "{broken"},
+    }
+    text = render(
+        tiny_tokenizer, [{"role": "assistant", "content": None, "tool_calls": [broken]}], []
+    )
     assert '"arguments":{broken}' in text
 
 
-@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.tuples(st.sampled_from(["user", "assistant", "tool"]), st.text(max_size=12)), max_size=6))
+@settings(
+    deadline=None, max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["user", "assistant", "tool"]), st.text(max_size=12)), max_size=6
+    )
+)
 def test_ours_renders_every_prefix_as_a_prefix(tiny_tokenizer, parts):
     messages = [{"role": role, "content": content} for role, content in parts]
     whole = render(tiny_tokenizer, messages, [TOOL])
     for index, message in enumerate(messages):
         assert whole.startswith(render(tiny_tokenizer, messages[:index], [TOOL]))
         if message["role"] == "assistant":
-            assert whole.startswith(render(tiny_tokenizer, messages[:index], [TOOL], add_generation_prompt=True))
+            assert whole.startswith(
+                render(tiny_tokenizer, messages[:index], [TOOL], add_generation_prompt=True)
+            )
 
 
 @pytest.mark.parametrize("name", ["qwen2_5", "qwen3", "llama3_1", "gptoss"])
 def test_a_models_own_template_takes_text_and_writes_objects_as_before(tokenizer, name):
     """llama.cpp rounds the numbers of templates that take objects; a changed template must render an object as the model's own does."""
-    stock = (Path(trl.__file__).parent / "chat_templates" / f"{name}.jinja").read_text(encoding="utf-8")
+    stock = (Path(trl.__file__).parent / "chat_templates" / f"{name}.jinja").read_text(
+        encoding="utf-8"
+    )
     changed, why = with_text_arguments(tokenizer, stock)
     assert changed != stock and why and with_text_arguments(tokenizer, changed) == (changed, "")
     for messages in (SENTINEL, SENTINEL[:3], row(1)["messages"]):
@@ -137,5 +196,7 @@ def test_a_models_own_template_takes_text_and_writes_objects_as_before(tokenizer
 
 
 def test_a_template_that_reads_single_arguments_is_left_as_it_is(tokenizer):
-    stock = (Path(trl.__file__).parent / "chat_templates" / "qwen3_5_think.jinja").read_text(encoding="utf-8")
+    stock = (Path(trl.__file__).parent / "chat_templates" / "qwen3_5_think.jinja").read_text(
+        encoding="utf-8"
+    )
     assert with_text_arguments(tokenizer, stock) == (stock, "")

@@ -32,13 +32,24 @@ def gradients_row_by_row(model, rows: list[Encoded]) -> dict:
     weights = [torch.tensor(each.weights or each.trained)[1:].float() for each in rows]
     for each, counts in zip(rows, weights, strict=True):
         ids = torch.tensor([each.input_ids])
-        losses = torch.nn.functional.cross_entropy(model(input_ids=ids).logits[0, :-1], ids[0, 1:], reduction="none")
+        losses = torch.nn.functional.cross_entropy(
+            model(input_ids=ids).logits[0, :-1], ids[0, 1:], reduction="none"
+        )
         ((losses * counts).sum() / sum(each.sum() for each in weights)).backward()
-    return {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.requires_grad}
+    return {
+        name: parameter.grad.clone()
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+    }
 
 
-@pytest.mark.parametrize(("max_nodes", "frozen_head", "recomputed"), [(tree.MAX_NODES, False, False), (300, True, False), (1, False, True)])
-def test_the_gradients_of_a_step_are_those_of_its_rows(tiny_base, rows, max_nodes, frozen_head, recomputed, monkeypatch):
+@pytest.mark.parametrize(
+    ("max_nodes", "frozen_head", "recomputed"),
+    [(tree.MAX_NODES, False, False), (300, True, False), (1, False, True)],
+)
+def test_the_gradients_of_a_step_are_those_of_its_rows(
+    tiny_base, rows, max_nodes, frozen_head, recomputed, monkeypatch
+):
     import torch
 
     model = load_model(tiny_base, probe_device()).train()
@@ -53,21 +64,39 @@ def test_the_gradients_of_a_step_are_those_of_its_rows(tiny_base, rows, max_node
     assert float(total) == pytest.approx(sum(sum(each.weights or each.trained) for each in rows))
     for each in trees:
         (tree.tree_loss(model, each) / total).backward()
-    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    trained = {
+        name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
+    }
     assert trained.keys() == expected.keys()
     for name, parameter in trained.items():
         torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-4, atol=1e-6)
 
 
 def test_both_trainers_reach_the_same_loss(tiny_base, tiny_tokenizer, rows, tmp_path, monkeypatch):
-    config = TrainingConfig(epochs=2, learning_rate=4e-3, batch_size=2, gradient_accumulation=2, max_length=512, lora_r=4)
+    config = TrainingConfig(
+        epochs=2,
+        learning_rate=4e-3,
+        batch_size=2,
+        gradient_accumulation=2,
+        max_length=512,
+        lora_r=4,
+    )
     history = {}
     for as_trees in (True, False):
-        monkeypatch.setattr("agent_pipeline.training.trainers.sft.trains_as_trees", lambda *_, value=as_trees: value)
+        monkeypatch.setattr(
+            "agent_pipeline.training.trainers.sft.trains_as_trees", lambda *_, value=as_trees: value
+        )
         model = load_model(tiny_base, probe_device())
-        trainer = build_trainer(model, tiny_tokenizer, rows, config, probe_device(), tmp_path / str(as_trees), silent)
+        trainer = build_trainer(
+            model, tiny_tokenizer, rows, config, probe_device(), tmp_path / str(as_trees), silent
+        )
         trainer.train()
-        history[as_trees] = [entry[name] for entry in trainer.state.log_history for name in ("loss", "grad_norm") if "loss" in entry]
+        history[as_trees] = [
+            entry[name]
+            for entry in trainer.state.log_history
+            for name in ("loss", "grad_norm")
+            if "loss" in entry
+        ]
     assert len(history[True]) == len(history[False]) == 8
     assert history[True] == pytest.approx(history[False], rel=2e-3)
 
@@ -77,9 +106,16 @@ def test_rows_that_share_nothing_are_packed_into_one_sequence_with_little_paddin
 
     model = load_model(tiny_base, probe_device()).train()
     alone = [
-        Encoded([number, *range(600 - number, 560 + 3 * number, -1)], [False] + [True] * (40 - 4 * number), []) for number in (1, 2, 3)
+        Encoded(
+            [number, *range(600 - number, 560 + 3 * number, -1)],
+            [False] + [True] * (40 - 4 * number),
+            [],
+        )
+        for number in (1, 2, 3)
     ]
-    assert tree.trains_as_trees(model, alone) and json.dumps(tree.shared_fraction(alone, 3)) == "1.0"
+    assert (
+        tree.trains_as_trees(model, alone) and json.dumps(tree.shared_fraction(alone, 3)) == "1.0"
+    )
     ((packed, _),) = tree.trees_of_step(alone)
     tensors = tree.tree_tensors(packed)
     tokens = sum(len(each.input_ids) for each in alone)
@@ -100,8 +136,15 @@ def test_attention_by_products_is_the_fused_one(of_type, above, kept_bytes, monk
     monkeypatch.setattr(tree_attention, "QUERIES", 5)
     monkeypatch.setattr(tree_attention, "KEPT_BYTES", kept_bytes)
     generator = torch.Generator().manual_seed(0)
-    shapes = ((1, 6, 13, 8), (1, 2, above + 13, 8), (1, 2, above + 13, 4))  # 13 queries of 3 heads a key, whose values are shorter
-    given = [torch.randn(shape, generator=generator).to(getattr(torch, of_type)).requires_grad_() for shape in shapes]
+    shapes = (
+        (1, 6, 13, 8),
+        (1, 2, above + 13, 8),
+        (1, 2, above + 13, 4),
+    )  # 13 queries of 3 heads a key, whose values are shorter
+    given = [
+        torch.randn(shape, generator=generator).to(getattr(torch, of_type)).requires_grad_()
+        for shape in shapes
+    ]
     outcome = {}
     for attention in (tree_attention._fused, tree_attention._by_products):
         output = attention(*given, tree_attention.Layout([13], [[]]), 0.3, 0.0)
@@ -112,23 +155,38 @@ def test_attention_by_products_is_the_fused_one(of_type, above, kept_bytes, monk
 
 
 @pytest.mark.parametrize("recomputed", ["off", "on"])
-def test_a_tree_keeps_no_more_activations_than_two_batches_have(tiny_base, tiny_tokenizer, rows, tmp_path, monkeypatch, recomputed):
+def test_a_tree_keeps_no_more_activations_than_two_batches_have(
+    tiny_base, tiny_tokenizer, rows, tmp_path, monkeypatch, recomputed
+):
     monkeypatch.setattr("agent_pipeline.training.trainers.sft.STORED_TOKENS", 1)
-    config = TrainingConfig(gradient_accumulation=len(rows), gradient_checkpointing=recomputed, max_length=512, lora_r=4)
+    config = TrainingConfig(
+        gradient_accumulation=len(rows), gradient_checkpointing=recomputed, max_length=512, lora_r=4
+    )
     model = load_model(tiny_base, probe_device())
     trainer = build_trainer(model, tiny_tokenizer, rows, config, probe_device(), tmp_path, silent)
-    sizes = [each["input_ids"].numel() - tree.UNIT for each in next(iter(trainer.get_train_dataloader()))["trees"]]
+    sizes = [
+        each["input_ids"].numel() - tree.UNIT
+        for each in next(iter(trainer.get_train_dataloader()))["trees"]
+    ]
     two_batches = 2 * max(len(each.input_ids) for each in rows)
     assert len(sizes) > 1 and max(sizes) <= two_batches, (sizes, two_batches)
 
 
 @pytest.mark.parametrize("unit", [1, 7, 64])
 def test_padding_is_a_row_of_its_own_that_trains_nothing(unit):
-    given = prefix_tree([Encoded([1, 2, 3, 4], [False, False, True, True], []), Encoded([1, 2, 5], [False, False, True], [])])
+    given = prefix_tree(
+        [
+            Encoded([1, 2, 3, 4], [False, False, True, True], []),
+            Encoded([1, 2, 5], [False, False, True], []),
+        ]
+    )
     tree_of_unit = padded_tree(given, unit)
     nodes = len(given.tokens)
     assert len(tree_of_unit.tokens) == nodes + -nodes % unit
-    assert tree_of_unit.trained is given.trained and (tree_of_unit.parents[:nodes] == given.parents).all()
+    assert (
+        tree_of_unit.trained is given.trained
+        and (tree_of_unit.parents[:nodes] == given.parents).all()
+    )
     layout = tree_attention.layout_of(tree_of_unit)
     assert sum(layout.runs) == len(tree_of_unit.tokens)
     if nodes % unit:

@@ -19,20 +19,41 @@ TRUNK = list(range(1, 40))
 
 
 def tree_of(*answers: list[int]) -> dict:
-    rows = [Encoded([*TRUNK, *answer], [False] * len(TRUNK) + [True] * len(answer), []) for answer in answers]
+    rows = [
+        Encoded([*TRUNK, *answer], [False] * len(TRUNK) + [True] * len(answer), [])
+        for answer in answers
+    ]
     return tree.tree_tensors(prefix_tree(rows), "cuda")
 
 
-def varlen(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale=None, window_size=(-1, -1), enable_gqa=False):
+def varlen(
+    query,
+    key,
+    value,
+    cu_seq_q,
+    cu_seq_k,
+    max_q,
+    max_k,
+    *,
+    scale=None,
+    window_size=(-1, -1),
+    enable_gqa=False,
+):
     """PyTorch's `varlen_attn`, in loops: the causal mask is aligned to the end of a sequence's keys."""
     assert window_size == (-1, 0)
     assert enable_gqa or key.shape[1] == query.shape[1]
     seen = []
     for (begin, end), (first, last) in zip(pairwise(cu_seq_q), pairwise(cu_seq_k), strict=True):
         assert end - begin <= max_q and last - first <= max_k and last - first >= end - begin
-        sees = torch.ones(end - begin, last - first, dtype=torch.bool).tril(last - first - (end - begin))
-        of = [each.transpose(0, 1) for each in (query[begin:end], key[first:last], value[first:last])]
-        seen.append(scaled_dot_product_attention(*of, sees, scale=scale, enable_gqa=True).transpose(0, 1))
+        sees = torch.ones(end - begin, last - first, dtype=torch.bool).tril(
+            last - first - (end - begin)
+        )
+        of = [
+            each.transpose(0, 1) for each in (query[begin:end], key[first:last], value[first:last])
+        ]
+        seen.append(
+            scaled_dot_product_attention(*of, sees, scale=scale, enable_gqa=True).transpose(0, 1)
+        )
     return torch.cat(seen)
 
 
@@ -50,7 +71,13 @@ def model():
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
     model = LlamaForCausalLM(LlamaConfig(vocab_size=64, **sizes)).train()
     model.get_output_embeddings().weight.requires_grad_(False)
     model.get_input_embeddings().weight.requires_grad_(False)
@@ -70,7 +97,8 @@ TREES = {
     "several rows": lambda: tree_of([41, 42, 43], [41, 42, 44], [45, 46], [45, 47, 48, 49]),
     "one row": lambda: tree_of([41, 42]),
     "nothing shared": lambda: tree.tree_tensors(
-        prefix_tree([Encoded([first, 5, 6], [False, True, True], []) for first in (1, 2, 3)]), "cuda"
+        prefix_tree([Encoded([first, 5, 6], [False, True, True], []) for first in (1, 2, 3)]),
+        "cuda",
     ),
 }
 
@@ -128,21 +156,33 @@ def captured(kernel):
 
 
 @pytest.mark.parametrize("name", TREES)
-def test_graphs_add_the_gradients_of_trees_of_one_size_each_with_its_own_tokens(captured, model, name):
-    others = [tree_of([50, 51, 52, 53]), tree_of([54], [55, 56]), TREES[name](), tree_of([57, 58]), TREES["several rows"]()]
+def test_graphs_add_the_gradients_of_trees_of_one_size_each_with_its_own_tokens(
+    captured, model, name
+):
+    others = [
+        tree_of([50, 51, 52, 53]),
+        tree_of([54], [55, 56]),
+        TREES[name](),
+        tree_of([57, 58]),
+        TREES["several rows"](),
+    ]
     expected = gradients(model, *others)
     by_graphs, loss = graphs.Graphs(model, tree.tree_loss), 0.0
     for each in others:
         loss += float(by_graphs.add_gradients(each, total=2.0))
     assert captured == [graphs.LEAST[0]]  # not the first tree's
     with torch.no_grad():
-        assert loss == pytest.approx(float(sum(tree.tree_loss(model, each) for each in others)) / 2, rel=1e-5)
+        assert loss == pytest.approx(
+            float(sum(tree.tree_loss(model, each) for each in others)) / 2, rel=1e-5
+        )
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for parameter, wanted in zip(parameters, expected, strict=True):
         torch.testing.assert_close(parameter.grad, wanted / 2, rtol=1e-4, atol=1e-6)
 
 
-def test_a_graph_that_makes_other_gradients_ends_the_use_of_graphs(captured, model, caplog, monkeypatch):
+def test_a_graph_that_makes_other_gradients_ends_the_use_of_graphs(
+    captured, model, caplog, monkeypatch
+):
     make = graphs.capture
 
     def wrong(results, inputs, pool):
@@ -155,11 +195,15 @@ def test_a_graph_that_makes_other_gradients_ends_the_use_of_graphs(captured, mod
         for _ in range(5):
             by_graphs.add_gradients(TREES["one row"](), total=1.0)
     assert len(captured) == 1 and "CUDA graphs make other gradients here" in caplog.text
-    for parameter, wanted in zip((each for each in model.parameters() if each.requires_grad), expected, strict=True):
+    for parameter, wanted in zip(
+        (each for each in model.parameters() if each.requires_grad), expected, strict=True
+    ):
         torch.testing.assert_close(parameter.grad, wanted, rtol=1e-4, atol=1e-6)
 
 
-def test_a_graph_that_cannot_be_captured_ends_the_use_of_graphs(captured, model, caplog, monkeypatch):
+def test_a_graph_that_cannot_be_captured_ends_the_use_of_graphs(
+    captured, model, caplog, monkeypatch
+):
     def fails(*_) -> None:
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
@@ -168,8 +212,15 @@ def test_a_graph_that_cannot_be_captured_ends_the_use_of_graphs(captured, model,
     by_graphs = graphs.Graphs(model, tree.tree_loss)
     for _ in range(3):
         by_graphs.add_gradients(TREES["one row"](), total=1.0)
-    assert caplog.text.count("CUDA graphs cannot be captured here (operation not permitted when stream is capturing)") == 1
-    for parameter, wanted in zip((each for each in model.parameters() if each.requires_grad), expected, strict=True):
+    assert (
+        caplog.text.count(
+            "CUDA graphs cannot be captured here (operation not permitted when stream is capturing)"
+        )
+        == 1
+    )
+    for parameter, wanted in zip(
+        (each for each in model.parameters() if each.requires_grad), expected, strict=True
+    ):
         torch.testing.assert_close(parameter.grad, wanted, rtol=1e-4, atol=1e-6)
 
 
@@ -209,13 +260,20 @@ def test_a_tree_is_padded_to_a_graph_that_is_there_unless_that_is_much_larger(ca
 def test_a_model_that_drops_values_chooses_experts_or_computes_again_has_no_graphs(model):
     assert not graphs.takes_graphs(model)  # a CPU
     names = ("modules", "named_modules", "get_output_embeddings")
-    on_a_gpu = {name: getattr(model, name) for name in names} | {"device": torch.device("cuda"), "is_gradient_checkpointing": False}
+    on_a_gpu = {name: getattr(model, name) for name in names} | {
+        "device": torch.device("cuda"),
+        "is_gradient_checkpointing": False,
+    }
     assert graphs.takes_graphs(SimpleNamespace(**on_a_gpu))
-    assert not graphs.takes_graphs(SimpleNamespace(**on_a_gpu | {"is_gradient_checkpointing": True}))
+    assert not graphs.takes_graphs(
+        SimpleNamespace(**on_a_gpu | {"is_gradient_checkpointing": True})
+    )
     dropping = [*model.modules(), torch.nn.Dropout(0.1)]
     assert not graphs.takes_graphs(SimpleNamespace(**on_a_gpu | {"modules": lambda: dropping}))
     choosing = [*model.named_modules(), ("model.layers.0.mlp.experts", torch.nn.Identity())]
-    assert not graphs.takes_graphs(SimpleNamespace(**on_a_gpu | {"named_modules": lambda: choosing}))
+    assert not graphs.takes_graphs(
+        SimpleNamespace(**on_a_gpu | {"named_modules": lambda: choosing})
+    )
     model.get_output_embeddings().weight.requires_grad_()
     assert not graphs.takes_graphs(SimpleNamespace(**on_a_gpu))
 
@@ -224,16 +282,26 @@ def test_liger_is_used_on_a_gpu_for_models_that_it_knows_without_its_loss(monkey
     used, of = [], {"llama": None}
     package = SimpleNamespace(MODEL_TYPE_TO_APPLY_LIGER_FN=of)
     monkeypatch.setitem(sys.modules, "liger_kernel.transformers.monkey_patch", package)
-    monkeypatch.setattr("transformers.integrations.liger.apply_liger_kernel", lambda model, config: used.append(config))
+    monkeypatch.setattr(
+        "transformers.integrations.liger.apply_liger_kernel",
+        lambda model, config: used.append(config),
+    )
     monkeypatch.setattr(common, "version", lambda package: "0.8.5")
 
     def asked(kind: str, device: str, installed: bool = True) -> str:
         monkeypatch.setattr("transformers.utils.is_liger_kernel_available", lambda: installed)
-        return common.use_liger(SimpleNamespace(device=torch.device(device), config=SimpleNamespace(model_type=kind)))
+        return common.use_liger(
+            SimpleNamespace(device=torch.device(device), config=SimpleNamespace(model_type=kind))
+        )
 
     assert asked("llama", "cuda") == "liger-kernel 0.8.5"
     assert used == [{"fused_linear_cross_entropy": False}]
-    assert asked("llama", "cpu") == asked("mamba", "cuda") == asked("llama", "cuda", installed=False) == ""
+    assert (
+        asked("llama", "cpu")
+        == asked("mamba", "cuda")
+        == asked("llama", "cuda", installed=False)
+        == ""
+    )
     assert len(used) == 1
 
 

@@ -40,7 +40,9 @@ def test_a_greeting_goes_first():
     assert truncate([SYSTEM, greeting, *exchange("a")], length, 12) == [SYSTEM, *exchange("a")]
 
 
-@given(st.lists(st.tuples(st.sampled_from("sua"), st.integers(0, 9)), max_size=12), st.integers(0, 60))
+@given(
+    st.lists(st.tuples(st.sampled_from("sua"), st.integers(0, 9)), max_size=12), st.integers(0, 60)
+)
 def test_the_result_fits_and_is_head_plus_tail(parts, limit):
     roles = {"s": "system", "u": "user", "a": "assistant"}
     messages = [{"role": roles[role], "content": "x" * size} for role, size in parts]
@@ -49,7 +51,9 @@ def test_the_result_fits_and_is_head_plus_tail(parts, limit):
         assert length(messages) > limit
         return
     assert length(result) <= limit
-    head = next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
+    head = next(
+        (i for i, message in enumerate(messages) if message["role"] != "system"), len(messages)
+    )
     tail = result[head:]
     assert result[:head] == messages[:head] and tail == messages[len(messages) - len(tail) :]
     assert len(result) == len(messages) or tail[0]["role"] == "user"
@@ -59,10 +63,23 @@ def test_a_call_is_not_trained_where_its_argument_was_cut_away():
     def calling(**arguments):
         return {"role": "assistant", "content": "", "tool_calls": [call("refund", arguments)]}
 
-    cut = [{"role": "user", "content": "find my order"}, {"role": "tool", "content": '{"order": "W-4711"}'}]
-    rest = [{"role": "user", "content": "refund it, to Kyiv"}, calling(order="W-4711"), calling(city="Kyiv"), calling(city="Paris", n=2)]
-    weights = [message.get("weight", 1) for message in untrain_turns_without_source([SYSTEM, *cut, *rest], [SYSTEM, *rest])]
-    assert weights == [1, 1, 0, 1, 1], "the order's number is gone, the city is still there, Paris never was"
+    cut = [
+        {"role": "user", "content": "find my order"},
+        {"role": "tool", "content": '{"order": "W-4711"}'},
+    ]
+    rest = [
+        {"role": "user", "content": "refund it, to Kyiv"},
+        calling(order="W-4711"),
+        calling(city="Kyiv"),
+        calling(city="Paris", n=2),
+    ]
+    weights = [
+        message.get("weight", 1)
+        for message in untrain_turns_without_source([SYSTEM, *cut, *rest], [SYSTEM, *rest])
+    ]
+    assert weights == [1, 1, 0, 1, 1], (
+        "the order's number is gone, the city is still there, Paris never was"
+    )
 
 
 FOUND = {
@@ -76,10 +93,20 @@ FOUND = {
 }
 
 
-def weights_after_cutting(answer: str, left: str = "Which one was it?", cut: str = json.dumps(FOUND)) -> list[int]:
+def weights_after_cutting(
+    answer: str, left: str = "Which one was it?", cut: str = json.dumps(FOUND)
+) -> list[int]:
     """The weights of an answer whose source was cut away, and of a later one that repeats it."""
-    gone = [{"role": "user", "content": "Look it up."}, {"role": "tool", "content": cut}, {"role": "assistant", "content": "Found it."}]
-    rest = [{"role": "user", "content": left}, {"role": "assistant", "content": answer}, {"role": "assistant", "content": answer}]
+    gone = [
+        {"role": "user", "content": "Look it up."},
+        {"role": "tool", "content": cut},
+        {"role": "assistant", "content": "Found it."},
+    ]
+    rest = [
+        {"role": "user", "content": left},
+        {"role": "assistant", "content": answer},
+        {"role": "assistant", "content": answer},
+    ]
     shorter = untrain_turns_without_source([SYSTEM, *gone, *rest], [SYSTEM, *rest])
     return [message.get("weight", 1) for message in shorter if message["role"] == "assistant"]
 
@@ -134,13 +161,30 @@ def test_values_are_found_in_words_and_in_json_of_any_script(cut, answer):
 
 @given(st.integers(100, 10**9))
 def test_a_number_is_one_value_however_its_thousands_are_written(number):
-    assert weights_after_cutting(f"The total is {number:,}.", "?", json.dumps({"total": number}))[0] == 0
-    assert weights_after_cutting(f"The total is {number:,}.", f"Is it {number}?", json.dumps({"total": number}))[0] == 1
+    assert (
+        weights_after_cutting(f"The total is {number:,}.", "?", json.dumps({"total": number}))[0]
+        == 0
+    )
+    assert (
+        weights_after_cutting(
+            f"The total is {number:,}.", f"Is it {number}?", json.dumps({"total": number})
+        )[0]
+        == 1
+    )
 
 
 def test_a_value_in_a_tools_schema_has_a_source():
-    tool = {"type": "function", "function": {"name": "pay", "parameters": {"properties": {"by": {"enum": ["gift_card"]}}}}}
-    gone = [{"role": "user", "content": "I pay by gift_card."}, {"role": "assistant", "content": "Good."}]
-    rest = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "You pay by gift_card."}]
+    tool = {
+        "type": "function",
+        "function": {"name": "pay", "parameters": {"properties": {"by": {"enum": ["gift_card"]}}}},
+    }
+    gone = [
+        {"role": "user", "content": "I pay by gift_card."},
+        {"role": "assistant", "content": "Good."},
+    ]
+    rest = [
+        {"role": "user", "content": "?"},
+        {"role": "assistant", "content": "You pay by gift_card."},
+    ]
     assert untrain_turns_without_source([*gone, *rest], rest, [tool]) == rest
     assert untrain_turns_without_source([*gone, *rest], rest) != rest

@@ -41,20 +41,28 @@ def with_template(base, folder: Path, jinja: str):
 @pytest.fixture(scope="module")
 def qwen3(tiny_base, tmp_path_factory):
     """A tokenizer with Qwen 3's own template, which shows no thoughts of the past."""
-    tokenizer, template = with_template(tiny_base, tmp_path_factory.mktemp("qwen3"), (TEMPLATES / "qwen3.jinja").read_text())
+    tokenizer, template = with_template(
+        tiny_base, tmp_path_factory.mktemp("qwen3"), (TEMPLATES / "qwen3.jinja").read_text()
+    )
     assert (template.origin, template.rows) == ("model", "turn")
     return tokenizer
 
 
 def test_each_trained_turn_is_a_row_that_begins_with_the_prompt_of_serving(qwen3):
-    messages = [*row(1)["messages"], {"role": "user", "content": "And you?"}, {"role": "assistant", "content": "Fine.", "weight": 0}]
+    messages = [
+        *row(1)["messages"],
+        {"role": "user", "content": "And you?"},
+        {"role": "assistant", "content": "Fine.", "weight": 0},
+    ]
     messages += [{"role": "user", "content": "Thanks."}, {"role": "assistant", "content": "Bye."}]
     encoded, counts, _ = encode_rows(qwen3, [row(1) | {"messages": messages}], 2048)
     assert counts["in"] == counts["trained"] == len(encoded) == 3
     for each, at in zip(encoded, (2, 4, 8), strict=True):
         (start, end) = each.encoded.turns[-1]
         assert each.encoded.input_ids[:start] == prompt_ids(qwen3, messages[:at], [TOOL])
-        assert each.encoded.trained == [start <= position < end for position in range(len(each.encoded.trained))]
+        assert each.encoded.trained == [
+            start <= position < end for position in range(len(each.encoded.trained))
+        ]
     assert weighed(encoded, 2.0, True)[1]["call"]["turns"] == 1
 
 
@@ -62,40 +70,65 @@ def test_the_loss_of_a_row_is_that_of_its_turns(qwen3, tiny_base):
     model, rows = load_model(tiny_base, EXACT), [row(1), row(2)]
     turns = encoded_losses(model, [each.encoded for each in encode_rows(qwen3, rows, 2048).rows])
     found = losses_of(model, qwen3, rows, 2048)
-    assert [each.trained_tokens for each in found] == [sum(t.trained_tokens for t in turns[i : i + 2]) for i in (0, 2)]
+    assert [each.trained_tokens for each in found] == [
+        sum(t.trained_tokens for t in turns[i : i + 2]) for i in (0, 2)
+    ]
     assert found[1].loss == pytest.approx(mean_loss(turns[2:]))
 
 
 def test_judged_rows_train_turn_by_turn(qwen3):
     messages = row(1)["messages"]
     judged = {"row_id": "a", "session_id": "s", "prompt": messages[:2], "tools": [TOOL]}
-    examples = encode_sessions(qwen3, [judged | {"completion": messages[2:], "label": True}], 2048).rows
+    examples = encode_sessions(
+        qwen3, [judged | {"completion": messages[2:], "label": True}], 2048
+    ).rows
     assert len(examples) == 2 and all(sum(example.rows[0].trained) for example in examples)
-    pairs = encode_pairs(qwen3, [judged | {"chosen": messages[2:], "rejected": [{"role": "assistant", "content": "No."}]}], 2048)
+    pairs = encode_pairs(
+        qwen3,
+        [judged | {"chosen": messages[2:], "rejected": [{"role": "assistant", "content": "No."}]}],
+        2048,
+    )
     assert len(pairs.rows) == 1 and not pairs.first_dropped
 
 
 def test_an_episode_of_rewards_hears_all_that_tools_and_users_say(qwen3):
     """Qwen 3 takes a turn's empty thought back once others follow: the first words after it were lost."""
-    written = iter(['<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>', "It is sunny.", "Take a hat."])
+    written = iter(
+        [
+            '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>',
+            "It is sunny.",
+            "Take a hat.",
+        ]
+    )
 
     def sample(prompts):
-        return [qwen3(f"<think>\n\n</think>\n\n{next(written)}<|im_end|>").input_ids for _ in prompts]
+        return [
+            qwen3(f"<think>\n\n</think>\n\n{next(written)}<|im_end|>").input_ids for _ in prompts
+        ]
 
     stops = {qwen3.convert_tokens_to_ids("<|im_end|>")}
     (rollout,) = world_rollouts(Asking, 5, 64, 1024, 1.0)(qwen3, stops, [row(0)], sample)
     heard = [token for token, own in zip(rollout.completion, rollout.own, strict=True) if not own]
     said = (f"<tool_response>\n{HEARD}\n</tool_response>", "A USER SAYS MORE")
-    assert qwen3.decode(heard) == "".join(f"\n<|im_start|>user\n{words}<|im_end|>\n<|im_start|>assistant\n" for words in said)
+    assert qwen3.decode(heard) == "".join(
+        f"\n<|im_start|>user\n{words}<|im_end|>\n<|im_start|>assistant\n" for words in said
+    )
 
 
 def test_what_every_turn_begins_with_decides_nothing(qwen3):
     """An empty thought: at it, calls and answers are equally likely."""
     branches = call_branches(qwen3, row(1)["messages"][:2], [TOOL], "")
-    (opened,) = [qwen3.decode([token for token, on in zip(b.input_ids, b.trained, strict=True) if on]) for b in branches]
+    (opened,) = [
+        qwen3.decode([token for token, on in zip(b.input_ids, b.trained, strict=True) if on])
+        for b in branches
+    ]
     assert "<tool_call>" in opened and "think" not in opened
     for probe in probes(qwen3, [row(number) for number in range(4)], 2048, 4):
-        assert qwen3.decode(probe.encoded.input_ids).rpartition("<|im_start|>assistant")[2].startswith("\n<think>\n\n</think>\n\n")
+        assert (
+            qwen3.decode(probe.encoded.input_ids)
+            .rpartition("<|im_start|>assistant")[2]
+            .startswith("\n<think>\n\n</think>\n\n")
+        )
 
 
 SECRET = "the secret thought"
@@ -103,7 +136,9 @@ SECRET = "the secret thought"
 
 def thinking(number: int, thought: str = SECRET) -> dict:
     """A row in which the agent thinks before it calls, and before it answers."""
-    messages = with_thoughts(row(number)["messages"], [{"message": at, "text": f"{thought} {at}"} for at in (2, 4)])
+    messages = with_thoughts(
+        row(number)["messages"], [{"message": at, "text": f"{thought} {at}"} for at in (2, 4)]
+    )
     return row(number) | {"messages": messages}
 
 
@@ -121,13 +156,24 @@ def test_a_recorded_thought_is_trained_with_its_turn_and_stands_in_no_prompt(thi
     assert counts["trained"] == counts["reasoning_trained"] == 2, first_dropped
     for each, at in zip(encoded, (2, 4), strict=True):
         start, end = each.encoded.turns[0]
-        prompt, said = (thinker.decode(ids) for ids in (each.encoded.input_ids[:start], each.encoded.input_ids[start:end]))
-        assert SECRET not in prompt and f"{SECRET} {at}" in said and all(each.encoded.trained[start:end])
-        assert each.encoded.input_ids[:start] == prompt_ids(thinker, thinking(1)["messages"][:at], [TOOL])
+        prompt, said = (
+            thinker.decode(ids)
+            for ids in (each.encoded.input_ids[:start], each.encoded.input_ids[start:end])
+        )
+        assert (
+            SECRET not in prompt
+            and f"{SECRET} {at}" in said
+            and all(each.encoded.trained[start:end])
+        )
+        assert each.encoded.input_ids[:start] == prompt_ids(
+            thinker, thinking(1)["messages"][:at], [TOOL]
+        )
         # What decides stands after the thought, which may name the tool.
         assert start < each.encoded.words[0] <= min(each.encoded.deciding)
         assert SECRET not in thinker.decode(each.encoded.input_ids[each.encoded.words[0] : end])
-    assert thinker.decode([encoded[0].encoded.input_ids[at] for at in encoded[0].encoded.deciding]).endswith("weather")
+    assert thinker.decode(
+        [encoded[0].encoded.input_ids[at] for at in encoded[0].encoded.deciding]
+    ).endswith("weather")
 
 
 def test_a_thought_that_is_not_shown_is_counted_and_changes_no_token(tiny_tokenizer):
@@ -149,22 +195,38 @@ def test_a_decision_is_looked_at_after_the_thought(thinker):
         assert before.count(SECRET) == 1 and "tool_call" not in before.partition(SECRET)[2]
 
 
-def test_the_loss_and_the_questions_of_a_row_with_thoughts_are_of_the_trained_tokens(thinker, tiny_base):
+def test_the_loss_and_the_questions_of_a_row_with_thoughts_are_of_the_trained_tokens(
+    thinker, tiny_base
+):
     model = load_model(tiny_base, EXACT)
     model.resize_token_embeddings(len(thinker))
     template = training_template(thinker)
     answering = Answering(model, thinker, template)
-    for sample, each in zip(turn_samples([thinking(1)], split="train")[0], encode_rows(thinker, [thinking(1)], 2048).rows, strict=True):
+    for sample, each in zip(
+        turn_samples([thinking(1)], split="train")[0],
+        encode_rows(thinker, [thinking(1)], 2048).rows,
+        strict=True,
+    ):
         question = answering.question(sample, 200)
-        assert question.prompt + question.expected == each.encoded.input_ids[: each.encoded.turns[0][1]] and question.branches
-        assert score(sample, thinker.decode(question.expected).removesuffix("<|im_end|>"), False).right
+        assert (
+            question.prompt + question.expected
+            == each.encoded.input_ids[: each.encoded.turns[0][1]]
+            and question.branches
+        )
+        assert score(
+            sample, thinker.decode(question.expected).removesuffix("<|im_end|>"), False
+        ).right
 
 
 @pytest.mark.parametrize("name", ["llama3_1", "llama3_2"])
-def test_dates_are_pinned_in_the_template_that_is_saved_and_what_it_refuses_is_counted(tiny_base, tmp_path, monkeypatch, name):
+def test_dates_are_pinned_in_the_template_that_is_saved_and_what_it_refuses_is_counted(
+    tiny_base, tmp_path, monkeypatch, name
+):
     jinja = (TEMPLATES / f"{name}.jinja").read_text().replace("<|eot_id|>", "<|im_end|>")
     tokenizer, template = with_template(tiny_base, tmp_path, jinja)
-    assert "always 26 Jul 2024" in template.why and "Today Date: 26 Jul 2024" in render(tokenizer, row(1)["messages"], [TOOL])
+    assert "always 26 Jul 2024" in template.why and "Today Date: 26 Jul 2024" in render(
+        tokenizer, row(1)["messages"], [TOOL]
+    )
     assert time.strftime("%Y") != "2024" and load_tokenizer(tmp_path)[1].jinja == template.jinja
     twice = row(2)
     twice["messages"][2]["tool_calls"] *= 2
@@ -176,5 +238,8 @@ def test_ids_of_calls_are_counted_for_templates_that_take_no_others(tiny_base, t
     assert (template.origin, template.rows) == ("model", "turn")
     messages = json.loads(json.dumps(row(1)["messages"]).replace("call00001", "toolu_01AbCdEf"))
     assert render(tokenizer, messages, [TOOL]) == render(tokenizer, row(1)["messages"], [TOOL])
-    two = [{"role": "assistant", "tool_calls": [call("a", {}, "x"), call("b", {}, "y")]}, {"role": "tool", "tool_call_id": "y"}]
+    two = [
+        {"role": "assistant", "tool_calls": [call("a", {}, "x"), call("b", {}, "y")]},
+        {"role": "tool", "tool_call_id": "y"},
+    ]
     assert [message.get("tool_call_id") for message in with_plain_ids(two)] == [None, "call00002"]

@@ -6,7 +6,20 @@ from typing import Any
 
 from agent_pipeline.training.config import TrainingConfig
 
-CITIES = ["Oslo", "Rome", "Bonn", "Lima", "Kyiv", "Riga", "Bern", "Cork", "Graz", "Pisa", "Nice", "Turin"]
+CITIES = [
+    "Oslo",
+    "Rome",
+    "Bonn",
+    "Lima",
+    "Kyiv",
+    "Riga",
+    "Bern",
+    "Cork",
+    "Graz",
+    "Pisa",
+    "Nice",
+    "Turin",
+]
 TOOL = {
     "type": "function",
     "function": {
@@ -20,7 +33,14 @@ TOOL = {
     },
 }
 TRAINING = TrainingConfig(
-    epochs=4, learning_rate=4e-3, batch_size=4, gradient_accumulation=1, max_length=512, checkpoint_steps=4, lora_r=8, precision="float32"
+    epochs=4,
+    learning_rate=4e-3,
+    batch_size=4,
+    gradient_accumulation=1,
+    max_length=512,
+    checkpoint_steps=4,
+    lora_r=8,
+    precision="float32",
 )
 
 
@@ -45,8 +65,16 @@ def row(number: int, split: str = "train") -> dict[str, Any]:
         "messages": [
             {"role": "system", "content": "You report the weather."},
             {"role": "user", "content": f"How is {city} for {days} days?"},
-            {"role": "assistant", "content": "", "tool_calls": [call("weather", {"city": city, "days": days})]},
-            {"role": "tool", "tool_call_id": "call00001", "content": f'{{"city": "{city}", "sun": true}}'},
+            {
+                "role": "assistant",
+                "content": "",
+                "tool_calls": [call("weather", {"city": city, "days": days})],
+            },
+            {
+                "role": "tool",
+                "tool_call_id": "call00001",
+                "content": f'{{"city": "{city}", "sun": true}}',
+            },
             {"role": "assistant", "content": f"It is sunny in {city}."},
         ],
         "tools": [TOOL],
@@ -65,8 +93,16 @@ def make_base(directory: Path) -> None:
     specials = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     corpus = [json.dumps(row(n)) for n in range(40)]
-    bpe.train_from_iterator(corpus, trainers.BpeTrainer(vocab_size=600, special_tokens=specials, initial_alphabet=alphabet))
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token="<|im_start|>", eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    bpe.train_from_iterator(
+        corpus,
+        trainers.BpeTrainer(vocab_size=600, special_tokens=specials, initial_alphabet=alphabet),
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=bpe,
+        bos_token="<|im_start|>",
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+    )
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=600, hidden_size=256, intermediate_size=768, num_hidden_layers=3, num_attention_heads=4,

@@ -22,7 +22,9 @@ class Kubernetes(Launcher):
         "made twice."
     )
 
-    def start(self, context: dg.AssetExecutionContext, extras: dict[str, Any]) -> dg.PipesClientCompletedInvocation:
+    def start(
+        self, context: dg.AssetExecutionContext, extras: dict[str, Any]
+    ) -> dg.PipesClientCompletedInvocation:
         from dagster_k8s import PipesK8sClient
 
         spec, namespace = pod_spec(self.settings), self.settings.namespace or None
@@ -40,4 +42,8 @@ def pod_spec(settings: KubernetesSettings) -> dict[str, Any]:
         "resources": settings.resources,
         "envFrom": [{"secretRef": {"name": name}} for name in settings.secrets],
     }
-    return {"nodeSelector": settings.node_selector, **settings.pod, "containers": [worker | first, *others]}
+    return {
+        "nodeSelector": settings.node_selector,
+        **settings.pod,
+        "containers": [worker | first, *others],
+    }

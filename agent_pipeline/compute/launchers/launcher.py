@@ -34,11 +34,15 @@ class Launcher(ABC):
     """What to do when it died."""
 
     @abstractmethod
-    def start(self, context: dg.AssetExecutionContext, extras: dict[str, Any]) -> dg.PipesClientCompletedInvocation:
+    def start(
+        self, context: dg.AssetExecutionContext, extras: dict[str, Any]
+    ) -> dg.PipesClientCompletedInvocation:
         """Run the worker to its end; a run that is cancelled ends it."""
 
 
-def launch(context: dg.AssetExecutionContext, launcher: Launcher, task: str, params: dict[str, Any]) -> dict[str, Any]:
+def launch(
+    context: dg.AssetExecutionContext, launcher: Launcher, task: str, params: dict[str, Any]
+) -> dict[str, Any]:
     """The result of a task of `agent_pipeline.compute.tasks`, which reads its rows from the lake that `params` name.
 
     Raises:
@@ -47,15 +51,21 @@ def launch(context: dg.AssetExecutionContext, launcher: Launcher, task: str, par
     """
     context.log.info(f"starting a process {launcher.where} to {task}")
     try:
-        invocation = launcher.start(context, {"task": task, "version": VERSIONS.get(task), "params": params})
+        invocation = launcher.start(
+            context, {"task": task, "version": VERSIONS.get(task), "params": params}
+        )
     except PipelineError:
         raise
     except launcher.errors as error:
         context.log.error(str(error))
-        raise PassingError(f"The {task} process died ({first_line(error)}): {launcher.advice}") from error
+        raise PassingError(
+            f"The {task} process died ({first_line(error)}): {launcher.advice}"
+        ) from error
     messages = list(invocation.get_custom_messages())
     if not messages:
-        raise PassingError(f"The {task} process ended without a result: materialize again, what is complete is not made twice.")
+        raise PassingError(
+            f"The {task} process ended without a result: materialize again, what is complete is not made twice."
+        )
     result: dict[str, Any] = messages[-1]
     if "error" in result:
         raise (PassingError if result.get("passing") else WorkerError)(result["error"])
@@ -67,7 +77,12 @@ class LakeMessages(dg.PipesBlobStoreMessageReader):
 
     def __init__(self, settings: Settings, asset: str, key: PartitionKey) -> None:
         super().__init__(interval=5)
-        self._where = {"lake": settings.lake_url, "lake_options": settings.lake_options, "asset": asset, "partition": str(key)}
+        self._where = {
+            "lake": settings.lake_url,
+            "lake_options": settings.lake_options,
+            "asset": asset,
+            "partition": str(key),
+        }
         self._box = Letterbox(settings.open_lake(), asset, str(key), uuid4().hex[:8])
         self._beat = -BEAT
 

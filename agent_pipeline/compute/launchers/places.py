@@ -12,7 +12,9 @@ from agent_pipeline.config.settings import Settings
 from agent_pipeline.keys import PartitionKey
 
 
-def launcher(settings: Settings, asset: str, key: PartitionKey, pipes: dg.PipesSubprocessClient) -> Launcher:
+def launcher(
+    settings: Settings, asset: str, key: PartitionKey, pipes: dg.PipesSubprocessClient
+) -> Launcher:
     """What starts the worker for an agent's asset; `pipes` starts processes of this machine.
 
     Raises:
@@ -24,4 +26,8 @@ def launcher(settings: Settings, asset: str, key: PartitionKey, pipes: dg.PipesS
     messages = LakeMessages(settings, asset, key)
     if place == "ray":
         return Ray(settings.ray, messages)
-    return Kubernetes(settings.kubernetes, messages) if place == "kubernetes" else Slurm(settings.slurm, messages)
+    return (
+        Kubernetes(settings.kubernetes, messages)
+        if place == "kubernetes"
+        else Slurm(settings.slurm, messages)
+    )

@@ -20,10 +20,15 @@ class Ray(Launcher):
     where = "on Ray"
     advice = f"its log is in Ray's dashboard; if it ran out of memory, ask for more (ray.arguments.entrypoint_memory), or {LESS_MEMORY}."
 
-    def start(self, context: dg.AssetExecutionContext, extras: dict[str, Any]) -> dg.PipesClientCompletedInvocation:
+    def start(
+        self, context: dg.AssetExecutionContext, extras: dict[str, Any]
+    ) -> dg.PipesClientCompletedInvocation:
         from dagster_ray.core.pipes import PipesRayJobClient
 
-        client, job = PipesRayJobClient(address=self.settings.address or None, message_reader=self.messages), job_of(self.settings)
+        client, job = (
+            PipesRayJobClient(address=self.settings.address or None, message_reader=self.messages),
+            job_of(self.settings),
+        )
         try:
             return client.run(context=context, submit_job_params=job, extras=extras)
         except Exception:  # a connection that was lost, too: what nobody waits for must not go on

@@ -37,7 +37,10 @@ class WatchedRunLauncher(dg.DefaultRunLauncher):
                 return CheckRunHealthResult(WorkerStatus.RUNNING)
             time.sleep(wait)
         file.unlink(missing_ok=True)
-        return CheckRunHealthResult(WorkerStatus.FAILED, "Its process is gone: it was killed, or the machine was switched off.")
+        return CheckRunHealthResult(
+            WorkerStatus.FAILED,
+            "Its process is gone: it was killed, or the machine was switched off.",
+        )
 
 
 @contextmanager

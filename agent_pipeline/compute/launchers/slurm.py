@@ -19,12 +19,14 @@ class Slurm(Launcher):
     settings: SlurmSettings
     messages: LakeMessages
     where = "on Slurm"
-    advice = (
-        f"its output is in slurm-<number>.out; if it ran out of memory or time, raise --mem or --time in slurm.arguments, or {LESS_MEMORY}."
-    )
+    advice = f"its output is in slurm-<number>.out; if it ran out of memory or time, raise --mem or --time in slurm.arguments, or {LESS_MEMORY}."
 
-    def start(self, context: dg.AssetExecutionContext, extras: dict[str, Any]) -> dg.PipesClientCompletedInvocation:
-        client = dg.PipesSubprocessClient(message_reader=self.messages, context_injector=dg.PipesEnvContextInjector())
+    def start(
+        self, context: dg.AssetExecutionContext, extras: dict[str, Any]
+    ) -> dg.PipesClientCompletedInvocation:
+        client = dg.PipesSubprocessClient(
+            message_reader=self.messages, context_injector=dg.PipesEnvContextInjector()
+        )
         job = f"agent-pipeline-{uuid4().hex[:12]}"
         try:
             return client.run(context=context, command=sbatch(self.settings, job), extras=extras)
@@ -36,5 +38,17 @@ class Slurm(Launcher):
 def sbatch(settings: SlurmSettings, job: str) -> list[str]:
     """The command that runs the worker as the job of this name, and waits for it; the parameters travel in the environment."""
     partition = [f"--partition={settings.partition}"] if settings.partition else []
-    script = ["set -e", *settings.setup, f"exec {shlex.join([settings.python or sys.executable, *WORKER])}"]
-    return ["sbatch", "--wait", "--export=ALL", f"--job-name={job}", *partition, *settings.arguments, "--wrap=" + "\n".join(script)]
+    script = [
+        "set -e",
+        *settings.setup,
+        f"exec {shlex.join([settings.python or sys.executable, *WORKER])}",
+    ]
+    return [
+        "sbatch",
+        "--wait",
+        "--export=ALL",
+        f"--job-name={job}",
+        *partition,
+        *settings.arguments,
+        "--wrap=" + "\n".join(script),
+    ]

@@ -32,7 +32,9 @@ class Subprocess(Launcher):
         "when it is materialized again."
     )
 
-    def start(self, context: dg.AssetExecutionContext, extras: dict[str, Any]) -> dg.PipesClientCompletedInvocation:
+    def start(
+        self, context: dg.AssetExecutionContext, extras: dict[str, Any]
+    ) -> dg.PipesClientCompletedInvocation:
         return self.pipes.run(context=context, command=COMMAND, extras=extras)
 
 
@@ -55,5 +57,8 @@ class WholeMessages(dg.PipesTempFileMessageReader):
     @contextmanager
     def read_messages(self, handler: dg.PipesMessageHandler) -> Iterator[Mapping[str, Any]]:
         """Have the messages read while the worker runs; what is yielded names the file."""
-        with TemporaryDirectory() as folder, WholeLines(str(Path(folder) / "messages")).read_messages(handler) as params:
+        with (
+            TemporaryDirectory() as folder,
+            WholeLines(str(Path(folder) / "messages")).read_messages(handler) as params,
+        ):
             yield params

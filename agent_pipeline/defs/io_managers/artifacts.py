@@ -25,11 +25,18 @@ class ArtifactIOManager(HoldingIOManager):
                 "path": dg.MetadataValue.path(str(obj.path)),
                 "identity": obj.identity,
                 "made_of": tree(made_of(obj.manifest), ["made of", "value"]),
-                "files": table(["file", "bytes"], ([name, f"{file['bytes']:,}"] for name, file in files.items())),
+                "files": table(
+                    ["file", "bytes"],
+                    ([name, f"{file['bytes']:,}"] for name, file in files.items()),
+                ),
                 "size_bytes": sum(file["bytes"] for file in files.values()),
             }
         )
 
     def load_input(self, context: dg.InputContext) -> Artifact:
         with user_errors():
-            return load_settings().open_lake().latest(context.asset_key.path[-1], parse_key(context.asset_partition_key))
+            return (
+                load_settings()
+                .open_lake()
+                .latest(context.asset_key.path[-1], parse_key(context.asset_partition_key))
+            )

@@ -7,7 +7,14 @@ import dagster as dg
 
 from agent_pipeline.compute.launchers.runs import alive
 from agent_pipeline.config.settings import load_settings
-from agent_pipeline.errors import LakeError, PartitionError, PipelineError, SettingsError, disk_sentence, first_line
+from agent_pipeline.errors import (
+    LakeError,
+    PartitionError,
+    PipelineError,
+    SettingsError,
+    disk_sentence,
+    first_line,
+)
 from agent_pipeline.keys import parse_key
 
 _HELD: set[str] = set()
@@ -33,7 +40,10 @@ class HoldingIOManager(dg.ConfigurableIOManager):
                 except PipelineError:
                     raise
                 except Exception as error:
-                    sentence = disk_sentence(error) or f"The lake cannot be locked ({first_line(error)}): repeat when it can be written."
+                    sentence = (
+                        disk_sentence(error)
+                        or f"The lake cannot be locked ({first_line(error)}): repeat when it can be written."
+                    )
                     raise LakeError(sentence) from error
             yield self
 

@@ -35,11 +35,19 @@ class ParquetIOManager(HoldingIOManager):
                 staged = obj
             else:
                 reader = _reader(obj)
-                staged = load_settings().open_lake().stage(_name(context), keys[0], reader, reader.schema)
+                staged = (
+                    load_settings()
+                    .open_lake()
+                    .stage(_name(context), keys[0], reader, reader.schema)
+                )
             size = staged.bytes
             staged.commit()
         # What an asset says of its columns' origins is shown of what was materialized.
-        lineage = {name: each for name, each in context.definition_metadata.items() if name == COLUMN_LINEAGE}
+        lineage = {
+            name: each
+            for name, each in context.definition_metadata.items()
+            if name == COLUMN_LINEAGE
+        }
         context.add_output_metadata(
             {
                 "dagster/row_count": staged.rows,
@@ -54,13 +62,17 @@ class ParquetIOManager(HoldingIOManager):
         """The upstream partitions as one object of the annotated type."""
         with user_errors():
             lake, name = load_settings().open_lake(), _name(context)
-            files = (lake.open(name, key) for key in _keys(context))  # one at a time: a process may open about a thousand
+            files = (
+                lake.open(name, key) for key in _keys(context)
+            )  # one at a time: a process may open about a thousand
             first = next(files, None)
             if first is None:
                 reader = pa.RecordBatchReader.from_batches(pa.schema([]), ())
             else:
                 schema = first.schema_arrow
-                batches = (batch for file in chain([first], files) for batch in _batches(file, schema))
+                batches = (
+                    batch for file in chain([first], files) for batch in _batches(file, schema)
+                )
                 reader = pa.RecordBatchReader.from_batches(schema, batches)
             wanted = context.dagster_type.typing_type
             full_name = f"{getattr(wanted, '__module__', '')}.{getattr(wanted, '__qualname__', '')}"
@@ -95,15 +107,20 @@ def _reader(obj: Any) -> pa.RecordBatchReader:
     for module, convert in _CONVERTERS.items():
         if module in sys.modules and type(obj).__module__.split(".")[0] == module:
             return convert(obj).to_reader()
-    raise TypeError(f"A {type(obj).__name__} is not a table: give a pyarrow, pandas, polars or datasets one.")
+    raise TypeError(
+        f"A {type(obj).__name__} is not a table: give a pyarrow, pandas, polars or datasets one."
+    )
 
 
 def _as_text(reader: pa.RecordBatchReader) -> pa.Table:
     """JSON columns as plain strings, for libraries that do not know the extension type."""
     table = reader.read_all()
-    fields = [field.with_type(pa.string()) if is_json(field.type) else field for field in table.schema]
+    fields = [
+        field.with_type(pa.string()) if is_json(field.type) else field for field in table.schema
+    ]
     return pa.Table.from_arrays(
-        [column.cast(field.type) for column, field in zip(table.columns, fields, strict=True)], schema=pa.schema(fields)
+        [column.cast(field.type) for column, field in zip(table.columns, fields, strict=True)],
+        schema=pa.schema(fields),
     )
 
 

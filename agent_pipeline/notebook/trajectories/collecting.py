@@ -78,7 +78,9 @@ class TrajectoryCollector:
     `dropped` say what became of every task: `tasks` = `collected` + `not_run` + the reasons (`known_before` were in the file).
     """
 
-    def __init__(self, agent: Agent, config: CollectorConfig | None = None, judge: Judge | None = None) -> None:
+    def __init__(
+        self, agent: Agent, config: CollectorConfig | None = None, judge: Judge | None = None
+    ) -> None:
         self.agent, self.config, self.judge = agent, config or CollectorConfig(), judge
         self.counts: Counter[str] = Counter()
         self.dropped: list[tuple[str, AgentTrajectory]] = []
@@ -115,7 +117,9 @@ class TrajectoryCollector:
             save_trajectories(self.config.path, known)
         collected = self._sorted_out(runs)
         if runs and all(run.error for run in runs):
-            raise DataError(f"The infrastructure failed every run of the agent, {len(runs)} of {len(tasks)} tasks: {runs[-1].error}")
+            raise DataError(
+                f"The infrastructure failed every run of the agent, {len(runs)} of {len(tasks)} tasks: {runs[-1].error}"
+            )
         return collected
 
     def collect_single(self, task: Any) -> AgentTrajectory:
@@ -133,14 +137,20 @@ class TrajectoryCollector:
             run.error = str(error)
         except PipelineError:
             raise
-        except Exception as error:  # an agent and a judge may raise anything; it must cost their own run
+        except (
+            Exception
+        ) as error:  # an agent and a judge may raise anything; it must cost their own run
             run.error = f"{type(error).__name__}: {error}"
         if run.error:
             run.success = run.total_reward = None
         return self._redacted(run)
 
     def _run(self, run: AgentTrajectory, task: Any) -> AgentTrajectory:
-        for ours, theirs in (("tools", "tool_schemas"), ("model_id", "model_id"), ("system_prompt", "system_prompt")):
+        for ours, theirs in (
+            ("tools", "tool_schemas"),
+            ("model_id", "model_id"),
+            ("system_prompt", "system_prompt"),
+        ):
             if value := value_of(self.agent, theirs):
                 setattr(run, ours, value)
         answer = self.agent(task)
@@ -203,7 +213,13 @@ class TrajectoryCollector:
 
     def _redacted(self, run: AgentTrajectory) -> AgentTrajectory:
         """A session carries the trajectory through the redactor, which walks all its texts."""
-        carrier = Session(session_id="", project="", agent="", source="", context=storable(msgspec.to_builtins(run), Counter()))
+        carrier = Session(
+            session_id="",
+            project="",
+            agent="",
+            source="",
+            context=storable(msgspec.to_builtins(run), Counter()),
+        )
         self._redactor.redact(carrier)
         redacted = msgspec.convert(carrier.context, AgentTrajectory)
         redacted.task_id = run.task_id  # ids are names and stay
@@ -237,9 +253,13 @@ def task_of(task: Any) -> Task:
     Raises:
         DataError: it has no words.
     """
-    words = text(task if isinstance(task, str) else value_of(task, "instruction", "prompt", "question"))
+    words = text(
+        task if isinstance(task, str) else value_of(task, "instruction", "prompt", "question")
+    )
     if words is None:
-        raise DataError(f"A task of type {type(task).__name__} has no words: give a text, or an object with task_id and instruction.")
+        raise DataError(
+            f"A task of type {type(task).__name__} has no words: give a text, or an object with task_id and instruction."
+        )
     name = None if isinstance(task, str) else text(value_of(task, "task_id", "id"))
     return Task(name or f"text:{sha256_of(' '.join(words.lower().split()))[:16]}", words)
 
@@ -253,18 +273,34 @@ def _completed(run: AgentTrajectory, answer: Any) -> AgentTrajectory:
     if isinstance(answer, str):
         answer = {"steps": [TrajectoryStep(answer)]}
     if isinstance(answer, AgentTrajectory):
-        fields = {name: getattr(answer, name) or getattr(run, name) for name in ("instruction", "tools", "model_id", "system_prompt")}
-        return msgspec.structs.replace(answer, task_id=run.task_id, steps=[_step(step) for step in answer.steps], **fields)
+        fields = {
+            name: getattr(answer, name) or getattr(run, name)
+            for name in ("instruction", "tools", "model_id", "system_prompt")
+        }
+        return msgspec.structs.replace(
+            answer, task_id=run.task_id, steps=[_step(step) for step in answer.steps], **fields
+        )
     if not isinstance(answer, Mapping) or not (answer.get("steps") or answer.get("messages")):
         raise DataError(
             f"The agent answered task {run.task_id} with {type(answer).__name__}, which is not a run: let it yield steps, or answer with a "
             "trajectory, its last words, or an object with steps or messages, success and reward."
         )
     if answer.get("messages"):
-        session = session_of_chat(to_messages(answer["messages"]), None, "trajectories", session_id="", project="", agent="")
-        repair_session(session, DEFAULT_POLICY)  # a trajectory has no place for a result without its call
+        session = session_of_chat(
+            to_messages(answer["messages"]),
+            None,
+            "trajectories",
+            session_id="",
+            project="",
+            agent="",
+        )
+        repair_session(
+            session, DEFAULT_POLICY
+        )  # a trajectory has no place for a result without its call
         run = _completed(run, trajectory_of(session))
-        run.error = f"the run was recorded with {KINDS[session.broken].meaning}" if session.broken else None
+        run.error = (
+            f"the run was recorded with {KINDS[session.broken].meaning}" if session.broken else None
+        )
     else:
         run.steps = [_step(step) for step in answer["steps"]]
     run.success = answer["success"] if isinstance(answer.get("success"), bool) else run.success

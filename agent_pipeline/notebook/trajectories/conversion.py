@@ -9,7 +9,13 @@ from typing import Any, Literal, get_args
 from agent_pipeline.datasets.splits import TaskSplit, with_splits
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.notebook.intake import Intake, counted, without_system
-from agent_pipeline.notebook.trajectories.collecting import Agent, CollectorConfig, Judge, TrajectoryCollector, why_not
+from agent_pipeline.notebook.trajectories.collecting import (
+    Agent,
+    CollectorConfig,
+    Judge,
+    TrajectoryCollector,
+    why_not,
+)
 from agent_pipeline.notebook.trajectories.model import AgentTrajectory, session_of
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.session import Message, Tool
@@ -71,7 +77,9 @@ class SFTConversionConfig:
 
     def __post_init__(self) -> None:
         if self.format not in get_args(Format):
-            raise SettingsError(f"There is no trajectory format {self.format!r}: choose one of {', '.join(get_args(Format))}.")
+            raise SettingsError(
+                f"There is no trajectory format {self.format!r}: choose one of {', '.join(get_args(Format))}."
+            )
 
 
 class TrajectoryToSFTConverter:
@@ -113,7 +121,10 @@ class TrajectoryToSFTConverter:
     def _row(self, trajectory: AgentTrajectory) -> dict[str, Any] | str:
         session = session_of(trajectory)
         if (system := self.config.system_prompt) is not None:
-            session.messages = [*([{"role": "system", "content": system}] if system else []), *without_system(session.messages)]
+            session.messages = [
+                *([{"role": "system", "content": system}] if system else []),
+                *without_system(session.messages),
+            ]
         example = self._intake.take(session)
         if isinstance(example, str):
             return example
@@ -124,7 +135,10 @@ class TrajectoryToSFTConverter:
             run = react_text(messages, self.config.include_observation)
             if alpaca:
                 return _alpaca(messages, tools, run) | example.lineage
-            messages = [*(message for message in messages if message["role"] in ("system", "user")), {"role": "assistant", "content": run}]
+            messages = [
+                *(message for message in messages if message["role"] in ("system", "user")),
+                {"role": "assistant", "content": run},
+            ]
         if self.config.format == "chatml":
             return {"messages": messages, "tools": tools, **example.lineage}
         return {"text": chatml_text(messages, tools), **example.lineage}
@@ -146,13 +160,23 @@ def collect_and_convert(
     Raises:
         DataError: none did; says what became of them.
     """
-    collecting = TrajectoryCollector(agent, collector or CollectorConfig(require_success=require_success), judge)
+    collecting = TrajectoryCollector(
+        agent, collector or CollectorConfig(require_success=require_success), judge
+    )
     runs = collecting.collect(tasks)
-    chosen, converter = TrajectoryFilter(min_reward, require_success), TrajectoryToSFTConverter(conversion)
+    chosen, converter = (
+        TrajectoryFilter(min_reward, require_success),
+        TrajectoryToSFTConverter(conversion),
+    )
     rows = converter.convert(chosen.filter(runs))
     if not rows:
-        reasons = counted(collecting.counts | Counter(chosen.get_stats(runs)["dropped"]) | converter.counts, "trajectories")
-        raise DataError(f"No run of the agent makes a training row ({reasons}): lower min_reward, or give tasks that it can do.")
+        reasons = counted(
+            collecting.counts | Counter(chosen.get_stats(runs)["dropped"]) | converter.counts,
+            "trajectories",
+        )
+        raise DataError(
+            f"No run of the agent makes a training row ({reasons}): lower min_reward, or give tasks that it can do."
+        )
     return rows if split is None else list(with_splits(rows, split))
 
 
@@ -164,10 +188,15 @@ def react_text(messages: list[Message], observations: bool = True) -> str:
             calls = message.get("tool_calls") or ()
             if message["content"]:
                 lines.append(
-                    f"Thought: {message['content']}" if calls or message is not messages[-1] else f"Final Answer: {message['content']}"
+                    f"Thought: {message['content']}"
+                    if calls or message is not messages[-1]
+                    else f"Final Answer: {message['content']}"
                 )
             for call in calls:
-                lines += [f"Action: {call['function']['name']}", f"Action Input: {call['function']['arguments']}"]
+                lines += [
+                    f"Action: {call['function']['name']}",
+                    f"Action Input: {call['function']['arguments']}",
+                ]
         elif message["role"] == "tool" and observations:
             lines.append(f"Observation: {message['content']}")
     return "\n".join(lines)
@@ -178,12 +207,25 @@ def chatml_text(messages: list[Message], tools: list[Tool]) -> str:
     from transformers.utils.chat_template_utils import render_jinja_template
 
     chat = as_template_wants(messages, "text")
-    texts, _ = render_jinja_template(conversations=[chat], tools=tools or None, chat_template=hermes())
+    texts, _ = render_jinja_template(
+        conversations=[chat], tools=tools or None, chat_template=hermes()
+    )
     return str(texts[0])
 
 
 def _alpaca(messages: list[Message], tools: list[Tool], output: str) -> dict[str, str]:
-    texts = {role: next((message["content"] for message in messages if message["role"] == role), "") for role in ("system", "user")}
+    texts = {
+        role: next((message["content"] for message in messages if message["role"] == role), "")
+        for role in ("system", "user")
+    }
     functions = [tool.get("function", tool) for tool in tools]
-    optional = {"system": texts["system"], "tools": json.dumps(functions, ensure_ascii=False) if functions else ""}
-    return {"instruction": texts["user"], "input": "", "output": output, **{name: text for name, text in optional.items() if text}}
+    optional = {
+        "system": texts["system"],
+        "tools": json.dumps(functions, ensure_ascii=False) if functions else "",
+    }
+    return {
+        "instruction": texts["user"],
+        "input": "",
+        "output": output,
+        **{name: text for name, text in optional.items() if text},
+    }

@@ -34,18 +34,34 @@ class EndpointAgent:
         SettingsError: the URL is none, or a function can be no tool.
     """
 
-    def __init__(self, endpoint: Endpoint, tools: Iterable[Callable[..., Any]] = (), system_prompt: str = "", max_turns: int = 10) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        tools: Iterable[Callable[..., Any]] = (),
+        system_prompt: str = "",
+        max_turns: int = 10,
+    ) -> None:
         from pydantic import validate_call
 
         functions = list(tools)
         self.tool_schemas = [tool_schema(function) for function in functions]
-        self.model_id, self.system_prompt, self.max_turns, self._endpoint = endpoint.model, system_prompt, max_turns, endpoint
+        self.model_id, self.system_prompt, self.max_turns, self._endpoint = (
+            endpoint.model,
+            system_prompt,
+            max_turns,
+            endpoint,
+        )
         self._player = endpoint_player(endpoint, "The agent's endpoint")
         self._world = type(
             "FunctionTools",
             (),
             {function.__name__: staticmethod(validate_call(function)) for function in functions}
-            | {"system": system_prompt, "tools": self.tool_schemas, "reset": lambda self, words: words, "get_reward": lambda self: 0.0},
+            | {
+                "system": system_prompt,
+                "tools": self.tool_schemas,
+                "reset": lambda self, words: words,
+                "get_reward": lambda self: 0.0,
+            },
         )
 
     def __call__(self, task: Any) -> AgentTrajectory:
@@ -54,8 +70,17 @@ class EndpointAgent:
         Raises:
             InfrastructureError: the endpoint did not answer, or not in full; or a tool raised it.
         """
-        (episode,) = play(self._world, [{"words": task_of(task).instruction}], self._answers, self.max_turns)
-        session = Session(session_id="", project="", agent="", source="", messages=episode.messages, tools=self.tool_schemas)
+        (episode,) = play(
+            self._world, [{"words": task_of(task).instruction}], self._answers, self.max_turns
+        )
+        session = Session(
+            session_id="",
+            project="",
+            agent="",
+            source="",
+            messages=episode.messages,
+            tools=self.tool_schemas,
+        )
         run = trajectory_of(session)
         run.cut = episode.end == "too many turns"
         return run
@@ -66,7 +91,9 @@ class EndpointAgent:
         for reply in replies:
             if reply.refused:
                 raise InfrastructureError(reply.refused)
-            if cut := _NOT_IN_FULL.get(reply.finish_reason or "") or ("" if reply.message else _NOT_IN_FULL["context"]):
+            if cut := _NOT_IN_FULL.get(reply.finish_reason or "") or (
+                "" if reply.message else _NOT_IN_FULL["context"]
+            ):
                 raise InfrastructureError(f"An answer of the model {self.model_id} {cut}.")
         return replies
 
@@ -94,9 +121,20 @@ def tool_schema(function: Callable[..., Any]) -> Tool:
         adapter: TypeAdapter[Any] = TypeAdapter(function)  # type: ignore[arg-type]
         parameters = adapter.json_schema(schema_generator=Untitled)
     except (PydanticUserError, NameError) as error:
-        raise SettingsError(f"The tool {name} has a parameter that JSON cannot hold: give it another type.") from error
+        raise SettingsError(
+            f"The tool {name} has a parameter that JSON cannot hold: give it another type."
+        ) from error
     if parameters.get("type") != "object":
-        raise SettingsError(f"The tool {name} has parameters without names: let each be given by its name.")
+        raise SettingsError(
+            f"The tool {name} has parameters without names: let each be given by its name."
+        )
     # A template that renders tools wants `properties`, empty or not.
     parameters.setdefault("properties", {})
-    return {"type": "function", "function": {"name": name, "description": inspect.getdoc(function) or "", "parameters": parameters}}
+    return {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": inspect.getdoc(function) or "",
+            "parameters": parameters,
+        },
+    }

@@ -59,7 +59,9 @@ class AgentTrajectory(msgspec.Struct):
     @property
     def trajectory_id(self) -> str:
         """Its name among the runs of its task: the task and the hash of what was done."""
-        return f"{self.task_id}:{sha256_of([self.instruction, msgspec.to_builtins(self.steps)])[:16]}"
+        return (
+            f"{self.task_id}:{sha256_of([self.instruction, msgspec.to_builtins(self.steps)])[:16]}"
+        )
 
     @property
     def answer(self) -> str | None:
@@ -94,7 +96,9 @@ def load_trajectories(path: str | Path, *, cut_off: bool = False) -> list[AgentT
     try:
         lines = Path(path).read_bytes().split(b"\n")
     except OSError as error:
-        raise StoreError(f"The trajectories {path} cannot be read ({error.strerror}): give a JSON lines file.") from error
+        raise StoreError(
+            f"The trajectories {path} cannot be read ({error.strerror}): give a JSON lines file."
+        ) from error
     found = []
     for place, line in enumerate(lines, 1):
         if not line.strip():
@@ -136,17 +140,33 @@ def messages_of(trajectory: AgentTrajectory) -> list[Message]:
         else:
             messages += results
             results = []
-            messages.append(calling := {"role": "assistant", "content": step.thought, "tool_calls": []})
+            messages.append(
+                calling := {"role": "assistant", "content": step.thought, "tool_calls": []}
+            )
         arguments = step.invalid_input or json.dumps(step.action_input, ensure_ascii=False)
-        calling["tool_calls"].append({"id": f"call_{calls}", "type": "function", "function": {"name": step.action, "arguments": arguments}})
+        calling["tool_calls"].append(
+            {
+                "id": f"call_{calls}",
+                "type": "function",
+                "function": {"name": step.action, "arguments": arguments},
+            }
+        )
         if step.observation is not None:
-            results.append({"role": "tool", "tool_call_id": f"call_{calls}", "content": step.observation})
+            results.append(
+                {"role": "tool", "tool_call_id": f"call_{calls}", "content": step.observation}
+            )
     return messages + results
 
 
 def session_of(trajectory: AgentTrajectory) -> Session:
     """The trajectory as a canonical session, before any repair."""
-    judgment = None if trajectory.success is None else "acceptable" if trajectory.success else "unacceptable"
+    judgment = (
+        None
+        if trajectory.success is None
+        else "acceptable"
+        if trajectory.success
+        else "unacceptable"
+    )
     return Session(
         session_id=trajectory.trajectory_id,
         project="trajectories",
@@ -170,7 +190,9 @@ def trajectory_of(session: Session) -> AgentTrajectory:
     """
     spoken = [message for message in session.messages if message["role"] != "system"]
     asked = spoken[0]["content"] if spoken and spoken[0]["role"] == "user" else ""
-    system = "\n\n".join(message["content"] for message in session.messages if message["role"] == "system")
+    system = "\n\n".join(
+        message["content"] for message in session.messages if message["role"] == "system"
+    )
     verdicts = {"acceptable": True, "unacceptable": False}
     return AgentTrajectory(
         session.task_id or session.task_key or session.session_id,
@@ -229,5 +251,10 @@ def _words(step: TrajectoryStep) -> str:
 def _finish(step: TrajectoryStep) -> str | None:
     """The answer that ReAct's closing action carries: the one value of its input, if that is a text."""
     values = list(step.action_input.values())
-    closes = step.action.lower() == FINISH and not step.invalid_input and len(values) == 1 and isinstance(values[0], str)
+    closes = (
+        step.action.lower() == FINISH
+        and not step.invalid_input
+        and len(values) == 1
+        and isinstance(values[0], str)
+    )
     return values[0] if closes else None

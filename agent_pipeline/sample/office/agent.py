@@ -68,7 +68,9 @@ def rooms(request: Request, mind: Mind) -> Generator[Step, Any, None]:
     """
     old = request.old or {}
     if request.intent == "cancel":
-        result = yield Call("cancel", dict(old), f"Asked: cancel {old['room']}, {request.old_reading}.")
+        result = yield Call(
+            "cancel", dict(old), f"Asked: cancel {old['room']}, {request.old_reading}."
+        )
         yield mind.voice("cancelled" if result.get("ok") else "no_booking", **old)
         return
     seats = f"{request.seats} seats" if request.seats else "seats unsaid"
@@ -80,7 +82,9 @@ def rooms(request: Request, mind: Mind) -> Generator[Step, Any, None]:
     when = {"day": request.day, "hour": request.hour}
     free = yield Call("free_rooms", when, asked)
     fitting = sorted((size, room) for room, size in free.items() if size >= request.seats)
-    found = f"{request.intent} {request.day} {request.hour}:00, {seats}: {compare(free, request.seats)}"
+    found = (
+        f"{request.intent} {request.day} {request.hour}:00, {seats}: {compare(free, request.seats)}"
+    )
     if not fitting:
         yield mind.voice("none_free").after(f"{found}. No free room is large enough.")
         return
@@ -88,7 +92,9 @@ def rooms(request: Request, mind: Mind) -> Generator[Step, Any, None]:
     chosen = {"room": room, **when}
     result = yield Call("book", chosen, f"{found if mind.obeys else f'{room} has {size}'}.")
     if result.get("ok") and old:
-        result = yield Call("cancel", dict(old), f"Then cancel {old['room']} {old['day']} {old['hour']}:00.")
+        result = yield Call(
+            "cancel", dict(old), f"Then cancel {old['room']} {old['day']} {old['hour']}:00."
+        )
     yield mind.voice("booked" if result.get("ok") else "failed", **chosen)
 
 

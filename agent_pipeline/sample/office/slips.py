@@ -16,7 +16,9 @@ def wrong_tool(call: Call, rng: Random) -> Call:
 
 def invented_id(call: Call, rng: Random) -> Call:
     """Names a room that this office does not have."""
-    return replace(call, arguments={**call.arguments, "room": rng.choice(("Pine", "Teak", "Sea", "Hall"))})
+    return replace(
+        call, arguments={**call.arguments, "room": rng.choice(("Pine", "Teak", "Sea", "Hall"))}
+    )
 
 
 def wrong_hour(call: Call, rng: Random) -> Call:
@@ -32,7 +34,12 @@ def wrong_day(call: Call, rng: Random) -> Call:
     return replace(call, arguments={**call.arguments, "day": swapped})
 
 
-SLIPS = {"wrong_tool": wrong_tool, "invented_id": invented_id, "wrong_hour": wrong_hour, "wrong_day": wrong_day}
+SLIPS = {
+    "wrong_tool": wrong_tool,
+    "invented_id": invented_id,
+    "wrong_hour": wrong_hour,
+    "wrong_day": wrong_day,
+}
 
 
 def imagine(look_up: Call, request: Request, rng: Random) -> dict[str, Any]:

@@ -53,15 +53,25 @@ def make_tasks(prefix: str, count: int, rng: Random) -> list[Task]:
 def make_task(task_id: str, case: str, rng: Random) -> Task:
     """One task: a calendar, the user's turns, and the calendar as it should become."""
     today = working_day(rng)
-    soon, later, last = (today + timedelta(days=n) for n in sorted(rng.sample(range(DAYS_AHEAD[0], DAYS_AHEAD[1] + 1), 3)))
+    soon, later, last = (
+        today + timedelta(days=n)
+        for n in sorted(rng.sample(range(DAYS_AHEAD[0], DAYS_AHEAD[1] + 1), 3))
+    )
     seats, hour, other_hour = rng.randint(2, 12), rng.choice(HOURS), rng.choice(HOURS)
     start = occupied({}, soon, hour, seats, case not in UNFIT, rng)
     start = occupied(start, later, other_hour, seats, True, rng)
     mine = {"room": rng.choice(tuple(ROOMS)), "day": key(last), "hour": rng.choice(HOURS)}
     when, then_when, mine_when = (
-        wording.say_when(day, at, today, rng) for day, at in ((soon, hour), (later, other_hour), (last, mine["hour"]))
+        wording.say_when(day, at, today, rng)
+        for day, at in ((soon, hour), (later, other_hour), (last, mine["hour"]))
     )
-    words = {"seats": seats, "room": mine["room"], "when": when.text, "later": then_when.text, "mine": mine_when.text}
+    words = {
+        "seats": seats,
+        "room": mine["room"],
+        "when": when.text,
+        "later": then_when.text,
+        "mine": mine_when.text,
+    }
     book = Request("book", key(soon), hour, seats, reading=when.reading)
     then = replace(book, day=key(later), hour=other_hour, reading=then_when.reading)
     give_back = {"old": mine, "old_reading": mine_when.reading}
@@ -77,7 +87,10 @@ def make_task(task_id: str, case: str, rng: Random) -> Task:
         case "book" | "book, none free":
             turns = (first(wording.BOOK, book),)
         case "book, size unsaid":
-            turns = (first(wording.BOOK_UNSIZED, replace(book, seats=None)), reply(wording.SEATS, book))
+            turns = (
+                first(wording.BOOK_UNSIZED, replace(book, seats=None)),
+                reply(wording.SEATS, book),
+            )
         case "book, too small":
             turns = (first(wording.BOOK, book), reply(wording.OTHER_TIME, then))
         case "move" | "move, none free":
@@ -99,12 +112,18 @@ def make_task(task_id: str, case: str, rng: Random) -> Task:
     return Task(task_id, case, today, system(today), turns, start, goal)
 
 
-def occupied(records: Records, day: date, hour: int, seats: int, fits: bool, rng: Random) -> Records:
+def occupied(
+    records: Records, day: date, hour: int, seats: int, fits: bool, rng: Random
+) -> Records:
     """Strangers' bookings at a time, so that a few rooms stay free, one of them large enough if and only if `fits`."""
     large = [room for room, size in ROOMS.items() if size >= seats]
     small = [room for room in ROOMS if room not in large]
     count = rng.randint(*FREE_ROOMS)
-    free = {rng.choice(large), *rng.sample(tuple(ROOMS), count - 1)} if fits else set(rng.sample(small, min(count, len(small))))
+    free = (
+        {rng.choice(large), *rng.sample(tuple(ROOMS), count - 1)}
+        if fits
+        else set(rng.sample(small, min(count, len(small))))
+    )
     for room in ROOMS:
         if room not in free:
             records = with_booking(records, room, key(day), hour, by="other")
@@ -113,5 +132,9 @@ def occupied(records: Records, day: date, hour: int, seats: int, fits: bool, rng
 
 def booked(records: Records, day: date, hour: int, seats: int) -> Records:
     """The records with the smallest free room that is large enough booked for the user."""
-    fitting = [room for room, size in ROOMS.items() if size >= seats and slot(room, key(day), hour) not in records]
+    fitting = [
+        room
+        for room, size in ROOMS.items()
+        if size >= seats and slot(room, key(day), hour) not in records
+    ]
     return with_booking(records, min(fitting, key=ROOMS.__getitem__), key(day), hour)

@@ -23,8 +23,20 @@ BOOK_UNSIZED = (
     "Book us a room {when}, please.",
     "Could you reserve a room {when}?",
 )
-SEATS = ("We are {seats}.", "{seats} people.", "{seats}", "For {seats}.", "There will be {seats} of us.")
-OTHER_TIME = ("Then {later}?", "What about {later}?", "{later} would do too.", "OK, {later} instead.", "Try {later}, please.")
+SEATS = (
+    "We are {seats}.",
+    "{seats} people.",
+    "{seats}",
+    "For {seats}.",
+    "There will be {seats} of us.",
+)
+OTHER_TIME = (
+    "Then {later}?",
+    "What about {later}?",
+    "{later} would do too.",
+    "OK, {later} instead.",
+    "Try {later}, please.",
+)
 CANCEL = (
     "Please cancel {room} {mine}.",
     "I don't need {room} {mine} any more.",
@@ -55,13 +67,20 @@ def say_when(day: date, hour: int, today: date, rng: Random) -> When:
     parts = [said_day, f"at {said_hour}"]
     if rng.random() < 0.3:
         parts.reverse()
-    return When(" ".join(parts), f"{read_day(said_day, day, today)}, {equals(said_hour, f'{hour}:00')}")
+    return When(
+        " ".join(parts), f"{read_day(said_day, day, today)}, {equals(said_hour, f'{hour}:00')}"
+    )
 
 
 def say_day(day: date, today: date, rng: Random) -> str:
     """A day as a user says it: `tomorrow`, `on Thursday` (of the next six days), `on April 9`, `on 9 April`, `on 04-09`."""
     ahead = (day - today).days
-    forms = [f"on {day:%B} {day.day}", f"on {day.day} {day:%B}", f"on {day:%b} {day.day}", f"on {key(day)}"]
+    forms = [
+        f"on {day:%B} {day.day}",
+        f"on {day.day} {day:%B}",
+        f"on {day:%b} {day.day}",
+        f"on {key(day)}",
+    ]
     if ahead == 1:
         forms = ["tomorrow"] * 3 + forms
     elif ahead <= 6:
@@ -82,7 +101,14 @@ def say_hour(hour: int, rng: Random) -> str:
     """An hour as a user says it: `14:00`, `2 pm`, `2pm`."""
     half, part_of_day = ("pm", "afternoon") if hour >= 12 else ("am", "morning")
     twelve = (hour - 1) % 12 + 1
-    return rng.choice((f"{hour}:00", f"{twelve} {half}", f"{twelve}{half}", f"{twelve} o'clock in the {part_of_day}"))
+    return rng.choice(
+        (
+            f"{hour}:00",
+            f"{twelve} {half}",
+            f"{twelve}{half}",
+            f"{twelve} o'clock in the {part_of_day}",
+        )
+    )
 
 
 def equals(words: str, value: str) -> str:

@@ -47,7 +47,11 @@ class Office(World):
 
     def free_rooms(self, day: str, hour: int) -> dict[str, int]:
         """The seats of the rooms that are free then."""
-        return {room: seats for room, seats in ROOMS.items() if slot(room, day, hour) not in self.records}
+        return {
+            room: seats
+            for room, seats in ROOMS.items()
+            if slot(room, day, hour) not in self.records
+        }
 
     def book(self, room: str, day: str, hour: int) -> dict[str, Any]:
         """Book a free room for the user."""
@@ -70,7 +74,9 @@ def looked_up(call: Call, results: list[tuple[Call, Any]]) -> bool:
     """Whether an earlier `free_rooms` showed the room that this call books; a cancellation needs no look-up."""
     day, hour = call.arguments["day"], call.arguments["hour"]
     wanted = {"day": day, "hour": hour}
-    return call.name == "cancel" or any(past.arguments == wanted and call.arguments["room"] in free for past, free in results)
+    return call.name == "cancel" or any(
+        past.arguments == wanted and call.arguments["room"] in free for past, free in results
+    )
 
 
 def with_booking(records: Records, room: str, day: str, hour: int, by: str = "user") -> Records:

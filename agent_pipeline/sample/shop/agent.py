@@ -78,13 +78,17 @@ def support(request: Request, mind: Mind) -> Generator[Step, Any, None]:
         return
     if request.key not in mind.seen:
         given = "name" if " " in request.key else "id"
-        mind.seen[request.key] = yield Call("find_orders", {"query": request.key}, f"Given: {given} {request.key}.")
+        mind.seen[request.key] = yield Call(
+            "find_orders", {"query": request.key}, f"Given: {given} {request.key}."
+        )
     orders = [read_line(order_id, text) for order_id, text in mind.seen[request.key].items()]
     found = [order for order in orders if request.item in (None, order["item"])]
     if not found:
         yield mind.voice("not_found", key=request.key)
     elif len(found) > 1:
-        yield mind.voice("ask_which", first=found[0]["item"], second=found[1]["item"]).after(asked(request, len(orders)))
+        yield mind.voice("ask_which", first=found[0]["item"], second=found[1]["item"]).after(
+            asked(request, len(orders))
+        )
     else:
         yield from act(request, found[0], len(orders), mind)
 
@@ -99,7 +103,9 @@ def asked(request: Request, orders: int) -> str:
     return f"Asked: {request.intent}{units}, {which}. Found: {orders}."
 
 
-def act(request: Request, order: dict[str, Any], orders: int, mind: Mind) -> Generator[Step, Any, None]:
+def act(
+    request: Request, order: dict[str, Any], orders: int, mind: Mind
+) -> Generator[Step, Any, None]:
     """Do what the request asks with this order, one of `orders`, or say why not."""
     step = decide(request, order, orders, mind)
     if isinstance(step, Say):
@@ -116,7 +122,9 @@ def decide(request: Request, order: dict[str, Any], orders: int, mind: Mind) -> 
     facts = f"{asked(request, orders)} {order['item'].capitalize()} {order_id}: {status}"
     if request.intent == "refund" or (request.intent == "unwanted" and status == "delivered"):
         if days > RETURN_DAYS and mind.obeys:
-            return mind.voice("too_late", order=order_id).after(f"{facts}, {days} > {RETURN_DAYS} days.")
+            return mind.voice("too_late", order=order_id).after(
+                f"{facts}, {days} > {RETURN_DAYS} days."
+            )
         units = request.units or order["units"]
         amount = order["price"] * units
         within = f", {days} <= {RETURN_DAYS} days" if days <= RETURN_DAYS else ""

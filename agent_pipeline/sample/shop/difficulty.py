@@ -17,7 +17,15 @@ CASES = {
 }
 """What is wanted, and the state of the order that decides it (relative shares)."""
 
-PATHS = {"by id": 28, "by name": 10, "one of two": 16, "ask id": 12, "wrong id": 6, "ask which": 16, "instead": 12}
+PATHS = {
+    "by id": 28,
+    "by name": 10,
+    "one of two": 16,
+    "ask id": 12,
+    "wrong id": 6,
+    "ask which": 16,
+    "instead": 12,
+}
 """How the user leads the agent to the order; `instead`: a refused request about one order, then the case about another."""
 
 PRICES = (5, 10, 15, 20, 25, 30, 40, 50, 60, 80)

@@ -36,7 +36,11 @@ class Plot:
     @property
     def thing(self) -> str:
         """The thing that it is about, `the mugs` or `one of the two mugs`."""
-        return f"the {self.item}" if self.units is None else wording.part(self.order["item"], self.units, self.order["units"], self.rng)
+        return (
+            f"the {self.item}"
+            if self.units is None
+            else wording.part(self.order["item"], self.units, self.order["units"], self.rng)
+        )
 
     @property
     def by_name(self) -> Request:
@@ -51,11 +55,15 @@ class Plot:
     def ask(self, what: str, *, named: bool = False, intent: Intent | None = None) -> str:
         """A first message: what is wanted, with or without the user's name."""
         name = self.pick(wording.BY_NAME, name=self.order["customer"]) if named else ""
-        return chatter(self.pick(wording.ASKS[intent or self.intent], what=what) + name, CHATTER, self.rng)
+        return chatter(
+            self.pick(wording.ASKS[intent or self.intent], what=what) + name, CHATTER, self.rng
+        )
 
     def ask_with(self, order_id: str) -> str:
         """A first message that names the order by an id, with or without the item."""
-        forms = wording.BY_ID if self.units is not None or self.rng.random() < 0.3 else wording.WHOLE
+        forms = (
+            wording.BY_ID if self.units is not None or self.rng.random() < 0.3 else wording.WHOLE
+        )
         return self.ask(self.rng.choice(forms).format(thing=self.thing, id=self.written(order_id)))
 
     def pick(self, forms: tuple[str, ...], **slots: str) -> str:
@@ -86,7 +94,9 @@ def ask_id(plot: Plot) -> Turns:
     """Neither id nor name: one of them is given when asked for."""
     unnamed = Turn(plot.ask(plot.thing), replace(plot.by_name, key=None))
     if plot.rng.random() < 0.6:
-        return unnamed, Turn(plot.pick(wording.GIVE_ID, id=plot.written(plot.order["order"])), plot.by_id)
+        return unnamed, Turn(
+            plot.pick(wording.GIVE_ID, id=plot.written(plot.order["order"])), plot.by_id
+        )
     return unnamed, Turn(plot.pick(wording.GIVE_NAME, name=plot.order["customer"]), plot.by_name)
 
 
@@ -98,7 +108,11 @@ def wrong_id(plot: Plot) -> Turns:
 
 def ask_which(plot: Plot) -> Turns:
     """The user has two orders and does not say which is meant."""
-    vague = "my order" if plot.units is None else f"{wording.NUMBERS[plot.units]} of the things in my order"
+    vague = (
+        "my order"
+        if plot.units is None
+        else f"{wording.NUMBERS[plot.units]} of the things in my order"
+    )
     first = Turn(plot.ask(vague, named=True), replace(plot.by_name, item=None))
     return first, Turn(plot.pick(wording.CHOOSE, thing=plot.item), plot.by_name)
 
@@ -106,7 +120,9 @@ def ask_which(plot: Plot) -> Turns:
 def instead(plot: Plot) -> Turns:
     """The user asks something of the other order that the rules refuse, then comes to the point."""
     vain = Request(plot.other_intent, plot.order["customer"], plot.other_item)
-    first = Turn(plot.ask(f"the {plot.other_item} order", named=True, intent=plot.other_intent), vain)
+    first = Turn(
+        plot.ask(f"the {plot.other_item} order", named=True, intent=plot.other_intent), vain
+    )
     return first, Turn(plot.pick(wording.INSTEAD[plot.intent], what=plot.thing), plot.by_name)
 
 

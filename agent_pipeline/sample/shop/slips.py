@@ -12,7 +12,9 @@ def wrong_tool(call: Call, rng: Random) -> Call:
     """Cancels instead of refunding, or the other way round."""
     if call.name == "refund":
         return replace(call, name="cancel", arguments={"order": call.arguments["order"]})
-    return replace(call, name="refund", arguments={**call.arguments, "amount": rng.choice((10, 20, 50))})
+    return replace(
+        call, name="refund", arguments={**call.arguments, "amount": rng.choice((10, 20, 50))}
+    )
 
 
 def wrong_amount(call: Call, rng: Random) -> Call | None:
@@ -20,7 +22,13 @@ def wrong_amount(call: Call, rng: Random) -> Call | None:
     if call.name != "refund":
         return None
     amount = call.arguments["amount"]
-    return replace(call, arguments={**call.arguments, "amount": rng.choice((amount * 2, max(amount // 2, 1), amount + 10))})
+    return replace(
+        call,
+        arguments={
+            **call.arguments,
+            "amount": rng.choice((amount * 2, max(amount // 2, 1), amount + 10)),
+        },
+    )
 
 
 def invented_id(call: Call, rng: Random) -> Call:
@@ -38,4 +46,8 @@ def imagine(look_up: Call, request: Request, rng: Random) -> dict[str, str]:
     key = look_up.arguments["query"]
     order_id = f"{rng.choice('KRT')}{rng.randrange(100, 1000)}" if " " in key else key
     status = "open" if request.intent == "cancel" else "delivered"
-    return {order_id: line(order(order_id, "", request.item or "item", 1, rng.choice((10, 20, 25)), status, 3))}
+    return {
+        order_id: line(
+            order(order_id, "", request.item or "item", 1, rng.choice((10, 20, 25)), status, 3)
+        )
+    }

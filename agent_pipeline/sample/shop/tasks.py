@@ -5,7 +5,14 @@ from random import Random
 
 from agent_pipeline.sample.draw import deck, working_day
 from agent_pipeline.sample.names import personal_detail, two_names
-from agent_pipeline.sample.shop.difficulty import CASES, MULTIPLE, NEAR_WINDOW, PATHS, PERSONAL, PRICES
+from agent_pipeline.sample.shop.difficulty import (
+    CASES,
+    MULTIPLE,
+    NEAR_WINDOW,
+    PATHS,
+    PERSONAL,
+    PRICES,
+)
 from agent_pipeline.sample.shop.script import Plot, turns
 from agent_pipeline.sample.shop.world import RETURN_DAYS, SYSTEM, after, order
 from agent_pipeline.sample.world import Records, Task
@@ -40,7 +47,9 @@ def with_personal(task: Task, detail: str, rng: Random) -> Task:
 
 def make_task(task_id: str, case: str, path: str, rng: Random) -> Task:
     """One task: the user's order (or two) in the given state among a stranger's orders, the turns, and the goal."""
-    main_id, other_id, wrong_id, *strange_ids = (f"{rng.choice('KRT')}{n}" for n in rng.sample(range(100, 1000), 6))
+    main_id, other_id, wrong_id, *strange_ids = (
+        f"{rng.choice('KRT')}{n}" for n in rng.sample(range(100, 1000), 6)
+    )
     name, stranger = two_names(rng)
     item, other_item, *strange_items = rng.sample(ITEMS, 5)
     main = an_order(main_id, name, item, case, rng)
@@ -51,12 +60,16 @@ def make_task(task_id: str, case: str, path: str, rng: Random) -> Task:
         orders.append(an_order(other_id, name, other_item, other_case, rng))
         rng.shuffle(orders)
     strange = zip(strange_ids, strange_items, strict=True)
-    orders += [an_order(order_id, stranger, thing, "cancel open", rng) for order_id, thing in strange]
+    orders += [
+        an_order(order_id, stranger, thing, "cancel open", rng) for order_id, thing in strange
+    ]
     start = {record["order"]: record for record in orders}
     units = rng.randint(1, main["units"] - 1) if case == "refund part" else None
     plot = Plot(case.split()[0], main, units, other_item, refused.split()[0], wrong_id, rng)
     goal = goal_of(case, start, main, units)
-    return Task(task_id, f"{case}, {path}", working_day(rng), SYSTEM, turns(path, plot), start, goal)
+    return Task(
+        task_id, f"{case}, {path}", working_day(rng), SYSTEM, turns(path, plot), start, goal
+    )
 
 
 def goal_of(case: str, start: Records, main: dict, units: int | None) -> Records:
@@ -73,5 +86,9 @@ def an_order(order_id: str, name: str, item: str, case: str, rng: Random) -> dic
     units = rng.randint(2, 4) if case == "refund part" or rng.random() < MULTIPLE else 1
     status = next((state for state in ("open", "shipped") if case.endswith(state)), "delivered")
     near = rng.random() < NEAR_WINDOW
-    past_window = rng.randint(1, 3 if near else 40) if case.endswith("late") else -rng.randint(0, 2 if near else 28)
+    past_window = (
+        rng.randint(1, 3 if near else 40)
+        if case.endswith("late")
+        else -rng.randint(0, 2 if near else 28)
+    )
     return order(order_id, name, item, units, rng.choice(PRICES), status, RETURN_DAYS + past_window)

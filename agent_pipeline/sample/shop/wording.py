@@ -39,7 +39,12 @@ ASKS: dict[Intent, tuple[str, ...]] = {
     ),
 }
 
-BY_ID = ("{thing} in order {id}", "{thing} from order {id}", "{thing} (order {id})", "{thing}, order {id}")
+BY_ID = (
+    "{thing} in order {id}",
+    "{thing} from order {id}",
+    "{thing} (order {id})",
+    "{thing}, order {id}",
+)
 WHOLE = ("order {id}", "my order {id}", "the order {id}", "order number {id}")
 BY_NAME = (
     " My name is {name}.",
@@ -51,12 +56,36 @@ BY_NAME = (
 )
 GIVE_ID = ("It's {id}.", "{id}", "The id is {id}.", "Order {id}.", "Here it is: {id}")
 GIVE_NAME = ("I'm {name}.", "{name}", "My name is {name}.", "It's under {name}.")
-CORRECT = ("Sorry, it is {id}.", "My mistake: {id}.", "Oh, I meant {id}.", "I misread it. It's {id}.", "Then try {id}.")
-CHOOSE = ("The {thing}.", "The {thing}, please.", "I mean the {thing}.", "It's about the {thing}.", "{thing}")
+CORRECT = (
+    "Sorry, it is {id}.",
+    "My mistake: {id}.",
+    "Oh, I meant {id}.",
+    "I misread it. It's {id}.",
+    "Then try {id}.",
+)
+CHOOSE = (
+    "The {thing}.",
+    "The {thing}, please.",
+    "I mean the {thing}.",
+    "It's about the {thing}.",
+    "{thing}",
+)
 INSTEAD: dict[Intent, tuple[str, ...]] = {
-    "refund": ("Then refund {what} instead.", "OK. And a refund for {what}?", "What about my money back for {what}?"),
-    "cancel": ("Then cancel {what} instead.", "OK. Please cancel {what}, then.", "And can you cancel {what}?"),
-    "unwanted": ("I don't want {what} either.", "OK. I no longer want {what} either.", "And I don't need {what} any more."),
+    "refund": (
+        "Then refund {what} instead.",
+        "OK. And a refund for {what}?",
+        "What about my money back for {what}?",
+    ),
+    "cancel": (
+        "Then cancel {what} instead.",
+        "OK. Please cancel {what}, then.",
+        "And can you cancel {what}?",
+    ),
+    "unwanted": (
+        "I don't want {what} either.",
+        "OK. I no longer want {what} either.",
+        "And I don't need {what} any more.",
+    ),
 }
 
 NUMBERS = ("no", "one", "two", "three", "four", "five")
@@ -79,7 +108,15 @@ def written_id(order_id: str, untidy: float, rng: Random) -> str:
         return order_id
     letter, digits = order_id[0], order_id[1:]
     small = letter.lower()
-    return rng.choice((f"{small}{digits}", f"{letter}-{digits}", f"#{order_id}", f"{letter} {digits}", f"{small}-{digits}"))
+    return rng.choice(
+        (
+            f"{small}{digits}",
+            f"{letter}-{digits}",
+            f"#{order_id}",
+            f"{letter} {digits}",
+            f"{small}-{digits}",
+        )
+    )
 
 
 def first_upper(text: str) -> str:

@@ -16,9 +16,18 @@ SYSTEM = (
 LINE = re.compile(r"(\d+) x (.+) at \$(\d+), (\w+)(?: (\d+) days ago)?")
 
 
-def order(order_id: str, customer: str, item: str, units: int, price: int, status: str, days: int = 0) -> dict[str, Any]:
+def order(
+    order_id: str, customer: str, item: str, units: int, price: int, status: str, days: int = 0
+) -> dict[str, Any]:
     """An order's record. `price` is for one unit, in dollars; `days` counts from delivery."""
-    record = {"order": order_id, "customer": customer, "item": item, "units": units, "price": price, "status": status}
+    record = {
+        "order": order_id,
+        "customer": customer,
+        "item": item,
+        "units": units,
+        "price": price,
+        "status": status,
+    }
     return {**record, "days": days} if status == "delivered" else record
 
 
@@ -34,7 +43,11 @@ class Shop(World):
 
     def find_orders(self, query: str) -> dict[str, str]:
         """The orders with this id, or of the customer with this full name, a line each; none: `{}`."""
-        return {key: line(record) for key, record in self.records.items() if query in (record["order"], record["customer"])}
+        return {
+            key: line(record)
+            for key, record in self.records.items()
+            if query in (record["order"], record["customer"])
+        }
 
     def refund(self, order: str, amount: int) -> dict[str, Any]:
         """Pay `amount` dollars back."""
@@ -66,7 +79,9 @@ def read_line(order_id: str, text: str) -> dict[str, Any]:
 
 def looked_up(call: Call, results: list[tuple[Call, Any]]) -> bool:
     """Whether an earlier `find_orders` showed the order that this call changes."""
-    return any(call.arguments["order"] in found for past, found in results if past.name == "find_orders")
+    return any(
+        call.arguments["order"] in found for past, found in results if past.name == "find_orders"
+    )
 
 
 def after(records: Records, order_id: str, **changes: Any) -> Records:

@@ -25,7 +25,10 @@ def attached_text(kind: str, attachment: Record) -> str | None:
         return f"The user opened {name}."
     if kind == "hook_blocking_error":
         return text(section(attachment, "blockingError").get("blockingError"))
-    is_context = kind == "hook_success" and attachment.get("hookEvent") in ("SessionStart", "UserPromptSubmit")
+    is_context = kind == "hook_success" and attachment.get("hookEvent") in (
+        "SessionStart",
+        "UserPromptSubmit",
+    )
     if kind == "hook_additional_context" or (is_context and content):
         return _joined(content if isinstance(content, list) else [content])
     reader = _READERS.get(kind)
@@ -34,7 +37,9 @@ def attached_text(kind: str, attachment: Record) -> str | None:
 
 def attached_media(attachment: Record) -> list[Any]:
     """The parts of a picture or a document that was attached; none if the attachment is something else."""
-    content = section(attachment.get("content")) if isinstance(attachment.get("content"), dict) else {}
+    content = (
+        section(attachment.get("content")) if isinstance(attachment.get("content"), dict) else {}
+    )
     if content.get("type") in ("image", "pdf"):
         return [{"type": "image" if content["type"] == "image" else "file"}]
     return [{"type": "file"} for each in objects(content.get("contents")) if each.get("blob")]
@@ -50,7 +55,10 @@ def _diagnostics(attachment: Record) -> str | None:
     """What an editor found in files, as Claude Code lists it."""
     found = [_file_with_diagnostics(each) for each in objects(attachment.get("files"))]
     listed = _joined(found, "\n\n")
-    return listed and f"<new-diagnostics>The following new diagnostic issues were detected:\n\n{listed}</new-diagnostics>"
+    return (
+        listed
+        and f"<new-diagnostics>The following new diagnostic issues were detected:\n\n{listed}</new-diagnostics>"
+    )
 
 
 def _file_with_diagnostics(file: Record) -> str | None:
@@ -63,7 +71,9 @@ def _diagnostic(found: Record) -> str | None:
     if not isinstance(found.get("message"), str):
         return None
     start = section(found, "range", "start")
-    places = [place + 1 for name in ("line", "character") if isinstance(place := start.get(name), int)]
+    places = [
+        place + 1 for name in ("line", "character") if isinstance(place := start.get(name), int)
+    ]
     where = f"[Line {places[0]}:{places[1]}] " if len(places) == 2 else ""
     code, source = found.get("code"), found.get("source")
     more = (f" [{code}]" if code else "") + (f" ({source})" if source else "")
@@ -72,23 +82,37 @@ def _diagnostic(found: Record) -> str | None:
 
 def _plan(attachment: Record) -> str | None:
     plan = text(attachment.get("planContent"))
-    return plan and f"A plan file exists from plan mode at: {attachment.get('planFilePath')}\n\nPlan contents:\n\n{plan}"
+    return (
+        plan
+        and f"A plan file exists from plan mode at: {attachment.get('planFilePath')}\n\nPlan contents:\n\n{plan}"
+    )
 
 
 def _hook_response(attachment: Record) -> str | None:
     response = section(attachment, "response")
-    said = (response.get("systemMessage"), section(response, "hookSpecificOutput").get("additionalContext"))
+    said = (
+        response.get("systemMessage"),
+        section(response, "hookSpecificOutput").get("additionalContext"),
+    )
     return _joined([words for words in said if words])
 
 
 def _skills(attachment: Record) -> str | None:
     skills = objects(attachment.get("skills"))
-    listed = _joined([_titled("Skill", each, each.get("content")) for each in skills], "\n\n---\n\n")
+    listed = _joined(
+        [_titled("Skill", each, each.get("content")) for each in skills], "\n\n---\n\n"
+    )
     return listed and f"The following skills were invoked in this session:\n\n{listed}"
 
 
 def _memories(attachment: Record) -> str | None:
-    return _joined([_titled("Memory", each, each.get("content")) for each in objects(attachment.get("memories"))], "\n\n")
+    return _joined(
+        [
+            _titled("Memory", each, each.get("content"))
+            for each in objects(attachment.get("memories"))
+        ],
+        "\n\n",
+    )
 
 
 def _titled(what: str, record: Record, content: Any) -> str | None:
@@ -97,17 +121,27 @@ def _titled(what: str, record: Record, content: Any) -> str | None:
 
 
 def _resource(attachment: Record) -> str | None:
-    contents = _joined([each.get("text") for each in objects(section(attachment, "content").get("contents"))])
+    contents = _joined(
+        [each.get("text") for each in objects(section(attachment, "content").get("contents"))]
+    )
     return contents and f"{attachment.get('server')}: {attachment.get('uri')}\n{contents}"
 
 
 def _mailbox(attachment: Record) -> str | None:
     messages = objects(attachment.get("messages"))
-    return _joined([f"{each.get('from')}: {each['text']}" if isinstance(each.get("text"), str) else None for each in messages])
+    return _joined(
+        [
+            f"{each.get('from')}: {each['text']}" if isinstance(each.get("text"), str) else None
+            for each in messages
+        ]
+    )
 
 
 def _task(attachment: Record) -> str | None:
-    told = {name: text(attachment.get(name)) for name in ("taskId", "taskType", "status", "description", "deltaSummary")}
+    told = {
+        name: text(attachment.get(name))
+        for name in ("taskId", "taskType", "status", "description", "deltaSummary")
+    }
     words = f"Task {told['taskId']} (type: {told['taskType']}) (status: {told['status']}) (description: {told['description']})"
     return words + (f" Delta: {told['deltaSummary']}" if told["deltaSummary"] else "")
 

@@ -58,31 +58,47 @@ class ClaudeCodeSource(FileSource):
     @classmethod
     def accepts(cls, record: Record) -> bool:
         message = record.get("message")
-        is_spoken = record.get("type") in SPOKEN and isinstance(message, dict) and "content" in message
-        return is_spoken and "sessionId" in record and not IFLOW_SESSION.fullmatch(str(record["sessionId"]))
+        is_spoken = (
+            record.get("type") in SPOKEN and isinstance(message, dict) and "content" in message
+        )
+        return (
+            is_spoken
+            and "sessionId" in record
+            and not IFLOW_SESSION.fullmatch(str(record["sessionId"]))
+        )
 
     @classmethod
     def reads(cls, record: Record) -> bool:
-        return isinstance(record.get("type"), str)  # summaries and the like are counted, not strange
+        return isinstance(
+            record.get("type"), str
+        )  # summaries and the like are counted, not strange
 
     def loses(self, record: Record) -> bool:
         return unknown_line(record) is not None or record.get("type") in SPOKEN
 
     def identify(self, record: Record, place: Place) -> Ident | None:
         session = text(record.get("sessionId"))
-        return Ident(session, session, folder_name(record.get("cwd")), self.name.replace("_", "-")) if session else None
+        return (
+            Ident(session, session, folder_name(record.get("cwd")), self.name.replace("_", "-"))
+            if session
+            else None
+        )
 
     def sessions(self, key: PartitionKey) -> Iterator[Session]:
         self._left = 0
         yield from super().sessions(key)
         if self._left:
             sentence = f"{self.path}: {self._left} messages of {key} are on conversation branches that were left"
-            add_note(self.notes, f"{sentence}; of each session the branch with the last line was taken.")
+            add_note(
+                self.notes, f"{sentence}; of each session the branch with the last line was taken."
+            )
 
     def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
         return sorted(self._chains(session_id, records), key=itemgetter(0))
 
-    def _chains(self, session_id: str, records: list[tuple[Place, Record]]) -> Iterator[tuple[str, Record]]:
+    def _chains(
+        self, session_id: str, records: list[tuple[Place, Record]]
+    ) -> Iterator[tuple[str, Record]]:
         """What the main conversation and each side chain say."""
         main: list[Record] = []
         sides: dict[str, list[Record]] = {}
@@ -91,7 +107,9 @@ class ClaudeCodeSource(FileSource):
         contradicting = 0
         for _, line in records:  # the file of a resumed session repeats lines
             known = distinct.setdefault(text(line.get("uuid")) or id(line), line)
-            contradicting += known is not line and _message(known).get("content") != _message(line).get("content")
+            contradicting += known is not line and _message(known).get("content") != _message(
+                line
+            ).get("content")
         replaced = replacements_in(distinct.values())
         for line in distinct.values():
             if line.get("isSidechain") is True:
@@ -102,7 +120,11 @@ class ClaudeCodeSource(FileSource):
             else:
                 main.append(line)
         forked_from = {own for line in main if (own := text(line.get("uuid")))}
-        forks = [chain for chain, lines in sides.items() if text(lines[0].get("parentUuid")) in forked_from]
+        forks = [
+            chain
+            for chain, lines in sides.items()
+            if text(lines[0].get("parentUuid")) in forked_from
+        ]
         left_out = sum(len(sides.pop(chain)) for chain in forks)
         if main:
             for name, said in self._conversations(main, session_id, None, distinct, replaced[0]):
@@ -113,10 +135,17 @@ class ClaudeCodeSource(FileSource):
                     said["history"] += [unread("another line's uuid")] * contradicting
                 yield name, said
         for chain, lines in sorted(sides.items()):
-            yield from self._conversations(lines, f"{session_id}:{chain}", session_id, distinct, replaced[0])
+            yield from self._conversations(
+                lines, f"{session_id}:{chain}", session_id, distinct, replaced[0]
+            )
 
     def _conversations(
-        self, lines: list[Record], name: str, parent: str | None, names: Container[Any], replaced: dict[str, str]
+        self,
+        lines: list[Record],
+        name: str,
+        parent: str | None,
+        names: Container[Any],
+        replaced: dict[str, str],
     ) -> Iterator[tuple[str, Record]]:
         """What a chain of lines says, and what each stretch before a compaction says."""
         taken, others = _branch(lines)
@@ -126,19 +155,31 @@ class ClaudeCodeSource(FileSource):
             said = _conversation(stretch, lines, replaced) | {"parent_session_id": parent or name}
             yield f"{name}:before-compaction-{number}", said | {"ends_on_tool": True}
         said = _conversation(last, lines, replaced)
-        kinds = (f"line:{text(line.get('type')) or 'unknown'}" for line in lines if line.get("type") not in SPOKEN)
+        kinds = (
+            f"line:{text(line.get('type')) or 'unknown'}"
+            for line in lines
+            if line.get("type") not in SPOKEN
+        )
         unknown = [unread(kind) for line in lines if (kind := unknown_line(line))]
         broken = bool(taken) and taken[-1].get("isApiErrorMessage") is True
         said["history"] += unknown + [unread("missing line")] * _missing_parents(taken, names)
         said["skipped"] += Counter(kinds) + Counter(other_branch=others)
         said["parent_session_id"] = parent
-        said["error"] = (text(text_of(_message(taken[-1]).get("content"))[0]) or "the API gave an error") if broken else None
+        said["error"] = (
+            (text(text_of(_message(taken[-1]).get("content"))[0]) or "the API gave an error")
+            if broken
+            else None
+        )
         yield name, said
 
 
 def _conversation(taken: list[Record], lines: list[Record], replaced: dict[str, str]) -> Record:
     spoken = [line for line in taken if not _synthetic(line)]
-    usage = {_message_id(line) or id(line): _message(line).get("usage") for line in spoken if line.get("type") == "assistant"}
+    usage = {
+        _message_id(line) or id(line): _message(line).get("usage")
+        for line in spoken
+        if line.get("type") == "assistant"
+    }
     return {
         "history": _history(taken, replaced),
         "skipped": Counter(synthetic_message=len(taken) - len(spoken)),
@@ -146,7 +187,9 @@ def _conversation(taken: list[Record], lines: list[Record], replaced: dict[str, 
         "usage": usage.values(),
         "costs": [line.get("costUSD") for line in spoken],
         "times": [line.get("timestamp") for line in taken],
-        "models": [_message(line).get("model") for line in spoken if line.get("type") == "assistant"],
+        "models": [
+            _message(line).get("model") for line in spoken if line.get("type") == "assistant"
+        ],
     }
 
 
@@ -161,27 +204,43 @@ def _branch(lines: list[Record]) -> tuple[list[Record], int]:
     at = {own: number for number, line in enumerate(lines) if (own := text(line.get("uuid")))}
     parents = {text(line.get("parentUuid")) for line in lines}
     chain: set[int] = set()
-    here = max((number for number, line in enumerate(lines) if line.get("type") in SPOKEN), default=-1)
+    here = max(
+        (number for number, line in enumerate(lines) if line.get("type") in SPOKEN), default=-1
+    )
     while here >= 0 and here not in chain:
         chain.add(here)
         line = lines[here]
         parent = text(line.get("parentUuid")) or text(line.get("logicalParentUuid"))
-        is_first = parent is None and "parentUuid" in line  # without the field the lines are no tree, but follow one another
+        is_first = (
+            parent is None and "parentUuid" in line
+        )  # without the field the lines are no tree, but follow one another
         if is_first and not (is_boundary(line) or line.get("isCompactSummary") is True):
             break
         here = at.get(parent, here - 1) if parent else here - 1
     on_way = [lines[number] for number in sorted(chain) if is_shown(lines[number])]
     messages = {_message_id(line) for line in on_way if line.get("type") == "assistant"} - {None}
-    taken_ids = {id(line) for line in on_way} | {id(line) for line in shown if _message_id(line) in messages}
+    taken_ids = {id(line) for line in on_way} | {
+        id(line) for line in shown if _message_id(line) in messages
+    }
     blocks = [block for line in shown if id(line) in taken_ids for block in _blocks(line)]
-    answered = {text(block.get("tool_use_id")) for block in blocks if block.get("type") == "tool_result"}
-    waiting = {text(block.get("id")) for block in blocks if block.get("type") == "tool_use"} - answered
+    answered = {
+        text(block.get("tool_use_id")) for block in blocks if block.get("type") == "tool_result"
+    }
+    waiting = {
+        text(block.get("id")) for block in blocks if block.get("type") == "tool_use"
+    } - answered
     taken_ids |= {id(line) for line in shown if _answers(line, waiting)}
     names = {text(line.get("uuid")) for line in lines if id(line) in taken_ids} - {None}
-    attached = (line for line in shown if line.get("type") not in SPOKEN and text(line.get("uuid")) not in parents)
+    attached = (
+        line
+        for line in shown
+        if line.get("type") not in SPOKEN and text(line.get("uuid")) not in parents
+    )
     taken_ids |= {id(line) for line in attached if text(line.get("parentUuid")) in names}
     taken = [line for line in _parents_first(lines) if id(line) in taken_ids]
-    return taken, sum(line.get("type") in SPOKEN for line in shown) - sum(line.get("type") in SPOKEN for line in taken)
+    return taken, sum(line.get("type") in SPOKEN for line in shown) - sum(
+        line.get("type") in SPOKEN for line in taken
+    )
 
 
 def _parents_first(lines: list[Record]) -> Iterator[Record]:
@@ -233,14 +292,20 @@ def _has_answer(lines: list[Record]) -> bool:
     return any(line.get("type") == "assistant" for line in lines)
 
 
-_UNKNOWN_COMPACTION: Record = {"type": "system", "subtype": "compaction", "content": "of an unknown form"}
+_UNKNOWN_COMPACTION: Record = {
+    "type": "system",
+    "subtype": "compaction",
+    "content": "of an unknown form",
+}
 
 
 def _preserved(lines: list[Record], metadata: Record) -> list[Record]:
     """The messages that a compaction kept as they were, marked as copies; a line that cannot be read if they are not there."""
     if not metadata.get("preservedSegment"):
         return [_UNKNOWN_COMPACTION] if metadata.get("preservedMessages") else []
-    first, last = (text(section(metadata, "preservedSegment").get(name)) for name in ("headUuid", "tailUuid"))
+    first, last = (
+        text(section(metadata, "preservedSegment").get(name)) for name in ("headUuid", "tailUuid")
+    )
     by_name = {own: line for line in lines if (own := text(line.get("uuid")))}
     found: list[Record] = []
     while last in by_name and len(found) <= len(lines):
@@ -263,22 +328,35 @@ def _history(taken: list[Record], replaced: dict[str, str]) -> list[Any]:
         elif line.get("isCompactSummary") is True:
             history.append({"role": "user", "content": message.get("content")})
         elif _synthetic(line):
-            if line.get("isApiErrorMessage") is True and history and section(history[-1]).get("role") == "assistant":
+            if (
+                line.get("isApiErrorMessage") is True
+                and history
+                and section(history[-1]).get("role") == "assistant"
+            ):
                 cut_last_turn(history)  # the API failed in the middle of this message
         elif line.get("type") == "user":
             if is_interruption(message):
                 cut_last_turn(history)
-            if line.get("imagePasteIds") and not any(block.get("type") in ("image", "document") for block in _blocks(line)):
+            if line.get("imagePasteIds") and not any(
+                block.get("type") in ("image", "document") for block in _blocks(line)
+            ):
                 history.append(unread("pasted picture"))
-            history.append(_with_replacements(message, replaced) | {"role": text(message.get("role")) or "user"})
+            history.append(
+                _with_replacements(message, replaced)
+                | {"role": text(message.get("role")) or "user"}
+            )
         elif name is None or name not in whole:
             history.append(message | {"role": "assistant", "content": list(_parts(message))})
-            if line.get("forkedFrom"):  # copied from the session that this one was branched from: not trained again
+            if line.get(
+                "forkedFrom"
+            ):  # copied from the session that this one was branched from: not trained again
                 history[-1]["weight"] = 0
             if name is not None:
                 whole[name] = history[-1]
         else:
-            whole[name]["content"] += [part for part in _parts(message) if part not in whole[name]["content"]]
+            whole[name]["content"] += [
+                part for part in _parts(message) if part not in whole[name]["content"]
+            ]
             if message.get("stop_reason") is not None:
                 whole[name]["stop_reason"] = message["stop_reason"]
     return history
@@ -290,7 +368,9 @@ def _with_replacements(message: Record, replaced: dict[str, str]) -> Record:
     if not replaced or not isinstance(content, list):
         return message
     shown = [
-        block | {"content": replaced[call]} if isinstance(block, dict) and (call := text(block.get("tool_use_id"))) in replaced else block
+        block | {"content": replaced[call]}
+        if isinstance(block, dict) and (call := text(block.get("tool_use_id"))) in replaced
+        else block
         for block in content
     ]
     return message | {"content": shown}
@@ -298,7 +378,10 @@ def _with_replacements(message: Record, replaced: dict[str, str]) -> Record:
 
 def _answers(line: Record, calls: set[Any]) -> bool:
     blocks = _blocks(line)
-    return bool(blocks) and all(block.get("type") == "tool_result" and text(block.get("tool_use_id")) in calls for block in blocks)
+    return bool(blocks) and all(
+        block.get("type") == "tool_result" and text(block.get("tool_use_id")) in calls
+        for block in blocks
+    )
 
 
 def _parts(message: Record) -> list[Any]:

@@ -101,7 +101,11 @@ def _system_message(line: Record) -> Any:
 def is_interruption(message: Record) -> bool:
     """Whether a message of the user is Claude Code's note that the user stopped the agent."""
     content = message.get("content")
-    texts = [words_in([block]) for block in objects(content)] if isinstance(content, list) else [words_in(content)]
+    texts = (
+        [words_in([block]) for block in objects(content)]
+        if isinstance(content, list)
+        else [words_in(content)]
+    )
     return any(words.lstrip().startswith(_INTERRUPTED) for words in texts)
 
 
@@ -114,7 +118,9 @@ def lost_in_queue(lines: list[Record]) -> int:
     """
     queue: list[tuple[int, str]] = []
     given: list[tuple[int, str]] = []
-    last_answer = max((at for at, line in enumerate(lines) if line.get("type") == "assistant"), default=-1)
+    last_answer = max(
+        (at for at, line in enumerate(lines) if line.get("type") == "assistant"), default=-1
+    )
     for at, line in enumerate(lines):
         operation = line.get("operation") if line.get("type") == "queue-operation" else None
         if operation == "enqueue":
@@ -124,7 +130,9 @@ def lost_in_queue(lines: list[Record]) -> int:
         elif operation is not None and queue:
             given.append(queue.pop(0))
     said = {at: f"\n{words}\n" for at, line in enumerate(lines) if (words := _said_by_user(line))}
-    return sum(not _take(said, at, words) for at, words in sorted(given + queue) if at < last_answer)
+    return sum(
+        not _take(said, at, words) for at, words in sorted(given + queue) if at < last_answer
+    )
 
 
 def _said_by_user(line: Record) -> str:
@@ -147,7 +155,9 @@ def _take(said: dict[int, str], after: int, words: str) -> bool:
         if at > after and sought in text_said:
             said[at] = text_said.replace(sought, "\n", 1)
             return True
-    return words.startswith("!") and any(at > after and words[1:].strip() in text for at, text in said.items())
+    return words.startswith("!") and any(
+        at > after and words[1:].strip() in text for at, text in said.items()
+    )
 
 
 def replacements_in(lines: Iterable[Record]) -> tuple[dict[str, str], int]:

@@ -38,7 +38,9 @@ class ClaudeStreamSource(FileSource):
     """A stream or an execution file, or a folder of them: the working folder's name is the project."""
 
     name = "claude_stream"
-    looks_like = "messages of Claude's Agent SDK: type, session_id and message, as stream-json or a list"
+    looks_like = (
+        "messages of Claude's Agent SDK: type, session_id and message, as stream-json or a list"
+    )
     merges = True
 
     @classmethod
@@ -58,7 +60,11 @@ class ClaudeStreamSource(FileSource):
 
     def identify(self, record: Record, place: Place) -> Ident | None:
         session = text(record.get("session_id"))
-        return Ident(session, session, folder_name(record.get("cwd")), "claude-code") if session else None
+        return (
+            Ident(session, session, folder_name(record.get("cwd")), "claude-code")
+            if session
+            else None
+        )
 
     def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
         chains: dict[str | None, list[Record]] = {None: []}
@@ -70,11 +76,16 @@ class ClaudeStreamSource(FileSource):
             made += _conversations(lines, f"{session_id}:{call}", session_id)
         if any(_MISSING_REQUEST in said["history"] for _, said in made):
             sentence = f"{self.path}: {session_id} does not say what the user asked, so it is damaged (unread)"
-            add_note(self.notes, f"{sentence}. Run claude with --replay-user-messages, or read ~/.claude/projects.")
+            add_note(
+                self.notes,
+                f"{sentence}. Run claude with --replay-user-messages, or read ~/.claude/projects.",
+            )
         return sorted(made, key=itemgetter(0))
 
 
-def _conversations(lines: list[Record], name: str, parent: str | None) -> Iterator[tuple[str, Record]]:
+def _conversations(
+    lines: list[Record], name: str, parent: str | None
+) -> Iterator[tuple[str, Record]]:
     """What a chain of lines says, and what each stretch before a compaction says."""
     stretches: list[list[Record]] = [[]]
     for line in lines:
@@ -84,26 +95,45 @@ def _conversations(lines: list[Record], name: str, parent: str | None) -> Iterat
     *before, last = stretches
     head = next((line for line in lines if line.get("subtype") == "init"), {})
     results = [line for line in lines if line.get("type") == "result"]
-    shared = {"context": chosen(head, ("cwd", "permissionMode", "claude_code_version")), "model_id": head.get("model")}
+    shared = {
+        "context": chosen(head, ("cwd", "permissionMode", "claude_code_version")),
+        "model_id": head.get("model"),
+    }
     for number, stretch in enumerate(before, 1):
-        said = {"history": _history(stretch), "parent_session_id": parent or name, "ends_on_tool": True}
+        said = {
+            "history": _history(stretch),
+            "parent_session_id": parent or name,
+            "ends_on_tool": True,
+        }
         yield f"{name}:before-compaction-{number}", shared | said
     history = _history(last)
     ended = results[-1] if results else {}
-    if ended.get("subtype") == "success" and not _says_result(history, ended.get("result")) and "structured_output" not in ended:
+    if (
+        ended.get("subtype") == "success"
+        and not _says_result(history, ended.get("result"))
+        and "structured_output" not in ended
+    ):
         history.append(unread("result"))
     if _is_limit(ended.get("stop_reason")):
         cut_last_turn(history)
     said = {
         "history": history,
-        "skipped": Counter(f"line:{text(line.get('type'))}" for line in last if line.get("type") in _BOOKKEEPING),
+        "skipped": Counter(
+            f"line:{text(line.get('type'))}" for line in last if line.get("type") in _BOOKKEEPING
+        ),
         "usage": [result.get("usage") for result in results],
         "costs": [ended.get("total_cost_usd")],
-        "models": [section(line, "message").get("model") for line in last if not _is_synthetic(line)],
+        "models": [
+            section(line, "message").get("model") for line in last if not _is_synthetic(line)
+        ],
         "parent_session_id": parent,
-        "error": (text(ended.get("result")) or "the run failed") if ended.get("subtype") == "error_during_execution" else None,
+        "error": (text(ended.get("result")) or "the run failed")
+        if ended.get("subtype") == "error_during_execution"
+        else None,
     }
-    if (last and _is_synthetic(last[-1])) or (ended.get("is_error") is True and ended.get("subtype") == "success"):
+    if (last and _is_synthetic(last[-1])) or (
+        ended.get("is_error") is True and ended.get("subtype") == "success"
+    ):
         said["error"] = text(ended.get("result")) or "the API gave an error"
     yield name, shared | {key: value for key, value in said.items() if value is not None}
 
@@ -131,7 +161,9 @@ def _history(lines: list[Record]) -> list[Any]:
             compacted = False
         if kind == "assistant" and not asked:  # the agent speaks before anybody asked it anything
             history.append(_MISSING_REQUEST)
-        asked = kind != "result" and (asked or kind == "assistant" or (kind == "user" and has_words(message)))
+        asked = kind != "result" and (
+            asked or kind == "assistant" or (kind == "user" and has_words(message))
+        )
         if kind == "user":
             if is_interruption(message):
                 cut_last_turn(history)
@@ -142,7 +174,11 @@ def _history(lines: list[Record]) -> list[Any]:
         elif kind == "assistant" and name in whole:
             parts = _parts(message)
             whole[name]["content"] += [part for part in parts if part not in whole[name]["content"]]
-            whole[name] |= {"stop_reason": message["stop_reason"]} if message.get("stop_reason") is not None else {}
+            whole[name] |= (
+                {"stop_reason": message["stop_reason"]}
+                if message.get("stop_reason") is not None
+                else {}
+            )
         elif kind == "assistant":
             history.append(message | {"role": "assistant", "content": list(_parts(message))})
             if name is not None:
@@ -167,6 +203,10 @@ def _says_result(history: list[Any], result: Any) -> bool:
     """Whether the run's result stands in the assistant's messages, as it does if none of them is missing."""
     if not isinstance(result, str) or not result.strip():
         return True
-    said = (text_of(message.get("content"))[0] for message in history if isinstance(message, dict) and message.get("role") == "assistant")
+    said = (
+        text_of(message.get("content"))[0]
+        for message in history
+        if isinstance(message, dict) and message.get("role") == "assistant"
+    )
     plain = " ".join(result.split())
     return any(plain in " ".join(words.split()) for words in said)

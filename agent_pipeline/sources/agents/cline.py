@@ -18,7 +18,17 @@ from agent_pipeline.sources.formats.record_files import Place
 
 _FILE = "api_conversation_history.json"
 _INTERRUPTED = "[Response interrupted by "
-_OWN = {"isSummary", "condenseId", "condenseParent", "truncationId", "truncationParent", "isTruncationMarker", "ts", "modelInfo", "metrics"}
+_OWN = {
+    "isSummary",
+    "condenseId",
+    "condenseParent",
+    "truncationId",
+    "truncationParent",
+    "isTruncationMarker",
+    "ts",
+    "modelInfo",
+    "metrics",
+}
 _EXTENSIONS = {
     **dict.fromkeys(("rooveterinaryinc", "roo-code", "roo-cline"), "roo-code"),
     **dict.fromkeys(("kilocode", "kilo-code"), "kilo-code"),
@@ -45,14 +55,25 @@ class ClineSource(FileSource):
     def _is_mine(cls, path: Path) -> bool:
         kind, records = sampled(path)
         check = _is_message if path.name == _FILE else cls.accepts
-        return kind in cls.kinds and bool(records) and all(isinstance(each, dict) and check(each) for each in records)
+        return (
+            kind in cls.kinds
+            and bool(records)
+            and all(isinstance(each, dict) and check(each) for each in records)
+        )
 
     def loses(self, record: Record) -> bool:
         return says_something(record)
 
     def identify(self, record: Record, place: Place) -> Ident:
         name = place.path.parent.name if place.path.name == _FILE else place.path.stem
-        agent = next((agent for word, agent in _EXTENSIONS.items() if any(word in part.lower() for part in place.path.parts)), self.name)
+        agent = next(
+            (
+                agent
+                for word, agent in _EXTENSIONS.items()
+                if any(word in part.lower() for part in place.path.parts)
+            ),
+            self.name,
+        )
         workspace = _WORKSPACE.search(words_in(record.get("content")))
         return Ident(str(place.path), name, folder_name(workspace[1]) if workspace else None, agent)
 
@@ -68,7 +89,9 @@ class ClineSource(FileSource):
 
 
 def _is_message(record: Record) -> bool:
-    return record.get("role") in ("user", "assistant") and isinstance(record.get("content"), str | list)
+    return record.get("role") in ("user", "assistant") and isinstance(
+        record.get("content"), str | list
+    )
 
 
 def _edited(path: Path) -> list[Any]:
@@ -91,7 +114,12 @@ def _views(messages: list[Record]) -> list[list[Any]]:
             if any(each.get("role") == "assistant" for each in seen[inherited:]):
                 views.append(_shown(seen, inherited))
             hidden = {text(message.get("condenseId")), text(message.get("truncationId"))} - {None}
-            seen = [each for each in seen if not hidden & {text(each.get("condenseParent")), text(each.get("truncationParent"))}]
+            seen = [
+                each
+                for each in seen
+                if not hidden
+                & {text(each.get("condenseParent")), text(each.get("truncationParent"))}
+            ]
             seen.append(message)
             inherited = len(seen)
         else:
@@ -106,6 +134,10 @@ def _shown(messages: list[Record], inherited: int) -> list[Any]:
         made = {name: value for name, value in message.items() if name not in _OWN}
         if made.get("role") == "assistant":
             made |= {"weight": 0} if at < inherited else {}
-            made |= {"finish_reason": "interrupted"} if _INTERRUPTED in words_in(made.get("content")) else {}
+            made |= (
+                {"finish_reason": "interrupted"}
+                if _INTERRUPTED in words_in(made.get("content"))
+                else {}
+            )
         shown.append(made)
     return shown

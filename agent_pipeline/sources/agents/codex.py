@@ -44,7 +44,11 @@ class CodexSource(FileSource):
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
-        return record.get("type") in ("session_meta", "response_item", "turn_context") and isinstance(record.get("payload"), dict)
+        return record.get("type") in (
+            "session_meta",
+            "response_item",
+            "turn_context",
+        ) and isinstance(record.get("payload"), dict)
 
     @classmethod
     def reads(cls, record: Record) -> bool:
@@ -67,8 +71,16 @@ class CodexSource(FileSource):
             thread.add(line)
         *before, last = thread.end()
         payload = section(lines[-1], "payload")
-        models = [section(line, "payload").get("model") for line in lines if line.get("type") == "turn_context"]
-        tools = [*(meta.get("dynamic_tools") or []), *thread.tools] if isinstance(meta.get("dynamic_tools") or [], list) else thread.tools
+        models = [
+            section(line, "payload").get("model")
+            for line in lines
+            if line.get("type") == "turn_context"
+        ]
+        tools = (
+            [*(meta.get("dynamic_tools") or []), *thread.tools]
+            if isinstance(meta.get("dynamic_tools") or [], list)
+            else thread.tools
+        )
         shared = {"tools": tools or None, "context": chosen(meta, _CONTEXT), "models": models}
         said = {
             "history": _history(meta, last) + [unread("missing line")] * missing_lines(lines),
@@ -76,33 +88,55 @@ class CodexSource(FileSource):
             "usage": usages(lines),
             "times": [meta.get("timestamp"), *(line.get("timestamp") for line in lines)],
             "parent_session_id": parent_of(meta),
-            "error": payload.get("message") if lines[-1].get("type") == "event_msg" and payload.get("type") == "error" else None,
+            "error": payload.get("message")
+            if lines[-1].get("type") == "event_msg" and payload.get("type") == "error"
+            else None,
         }
-        earlier = [shared | {"history": _history(meta, stretch), "times": [meta.get("timestamp")]} for stretch in before]
+        earlier = [
+            shared | {"history": _history(meta, stretch), "times": [meta.get("timestamp")]}
+            for stretch in before
+        ]
         return stretches_of(session_id, earlier, shared | said)
 
     def _copies(self, session_id: str, parent: str | None, lines: list[Record]) -> int:
         """How many of the first response items are copies of those of the parent, if the store has it."""
         if parent is None:
             return 0
-        places = [places for sessions in self._index().values() for name, places in sessions.items() if name == parent]
+        places = [
+            places
+            for sessions in self._index().values()
+            for name, places in sessions.items()
+            if name == parent
+        ]
         if not places or parent == session_id:
-            add_note(self.notes, f"{self.path}: {session_id} repeats the turns of {parent}, which is not in this store; they are trained.")
+            add_note(
+                self.notes,
+                f"{self.path}: {session_id} repeats the turns of {parent}, which is not in this store; they are trained.",
+            )
             return 0
-        return copied_from(response_items([self._record(place) for place in places[0]]), response_items(lines))
+        return copied_from(
+            response_items([self._record(place) for place in places[0]]), response_items(lines)
+        )
 
 
 def folder_name(path: Any) -> str | None:
     """The last part of a path as any system writes it."""
     named = text(path)
-    return None if named is None else (PureWindowsPath if "\\" in named else PurePath)(named).name or None
+    return (
+        None
+        if named is None
+        else (PureWindowsPath if "\\" in named else PurePath)(named).name or None
+    )
 
 
 def _history(meta: Record, stretch: Stretch) -> list[Any]:
     """One system message, what was said before the stretch, which is not trained, and the rest."""
     texts, count = system_texts(meta, stretch.items)
     system = [{"type": "message", "role": "system", "content": "\n\n".join(texts)}] if texts else []
-    inherited = [_untrained(item) for item in plain_items(stretch.items[count : max(count, stretch.inherited)])]
+    inherited = [
+        _untrained(item)
+        for item in plain_items(stretch.items[count : max(count, stretch.inherited)])
+    ]
     return [*system, *inherited, *stretch.items[max(count, stretch.inherited) :]]
 
 

@@ -13,7 +13,15 @@ from agent_pipeline.sources.formats.fields import Record, error_text, section, t
 from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
 from agent_pipeline.sources.formats.record_files import Place
 
-_EVENTS = ("thread.started", "turn.started", "turn.completed", "turn.failed", "item.started", "item.updated", "item.completed")
+_EVENTS = (
+    "thread.started",
+    "turn.started",
+    "turn.completed",
+    "turn.failed",
+    "item.started",
+    "item.updated",
+    "item.completed",
+)
 
 
 class CodexExecSource(FileSource):
@@ -25,7 +33,9 @@ class CodexExecSource(FileSource):
     @classmethod
     def accepts(cls, record: Record) -> bool:
         kind = record.get("type")
-        return (kind == "thread.started" and "thread_id" in record) or (kind == "item.completed" and isinstance(record.get("item"), dict))
+        return (kind == "thread.started" and "thread_id" in record) or (
+            kind == "item.completed" and isinstance(record.get("item"), dict)
+        )
 
     @classmethod
     def reads(cls, record: Record) -> bool:
@@ -41,12 +51,21 @@ class CodexExecSource(FileSource):
         events = [record for _, record in records]
         sentence = f"{self.path}: codex exec --json does not record what the user asked, so its sessions are damaged (unread)"
         add_note(self.notes, f"{sentence}. Read the rollouts in ~/.codex/sessions instead.")
-        failed = next((event for event in reversed(events) if event.get("type") in ("turn.failed", "error", "turn.completed")), {})
+        failed = next(
+            (
+                event
+                for event in reversed(events)
+                if event.get("type") in ("turn.failed", "error", "turn.completed")
+            ),
+            {},
+        )
         yield (
             session_id,
             {
                 "history": _history(events),
-                "usage": [event.get("usage") for event in events if event.get("type") == "turn.completed"],
+                "usage": [
+                    event.get("usage") for event in events if event.get("type") == "turn.completed"
+                ],
                 "error": error_text(failed.get("error") or failed.get("message")),
             },
         )
@@ -54,7 +73,11 @@ class CodexExecSource(FileSource):
 
 def _history(events: list[Record]) -> list[Any]:
     history: list[Any] = []
-    ended = {text(section(event, "item").get("id")) for event in events if event.get("type") == "item.completed"}
+    ended = {
+        text(section(event, "item").get("id"))
+        for event in events
+        if event.get("type") == "item.completed"
+    }
     for event in events:
         kind, item = text(event.get("type")) or "none", section(event, "item")
         if kind == "turn.started":
@@ -75,14 +98,30 @@ def _messages(item: Record) -> list[Any]:
     if kind == "agent_message":
         return [{"role": "assistant", "content": item.get("text")}]
     if kind == "reasoning":
-        return [{"type": "reasoning", "summary": [{"type": "summary_text", "text": str(item.get("text") or "")}]}]
+        return [
+            {
+                "type": "reasoning",
+                "summary": [{"type": "summary_text", "text": str(item.get("text") or "")}],
+            }
+        ]
     if kind == "command_execution":
-        failed = item.get("status") in ("failed", "declined") or item.get("exit_code") not in (0, None)
-        return _call(name, kind, {"command": item.get("command")}, item.get("aggregated_output"), failed)
+        failed = item.get("status") in ("failed", "declined") or item.get("exit_code") not in (
+            0,
+            None,
+        )
+        return _call(
+            name, kind, {"command": item.get("command")}, item.get("aggregated_output"), failed
+        )
     if kind == "mcp_tool_call" and (item.get("result") or item.get("error")):
         error = section(item, "error").get("message")
         output = error if error is not None else section(item, "result").get("content")
-        return _call(name, f"{item.get('server')}__{item.get('tool')}", item.get("arguments"), output, error is not None)
+        return _call(
+            name,
+            f"{item.get('server')}__{item.get('tool')}",
+            item.get("arguments"),
+            output,
+            error is not None,
+        )
     if kind == "error" or not says_something(item):
         return []
     return [unread(f"item {kind}")]

@@ -13,7 +13,13 @@ from agent_pipeline.sessions.session import json_bytes
 from agent_pipeline.sources.agents.lines import says_something, words_in
 from agent_pipeline.sources.formats.fields import Record, elements, objects, section, text
 
-_BOOKKEEPING_LINES = {"session_meta", "session_state", "token_usage_record", "turn_context", "world_state"}
+_BOOKKEEPING_LINES = {
+    "session_meta",
+    "session_state",
+    "token_usage_record",
+    "turn_context",
+    "world_state",
+}
 """Lines that the model never sees as such: what it is told of them stands in a `response_item`."""
 
 _BOOKKEEPING_ITEMS = {"compaction_trigger", "ghost_snapshot", "other"}
@@ -56,7 +62,14 @@ _VOLATILE = ("id", "status", "metadata", "internal_chat_message_metadata_passthr
 _MOST_KEPT = 80_000
 """Characters of the user's messages that a compaction of an older version keeps at most (20,000 tokens)."""
 
-_CALLS = {"function_call", "custom_tool_call", "local_shell_call", "tool_search_call", "web_search_call", "mcp_call"}
+_CALLS = {
+    "function_call",
+    "custom_tool_call",
+    "local_shell_call",
+    "tool_search_call",
+    "web_search_call",
+    "mcp_call",
+}
 
 
 class Stretch(NamedTuple):
@@ -123,7 +136,9 @@ class Thread:
             return
         if item.get("role") == "user":
             self._said.append(_plain(words_in(item.get("content"))))
-            self._missing_pictures -= sum(part.get("type") == "input_image" for part in objects(item.get("content")))
+            self._missing_pictures -= sum(
+                part.get("type") == "input_image" for part in objects(item.get("content"))
+            )
         if injected(item, _ABORTED) is not None:
             self._cut()
         self._items.append(unread(f"item {kind}") if kind in _COMPACTIONS else item)
@@ -139,10 +154,14 @@ class Thread:
             self._cut()
         elif kind == "user_message":
             self._told.append(_plain(words_in(event.get("message"))))
-            self._missing_pictures += sum(len(elements(event.get(name))) for name in ("images", "local_images"))
+            self._missing_pictures += sum(
+                len(elements(event.get(name))) for name in ("images", "local_images")
+            )
         elif kind == "item_completed" and item.get("type") == "UserMessage":
             self._told.append(_plain(words_in(item.get("content"))))
-        elif kind == "item_completed" and (text(item.get("type")) in _REPEATED_ITEMS or not says_something(item)):
+        elif kind == "item_completed" and (
+            text(item.get("type")) in _REPEATED_ITEMS or not says_something(item)
+        ):
             return
         elif kind not in _REPEATED_EVENTS and says_something(event):
             self._items.append(unread(f"event {kind}"))
@@ -158,8 +177,13 @@ class Thread:
         cut = places[max(len(places) - turns, 0)]
         while cut > places[0] and injected(self._items[cut - 1]) is not None:
             cut -= 1
-        if cut < self._inherited and self.stretches:  # the turn began before the compaction, and its beginning stands there
-            self.stretches = [each._replace(items=[*each.items, unread("turn taken back")]) for each in self.stretches]
+        if (
+            cut < self._inherited and self.stretches
+        ):  # the turn began before the compaction, and its beginning stands there
+            self.stretches = [
+                each._replace(items=[*each.items, unread("turn taken back")])
+                for each in self.stretches
+            ]
         self.taken_back += len(self._items) - cut
         self._items = self._items[:cut]
         self._inherited = min(self._inherited, cut)
@@ -169,7 +193,9 @@ class Thread:
         found = False
         for at in range(len(self._items) - 1, -1, -1):
             item = self._items[at]
-            is_agents = isinstance(item, dict) and (item.get("role") == "assistant" or item.get("type") in _CALLS)
+            is_agents = isinstance(item, dict) and (
+                item.get("role") == "assistant" or item.get("type") in _CALLS
+            )
             if is_agents:
                 self._items[at] = item | {"status": "interrupted"}
                 found = True
@@ -179,7 +205,10 @@ class Thread:
     def _compact(self, compacted: Record) -> None:
         """Begin a stretch with what the model sees from here on."""
         before = self._items
-        if any(isinstance(item, dict) and item.get("role") == "assistant" for item in before[self._inherited :]):
+        if any(
+            isinstance(item, dict) and item.get("role") == "assistant"
+            for item in before[self._inherited :]
+        ):
             self.stretches.append(Stretch(before, self._inherited))
         replaced = compacted.get("replacement_history")
         if isinstance(replaced, list):
@@ -191,13 +220,19 @@ class Thread:
             self._items = list(takewhile(lambda item: injected(item) is not None, before)) + kept
             if sum(len(words_in(item.get("content"))) for item in kept) > _MOST_KEPT:
                 self._items.append(unread("compaction of many words"))
-            self._items.append({"type": "message", "role": "user", "content": compacted.get("message")})
+            self._items.append(
+                {"type": "message", "role": "user", "content": compacted.get("message")}
+            )
         self._inherited = len(self._items)
 
 
 def injected(item: Any, begins: str | tuple[str, ...] = _INJECTED) -> str | None:
     """The text of a message that Codex itself put in; None for any other item."""
-    if not isinstance(item, dict) or item.get("type") != "message" or item.get("role") not in ("user", "developer", "system"):
+    if (
+        not isinstance(item, dict)
+        or item.get("type") != "message"
+        or item.get("role") not in ("user", "developer", "system")
+    ):
         return None
     content = words_in(item.get("content"))
     if content.lstrip().startswith(begins):
@@ -243,7 +278,11 @@ def _content_of(item: Record) -> bytes:
 
 def response_items(lines: list[Record]) -> list[Record]:
     """The items of a rollout that a `Thread` counts."""
-    return [section(line, "payload") for line in lines if line.get("type") == "response_item" and _is_counted(section(line, "payload"))]
+    return [
+        section(line, "payload")
+        for line in lines
+        if line.get("type") == "response_item" and _is_counted(section(line, "payload"))
+    ]
 
 
 def _is_counted(item: Record) -> bool:
@@ -258,7 +297,11 @@ def system_texts(meta: Record, items: list[Any]) -> tuple[list[str], int]:
     Returns:
         The texts, and how many of the items they are.
     """
-    before = [content for content in takewhile(lambda each: each is not None, map(injected, items)) if content is not None]
+    before = [
+        content
+        for content in takewhile(lambda each: each is not None, map(injected, items))
+        if content is not None
+    ]
     texts: list[str] = []
     for instructions in (section(meta, "base_instructions").get("text"), meta.get("instructions")):
         if not isinstance(instructions, str) or not instructions.strip() or instructions in texts:
@@ -278,11 +321,19 @@ def is_copy_of(meta: Record, metas: list[Record]) -> str | None:
     """The thread whose lines a rollout repeats at its beginning; None for a thread that begins anew."""
     forked = text(meta.get("forked_from_id"))
     parent = parent_of(meta)
-    return forked or next((parent for other in metas[1:] if parent and text(other.get("id")) == parent), None)
+    return forked or next(
+        (parent for other in metas[1:] if parent and text(other.get("id")) == parent), None
+    )
 
 
 def usages(lines: list[Record]) -> list[Record]:
     """The token counts of a rollout: those of its last count, which are sums."""
-    events = objects([section(line, "payload") for line in lines if line.get("type") == "event_msg"])
-    counts = [section(event, "info", "total_token_usage") for event in events if event.get("type") == "token_count"]
+    events = objects(
+        [section(line, "payload") for line in lines if line.get("type") == "event_msg"]
+    )
+    counts = [
+        section(event, "info", "total_token_usage")
+        for event in events
+        if event.get("type") == "token_count"
+    ]
     return next(([each] for each in reversed(counts) if each), [])

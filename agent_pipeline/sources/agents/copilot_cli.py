@@ -30,7 +30,13 @@ _BOOKKEEPING = {
 
 
 _READ = {
-    *("abort", "assistant.message", "session.compaction_complete", "session.truncation", "system.message"),
+    *(
+        "abort",
+        "assistant.message",
+        "session.compaction_complete",
+        "session.truncation",
+        "system.message",
+    ),
     *("tool.execution_complete", "user.message"),
 }
 
@@ -57,27 +63,40 @@ class CopilotCLISource(FileSource):
 
     def identify(self, record: Record, place: Place) -> Ident:
         data = section(record, "data") if record.get("type") == "session.start" else {}
-        return Ident(str(place.path), text(data.get("sessionId")), folder_name(section(data, "context").get("cwd")), "copilot-cli")
+        return Ident(
+            str(place.path),
+            text(data.get("sessionId")),
+            folder_name(section(data, "context").get("cwd")),
+            "copilot-cli",
+        )
 
     def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
         events = [record for _, record in records]
         way, missing = branch(events)
-        head = next((section(event, "data") for event in events if event.get("type") == "session.start"), {})
+        head = next(
+            (section(event, "data") for event in events if event.get("type") == "session.start"), {}
+        )
         helpers = [event for event in way if text(section(event, "data").get("parentToolCallId"))]
         own = [event for event in way if not text(section(event, "data").get("parentToolCallId"))]
         *before, last = _views(own)
         data = [section(event, "data") for event in own]
         failed = own[-1] if own and own[-1].get("type") == "session.error" else {}
-        models = [head.get("selectedModel"), *(each.get("newModel") or each.get("model") for each in data)]
+        models = [
+            head.get("selectedModel"),
+            *(each.get("newModel") or each.get("model") for each in data),
+        ]
         said = {
             "history": [*last, *[unread("missing line")] * missing, *_unknown(events)],
-            "skipped": Counter(other_branch=len(events) - len(way)) + Counter({"line:subagent": len(helpers)}),
+            "skipped": Counter(other_branch=len(events) - len(way))
+            + Counter({"line:subagent": len(helpers)}),
             "context": chosen(section(head, "context"), ("cwd", "repository", "branch")),
             "times": [event.get("timestamp") for event in own],
             "models": models,
             "error": section(failed, "data").get("message"),
         }
-        return stretches_of(session_id, [{"history": view, "models": models} for view in before], said)
+        return stretches_of(
+            session_id, [{"history": view, "models": models} for view in before], said
+        )
 
 
 def _views(events: list[Record]) -> list[list[Any]]:
@@ -86,7 +105,9 @@ def _views(events: list[Record]) -> list[list[Any]]:
     for event in events:
         kind, data = text(event.get("type")) or "none", section(event, "data")
         is_compacted = kind == "session.compaction_complete" and data.get("success") is not False
-        if is_compacted or (kind == "session.truncation" and data.get("messagesRemovedDuringTruncation") != 0):
+        if is_compacted or (
+            kind == "session.truncation" and data.get("messagesRemovedDuringTruncation") != 0
+        ):
             if any(isinstance(each, dict) and each.get("role") == "assistant" for each in view):
                 views.append(view)
             view = [unread(kind)]
@@ -101,31 +122,53 @@ def _message(kind: str, data: Record) -> Any:
     if kind == "user.message":
         content, given = data.get("content"), data.get("transformedContent")
         words = given if isinstance(given, str) and given else content
-        pictures = [{"type": "image"} for each in objects(data.get("attachments")) if _is_picture(each)]
+        pictures = [
+            {"type": "image"} for each in objects(data.get("attachments")) if _is_picture(each)
+        ]
         return {"role": "user", "content": [words or "", *pictures] if pictures else words}
     if kind == "system.message":
         return {"role": "system", "content": data.get("content")}
     if kind == "assistant.message":
         calls = [
-            {"id": request.get("toolCallId"), "function": {"name": request.get("name"), "arguments": request.get("arguments")}}
+            {
+                "id": request.get("toolCallId"),
+                "function": {"name": request.get("name"), "arguments": request.get("arguments")},
+            }
             for request in objects(data.get("toolRequests"))
         ]
-        return {"role": "assistant", "content": data.get("content"), "reasoning": data.get("reasoningText"), "tool_calls": calls}
+        return {
+            "role": "assistant",
+            "content": data.get("content"),
+            "reasoning": data.get("reasoningText"),
+            "tool_calls": calls,
+        }
     if kind == "tool.execution_complete" and data.get("isUserRequested") is not True:
         result = data.get("result")
         content = result.get("content") if isinstance(result, dict) else result
-        pictures = [each for each in objects(section(data, "result").get("contents")) if each.get("type") in ("image", "audio", "resource")]
+        pictures = [
+            each
+            for each in objects(section(data, "result").get("contents"))
+            if each.get("type") in ("image", "audio", "resource")
+        ]
         content = [content, *pictures] if pictures and isinstance(content, str) else content
         if data.get("success") is False:
             content = section(data, "error").get("message") or content
-        return {"role": "tool", "tool_call_id": data.get("toolCallId"), "content": content, "is_error": data.get("success") is False}
+        return {
+            "role": "tool",
+            "tool_call_id": data.get("toolCallId"),
+            "content": content,
+            "is_error": data.get("success") is False,
+        }
     return None
 
 
 def _is_picture(attachment: Record) -> bool:
     """Whether the user attached a picture. The model is told of other files by their paths."""
     name = text(attachment.get("path")) or text(attachment.get("displayName")) or ""
-    is_image = str(attachment.get("mimeType")).startswith("image/") or attachment.get("type") in ("image", "blob")
+    is_image = str(attachment.get("mimeType")).startswith("image/") or attachment.get("type") in (
+        "image",
+        "blob",
+    )
     return is_image or (guess_type(name)[0] or "").startswith("image/")
 
 

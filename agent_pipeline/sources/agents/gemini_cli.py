@@ -35,33 +35,51 @@ class GeminiCLISource(FileSource):
 
     @classmethod
     def reads(cls, record: Record) -> bool:
-        return cls.accepts(record) or bool(_CHANGES & record.keys()) or ("id" in record and isinstance(record.get("type"), str))
+        return (
+            cls.accepts(record)
+            or bool(_CHANGES & record.keys())
+            or ("id" in record and isinstance(record.get("type"), str))
+        )
 
     def loses(self, record: Record) -> bool:
         return says_something(record)
 
     def identify(self, record: Record, place: Place) -> Ident | None:
         if place.path.suffix == ".json" and place.path.with_suffix(".jsonl").exists():
-            return None  # Gemini CLI copied this file of an older version when the session was resumed
+            return (
+                None  # Gemini CLI copied this file of an older version when the session was resumed
+            )
         folders = place.path.resolve().parts
         project = folders[folders.index("chats") - 1] if "chats" in folders[1:-1] else None
-        return Ident(str(place.path), text(record.get("sessionId")), project, self.name.replace("_", "-"))
+        return Ident(
+            str(place.path), text(record.get("sessionId")), project, self.name.replace("_", "-")
+        )
 
     def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
         changes = [section(record, "$set") | record for _, record in records]
         messages, taken_back = _messages(changes)
-        skipped = Counter(f"line:{text(each.get('type')) or 'unknown'}" for each in messages if each.get("type") not in _ROLES)
+        skipped = Counter(
+            f"line:{text(each.get('type')) or 'unknown'}"
+            for each in messages
+            if each.get("type") not in _ROLES
+        )
         is_helper = any(change.get("kind") == "subagent" for change in changes)
-        recorded = [each for change in changes for each in (change, *objects(change.get("messages")))]
+        recorded = [
+            each for change in changes for each in (change, *objects(change.get("messages")))
+        ]
         failed = messages[-1] if messages and messages[-1].get("type") == "error" else {}
         said = {
             "history": _spoken(messages),
             "skipped": skipped | {"taken_back": taken_back},
-            "usage": {text(each.get("id")): each["tokens"] for each in recorded if each.get("tokens")}.values(),
+            "usage": {
+                text(each.get("id")): each["tokens"] for each in recorded if each.get("tokens")
+            }.values(),
             "times": [each.get(name) for name in ("startTime", "lastUpdated") for each in changes],
             "models": [each.get("model") for each in recorded],
             "parent_session_id": records[0][0].path.parent.name if is_helper else None,
-            "error": (text_of(failed.get("content"))[0] or "the API gave an error") if failed else None,
+            "error": (text_of(failed.get("content"))[0] or "the API gave an error")
+            if failed
+            else None,
         }
         yield session_id, said
 
@@ -77,7 +95,10 @@ def _messages(changes: list[Record]) -> tuple[list[Record], int]:
             taken_back += len(names) - len(kept)
             messages = {name: messages[name] for name in kept}
         elif "messages" in change:
-            messages = {f"{number}:{at}": section(each) or {"type": "user"} for at, each in enumerate(elements(change["messages"]))}
+            messages = {
+                f"{number}:{at}": section(each) or {"type": "user"}
+                for at, each in enumerate(elements(change["messages"]))
+            }
             messages = {text(each.get("id")) or name: each for name, each in messages.items()}
         elif "type" in change:
             messages[text(change.get("id")) or str(number)] = change
@@ -110,16 +131,30 @@ def _turn(each: Record, given: set[Any]) -> Iterator[Any]:
     content = each.get("content")
     if each.get("type") == "gemini":
         thoughts = [thought.get("description") for thought in objects(each.get("thoughts"))]
-        yield {"role": "assistant", "content": content, "reasoning": thoughts, "tool_calls": each.get("toolCalls")}
-        content = [block for call in objects(each.get("toolCalls")) for block in elements(call.get("result"))]
+        yield {
+            "role": "assistant",
+            "content": content,
+            "reasoning": thoughts,
+            "tool_calls": each.get("toolCalls"),
+        }
+        content = [
+            block
+            for call in objects(each.get("toolCalls"))
+            for block in elements(call.get("result"))
+        ]
     if isinstance(content, list):
-        new = [block for block in content if _answered(block) is None or _answered(block) not in given]
+        new = [
+            block for block in content if _answered(block) is None or _answered(block) not in given
+        ]
         given.update(map(_answered, new))
         if content and not new:
             return
         content = new
     if content or each.get("type") == "user":
-        yield {"role": "system" if text_of(content)[0].startswith(_CONTEXT) else "user", "content": content}
+        yield {
+            "role": "system" if text_of(content)[0].startswith(_CONTEXT) else "user",
+            "content": content,
+        }
 
 
 def _answered(block: Any) -> str | None:

@@ -22,7 +22,10 @@ class GooseSource(FileSource):
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
-        return {"working_dir", "description"} <= record.keys() or {"working_dir", "message_count"} <= record.keys()
+        return {"working_dir", "description"} <= record.keys() or {
+            "working_dir",
+            "message_count",
+        } <= record.keys()
 
     @classmethod
     def reads(cls, record: Record) -> bool:
@@ -32,20 +35,36 @@ class GooseSource(FileSource):
         return says_something(record)
 
     def identify(self, record: Record, place: Place) -> Ident:
-        return Ident(str(place.path), place.path.stem, folder_name(record.get("working_dir")), self.name)
+        return Ident(
+            str(place.path), place.path.stem, folder_name(record.get("working_dir")), self.name
+        )
 
     def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
         head = next((record for _, record in records if self.accepts(record)), {})
         messages = [record for _, record in records if not self.accepts(record)]
-        hidden = [message for message in messages if section(message, "metadata").get("agentVisible") is False]
-        shown = [message for message in messages if section(message, "metadata").get("agentVisible") is not False]
+        hidden = [
+            message
+            for message in messages
+            if section(message, "metadata").get("agentVisible") is False
+        ]
+        shown = [
+            message
+            for message in messages
+            if section(message, "metadata").get("agentVisible") is not False
+        ]
         names = ("input_tokens", "output_tokens", "total_tokens")
-        tokens = chosen(head, **{name: f"accumulated_{name}" for name in names}) or chosen(head, names)
+        tokens = chosen(head, **{name: f"accumulated_{name}" for name in names}) or chosen(
+            head, names
+        )
         said: dict[str, Any] = {
             "history": shown,
             "context": chosen(head, ("working_dir", "description")),
             "usage": [tokens],
             "times": [message.get("created") for message in messages],
         }
-        before = [{"history": hidden}] if any(message.get("role") == "assistant" for message in hidden) else []
+        before = (
+            [{"history": hidden}]
+            if any(message.get("role") == "assistant" for message in hidden)
+            else []
+        )
         return stretches_of(session_id, before, said)

@@ -48,7 +48,10 @@ class ItemStore(TraceSource):
 
     def histories(self, key: PartitionKey) -> Iterator[tuple[Session, list[RecordedItem]]]:
         for row, texts in self.read(key):
-            yield self._session(key, row, texts), [item for text in texts if (item := parsed_object(text)) is not None]
+            yield (
+                self._session(key, row, texts),
+                [item for text in texts if (item := parsed_object(text)) is not None],
+            )
 
     def _session(self, key: PartitionKey, row: SessionRow, texts: list[Any]) -> Session:
         chat = to_messages(list(map(parsed_object, texts)))
@@ -57,23 +60,33 @@ class ItemStore(TraceSource):
         if context is None and raw not in (None, "", "null"):
             chat.damage["invalid_context"] += 1
         context = context or {}
-        fields = {"tools": context.pop("tools", None)} | {field: context.get(name) for field, name in _OF_CONTEXT.items()} | row.fields
+        fields = (
+            {"tools": context.pop("tools", None)}
+            | {field: context.get(name) for field, name in _OF_CONTEXT.items()}
+            | row.fields
+        )
         times = {"created_at": as_text(row.created_at), "archived": bool(as_text(row.archived))}
         return new_session(self.name, key, _name(row), chat, context=context, **times, **fields)
 
 
-def side_by_side(rows: Iterable[SessionRow], items: Iterable[tuple[Any, Any]], where: str) -> Iterator[tuple[SessionRow, list[Any]]]:
+def side_by_side(
+    rows: Iterable[SessionRow], items: Iterable[tuple[Any, Any]], where: str
+) -> Iterator[tuple[SessionRow, list[Any]]]:
     """Each session's row with the texts of its items. Rows and items come in the order of session ids, and every item has its session.
 
     Raises:
         StoreError: a session comes twice, or an item is not in its place: a damaged index led there.
     """
-    groups = ((owner, [text for _, text in group]) for owner, group in groupby(items, key=itemgetter(0)))
+    groups = (
+        (owner, [text for _, text in group]) for owner, group in groupby(items, key=itemgetter(0))
+    )
     owner, texts = next(groups, (None, []))
     seen: set[Any] = set()
     for row in rows:
         if row.session_id in seen:
-            raise StoreError(f"{where} is damaged (it gives the session {_name(row)} twice): restore it from a backup.")
+            raise StoreError(
+                f"{where} is damaged (it gives the session {_name(row)} twice): restore it from a backup."
+            )
         seen.add(row.session_id)
         if owner == row.session_id:
             yield row, texts
@@ -81,7 +94,9 @@ def side_by_side(rows: Iterable[SessionRow], items: Iterable[tuple[Any, Any]], w
         else:
             yield row, []
     if owner is not None:
-        raise StoreError(f"{where} is damaged (its items are not in the order of its sessions): restore it from a backup.")
+        raise StoreError(
+            f"{where} is damaged (its items are not in the order of its sessions): restore it from a backup."
+        )
 
 
 def as_text(value: Any) -> Any:
@@ -98,5 +113,7 @@ def _digest(row: SessionRow, texts: list[Any]) -> bytes:
     try:
         joined = SEPARATOR.join(texts)
     except TypeError:  # text, numbers, nulls
-        joined = SEPARATOR.join(text if type(text) is bytes else repr(text).encode() for text in texts)
+        joined = SEPARATOR.join(
+            text if type(text) is bytes else repr(text).encode() for text in texts
+        )
     return digest(joined, repr((*row, len(texts))).encode("utf-8", "backslashreplace"))

@@ -58,7 +58,9 @@ def has_words(message: Record) -> bool:
     blocks = objects(content)
     if not isinstance(content, list) or len(blocks) < len(content):
         return bool(words_in(content).strip())
-    return any(block.get("type") != "tool_result" and "functionResponse" not in block for block in blocks)
+    return any(
+        block.get("type") != "tool_result" and "functionResponse" not in block for block in blocks
+    )
 
 
 def cut_last_turn(history: list[Any]) -> None:
@@ -76,7 +78,9 @@ def cut_last_turn(history: list[Any]) -> None:
             return
 
 
-def branch(entries: list[Record], name: str = "id", parent: str = "parentId") -> tuple[list[Record], int]:
+def branch(
+    entries: list[Record], name: str = "id", parent: str = "parentId"
+) -> tuple[list[Record], int]:
     """Return the entries on the way from the last entry to the root, and how many parents on the way are missing.
 
     Entries without ids are no tree, but follow one another. If a parent is missing, the entry before is taken for it.
@@ -103,5 +107,8 @@ def stretches_of(session_id: str, earlier: list[Record], last: Record) -> list[t
         last: Those of the last stretch.
     """
     parent = {"parent_session_id": session_id, "ends_on_tool": True}
-    named = [(f"{session_id}:before-compaction-{number}", said | parent) for number, said in enumerate(earlier, 1)]
+    named = [
+        (f"{session_id}:before-compaction-{number}", said | parent)
+        for number, said in enumerate(earlier, 1)
+    ]
     return [(session_id, last), *sorted(named, key=itemgetter(0))]

@@ -13,7 +13,13 @@ from agent_pipeline.errors import PartitionError, StoreError
 from agent_pipeline.keys import PartitionKey, make_key
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.sources.agents.item_store import ItemStore, SessionRow, as_text, side_by_side
-from agent_pipeline.sources.base import add_note, file_signature, no_partition, note_changed_names, unreadable
+from agent_pipeline.sources.base import (
+    add_note,
+    file_signature,
+    no_partition,
+    note_changed_names,
+    unreadable,
+)
 from agent_pipeline.sources.formats.fields import clean_text
 from agent_pipeline.sources.formats.file_source import DEFAULT_AGENT
 from agent_pipeline.sources.formats.sqlite import columns, is_sqlite, read_only
@@ -44,13 +50,17 @@ class OmniagentsSource(ItemStore):
         if not is_sqlite(path):
             return False
         with read_only(path) as connection:
-            return columns(connection, "sessions") >= _SESSIONS_COLUMNS and "msg_json" in columns(connection, "history")
+            return columns(connection, "sessions") >= _SESSIONS_COLUMNS and "msg_json" in columns(
+                connection, "history"
+            )
 
     @classmethod
     def _is_home(cls, path: Path) -> bool:
         """Others keep their files under `sessions` too; a home without any session yet has no files there."""
         try:
-            return bool(cls(path)._session_files()) or not any(each.is_file() for each in (path / "sessions").rglob("*"))
+            return bool(cls(path)._session_files()) or not any(
+                each.is_file() for each in (path / "sessions").rglob("*")
+            )
         except (StoreError, OSError):  # whoever reads it will say what is wrong
             return True
 
@@ -63,16 +73,28 @@ class OmniagentsSource(ItemStore):
         judgments = self._judgments(path)
         with read_only(path) as connection:
             if not columns(connection, "sessions") >= _SESSIONS_COLUMNS:
-                raise StoreError(f"{path} has no omniagents table 'sessions': it is some other program's database.")
+                raise StoreError(
+                    f"{path} has no omniagents table 'sessions': it is some other program's database."
+                )
             if orphans := connection.execute(_ORPHANS).fetchone()[0]:
-                add_note(self.notes, f"{path}: {orphans} history items belong to no session and were left out.")
+                add_note(
+                    self.notes,
+                    f"{path}: {orphans} history items belong to no session and were left out.",
+                )
             connection.text_factory = bytes  # most of it is decoded as JSON, or by nobody
-            heads = (SessionRow._make((*row, {"judgment": judgments.get(str(as_text(row[0])))})) for row in connection.execute(_SESSIONS))
+            heads = (
+                SessionRow._make((*row, {"judgment": judgments.get(str(as_text(row[0])))}))
+                for row in connection.execute(_SESSIONS)
+            )
             items = connection.execute(_ITEMS.format(only=_ONLY_OF_SESSIONS if orphans else ""))
             yield from side_by_side(heads, items, str(path))
 
     def signature(self) -> str:
-        verdicts = [self._verdicts(self.path)] if self.path.is_file() else sorted((self.path / "traces").glob("*.db"))
+        verdicts = (
+            [self._verdicts(self.path)]
+            if self.path.is_file()
+            else sorted((self.path / "traces").glob("*.db"))
+        )
         return file_signature(*(path for _, path in sorted(self._databases().items())), *verdicts)
 
     def partition_signature(self, key: PartitionKey) -> str:
@@ -80,8 +102,13 @@ class OmniagentsSource(ItemStore):
         judgments = self._judgments(path)
         if not judgments:
             return file_signature(path)
-        with read_only(path) as connection:  # one file holds the verdicts of all agents of a project
-            ids = sorted(str(as_text(row[0])) for row in connection.execute("SELECT session_id FROM sessions"))
+        with read_only(
+            path
+        ) as connection:  # one file holds the verdicts of all agents of a project
+            ids = sorted(
+                str(as_text(row[0]))
+                for row in connection.execute("SELECT session_id FROM sessions")
+            )
         return f"{file_signature(path)}|{sha256_of([[each, judgments.get(each)] for each in ids])}"
 
     def _database(self, key: PartitionKey) -> Path:
@@ -104,9 +131,13 @@ class OmniagentsSource(ItemStore):
                 add_note(self.notes, f"{path.parent} was left out: {error}")
                 continue
             if key in databases:
-                raise StoreError(f"{databases[key].parent} and {path.parent} are both the partition {key}: rename one of them.")
+                raise StoreError(
+                    f"{databases[key].parent} and {path.parent} are both the partition {key}: rename one of them."
+                )
             databases[key] = path
-            changed_names |= {name: slug for name, slug in zip(names, key, strict=True) if name != slug}
+            changed_names |= {
+                name: slug for name, slug in zip(names, key, strict=True) if name != slug
+            }
         note_changed_names(self.notes, self.path, changed_names)
         return databases
 
@@ -121,7 +152,9 @@ class OmniagentsSource(ItemStore):
         """Every `sessions.db`, walked by hand: `glob` passes over a folder that it may not read without a word."""
         try:
             projects = sorted(path for path in (self.path / "sessions").iterdir() if path.is_dir())
-            agents = [path for project in projects for path in sorted(project.iterdir()) if path.is_dir()]
+            agents = [
+                path for project in projects for path in sorted(project.iterdir()) if path.is_dir()
+            ]
             return [path / "sessions.db" for path in agents if (path / "sessions.db").exists()]
         except OSError as error:
             raise unreadable(self.path / "sessions", error) from error
@@ -138,18 +171,29 @@ class OmniagentsSource(ItemStore):
 
     def _judgments_in(self, path: Path, signature: str) -> dict[str, str | None]:
         if not path.exists():
-            add_note(self.notes, f"There is no verdict file {path}: no session of {path.stem} is judged.")
+            add_note(
+                self.notes, f"There is no verdict file {path}: no session of {path.stem} is judged."
+            )
             return {}
         with read_only(path) as connection:
             if not {"group_id", "judgment"} <= columns(connection, "analysis"):
-                add_note(self.notes, f"{path} has no table analysis(group_id, judgment): no session of {path.stem} is judged.")
+                add_note(
+                    self.notes,
+                    f"{path} has no table analysis(group_id, judgment): no session of {path.stem} is judged.",
+                )
                 return {}
-            return {str(group): clean_text(judgment) for group, judgment in connection.execute(_VERDICTS)}
+            return {
+                str(group): clean_text(judgment)
+                for group, judgment in connection.execute(_VERDICTS)
+            }
 
 
 def own_store() -> str:
     """Where omniagents keeps its sessions by its own variables: the store of whoever sets none."""
-    named = {name: os.environ.get(f"OMNIAGENTS_{name}", "") for name in ("HISTORY_BACKEND", "HISTORY_URL", "HISTORY_DB", "HOME")}
+    named = {
+        name: os.environ.get(f"OMNIAGENTS_{name}", "")
+        for name in ("HISTORY_BACKEND", "HISTORY_URL", "HISTORY_DB", "HOME")
+    }
     if named["HISTORY_BACKEND"].lower() in ("postgres", "postgresql") and named["HISTORY_URL"]:
         return named["HISTORY_URL"]
     return named["HISTORY_DB"] or named["HOME"] or "~/.omniagents"

@@ -73,10 +73,16 @@ class OpenAIAgentsSource(ItemStore):
         pair, labels = tables[key], read_labels(self.sidecars(), self.notes)
         with read_only(self.path) as connection:
             if count := connection.execute(pair.sql(_ORPHANS)).fetchone()[0]:
-                add_note(self.notes, f"{self.path}: {count} messages belong to no session and were left out.")
+                add_note(
+                    self.notes,
+                    f"{self.path}: {count} messages belong to no session and were left out.",
+                )
             items = self._items(connection, pair)
             rows = connection.execute(pair.sql(_SESSIONS))
-            heads = (SessionRow._make((*row, labels.get(clean_text(as_text(row[0])) or "", {}))) for row in rows)
+            heads = (
+                SessionRow._make((*row, labels.get(clean_text(as_text(row[0])) or "", {})))
+                for row in rows
+            )
             yield from side_by_side(heads, items, str(self.path))
 
     def sidecars(self) -> list[Path]:
@@ -86,9 +92,14 @@ class OpenAIAgentsSource(ItemStore):
         with read_only(self.path) as connection:
             pairs = _pairs(connection)
         if not pairs:
-            raise StoreError(f"{self.path} has no tables of the OpenAI Agents SDK: it is some other program's database.")
+            raise StoreError(
+                f"{self.path} has no tables of the OpenAI Agents SDK: it is some other program's database."
+            )
         is_default = {pair: len(pairs) == 1 or pair == _USUAL for pair in pairs}
-        return {usable_key(self.path.stem, DEFAULT_AGENT if is_default[pair] else pair.messages): pair for pair in pairs}
+        return {
+            usable_key(self.path.stem, DEFAULT_AGENT if is_default[pair] else pair.messages): pair
+            for pair in pairs
+        }
 
     def _items(self, connection: sqlite3.Connection, pair: _Tables) -> Iterator[tuple[Any, Any]]:
         """Session ids and messages, those of one branch where there are several, in order; texts come as bytes from here on."""
@@ -112,11 +123,20 @@ class OpenAIAgentsSource(ItemStore):
 
 def _pairs(connection: sqlite3.Connection) -> list[_Tables]:
     """Tables of sessions with their tables of messages: by the foreign key that the SDK writes, else the only ones there are."""
-    names = sorted(row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'") if isinstance(row[0], str))
+    names = sorted(
+        row[0]
+        for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        if isinstance(row[0], str)
+    )
     columns_of = {name: columns(connection, name) for name in names}
     sessions = [name for name, has in columns_of.items() if has >= _SESSION_COLUMNS]
     messages = [name for name, has in columns_of.items() if has >= _MESSAGE_COLUMNS]
-    pairs = [_Tables(parent, name) for name in messages for parent in _parents(connection, name) if parent in sessions]
+    pairs = [
+        _Tables(parent, name)
+        for name in messages
+        for parent in _parents(connection, name)
+        if parent in sessions
+    ]
     if not pairs and set(_USUAL) <= set(sessions) | set(messages):
         return [_USUAL]
     if not pairs and len(sessions) == len(messages) == 1:

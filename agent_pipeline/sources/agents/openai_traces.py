@@ -24,29 +24,51 @@ class OpenAITracesSource(SpanSource):
 
     def __init__(self, where: Path | str) -> None:
         super().__init__(where)
-        self._labels = lru_cache(maxsize=1)(lambda signature: read_labels(self.sidecars(), self.notes))
+        self._labels = lru_cache(maxsize=1)(
+            lambda signature: read_labels(self.sidecars(), self.notes)
+        )
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
         kind = record.get("object")
-        return (kind == "trace" and "workflow_name" in record) or (kind == "trace.span" and isinstance(record.get("span_data"), dict))
+        return (kind == "trace" and "workflow_name" in record) or (
+            kind == "trace.span" and isinstance(record.get("span_data"), dict)
+        )
 
     def identify(self, record: Record, place: Place) -> Ident:
         if record.get("object") == "trace":
-            return Ident(text(record.get("id")) or f"{place}", text(record.get("group_id")), text(record.get("workflow_name")))
+            return Ident(
+                text(record.get("id")) or f"{place}",
+                text(record.get("group_id")),
+                text(record.get("workflow_name")),
+            )
         data = section(record, "span_data")
-        return Ident(text(record.get("trace_id")) or f"{place}", agent=text(data.get("name")) if data.get("type") == "agent" else None)
+        return Ident(
+            text(record.get("trace_id")) or f"{place}",
+            agent=text(data.get("name")) if data.get("type") == "agent" else None,
+        )
 
     def spans(self, record: Record) -> list[Span]:
         if record.get("object") == "trace":
             return []
         data = section(record, "span_data")
-        span = span_of(record, data.get("type"), name=text(data.get("name")), error=error_text(record.get("error")))
+        span = span_of(
+            record,
+            data.get("type"),
+            name=text(data.get("name")),
+            error=error_text(record.get("error")),
+        )
         if span.kind == "tool":
             span.arguments, span.output = data.get("input"), data.get("output")
         elif span.kind == "model":
             tools = request_of(data.get("model_config")).tools
-            span.exchange(data.get("input"), data.get("output"), tools=tools, model=data.get("model"), usage=section(data, "usage"))
+            span.exchange(
+                data.get("input"),
+                data.get("output"),
+                tools=tools,
+                model=data.get("model"),
+                usage=section(data, "usage"),
+            )
         elif data.get("type") == "custom":
             # A turn's tokens; the task's and the run's are sums of them.
             inner = section(data, "data")
@@ -58,7 +80,9 @@ class OpenAITracesSource(SpanSource):
 
     def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
         labels = self._labels(self.signature())
-        return ((name, said | labels.get(name, {})) for name, said in super().build(session_id, records))
+        return (
+            (name, said | labels.get(name, {})) for name, said in super().build(session_id, records)
+        )
 
     def sidecars(self) -> list[Path]:
         return [labels for path in files_of(self.path) for labels in labels_beside(path)]

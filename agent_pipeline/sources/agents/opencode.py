@@ -29,7 +29,9 @@ class OpenCodeSource(FileSource):
     @classmethod
     def accepts(cls, record: Record) -> bool:
         if isinstance(record.get("messages"), list):
-            return "id" in section(record, "info") and any("parts" in each and "info" in each for each in objects(record["messages"]))
+            return "id" in section(record, "info") and any(
+                "parts" in each and "info" in each for each in objects(record["messages"])
+            )
         return _kind_of(record) in ("session", "message", "part")
 
     @classmethod
@@ -38,15 +40,27 @@ class OpenCodeSource(FileSource):
 
     def identify(self, record: Record, place: Place) -> Ident | None:
         session = _session_of(record)
-        info = record.get("info") if "messages" in record else record if _kind_of(record) == "session" else {}
-        return Ident(session, session, folder_name(section(info).get("directory")), self.name) if session else None
+        info = (
+            record.get("info")
+            if "messages" in record
+            else record
+            if _kind_of(record) == "session"
+            else {}
+        )
+        return (
+            Ident(session, session, folder_name(section(info).get("directory")), self.name)
+            if session
+            else None
+        )
 
     def group_of(self, path: Path) -> str | None:
         if path.parent.name.startswith("ses_"):
             return path.parent.name
         if path.parent.name.startswith("msg_") and path.parent.parent.name == "part":
             beside = path.parent.parent.parent / "message"
-            return next((each.parent.name for each in beside.glob(f"*/{path.parent.name}.json")), None)
+            return next(
+                (each.parent.name for each in beside.glob(f"*/{path.parent.name}.json")), None
+            )
         return path.stem if path.stem.startswith("ses_") else None
 
     def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
@@ -66,7 +80,9 @@ class OpenCodeSource(FileSource):
             "models": models,
             "parent_session_id": info.get("parentID"),
         }
-        return stretches_of(session_id, [{"history": view, "models": models} for view in before], said)
+        return stretches_of(
+            session_id, [{"history": view, "models": models} for view in before], said
+        )
 
 
 def _kind_of(record: Record) -> str | None:
@@ -81,7 +97,9 @@ def _kind_of(record: Record) -> str | None:
 def _session_of(record: Record) -> str | None:
     if "messages" in record:
         return text(section(record, "info").get("id"))
-    return text(record.get("sessionID")) or (text(record.get("id")) if _kind_of(record) == "session" else None)
+    return text(record.get("sessionID")) or (
+        text(record.get("id")) if _kind_of(record) == "session" else None
+    )
 
 
 def _gathered(records: list[Record]) -> tuple[Record, list[Record], int]:
@@ -93,7 +111,9 @@ def _gathered(records: list[Record]) -> tuple[Record, list[Record], int]:
         if "messages" in record:
             info = info or section(record, "info")
             for message in elements(record["messages"]):
-                messages[text(section(message, "info").get("id")) or str(len(messages))] = section(message)
+                messages[text(section(message, "info").get("id")) or str(len(messages))] = section(
+                    message
+                )
         elif (kind := _kind_of(record)) == "part":
             parts.append(record)
         elif kind == "message":
@@ -104,24 +124,39 @@ def _gathered(records: list[Record]) -> tuple[Record, list[Record], int]:
     for part in sorted(parts, key=lambda part: text(part.get("id")) or ""):
         if (message := messages.get(text(part.get("messageID")))) is None:
             homeless += 1
-        elif all(section(each).get("id") != part.get("id") for each in elements(message.get("parts"))):
+        elif all(
+            section(each).get("id") != part.get("id") for each in elements(message.get("parts"))
+        ):
             message["parts"] = [*elements(message.get("parts")), part]
     return info, sorted(messages.values(), key=_order), homeless
 
 
 def _order(message: Record) -> tuple[float, str]:
     created = section(message, "info", "time").get("created")
-    return (float(created) if isinstance(created, int | float) else 0.0), text(section(message, "info").get("id")) or ""
+    return (float(created) if isinstance(created, int | float) else 0.0), text(
+        section(message, "info").get("id")
+    ) or ""
 
 
 def _not_reverted(messages: list[Record], revert: Record) -> tuple[list[Record], int]:
     """The messages before the point to which the user reverted, and how many there are after it."""
-    place = next((at for at, message in enumerate(messages) if section(message, "info").get("id") == revert.get("messageID")), None)
+    place = next(
+        (
+            at
+            for at, message in enumerate(messages)
+            if section(message, "info").get("id") == revert.get("messageID")
+        ),
+        None,
+    )
     if not revert or place is None:
         return messages, 0
     kept = messages[:place]
     if revert.get("partID"):  # only the end of this message was taken back
-        before = [part for part in objects(messages[place].get("parts")) if (text(part.get("id")) or "") < str(revert["partID"])]
+        before = [
+            part
+            for part in objects(messages[place].get("parts"))
+            if (text(part.get("id")) or "") < str(revert["partID"])
+        ]
         kept = [*kept, messages[place] | {"parts": before}]
     return kept, len(messages) - len(kept)
 
@@ -138,9 +173,15 @@ def _views(messages: list[Record]) -> list[list[Any]]:
             continue
         made = _message(info, message.get("parts"))
         if info.get("summary") is True and info.get("role") == "assistant":
-            if any(each.get("role") == "assistant" and each.get("weight") != 0 for each in view if isinstance(each, dict)):
+            if any(
+                each.get("role") == "assistant" and each.get("weight") != 0
+                for each in view
+                if isinstance(each, dict)
+            ):
                 views.append(view)
-            kept = asked is not None and any(text(part.get("tail_start_id")) for part in objects(asked.get("parts")))
+            kept = asked is not None and any(
+                text(part.get("tail_start_id")) for part in objects(asked.get("parts"))
+            )
             view = [{"role": "user", "content": _ASKED}, *([unread("compaction")] if kept else [])]
             made = [each | {"weight": 0} if isinstance(each, dict) else each for each in made]
             asked = None
@@ -154,12 +195,24 @@ def _message(info: Record, parts: Any) -> list[Any]:
     shown = [part for part in elements(parts) if not _is_hidden(part)]
     made: list[Any] = [{"role": "system", "content": info["system"]}] if info.get("system") else []
     error = section(info, "error")
-    told = [part for part in shown if section(part).get("type") not in ("step-start", "step-finish")]
+    told = [
+        part for part in shown if section(part).get("type") not in ("step-start", "step-finish")
+    ]
     if not told:
         is_lost = not error and not elements(parts)
-        return [*made, *([unread("message without parts")] if is_lost else [])]  # otherwise a request that failed
+        return [
+            *made,
+            *([unread("message without parts")] if is_lost else []),
+        ]  # otherwise a request that failed
     message: Record = {"role": role, "content": shown}
-    reasons = [info.get("finish"), *(section(part).get("reason") for part in shown if section(part).get("type") == "step-finish")]
+    reasons = [
+        info.get("finish"),
+        *(
+            section(part).get("reason")
+            for part in shown
+            if section(part).get("type") == "step-finish"
+        ),
+    ]
     last = next((reason for reason in reversed(reasons) if reason is not None), None)
     if role == "assistant" and (error or last not in _COMPLETE):
         message["finish_reason"] = text(error.get("name")) or str(last)
@@ -173,5 +226,8 @@ def _is_hidden(part: Any) -> bool:
     """Whether the model is not shown a part: words for the screen, or a text file, whose words are a part of their own."""
     if not isinstance(part, dict):
         return False
-    is_text_file = part.get("type") == "file" and part.get("mime") in ("text/plain", "application/x-directory")
+    is_text_file = part.get("type") == "file" and part.get("mime") in (
+        "text/plain",
+        "application/x-directory",
+    )
     return part.get("ignored") is True or is_text_file

@@ -30,14 +30,17 @@ class OpenHandsSource(FileSource):
     """A conversation's folder, a folder of them, or a file of events: the workspace's name is the project."""
 
     name = "openhands"
-    looks_like = "OpenHands conversations: events with kind, source and timestamp, beside base_state.json"
+    looks_like = (
+        "OpenHands conversations: events with kind, source and timestamp, beside base_state.json"
+    )
     version = 2
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
-        return (str(record.get("kind")).endswith(("Event", "Observation")) and {"id", "source", "timestamp"} <= record.keys()) or (
-            "persistence_dir" in record and "execution_status" in record
-        )
+        return (
+            str(record.get("kind")).endswith(("Event", "Observation"))
+            and {"id", "source", "timestamp"} <= record.keys()
+        ) or ("persistence_dir" in record and "execution_status" in record)
 
     @classmethod
     def reads(cls, record: Record) -> bool:
@@ -50,7 +53,9 @@ class OpenHandsSource(FileSource):
         return str(path.parent.parent) if path.parent.name == "events" else str(path.parent)
 
     def identify(self, record: Record, place: Place) -> Ident:
-        folder = place.path.parent.parent if place.path.parent.name == "events" else place.path.parent
+        folder = (
+            place.path.parent.parent if place.path.parent.name == "events" else place.path.parent
+        )
         whole = "kind" not in record or place.path.parent.name == "events"
         name = str(folder) if whole else str(place.path)
         workspace = folder_name(section(record, "workspace").get("working_dir"))
@@ -63,20 +68,48 @@ class OpenHandsSource(FileSource):
         if not state.get("leaf_event_id"):
             missing += _gaps([place.path for place, record in records if "kind" in record])
         stats = [each.get("value") for each in events if each.get("key") == "stats"]
-        metrics = section(first_of({"a": section(state).get("stats"), "b": stats[-1] if stats else None}, "a", "b"), "usage_to_metrics")
-        failed = next((each for each in reversed(branch) if each.get("kind") != "ConversationStateUpdateEvent"), {})
+        metrics = section(
+            first_of(
+                {"a": section(state).get("stats"), "b": stats[-1] if stats else None}, "a", "b"
+            ),
+            "usage_to_metrics",
+        )
+        failed = next(
+            (
+                each
+                for each in reversed(branch)
+                if each.get("kind") != "ConversationStateUpdateEvent"
+            ),
+            {},
+        )
         model = section(state, "agent", "llm").get("model")
         *before, (last, copied) = _views(branch)
         earlier: list[Record] = [
-            {"history": _messages(view, copies), "times": [each.get("timestamp") for each in view], "model_id": model}
+            {
+                "history": _messages(view, copies),
+                "times": [each.get("timestamp") for each in view],
+                "model_id": model,
+            }
             for view, copies in before
         ]
         history = _messages(last, copied) + [unread("missing event")] * missing
-        history += [unread(f"event {text(each.get('kind'))}") for each in branch if _is_unknown(each)]
-        counted = Counter(f"event:{text(each.get('kind'))}" for each in branch if not _is_shown(each) and not _is_unknown(each))
+        history += [
+            unread(f"event {text(each.get('kind'))}") for each in branch if _is_unknown(each)
+        ]
+        counted = Counter(
+            f"event:{text(each.get('kind'))}"
+            for each in branch
+            if not _is_shown(each) and not _is_unknown(each)
+        )
         said = {
             "history": history,
-            "skipped": Counter({name: count for name, count in counted.items() if name.removeprefix("event:") not in _BOOKKEEPING})
+            "skipped": Counter(
+                {
+                    name: count
+                    for name, count in counted.items()
+                    if name.removeprefix("event:") not in _BOOKKEEPING
+                }
+            )
             + Counter(other_branch=len(events) - len(branch)),
             "context": {"execution_status": state.get("execution_status")},
             "usage": [section(metrics, name, "accumulated_token_usage") for name in metrics],
@@ -84,7 +117,9 @@ class OpenHandsSource(FileSource):
             "times": [each.get("timestamp") for each in events],
             "model_id": model,
             "ends_on_tool": any(each.get("tool_name") == "finish" for each in branch[-2:]),
-            "error": (text(failed.get("detail")) or "the run failed") if failed.get("kind") == "ConversationErrorEvent" else None,
+            "error": (text(failed.get("detail")) or "the run failed")
+            if failed.get("kind") == "ConversationErrorEvent"
+            else None,
         }
         return stretches_of(session_id, earlier, said)
 
@@ -100,12 +135,18 @@ def _branch(events: list[Record], leaf: Any) -> tuple[list[Record], int]:
     if not way:
         parents = {text(each.get("parent_id")) for each in events} - {None}
         return events, len(parents - by_id.keys()) + (text(leaf) is not None)
-    return [each for each in events if text(each.get("id")) in way], int(here is not None and here not in way)
+    return [each for each in events if text(each.get("id")) in way], int(
+        here is not None and here not in way
+    )
 
 
 def _gaps(paths: list[Path]) -> int:
     """Count the events that are missing between the numbered files of a folder."""
-    numbers = {int(found[1]) for path in paths if (found := _NUMBER.match(path.name)) and len(found[1]) < 12}
+    numbers = {
+        int(found[1])
+        for path in paths
+        if (found := _NUMBER.match(path.name)) and len(found[1]) < 12
+    }
     return max(numbers) + 1 - len(numbers) if numbers else 0
 
 
@@ -113,7 +154,17 @@ def _is_shown(event: Record) -> bool:
     """Whether an event is a step of the conversation that the model sees."""
     kind = event.get("kind")
     is_result = "tool_call_id" in event and first_of(event, *_RESULTS) is not None
-    return kind in ("SystemPromptEvent", "MessageEvent", "ActionEvent", "CondensationSummaryEvent", "Condensation") or is_result
+    return (
+        kind
+        in (
+            "SystemPromptEvent",
+            "MessageEvent",
+            "ActionEvent",
+            "CondensationSummaryEvent",
+            "Condensation",
+        )
+        or is_result
+    )
 
 
 def _is_answer(event: Record) -> bool:
@@ -121,7 +172,11 @@ def _is_answer(event: Record) -> bool:
 
 
 def _is_unknown(event: Record) -> bool:
-    return not _is_shown(event) and text(event.get("kind")) not in _BOOKKEEPING and says_something(event)
+    return (
+        not _is_shown(event)
+        and text(event.get("kind")) not in _BOOKKEEPING
+        and says_something(event)
+    )
 
 
 def _views(events: list[Record]) -> list[tuple[list[Record], set[str | None]]]:
@@ -160,14 +215,28 @@ def _messages(events: list[Record], copied: set[str | None]) -> list[Any]:
         elif kind == "CondensationSummaryEvent":
             messages.append({"role": "user", "content": event.get("summary")})
         elif kind == "MessageEvent":
-            messages.append(message | {"content": [*elements(message.get("content")), *elements(event.get("extended_content"))]})
+            messages.append(
+                message
+                | {
+                    "content": [
+                        *elements(message.get("content")),
+                        *elements(event.get("extended_content")),
+                    ]
+                }
+            )
         elif kind == "ActionEvent":
             response = text(event.get("llm_response_id"))
             if response is not None and response in responses:  # further calls of one response
                 responses[response]["content"] += elements(event.get("thought"))
                 responses[response]["tool_calls"].append(event.get("tool_call"))
                 continue
-            messages.append({"role": "assistant", "content": _thought(event), "tool_calls": [event.get("tool_call")]})
+            messages.append(
+                {
+                    "role": "assistant",
+                    "content": _thought(event),
+                    "tool_calls": [event.get("tool_call")],
+                }
+            )
             messages[-1]["reasoning"] = event.get("reasoning_content")
             if response is not None:
                 responses[response] = messages[-1]
@@ -185,5 +254,14 @@ def _thought(event: Record) -> list[Any]:
 
 def _result(event: Record) -> Record:
     result = first_of(event, *_RESULTS)
-    content, failed = (result.get("content"), result.get("is_error")) if isinstance(result, dict) else (result, True)
-    return {"role": "tool", "tool_call_id": event["tool_call_id"], "content": content, "is_error": failed}
+    content, failed = (
+        (result.get("content"), result.get("is_error"))
+        if isinstance(result, dict)
+        else (result, True)
+    )
+    return {
+        "role": "tool",
+        "tool_call_id": event["tool_call_id"],
+        "content": content,
+        "is_error": failed,
+    }

@@ -17,8 +17,25 @@ from agent_pipeline.sources.formats.fields import Record, chosen, objects, secti
 from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
 from agent_pipeline.sources.formats.record_files import Place
 
-_ROLES = ("user", "assistant", "system", "tool", "toolResult", "bashExecution", "custom", "branchSummary", "compactionSummary")
-_BOOKKEEPING = {"child_usage_attributed", "custom", "label", "model_change", "session_info", "thinking_level_change"}
+_ROLES = (
+    "user",
+    "assistant",
+    "system",
+    "tool",
+    "toolResult",
+    "bashExecution",
+    "custom",
+    "branchSummary",
+    "compactionSummary",
+)
+_BOOKKEEPING = {
+    "child_usage_attributed",
+    "custom",
+    "label",
+    "model_change",
+    "session_info",
+    "thinking_level_change",
+}
 _SHOWN = {"message", "custom_message", "branch_summary", "compaction"}
 _SUMMARY = "The conversation history before this point was compacted into the following summary:\n\n<summary>\n{}\n</summary>"
 _BRANCH = "The following is a summary of a branch that this conversation came back from:\n\n<summary>\n{}</summary>"
@@ -33,7 +50,11 @@ class PiSource(FileSource):
     @classmethod
     def accepts(cls, record: Record) -> bool:
         if record.get("type") == "session":
-            return isinstance(record.get("id"), str) and not {"harness", "version", "cwd"}.isdisjoint(record)
+            return isinstance(record.get("id"), str) and not {
+                "harness",
+                "version",
+                "cwd",
+            }.isdisjoint(record)
         return record.get("type") == "message" and section(record, "message").get("role") in _ROLES
 
     @classmethod
@@ -46,8 +67,15 @@ class PiSource(FileSource):
     def identify(self, record: Record, place: Place) -> Ident:
         head = record if record.get("type") == "session" else {}
         told = head if head.get("harness") == HARNESS else {}
-        agent = text(told.get("agent")) or text(head.get("harness")) or (self.name if head else None)
-        return Ident(str(place.path), text(head.get("id")), text(told.get("project")) or folder_name(head.get("cwd")), agent)
+        agent = (
+            text(told.get("agent")) or text(head.get("harness")) or (self.name if head else None)
+        )
+        return Ident(
+            str(place.path),
+            text(head.get("id")),
+            text(told.get("project")) or folder_name(head.get("cwd")),
+            agent,
+        )
 
     def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
         head = next((record for _, record in records if record.get("type") == "session"), {})
@@ -57,7 +85,9 @@ class PiSource(FileSource):
         *before, last = _views(way, copied)
         messages = [section(entry, "message") for entry in way]
         used = [section(message, "usage") for message in messages]
-        unknown = [unread(f"line {text(entry.get('type'))}") for entry in entries if _is_unknown(entry)]
+        unknown = [
+            unread(f"line {text(entry.get('type'))}") for entry in entries if _is_unknown(entry)
+        ]
         history = [*last, *[unread("missing line")] * missing, *unknown]
         models = [message.get("model") for message in messages]
         said = {
@@ -65,7 +95,9 @@ class PiSource(FileSource):
             "damage": {"cut_message": sum(map(_was_given_up, messages))},
             "skipped": {"other_branch": len(entries) - len(way)},
             "context": chosen(head, ("cwd", "name", "provider")),
-            "usage": [{name: count for name, count in usage.items() if name != "cost"} for usage in used],
+            "usage": [
+                {name: count for name, count in usage.items() if name != "cost"} for usage in used
+            ],
             "costs": [section(usage, "cost").get("total") for usage in used],
             "times": [head.get("timestamp"), *(_time(entry) for entry in way)],
             "models": models,
@@ -73,19 +105,38 @@ class PiSource(FileSource):
         }
         if head.get("harness") == HARNESS:  # `agent-pipeline play` wrote it
             said |= chosen(head, ("task_id", "trial", "judgment", "error"))
-        return stretches_of(session_id, [{"history": view, "models": models} for view in before], said)
+        return stretches_of(
+            session_id, [{"history": view, "models": models} for view in before], said
+        )
 
     def _copied(self, session_id: str, head: Record, entries: list[Record]) -> set[str]:
         """The ids of the entries that a forked session has from its parent."""
         parent = _parent(head)
         if parent is None:
             return set()
-        places = [places for sessions in self._index().values() for name, places in sessions.items() if name == parent]
+        places = [
+            places
+            for sessions in self._index().values()
+            for name, places in sessions.items()
+            if name == parent
+        ]
         if not places or parent == session_id:
-            add_note(self.notes, f"{self.path}: {session_id} was forked from {parent}, which is not in this store; its turns are trained.")
+            add_note(
+                self.notes,
+                f"{self.path}: {session_id} was forked from {parent}, which is not in this store; its turns are trained.",
+            )
             return set()
-        known = {text(record.get("id")): record.get("message") for record in (self._record(place) for place in places[0])}
-        return {own for entry in entries if (own := text(entry.get("id"))) and own in known and known[own] == entry.get("message")}
+        known = {
+            text(record.get("id")): record.get("message")
+            for record in (self._record(place) for place in places[0])
+        }
+        return {
+            own
+            for entry in entries
+            if (own := text(entry.get("id")))
+            and own in known
+            and known[own] == entry.get("message")
+        }
 
 
 def _parent(head: Record) -> str | None:
@@ -118,13 +169,28 @@ def _views(way: list[Record], copied: set[str]) -> list[list[Any]]:
         if isinstance(entry.get("retainedTail"), list):
             view += [_untrained(_message(message)) for message in objects(entry["retainedTail"])]
         else:
-            first = next((at for at, each in enumerate(entries) if each.get("id") == entry.get("firstKeptEntryId")), None)
-            view += [unread("compaction")] if first is None else [message for each in entries[first:] for message in _messages(each, True)]
+            first = next(
+                (
+                    at
+                    for at, each in enumerate(entries)
+                    if each.get("id") == entry.get("firstKeptEntryId")
+                ),
+                None,
+            )
+            view += (
+                [unread("compaction")]
+                if first is None
+                else [message for each in entries[first:] for message in _messages(each, True)]
+            )
     return [*views, view]
 
 
 def _is_own_answer(message: Any) -> bool:
-    return isinstance(message, dict) and message.get("role") == "assistant" and message.get("weight") != 0
+    return (
+        isinstance(message, dict)
+        and message.get("role") == "assistant"
+        and message.get("weight") != 0
+    )
 
 
 def _was_given_up(message: Record) -> bool:
@@ -136,7 +202,10 @@ def _messages(entry: Record, copied: bool) -> list[Any]:
     kind = entry.get("type")
     if kind == "message":
         message = entry.get("message")
-        hidden = section(message).get("role") == "bashExecution" and section(message).get("excludeFromContext") is True
+        hidden = (
+            section(message).get("role") == "bashExecution"
+            and section(message).get("excludeFromContext") is True
+        )
         if hidden or _was_given_up(section(message)):
             return []
         made = _message(section(message)) if isinstance(message, dict) else unread("line message")
@@ -159,9 +228,17 @@ def _message(message: Record) -> Any:
     if role in ("branchSummary", "compactionSummary"):
         form = _BRANCH if role == "branchSummary" else _SUMMARY
         return {"role": "user", "content": form.format(message.get("summary"))}
-    names = {"toolCalls": "tool_calls", "toolCallId": "tool_call_id", "reasoningContent": "reasoning_content"}
+    names = {
+        "toolCalls": "tool_calls",
+        "toolCallId": "tool_call_id",
+        "reasoningContent": "reasoning_content",
+    }
     return {names.get(name, name): value for name, value in message.items()}
 
 
 def _untrained(message: Any) -> Any:
-    return message | {"weight": 0} if isinstance(message, dict) and message.get("role") == "assistant" else message
+    return (
+        message | {"weight": 0}
+        if isinstance(message, dict) and message.get("role") == "assistant"
+        else message
+    )

@@ -35,7 +35,11 @@ class QwenCodeSource(FileSource):
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
-        return record.get("type") in _QWEN_LINES and "sessionId" in record and isinstance(section(record, "message").get("parts"), list)
+        return (
+            record.get("type") in _QWEN_LINES
+            and "sessionId" in record
+            and isinstance(section(record, "message").get("parts"), list)
+        )
 
     @classmethod
     def reads(cls, record: Record) -> bool:
@@ -48,13 +52,24 @@ class QwenCodeSource(FileSource):
         session = text(record.get("sessionId"))
         if session and record.get("isSidechain") is True:
             session = f"{session}:{text(record.get('agentId')) or 'side'}"
-        return Ident(session, session, folder_name(record.get("cwd")), self.name.replace("_", "-")) if session else None
+        return (
+            Ident(session, session, folder_name(record.get("cwd")), self.name.replace("_", "-"))
+            if session
+            else None
+        )
 
     def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
         lines = [record for _, record in records]
         way, missing = branch(lines, "uuid", "parentUuid")
         *before, last = _views(way)
-        started = next((section(line, "systemPayload") for line in lines if line.get("subtype") == "parent_session"), {})
+        started = next(
+            (
+                section(line, "systemPayload")
+                for line in lines
+                if line.get("subtype") == "parent_session"
+            ),
+            {},
+        )
         said = {
             "history": [*last, *[unread("missing line")] * missing, *_unknown(lines)],
             "skipped": {"other_branch": len(lines) - len(way)},
@@ -62,7 +77,8 @@ class QwenCodeSource(FileSource):
             "usage": [section(line, "usageMetadata") for line in way],
             "times": [line.get("timestamp") for line in way],
             "models": [line.get("model") for line in way],
-            "parent_session_id": session_id.rpartition(":")[0] or text(started.get("parentSessionId")),
+            "parent_session_id": session_id.rpartition(":")[0]
+            or text(started.get("parentSessionId")),
         }
         return stretches_of(session_id, [{"history": view} for view in before], said)
 
@@ -72,12 +88,25 @@ def _views(way: list[Record]) -> list[list[Any]]:
     views: list[list[Any]] = []
     view: list[Any] = []
     for line in way:
-        kind, subtype, payload = text(line.get("type")) or "none", text(line.get("subtype")), section(line, "systemPayload")
+        kind, subtype, payload = (
+            text(line.get("type")) or "none",
+            text(line.get("subtype")),
+            section(line, "systemPayload"),
+        )
         if kind in _QWEN_LINES and isinstance(line.get("message"), dict):
             message = line["message"] | {"role": "assistant" if kind == "assistant" else "user"}
-            view.append(message | {"weight": 0} if kind == "assistant" and line.get("forkedFrom") else message)
+            view.append(
+                message | {"weight": 0}
+                if kind == "assistant" and line.get("forkedFrom")
+                else message
+            )
         elif subtype == "chat_compression":
-            if any(isinstance(each, dict) and each.get("role") == "assistant" and each.get("weight") != 0 for each in view):
+            if any(
+                isinstance(each, dict)
+                and each.get("role") == "assistant"
+                and each.get("weight") != 0
+                for each in view
+            ):
                 views.append(view)
             view = _inherited(payload.get("compressedHistory"))
         elif subtype == "agent_bootstrap":
@@ -90,8 +119,15 @@ def _unknown(lines: list[Record]) -> list[Any]:
     found: list[Any] = []
     for line in lines:
         kind, subtype = text(line.get("type")) or "none", text(line.get("subtype"))
-        is_read = (kind in _QWEN_LINES and isinstance(line.get("message"), dict)) or subtype in ("chat_compression", "agent_bootstrap")
-        if not is_read and not (kind == "system" and subtype in _BOOKKEEPING) and says_something(line):
+        is_read = (kind in _QWEN_LINES and isinstance(line.get("message"), dict)) or subtype in (
+            "chat_compression",
+            "agent_bootstrap",
+        )
+        if (
+            not is_read
+            and not (kind == "system" and subtype in _BOOKKEEPING)
+            and says_something(line)
+        ):
             found.append(unread(f"line {subtype or kind}"))
     return found
 
@@ -111,7 +147,9 @@ class IFlowSource(FileSource):
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
-        is_spoken = record.get("type") in ("user", "assistant") and isinstance(record.get("message"), dict)
+        is_spoken = record.get("type") in ("user", "assistant") and isinstance(
+            record.get("message"), dict
+        )
         return is_spoken and IFLOW_SESSION.fullmatch(str(record.get("sessionId"))) is not None
 
     @classmethod
@@ -123,7 +161,9 @@ class IFlowSource(FileSource):
 
     def identify(self, record: Record, place: Place) -> Ident | None:
         session = text(record.get("sessionId"))
-        return Ident(session, session, folder_name(record.get("cwd")), self.name) if session else None
+        return (
+            Ident(session, session, folder_name(record.get("cwd")), self.name) if session else None
+        )
 
     def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
         lines = [record for _, record in records]
@@ -152,7 +192,11 @@ def _iflow_history(lines: list[Record]) -> list[Any]:
         content = message.get("content")
         if kind == "assistant" and isinstance(content, list):
             new = [block for block in content if not _is_repeated(block, calls)]
-            calls |= {str(block.get("id")) for block in objects(content) if block.get("type") == "tool_use"}
+            calls |= {
+                str(block.get("id"))
+                for block in objects(content)
+                if block.get("type") == "tool_use"
+            }
             if not new:
                 continue
             before = section(history[-1]) if history else {}
@@ -162,12 +206,21 @@ def _iflow_history(lines: list[Record]) -> list[Any]:
             content = new
         elif isinstance(content, list):
             content = [_with_output(block) for block in content]
-        history.append({"role": kind, "content": content if isinstance(content, str | list) else elements(content)})
+        history.append(
+            {
+                "role": kind,
+                "content": content if isinstance(content, str | list) else elements(content),
+            }
+        )
     return history
 
 
 def _is_repeated(block: Any, calls: set[str]) -> bool:
-    return isinstance(block, dict) and block.get("type") == "tool_use" and str(block.get("id")) in calls
+    return (
+        isinstance(block, dict)
+        and block.get("type") == "tool_use"
+        and str(block.get("id")) in calls
+    )
 
 
 def _with_output(block: Any) -> Any:

@@ -11,7 +11,14 @@ from agent_pipeline.sources.formats.fields import Record, chosen, judged, text
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
 from agent_pipeline.sources.formats.record_files import Place
 
-_CONTEXT = ("attack_type", "injections", "duration", "benchmark_version", "agentdojo_package_version", "_path")
+_CONTEXT = (
+    "attack_type",
+    "injections",
+    "duration",
+    "benchmark_version",
+    "agentdojo_package_version",
+    "_path",
+)
 
 
 class AgentDojoSource(RecordSource):
@@ -22,11 +29,22 @@ class AgentDojoSource(RecordSource):
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
-        return isinstance(record.get("messages"), list) and "suite_name" in record and "user_task_id" in record
+        return (
+            isinstance(record.get("messages"), list)
+            and "suite_name" in record
+            and "user_task_id" in record
+        )
 
     def identify(self, record: Record, place: Place) -> Ident:
         suite, attack = text(record.get("suite_name")) or "", _attack(record) or "none"
-        session = ":".join([suite, text(record.get("user_task_id")) or "", attack, text(record.get("injection_task_id")) or "none"])
+        session = ":".join(
+            [
+                suite,
+                text(record.get("user_task_id")) or "",
+                attack,
+                text(record.get("injection_task_id")) or "none",
+            ]
+        )
         return Ident(None, session, suite, _agent(record, suite, place))
 
     def fields(self, record: Record, place: Place, session_id: str) -> Record:

@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from agent_pipeline.sessions.items import unread
-from agent_pipeline.sources.formats.fields import Record, chosen, elements, first_text, judged, objects, section, text
+from agent_pipeline.sources.formats.fields import (
+    Record,
+    chosen,
+    elements,
+    first_text,
+    judged,
+    objects,
+    section,
+    text,
+)
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
 from agent_pipeline.sources.formats.model_calls import stop_reason
 from agent_pipeline.sources.formats.record_files import Place
@@ -28,27 +37,46 @@ class ATIFSource(RecordSource):
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
-        return str(record.get("schema_version")).startswith("ATIF-") and isinstance(record.get("steps"), list)
+        return str(record.get("schema_version")).startswith("ATIF-") and isinstance(
+            record.get("steps"), list
+        )
 
     def unpack(self, record: Record) -> list[Record]:
         """A trajectory and those of the agents that it called."""
         found = [record]
         for each in found:
-            found += [sub | {"parent": _name(each)} for sub in objects(each.get("subagent_trajectories"))]
+            found += [
+                sub | {"parent": _name(each)} for sub in objects(each.get("subagent_trajectories"))
+            ]
         return found
 
     def identify(self, record: Record, place: Place) -> Ident:
-        trial = place.path.parent.parent.name if place.path.parent.name == "agent" else place.path.stem
-        return Ident(None, _name(record) or trial, text(self._result(place.path).get("source")), text(section(record, "agent").get("name")))
+        trial = (
+            place.path.parent.parent.name if place.path.parent.name == "agent" else place.path.stem
+        )
+        return Ident(
+            None,
+            _name(record) or trial,
+            text(self._result(place.path).get("source")),
+            text(section(record, "agent").get("name")),
+        )
 
     def fields(self, record: Record, place: Place, session_id: str) -> Record:
-        steps, result = objects(record.get("steps")), self._result(place.path) if "parent" not in record else {}
-        rewards, failed = section(result, "verifier_result", "rewards"), section(result, "exception_info")
+        steps, result = (
+            objects(record.get("steps")),
+            self._result(place.path) if "parent" not in record else {},
+        )
+        rewards, failed = (
+            section(result, "verifier_result", "rewards"),
+            section(result, "exception_info"),
+        )
         agent = section(record, "agent")
         return {
             **judged("reward", rewards.get("reward")),
             **chosen(result, task_id="task_name", trial="trial_name"),
-            "history": [message for each in elements(record.get("steps")) for message in _messages(each)],
+            "history": [
+                message for each in elements(record.get("steps")) for message in _messages(each)
+            ],
             "tools": agent.get("tool_definitions"),
             "context": chosen(record, ("notes", "extra")),
             "usage": [chosen(section(each, "metrics"), _COUNTS) for each in steps],
@@ -58,7 +86,9 @@ class ATIFSource(RecordSource):
             "models": [agent.get("model_name"), *(text(each.get("model_name")) for each in steps)],
             "parent_session_id": record.get("parent"),
             "ends_on_tool": bool(steps) and bool(steps[-1].get("tool_calls")),
-            "error": (text(failed.get("exception_message")) or failed.get("exception_type")) if not rewards else None,
+            "error": (text(failed.get("exception_message")) or failed.get("exception_type"))
+            if not rewards
+            else None,
         }
 
     def sidecars(self) -> list[Path]:
@@ -79,7 +109,10 @@ def _result_of(trajectory: Path) -> Path | None:
 
 def _name(trajectory: Record) -> str | None:
     """The session's id; a called agent's is only unique within its parent."""
-    parent, own = text(trajectory.get("parent")), first_text(trajectory, "trajectory_id", "session_id")
+    parent, own = (
+        text(trajectory.get("parent")),
+        first_text(trajectory, "trajectory_id", "session_id"),
+    )
     return f"{parent}~{own}" if parent else first_text(trajectory, "session_id", "trajectory_id")
 
 
@@ -88,16 +121,27 @@ def _messages(step: Any) -> Iterator[Any]:
     if not isinstance(step, dict):
         yield None
         return
-    if section(step, "extra", "context_management"):  # from here on, the model saw another history than the steps before
+    if section(
+        step, "extra", "context_management"
+    ):  # from here on, the model saw another history than the steps before
         yield unread("compaction")
         return
-    calls = [each | {"name": each.get("function_name")} if isinstance(each, dict) else None for each in elements(step.get("tool_calls"))]
+    calls = [
+        each | {"name": each.get("function_name")} if isinstance(each, dict) else None
+        for each in elements(step.get("tool_calls"))
+    ]
     role = "assistant" if step.get("source") == "agent" else step.get("source")
     message = {"role": role, "content": step.get("message"), "tool_calls": calls}
     if (reason := stop_reason(section(step, "extra"))) is not None:
         message["finish_reason"] = reason
-    weight = {"weight": 0} if step.get("is_copied_context") is True or step.get("llm_call_count") == 0 else {}
-    if calls and not message["content"]:  # of one response of Codex, Harbor makes a step of the words and one of each call
+    weight = (
+        {"weight": 0}
+        if step.get("is_copied_context") is True or step.get("llm_call_count") == 0
+        else {}
+    )
+    if (
+        calls and not message["content"]
+    ):  # of one response of Codex, Harbor makes a step of the words and one of each call
         if thought := step.get("reasoning_content"):
             yield {"type": "reasoning", "text": thought}
         yield from (each and each | {"type": "function_call"} | weight for each in calls)
@@ -114,14 +158,34 @@ def _results(calls: list[Any], results: list[Any]) -> Iterator[Any]:
     an empty one. Without any call, the observation is what the agent was told next.
     """
     named = {text(result.get("source_call_id")) for result in objects(results)} - {None}
-    open_ids = [call.get("tool_call_id") for call in calls if isinstance(call, dict) and text(call.get("tool_call_id")) not in named]
-    unnamed = [result for result in objects(results) if not text(result.get("source_call_id")) and not _is_reference(result)]
-    completes = {call["tool_call_id"] for call in objects(calls) if call.get("name") == _COMPLETES and "tool_call_id" in call}
+    open_ids = [
+        call.get("tool_call_id")
+        for call in calls
+        if isinstance(call, dict) and text(call.get("tool_call_id")) not in named
+    ]
+    unnamed = [
+        result
+        for result in objects(results)
+        if not text(result.get("source_call_id")) and not _is_reference(result)
+    ]
+    completes = {
+        call["tool_call_id"]
+        for call in objects(calls)
+        if call.get("name") == _COMPLETES and "tool_call_id" in call
+    }
     if len(unnamed) == 1 and len(open_ids) > 1 and not named:
-        yield from ({"role": "tool", "tool_call_id": call_id, "content": ""} for call_id in open_ids[:-1])
+        yield from (
+            {"role": "tool", "tool_call_id": call_id, "content": ""} for call_id in open_ids[:-1]
+        )
         open_ids = open_ids[-1:]
-    elif not unnamed and named:  # the screen that answers the commands of Terminus also answers the completion beside them
-        yield from ({"role": "tool", "tool_call_id": call_id, "content": ""} for call_id in open_ids if call_id in completes)
+    elif (
+        not unnamed and named
+    ):  # the screen that answers the commands of Terminus also answers the completion beside them
+        yield from (
+            {"role": "tool", "tool_call_id": call_id, "content": ""}
+            for call_id in open_ids
+            if call_id in completes
+        )
     answered = iter(open_ids if len(open_ids) == len(unnamed) else ())
     for result in results:
         if not isinstance(result, dict):
@@ -142,10 +206,21 @@ def _results(calls: list[Any], results: list[Any]) -> Iterator[Any]:
 
 def _is_reference(result: Any) -> bool:
     """Return whether a result only says where the trajectory of a called agent is."""
-    return isinstance(result, dict) and result.get("content") is None and bool(result.get("subagent_trajectory_ref"))
+    return (
+        isinstance(result, dict)
+        and result.get("content") is None
+        and bool(result.get("subagent_trajectory_ref"))
+    )
 
 
 def _result(result: Record, call_id: Any) -> Record:
-    original = section(result, "extra", "tool_result_metadata", "raw_tool_result")  # Claude Code's; Harbor adds to its words
+    original = section(
+        result, "extra", "tool_result_metadata", "raw_tool_result"
+    )  # Claude Code's; Harbor adds to its words
     content = original.get("content", result.get("content"))
-    return {"role": "tool", "content": content, "is_error": original.get("is_error"), "tool_call_id": call_id}
+    return {
+        "role": "tool",
+        "content": content,
+        "is_error": original.get("is_error"),
+        "tool_call_id": call_id,
+    }

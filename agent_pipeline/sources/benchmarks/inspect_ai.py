@@ -9,7 +9,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from agent_pipeline.sessions.json_text import MAX_DEPTH
-from agent_pipeline.sources.formats.fields import Record, chosen, elements, mean, objects, section, text, verdict
+from agent_pipeline.sources.formats.fields import (
+    Record,
+    chosen,
+    elements,
+    mean,
+    objects,
+    section,
+    text,
+    verdict,
+)
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
 from agent_pipeline.sources.formats.limits import allowed_for
 from agent_pipeline.sources.formats.model_calls import stop_reason, with_reason
@@ -31,7 +40,9 @@ class InspectSource(RecordSource):
     def accepts(cls, record: Record) -> bool:
         """A whole log, or a sample (in a zip)."""
         log = isinstance(record.get("eval"), dict) and "status" in record and "version" in record
-        return log or ("epoch" in record and "id" in record and isinstance(record.get("messages"), list))
+        return log or (
+            "epoch" in record and "id" in record and isinstance(record.get("messages"), list)
+        )
 
     def unpack(self, record: Record) -> list[Record]:
         if not isinstance(record.get("eval"), dict):
@@ -44,19 +55,38 @@ class InspectSource(RecordSource):
 
     def identify(self, record: Record, place: Place) -> Ident:
         run = self._run(record, place)
-        name = ":".join([text(run.get("run_id")) or place.path.stem, text(record.get("id")) or "", text(record.get("epoch")) or "1"])
+        name = ":".join(
+            [
+                text(run.get("run_id")) or place.path.stem,
+                text(record.get("id")) or "",
+                text(record.get("epoch")) or "1",
+            ]
+        )
         return Ident(None, name, text(run.get("task")), text(run.get("model")))
 
     def fields(self, record: Record, place: Place, session_id: str) -> Record:
         run = self._run(record, place)
         attachments = _Attachments(section(record, "attachments"))
         events = objects(record.get("events") or section(record, "transcript").get("events"))
-        times = [record.get("started_at"), *(event.get("timestamp") for event in events), record.get("completed_at")]
+        times = [
+            record.get("started_at"),
+            *(event.get("timestamp") for event in events),
+            record.get("completed_at"),
+        ]
         values = dict(_values(record.get("scores")))
         scores = {name: verdict(value)[0] or 0.0 for name, value in values.items()}
         # Grades and booleans are good or bad; of a number only its author knows which way it points.
-        grade = mean({name: scores[name] for name, value in values.items() if isinstance(value, str | bool)})
-        tools = next((event["tools"] for event in events if event.get("event") == "model" and event.get("tools")), None)
+        grade = mean(
+            {name: scores[name] for name, value in values.items() if isinstance(value, str | bool)}
+        )
+        tools = next(
+            (
+                event["tools"]
+                for event in events
+                if event.get("event") == "model" and event.get("tools")
+            ),
+            None,
+        )
         messages = _with_reasons(attachments.restore(record.get("messages")), record, events)
         conversation = {"history": messages, "tools": attachments.restore(tools)}
         damage = Counter(cut_text=attachments.lost) if attachments.lost else Counter()
@@ -80,25 +110,36 @@ class InspectSource(RecordSource):
         if kind_of(place.path) != "zip":
             return {}
         lost = f"{place.path} has no header that can be read, so task and model are not known"
-        return section(self.file_beside(place.path, lost, lambda path: Archive(path).member("header.json")), "eval")
+        return section(
+            self.file_beside(place.path, lost, lambda path: Archive(path).member("header.json")),
+            "eval",
+        )
 
 
 def _with_reasons(messages: Any, record: Record, events: list[Record]) -> Any:
     """Return the messages, those of the model with the reason for which it stopped, as the model's events and the output say it."""
-    outputs = [section(event, "output") for event in events if event.get("event") == "model"] + [section(record, "output")]
+    outputs = [section(event, "output") for event in events if event.get("event") == "model"] + [
+        section(record, "output")
+    ]
     choices = [choice for output in outputs for choice in objects(output.get("choices"))]
-    reasons = {text(section(choice, "message").get("id")): stop_reason(choice) for choice in choices}
+    reasons = {
+        text(section(choice, "message").get("id")): stop_reason(choice) for choice in choices
+    }
     reasons.pop(None, None)
     if not isinstance(messages, list):
         return messages
     made = [
-        each | {"stop_reason": reason} if isinstance(each, dict) and (reason := reasons.get(text(each.get("id")))) else each
+        each | {"stop_reason": reason}
+        if isinstance(each, dict) and (reason := reasons.get(text(each.get("id"))))
+        else each
         for each in messages
     ]
     last = objects(section(record, "output").get("choices"))[:1]
     spoken = [each for each in objects(messages) if each.get("role") == "assistant"][-1:]
     # Older logs have no ids: the output is the last turn of the model.
-    is_last = last and spoken and section(last[0], "message").get("content") == spoken[0].get("content")
+    is_last = (
+        last and spoken and section(last[0], "message").get("content") == spoken[0].get("content")
+    )
     return with_reason(made, stop_reason(last[0])) if is_last else made
 
 

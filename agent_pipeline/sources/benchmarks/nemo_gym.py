@@ -7,13 +7,31 @@ may end with calls that are judged and not answered. Lines of the file of failur
 from typing import Any
 
 from agent_pipeline.sessions.items import unread
-from agent_pipeline.sources.formats.fields import Record, chosen, elements, first_text, judged, number, scalar, section
+from agent_pipeline.sources.formats.fields import (
+    Record,
+    chosen,
+    elements,
+    first_text,
+    judged,
+    number,
+    scalar,
+    section,
+)
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
 from agent_pipeline.sources.formats.model_calls import request_of, stop_reason, with_reason
 from agent_pipeline.sources.formats.record_files import Place
 
 _NO_METRICS = {"reward", "terminated", "truncated"}
-_MORE = ("task_id", "task_name", "category", "metadata", "info", "failure_reason", "expected_answer", "verifier_metadata")
+_MORE = (
+    "task_id",
+    "task_name",
+    "category",
+    "metadata",
+    "info",
+    "failure_reason",
+    "expected_answer",
+    "verifier_metadata",
+)
 
 
 class NemoGymSource(RecordSource):
@@ -24,26 +42,47 @@ class NemoGymSource(RecordSource):
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
-        return isinstance(record.get("responses_create_params"), dict) and isinstance(record.get("response"), dict)
+        return isinstance(record.get("responses_create_params"), dict) and isinstance(
+            record.get("response"), dict
+        )
 
     def identify(self, record: Record, place: Place) -> Ident:
-        task, rollout = scalar(record.get("_ng_task_index")), scalar(record.get("_ng_rollout_index"))
+        task, rollout = (
+            scalar(record.get("_ng_task_index")),
+            scalar(record.get("_ng_rollout_index")),
+        )
         own = first_text(section(record, "response"), "id")
-        session = f"{place.path.stem}:task{task}-rollout{rollout}" if task is not None and rollout is not None else own
+        session = (
+            f"{place.path.stem}:task{task}-rollout{rollout}"
+            if task is not None and rollout is not None
+            else own
+        )
         return Ident(None, session, None, first_text(section(record, "agent_ref"), "name"))
 
     def fields(self, record: Record, place: Place, session_id: str) -> Record:
         asked, response = section(record, "responses_create_params"), section(record, "response")
         rewarded = judged("reward", record.get("reward"))
         reason = stop_reason(response) or ("length" if record.get("truncated") is True else None)
-        flags = {name: float(value) for name, value in record.items() if isinstance(value, bool) and name not in _NO_METRICS}
-        metrics = {name: value for name, value in record.items() if name not in _NO_METRICS and not name.startswith("_ng_")}
-        numbers = {name: found for name, value in metrics.items() if (found := number(value)) is not None}
+        flags = {
+            name: float(value)
+            for name, value in record.items()
+            if isinstance(value, bool) and name not in _NO_METRICS
+        }
+        metrics = {
+            name: value
+            for name, value in record.items()
+            if name not in _NO_METRICS and not name.startswith("_ng_")
+        }
+        numbers = {
+            name: found for name, value in metrics.items() if (found := number(value)) is not None
+        }
         turns = _turns(response)
         return {
             **rewarded,
             "history": [*request_of(asked).messages, *with_reason(turns, reason)],
-            "ends_on_tool": bool(turns) and isinstance(turns[-1], dict) and turns[-1].get("type") == "function_call",
+            "ends_on_tool": bool(turns)
+            and isinstance(turns[-1], dict)
+            and turns[-1].get("type") == "function_call",
             "tools": asked.get("tools") or response.get("tools"),
             "context": chosen(record, _MORE),
             "usage": [response.get("usage")],
@@ -69,4 +108,8 @@ def _turns(response: Record) -> list[Any]:
 def _task(record: Record, place: Place) -> str | None:
     """Return a rollout's task. Its number counts the tasks of one input, so the file's name goes with it."""
     index = scalar(record.get("_ng_task_index"))
-    return f"{place.path.stem}/{index}" if index is not None else first_text(record, "task_id", "id", "uuid")
+    return (
+        f"{place.path.stem}/{index}"
+        if index is not None
+        else first_text(record, "task_id", "id", "uuid")
+    )

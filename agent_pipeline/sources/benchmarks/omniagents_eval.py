@@ -6,12 +6,33 @@ A result's `measures` (`{passed, reason, tier, counts}` by name) become its scor
 from collections import Counter
 
 from agent_pipeline.sessions.session import sha256_of
-from agent_pipeline.sources.formats.fields import Record, chosen, elements, mean, objects, scalar, section, text, verdict
+from agent_pipeline.sources.formats.fields import (
+    Record,
+    chosen,
+    elements,
+    mean,
+    objects,
+    scalar,
+    section,
+    text,
+    verdict,
+)
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
 from agent_pipeline.sources.formats.record_files import Place
 
 _RUN = ("project", "agent", "model", "tools", "created_at")
-_TAKEN = {*_RUN, "task_id", "trial", "measures", "history", "passed", "error", "usage", "session_id", "run_of"}
+_TAKEN = {
+    *_RUN,
+    "task_id",
+    "trial",
+    "measures",
+    "history",
+    "passed",
+    "error",
+    "usage",
+    "session_id",
+    "run_of",
+}
 
 
 class OmniagentsEvalSource(RecordSource):
@@ -23,7 +44,9 @@ class OmniagentsEvalSource(RecordSource):
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
-        return any("passed" in each and "history" in each for each in objects(record.get("results")))
+        return any(
+            "passed" in each and "history" in each for each in objects(record.get("results"))
+        )
 
     def unpack(self, record: Record) -> list[Record]:
         """The results, with what is said of all of them, and which run of its prompt each is."""
@@ -36,7 +59,9 @@ class OmniagentsEvalSource(RecordSource):
         return results
 
     def identify(self, record: Record, place: Place) -> Ident:
-        session = text(record.get("session_id")) or f"{place.path.stem}:{place.at:06d}:{place.part:06d}"
+        session = (
+            text(record.get("session_id")) or f"{place.path.stem}:{place.at:06d}:{place.part:06d}"
+        )
         return Ident(None, session, text(record.get("project")), text(record.get("agent")))
 
     def fields(self, record: Record, place: Place, session_id: str) -> Record:

@@ -8,7 +8,16 @@ out and counted; what a second agent said is a session of its own that names its
 from typing import Any
 
 from agent_pipeline.sessions.session import without
-from agent_pipeline.sources.formats.fields import Record, chosen, clean_text, decoded, first_of, objects, section, text
+from agent_pipeline.sources.formats.fields import (
+    Record,
+    chosen,
+    clean_text,
+    decoded,
+    first_of,
+    objects,
+    section,
+    text,
+)
 from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
 from agent_pipeline.sources.formats.model_calls import stop_reason
 from agent_pipeline.sources.formats.record_files import Place
@@ -31,7 +40,10 @@ class SWEAgentSource(FileSource):
             return isinstance(record.get("messages"), list)
         if not isinstance(history, list):
             return False
-        marked = any("role" in each and ("agent" in each or "message_type" in each) for each in objects(history))
+        marked = any(
+            "role" in each and ("agent" in each or "message_type" in each)
+            for each in objects(history)
+        )
         return marked or isinstance(record.get("trajectory"), list)
 
     def identify(self, record: Record, place: Place) -> Ident:
@@ -43,24 +55,50 @@ class SWEAgentSource(FileSource):
         place, record = records[0]
         history = first_of(record, "history", "messages")
         messages = history if isinstance(history, list) else [None]
-        agents = list(dict.fromkeys(clean_text(text(each.get("agent"))) for each in messages if isinstance(each, dict)))
-        info, stats, replay = section(record, "info"), section(record, "info", "model_stats"), decoded(record.get("replay_config"))
+        agents = list(
+            dict.fromkeys(
+                clean_text(text(each.get("agent"))) for each in messages if isinstance(each, dict)
+            )
+        )
+        info, stats, replay = (
+            section(record, "info"),
+            section(record, "info", "model_stats"),
+            decoded(record.get("replay_config")),
+        )
         status = text(info.get("exit_status"))
         for number, agent in enumerate(agents or [None]):
-            mine = [each for each in messages if (text(each.get("agent")) == agent if isinstance(each, dict) else number == 0)]
+            mine = [
+                each
+                for each in messages
+                if (text(each.get("agent")) == agent if isinstance(each, dict) else number == 0)
+            ]
             shown = [each for each in mine if not (isinstance(each, dict) and each.get("is_demo"))]
-            kept = [each for each in shown if not (isinstance(each, dict) and each.get("role") == "exit")]  # says the status again
+            kept = [
+                each
+                for each in shown
+                if not (isinstance(each, dict) and each.get("role") == "exit")
+            ]  # says the status again
             main = number == 0
-            used = [chosen(stats, _STATS), *(section(each, "extra", "response", "usage") for each in kept)]
+            used = [
+                chosen(stats, _STATS),
+                *(section(each, "extra", "response", "usage") for each in kept),
+            ]
             said = {
                 "history": [_message(each) for each in kept],
                 "skipped": {"demonstration": len(mine) - len(shown)},
-                "context": {"exit_status": status, "submission": info.get("submission"), "environment": record.get("environment")},
+                "context": {
+                    "exit_status": status,
+                    "submission": info.get("submission"),
+                    "environment": record.get("environment"),
+                },
                 "usage": used if main else (),
                 "cost_usd": stats.get("instance_cost") if main else None,
                 "task_id": _instance(place),
                 "times": [section(each, "extra").get("timestamp") for each in kept],
-                "models": [section(info, "config", "model").get("model_name"), section(replay, "agent", "model").get("name")],
+                "models": [
+                    section(info, "config", "model").get("model_name"),
+                    section(replay, "agent", "model").get("name"),
+                ],
                 "ends_on_tool": status in ("submitted", "Submitted"),
                 "parent_session_id": None if main else session_id,
                 "error": status if status and any(broken in status for broken in _BROKEN) else None,
@@ -74,7 +112,9 @@ def _message(message: Any) -> Any:
         return message
     response = section(message, "extra", "response")
     choice = next(iter(objects(response.get("choices"))), response)
-    return without(message, "extra") | ({"finish_reason": reason} if (reason := stop_reason(choice)) else {})
+    return without(message, "extra") | (
+        {"finish_reason": reason} if (reason := stop_reason(choice)) else {}
+    )
 
 
 def _instance(place: Place) -> str:

@@ -10,7 +10,17 @@ from typing import Any
 
 from agent_pipeline.sessions.items import cut_text
 from agent_pipeline.sources.base import add_note, files_of
-from agent_pipeline.sources.formats.fields import Record, chosen, elements, mean, number, objects, section, text, verdict
+from agent_pipeline.sources.formats.fields import (
+    Record,
+    chosen,
+    elements,
+    mean,
+    number,
+    objects,
+    section,
+    text,
+    verdict,
+)
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
 from agent_pipeline.sources.formats.record_files import Place
 
@@ -24,7 +34,9 @@ class SwinkSource(RecordSource):
     def accepts(cls, record: Record) -> bool:
         """Results, the summary of one, or the set of cases that belongs to them."""
         if "eval_set_id" in record or "schema_version" in record:
-            return isinstance(record.get("case_results" if "eval_set_id" in record else "cases"), list)
+            return isinstance(
+                record.get("case_results" if "eval_set_id" in record else "cases"), list
+            )
         return any("user_messages" in each for each in objects(record.get("cases")))
 
     def unpack(self, record: Record) -> list[Record]:
@@ -38,11 +50,19 @@ class SwinkSource(RecordSource):
 
     def identify(self, record: Record, place: Place) -> Ident | None:
         if not isinstance(record.get("invocation"), dict):
-            add_note(self.notes, f"{place.path} has cases without an invocation: what was not recorded cannot be read.")
+            add_note(
+                self.notes,
+                f"{place.path} has cases without an invocation: what was not recorded cannot be read.",
+            )
             return None
         of, run, case = (text(record.get(name)) for name in ("eval_set_id", "timestamp", "case_id"))
         model = section(record, "invocation", "model").get("model_id")
-        return Ident(None, ":".join([of or "", run or place.path.stem, case or str(place.part)]), of, text(model))
+        return Ident(
+            None,
+            ":".join([of or "", run or place.path.stem, case or str(place.part)]),
+            of,
+            text(model),
+        )
 
     def fields(self, record: Record, place: Place, session_id: str) -> Record:
         invocation = section(record, "invocation")
@@ -52,14 +72,23 @@ class SwinkSource(RecordSource):
         metrics = [section(metric) for metric in elements(record.get("metric_results"))]
         scores: dict[str, float] = {}
         for metric in metrics:
-            name, value = text(metric.get("evaluator_name")) or "", number(section(metric, "score").get("value"))
+            name, value = (
+                text(metric.get("evaluator_name")) or "",
+                number(section(metric, "score").get("value")),
+            )
             if value is not None:  # two evaluators may have one name
                 scores[f"{name} ({len(scores) + 1})" if name in scores else name] = value
-        failed = [each.get("error_message") for each in spoken if each.get("stop_reason") == "error"]
+        failed = [
+            each.get("error_message") for each in spoken if each.get("stop_reason") == "error"
+        ]
         times = [each["timestamp"] for each in spoken if number(each.get("timestamp"))]
         return {
             "history": [*_prompts(case), *(message for turn in turns for message in _turn(turn))],
-            "context": {"final_response": invocation.get("final_response"), "case": case.get("name"), "metadata": case.get("metadata")},
+            "context": {
+                "final_response": invocation.get("final_response"),
+                "case": case.get("name"),
+                "metadata": case.get("metadata"),
+            },
             "usage": [invocation.get("total_usage")],
             "cost_usd": section(invocation, "total_cost").get("total"),
             "score": mean(scores),
@@ -70,7 +99,9 @@ class SwinkSource(RecordSource):
             "trial": text(record.get("timestamp")) or place.path.stem,
             "model_id": section(invocation, "model").get("model_id"),
             "judgment": verdict(record.get("verdict"))[1],
-            "error": (text(failed[-1]) or "the model's stream broke off") if failed and spoken[-1].get("stop_reason") == "error" else None,
+            "error": (text(failed[-1]) or "the model's stream broke off")
+            if failed and spoken[-1].get("stop_reason") == "error"
+            else None,
         }
 
     def sidecars(self) -> list[Path]:
@@ -87,7 +118,10 @@ class SwinkSource(RecordSource):
 
     def _set(self, name: str, results: Path) -> Record:
         if not name or name in (".", "..") or set(name) & set("/\\\0"):
-            add_note(self.notes, f"{results} names a set {name!r}, which is not a file name: its prompts are not known.")
+            add_note(
+                self.notes,
+                f"{results} names a set {name!r}, which is not a file name: its prompts are not known.",
+            )
             return {}
         lost = f"The prompts of {name} are not known, so its sessions begin with the agent"
         return self.file_beside(_sets_of(results) / f"{name}.json", lost)
@@ -111,8 +145,14 @@ def _prompts(case: Record) -> Iterator[Any]:
 def _turn(turn: Record) -> Iterator[Any]:
     spoken = section(turn, "assistant_message")
     content = spoken.get("content")
-    inside = any(isinstance(block, dict) and block.get("type") == "tool_call" for block in elements(content))
-    message = {"role": "assistant", "content": content, "tool_calls": None if inside else turn.get("tool_calls")}
+    inside = any(
+        isinstance(block, dict) and block.get("type") == "tool_call" for block in elements(content)
+    )
+    message = {
+        "role": "assistant",
+        "content": content,
+        "tool_calls": None if inside else turn.get("tool_calls"),
+    }
     yield message | chosen(spoken, ("stop_reason",))
     for result in elements(turn.get("tool_results")):
         yield {**result, "role": "tool"} if isinstance(result, dict) else None

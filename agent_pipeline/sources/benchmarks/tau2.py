@@ -9,7 +9,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from agent_pipeline.sessions.items import unread
-from agent_pipeline.sources.formats.fields import Record, chosen, elements, judged, objects, section, text
+from agent_pipeline.sources.formats.fields import (
+    Record,
+    chosen,
+    elements,
+    judged,
+    objects,
+    section,
+    text,
+)
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
 from agent_pipeline.sources.formats.model_calls import stop_reason
 from agent_pipeline.sources.formats.record_files import Place
@@ -32,11 +40,17 @@ class Tau2Source(RecordSource):
     def unpack(self, record: Record) -> list[Record]:
         if "termination_reason" in record:
             return [record]
-        return [section(each) | {"of": record.get("info")} for each in elements(record.get("simulations"))]
+        return [
+            section(each) | {"of": record.get("info")}
+            for each in elements(record.get("simulations"))
+        ]
 
     def identify(self, record: Record, place: Place) -> Ident:
         info = self._info(record, place)
-        domain, model = section(info, "environment_info").get("domain_name"), section(info, "agent_info").get("llm")
+        domain, model = (
+            section(info, "environment_info").get("domain_name"),
+            section(info, "agent_info").get("llm"),
+        )
         return Ident(None, text(record.get("id")), text(domain), text(model))
 
     def fields(self, record: Record, place: Place, session_id: str) -> Record:
@@ -45,12 +59,20 @@ class Tau2Source(RecordSource):
         ticks = [unread("tick of a voice run")] if record.get("ticks") else []
         measured = judged("reward", rewards.get("reward"))
         return {
-            **chosen(record, ("task_id", "trial"), created_at="start_time", ended_at="end_time", cost_usd="agent_cost"),
+            **chosen(
+                record,
+                ("task_id", "trial"),
+                created_at="start_time",
+                ended_at="end_time",
+                cost_usd="agent_cost",
+            ),
             **measured,
             "history": [*_seen_by_agent(messages, left_out), *ticks],
             "skipped": left_out,
             "context": chosen(record, ("policy", "termination_reason", "seed")),
-            "usage": [each.get("usage") for each in objects(messages) if each.get("role") == "assistant"],
+            "usage": [
+                each.get("usage") for each in objects(messages) if each.get("role") == "assistant"
+            ],
             "scores": section(rewards, "reward_breakdown") | measured["scores"],
             "model_id": section(self._info(record, place), "agent_info").get("llm"),
             "error": ended if ended in _BROKEN else None,
@@ -60,7 +82,12 @@ class Tau2Source(RecordSource):
         """What the results say of all simulations."""
         if "of" in record:
             return section(record, "of")
-        return section(self.file_beside(place.path.parent.parent / "results.json", "The domain and the agent are not known"), "info")
+        return section(
+            self.file_beside(
+                place.path.parent.parent / "results.json", "The domain and the agent are not known"
+            ),
+            "info",
+        )
 
 
 def _seen_by_agent(messages: list[Any], left_out: Counter[str]) -> Iterator[Any]:
@@ -78,6 +105,10 @@ def _seen_by_agent(messages: list[Any], left_out: Counter[str]) -> Iterator[Any]
             yield each | {"tool_call_id": each.get("id")}
         else:
             reason = stop_reason(section(each, "raw_data"))
-            message = {name: value for name, value in each.items() if name != "raw_data"}  # a copy of the API's response
-            message |= {"finish_reason": reason} if reason and each.get("role") == "assistant" else {}
+            message = {
+                name: value for name, value in each.items() if name != "raw_data"
+            }  # a copy of the API's response
+            message |= (
+                {"finish_reason": reason} if reason and each.get("role") == "assistant" else {}
+            )
             yield message | ({"weight": 0} if at == 0 and each.get("role") == "assistant" else {})

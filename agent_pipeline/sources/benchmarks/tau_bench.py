@@ -24,7 +24,9 @@ class TauBenchSource(RecordSource):
 
     def identify(self, record: Record, place: Place) -> Ident:
         trial = scalar(record.get("trial"))
-        session = f"task{scalar(record.get('task_id'))}" + (f"-trial{trial}" if trial is not None else "")
+        session = f"task{scalar(record.get('task_id'))}" + (
+            f"-trial{trial}" if trial is not None else ""
+        )
         return Ident(None, session, None, place.path.stem if place.path != self.path else None)
 
     def fields(self, record: Record, place: Place, session_id: str) -> Record:

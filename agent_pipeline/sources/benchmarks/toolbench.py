@@ -29,14 +29,19 @@ class ToolBenchSource(RecordSource):
 
     def identify(self, record: Record, place: Place) -> Ident:
         _, _, method = place.path.stem.partition("_")
-        return Ident(None, ":".join([*self.folders_of(place.path), place.path.stem]), None, method or None)
+        return Ident(
+            None, ":".join([*self.folders_of(place.path), place.path.stem]), None, method or None
+        )
 
     def fields(self, record: Record, place: Place, session_id: str) -> Record:
         answer = section(record, "answer_generation")
         chains = elements(answer.get("train_messages"))
         messages: Any = chains[-1] if chains else [{"role": "user", "content": answer.get("query")}]
         if not chains:
-            add_note(self.notes, f"{place.path} has no finished chain of messages: only its query was read.")
+            add_note(
+                self.notes,
+                f"{place.path} has no finished chain of messages: only its query was read.",
+            )
         query, _, method = place.path.stem.partition("_")
         chat = to_messages(messages)
         called = (chat.messages[-1].get("tool_calls") or [None])[-1] if chat.messages else None

@@ -45,5 +45,9 @@ class BareMessagesSource(FileSource):
         return Ident(str(place.path), place.path.stem)
 
     def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
-        messages = [each for _, record in records for each in (record[_MESSAGES] if record.keys() == {_MESSAGES} else [record])]
+        messages = [
+            each
+            for _, record in records
+            for each in (record[_MESSAGES] if record.keys() == {_MESSAGES} else [record])
+        ]
         yield session_id, {"history": messages}

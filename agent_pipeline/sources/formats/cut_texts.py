@@ -49,7 +49,9 @@ _OF_EXPORTERS = {"redacted-by-litellm", "redacted_by_litelm", "__redacted__"}
 _SCRUBBED = re.compile(r"\[Scrubbed due to '[^']*'\]")
 """Logfire's note in place of a whole text."""
 
-_NOT_WRITTEN = re.compile(r"<(?:not serializable|unserializable|non-serializable)[^<>]{0,80}>", re.IGNORECASE)
+_NOT_WRITTEN = re.compile(
+    r"<(?:not serializable|unserializable|non-serializable)[^<>]{0,80}>", re.IGNORECASE
+)
 """What serializers of Langfuse, the ADK and others write for a value that they cannot write."""
 _OBJECT = re.compile(
     r"\s*\[?\s*(?:"
@@ -62,7 +64,10 @@ _OBJECT = re.compile(
 MEDIA = re.compile(r"@@@langfuseMedia:type=(\w+)[^@]*@@@")
 """What Langfuse writes for a picture, a sound or a file in a text."""
 
-_ENDS = re.compile(r"(?:\.\.\.|…)?\s*(?:\[[^\[\]]{0,30}truncated[^\[\]]{0,60}\]|<[^<>]{0,30}truncated[^<>]{0,60}>)\s*$", re.IGNORECASE)
+_ENDS = re.compile(
+    r"(?:\.\.\.|…)?\s*(?:\[[^\[\]]{0,30}truncated[^\[\]]{0,60}\]|<[^<>]{0,30}truncated[^<>]{0,60}>)\s*$",
+    re.IGNORECASE,
+)
 _ELLIPSES = ("...", "…")
 
 _LIMITS = frozenset({
@@ -87,7 +92,9 @@ def is_cut_json(text: str, is_json: bool = False) -> bool:
         text: what an attribute or a field holds.
         is_json: whether the field always holds JSON, so that any beginning of JSON counts.
     """
-    begins = text.lstrip()[:1] in ("[", "{") if is_json else _JSON_OF_MESSAGES.match(text) is not None
+    begins = (
+        text.lstrip()[:1] in ("[", "{") if is_json else _JSON_OF_MESSAGES.match(text) is not None
+    )
     return begins and isinstance(decoded(text), str)
 
 
@@ -112,15 +119,24 @@ def stands_for_a_text(text: str) -> bool:
 
 def is_printed_object(text: str) -> bool:
     """Return whether a text is how Python prints messages or a response: nobody can read that for certain."""
-    return text.lstrip()[:1] in ("[", "{", "<", "c", *ascii_uppercase) and _OBJECT.match(text) is not None
+    return (
+        text.lstrip()[:1] in ("[", "{", "<", "c", *ascii_uppercase)
+        and _OBJECT.match(text) is not None
+    )
 
 
 def cut_texts_in(items: Sequence[Item]) -> int:
     """Return how many texts of a platform's conversation its exporter cut or hid: by its notes, and by a limit of length."""
     limits = {len(item.text) for item in items if item.kind == "cut_text"} - {0}
-    texts = [item for item in items if item.kind in ("message", "function_call", "function_call_output") and item.text]
+    texts = [
+        item
+        for item in items
+        if item.kind in ("message", "function_call", "function_call_output") and item.text
+    ]
     limits |= _limits_met(texts)
-    silent = sum(item.kind == "message" and item.role == "user" and not item.text.strip() for item in items)  # contents not captured
+    silent = sum(
+        item.kind == "message" and item.role == "user" and not item.text.strip() for item in items
+    )  # contents not captured
     return sum(_is_cut(item, limits) for item in texts) + silent
 
 
@@ -135,7 +151,9 @@ def _is_cut(item: Item, limits: set[int]) -> bool:
 
 def _is_cut_with_ellipsis(text: str) -> bool:
     end = next((end for end in _ELLIPSES if text.endswith(end)), None)
-    return end is not None and not _LIMITS.isdisjoint({*_lengths(text), *_lengths(text.removesuffix(end))})
+    return end is not None and not _LIMITS.isdisjoint(
+        {*_lengths(text), *_lengths(text.removesuffix(end))}
+    )
 
 
 def _limits_met(texts: Iterable[Item]) -> set[int]:
@@ -154,4 +172,6 @@ def _limits_met(texts: Iterable[Item]) -> set[int]:
 
 def _lengths(text: str) -> set[int]:
     """Return the length of a text in characters and in bytes."""
-    return {len(text)} if text.isascii() else {len(text), len(text.encode("utf-8", "surrogatepass"))}
+    return (
+        {len(text)} if text.isascii() else {len(text), len(text.encode("utf-8", "surrogatepass"))}
+    )

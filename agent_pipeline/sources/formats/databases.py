@@ -30,9 +30,7 @@ SELECT json_group_array(json_object('assessment_name', name, 'valid', json(iif(v
   'feedback', json_object('value', iif(json_valid(value), json_extract(value, '$'), value))))
 FROM (SELECT * FROM assessments WHERE trace_id = t.request_id AND assessment_type = 'feedback' ORDER BY last_updated_timestamp)
 """
-_MLFLOW_ROWS = (
-    "SELECT rowid FROM trace_info WHERE experiment_id IN (SELECT experiment_id FROM experiments WHERE lifecycle_stage = 'active')"
-)
+_MLFLOW_ROWS = "SELECT rowid FROM trace_info WHERE experiment_id IN (SELECT experiment_id FROM experiments WHERE lifecycle_stage = 'active')"
 _PHOENIX = """
 SELECT json_object('data', (SELECT json_group_array(json_object(
   'name', s.name, 'span_kind', s.span_kind, 'parent_id', s.parent_id, 'start_time', s.start_time, 'end_time', s.end_time,
@@ -62,9 +60,18 @@ class Traces:
     def __init__(self, path: Path) -> None:
         self._path = path
         with read_only(path) as connection:
-            platform = next((make for tables, make in _PLATFORMS.items() if all(columns(connection, each) for each in tables)), None)
+            platform = next(
+                (
+                    make
+                    for tables, make in _PLATFORMS.items()
+                    if all(columns(connection, each) for each in tables)
+                ),
+                None,
+            )
             if platform is None:
-                raise StoreError(f"{path} is not a database of MLflow or Phoenix with traces: take it out of the store.")
+                raise StoreError(
+                    f"{path} is not a database of MLflow or Phoenix with traces: take it out of the store."
+                )
             rows, self._query = platform(connection)
             self._rows = [row[0] for row in connection.execute(rows)]
 
@@ -85,7 +92,9 @@ class Traces:
 def _mlflow(connection: sqlite3.Connection) -> tuple[str, str]:
     """The queries for the ids of rows and for a row's trace."""
     has = columns(connection, "trace_info")
-    session, name = ("t." + column if column in has else "NULL" for column in ("session_id", "trace_name"))
+    session, name = (
+        "t." + column if column in has else "NULL" for column in ("session_id", "trace_name")
+    )
     assessments = _MLFLOW_ASSESSMENTS if columns(connection, "assessments") else "NULL"
     return _MLFLOW_ROWS, _MLFLOW.format(session=session, name=name, assessments=assessments)
 

@@ -29,6 +29,8 @@ def sampled(path: Path) -> tuple[Kind | None, list[Any]]:
 def _sample(path: Path, size: int, changed: int) -> tuple[Kind | None, list[Any]]:
     kind = kind_of(path)
     try:
-        return kind, [record for _, record in islice(records(path, [], kind), _PROBED_RECORDS)] if kind else []
+        return kind, [
+            record for _, record in islice(records(path, [], kind), _PROBED_RECORDS)
+        ] if kind else []
     except StoreError:  # whoever reads the store will say what is wrong
         return kind, []

@@ -72,11 +72,15 @@ def _refuse_repeated_keys(raw: Any) -> Any:
         made = dict(pairs)
         if len(made) < len(pairs):
             names = [name for name, _ in pairs]
-            raise RepeatedKeyError(f"an object has the key {next(name for name in names if names.count(name) > 1)!r} twice")
+            raise RepeatedKeyError(
+                f"an object has the key {next(name for name in names if names.count(name) > 1)!r} twice"
+            )
         return made
 
     try:
-        return json.loads(bytes(raw).decode("utf-8", "surrogateescape"), strict=False, object_pairs_hook=object_of)
+        return json.loads(
+            bytes(raw).decode("utf-8", "surrogateescape"), strict=False, object_pairs_hook=object_of
+        )
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 
@@ -104,7 +108,11 @@ def decoded_text(value: Any) -> Any:
     """What a JSON text stands for; a text in quotes too."""
     quoted = isinstance(value, str) and len(value) > 1 and value[0] == value[-1] == '"'
     inner = decoded(f"[{value}]") if quoted else None
-    return inner[0] if isinstance(inner, list) and len(inner) == 1 and isinstance(inner[0], str) else decoded(value)
+    return (
+        inner[0]
+        if isinstance(inner, list) and len(inner) == 1 and isinstance(inner[0], str)
+        else decoded(value)
+    )
 
 
 def decoded_object(value: Any) -> Record:
@@ -115,13 +123,26 @@ def decoded_object(value: Any) -> Record:
 
 def number(value: Any) -> float | None:
     """A finite number; `None` for anything else. NaN is unknown, and unknown is not zero."""
-    return float(value) if isinstance(value, int | float) and abs(value) < 1e300 and math.isfinite(value) else None
+    return (
+        float(value)
+        if isinstance(value, int | float) and abs(value) < 1e300 and math.isfinite(value)
+        else None
+    )
 
 
 def verdict(value: Any) -> tuple[float | None, str | None]:
     """Score and judgment of a verdict: a bool, a word, or a number of which only 1 and 0 decide."""
     score = _WORDS.get(value.strip().lower()) if isinstance(value, str) else number(value)
-    return score, None if score is None else "acceptable" if score == 1 else "unacceptable" if score == 0 else None
+    return (
+        score,
+        None
+        if score is None
+        else "acceptable"
+        if score == 1
+        else "unacceptable"
+        if score == 0
+        else None,
+    )
 
 
 def judged(name: str, value: Any) -> Record:
@@ -132,7 +153,11 @@ def judged(name: str, value: Any) -> Record:
 
 def verdict_in(words: Iterable[Any]) -> str | None:
     """The judgment that words say by themselves, whatever was measured, where they agree: `good` and `fail`, but not `yes` and `true`."""
-    judgments = {verdict(word)[1] for word in words if isinstance(word, str) and word.strip().lower() in _JUDGING}
+    judgments = {
+        verdict(word)[1]
+        for word in words
+        if isinstance(word, str) and word.strip().lower() in _JUDGING
+    }
     return judgments.pop() if len(judgments) == 1 else None
 
 
@@ -142,9 +167,19 @@ def plain_verdict(record: Mapping[str, Any]) -> tuple[float | None, str | None]:
     A number called `score` decides nothing here: 1 may be the worst of 5, and the settings know its scale.
     """
     values = {name: record[name] for name in _VERDICTS if record.get(name) is not None}
-    scores = (verdict(value)[0] for value in (record.get("score"), *values.values()) if value is not None and not isinstance(value, str))
-    judgments = (verdict(value)[1] for name, value in values.items() if name != "score" or isinstance(value, str | bool))
-    return next((score for score in scores if score is not None), None), next((judgment for judgment in judgments if judgment), None)
+    scores = (
+        verdict(value)[0]
+        for value in (record.get("score"), *values.values())
+        if value is not None and not isinstance(value, str)
+    )
+    judgments = (
+        verdict(value)[1]
+        for name, value in values.items()
+        if name != "score" or isinstance(value, str | bool)
+    )
+    return next((score for score in scores if score is not None), None), next(
+        (judgment for judgment in judgments if judgment), None
+    )
 
 
 def mean(scores: Mapping[str, float]) -> float | None:
@@ -226,7 +261,11 @@ def objects(value: Any) -> list[Record]:
 
 def chosen(record: Mapping[str, Any], names: Iterable[str] = (), /, **renamed: str) -> Record:
     """The fields of these names that say something; `new="old"` takes one under another name."""
-    return {new: record[old] for new, old in [*((each, each) for each in names), *renamed.items()] if record.get(old) is not None}
+    return {
+        new: record[old]
+        for new, old in [*((each, each) for each in names), *renamed.items()]
+        if record.get(old) is not None
+    }
 
 
 def first_of(record: Mapping[str, Any], *names: str) -> Any:
@@ -273,17 +312,31 @@ def _numbers(usage: Any, depth: int = 3) -> Iterable[tuple[str, int]]:
 def _declared(entry: Any) -> list[Any]:
     """The functions that one of Gemini's tools declares; any other entry is one."""
     names = ("function_declarations", "functionDeclarations")
-    declared = next((entry[name] for name in names if isinstance(entry, dict) and isinstance(entry.get(name), list)), None)
+    declared = next(
+        (
+            entry[name]
+            for name in names
+            if isinstance(entry, dict) and isinstance(entry.get(name), list)
+        ),
+        None,
+    )
     return [entry] if declared is None else declared
 
 
 def _function_tool(raw: Any) -> Tool | None:
     function = raw.get("function", raw) if isinstance(raw, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"].strip():
+    if (
+        not isinstance(function, dict)
+        or not isinstance(function.get("name"), str)
+        or not function["name"].strip()
+    ):
         return None
     if raw is not function:
         return raw
-    schemas = (decoded(function.get(key)) for key in ("parameters", "input_schema", "inputSchema", "parameters_json_schema"))
+    schemas = (
+        decoded(function.get(key))
+        for key in ("parameters", "input_schema", "inputSchema", "parameters_json_schema")
+    )
     description = function.get("description")
     return {
         "type": "function",

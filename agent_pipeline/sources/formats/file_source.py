@@ -136,14 +136,26 @@ class FileSource(TraceSource):
             yield from super().stored(key)
             return
         for session_id, places in self._places(key):
-            name, now = digest(str(key).encode(), session_id.encode()).hex(), service.digest_of(places)
+            name, now = (
+                digest(str(key).encode(), session_id.encode()).hex(),
+                service.digest_of(places),
+            )
             built: dict[str, Session] = {}
             if (ends := service.memory.get(name, now)) is None:
                 built = {each.session_id: each for each in self._built(key, session_id, places)}
                 ends = [each.removeprefix(session_id) for each in built]
                 service.memory.put([(name, now, ends)])
             for each in (session_id + end for end in ends):
-                yield Stored(each, now, partial(built.__getitem__ if built else partial(self._again, key, session_id, places), each))
+                yield Stored(
+                    each,
+                    now,
+                    partial(
+                        built.__getitem__
+                        if built
+                        else partial(self._again, key, session_id, places),
+                        each,
+                    ),
+                )
 
     def signature(self) -> str:
         return self._service.signature() if self._service else super().signature()
@@ -151,7 +163,9 @@ class FileSource(TraceSource):
     def partition_signature(self, key: PartitionKey) -> str:
         if self._service is None:
             return super().partition_signature(key)
-        return self._service.digest_of(place for _, places in self._places(key) for place in places).hex()
+        return self._service.digest_of(
+            place for _, places in self._places(key) for place in places
+        ).hex()
 
     def use_cache(self, folder: Path) -> None:
         if self._service:
@@ -161,7 +175,9 @@ class FileSource(TraceSource):
         """The folders between the store and one of its files; none where the store is the file."""
         return path.relative_to(self.path).parts[:-1] if path != self.path else ()
 
-    def file_beside(self, path: Path, lost: str, read: Callable[[Path], bytes] = Path.read_bytes) -> Record:
+    def file_beside(
+        self, path: Path, lost: str, read: Callable[[Path], bytes] = Path.read_bytes
+    ) -> Record:
         """The object in a file that says more of the records; where it cannot be read, a note says what is lost with it."""
         if path not in self._beside:
             try:
@@ -174,7 +190,9 @@ class FileSource(TraceSource):
     @classmethod
     def _is_mine(cls, path: Path) -> bool:
         kind, records = sampled(path)
-        return kind in cls.kinds and any(cls.accepts(each) for each in map(cls.record_of, records) if each is not None)
+        return kind in cls.kinds and any(
+            cls.accepts(each) for each in map(cls.record_of, records) if each is not None
+        )
 
     def _places(self, key: PartitionKey) -> list[tuple[str, list[Place]]]:
         """The sessions of a partition, each with the places of its records; raises PartitionError."""
@@ -185,10 +203,14 @@ class FileSource(TraceSource):
 
     def _built(self, key: PartitionKey, session_id: str, places: list[Place]) -> Iterator[Session]:
         losses = self._losses.get((key.project, session_id))
-        for name, said in self.build(session_id, [(place, self._record(place)) for place in places]):
+        for name, said in self.build(
+            session_id, [(place, self._record(place)) for place in places]
+        ):
             yield new_session(self.name, key, name, **with_damage(said, losses))
 
-    def _again(self, key: PartitionKey, session_id: str, places: list[Place], wanted: str) -> Session:
+    def _again(
+        self, key: PartitionKey, session_id: str, places: list[Place], wanted: str
+    ) -> Session:
         """One of the sessions that records make."""
         for session in self._built(key, session_id, places):
             if session.session_id == wanted:
@@ -248,7 +270,9 @@ class FileSource(TraceSource):
                             group = ident.group or own
                             places.setdefault(group, []).append(own)
                             losses.follow(ident.group)
-                            idents[group] = _joined(idents[group], ident) if group in idents else ident
+                            idents[group] = (
+                                _joined(idents[group], ident) if group in idents else ident
+                            )
                         else:
                             homeless += 1
                             if self.loses(each):
@@ -257,7 +281,9 @@ class FileSource(TraceSource):
                         add_note(self.notes, f"{path} {sentence}")
             except ServerError:
                 raise
-            except StoreError as error:  # one broken file must not keep a folder of good ones from being read
+            except (
+                StoreError
+            ) as error:  # one broken file must not keep a folder of good ones from being read
                 failures.append(error)
                 add_note(self.notes, str(error))
                 losses.miss()
@@ -267,20 +293,34 @@ class FileSource(TraceSource):
             if not accepted:
                 foreign.append(path.name)
             elif others:
-                add_note(self.notes, f"{path}: {others} records are not what {self.name} writes ({self.looks_like}) and were left out.")
+                add_note(
+                    self.notes,
+                    f"{path}: {others} records are not what {self.name} writes ({self.looks_like}) and were left out.",
+                )
         if failures and len(failures) + len(foreign) == len(files):
             raise failures[0]
         if foreign:
             names = ", ".join(sorted(set(foreign))[:5])
-            add_note(self.notes, f"{len(foreign)} files under {self.path} hold no records of {self.name} and were left out ({names}).")
+            add_note(
+                self.notes,
+                f"{len(foreign)} files under {self.path} hold no records of {self.name} and were left out ({names}).",
+            )
         if homeless:
-            add_note(self.notes, f"{self.path}: {homeless} records of {self.name} belong to no session and were passed over.")
+            add_note(
+                self.notes,
+                f"{self.path}: {homeless} records of {self.name} belong to no session and were passed over.",
+            )
         if not places and not self.notes:
-            add_note(self.notes, f"{self.path} holds no session: no record of {self.name} in it says what belongs to one.")
+            add_note(
+                self.notes,
+                f"{self.path} holds no session: no record of {self.name} in it says what belongs to one.",
+            )
         self._lost = losses.by_group
         return self._partitioned(places, idents)
 
-    def _partitioned(self, places: dict[str | Place, list[Place]], idents: dict[str | Place, Ident]) -> Index:
+    def _partitioned(
+        self, places: dict[str | Place, list[Place]], idents: dict[str | Place, Ident]
+    ) -> Index:
         """The places of the groups by partition and session id; what the groups lost is kept by these, too."""
         index: Index = {}
         self._losses = {}
@@ -290,8 +330,12 @@ class FileSource(TraceSource):
         for name, ident in idents.items():
             names = (ident.project or called, ident.agent or DEFAULT_AGENT)
             key = usable_key(*names)
-            changed_names |= {name: slug for name, slug in zip(names, key, strict=True) if name != slug}
-            default = name if isinstance(name, str) else f"{name.path.stem}:{name.at:012d}:{name.part}"
+            changed_names |= {
+                name: slug for name, slug in zip(names, key, strict=True) if name != slug
+            }
+            default = (
+                name if isinstance(name, str) else f"{name.path.stem}:{name.at:012d}:{name.part}"
+            )
             session_id = wanted = clean_text(ident.session or default) or default
             sessions = index.setdefault(key, {})
             while session_id in sessions and not self.merges:
@@ -299,9 +343,13 @@ class FileSource(TraceSource):
                 session_id = f"{wanted}~{repeats[key, wanted] + 1}"
             sessions.setdefault(session_id, []).extend(places[name])
             if counts := self._lost.get(name):
-                self._losses[key.project, session_id] = self._losses.get((key.project, session_id), Counter()) + counts
+                self._losses[key.project, session_id] = (
+                    self._losses.get((key.project, session_id), Counter()) + counts
+                )
         if repeats:
-            sentence = f"{self.path}: {repeats.total()} sessions have an id that another session has too"
+            sentence = (
+                f"{self.path}: {repeats.total()} sessions have an id that another session has too"
+            )
             add_note(self.notes, f"{sentence}; they were given ids of their own (~2, ~3).")
         note_changed_names(self.notes, self.path, changed_names)
         return index
@@ -315,10 +363,17 @@ class RecordSource(FileSource):
         raise NotImplementedError
 
     def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
-        for place, record in records:  # where a file was put in another's place since, this may be another session's
+        for (
+            place,
+            record,
+        ) in (
+            records
+        ):  # where a file was put in another's place since, this may be another session's
             ident = self.identify(record, place)
             named = ident and clean_text(ident.session or "")
-            if ident is None or (named and named not in (session_id, session_id.rpartition("~")[0])):
+            if ident is None or (
+                named and named not in (session_id, session_id.rpartition("~")[0])
+            ):
                 raise changed(place.path)
             yield session_id, self.fields(record, place, session_id)
 
@@ -338,5 +393,7 @@ def _usable(name: str) -> str:
     try:
         return make_key(name, DEFAULT_AGENT).project
     except PartitionError:
-        letters = "".join(letter for letter in name.lower() if letter.isascii() and letter.isalnum())[:80]
+        letters = "".join(
+            letter for letter in name.lower() if letter.isascii() and letter.isalnum()
+        )[:80]
         return f"{letters or 'name'}-{name_hash(name)}"

@@ -21,25 +21,35 @@ class _Parameters(NamedTuple):
     required: set[str]
 
 
-def without_filler(messages: list[Any], tools_of: Callable[[], Iterable[dict[str, Any]]]) -> list[Any]:
+def without_filler(
+    messages: list[Any], tools_of: Callable[[], Iterable[dict[str, Any]]]
+) -> list[Any]:
     """Return messages whose calls have their own arguments only.
 
     A null is filler if the schema of its call's tool does not have the key. If there is such a null, the nulls of arguments that are
     not required are filler, too, which a call leaves out more often than it says them. Without a schema, nulls are filler if calls of
     several tools have the same keys. Arguments that are a JSON text are never changed. `tools_of` gives the tools, if they are needed.
     """
-    calls = [call for message in messages if isinstance(message, dict) for call in _calls_in(message)]
+    calls = [
+        call for message in messages if isinstance(message, dict) for call in _calls_in(message)
+    ]
     if not any(None in arguments.values() for _, arguments in calls):
         return messages
     known = {tool["function"]["name"]: _parameters(tool) for tool in tools_of()}
     keys = {frozenset(arguments) for _, arguments in calls}
     are_shared = len(keys) == 1 and len({name for name, _ in calls}) > 1
     kept = {name: parameters.names for name, parameters in known.items() if parameters}
-    has_filler = any(value is None and name in kept and key not in kept[name] for name, call in calls for key, value in call.items())
+    has_filler = any(
+        value is None and name in kept and key not in kept[name]
+        for name, call in calls
+        for key, value in call.items()
+    )
     if has_filler:
         kept = {name: parameters.required for name, parameters in known.items() if parameters}
     kept |= {name: set() for name, _ in calls if are_shared and name not in kept}
-    return [_with_own(message, kept) if isinstance(message, dict) else message for message in messages]
+    return [
+        _with_own(message, kept) if isinstance(message, dict) else message for message in messages
+    ]
 
 
 def own_schema(schema: Any) -> Any:
@@ -49,17 +59,30 @@ def own_schema(schema: Any) -> Any:
 
 def _own_schema(value: Any, has_filler: bool, depth: int) -> Any:
     if isinstance(value, dict) and depth and has_filler:
-        return {name: _own_schema(each, has_filler, depth - 1) for name, each in value.items() if each is not None}
-    return [_own_schema(each, has_filler, depth - 1) for each in value] if isinstance(value, list) and depth else value
+        return {
+            name: _own_schema(each, has_filler, depth - 1)
+            for name, each in value.items()
+            if each is not None
+        }
+    return (
+        [_own_schema(each, has_filler, depth - 1) for each in value]
+        if isinstance(value, list) and depth
+        else value
+    )
 
 
 def _has_filler(value: Any, depth: int = _DEPTH) -> bool:
     if isinstance(value, dict) and depth:
         return any(
-            (each is None and name not in _MAY_BE_NULL) or (name not in _MAY_BE_NULL and _has_filler(each, depth - 1))
+            (each is None and name not in _MAY_BE_NULL)
+            or (name not in _MAY_BE_NULL and _has_filler(each, depth - 1))
             for name, each in value.items()
         )
-    return isinstance(value, list) and bool(depth) and any(_has_filler(each, depth - 1) for each in value)
+    return (
+        isinstance(value, list)
+        and bool(depth)
+        and any(_has_filler(each, depth - 1) for each in value)
+    )
 
 
 def _calls_in(message: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -74,13 +97,24 @@ def _calls_in(message: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 def _holders(message: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the objects of a message that have the name and the arguments of a call."""
-    parts = [each for name in ("tool_calls", "content") if isinstance(message.get(name), list) for each in message[name]]
+    parts = [
+        each
+        for name in ("tool_calls", "content")
+        if isinstance(message.get(name), list)
+        for each in message[name]
+    ]
     calls = [part for part in (*parts, message) if isinstance(part, dict)]
-    return [each["function"] if isinstance(each.get("function"), dict) else each for each in calls if _is_call(each)]
+    return [
+        each["function"] if isinstance(each.get("function"), dict) else each
+        for each in calls
+        if _is_call(each)
+    ]
 
 
 def _is_call(part: dict[str, Any]) -> bool:
-    return isinstance(part.get("function"), dict) or (isinstance(part.get("name"), str) and "role" not in part)
+    return isinstance(part.get("function"), dict) or (
+        isinstance(part.get("name"), str) and "role" not in part
+    )
 
 
 def _with_own(message: dict[str, Any], kept: _Kept) -> dict[str, Any]:
@@ -90,7 +124,9 @@ def _with_own(message: dict[str, Any], kept: _Kept) -> dict[str, Any]:
     made = dict(message)
     for name in ("tool_calls", "content"):
         if isinstance(message.get(name), list):
-            made[name] = [_own_call(part, kept) if isinstance(part, dict) else part for part in message[name]]
+            made[name] = [
+                _own_call(part, kept) if isinstance(part, dict) else part for part in message[name]
+            ]
     return _own_call(made, kept)
 
 
@@ -107,14 +143,29 @@ def _own_arguments(holder: dict[str, Any], kept: _Kept) -> dict[str, Any]:
     may_be_null = kept.get(str(holder.get("name")))
     if name is None or may_be_null is None:
         return holder
-    return holder | {name: {key: value for key, value in holder[name].items() if value is not None or key in may_be_null}}
+    return holder | {
+        name: {
+            key: value
+            for key, value in holder[name].items()
+            if value is not None or key in may_be_null
+        }
+    }
 
 
 def _parameters(tool: dict[str, Any]) -> _Parameters | None:
     """Return the arguments of a tool; `None` if it takes any."""
     parameters = tool["function"].get("parameters")
     properties = parameters.get("properties") if isinstance(parameters, dict) else None
-    if not isinstance(properties, dict) or not properties or parameters.get("additionalProperties") is True:
+    if (
+        not isinstance(properties, dict)
+        or not properties
+        or parameters.get("additionalProperties") is True
+    ):
         return None
     required = parameters.get("required")
-    return _Parameters(set(properties), {name for name in required if isinstance(name, str)} if isinstance(required, list) else set())
+    return _Parameters(
+        set(properties),
+        {name for name in required if isinstance(name, str)}
+        if isinstance(required, list)
+        else set(),
+    )

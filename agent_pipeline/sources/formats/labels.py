@@ -14,7 +14,9 @@ from agent_pipeline.sources.formats.record_files import records
 
 def labels_beside(store: Path) -> list[Path]:
     """The labels beside a file; none where there is no such file."""
-    path = store.with_name(f"{store.stem.removesuffix('_sessions').removesuffix('_traces')}_labels.json")
+    path = store.with_name(
+        f"{store.stem.removesuffix('_sessions').removesuffix('_traces')}_labels.json"
+    )
     return [path] if path.is_file() else []
 
 
@@ -32,10 +34,16 @@ def read_labels(paths: list[Path], notes: list[str]) -> dict[str, dict[str, Any]
                 strange += 1
                 continue
             score, judgment = plain_verdict(record)
-            named = {name: str(record[name]) for name in ("task_id", "trial") if isinstance(record.get(name), str | int)}
+            named = {
+                name: str(record[name])
+                for name in ("task_id", "trial")
+                if isinstance(record.get(name), str | int)
+            }
             labels[record["session_id"]] = {"score": score, "judgment": judgment, **named}
         if not labels:
-            raise StoreError(f"{path} holds no labels with a session_id: correct it, or take it from beside the store.")
+            raise StoreError(
+                f"{path} holds no labels with a session_id: correct it, or take it from beside the store."
+            )
         if strange:
             add_note(notes, f"{path}: {strange} labels have no session_id and were left out.")
     return labels

@@ -121,7 +121,9 @@ def check_file(path: Path) -> None:
     try:
         check_need(status.st_size, on_disk)
     except TooLargeError as error:
-        raise StoreError(f"{path} is not read: {error}, or take the file out of the store.") from error
+        raise StoreError(
+            f"{path} is not read: {error}, or take the file out of the store."
+        ) from error
 
 
 def check_archive(path: Path, members: list[zipfile.ZipInfo]) -> None:

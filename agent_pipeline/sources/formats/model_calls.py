@@ -13,10 +13,35 @@ from agent_pipeline.sources.formats.cut_texts import is_cut_json, is_printed_obj
 from agent_pipeline.sources.formats.fields import decoded, decoded_text, first_of, objects, section
 
 _SYSTEM = ("system", "instructions", "system_instruction", "systemInstruction")
-_ASKED = ("messages", "contents", "input_messages", "message", "input", "inputs", "prompt", "question", "query", "content", "text")
-_ANSWERED = ("messages", "message", "output", "outputs", "answer", "response", "content", "text", "result", "completion")
+_ASKED = (
+    "messages",
+    "contents",
+    "input_messages",
+    "message",
+    "input",
+    "inputs",
+    "prompt",
+    "question",
+    "query",
+    "content",
+    "text",
+)
+_ANSWERED = (
+    "messages",
+    "message",
+    "output",
+    "outputs",
+    "answer",
+    "response",
+    "content",
+    "text",
+    "result",
+    "completion",
+)
 
-_FLATTENED = re.compile(r"(system|developer|user): .*^(user|assistant|tool): ", re.DOTALL | re.MULTILINE)
+_FLATTENED = re.compile(
+    r"(system|developer|user): .*^(user|assistant|tool): ", re.DOTALL | re.MULTILINE
+)
 _RENDERED = re.compile(
     r"<\|(?:im_start|start_header_id|start|user|assistant|system|turn|END_OF_TURN_TOKEN|begin_of_text)\|?>|<start_of_turn>|\[INST\]"
     r"|<｜(?:User|Assistant)｜>|\n\n(?:Human|Assistant):"
@@ -25,14 +50,39 @@ _RENDERED = re.compile(
 
 _OF_MESSAGES = frozenset(
     {
-        *("role", "messages", "choices", "candidates", "contents", "parts", "tool_calls", "function_call", "generations", "kwargs"),
+        *(
+            "role",
+            "messages",
+            "choices",
+            "candidates",
+            "contents",
+            "parts",
+            "tool_calls",
+            "function_call",
+            "generations",
+            "kwargs",
+        ),
         *("input_messages", "toolCallId", "content_blocks", "message", "lc"),
     }
 )
 """Fields that show that an object is a message, or a request or a response that holds messages."""
-_MESSAGE_TYPES = frozenset(("message", "human", "user", "ai", "assistant", "system", "tool", "constructor", "reasoning"))
+_MESSAGE_TYPES = frozenset(
+    ("message", "human", "user", "ai", "assistant", "system", "tool", "constructor", "reasoning")
+)
 
-_BLOCKS = frozenset(("text", "toolUse", "toolResult", "reasoningContent", "image", "document", "video", "cachePoint", "guardContent"))
+_BLOCKS = frozenset(
+    (
+        "text",
+        "toolUse",
+        "toolResult",
+        "reasoningContent",
+        "image",
+        "document",
+        "video",
+        "cachePoint",
+        "guardContent",
+    )
+)
 _CUT_BLOCKS = re.compile(r'\s*\[\s*\{\s*"(?:' + "|".join(sorted(_BLOCKS)) + r')"\s*(?::|$)')
 
 
@@ -48,16 +98,30 @@ class Exchange(NamedTuple):
 def request_of(value: Any) -> Exchange:
     """A request in any spelling: messages, an API's request, a text."""
     value = words_or_messages(value)
-    if value == {"content": "role"}:  # LangSmith's exporter writes the name of a message's field for what the user said
+    if value == {
+        "content": "role"
+    }:  # LangSmith's exporter writes the name of a message's field for what the user said
         return Exchange([None])
     told = value if isinstance(value, dict) else {}
     told = section(told, "config") | told  # Gemini
     system = first_of(told, *_SYSTEM)
-    head = [{"role": "system", "content": system.get("parts") if isinstance(system, dict) else system}] if system else []
-    messages = messages_of(value, "user") if not told or "role" in told else _first(told, _ASKED, "user")
-    tools = [each["content"] for each in messages if _is_tool(each)]  # Langfuse writes LangChain's tools between its messages
+    head = (
+        [{"role": "system", "content": system.get("parts") if isinstance(system, dict) else system}]
+        if system
+        else []
+    )
+    messages = (
+        messages_of(value, "user") if not told or "role" in told else _first(told, _ASKED, "user")
+    )
+    tools = [
+        each["content"] for each in messages if _is_tool(each)
+    ]  # Langfuse writes LangChain's tools between its messages
     messages = [each for each in messages if not _is_tool(each)]
-    return Exchange([*head, *messages], told.get("model"), tools=told.get("tools") or told.get("functions") or tools)
+    return Exchange(
+        [*head, *messages],
+        told.get("model"),
+        tools=told.get("tools") or told.get("functions") or tools,
+    )
 
 
 def response_of(value: Any) -> Exchange:
@@ -100,18 +164,30 @@ def words_or_messages(value: Any) -> Any:
 def shows_messages(value: Any, depth: int = 3) -> bool:
     """Return whether a value is made of messages: a message, a list of messages or blocks, a request or a response, or holds one."""
     if isinstance(value, list):
-        return bool(value) and all(isinstance(each, dict) and (shows_messages(each) or _is_block(each)) for each in value)
+        return bool(value) and all(
+            isinstance(each, dict) and (shows_messages(each) or _is_block(each)) for each in value
+        )
     if not isinstance(value, dict):
         return False
     kind = value.get("type")
-    if isinstance(kind, str) and (kind in _MESSAGE_TYPES or kind.endswith(("_call", "_call_output", "MessageChunk", "Message"))):
+    if isinstance(kind, str) and (
+        kind in _MESSAGE_TYPES
+        or kind.endswith(("_call", "_call_output", "MessageChunk", "Message"))
+    ):
         return True
     if kind in ("text", "input_text", "output_text") and isinstance(value.get("text"), str):
         return True
-    if not _OF_MESSAGES.isdisjoint(value) or isinstance(value.get("content"), list) or isinstance(value.get("output"), list):
+    if (
+        not _OF_MESSAGES.isdisjoint(value)
+        or isinstance(value.get("content"), list)
+        or isinstance(value.get("output"), list)
+    ):
         return True
     return isinstance(stop_reason(value), str) or (
-        depth > 0 and any(isinstance(each, dict) and shows_messages(each, depth - 1) for each in value.values())
+        depth > 0
+        and any(
+            isinstance(each, dict) and shows_messages(each, depth - 1) for each in value.values()
+        )
     )
 
 
@@ -151,7 +227,9 @@ def stop_reason(response: dict[str, Any]) -> str | None:
         reason = "partial"
     if reason is None and isinstance(response.get("output"), list):
         status = response.get("status")
-        reason = section(response, "incomplete_details").get("reason") or (None if status == "completed" else status)
+        reason = section(response, "incomplete_details").get("reason") or (
+            None if status == "completed" else status
+        )
     if isinstance(reason, list):  # one for each choice
         reason = reason[0] if reason else None
     return reason if isinstance(reason, str) and reason else None
@@ -191,16 +269,41 @@ def messages_of(value: Any, role: str, is_json: bool = False) -> list[Any]:
         if is_printed_object(value):
             return [unread("printed object")]
         # Several messages in one text: nobody can tell their words from their roles.
-        return [None] if _FLATTENED.match(value) else [{"role": role, "content": value}] if value.strip() else []
+        return (
+            [None]
+            if _FLATTENED.match(value)
+            else [{"role": role, "content": value}]
+            if value.strip()
+            else []
+        )
     if isinstance(value, dict):
-        return [value] if "role" in value else [{"role": role, **value}] if value.keys() & {"content", "parts", "tool_calls"} else []
+        return (
+            [value]
+            if "role" in value
+            else [{"role": role, **value}]
+            if value.keys() & {"content", "parts", "tool_calls"}
+            else []
+        )
     if not isinstance(value, list):
         return []
-    if value and all(isinstance(each, dict) and "role" not in each and each.keys() & {"text", "toolCallId"} for each in value):
-        return [{"role": role, "content": [{"type": "tool-call", **each} if "toolCallId" in each else each for each in value]}]
+    if value and all(
+        isinstance(each, dict) and "role" not in each and each.keys() & {"text", "toolCallId"}
+        for each in value
+    ):
+        return [
+            {
+                "role": role,
+                "content": [
+                    {"type": "tool-call", **each} if "toolCallId" in each else each
+                    for each in value
+                ],
+            }
+        ]
     if value and all(_is_block(each) for each in value):
         return [{"role": role, "content": value}]
-    return [each if not isinstance(each, str) else {"role": role, "content": each} for each in value]
+    return [
+        each if not isinstance(each, str) else {"role": role, "content": each} for each in value
+    ]
 
 
 def prompt_messages(prompt: Any) -> list[Any]:
@@ -220,9 +323,17 @@ def with_blocks(messages: list[Any]) -> list[Any]:
 
     If only some of the texts are JSON, they are somebody's words. If all of them begin so, one that is no JSON has lost its end.
     """
-    contents = [message.get("content") for message in messages if isinstance(message, dict) and message.get("role") != "system"]
+    contents = [
+        message.get("content")
+        for message in messages
+        if isinstance(message, dict) and message.get("role") != "system"
+    ]
     texts = [content for content in contents if isinstance(content, str) and content.strip()]
-    if not texts or not all(_CUT_BLOCKS.match(text) for text in texts) or not any(_blocks_in(text) for text in texts):
+    if (
+        not texts
+        or not all(_CUT_BLOCKS.match(text) for text in texts)
+        or not any(_blocks_in(text) for text in texts)
+    ):
         return messages
     return [_with_own_blocks(message) for message in messages]
 
@@ -238,7 +349,11 @@ def _with_own_blocks(message: Any) -> Any:
 def _blocks_in(text: str) -> list[Any]:
     """Return Bedrock's blocks in a JSON text; none if it holds anything else."""
     blocks = decoded(text)
-    return blocks if isinstance(blocks, list) and blocks and all(_is_block(each) for each in blocks) else []
+    return (
+        blocks
+        if isinstance(blocks, list) and blocks and all(_is_block(each) for each in blocks)
+        else []
+    )
 
 
 def _is_block(value: Any) -> bool:
@@ -261,13 +376,28 @@ def _unwrapped(response: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_tool(message: Any) -> bool:
-    return isinstance(message, dict) and message.get("role") == "tool" and section(message, "content", "function").get("name") is not None
+    return (
+        isinstance(message, dict)
+        and message.get("role") == "tool"
+        and section(message, "content", "function").get("name") is not None
+    )
 
 
 def _first(value: dict[str, Any], names: tuple[str, ...], role: str) -> list[Any]:
     """What the first of these fields says; texts for messages are Python's own forms of objects, which nobody can read."""
-    texts = [name for name in ("messages", "input_messages") if isinstance(value.get(name), list) and str in map(type, value[name])]
-    return next((said for name in names if name in value and name not in texts and (said := messages_of(value[name], role))), [])
+    texts = [
+        name
+        for name in ("messages", "input_messages")
+        if isinstance(value.get(name), list) and str in map(type, value[name])
+    ]
+    return next(
+        (
+            said
+            for name in names
+            if name in value and name not in texts and (said := messages_of(value[name], role))
+        ),
+        [],
+    )
 
 
 def is_damaged(item: Any) -> bool:

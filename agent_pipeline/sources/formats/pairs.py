@@ -10,13 +10,24 @@ from agent_pipeline.sessions.chat import plain_items
 from agent_pipeline.sessions.items import unread
 from agent_pipeline.sources.formats.fields import Record, chosen, decoded, first_text, section, text
 from agent_pipeline.sources.formats.file_source import Said
-from agent_pipeline.sources.formats.model_calls import messages_of, prompt_messages, stop_reason, with_beginning, with_reason
+from agent_pipeline.sources.formats.model_calls import (
+    messages_of,
+    prompt_messages,
+    stop_reason,
+    with_beginning,
+    with_reason,
+)
 from agent_pipeline.sources.formats.plain import PlainSource
 from agent_pipeline.sources.formats.record_files import Place
 
 _ANSWERS = {
     "chosen": ("chosen", "preferred_output", "preferred_completion"),
-    "rejected": ("rejected", "non_preferred_output", "non_preferred_completion", "dispreferred_output"),
+    "rejected": (
+        "rejected",
+        "non_preferred_output",
+        "non_preferred_completion",
+        "dispreferred_output",
+    ),
     "": ("completion", "response"),
 }
 """The fields of a good answer, of a bad one, and of one that its row may judge."""
@@ -52,10 +63,19 @@ class PromptCompletionSource(PlainSource):
             used |= {"input"} if isinstance(record.get("input"), dict) else set()
             for which, answer in answers.items():
                 row = {name: value for name, value in record.items() if name not in used}
-                row |= chosen(section(record, "input"), ("tools",)) | {"messages": _conversation(record, answer)}
+                row |= chosen(section(record, "input"), ("tools",)) | {
+                    "messages": _conversation(record, answer)
+                }
                 if which:
-                    row |= {"task_id": first_text(record, "task_id") or session_id, "trial": which, "judgment": _VERDICTS[which]}
-                yield (f"{session_id}~{which}" if which else session_id), self.fields(row, place, session_id)
+                    row |= {
+                        "task_id": first_text(record, "task_id") or session_id,
+                        "trial": which,
+                        "judgment": _VERDICTS[which],
+                    }
+                yield (
+                    (f"{session_id}~{which}" if which else session_id),
+                    self.fields(row, place, session_id),
+                )
 
 
 def _answers_in(record: Record) -> dict[str, Any]:
@@ -63,7 +83,9 @@ def _answers_in(record: Record) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for which, names in _ANSWERS.items():
         values = (decoded(record.get(name)) for name in names)
-        answer = next((value for value in values if isinstance(value, str | list | dict) and value), None)
+        answer = next(
+            (value for value in values if isinstance(value, str | list | dict) and value), None
+        )
         if answer is not None and not (which == "" and found):
             found[which] = answer
     return found
@@ -77,11 +99,17 @@ def _conversation(record: Record, answer: Any) -> list[Any]:
     said = prompt_messages(answer) if isinstance(answer, str) else messages_of(answer, "assistant")
     if isinstance(answer, str) and said and isinstance(said[0], dict):
         said = [{"role": "assistant", "content": answer}]
-    reason = stop_reason(record) or ("length" if any(record.get(name) is True for name in _CUT) else None)
+    reason = stop_reason(record) or (
+        "length" if any(record.get(name) is True for name in _CUT) else None
+    )
     said = with_reason(said, reason)
     asked, items = plain_items(prompt), plain_items(said)
     if not asked:
-        return [*head, *said] if any(item.role == "user" for item in items) else [*head, unread("prompt"), *said]
+        return (
+            [*head, *said]
+            if any(item.role == "user" for item in items)
+            else [*head, unread("prompt"), *said]
+        )
     repeats = [(item.kind, item.role, item.text) for item in items[: len(asked)]]
     if repeats == [(item.kind, item.role, item.text) for item in asked]:
         return [*head, *said]

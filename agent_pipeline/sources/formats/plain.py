@@ -27,10 +27,24 @@ from agent_pipeline.sources.formats.fields import (
 )
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
 from agent_pipeline.sources.formats.filler import without_filler
-from agent_pipeline.sources.formats.model_calls import Exchange, response_of, stop_reason, with_reason
+from agent_pipeline.sources.formats.model_calls import (
+    Exchange,
+    response_of,
+    stop_reason,
+    with_reason,
+)
 from agent_pipeline.sources.formats.record_files import Place
 
-_ANSWERS = ("response", "choices", "completion", "output", "model_response", "assistant_response", "generated_text", "output_text")
+_ANSWERS = (
+    "response",
+    "choices",
+    "completion",
+    "output",
+    "model_response",
+    "assistant_response",
+    "generated_text",
+    "output_text",
+)
 """The fields that may hold the answer to a record's messages."""
 
 _OF_APIS = {"choices", "candidates", "object", "role", "output", "stop_reason", "stopReason"}
@@ -38,9 +52,41 @@ _OF_APIS = {"choices", "candidates", "object", "role", "output", "stop_reason", 
 
 _IDS = ("session_id", "conversation_id", "id", "uuid", "custom_id")
 _TIMES = ("created_at", "timestamp", "created", "time", "date")
-_FIELDS = ("task_id", "trial", "error", "archived", "cost_usd", "ended_at", "parent_session_id", "attack_succeeded", "ends_on_tool")
-_MORE_FIELDS = {"project", "agent", "agent_name", "tools", "functions", "model", "model_id", "scores", "judgment", "score", "usage"}
-_OF_OUR_TABLES = {"task_key", "content_sha256", "source", "tools_origin", "damage", "skipped", "measures", "reasoning", "broken"}
+_FIELDS = (
+    "task_id",
+    "trial",
+    "error",
+    "archived",
+    "cost_usd",
+    "ended_at",
+    "parent_session_id",
+    "attack_succeeded",
+    "ends_on_tool",
+)
+_MORE_FIELDS = {
+    "project",
+    "agent",
+    "agent_name",
+    "tools",
+    "functions",
+    "model",
+    "model_id",
+    "scores",
+    "judgment",
+    "score",
+    "usage",
+}
+_OF_OUR_TABLES = {
+    "task_key",
+    "content_sha256",
+    "source",
+    "tools_origin",
+    "damage",
+    "skipped",
+    "measures",
+    "reasoning",
+    "broken",
+}
 _MEDIA = ("image", "images", "video", "videos", "audio", "audios")
 """Columns with the pictures and sounds that belong to a row's messages, as TRL, LLaVA and LLaMA-Factory have them."""
 _NOT_CONTEXT = {*_IDS, *_TIMES, *_FIELDS, *_MORE_FIELDS, *_OF_OUR_TABLES, "context"}
@@ -63,13 +109,26 @@ class PlainSource(RecordSource):
         return any(isinstance(record.get(name), list) for name in cls.content)
 
     def identify(self, record: Record, place: Place) -> Ident:
-        return Ident(None, first_text(record, *_IDS), first_text(record, "project"), first_text(record, "agent", "agent_name"))
+        return Ident(
+            None,
+            first_text(record, *_IDS),
+            first_text(record, "project"),
+            first_text(record, "agent", "agent_name"),
+        )
 
     def fields(self, record: Record, place: Place, session_id: str) -> Record:
         score, judgment = plain_verdict(record)
-        if "task_id" not in record and (example := scalar(record.get("example_id"))) is not None:  # verifiers
-            record = record | {"task_id": "/".join(filter(None, (text(record.get("task")), example)))}
-        rest = {name: record[name] for name in record if name not in self.content and name not in _NOT_CONTEXT}
+        if (
+            "task_id" not in record and (example := scalar(record.get("example_id"))) is not None
+        ):  # verifiers
+            record = record | {
+                "task_id": "/".join(filter(None, (text(record.get("task")), example)))
+            }
+        rest = {
+            name: record[name]
+            for name in record
+            if name not in self.content and name not in _NOT_CONTEXT
+        }
         tools = record.get("tools") or record.get("functions")
         own = {
             name: without_filler(record[name], lambda: function_tools(tools)[0])
@@ -96,7 +155,11 @@ class PlainSource(RecordSource):
 
 def _count_of(media: Any) -> int:
     """Return how many pictures or sounds a row's column has."""
-    return sum(each is not None for each in media) if isinstance(media, list) else int(media not in (None, "", {}))
+    return (
+        sum(each is not None for each in media)
+        if isinstance(media, list)
+        else int(media not in (None, "", {}))
+    )
 
 
 class OpenAIChatSource(PlainSource):
@@ -109,21 +172,35 @@ class OpenAIChatSource(PlainSource):
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
-        return any(isinstance(each.get("role"), str) or is_message(each) for each in objects(record.get("messages")))
+        return any(
+            isinstance(each.get("role"), str) or is_message(each)
+            for each in objects(record.get("messages"))
+        )
 
     def fields(self, record: Record, place: Place, session_id: str) -> Record:
         given = record.get("messages")
         if not isinstance(given, list):
             return super().fields(record, place, session_id)
         has_more = any(record.get(name) for name in _ANSWERS)
-        answer, reason, used = _answer_beside(record, plain_items(given)) if has_more else (Exchange([]), stop_reason(record), [])
+        answer, reason, used = (
+            _answer_beside(record, plain_items(given))
+            if has_more
+            else (Exchange([]), stop_reason(record), [])
+        )
         history = [*with_reason(given, reason), *answer.messages]
         rest = {name: value for name, value in record.items() if name not in used}
         said = super().fields(rest | {"messages": history}, place, session_id)
         usage = [record.get("usage") or answer.usage]
-        tools = said["tools"] or section(record, "kwargs").get("tools")  # OpenHands' logs of completions
+        tools = said["tools"] or section(record, "kwargs").get(
+            "tools"
+        )  # OpenHands' logs of completions
         cost = first_of(record, "cost_usd", "cost")
-        return said | {"usage": usage, "tools": tools, "cost_usd": cost, "model_id": said["model_id"] or answer.model}
+        return said | {
+            "usage": usage,
+            "tools": tools,
+            "cost_usd": cost,
+            "model_id": said["model_id"] or answer.model,
+        }
 
 
 def _answer_beside(record: Record, items: list[Item]) -> tuple[Exchange, str | None, list[str]]:
@@ -132,7 +209,9 @@ def _answer_beside(record: Record, items: list[Item]) -> tuple[Exchange, str | N
     An answer that the messages end with is not said twice. If they end without an answer, a field that cannot be read is damage. If they
     have theirs, a text beside them is something else, such as a label, and becomes the session's context.
     """
-    spoken = [item for item in items if item.kind in ("message", "function_call", "function_call_output")]
+    spoken = [
+        item for item in items if item.kind in ("message", "function_call", "function_call_output")
+    ]
     is_answered = bool(spoken) and spoken[-1].kind == "message" and spoken[-1].role == "assistant"
     beside = chosen(record, ("status", "incomplete_details", "finish_reason", "stop_reason"))
     answer, reason = Exchange([]), stop_reason(record)
@@ -142,14 +221,22 @@ def _answer_beside(record: Record, items: list[Item]) -> tuple[Exchange, str | N
         if value in (None, "", [], {}):
             continue
         is_part = isinstance(value, str) or name in ("choices", "output")
-        found = response_of(beside | {"completion" if isinstance(value, str) else name: value} if is_part else value)
+        found = response_of(
+            beside | {"completion" if isinstance(value, str) else name: value} if is_part else value
+        )
         new = plain_items(found.messages)
         if not any(item.role == "assistant" or item.kind == "function_call" for item in new):
             unreadable.append(name)
         elif _ends_with(spoken, new):
             used.append(name)
-            reason = reason or next(filter(None, (stop_reason(each) for each in objects(found.messages))), None)
-        elif not is_answered or name == "choices" or (isinstance(value, dict) and not _OF_APIS.isdisjoint(value)):
+            reason = reason or next(
+                filter(None, (stop_reason(each) for each in objects(found.messages))), None
+            )
+        elif (
+            not is_answered
+            or name == "choices"
+            or (isinstance(value, dict) and not _OF_APIS.isdisjoint(value))
+        ):
             used.append(name)
             answer = answer if answer.messages else found
     if answer.messages:
@@ -161,7 +248,11 @@ def _answer_beside(record: Record, items: list[Item]) -> tuple[Exchange, str | N
 
 def _ends_with(spoken: list[Item], new: list[Item]) -> bool:
     """Return whether a conversation ends with what was said."""
-    said = [_said(item) for item in new if item.kind in ("message", "function_call") and (item.text.strip() or item.name)]
+    said = [
+        _said(item)
+        for item in new
+        if item.kind in ("message", "function_call") and (item.text.strip() or item.name)
+    ]
     return bool(said) and [_said(item) for item in spoken[-len(said) :]] == said
 
 
@@ -180,7 +271,9 @@ class ResponsesSource(PlainSource):
     def accepts(cls, record: Record) -> bool:
         history = objects(first_of(record, *cls.content))
         typed = any(isinstance(each.get("type"), str) for each in history)
-        return typed or any(isinstance(each.get("role"), str) and each["role"] in ROLES for each in history)
+        return typed or any(
+            isinstance(each.get("role"), str) and each["role"] in ROLES for each in history
+        )
 
 
 class ShareGPTSource(PlainSource):
@@ -192,13 +285,21 @@ class ShareGPTSource(PlainSource):
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
-        return any("from" in turn and "value" in turn for turn in objects(record.get("conversations")))
+        return any(
+            "from" in turn and "value" in turn for turn in objects(record.get("conversations"))
+        )
 
     @classmethod
     def chat(cls, record: Mapping[str, Any]) -> Chat:
         turns = record.get("conversations")
-        system = [{"role": "system", "content": record["system"]}] if isinstance(record.get("system"), str) else []
-        return to_messages([*system, *(map(_message, turns) if isinstance(turns, list) else [None])])
+        system = (
+            [{"role": "system", "content": record["system"]}]
+            if isinstance(record.get("system"), str)
+            else []
+        )
+        return to_messages(
+            [*system, *(map(_message, turns) if isinstance(turns, list) else [None])]
+        )
 
 
 def _message(turn: Any) -> Any:

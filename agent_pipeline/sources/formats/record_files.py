@@ -28,7 +28,13 @@ Kind = Literal["lines", "document", "table", "zip", "database"]
 CACHED_BYTES = 64 << 20
 """Documents of at most this size together are held in memory to read their records again."""
 
-_HEADS: dict[bytes, Kind] = {b"PAR1": "table", b"ARRO": "table", b"\xff\xff\xff\xff": "table", b"PK\x03\x04": "zip", b"SQLi": "database"}
+_HEADS: dict[bytes, Kind] = {
+    b"PAR1": "table",
+    b"ARRO": "table",
+    b"\xff\xff\xff\xff": "table",
+    b"PK\x03\x04": "zip",
+    b"SQLi": "database",
+}
 _BUFFER = 1 << 20
 _KEPT_RECORDS = 200
 _BOM = b"\xef\xbb\xbf"
@@ -36,7 +42,15 @@ _PROBED_LINES = 20
 _KEPT_OF_TORN = 64 << 10
 """Bytes that are kept of a record that is too large: its session's name is likely to be among them."""
 _ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
-_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, KeyError, ValueError)
+_ZIP_ERRORS = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    KeyError,
+    ValueError,
+)
 
 
 class Place(NamedTuple):
@@ -64,14 +78,25 @@ def kind_of(path: Path) -> Kind | None:
             if first[:1] not in (b"{", b"["):
                 return None
             if _is_json(first):
-                return "lines" if first[:1] == b"{" or file.readline().lstrip()[:1] == b"[" else "document"
+                return (
+                    "lines"
+                    if first[:1] == b"{" or file.readline().lstrip()[:1] == b"["
+                    else "document"
+                )
             following = (file.readline() for _ in range(_PROBED_LINES))
-            return "lines" if first[:1] == b"{" and any(line[:1] == b"{" and _is_json(line) for line in following) else "document"
+            return (
+                "lines"
+                if first[:1] == b"{"
+                and any(line[:1] == b"{" and _is_json(line) for line in following)
+                else "document"
+            )
     except OSError as error:
         raise unreadable(path, error) from error
 
 
-def records(path: Path, notes: list[str], kind: Kind | None = None, torn: list[bytes] | None = None) -> Iterator[tuple[Place, Any]]:
+def records(
+    path: Path, notes: list[str], kind: Kind | None = None, torn: list[bytes] | None = None
+) -> Iterator[tuple[Place, Any]]:
     """Yield every record of a file with its place, and note what is left out.
 
     Args:
@@ -87,10 +112,16 @@ def records(path: Path, notes: list[str], kind: Kind | None = None, torn: list[b
     too_large: list[TooLargeError] = []
     kind = kind or kind_of(path)
     if kind is None:
-        raise StoreError(f"{path} holds no JSON, JSON lines, Parquet, Arrow or zip of JSON: take it out of the store.")
+        raise StoreError(
+            f"{path} holds no JSON, JSON lines, Parquet, Arrow or zip of JSON: take it out of the store."
+        )
     broken = yielded = 0
     repeated: list[str] = []
-    for place, raw in _lines(path, notes, torn, too_large) if kind == "lines" else _elements(path, kind, notes, torn, too_large):
+    for place, raw in (
+        _lines(path, notes, torn, too_large)
+        if kind == "lines"
+        else _elements(path, kind, notes, torn, too_large)
+    ):
         try:
             value = parsed(raw)
         except TooLargeError as error:
@@ -106,7 +137,10 @@ def records(path: Path, notes: list[str], kind: Kind | None = None, torn: list[b
     if broken > len(repeated):
         add_note(notes, f"{path}: {broken - len(repeated)} records are no JSON and were left out.")
     if repeated:
-        add_note(notes, f"{path}: {len(repeated)} records were left out, since nobody knows what they say: {repeated[0]}.")
+        add_note(
+            notes,
+            f"{path}: {len(repeated)} records were left out, since nobody knows what they say: {repeated[0]}.",
+        )
     if too_large:
         largest = max(too_large, key=lambda error: error.needed)
         sentence = f"{path}: {len(too_large)} records are too large and were left out: {largest}."
@@ -158,9 +192,17 @@ class RecordReader:
     def _records_of(self, path: Path) -> Sequence[Any] | Traces:
         if path not in self._loaded:
             self._loaded[path] = loaded = _loaded(path, kind_of(path), [])
-            if self._indexed and not isinstance(loaded, Traces) and len(loaded) > 1 and file_signature(path) not in self._indexed:
+            if (
+                self._indexed
+                and not isinstance(loaded, Traces)
+                and len(loaded) > 1
+                and file_signature(path) not in self._indexed
+            ):
                 raise changed(path)
-            while len(self._loaded) > 1 and sum(each.stat().st_size for each in self._loaded) > CACHED_BYTES:
+            while (
+                len(self._loaded) > 1
+                and sum(each.stat().st_size for each in self._loaded) > CACHED_BYTES
+            ):
                 self._loaded.popitem(last=False)
         self._loaded.move_to_end(path)
         return self._loaded[path]
@@ -194,7 +236,9 @@ def _first_text(file: BinaryIO) -> bytes:
     return next((line.strip() for line, _ in _lines_in(file) if line.strip()), b"")
 
 
-def _lines(path: Path, notes: list[str], torn: list[bytes], too_large: list[TooLargeError]) -> Iterator[tuple[Place, bytes]]:
+def _lines(
+    path: Path, notes: list[str], torn: list[bytes], too_large: list[TooLargeError]
+) -> Iterator[tuple[Place, bytes]]:
     broken: list[int] = []
     at = 0
     try:
@@ -213,7 +257,10 @@ def _lines(path: Path, notes: list[str], torn: list[bytes], too_large: list[TooL
     except OSError as error:
         raise unreadable(path, error) from error
     if broken:
-        add_note(notes, f"{path}: {len(broken)} lines hold no JSON object and were left out (the first is line {broken[0]}).")
+        add_note(
+            notes,
+            f"{path}: {len(broken)} lines hold no JSON object and were left out (the first is line {broken[0]}).",
+        )
 
 
 def _beginning(raw: Any, torn: list[bytes]) -> bytes:
@@ -221,7 +268,9 @@ def _beginning(raw: Any, torn: list[bytes]) -> bytes:
     return bytes(memoryview(raw)[:_KEPT_OF_TORN]) if len(torn) < _KEPT_RECORDS else b""
 
 
-def _elements(path: Path, kind: Kind, notes: list[str], torn: list[bytes], too_large: list[TooLargeError]) -> Iterator[tuple[Place, Any]]:
+def _elements(
+    path: Path, kind: Kind, notes: list[str], torn: list[bytes], too_large: list[TooLargeError]
+) -> Iterator[tuple[Place, Any]]:
     rest: list[bytes] = []
     loaded = _loaded(path, kind, notes, rest)
     if isinstance(loaded, Traces):
@@ -237,11 +286,16 @@ def _elements(path: Path, kind: Kind, notes: list[str], torn: list[bytes], too_l
                 yield Place(path, index), value
     if isinstance(loaded, Rows) and loaded.has_empty_keys:
         sentence = "its objects have the keys of all rows, so keys without a value were taken for keys that a row does not have"
-        add_note(notes, f"{path}: {sentence}. To keep a null that was said, store arguments as JSON text.")
+        add_note(
+            notes,
+            f"{path}: {sentence}. To keep a null that was said, store arguments as JSON text.",
+        )
     torn += rest
 
 
-def _loaded(path: Path, kind: Kind | None, notes: list[str], rest: list[bytes] | None = None) -> Sequence[Any] | Traces:
+def _loaded(
+    path: Path, kind: Kind | None, notes: list[str], rest: list[bytes] | None = None
+) -> Sequence[Any] | Traces:
     if kind == "table":
         return Rows(path)
     if kind == "database":
@@ -272,9 +326,14 @@ def _document(path: Path, notes: list[str], rest: list[bytes] | None = None) -> 
     except ValueError as error:
         values, is_whole = _values_in(raw.decode("utf-8", "surrogateescape"))
         if not values:
-            raise StoreError(f"{path} is not JSON ({error}): it may be cut off, so take it out or restore it.") from error
+            raise StoreError(
+                f"{path} is not JSON ({error}): it may be cut off, so take it out or restore it."
+            ) from error
         if not is_whole:
-            add_note(notes, f"{path} is cut off or damaged ({error}): the first {len(values)} records were read, the rest was left out.")
+            add_note(
+                notes,
+                f"{path} is cut off or damaged ({error}): the first {len(values)} records were read, the rest was left out.",
+            )
             if rest is not None:
                 rest.append(b"")
         return values
@@ -285,7 +344,9 @@ def _values_in(text: str) -> tuple[list[Any], bool]:
     values: list[Any] = []
     decoder, at, in_list = json.JSONDecoder(strict=False), 0, False
     while True:
-        while at < len(text) and (text[at].isspace() or text[at] == "," or (text[at] == "[" and not values)):
+        while at < len(text) and (
+            text[at].isspace() or text[at] == "," or (text[at] == "[" and not values)
+        ):
             in_list |= text[at] == "["
             at += 1
         try:
@@ -307,7 +368,9 @@ class Archive(Sequence[bytes]):
         with self._zip() as archive:
             limits.check_archive(path, archive.infolist())
             names = sorted({info.filename for info in archive.infolist()})
-        self._names = [name for name in names if name.startswith("samples/") and name.endswith(".json")]
+        self._names = [
+            name for name in names if name.startswith("samples/") and name.endswith(".json")
+        ]
 
     def __len__(self) -> int:
         return len(self._names)
@@ -330,4 +393,6 @@ class Archive(Sequence[bytes]):
         except TooLargeError:
             raise
         except _ZIP_ERRORS as error:
-            raise StoreError(f"{self._path} is not a whole zip ({error}): restore it, or take it out of the store.") from error
+            raise StoreError(
+                f"{self._path} is not a whole zip ({error}): restore it, or take it out of the store."
+            ) from error

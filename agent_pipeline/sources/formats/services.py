@@ -61,7 +61,9 @@ class Service(ABC):
         self._url = url._replace(query="", fragment="").geturl().rstrip("/")
         self._called = f"The server {url.scheme}://{self.host}"
         if asked:
-            raise ServerError(f"{self._called} is asked for {', '.join(asked)}: an address in store may end in ?{self.project}=name only.")
+            raise ServerError(
+                f"{self._called} is asked for {', '.join(asked)}: an address in store may end in ?{self.project}=name only."
+            )
 
     @abstractmethod
     def login(self) -> Record:
@@ -89,20 +91,35 @@ class Service(ABC):
         names = {name: project for project, name in self.projects()}
         if unknown := self._wanted - names.keys():
             known = ", ".join(sorted(names)) or "none"
-            raise ServerError(f"{self._called} has no {self.project} {', '.join(sorted(unknown))}: it has {known}.")
-        found = {names[name]: {each.trace: each for each in self.look(names[name], name)} for name in sorted(self._wanted or names)}
+            raise ServerError(
+                f"{self._called} has no {self.project} {', '.join(sorted(unknown))}: it has {known}."
+            )
+        found = {
+            names[name]: {each.trace: each for each in self.look(names[name], name)}
+            for name in sorted(self._wanted or names)
+        }
         self.memory.keep({trace for traces in found.values() for trace in traces})
         return {Path(project): list(traces.values()) for project, traces in found.items() if traces}
 
     def signature(self) -> str:
         """A text that changes with what a look finds."""
-        return digest(b"", *(each.digest for traces in self.heads.values() for each in traces)).hex()
+        return digest(
+            b"", *(each.digest for traces in self.heads.values() for each in traces)
+        ).hex()
 
     def digest_of(self, places: Iterable[Place]) -> bytes:
-        return digest(b"", *(self.heads[path][at].digest for path, at in dict.fromkeys(place[:2] for place in places)))
+        return digest(
+            b"",
+            *(
+                self.heads[path][at].digest
+                for path, at in dict.fromkeys(place[:2] for place in places)
+            ),
+        )
 
     def records(self, path: Path) -> Iterator[tuple[Place, Record]]:
-        return ((Place(path, at), record) for at, record in enumerate(self.outlines(self.heads[path])))
+        return (
+            (Place(path, at), record) for at, record in enumerate(self.outlines(self.heads[path]))
+        )
 
     def record(self, place: Place) -> Record:
         return self.fetched(self.heads[place.path][place.at])
@@ -118,7 +135,9 @@ class Service(ABC):
             with suppress(OSError):
                 file.unlink()
 
-    def pages(self, path: str, items: str, about: Record, cursor: str = "cursor", method: str = "GET") -> Iterator[Record]:
+    def pages(
+        self, path: str, items: str, about: Record, cursor: str = "cursor", method: str = "GET"
+    ) -> Iterator[Record]:
         """The items of all pages; `cursor` is the name of what leads to the next one."""
         token: Any = None
         while True:
@@ -153,13 +172,21 @@ class Service(ABC):
             value = parsed(response.content) if response.is_success else None
         except (httpx2.TransportError, httpx2.InvalidURL) as error:
             why = first_line(error)
-            raise ServerError(f"{self._called} cannot be reached ({why}): start it, or correct its address in store.") from error
+            raise ServerError(
+                f"{self._called} cannot be reached ({why}): start it, or correct its address in store."
+            ) from error
         except (ValueError, httpx2.DecodingError) as error:
             raise self._useless(path, "it is not JSON") from error
         if response.status_code in (401, 403):
-            raise ServerError(f"{self._called} refuses to be read ({response.status_code}): set {self.variables}.")
+            raise ServerError(
+                f"{self._called} refuses to be read ({response.status_code}): set {self.variables}."
+            )
         if not isinstance(value, dict):
-            said = "it is not an object" if response.is_success else f"{response.status_code} {first_line(Exception(response.text))}"
+            said = (
+                "it is not an object"
+                if response.is_success
+                else f"{response.status_code} {first_line(Exception(response.text))}"
+            )
             raise self._useless(path, said)
         return value
 
@@ -176,8 +203,12 @@ class Service(ABC):
     def _client(self) -> Any:
         import httpx2
 
-        logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line a request would bury the run's own
-        return httpx2.Client(**self.login(), timeout=SECONDS, transport=httpx2.HTTPTransport(retries=2))
+        logging.getLogger("httpx2").setLevel(
+            logging.WARNING
+        )  # a line a request would bury the run's own
+        return httpx2.Client(
+            **self.login(), timeout=SECONDS, transport=httpx2.HTTPTransport(retries=2)
+        )
 
 
 class Memory:
@@ -188,12 +219,16 @@ class Memory:
 
     def __init__(self, file: Path | None = None) -> None:
         self._connection = sqlite3.connect(file or ":memory:")
-        self._connection.execute("CREATE TABLE IF NOT EXISTS known (name TEXT PRIMARY KEY, digest BLOB, ids TEXT) WITHOUT ROWID")
+        self._connection.execute(
+            "CREATE TABLE IF NOT EXISTS known (name TEXT PRIMARY KEY, digest BLOB, ids TEXT) WITHOUT ROWID"
+        )
 
     def get(self, name: str, digest: bytes) -> Any:
         """What was put under a name and a digest; `None` where nothing was."""
         with suppress(sqlite3.Error):
-            for (ids,) in self._connection.execute("SELECT ids FROM known WHERE name = ? AND digest = ?", (name, digest)):
+            for (ids,) in self._connection.execute(
+                "SELECT ids FROM known WHERE name = ? AND digest = ?", (name, digest)
+            ):
                 return msgspec.json.decode(ids)
         return None
 
@@ -206,5 +241,10 @@ class Memory:
     def keep(self, traces: set[str]) -> None:
         """Forget the traces that a server has no more."""
         with suppress(sqlite3.Error), self._connection:
-            known = self._connection.execute("SELECT name FROM known WHERE name LIKE 'trace %'").fetchall()
-            self._connection.executemany("DELETE FROM known WHERE name = ?", [row for row in known if row[0][6:] not in traces])
+            known = self._connection.execute(
+                "SELECT name FROM known WHERE name LIKE 'trace %'"
+            ).fetchall()
+            self._connection.executemany(
+                "DELETE FROM known WHERE name = ?",
+                [row for row in known if row[0][6:] not in traces],
+            )

@@ -8,7 +8,16 @@ from agent_pipeline.sessions.chat import to_messages
 from agent_pipeline.sessions.items import Chat
 from agent_pipeline.sessions.json_text import storable
 from agent_pipeline.sessions.session import Session
-from agent_pipeline.sources.formats.fields import Record, clean_text, counts, error_text, function_tools, number, scalar, when
+from agent_pipeline.sources.formats.fields import (
+    Record,
+    clean_text,
+    counts,
+    error_text,
+    function_tools,
+    number,
+    scalar,
+    when,
+)
 
 _FORMS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("task_id", "trial", "model_id", "judgment", "parent_session_id"), scalar),
@@ -52,15 +61,24 @@ def new_session(
     schemas, strange = function_tools(_storable(tools, chat)) if tools is not None else ([], 0)
     if strange:
         chat.damage["invalid_tools"] += strange
-    known, paid = [each for each in times if each], [cost for each in costs if (cost := number(each)) is not None]
+    known, paid = (
+        [each for each in times if each],
+        [cost for each in costs if (cost := number(each)) is not None],
+    )
     fields: Record = {"created_at": known[0], "ended_at": known[-1]} if known else {}
     fields |= {"cost_usd": sum(paid)} if paid else {}
     fields["model_id"] = next((each for each in reversed([*models]) if each), None)
-    fields |= {name: value for name, value in said.items() if value is not None and (name not in _FLAGS or isinstance(value, bool))}
+    fields |= {
+        name: value
+        for name, value in said.items()
+        if value is not None and (name not in _FLAGS or isinstance(value, bool))
+    }
     for name, value in fields.items():
         if form := _FORMS.get(name):
             formed = form(value)
-            fields[name] = clean_text(storable(formed, chat.damage)) if isinstance(formed, str) else formed
+            fields[name] = (
+                clean_text(storable(formed, chat.damage)) if isinstance(formed, str) else formed
+            )
     if fields.get("error"):
         fields["score"] = fields["judgment"] = None
     return Session(
@@ -71,7 +89,11 @@ def new_session(
         messages=chat.messages,
         tools=schemas,
         tools_origin="source" if schemas else "none",
-        scores={clean_text(name) or "": score for name, value in (scores or {}).items() if (score := number(value)) is not None},
+        scores={
+            clean_text(name) or "": score
+            for name, value in (scores or {}).items()
+            if (score := number(value)) is not None
+        },
         usage={clean_text(name) or "": value for name, value in counts(usage).items()},
         reasoning=(_storable(chat.reasoning, chat) or []) if chat.reasoning else [],
         context=(_storable(context, chat) or {}) if context else {},

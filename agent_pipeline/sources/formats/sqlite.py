@@ -36,7 +36,9 @@ def read_only(path: Path) -> Iterator[sqlite3.Connection]:
         StoreError: the file is not a database, or is locked, cut off, not readable, or changed while it was read.
     """
     if not is_sqlite(path):
-        raise StoreError(f"{path} is not an SQLite database (it may be cut off or empty): restore it, or take it out of the store.")
+        raise StoreError(
+            f"{path} is not an SQLite database (it may be cut off or empty): restore it, or take it out of the store."
+        )
     connection, before = None, file_signature(path)
     try:
         connection, is_immutable = _connect(path)
@@ -55,9 +57,14 @@ def read_only(path: Path) -> Iterator[sqlite3.Connection]:
             f"{path} is not read: a value in it has more than {megabytes(longest_line())}. "
             f"Set {SETTING} higher if that is no mistake, or take the file out of the store."
         ) from error
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the second: SQLite's own message quotes bytes that are no text
+    except (
+        sqlite3.DatabaseError,
+        UnicodeDecodeError,
+    ) as error:  # the second: SQLite's own message quotes bytes that are no text
         reason = " ".join(str(error).split())
-        raise StoreError(f"{path} is damaged ({reason}): restore it from a backup, or recover it with sqlite3's .recover.") from error
+        raise StoreError(
+            f"{path} is damaged ({reason}): restore it from a backup, or recover it with sqlite3's .recover."
+        ) from error
     finally:
         if connection is not None:
             connection.close()
@@ -79,7 +86,10 @@ def _connect(path: Path) -> tuple[sqlite3.Connection, bool]:
         return _open(uri), False
     except sqlite3.OperationalError as error:
         wal = path.with_name(path.name + "-wal")
-        no_index = error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
+        no_index = error.sqlite_errorcode & 0xFF in (
+            sqlite3.SQLITE_CANTOPEN,
+            sqlite3.SQLITE_READONLY,
+        )
         if not no_index or (wal.exists() and wal.stat().st_size):
             raise
         return _open(f"{uri}&immutable=1"), True

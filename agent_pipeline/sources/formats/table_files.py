@@ -42,13 +42,21 @@ class Rows(Sequence[dict[str, Any]]):
             with path.open("rb") as file:
                 head = file.read(4)
             self._table = _parquet(path) if head == b"PAR1" else _arrow(path, head == b"ARRO")
-            check_need(_BYTES_PER_OBJECT * self._table.num_rows, self._bytes_on_disk)  # rows may take no bytes
-            self._table.validate(full=True)  # Arrow trusts the offsets in a file, and would read outside of it
+            check_need(
+                _BYTES_PER_OBJECT * self._table.num_rows, self._bytes_on_disk
+            )  # rows may take no bytes
+            self._table.validate(
+                full=True
+            )  # Arrow trusts the offsets in a file, and would read outside of it
         except TooLargeError as error:
-            raise StoreError(f"{path} is not read: {error}, or take the file out of the store.") from error
+            raise StoreError(
+                f"{path} is not read: {error}, or take the file out of the store."
+            ) from error
         except (pa.ArrowException, OSError, ValueError) as error:
             why = first_line(error)
-            raise StoreError(f"{path} is not a whole Parquet or Arrow file ({why}): restore it, or take it out.") from error
+            raise StoreError(
+                f"{path} is not a whole Parquet or Arrow file ({why}): restore it, or take it out."
+            ) from error
 
     def __len__(self) -> int:
         return int(self._table.num_rows)
@@ -58,12 +66,17 @@ class Rows(Sequence[dict[str, Any]]):
         if index >= len(self):
             raise IndexError(index)
         row = self._table.slice(index, 1)
-        check_need(sum(_need(chunk) for column in row.columns for chunk in column.chunks), self._bytes_on_disk)
+        check_need(
+            sum(_need(chunk) for column in row.columns for chunk in column.chunks),
+            self._bytes_on_disk,
+        )
         try:
             record = {name: self._own_keys(value) for name, value in row.to_pylist()[0].items()}
             values = msgspec.to_builtins(record, str_keys=True, enc_hook=str)
         except (pa.ArrowException, UnicodeError, ValueError, TypeError, OverflowError) as error:
-            raise StoreError(f"A row of a table cannot be read (row {index}: {error}): restore the file, or take it out.") from error
+            raise StoreError(
+                f"A row of a table cannot be read (row {index}: {error}): restore the file, or take it out."
+            ) from error
         return {name: decoded(value) for name, value in values.items()}
 
     def _own_keys(self, value: Any) -> Any:
@@ -81,7 +94,11 @@ def _parquet(path: Path) -> pa.Table:
         metadata = file.metadata
         needed = sum(_chunk_need(chunk) for chunk in _chunks(metadata))
         check_need(needed, path.stat().st_size)
-        texts = [column.path for column in file.schema if column.physical_type == "BYTE_ARRAY" and column.logical_type.type != "DECIMAL"]
+        texts = [
+            column.path
+            for column in file.schema
+            if column.physical_type == "BYTE_ARRAY" and column.logical_type.type != "DECIMAL"
+        ]
     return pq.read_table(path, read_dictionary=texts, partitioning=None)
 
 
@@ -99,7 +116,9 @@ def _chunk_need(chunk: pq.ColumnChunkMetaData) -> int:
 def _arrow(path: Path, is_file: bool) -> pa.Table:
     """Read an Arrow file or stream, after its messages have said what they hold unpacked."""
     check_need(sum(unpacked_sizes(path, is_file)), path.stat().st_size)
-    with pa.OSFile(str(path)) as file:  # no memory map: a file that shrinks under one ends the process
+    with pa.OSFile(
+        str(path)
+    ) as file:  # no memory map: a file that shrinks under one ends the process
         return (pa.ipc.open_file if is_file else pa.ipc.open_stream)(file).read_all()
 
 
@@ -116,11 +135,20 @@ def _need(array: pa.Array) -> int:
         return needed + len(array) * int(array.dictionary.nbytes)
     if pa.types.is_struct(kind):
         return needed + sum(_need(field) for field in array.flatten())
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind) or pa.types.is_map(kind):
+    if (
+        pa.types.is_list(kind)
+        or pa.types.is_large_list(kind)
+        or pa.types.is_fixed_size_list(kind)
+        or pa.types.is_map(kind)
+    ):
         return needed + _need(_items(array))
-    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):  # rows may share their values
+    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(
+        kind
+    ):  # rows may share their values
         values = int(pc.sum(pc.list_value_length(array), min_count=0).as_py())
-        return needed + values * (_BYTES_PER_OBJECT + int(array.values.nbytes) // max(1, len(array.values)))
+        return needed + values * (
+            _BYTES_PER_OBJECT + int(array.values.nbytes) // max(1, len(array.values))
+        )
     if pa.types.is_run_end_encoded(kind):
         return needed + len(array) * int(array.values.nbytes)
     return needed + int(array.nbytes)
@@ -131,4 +159,6 @@ def _items(array: pa.Array) -> pa.Array:
     if not pa.types.is_map(array.type):
         return array.flatten()
     begin, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
-    return pa.StructArray.from_arrays([array.keys, array.items], ["key", "value"]).slice(begin, end - begin)
+    return pa.StructArray.from_arrays([array.keys, array.items], ["key", "value"]).slice(
+        begin, end - begin
+    )

@@ -44,11 +44,37 @@ _PAIRS = (
 
 _BODIES = ("body", "inputBodyJson", "outputBodyJson", "json", "payload")
 _OF_REQUESTS = {"messages", "contents", "input", "prompt"}
-_OF_RESPONSES = {"choices", "candidates", "output", "content", "error", "message", "completion", "stop_reason", "stopReason"}
-_SESSIONS = ("session_id", "sessionId", "conversation_id", "thread_id", "trace_id", "Helicone-Session-Id", "helicone-session-id")
+_OF_RESPONSES = {
+    "choices",
+    "candidates",
+    "output",
+    "content",
+    "error",
+    "message",
+    "completion",
+    "stop_reason",
+    "stopReason",
+}
+_SESSIONS = (
+    "session_id",
+    "sessionId",
+    "conversation_id",
+    "thread_id",
+    "trace_id",
+    "Helicone-Session-Id",
+    "helicone-session-id",
+)
 _PROJECTS = ("project", "project_id", "client_id")
 _AGENTS = ("agent", "agent_name", "workload_id")
-_TIMES = ("timestamp", "created_at", "request_created_at", "created", "startTime", "start_time", "time")
+_TIMES = (
+    "timestamp",
+    "created_at",
+    "request_created_at",
+    "created",
+    "startTime",
+    "start_time",
+    "time",
+)
 _STORED_MESSAGE = re.compile(r"(chatcmpl-.+)-\d+")
 """The id of a stored completion's message: the completion's id and a number."""
 
@@ -69,7 +95,10 @@ class ApiLogSource(SpanSource):
     def unpack(self, record: Record) -> list[Record]:
         """The records of a page of OpenAI's API."""
         if isinstance(record.get("data"), list) and record.get("object") == "list":
-            return [each if isinstance(each, dict) and _is_stored(each) else {"unread": each} for each in record["data"]]
+            return [
+                each if isinstance(each, dict) and _is_stored(each) else {"unread": each}
+                for each in record["data"]
+            ]
         return [record]
 
     def identify(self, record: Record, place: Place) -> Ident | None:
@@ -82,32 +111,57 @@ class ApiLogSource(SpanSource):
             return Ident(of, of)
         request, response = _call_in(record)
         told = _places_of_names(record, request)
-        own = first_text(record, "id", "request_id", "requestId", "recordId") or first_text(response, "id")
+        own = first_text(record, "id", "request_id", "requestId", "recordId") or first_text(
+            response, "id"
+        )
         if _is_response(response):
-            self._previous[text(response.get("id")) or ""] = text(response.get("previous_response_id")) or ""
+            self._previous[text(response.get("id")) or ""] = (
+                text(response.get("previous_response_id")) or ""
+            )
             own = text(response.get("id")) or own
-        conversation = first_text(section(response, "conversation"), "id") or text(response.get("conversation"))
-        session = next((name for each in told if (name := first_text(each, *_SESSIONS))), None) or conversation
+        conversation = first_text(section(response, "conversation"), "id") or text(
+            response.get("conversation")
+        )
+        session = (
+            next((name for each in told if (name := first_text(each, *_SESSIONS))), None)
+            or conversation
+        )
         own = own or f"{place.path.stem}:{place.at:012d}:{place.part}"
-        names = [next((name for each in told if (name := first_text(each, *named))), None) for named in (_PROJECTS, _AGENTS)]
-        return Ident(own if record.get("object") == "chat.completion" else f"{place}", session or own, *names)
+        names = [
+            next((name for each in told if (name := first_text(each, *named))), None)
+            for named in (_PROJECTS, _AGENTS)
+        ]
+        return Ident(
+            own if record.get("object") == "chat.completion" else f"{place}", session or own, *names
+        )
 
     def spans(self, record: Record) -> list[Span]:
         if _stored_message_of(record):
             return []
         request, response = _call_in(record)
         failed = _error_in(record, response)
-        span = span_of(record, "llm", error=failed, trace="")  # every call has the whole conversation, so no trace goes on with another
+        span = span_of(
+            record, "llm", error=failed, trace=""
+        )  # every call has the whole conversation, so no trace goes on with another
         span.started = span.started or _time_in(record, response)
         usage = section(response, "usage") or section(response, "usageMetadata")
-        span.exchange(request, None if failed else response, model=response.get("model") or record.get("model"), usage=usage)
+        span.exchange(
+            request,
+            None if failed else response,
+            model=response.get("model") or record.get("model"),
+            usage=usage,
+        )
         span.tools = span.tools or response.get("tools")
-        span.cost = number(first_of(record, "cost", "cost_usd", "costUSD", "total_cost", "response_cost"))
+        span.cost = number(
+            first_of(record, "cost", "cost_usd", "costUSD", "total_cost", "response_cost")
+        )
         return [span]
 
     def metadata(self, record: Record) -> Record:
         own = decoded_object(record.get("metadata"))
-        return own | chosen(own, ("task_id", "trial")) | chosen(record, ("task_id", "trial", "tags"))
+        return (
+            own | chosen(own, ("task_id", "trial")) | chosen(record, ("task_id", "trial", "tags"))
+        )
 
     def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
         return super().build(session_id, _joined(records))
@@ -121,14 +175,20 @@ class ApiLogSource(SpanSource):
                 if (first := self._first_of(session_id, sessions)) != session_id:
                     sessions[first] += sessions.pop(session_id)
                     lost = self._losses.pop((key.project, session_id), Counter())
-                    self._losses[key.project, first] = self._losses.get((key.project, first), Counter()) + lost
+                    self._losses[key.project, first] = (
+                        self._losses.get((key.project, first), Counter()) + lost
+                    )
         return index
 
     def _first_of(self, session_id: str, sessions: dict[str, list[Place]]) -> str:
         """Return the first response that a response goes on with, of those that are in the store."""
         met = {session_id}
         first = session_id
-        while (earlier := self._previous.get(first)) and earlier not in met and (earlier in sessions or earlier in self._previous):
+        while (
+            (earlier := self._previous.get(first))
+            and earlier not in met
+            and (earlier in sessions or earlier in self._previous)
+        ):
             met.add(earlier)
             first = earlier
         return first if first in sessions else session_id
@@ -140,15 +200,46 @@ def _joined(records: list[tuple[Place, Record]]) -> list[tuple[Place, Record]]:
     messages = [record for _, record in records if _stored_message_of(record)]
     place = records[0][0]
     if batch:
-        requests = [request for each in batch if (request := each.get("body", each.get("params"))) is not None]
-        results = [each for each in batch if "response" in each or "result" in each or each.get("error")]
-        if len(requests) > 1 or len(results) > 1:  # two batches use one id, and nobody knows whose half is whose
-            return [(place, {"request": {"messages": [unread("custom_id of several batches")]}, "response": {}})]
-        return [(place, {"request": next(iter(requests), {}), **(_result_of(results[0]) if results else {"response": {}})})]
+        requests = [
+            request
+            for each in batch
+            if (request := each.get("body", each.get("params"))) is not None
+        ]
+        results = [
+            each for each in batch if "response" in each or "result" in each or each.get("error")
+        ]
+        if (
+            len(requests) > 1 or len(results) > 1
+        ):  # two batches use one id, and nobody knows whose half is whose
+            return [
+                (
+                    place,
+                    {
+                        "request": {"messages": [unread("custom_id of several batches")]},
+                        "response": {},
+                    },
+                )
+            ]
+        return [
+            (
+                place,
+                {
+                    "request": next(iter(requests), {}),
+                    **(_result_of(results[0]) if results else {"response": {}}),
+                },
+            )
+        ]
     if messages:
-        asked = [each | ({"content": parts} if (parts := each.get("content_parts")) else {}) for each in _in_order(messages)]
-        records = [each for each in records if not _stored_message_of(each[1])] or [(place, {"request": {}, "response": {}})]
-        return [(at, record | {"messages": record.get("messages") or asked}) for at, record in records]
+        asked = [
+            each | ({"content": parts} if (parts := each.get("content_parts")) else {})
+            for each in _in_order(messages)
+        ]
+        records = [each for each in records if not _stored_message_of(each[1])] or [
+            (place, {"request": {}, "response": {}})
+        ]
+        return [
+            (at, record | {"messages": record.get("messages") or asked}) for at, record in records
+        ]
     return _with_history(records)
 
 
@@ -183,12 +274,16 @@ def _with_history(records: list[tuple[Place, Record]]) -> list[tuple[Place, Reco
 
 def _previous_of(request: Record, response: Record) -> str | None:
     """Return the id of the response that a call goes on with."""
-    return first_text(response, "previous_response_id") or first_text(request, "previous_response_id")
+    return first_text(response, "previous_response_id") or first_text(
+        request, "previous_response_id"
+    )
 
 
 def _input_of(request: Record) -> list[Any]:
     given = decoded(request.get("input"))
-    return given if isinstance(given, list) else [{"role": "user", "content": given}] if given else []
+    return (
+        given if isinstance(given, list) else [{"role": "user", "content": given}] if given else []
+    )
 
 
 def _in_order(messages: list[Record]) -> list[Record]:
@@ -200,17 +295,25 @@ def _result_of(line: Record) -> Record:
     if line.get("error"):
         return {"response": {}, "error": line["error"]}
     if "response" in line:
-        return {"response": section(line, "response", "body"), "status_code": section(line, "response").get("status_code")}
+        return {
+            "response": section(line, "response", "body"),
+            "status_code": section(line, "response").get("status_code"),
+        }
     result = section(line, "result")
     if result.get("type") == "succeeded":
         return {"response": section(result, "message")}
-    return {"response": {}, "error": section(result, "error") or {"message": f"the batch request {result.get('type')}"}}
+    return {
+        "response": {},
+        "error": section(result, "error") or {"message": f"the batch request {result.get('type')}"},
+    }
 
 
 def _call_in(record: Record) -> tuple[Record, Record]:
     """Return the request and the response in a record; empty ones if there are none."""
     if _is_response(record):
-        return chosen(record, ("instructions", "input", "tools", "model", "previous_response_id")), record
+        return chosen(
+            record, ("instructions", "input", "tools", "model", "previous_response_id")
+        ), record
     if record.get("object") == "chat.completion":
         return chosen(record, ("messages", "tools", "model")), record
     names = _pair_in(record) or ("request", "response")
@@ -222,7 +325,9 @@ def _pair_in(record: Record) -> tuple[str, str] | None:
     for asked, answered in _PAIRS:
         request, response = _body(record.get(asked)), _body(record.get(answered))
         is_failed = _status(record, response) >= 400
-        if not _OF_REQUESTS.isdisjoint(request) and (not _OF_RESPONSES.isdisjoint(response) or is_failed or "streamed" in response):
+        if not _OF_REQUESTS.isdisjoint(request) and (
+            not _OF_RESPONSES.isdisjoint(response) or is_failed or "streamed" in response
+        ):
             return asked, answered
     return None
 
@@ -249,12 +354,18 @@ def _body(value: Any) -> Record:
 
 def _error_in(record: Record, response: Record) -> str | None:
     error = error_text(first_of(response, "error")) or error_text(record.get("error"))
-    return error or (f"the call failed with status {_status(record, response)}" if _status(record, response) >= 400 else None)
+    return error or (
+        f"the call failed with status {_status(record, response)}"
+        if _status(record, response) >= 400
+        else None
+    )
 
 
 def _status(record: Record, response: Record) -> int:
     named = first_of(record, "status_code", "response_status", "response_status_code", "statusCode")
-    status = number(first_of(section(record, "response"), "status_code", "status") if named is None else named)
+    status = number(
+        first_of(section(record, "response"), "status_code", "status") if named is None else named
+    )
     return int(status) if status is not None else 0
 
 
@@ -264,7 +375,12 @@ def _time_in(record: Record, response: Record) -> Any:
 
 def _places_of_names(record: Record, request: Record) -> list[Record]:
     """Return the objects in which a record names its session, project and agent."""
-    named = (record.get("metadata"), record.get("request_properties"), record.get("properties"), request.get("metadata"))
+    named = (
+        record.get("metadata"),
+        record.get("request_properties"),
+        record.get("properties"),
+        request.get("metadata"),
+    )
     return [record, *map(decoded_object, named)]
 
 
@@ -274,7 +390,9 @@ def _is_response(record: Record) -> bool:
 
 def _is_stored(record: Record) -> bool:
     """Return whether a record is a stored Response, a stored completion, or one of a stored completion's messages."""
-    is_completion = record.get("object") == "chat.completion" and isinstance(record.get("choices"), list)
+    is_completion = record.get("object") == "chat.completion" and isinstance(
+        record.get("choices"), list
+    )
     return _is_response(record) or is_completion or _stored_message_of(record) is not None
 
 
@@ -286,6 +404,12 @@ def _stored_message_of(record: Record) -> str | None:
 
 def _is_batch(record: Record) -> bool:
     """Return whether a record is a line of a batch: a request, or a result, which may be an error."""
-    is_result = isinstance(record.get("response"), dict) or ("response" in record and bool(record.get("error")))
-    is_half = is_result if "response" in record else any(isinstance(record.get(name), dict) for name in ("body", "params", "result"))
+    is_result = isinstance(record.get("response"), dict) or (
+        "response" in record and bool(record.get("error"))
+    )
+    is_half = (
+        is_result
+        if "response" in record
+        else any(isinstance(record.get(name), dict) for name in ("body", "params", "result"))
+    )
     return is_half and text(record.get("custom_id")) is not None

@@ -11,10 +11,26 @@ _DEPTH = 40
 
 SESSIONS = ("gen_ai.conversation.id", "session.id", "ai.telemetry.metadata.sessionId")
 AGENTS = ("gen_ai.agent.name", "agent.name", "ai.telemetry.functionId")
-OF_OPENINFERENCE = ("openinference.", "llm.input_messages", "llm.output_messages", "llm.model_name", "llm.token_count")
+OF_OPENINFERENCE = (
+    "openinference.",
+    "llm.input_messages",
+    "llm.output_messages",
+    "llm.model_name",
+    "llm.token_count",
+)
 OF_GENAI = ("gen_ai.",)
 OF_ADK = ("gcp.vertex.agent.",)
-OF_MODELS = (*OF_OPENINFERENCE, *OF_GENAI, "ai.", "llm.", "session.id", "input.value", "output.value", "tool.", "evaluation.")
+OF_MODELS = (
+    *OF_OPENINFERENCE,
+    *OF_GENAI,
+    "ai.",
+    "llm.",
+    "session.id",
+    "input.value",
+    "output.value",
+    "tool.",
+    "evaluation.",
+)
 
 
 def has(attributes: dict[str, Any], prefixes: tuple[str, ...]) -> bool:
@@ -27,7 +43,9 @@ def plain_value(value: Any, depth: int = _DEPTH) -> Any:
     if depth < 0:
         return None
     if isinstance(value, list):
-        pairs = [each for each in value if isinstance(each, dict) and isinstance(each.get("key"), str)]
+        pairs = [
+            each for each in value if isinstance(each, dict) and isinstance(each.get("key"), str)
+        ]
         return {each["key"]: plain_value(each.get("value"), depth - 1) for each in pairs}
     if not isinstance(value, dict):
         return value
@@ -82,7 +100,11 @@ def _treed(value: Any, depth: int = _DEPTH) -> Any:
     if depth < 0:
         return None
     if isinstance(value, dict):
-        return tree(value) if any("." in str(name) for name in value) else {name: _treed(each, depth - 1) for name, each in value.items()}
+        return (
+            tree(value)
+            if any("." in str(name) for name in value)
+            else {name: _treed(each, depth - 1) for name, each in value.items()}
+        )
     return [_treed(each, depth - 1) for each in value] if isinstance(value, list) else value
 
 
@@ -91,8 +113,14 @@ def _listed(value: Any, depth: int = _DEPTH) -> Any:
     if not isinstance(value, dict) or depth < 0:
         return value
     inner = {name: _listed(each, depth - 1) for name, each in value.items()}
-    indexed = inner and all(name.isdecimal() and name.isascii() and len(name) < 10 for name in inner)
-    return [each for _, each in sorted(inner.items(), key=lambda pair: int(pair[0]))] if indexed else inner
+    indexed = inner and all(
+        name.isdecimal() and name.isascii() and len(name) < 10 for name in inner
+    )
+    return (
+        [each for _, each in sorted(inner.items(), key=lambda pair: int(pair[0]))]
+        if indexed
+        else inner
+    )
 
 
 def _whole(value: Any) -> Any:

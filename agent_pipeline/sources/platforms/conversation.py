@@ -71,8 +71,12 @@ def open_calls(items: Sequence[Item]) -> list[Item]:
 
 
 def add(conversation: Conversation, items: Iterable[Item]) -> None:
-    for item in items:  # of one response's words and calls, some instrumentations make several messages
-        conversation.items.append(msgspec.structs.replace(item, first=False) if item.first else item)
+    for (
+        item
+    ) in items:  # of one response's words and calls, some instrumentations make several messages
+        conversation.items.append(
+            msgspec.structs.replace(item, first=False) if item.first else item
+        )
         if (key := key_of(item)) is not None:
             conversation.keys.append(key)
 

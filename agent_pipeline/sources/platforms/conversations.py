@@ -17,9 +17,22 @@ import msgspec
 from agent_pipeline.sessions.chat import plain_items
 from agent_pipeline.sessions.items import Item, cut_text, unread
 from agent_pipeline.sources.formats.model_calls import is_damaged
-from agent_pipeline.sources.platforms.conversation import Conversation, Items, add, key_of, open_calls, split_head, steps_around
+from agent_pipeline.sources.platforms.conversation import (
+    Conversation,
+    Items,
+    add,
+    key_of,
+    open_calls,
+    split_head,
+    steps_around,
+)
 from agent_pipeline.sources.platforms.spans import Span, in_order
-from agent_pipeline.sources.platforms.tool_spans import add_results, kind_of_tool_span, mark_failed, tool_items
+from agent_pipeline.sources.platforms.tool_spans import (
+    add_results,
+    kind_of_tool_span,
+    mark_failed,
+    tool_items,
+)
 
 _CLOCK = re.compile(
     r"\d+|\b(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?\b"
@@ -58,7 +71,9 @@ def conversations_of(calls: Iterable[Span]) -> list[Conversation]:
     for call in calls:
         asked = plain_items(call.given or unasked)
         system, given = split_head(asked)
-        _place(conversations, call, system, given, plain_items([*asked, *call.answered])[len(asked) :])  # what an answer follows says more
+        _place(
+            conversations, call, system, given, plain_items([*asked, *call.answered])[len(asked) :]
+        )  # what an answer follows says more
     return conversations
 
 
@@ -67,16 +82,24 @@ def main_conversation(conversations: Sequence[Conversation]) -> Conversation:
     return max(conversations, key=lambda each: (each.seconds, len(each.keys)))
 
 
-def _place(conversations: list[Conversation], call: Span, system: Items, given: Items, answered: Items) -> None:
+def _place(
+    conversations: list[Conversation], call: Span, system: Items, given: Items, answered: Items
+) -> None:
     keys = [key for key in map(key_of, given) if key is not None]
     answer = [key for key in map(key_of, answered) if key is not None]
-    continued = [(count, index) for index, each in enumerate(conversations) if (count := _continued(each.keys, keys))]
+    continued = [
+        (count, index)
+        for index, each in enumerate(conversations)
+        if (count := _continued(each.keys, keys))
+    ]
     if continued:
         count, index = max(continued)
         _go_on(conversations[index], call, system, _after(given, count), answered)
         return
     alike = [each for each in reversed(conversations) if _same_system(each.system, system)]
-    for conversation in alike:  # a recorder that leaves out calls: their results follow what was said
+    for (
+        conversation
+    ) in alike:  # a recorder that leaves out calls: their results follow what was said
         without = [key for key in conversation.keys if key[0] != "call"]
         if (
             open_calls(conversation.items)
@@ -102,7 +125,9 @@ def _place(conversations: list[Conversation], call: Span, system: Items, given: 
     _go_on(conversations[-1], call, system, given, answered)
 
 
-def _go_on(conversation: Conversation, call: Span, system: Items, new: Items, answered: Items) -> None:
+def _go_on(
+    conversation: Conversation, call: Span, system: Items, new: Items, answered: Items
+) -> None:
     if not conversation.system:
         conversation.system = system
     elif system and not _same_system(conversation.system, system):
@@ -115,7 +140,9 @@ def _go_on(conversation: Conversation, call: Span, system: Items, new: Items, an
     conversation.calls.append(call)
 
 
-def _next_part(conversations: list[Conversation], alike: list[Conversation], call: Span, given: Items) -> Conversation | None:
+def _next_part(
+    conversations: list[Conversation], alike: list[Conversation], call: Span, given: Items
+) -> Conversation | None:
     """The conversation that a call goes on with though its input repeats nothing: the service keeps it, and is sent what is new."""
     if given and given[0].kind == "function_call_output":
         return next((each for each in reversed(conversations) if open_calls(each.items)), None)
@@ -153,7 +180,9 @@ def _same_system(left: Items, right: Items) -> bool:
 
 def _differs_by_clock(left: Items, right: Items) -> bool:
     """Return whether nothing but dates, times and numbers differ in two system prompts."""
-    return [_CLOCK.sub("0", item.text) for item in left] == [_CLOCK.sub("0", item.text) for item in right]
+    return [_CLOCK.sub("0", item.text) for item in left] == [
+        _CLOCK.sub("0", item.text) for item in right
+    ]
 
 
 def _untrained(item: Item) -> Item:
@@ -169,7 +198,11 @@ def _without_model_text(spans: list[Span], tools: list[Span]) -> Conversation:
         runs.setdefault(span.trace, []).append(span)
     for run in runs.values():
         ids = {span.id for span in run}
-        roots = [span for span in run if span.kind != "tool" and (span.parent is None or span.parent not in ids)]
+        roots = [
+            span
+            for span in run
+            if span.kind != "tool" and (span.parent is None or span.parent not in ids)
+        ]
         root = next((span for span in roots if span.given or span.answered), None)
         single = conversations_of([root])[0] if root else Conversation()
         behind = len(single.keys) - single.answer_at
@@ -183,19 +216,30 @@ def _without_model_text(spans: list[Span], tools: list[Span]) -> Conversation:
     models = sum(span.kind == "model" for span in spans)
     if models or not any(item.kind == "message" for item in conversation.items):
         conversation.skipped["model_call_without_text"] = models or 1
-    if models and conversation.items:  # what the model was told and said between its calls is not there
+    if (
+        models and conversation.items
+    ):  # what the model was told and said between its calls is not there
         conversation.damage["cut_text"] += 1
     return conversation
 
 
 def _calls(spans: list[Span]) -> list[Span]:
     """The model calls. Of two within each other, where two instrumentations saw one call, one whose input cannot be read is none."""
-    calls = [_with_unread(span) for span in spans if span.kind == "model" and (span.given or span.answered)]
+    calls = [
+        _with_unread(span)
+        for span in spans
+        if span.kind == "model" and (span.given or span.answered)
+    ]
     steps = {(span.trace, span.id): span for span in [*spans, *calls]}
-    outer = {id(call): [each for each in steps_around(call, steps) if each.kind == "model"] for call in calls}
+    outer = {
+        id(call): [each for each in steps_around(call, steps) if each.kind == "model"]
+        for call in calls
+    }
     readable = {id(call) for call in calls if call.given and not any(map(is_damaged, call.given))}
     shadowed = {id(each) for call in calls if id(call) in readable for each in outer[id(call)]}
-    shadowed |= {id(call) for call in calls if any(id(each) in readable for each in outer[id(call)])}
+    shadowed |= {
+        id(call) for call in calls if any(id(each) in readable for each in outer[id(call)])
+    }
     return [call for call in calls if id(call) in readable or id(call) not in shadowed]
 
 
@@ -213,4 +257,6 @@ def _with_unread(span: Span) -> Span:
 def _system_around(conversation: Conversation, spans: list[Span]) -> Items:
     """The system prompt of the nearest step around a conversation that has one: some agents say it once, and not with each call."""
     around = steps_around(conversation.calls[0], {(span.trace, span.id): span for span in spans})
-    return next((system for step in around if (system := split_head(list(plain_items(step.given)))[0])), [])
+    return next(
+        (system for step in around if (system := split_head(list(plain_items(step.given)))[0])), []
+    )

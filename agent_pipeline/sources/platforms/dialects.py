@@ -6,9 +6,25 @@ from typing import Any
 
 from agent_pipeline.sessions.items import cut_text
 from agent_pipeline.sources.formats.cut_texts import is_cut_json
-from agent_pipeline.sources.formats.fields import Record, decoded, decoded_object, decoded_text, elements, first_of, number, section, text
+from agent_pipeline.sources.formats.fields import (
+    Record,
+    decoded,
+    decoded_object,
+    decoded_text,
+    elements,
+    first_of,
+    number,
+    section,
+    text,
+)
 from agent_pipeline.sources.formats.model_calls import messages_of, request_of, with_reason
-from agent_pipeline.sources.platforms.attributes import OF_ADK, OF_GENAI, OF_OPENINFERENCE, has, tree
+from agent_pipeline.sources.platforms.attributes import (
+    OF_ADK,
+    OF_GENAI,
+    OF_OPENINFERENCE,
+    has,
+    tree,
+)
 from agent_pipeline.sources.platforms.span_source import Score
 from agent_pipeline.sources.platforms.spans import KINDS, Span
 
@@ -55,29 +71,51 @@ def is_openinference(attributes: Record, kind: Any) -> bool:
 
 def evaluations_in(attributes: Record) -> list[Score]:
     values = {name: first_of(attributes, *said) for name, said in _EVALUATIONS.items()}
-    return [(text(attributes.get(name)) or "evaluation", value) for name, value in values.items() if value is not None]
+    return [
+        (text(attributes.get(name)) or "evaluation", value)
+        for name, value in values.items()
+        if value is not None
+    ]
 
 
 def _openinference_span(span: Span, attributes: Record, kind: Any) -> None:
     """What OpenInference says, its attributes as a tree."""
     llm = section(attributes, "llm")
-    named = text(section(attributes, "openinference", "span").get("kind")) or text(kind) or ("LLM" if llm else "")
+    named = (
+        text(section(attributes, "openinference", "span").get("kind"))
+        or text(kind)
+        or ("LLM" if llm else "")
+    )
     span.kind = KINDS.get(named.lower(), "other")
-    given, answered = section(attributes, "input").get("value"), section(attributes, "output").get("value")
+    given, answered = (
+        section(attributes, "input").get("value"),
+        section(attributes, "output").get("value"),
+    )
     if span.kind == "tool":
         tool = section(attributes, "tool")
         span.name = text(tool.get("name")) or span.name
         span.call_id = text(section(attributes, "tool_call").get("id"))
         arguments = decoded(given if given is not None else tool.get("parameters"))
-        span.arguments = arguments["kwargs"] if isinstance(arguments, dict) and arguments.keys() == {"kwargs"} else arguments
+        span.arguments = (
+            arguments["kwargs"]
+            if isinstance(arguments, dict) and arguments.keys() == {"kwargs"}
+            else arguments
+        )
         span.output = decoded(answered)
         return
-    given, answered = (_whole_json(section(attributes, name), value) for name, value in (("input", given), ("output", answered)))
+    given, answered = (
+        _whole_json(section(attributes, name), value)
+        for name, value in (("input", given), ("output", answered))
+    )
     span.given = messages_of(llm.get("prompts"), "user") or span.given
     tools = [_tool(each) for each in elements(llm.get("tools"))]
-    span.exchange(given, answered, tools=tools, model=llm.get("model_name"), usage=section(llm, "token_count"))
+    span.exchange(
+        given, answered, tools=tools, model=llm.get("model_name"), usage=section(llm, "token_count")
+    )
     span.given = [_message(each) for each in elements(llm.get("input_messages"))] or span.given
-    span.answered = [_message(each) for each in elements(llm.get("output_messages"))] or span.answered
+    span.answered = [
+        _message(each) for each in elements(llm.get("output_messages"))
+    ] or span.answered
     span.cost = number(section(llm, "cost").get("total"))
 
 
@@ -90,7 +128,9 @@ def _whole_json(attribute: Record, value: Any) -> Any:
 
 def _genai_span(span: Span, attributes: Record) -> None:
     is_model = "gen_ai.output.messages" in attributes
-    span.kind = KINDS.get(str(attributes.get("gen_ai.operation.name")), "model" if is_model else span.kind)
+    span.kind = KINDS.get(
+        str(attributes.get("gen_ai.operation.name")), "model" if is_model else span.kind
+    )
     if span.kind == "tool":
         span.name = text(attributes.get("gen_ai.tool.name")) or span.name
         span.call_id = text(attributes.get("gen_ai.tool.call.id"))
@@ -99,16 +139,31 @@ def _genai_span(span: Span, attributes: Record) -> None:
         return
     system = decoded(attributes.get("gen_ai.system_instructions"))
     given = messages_of(attributes.get("gen_ai.input.messages"), "user", is_json=True) or span.given
-    has_system = not system or any(isinstance(each, dict) and each.get("role") == "system" for each in given)
+    has_system = not system or any(
+        isinstance(each, dict) and each.get("role") == "system" for each in given
+    )
     is_cut = isinstance(system, str) and is_cut_json(system, is_json=True)
-    head = [cut_text("system prompt", system)] if is_cut else [{"role": "system", "content": system}]
+    head = (
+        [cut_text("system prompt", system)] if is_cut else [{"role": "system", "content": system}]
+    )
     span.given = given if has_system else [*head, *given]
-    span.answered = messages_of(attributes.get("gen_ai.output.messages"), "assistant", is_json=True) or span.answered
+    span.answered = (
+        messages_of(attributes.get("gen_ai.output.messages"), "assistant", is_json=True)
+        or span.answered
+    )
     pydantic = decoded_object(attributes.get("model_request_parameters"))
     told = [*elements(pydantic.get("function_tools")), *elements(pydantic.get("output_tools"))]
     span.tools = decoded(attributes.get("gen_ai.tool.definitions")) or told or span.tools
-    span.model = attributes.get("gen_ai.response.model") or attributes.get("gen_ai.request.model") or span.model
-    counts = {name.removeprefix(_USAGE): value for name, value in attributes.items() if name.startswith(_USAGE) and name.endswith("tokens")}
+    span.model = (
+        attributes.get("gen_ai.response.model")
+        or attributes.get("gen_ai.request.model")
+        or span.model
+    )
+    counts = {
+        name.removeprefix(_USAGE): value
+        for name, value in attributes.items()
+        if name.startswith(_USAGE) and name.endswith("tokens")
+    }
     span.usage = counts or span.usage
 
 
@@ -116,7 +171,11 @@ def _ai_sdk_span(span: Span, attributes: Record) -> None:
     """What the AI SDK (Vercel) says in its own attributes; a step of its loop is a model call, and the loop is an agent."""
     operation = str(attributes["ai.operationId"])
     if operation == "ai.toolCall":
-        span.kind, span.name, span.call_id = "tool", text(attributes.get("ai.toolCall.name")), attributes.get("ai.toolCall.id")
+        span.kind, span.name, span.call_id = (
+            "tool",
+            text(attributes.get("ai.toolCall.name")),
+            attributes.get("ai.toolCall.id"),
+        )
         span.arguments = decoded(attributes.get("ai.toolCall.args", span.arguments))
         span.output = decoded_text(attributes.get("ai.toolCall.result", span.output))
         return
@@ -125,12 +184,18 @@ def _ai_sdk_span(span: Span, attributes: Record) -> None:
     is_cut = isinstance(prompt, str) and is_cut_json(prompt, is_json=True)
     request = request_of([cut_text("prompt", prompt)] if is_cut else prompt)
     calls = decoded(attributes.get("ai.response.toolCalls"))
-    answered = [{"text": attributes[name]} for name in ("ai.response.text", "ai.response.object") if attributes.get(name)]
+    answered = [
+        {"text": attributes[name]}
+        for name in ("ai.response.text", "ai.response.object")
+        if attributes.get(name)
+    ]
     said = messages_of([*answered, *elements(calls)], "assistant")
     if isinstance(calls, str) and calls.strip():  # JSON that has lost its end
         said = [*said, cut_text("tool calls", calls)]
     span.given, span.answered = request.messages or span.given, said or span.answered
-    span.tools = [decoded(each) for each in elements(decoded(attributes.get("ai.prompt.tools")))] or span.tools
+    span.tools = [
+        decoded(each) for each in elements(decoded(attributes.get("ai.prompt.tools")))
+    ] or span.tools
 
 
 def _adk_span(span: Span, attributes: Record) -> None:
@@ -139,7 +204,9 @@ def _adk_span(span: Span, attributes: Record) -> None:
         span.arguments = decoded(attributes.get(f"{OF_ADK[0]}tool_call_args", span.arguments))
         span.output = decoded(attributes.get(f"{OF_ADK[0]}tool_response", span.output))
         return
-    asked, answer = (attributes.get(f"{OF_ADK[0]}{name}") for name in ("llm_request", "llm_response"))
+    asked, answer = (
+        attributes.get(f"{OF_ADK[0]}{name}") for name in ("llm_request", "llm_response")
+    )
     if asked is not None or answer is not None:
         span.kind = "model"
         span.exchange(decoded(asked), decoded(answer))
@@ -151,11 +218,16 @@ def _message(raw: Any) -> Any:
     message = section(raw, "message") or raw
     chat: Record = {"role": message.get("role"), "content": message.get("content")}
     if parts := elements(message.get("contents")):
-        chat["content"] = [section(each, "message_content") | section(each, "tool_call") or each for each in parts]
+        chat["content"] = [
+            section(each, "message_content") | section(each, "tool_call") or each for each in parts
+        ]
     if calls := elements(message.get("tool_calls")):
         chat["tool_calls"] = [section(each, "tool_call") or each for each in calls]
     if name := message.get("function_call_name"):  # before there were several calls in a message
-        chat["function_call"] = {"name": name, "arguments": message.get("function_call_arguments_json")}
+        chat["function_call"] = {
+            "name": name,
+            "arguments": message.get("function_call_arguments_json"),
+        }
     if message.get("name") is not None:
         chat["name"] = message["name"]
     if message.get("tool_call_id") is not None:
@@ -164,5 +236,8 @@ def _message(raw: Any) -> Any:
 
 
 def _tool(raw: Any) -> Any:
-    schema = decoded(section(raw, "tool").get("json_schema") or (raw.get("json_schema") if isinstance(raw, dict) else None))
+    schema = decoded(
+        section(raw, "tool").get("json_schema")
+        or (raw.get("json_schema") if isinstance(raw, dict) else None)
+    )
     return schema if isinstance(schema, dict) else raw

@@ -30,7 +30,18 @@ from agent_pipeline.sources.platforms.span_source import Score, SpanSource
 from agent_pipeline.sources.platforms.spans import Span, span_of
 
 _OF_OPENTELEMETRY = {"attributes", "resourceAttributes", "scope"}
-_TYPES = {"GENERATION", "TOOL", "AGENT", "SPAN", "EVENT", "CHAIN", "RETRIEVER", "EVALUATOR", "EMBEDDING", "GUARDRAIL"}
+_TYPES = {
+    "GENERATION",
+    "TOOL",
+    "AGENT",
+    "SPAN",
+    "EVENT",
+    "CHAIN",
+    "RETRIEVER",
+    "EVALUATOR",
+    "EMBEDDING",
+    "GUARDRAIL",
+}
 _COUNTS = ("input", "output", "total")
 _OF_SCORES = {"traceId", "sessionId", "subject"}
 _WORDS = ("CATEGORICAL", "TEXT", "CORRECTION")
@@ -49,13 +60,23 @@ class LangfuseSource(SpanSource):
         if isinstance(record.get("data"), list):  # a page of the API
             return any(cls.accepts(each) for each in objects(record["data"]))
         is_step = bool(text(record.get("traceId"))) and _type(record) in _TYPES
-        return _is_download(record) or _is_trace(record) or is_step or (_is_score(record) and not _OF_SCORES.isdisjoint(record))
+        return (
+            _is_download(record)
+            or _is_trace(record)
+            or is_step
+            or (_is_score(record) and not _OF_SCORES.isdisjoint(record))
+        )
 
     def unpack(self, record: Record) -> list[Record]:
         if isinstance(record.get("data"), list):
             # What no observation, trace or score is stays, empty: it is counted among what belongs to no session.
-            known = [each if isinstance(each, dict) and self.accepts(each) else None for each in record["data"]]
-            return [inner for each in known for inner in (self.unpack(each) if each else [{}])] or [{}]
+            known = [
+                each if isinstance(each, dict) and self.accepts(each) else None
+                for each in record["data"]
+            ]
+            return [inner for each in known for inner in (self.unpack(each) if each else [{}])] or [
+                {}
+            ]
         if _is_download(record):
             record = record["trace"] | {"observations": record["observations"]}
         if of := section(record, "subject"):
@@ -63,13 +84,19 @@ class LangfuseSource(SpanSource):
         if not _is_trace(record):
             return [record]
         parts = [each for name in ("observations", "scores") for each in objects(record.get(name))]
-        own = {name: value for name, value in record.items() if name not in ("observations", "scores")}
+        own = {
+            name: value for name, value in record.items() if name not in ("observations", "scores")
+        }
         return [own, *({"traceId": record.get("id"), **each} for each in parts)]
 
     def identify(self, record: Record, place: Place) -> Ident | None:
-        trace, session, project = (first_text(record, name) for name in ("traceId", "sessionId", "projectId"))
+        trace, session, project = (
+            first_text(record, name) for name in ("traceId", "sessionId", "projectId")
+        )
         if _is_trace(record):
-            return Ident(trace or first_text(record, "id"), session, project, first_text(record, "name"))
+            return Ident(
+                trace or first_text(record, "id"), session, project, first_text(record, "name")
+            )
         if trace is None and session and project:  # a score of a session
             return Ident(f"session {session}", session, project)
         return Ident(trace, session, project, first_text(record, "traceName")) if trace else None
@@ -78,36 +105,65 @@ class LangfuseSource(SpanSource):
         is_trace, kind = _is_trace(record), _type(record)
         if not is_trace and kind not in _TYPES:
             return []
-        given, answered = words_or_messages(record.get("input")), words_or_messages(record.get("output"))
+        given, answered = (
+            words_or_messages(record.get("input")),
+            words_or_messages(record.get("output")),
+        )
         if is_trace:
             trace = text(record.get("id")) or ""
             root = Span(trace, trace, started=when(record.get("timestamp")))
             root.exchange(given, answered)
             return [root] if root.given or root.answered else []
-        arguments, output = _tool_call(decoded_text(record.get("input")), decoded_text(record.get("output")))
+        arguments, output = _tool_call(
+            decoded_text(record.get("input")), decoded_text(record.get("output"))
+        )
         span = span_of(record, kind, arguments=arguments, output=output)
         if span.kind != "tool":
             span.exchange(given, answered)
-        span.tools = span.tools or section(record, "modelParameters").get("tools") or record.get("toolDefinitions")
+        span.tools = (
+            span.tools
+            or section(record, "modelParameters").get("tools")
+            or record.get("toolDefinitions")
+        )
         fill_in(span, decoded_object(_metadata(record).get("attributes")))
         span.answered = with_reason(span.answered, stop_reason(_metadata(record)))
         span.model = record.get("model") or span.model
-        span.usage = section(record, "usageDetails") or chosen(section(record, "usage"), _COUNTS) or span.usage
-        span.cost = number(first_of({"of": section(record, "costDetails").get("total"), **record}, "of", "totalCost"))
-        span.error = (text(record.get("statusMessage")) or "the step failed") if record.get("level") == "ERROR" else None
+        span.usage = (
+            section(record, "usageDetails")
+            or chosen(section(record, "usage"), _COUNTS)
+            or span.usage
+        )
+        span.cost = number(
+            first_of(
+                {"of": section(record, "costDetails").get("total"), **record}, "of", "totalCost"
+            )
+        )
+        span.error = (
+            (text(record.get("statusMessage")) or "the step failed")
+            if record.get("level") == "ERROR"
+            else None
+        )
         return [span]
 
     def scores_of(self, record: Record) -> list[Score]:
         if not _is_score(record):
             return []
-        names = ("stringValue", "value") if record.get("dataType") in _WORDS else ("value", "stringValue")
+        names = (
+            ("stringValue", "value")
+            if record.get("dataType") in _WORDS
+            else ("value", "stringValue")
+        )
         return [(text(record.get("name")) or "score", first_of(record, *names))]
 
     def metadata(self, record: Record) -> Record:
         if not (is_trace := _is_trace(record)) and record.get("isRootObservation") is not True:
             return {}
         metadata = _metadata(record)
-        kept = {name: decoded_text(metadata[name]) for name in metadata if is_trace or name not in _OF_OPENTELEMETRY}
+        kept = {
+            name: decoded_text(metadata[name])
+            for name in metadata
+            if is_trace or name not in _OF_OPENTELEMETRY
+        }
         return kept | {"tags": record.get("tags")}
 
 
@@ -148,8 +204,12 @@ def _type(record: Record) -> str:
 def _is_trace(record: Record) -> bool:
     if _type(record) in _TYPES or "traceId" in record:
         return False
-    return isinstance(record.get("observations"), list) or ("sessionId" in record and "timestamp" in record and "public" in record)
+    return isinstance(record.get("observations"), list) or (
+        "sessionId" in record and "timestamp" in record and "public" in record
+    )
 
 
 def _is_score(record: Record) -> bool:
-    return "dataType" in record and "name" in record and ("value" in record or "stringValue" in record)
+    return (
+        "dataType" in record and "name" in record and ("value" in record or "stringValue" in record)
+    )

@@ -37,26 +37,52 @@ class LangfuseServer(Service):
     def look(self, project: str, name: str) -> Iterator[Head]:
         scores: dict[str, list[Record]] = defaultdict(list)
         # Scores first: what they are of is there already when the observations are listed.
-        for score in self.pages("/api/public/v3/scores", "data", {"fields": "subject", "limit": 100}):
+        for score in self.pages(
+            "/api/public/v3/scores", "data", {"fields": "subject", "limit": 100}
+        ):
             of = section(score, "subject")
-            scores[f"session {of.get('id')}" if of.get("kind") == "session" else str(of.get("traceId") or of.get("id"))].append(score)
+            scores[
+                f"session {of.get('id')}"
+                if of.get("kind") == "session"
+                else str(of.get("traceId") or of.get("id"))
+            ].append(score)
         steps: dict[str, dict[str, tuple[str, str, str]]] = defaultdict(dict)
         about: dict[str, Record] = {}
-        for each in self.pages(_OBSERVATIONS, "data", {"fields": "core,basic,time,trace_context", "limit": 1000}):
+        for each in self.pages(
+            _OBSERVATIONS, "data", {"fields": "core,basic,time,trace_context", "limit": 1000}
+        ):
             trace, step = str(each.get("traceId")), str(each.get("id"))
-            now = (str(each.get("updatedAt")), str(each.get("type")), digest(json.dumps(each, sort_keys=True).encode()).hex())
-            steps[trace][step] = max(steps[trace].get(step, now), now)  # one that was updated meanwhile may be listed twice
-            about[trace] = chosen(each, ("traceId", "projectId", "sessionId", "traceName")) | about.get(trace, {})
+            now = (
+                str(each.get("updatedAt")),
+                str(each.get("type")),
+                digest(json.dumps(each, sort_keys=True).encode()).hex(),
+            )
+            steps[trace][step] = max(
+                steps[trace].get(step, now), now
+            )  # one that was updated meanwhile may be listed twice
+            about[trace] = chosen(
+                each, ("traceId", "projectId", "sessionId", "traceName")
+            ) | about.get(trace, {})
         known = steps.keys() | {f"session {each.get('sessionId')}" for each in about.values()}
         for of_nothing in scores.keys() - known:
             scores[""] += ({**score, "subject": {}} for score in scores.pop(of_nothing))
         for group in sorted(steps.keys() | scores.keys()):
-            own, said = sorted(steps.get(group, {}).items()), sorted(scores.get(group, []), key=lambda each: str(each.get("id")))
-            listed = {"steps": {step: about[group] | {"type": kind} for step, (_, kind, _) in own}, "scores": said}
-            yield Head(project, group, digest(json.dumps([own, said], sort_keys=True).encode()), listed)
+            own, said = (
+                sorted(steps.get(group, {}).items()),
+                sorted(scores.get(group, []), key=lambda each: str(each.get("id"))),
+            )
+            listed = {
+                "steps": {step: about[group] | {"type": kind} for step, (_, kind, _) in own},
+                "scores": said,
+            }
+            yield Head(
+                project, group, digest(json.dumps([own, said], sort_keys=True).encode()), listed
+            )
 
     def outlines(self, heads: list[Head]) -> Iterator[Record]:
-        return ({"data": [*head.listed["steps"].values(), *head.listed["scores"]]} for head in heads)
+        return (
+            {"data": [*head.listed["steps"].values(), *head.listed["scores"]]} for head in heads
+        )
 
     def fetched(self, head: Head) -> Record:
         steps = head.listed["steps"]
@@ -70,6 +96,12 @@ class LangfuseServer(Service):
 
     def _observations(self, trace: str, more: Record | None = None) -> dict[str, Record]:
         """The observations of a trace by their ids; of two states of one the later."""
-        asked = {"traceId": trace, "fields": "core,basic,time,io,metadata,model,usage,trace_context", "limit": 100} | (more or {})
-        found = sorted(self.pages(_OBSERVATIONS, "data", asked), key=lambda each: str(each.get("updatedAt")))
+        asked = {
+            "traceId": trace,
+            "fields": "core,basic,time,io,metadata,model,usage,trace_context",
+            "limit": 100,
+        } | (more or {})
+        found = sorted(
+            self.pages(_OBSERVATIONS, "data", asked), key=lambda each: str(each.get("updatedAt"))
+        )
         return {str(each.get("id")): each for each in found}

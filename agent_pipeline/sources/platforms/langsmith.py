@@ -7,7 +7,17 @@ from typing import Any
 
 from agent_pipeline.sessions.items import unread
 from agent_pipeline.sources.base import add_note
-from agent_pipeline.sources.formats.fields import Record, chosen, decoded, elements, first_of, first_text, number, section, text
+from agent_pipeline.sources.formats.fields import (
+    Record,
+    chosen,
+    decoded,
+    elements,
+    first_of,
+    first_text,
+    number,
+    section,
+    text,
+)
 from agent_pipeline.sources.formats.file_source import Ident, Index, Said
 from agent_pipeline.sources.formats.model_calls import stop_reason, with_reason
 from agent_pipeline.sources.formats.record_files import Place
@@ -23,7 +33,9 @@ class LangSmithSource(SpanSource):
 
     name = "langsmith"
     version = 3
-    looks_like = "runs with run_type, trace_id and dotted_order, or feedback with run_id, key and score"
+    looks_like = (
+        "runs with run_type, trace_id and dotted_order, or feedback with run_id, key and score"
+    )
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
@@ -34,17 +46,30 @@ class LangSmithSource(SpanSource):
             of = first_text(record, "trace_id", "run_id")
             return Ident(of) if of else None
         self._traces[text(record.get("id")) or ""] = text(record.get("trace_id")) or ""
-        trace, thread = text(record.get("trace_id")), first_text(section(record, "extra", "metadata"), *_THREADS)
+        trace, thread = (
+            text(record.get("trace_id")),
+            first_text(section(record, "extra", "metadata"), *_THREADS),
+        )
         agent = None if record.get("parent_run_id") else text(record.get("name"))
-        return Ident(trace, thread, first_text(record, "session_name", "session_id"), agent) if trace else None
+        return (
+            Ident(trace, thread, first_text(record, "session_name", "session_id"), agent)
+            if trace
+            else None
+        )
 
     def spans(self, record: Record) -> list[Span]:
         if _is_feedback(record):
             return []
-        inputs, outputs, extra = section(record, "inputs"), section(record, "outputs"), section(record, "extra")
+        inputs, outputs, extra = (
+            section(record, "inputs"),
+            section(record, "outputs"),
+            section(record, "extra"),
+        )
         generation = _inner(outputs.get("generations"))[:1]
         tool, metadata = outputs.get("output"), section(extra, "metadata")
-        cost = next(iter(elements(decoded(f"[{record.get('total_cost')}]"))), None)  # a decimal number is a text
+        cost = next(
+            iter(elements(decoded(f"[{record.get('total_cost')}]"))), None
+        )  # a decimal number is a text
         span = span_of(
             record,
             record.get("run_type"),
@@ -52,17 +77,34 @@ class LangSmithSource(SpanSource):
             cost=number(cost),
             error=text(record.get("error")),
             arguments=inputs,
-            output=tool.get("content", tool) if isinstance(tool, dict) else outputs if tool is None else tool,
+            output=tool.get("content", tool)
+            if isinstance(tool, dict)
+            else outputs
+            if tool is None
+            else tool,
             call_id=extra.get("tool_call_id"),
         )
         if span.kind == "model":
-            asked, answer = inputs | {"messages": _inner(inputs.get("messages"))}, [section(each, "message") or each for each in generation]
+            asked, answer = (
+                inputs | {"messages": _inner(inputs.get("messages"))},
+                [section(each, "message") or each for each in generation],
+            )
             tools = section(extra, "invocation_params").get("tools")
-            span.exchange(asked, answer or outputs, tools=tools, model=metadata.get("ls_model_name"), usage=span.usage)
+            span.exchange(
+                asked,
+                answer or outputs,
+                tools=tools,
+                model=metadata.get("ls_model_name"),
+                usage=span.usage,
+            )
             if generation and isinstance(generation[0], dict):
-                reason = stop_reason(section(generation[0], "generation_info")) or stop_reason(section(outputs, "llm_output"))
+                reason = stop_reason(section(generation[0], "generation_info")) or stop_reason(
+                    section(outputs, "llm_output")
+                )
                 span.answered = with_reason(span.answered, reason)
-            if len(elements(inputs.get("messages"))) > 1 and all(isinstance(each, list) for each in elements(inputs.get("messages"))):
+            if len(elements(inputs.get("messages"))) > 1 and all(
+                isinstance(each, list) for each in elements(inputs.get("messages"))
+            ):
                 span.given = [*span.given, unread("several prompts in one run")]
         return [span]
 
@@ -76,8 +118,12 @@ class LangSmithSource(SpanSource):
         ]
 
     def words_of(self, record: Record) -> list[Any]:
-        by_a_person = _is_feedback(record) and section(record, "feedback_source").get("type") == "app"
-        is_of_the_run = record.get("run_id") == record.get("trace_id") or record.get("trace_id") is None
+        by_a_person = (
+            _is_feedback(record) and section(record, "feedback_source").get("type") == "app"
+        )
+        is_of_the_run = (
+            record.get("run_id") == record.get("trace_id") or record.get("trace_id") is None
+        )
         return [record.get("value")] if by_a_person and is_of_the_run else []
 
     def _new_index(self) -> Index:
@@ -85,7 +131,9 @@ class LangSmithSource(SpanSource):
         """The trace of each run, by its id: feedback may name a run only."""
         return super()._new_index()
 
-    def _partitioned(self, places: dict[str | Place, list[Place]], idents: dict[str | Place, Ident]) -> Index:
+    def _partitioned(
+        self, places: dict[str | Place, list[Place]], idents: dict[str | Place, Ident]
+    ) -> Index:
         """Put what was said of a run to its trace; what was said of a run that is not in the store is noted."""
         traces = set(self._traces.values())
         lost = 0
@@ -97,13 +145,22 @@ class LangSmithSource(SpanSource):
             else:
                 lost += len(said)
         if lost:
-            add_note(self.notes, f"{self.path}: {lost} records of feedback are about runs that are not in the store.")
+            add_note(
+                self.notes,
+                f"{self.path}: {lost} records of feedback are about runs that are not in the store.",
+            )
         return super()._partitioned(places, idents)
 
     def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
         """What people and evaluators said stands in a record of its own, in a run's statistics, or in both: then it counts once."""
-        told = {(text(each.get("run_id")), text(each.get("key"))) for _, each in records if _is_feedback(each)}
-        return super().build(session_id, [(place, _without_told(record, told)) for place, record in records])
+        told = {
+            (text(each.get("run_id")), text(each.get("key")))
+            for _, each in records
+            if _is_feedback(each)
+        }
+        return super().build(
+            session_id, [(place, _without_told(record, told)) for place, record in records]
+        )
 
     def metadata(self, record: Record) -> Record:
         if record.get("parent_run_id"):
@@ -113,13 +170,21 @@ class LangSmithSource(SpanSource):
 
 def _is_feedback(record: Record) -> bool:
     """Return whether a record is what somebody said of a run, as `Client.list_feedback` gives it."""
-    return {"run_id", "key"} <= record.keys() and not {"score", "value"}.isdisjoint(record) and "run_type" not in record
+    return (
+        {"run_id", "key"} <= record.keys()
+        and not {"score", "value"}.isdisjoint(record)
+        and "run_type" not in record
+    )
 
 
 def _without_told(record: Record, told: set[tuple[str | None, str | None]]) -> Record:
     """Return a run without the statistics of feedback that stands in records of its own."""
     stats = section(record, "feedback_stats")
-    kept = {name: value for name, value in stats.items() if (text(record.get("id")), text(name)) not in told}
+    kept = {
+        name: value
+        for name, value in stats.items()
+        if (text(record.get("id")), text(name)) not in told
+    }
     return record | {"feedback_stats": kept} if stats else record
 
 

@@ -1,7 +1,17 @@
 """LiteLLM's logs, a row a call: `{messages, response, session_id, trace_id, ...}`, as its file and bucket loggers write them, or its spend
 logs as rows. The calls of one session repeat the conversation so far."""
 
-from agent_pipeline.sources.formats.fields import Record, chosen, decoded, decoded_object, first_of, first_text, number, section, text
+from agent_pipeline.sources.formats.fields import (
+    Record,
+    chosen,
+    decoded,
+    decoded_object,
+    first_of,
+    first_text,
+    number,
+    section,
+    text,
+)
 from agent_pipeline.sources.formats.file_source import Ident
 from agent_pipeline.sources.formats.record_files import Place
 from agent_pipeline.sources.platforms.span_source import SpanSource
@@ -26,19 +36,32 @@ class LiteLLMSource(SpanSource):
         session = named or first_text(record, "trace_id", "litellm_trace_id", "id", "request_id")
         session = session or f"{place.path.stem}:{place.at:012d}:{place.part}"
         project = first_text(metadata, "user_api_key_team_alias") or first_text(record, "team_id")
-        return Ident(session, session, project, first_text(metadata, "agent_name", "user_api_key_alias"))
+        return Ident(
+            session, session, project, first_text(metadata, "agent_name", "user_api_key_alias")
+        )
 
     def spans(self, record: Record) -> list[Span]:
         parameters = decoded_object(record.get("model_parameters"))
         failed = record.get("status") in ("failure", "failed", "error")
-        error = text(record.get("error_str")) or text(section(record, "error_information").get("error_message"))
+        error = text(record.get("error_str")) or text(
+            section(record, "error_information").get("error_message")
+        )
         span = span_of(record, "llm", error=(error or "the call failed") if failed else None)
-        answer, tools = None if failed else record.get("response"), parameters.get("tools") or parameters.get("functions")
+        answer, tools = (
+            None if failed else record.get("response"),
+            parameters.get("tools") or parameters.get("functions"),
+        )
         # The spend logs keep a request in one of two columns.
-        asked = decoded(record.get("messages")) or decoded_object(record.get("proxy_server_request"))
-        span.exchange(asked, answer, tools=tools, model=record.get("model"), usage=chosen(record, _USAGE))
+        asked = decoded(record.get("messages")) or decoded_object(
+            record.get("proxy_server_request")
+        )
+        span.exchange(
+            asked, answer, tools=tools, model=record.get("model"), usage=chosen(record, _USAGE)
+        )
         span.cost = number(first_of(record, "response_cost", "spend"))
         return [span]
 
     def metadata(self, record: Record) -> Record:
-        return {"tags": record.get("request_tags")} | chosen(section(record, "metadata"), ("task_id", "trial"))
+        return {"tags": record.get("request_tags")} | chosen(
+            section(record, "metadata"), ("task_id", "trial")
+        )

@@ -3,7 +3,17 @@
 A span's attributes are JSON texts. Traces with one `mlflow.trace.session` are the runs of a session; assessments are its metrics.
 """
 
-from agent_pipeline.sources.formats.fields import Record, decoded, decoded_object, decoded_text, elements, first_text, number, section, text
+from agent_pipeline.sources.formats.fields import (
+    Record,
+    decoded,
+    decoded_object,
+    decoded_text,
+    elements,
+    first_text,
+    number,
+    section,
+    text,
+)
 from agent_pipeline.sources.formats.file_source import Ident
 from agent_pipeline.sources.formats.model_calls import with_reason
 from agent_pipeline.sources.formats.record_files import Place
@@ -32,12 +42,21 @@ class MLflowSource(SpanSource):
         trace = first_text(info, "trace_id") or f"{place}"
         session = text(section(info, "trace_metadata").get("mlflow.trace.session"))
         experiment = section(info, "trace_location", "mlflow_experiment").get("experiment_id")
-        return Ident(trace, session or trace, text(experiment), text(section(info, "tags").get("mlflow.traceName")))
+        return Ident(
+            trace,
+            session or trace,
+            text(experiment),
+            text(section(info, "tags").get("mlflow.traceName")),
+        )
 
     def spans(self, record: Record) -> list[Span]:
         trace = first_text(_info(record), "trace_id") or ""
         data = decoded_object(record.get("data")) if "info" in record else record
-        return [_span(each, trace) for each in map(decoded, elements(data.get("spans"))) if isinstance(each, dict)]
+        return [
+            _span(each, trace)
+            for each in map(decoded, elements(data.get("spans")))
+            if isinstance(each, dict)
+        ]
 
     def scores_of(self, record: Record) -> list[Score]:
         return [
@@ -47,12 +66,20 @@ class MLflowSource(SpanSource):
         ]
 
     def metadata(self, record: Record) -> Record:
-        return {name: value for name, value in section(_info(record), "tags").items() if not str(name).startswith("mlflow.")}
+        return {
+            name: value
+            for name, value in section(_info(record), "tags").items()
+            if not str(name).startswith("mlflow.")
+        }
 
 
 def _info(record: Record) -> Record:
     """What is said of a trace; a table's row says it in columns."""
-    return decoded_object(record.get("info")) if "info" in record else {name: decoded(record[name]) for name in record if name != "spans"}
+    return (
+        decoded_object(record.get("info"))
+        if "info" in record
+        else {name: decoded(record[name]) for name in record if name != "spans"}
+    )
 
 
 def _span(raw: Record, trace: str) -> Span:
@@ -64,7 +91,13 @@ def _span(raw: Record, trace: str) -> Span:
         span.name = text(attributes.get("mlflow.spanFunctionName")) or span.name
         return span
     tools, model = attributes.get("mlflow.chat.tools"), attributes.get("mlflow.llm.model")
-    span.exchange(inputs, outputs, tools=tools, model=model, usage=section(attributes, "mlflow.chat.tokenUsage"))
+    span.exchange(
+        inputs,
+        outputs,
+        tools=tools,
+        model=model,
+        usage=section(attributes, "mlflow.chat.tokenUsage"),
+    )
     span.answered = with_reason(span.answered, finish_reason(attributes))
     span.cost = number(section(attributes, "mlflow.llm.cost").get("total_cost"))
     return span
@@ -72,4 +105,8 @@ def _span(raw: Record, trace: str) -> Span:
 
 def _error(raw: Record) -> str | None:
     status = section(raw, "status")
-    return text(status.get("message")) or "the step failed" if status.get("code") == "STATUS_CODE_ERROR" else None
+    return (
+        text(status.get("message")) or "the step failed"
+        if status.get("code") == "STATUS_CODE_ERROR"
+        else None
+    )

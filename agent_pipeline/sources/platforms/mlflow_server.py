@@ -17,20 +17,33 @@ class MLflowServer(Service):
     def login(self) -> Record:
         if token := os.environ.get("MLFLOW_TRACKING_TOKEN"):
             return {"headers": {"Authorization": f"Bearer {token}"}}
-        user, word = os.environ.get("MLFLOW_TRACKING_USERNAME"), os.environ.get("MLFLOW_TRACKING_PASSWORD", "")
+        user, word = (
+            os.environ.get("MLFLOW_TRACKING_USERNAME"),
+            os.environ.get("MLFLOW_TRACKING_PASSWORD", ""),
+        )
         return {"auth": (user, word)} if user else {}
 
     def projects(self) -> Iterator[tuple[str, str]]:
-        for each in self.pages("/api/2.0/mlflow/experiments/search", "experiments", {"max_results": 1000}, "page_token"):
+        for each in self.pages(
+            "/api/2.0/mlflow/experiments/search", "experiments", {"max_results": 1000}, "page_token"
+        ):
             yield str(each.get("experiment_id")), str(each.get("name"))
 
     def look(self, project: str, name: str) -> Iterator[Head]:
         place = {"type": "MLFLOW_EXPERIMENT", "mlflow_experiment": {"experiment_id": project}}
-        search: Record = {"locations": [place], "max_results": 500, "order_by": ["timestamp_ms ASC"]}
-        for info in self.pages("/api/3.0/mlflow/traces/search", "traces", search, "page_token", "POST"):
+        search: Record = {
+            "locations": [place],
+            "max_results": 500,
+            "order_by": ["timestamp_ms ASC"],
+        }
+        for info in self.pages(
+            "/api/3.0/mlflow/traces/search", "traces", search, "page_token", "POST"
+        ):
             said = digest(json.dumps(info, sort_keys=True).encode())
             kept = {name: info.get(name) for name in ("trace_id", "trace_location")}
-            kept["trace_metadata"] = {"mlflow.trace.session": section(info, "trace_metadata").get("mlflow.trace.session")}
+            kept["trace_metadata"] = {
+                "mlflow.trace.session": section(info, "trace_metadata").get("mlflow.trace.session")
+            }
             kept["tags"] = {"mlflow.traceName": section(info, "tags").get("mlflow.traceName")}
             yield Head(project, str(info.get("trace_id")), said, {"info": kept, "data": {}})
 
@@ -38,13 +51,28 @@ class MLflowServer(Service):
         return (each.listed for each in heads)
 
     def fetched(self, head: Head) -> Record:
-        found = section(self.asked("/api/3.0/mlflow/traces/get", {"trace_id": head.trace, "allow_partial": "true"}), "trace")
+        found = section(
+            self.asked(
+                "/api/3.0/mlflow/traces/get", {"trace_id": head.trace, "allow_partial": "true"}
+            ),
+            "trace",
+        )
         if not (info := section(found, "trace_info")):
             raise self.lost()
-        assessments = sorted(objects(info.get("assessments")), key=lambda each: str(each.get("last_update_time")))
-        return {"info": info | {"assessments": assessments}, "data": {"spans": [_as_saved(each) for each in objects(found.get("spans"))]}}
+        assessments = sorted(
+            objects(info.get("assessments")), key=lambda each: str(each.get("last_update_time"))
+        )
+        return {
+            "info": info | {"assessments": assessments},
+            "data": {"spans": [_as_saved(each) for each in objects(found.get("spans"))]},
+        }
 
 
 def _as_saved(span: Record) -> Record:
     """A span as MLflow saves it: its attributes are JSON texts."""
-    return span | {"attributes": {name: json.dumps(value) for name, value in plain_value(span.get("attributes") or []).items()}}
+    return span | {
+        "attributes": {
+            name: json.dumps(value)
+            for name, value in plain_value(span.get("attributes") or []).items()
+        }
+    }

@@ -30,14 +30,27 @@ from agent_pipeline.sources.formats.fields import (
 )
 from agent_pipeline.sources.formats.file_source import Ident, Said
 from agent_pipeline.sources.formats.record_files import Place
-from agent_pipeline.sources.platforms.attributes import AGENTS, OF_MODELS, SESSIONS, flat, has, plain_value
+from agent_pipeline.sources.platforms.attributes import (
+    AGENTS,
+    OF_MODELS,
+    SESSIONS,
+    flat,
+    has,
+    plain_value,
+)
 from agent_pipeline.sources.platforms.dialects import evaluations_in, fill_in, is_openinference
 from agent_pipeline.sources.platforms.phoenix_server import PhoenixServer
 from agent_pipeline.sources.platforms.span_source import Score, SpanSource
 from agent_pipeline.sources.platforms.spans import Span, span_of
 
 _PROJECTS = ("openinference.project.name", "service.name")
-_MESSAGE_EVENTS = ("gen_ai.system.message", "gen_ai.user.message", "gen_ai.assistant.message", "gen_ai.tool.message", "gen_ai.content.")
+_MESSAGE_EVENTS = (
+    "gen_ai.system.message",
+    "gen_ai.user.message",
+    "gen_ai.assistant.message",
+    "gen_ai.tool.message",
+    "gen_ai.content.",
+)
 _NUMBERED = ("gen_ai.prompt.", "gen_ai.completion.", "llm.prompts.", "llm.completions.")
 _LOST = ("droppedAttributesCount", "dropped_attributes_count")
 """How many attributes a span's limit of their number has taken from it: of a long conversation, each message is some attributes."""
@@ -47,7 +60,9 @@ _MESSAGES = ("gen_ai.input.messages", "gen_ai.output.messages")
 class OpenTelemetrySource(SpanSource):
     name = "opentelemetry"
     version = 6
-    looks_like = "OTLP JSON (resourceSpans, resourceLogs), or spans with trace_id and gen_ai attributes"
+    looks_like = (
+        "OTLP JSON (resourceSpans, resourceLogs), or spans with trace_id and gen_ai attributes"
+    )
     kinds = (*SpanSource.kinds, "database")
     is_openinference = False
 
@@ -55,14 +70,26 @@ class OpenTelemetrySource(SpanSource):
     def accepts(cls, record: Record) -> bool:
         if isinstance(record.get("data"), list):  # a page of Phoenix's API
             return any(map(_is_span, objects(record["data"])))
-        return isinstance(record.get("resourceSpans", record.get("resourceLogs")), list) or _is_span(record) or _is_event(record)
+        return (
+            isinstance(record.get("resourceSpans", record.get("resourceLogs")), list)
+            or _is_span(record)
+            or _is_event(record)
+        )
 
     @classmethod
     def _is_mine(cls, path: Path) -> bool:
         kind, sample = sampled(path)
-        mine = [record for record in sample if isinstance(record, dict) and cls.accepts(record)] if kind in cls.kinds else []
+        mine = (
+            [record for record in sample if isinstance(record, dict) and cls.accepts(record)]
+            if kind in cls.kinds
+            else []
+        )
         steps = [step for record in mine for step in _steps_in(record)]
-        return bool(steps) and any(is_openinference(step["attributes"], step["kind"]) for step in steps) == cls.is_openinference
+        return (
+            bool(steps)
+            and any(is_openinference(step["attributes"], step["kind"]) for step in steps)
+            == cls.is_openinference
+        )
 
     def unpack(self, record: Record) -> list[Record]:
         return list(_steps_in(record))
@@ -71,7 +98,10 @@ class OpenTelemetrySource(SpanSource):
         attributes, trace = record["attributes"], record["span"].trace
         if not trace or not has(attributes, OF_MODELS):
             return None
-        session, project = first_text(attributes, *SESSIONS), first_text(record["resource"], *_PROJECTS)
+        session, project = (
+            first_text(attributes, *SESSIONS),
+            first_text(record["resource"], *_PROJECTS),
+        )
         return Ident(trace, session, project, first_text(attributes, *AGENTS))
 
     def spans(self, record: Record) -> list[Span]:
@@ -87,13 +117,30 @@ class OpenTelemetrySource(SpanSource):
         return super().build(session_id, _with_events(records))
 
     def scores_of(self, record: Record) -> list[Score]:
-        events = [each["attributes"] for each in record["events"] if each.get("name") == "gen_ai.evaluation.result"]
-        scores = [score for attributes in (record["attributes"], *events) for score in evaluations_in(attributes)]
-        said = [(each.get("name"), section(each, "result")) for each in record.get("annotations", ())]
-        return scores + [(text(name) or "annotation", first_of(result, "score", "label")) for name, result in said]
+        events = [
+            each["attributes"]
+            for each in record["events"]
+            if each.get("name") == "gen_ai.evaluation.result"
+        ]
+        scores = [
+            score
+            for attributes in (record["attributes"], *events)
+            for score in evaluations_in(attributes)
+        ]
+        said = [
+            (each.get("name"), section(each, "result")) for each in record.get("annotations", ())
+        ]
+        return scores + [
+            (text(name) or "annotation", first_of(result, "score", "label"))
+            for name, result in said
+        ]
 
     def words_of(self, record: Record) -> list[Any]:
-        by_people = [each for each in record.get("annotations", ()) if each.get("annotator_kind") == "HUMAN" and not record["span"].parent]
+        by_people = [
+            each
+            for each in record.get("annotations", ())
+            if each.get("annotator_kind") == "HUMAN" and not record["span"].parent
+        ]
         return [section(each, "result").get("label") for each in by_people]
 
     def metadata(self, record: Record) -> Record:
@@ -116,7 +163,12 @@ def _is_span(record: Record) -> bool:
     if not isinstance(record.get("name"), str):
         return False
     context = record.get("context")
-    nested = isinstance(context, dict) and "trace_id" in context and "span_id" in context and "start_time" in record
+    nested = (
+        isinstance(context, dict)
+        and "trace_id" in context
+        and "span_id" in context
+        and "start_time" in record
+    )
     return nested or "context.trace_id" in record
 
 
@@ -138,28 +190,60 @@ def _steps_in(record: Record) -> Iterator[Record]:
             yield _event(each, each["body"], section(each, "resource", "attributes"))
 
 
-def _leaves(record: Record, groups: str, scopes: str, leaves: str) -> Iterator[tuple[Record, Record]]:
+def _leaves(
+    record: Record, groups: str, scopes: str, leaves: str
+) -> Iterator[tuple[Record, Record]]:
     """What OTLP groups by resources and scopes, each with the attributes of its resource."""
     for group in objects(record.get(groups)):
         resource = _attributes(section(group, "resource"))
-        yield from ((leaf, resource) for scope in objects(group.get(scopes)) for leaf in objects(scope.get(leaves)))
+        yield from (
+            (leaf, resource)
+            for scope in objects(group.get(scopes))
+            for leaf in objects(scope.get(leaves))
+        )
 
 
-def _step(record: Record, attributes: Record, resource: Record, code: Any = None, message: Any = None, kind: Any = None) -> Record:
+def _step(
+    record: Record,
+    attributes: Record,
+    resource: Record,
+    code: Any = None,
+    message: Any = None,
+    kind: Any = None,
+) -> Record:
     """A step before its attributes are read; `kind` is what the record calls it beside them."""
-    events = [{"name": each.get("name"), "attributes": _attributes(each)} for each in objects(decoded(record.get("events")))]
+    events = [
+        {"name": each.get("name"), "attributes": _attributes(each)}
+        for each in objects(decoded(record.get("events")))
+    ]
     span = span_of(record, error=_error(code, message, attributes, events))
     lost = any(record.get(name) for name in _LOST)
-    return {"span": span, "attributes": attributes, "resource": resource, "events": events, "event": None, "kind": kind, "lost": lost}
+    return {
+        "span": span,
+        "attributes": attributes,
+        "resource": resource,
+        "events": events,
+        "event": None,
+        "kind": kind,
+        "lost": lost,
+    }
 
 
 def _event(leaf: Record, body: Any, resource: Record) -> Record:
     """A log record as a step that has its span's ids; a message in its body is one of the call's."""
-    name, attributes, said = first_of(leaf, "eventName", "event_name"), _attributes(leaf), body if isinstance(body, dict) else {}
+    name, attributes, said = (
+        first_of(leaf, "eventName", "event_name"),
+        _attributes(leaf),
+        body if isinstance(body, dict) else {},
+    )
     role = str(name).removeprefix("gen_ai.").removesuffix(".message")
     if name == "gen_ai.choice":
-        message = _whole_message({"role": "assistant", **section(said, "message")} | chosen(said, ("finish_reason",)))
-        attributes = attributes | {"gen_ai.output.messages": [message] if not said.get("index") else []}
+        message = _whole_message(
+            {"role": "assistant", **section(said, "message")} | chosen(said, ("finish_reason",))
+        )
+        attributes = attributes | {
+            "gen_ai.output.messages": [message] if not said.get("index") else []
+        }
     elif role in ROLES:
         message = _whole_message({"role": role, "tool_call_id": said.get("id"), **said})
         attributes = attributes | {"gen_ai.input.messages": [message]}
@@ -187,7 +271,10 @@ def _whole_message(message: Record) -> Any:
 
 def _with_events(records: list[tuple[Place, Record]]) -> list[tuple[Place, Record]]:
     """The records of a session with what log records say put to their spans, in the order of time; one that was sent twice counts once."""
-    events = sorted({repr(each[1]): each for each in records if each[1]["event"]}.values(), key=lambda each: each[1]["span"].order)
+    events = sorted(
+        {repr(each[1]): each for each in records if each[1]["event"]}.values(),
+        key=lambda each: each[1]["span"].order,
+    )
     steps = [each for each in records if not each[1]["event"]]
     at = {(step["span"].trace, step["span"].id): index for index, (_, step) in enumerate(steps)}
     for place, event in events:
@@ -197,7 +284,9 @@ def _with_events(records: list[tuple[Place, Record]]) -> list[tuple[Place, Recor
             continue
         known, new = steps[index][1]["attributes"], event["attributes"]
         if event["event"] == "message":
-            new = new | {name: [*elements(known.get(name)), *new[name]] for name in _MESSAGES if name in new}
+            new = new | {
+                name: [*elements(known.get(name)), *new[name]] for name in _MESSAGES if name in new
+            }
         steps[index] = steps[index][0], steps[index][1] | {"attributes": known | new}
     return steps
 
@@ -210,13 +299,24 @@ def _single_span(record: Record) -> Record:
         code, message = status.get("status_code"), status.get("description")
     attributes = flat(raw) if isinstance(raw, dict) else _columns(record, "attributes.")
     own = record | _columns(record, "context.") | section(record, "context")
-    step = _step(own, attributes, section(record, "resource", "attributes"), code, message, record.get("span_kind"))
+    step = _step(
+        own,
+        attributes,
+        section(record, "resource", "attributes"),
+        code,
+        message,
+        record.get("span_kind"),
+    )
     return step | {"annotations": objects(record.get("annotations"))}
 
 
 def _columns(row: Record, prefix: str) -> Record:
     """The columns of a row whose names begin so, without that."""
-    return {name.removeprefix(prefix): value for name, value in row.items() if name.startswith(prefix) and value is not None}
+    return {
+        name.removeprefix(prefix): value
+        for name, value in row.items()
+        if name.startswith(prefix) and value is not None
+    }
 
 
 def _attributes(leaf: Record) -> Record:
@@ -227,5 +327,12 @@ def _attributes(leaf: Record) -> Record:
 def _error(status: Any, message: Any, attributes: Record, events: list[Record]) -> str | None:
     if str(status).rpartition("_")[2].upper() not in ("2", "ERROR"):
         return None
-    raised = next((each["attributes"].get("exception.message") for each in events if each.get("name") == "exception"), None)
+    raised = next(
+        (
+            each["attributes"].get("exception.message")
+            for each in events
+            if each.get("name") == "exception"
+        ),
+        None,
+    )
     return text(message) or text(raised) or text(attributes.get("error.type")) or "the step failed"

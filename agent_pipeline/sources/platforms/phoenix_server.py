@@ -38,7 +38,9 @@ class PhoenixServer(Service):
             for session in (self.pages(f"{at}/sessions", "data", {"limit": 200}) if traces else ())
             for trace in objects(session.get("traces"))
         }
-        of_span = self._annotations(at, "span", [str(each.get("span_id")) for found in spans.values() for each in found])
+        of_span = self._annotations(
+            at, "span", [str(each.get("span_id")) for found in spans.values() for each in found]
+        )
         of_trace = self._annotations(at, "trace", spans)
         of_session = self._annotations(at, "session", dict.fromkeys(sessions.values()))
         for trace, found in spans.items():
@@ -47,24 +49,43 @@ class PhoenixServer(Service):
                 own = of_span[str(span.get("span_id"))]
                 if span.get("parent_id") is None:
                     own = [*own, *of_trace[trace], *of_session[sessions.get(trace, "")]]
-                said[str(span.get("span_id"))] = sorted(own, key=lambda each: str(each.get("updated_at")))
+                said[str(span.get("span_id"))] = sorted(
+                    own, key=lambda each: str(each.get("updated_at"))
+                )
             ordered = sorted(found, key=lambda each: str(each.get("span_id")))
             text = json.dumps([ordered, said], sort_keys=True)
-            yield Head(project, trace, digest(name.encode(), text.encode()), {"project": name, "annotations": said})
+            yield Head(
+                project,
+                trace,
+                digest(name.encode(), text.encode()),
+                {"project": name, "annotations": said},
+            )
 
     def outlines(self, heads: list[Head]) -> Iterator[Record]:
         for some in _some(heads, "trace"):
-            known = {head.trace: self.memory.get(f"trace {head.trace}", head.digest) for head in some}
+            known = {
+                head.trace: self.memory.get(f"trace {head.trace}", head.digest) for head in some
+            }
             if new := [head for head in some if known[head.trace] is None]:
                 found = self._spans(new)
-                known |= {head.trace: [_outline(span) for span in found[head.trace]] for head in new}
-                self.memory.put((f"trace {head.trace}", head.digest, known[head.trace]) for head in new)
-            yield from ({"data": [each | _resource(head) for each in known[head.trace]]} for head in some)
+                known |= {
+                    head.trace: [_outline(span) for span in found[head.trace]] for head in new
+                }
+                self.memory.put(
+                    (f"trace {head.trace}", head.digest, known[head.trace]) for head in new
+                )
+            yield from (
+                {"data": [each | _resource(head) for each in known[head.trace]]} for head in some
+            )
 
     def fetched(self, head: Head) -> Record:
         said = head.listed["annotations"]
         spans = self._spans([head])[head.trace]
-        return {"data": [span | _resource(head) | {"annotations": said.get(_id(span), [])} for span in spans]}
+        return {
+            "data": [
+                span | _resource(head) | {"annotations": said.get(_id(span), [])} for span in spans
+            ]
+        }
 
     def _spans(self, heads: list[Head]) -> dict[str, list[Record]]:
         """The spans of traces that were listed with the same project, in the order of their ids.
@@ -74,7 +95,9 @@ class PhoenixServer(Service):
         """
         found: dict[str, list[Record]] = defaultdict(list)
         at = f"/v1/projects/{heads[0].project}/spans"
-        for span in self.pages(at, "data", {"trace_id": [head.trace for head in heads], "limit": 1000}):
+        for span in self.pages(
+            at, "data", {"trace_id": [head.trace for head in heads], "limit": 1000}
+        ):
             found[str(section(span, "context").get("trace_id"))].append(span)
         for head in heads:
             if head.listed["annotations"].keys() - {_id(span) for span in found[head.trace]}:
@@ -86,7 +109,9 @@ class PhoenixServer(Service):
         """What is annotated on spans, traces or sessions, by their ids."""
         found: dict[str, list[Record]] = defaultdict(list)
         for some in _some(list(ids), of):
-            for each in self.pages(f"{at}/{of}_annotations", "data", {f"{of}_ids": some, "limit": 1000}):
+            for each in self.pages(
+                f"{at}/{of}_annotations", "data", {f"{of}_ids": some, "limit": 1000}
+            ):
                 found[str(each.get(f"{of}_id"))].append(each)
         return found
 
@@ -94,7 +119,9 @@ class PhoenixServer(Service):
 def _outline(span: Record) -> Record:
     """What says which session and agent a span is of."""
     attributes = section(span, "attributes")
-    kept = {name: None for name in ("llm.",) if has(attributes, OF_MODELS)} | chosen(attributes, (*SESSIONS, *AGENTS))
+    kept = {name: None for name in ("llm.",) if has(attributes, OF_MODELS)} | chosen(
+        attributes, (*SESSIONS, *AGENTS)
+    )
     return {"name": "", "context": section(span, "context"), "start_time": None, "attributes": kept}
 
 

@@ -15,7 +15,15 @@ from typing import Any, ClassVar
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.items import Item, assembled
 from agent_pipeline.sources.formats.cut_texts import MEDIA, cut_texts_in
-from agent_pipeline.sources.formats.fields import Record, chosen, number, section, text, verdict, verdict_in
+from agent_pipeline.sources.formats.fields import (
+    Record,
+    chosen,
+    number,
+    section,
+    text,
+    verdict,
+    verdict_in,
+)
 from agent_pipeline.sources.formats.file_source import FileSource, Index, Said
 from agent_pipeline.sources.formats.record_files import Kind, Place
 from agent_pipeline.sources.platforms.conversation import Conversation
@@ -66,9 +74,13 @@ class SpanSource(FileSource):
             metadata = self.metadata(record)
             fields["context"] |= metadata
             fields |= chosen(metadata, ("task_id", "trial"))
-        fields["scores"], labels = metrics(score for _, record in records for score in self.scores_of(record))
+        fields["scores"], labels = metrics(
+            score for _, record in records for score in self.scores_of(record)
+        )
         fields["context"] |= {"labels": labels} if labels else {}
-        fields["judgment"] = verdict_in(word for _, record in records for word in self.words_of(record))
+        fields["judgment"] = verdict_in(
+            word for _, record in records for word in self.words_of(record)
+        )
         main, *others = conversations_in(spans)
         yield session_id, _arguments(main, spans) | {"error": _error(spans, main)} | fields
         index = self._index() if others else {}
@@ -76,7 +88,10 @@ class SpanSource(FileSource):
             name = f"{session_id}~side{count}"
             while any(name in sessions for sessions in index.values()):
                 name += "~"
-            yield name, _arguments(conversation, conversation.calls) | {"parent_session_id": session_id}
+            yield (
+                name,
+                _arguments(conversation, conversation.calls) | {"parent_session_id": session_id},
+            )
 
     def _new_index(self) -> Index:
         """Runs of one session by several agents of a project are one session: that of the agent with the most records of it."""
@@ -95,16 +110,24 @@ class SpanSource(FileSource):
 
 def _arguments(conversation: Conversation, spans: list[Span]) -> Record:
     """What a conversation and its steps say, as arguments of `new_session`."""
-    calls = conversation.calls or [span for span in spans if span.kind == "model" and span.usage] or spans
+    calls = (
+        conversation.calls
+        or [span for span in spans if span.kind == "model" and span.usage]
+        or spans
+    )
     items = [*conversation.system, *conversation.items]
     return {
         "history": assembled(items),
-        "damage": conversation.damage + Counter(cut_text=cut_texts_in(items), missing_media=sum(map(_media_in, items))),
+        "damage": conversation.damage
+        + Counter(cut_text=cut_texts_in(items), missing_media=sum(map(_media_in, items))),
         "skipped": conversation.skipped,
         "tools": _tools(calls),
         "times": sorted(time for span in spans for time in (span.started, span.ended) if time),
         "models": [span.model for span in calls if isinstance(span.model, str)],
-        "usage": [{_USAGE.get(str(name), str(name)): value for name, value in span.usage.items()} for span in calls],
+        "usage": [
+            {_USAGE.get(str(name), str(name)): value for name, value in span.usage.items()}
+            for span in calls
+        ],
         "costs": [span.cost for span in calls],
     }
 
@@ -132,8 +155,12 @@ def _tools(calls: list[Span]) -> list[Any] | None:
     """The tools that any of the calls was given; of two of one name the later."""
     named: dict[str, Any] = {}
     for span in calls:
-        for tool in span.tools if isinstance(span.tools, list) else [span.tools] if span.tools else []:
-            name = section(tool, "function").get("name") or (tool.get("name") if isinstance(tool, dict) else None)
+        for tool in (
+            span.tools if isinstance(span.tools, list) else [span.tools] if span.tools else []
+        ):
+            name = section(tool, "function").get("name") or (
+                tool.get("name") if isinstance(tool, dict) else None
+            )
             named[str(name or tool)] = tool
     return list(named.values()) or None
 

@@ -6,12 +6,28 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from agent_pipeline.sources.formats.fields import Record, first_of, first_text, text, when
-from agent_pipeline.sources.formats.model_calls import request_of, response_of, with_blocks, with_prefill
+from agent_pipeline.sources.formats.model_calls import (
+    request_of,
+    response_of,
+    with_blocks,
+    with_prefill,
+)
 
 Kind = Literal["model", "tool", "other"]
 
 KINDS: dict[str, Kind] = {
-    **dict.fromkeys(("llm", "chat_model", "generation", "response", "chat", "text_completion", "generate_content"), "model"),
+    **dict.fromkeys(
+        (
+            "llm",
+            "chat_model",
+            "generation",
+            "response",
+            "chat",
+            "text_completion",
+            "generate_content",
+        ),
+        "model",
+    ),
     **dict.fromkeys(("tool", "function", "execute_tool"), "tool"),
     **dict.fromkeys(("agent", "invoke_agent", "invoke_workflow", "create_agent"), "other"),
 }
@@ -20,11 +36,23 @@ KINDS: dict[str, Kind] = {
 _IDS = {
     "trace": ("traceId", "trace_id"),
     "id": ("spanId", "span_id", "id"),
-    "parent": ("parentSpanId", "parent_span_id", "parentObservationId", "parent_run_id", "parent_id"),
+    "parent": (
+        "parentSpanId",
+        "parent_span_id",
+        "parentObservationId",
+        "parent_run_id",
+        "parent_id",
+    ),
     "name": ("name",),
 }
 _TIMES = {
-    "started": ("startTimeUnixNano", "start_time_unix_nano", "startTime", "start_time", "started_at"),
+    "started": (
+        "startTimeUnixNano",
+        "start_time_unix_nano",
+        "startTime",
+        "start_time",
+        "started_at",
+    ),
     "ended": ("endTimeUnixNano", "end_time_unix_nano", "endTime", "end_time", "ended_at"),
 }
 
@@ -60,14 +88,25 @@ class Span:
     def order(self) -> datetime:
         return self.started or self.ended or _NO_TIME
 
-    def exchange(self, asked: Any, answer: Any, *, tools: Any = None, model: Any = None, usage: Record | None = None) -> None:
+    def exchange(
+        self,
+        asked: Any,
+        answer: Any,
+        *,
+        tools: Any = None,
+        model: Any = None,
+        usage: Record | None = None,
+    ) -> None:
         """Take what a model call was asked and answered, in any API's spelling. `tools`, `model` and `usage` are what the step itself says
         of them, which counts before the request and the response; what none of them says stays as it was."""
         request, response = request_of(asked), response_of(answer)
         request, response = with_prefill(request, response, answer)
         both = with_blocks([*request.messages, *response.messages])
         asked_count = len(request.messages)
-        self.given, self.answered = both[:asked_count] or self.given, both[asked_count:] or self.answered
+        self.given, self.answered = (
+            both[:asked_count] or self.given,
+            both[asked_count:] or self.answered,
+        )
         self.has_unread_request |= _says_something(asked) and not request.messages
         self.has_unread_response |= _says_something(answer) and not response.messages
         self.tools = tools or request.tools or self.tools
@@ -93,7 +132,11 @@ def span_of(record: Record, kind: Any = None, **said: Any) -> Span:
     """The step that a record tells of, with its place in the trace; `kind` is what the platform calls it, `said` are further fields."""
     fields: Record = {field: first_text(record, *names) for field, names in _IDS.items()}
     fields |= {field: when(first_of(record, *names)) for field, names in _TIMES.items()}
-    fields |= {"trace": fields["trace"] or "", "id": fields["id"] or "", "kind": KINDS.get((text(kind) or "").lower(), "other")}
+    fields |= {
+        "trace": fields["trace"] or "",
+        "id": fields["id"] or "",
+        "kind": KINDS.get((text(kind) or "").lower(), "other"),
+    }
     return Span(**(fields | said))
 
 

@@ -8,7 +8,13 @@ import msgspec
 
 from agent_pipeline.sessions.chat import call_item, result_item
 from agent_pipeline.sessions.items import Item
-from agent_pipeline.sources.platforms.conversation import Conversation, add, key_of, open_calls, steps_around
+from agent_pipeline.sources.platforms.conversation import (
+    Conversation,
+    add,
+    key_of,
+    open_calls,
+    steps_around,
+)
 from agent_pipeline.sources.platforms.spans import Span
 
 
@@ -31,19 +37,32 @@ def add_results(conversation: Conversation, tools: Iterable[Span]) -> list[Span]
     return unplaced
 
 
-def kind_of_tool_span(span: Span, conversations: Sequence[Conversation], spans: Sequence[Span]) -> str | None:
+def kind_of_tool_span(
+    span: Span, conversations: Sequence[Conversation], spans: Sequence[Span]
+) -> str | None:
     """Return why a tool's step that answers no call is harmless; `None` if it shows a call that the messages lack.
 
     Instrumentations write arguments in other forms, or none, and code calls tools whose output it puts into a prompt. If the messages have
     neither the call nor its output, the answer was given from something that the row would not have.
     """
-    if any(outer.kind == "tool" for outer in steps_around(span, {(each.trace, each.id): each for each in spans})):
+    if any(
+        outer.kind == "tool"
+        for outer in steps_around(span, {(each.trace, each.id): each for each in spans})
+    ):
         return "nested_tool_span"
     call, result = tool_items(span)
-    items = [item for conversation in conversations for item in (*conversation.system, *conversation.items)]
+    items = [
+        item
+        for conversation in conversations
+        for item in (*conversation.system, *conversation.items)
+    ]
     for item in items:
         is_call = item.kind == "function_call" and item.name == call.name
-        if is_call and (span.arguments is None or key_of(item) == key_of(call) or (call.call_id and item.call_id == call.call_id)):
+        if is_call and (
+            span.arguments is None
+            or key_of(item) == key_of(call)
+            or (call.call_id and item.call_id == call.call_id)
+        ):
             return "known_tool_span"
     output = result.text.strip()
     return "known_tool_span" if output and any(output in item.text for item in items) else None

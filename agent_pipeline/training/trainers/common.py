@@ -14,11 +14,23 @@ from agent_pipeline.training.device import Device
 
 if TYPE_CHECKING:
     from peft import LoraConfig
-    from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+    from transformers import (
+        PreTrainedModel,
+        Trainer,
+        TrainerCallback,
+        TrainerControl,
+        TrainerState,
+        TrainingArguments,
+    )
 
 
 def shared_arguments(
-    config: Training, device: Device, work_dir: Path, rows: int, tokens: int, stored: int = STORED_TOKENS
+    config: Training,
+    device: Device,
+    work_dir: Path,
+    rows: int,
+    tokens: int,
+    stored: int = STORED_TOKENS,
 ) -> dict[str, Any]:
     """The arguments of any trainer over `rows` rows, with at most `tokens` in a forward pass; checkpoints go to `work_dir`. The activations
     of `stored` tokens fit into memory."""
@@ -84,7 +96,11 @@ def stored_tokens(model: "PreTrainedModel", trains_all: bool = False) -> int:
     inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
     widest = max(inner) if isinstance(inner, list) else inner
     at_once = getattr(config, "num_experts_per_tok", None) or 1
-    token = config.num_hidden_layers * (16 * config.hidden_size + 5 * widest * at_once) * model.dtype.itemsize
+    token = (
+        config.num_hidden_layers
+        * (16 * config.hidden_size + 5 * widest * at_once)
+        * model.dtype.itemsize
+    )
     return max(0, free // (3 * token))
 
 
@@ -114,8 +130,14 @@ def lora_of(config: TrainingConfig, model: "PreTrainedModel") -> "LoraConfig | N
         modules = [name for name, _ in model.named_modules()]
         for wanted in config.modules:
             if not any(f".{name}".endswith(f".{wanted}") for name in modules):
-                leaves = {name.rpartition(".")[2] for name, module in model.named_modules() if type(module).__name__ == "Linear"}
-                raise SettingsError(f"target_modules names {wanted!r}, and the base model has no such module{did_you_mean(wanted, leaves)}")
+                leaves = {
+                    name.rpartition(".")[2]
+                    for name, module in model.named_modules()
+                    if type(module).__name__ == "Linear"
+                }
+                raise SettingsError(
+                    f"target_modules names {wanted!r}, and the base model has no such module{did_you_mean(wanted, leaves)}"
+                )
     return LoraConfig(
         r=config.lora_r,
         lora_alpha=config.lora_alpha,
@@ -131,7 +153,9 @@ def use_lora_plus(trainer: "Trainer", ratio: float) -> None:
     from peft.optimizers import create_loraplus_optimizer
 
     cls, options = trainer.get_optimizer_cls_and_kwargs(trainer.args, trainer.model)
-    trainer.optimizer = create_loraplus_optimizer(trainer.model, cls, loraplus_lr_ratio=ratio, **options)
+    trainer.optimizer = create_loraplus_optimizer(
+        trainer.model, cls, loraplus_lr_ratio=ratio, **options
+    )
 
 
 def reporting(progress: Progress) -> "TrainerCallback":
@@ -139,9 +163,19 @@ def reporting(progress: Progress) -> "TrainerCallback":
     from transformers import TrainerCallback
 
     class Reporting(TrainerCallback):
-        def on_train_begin(self, args: "TrainingArguments", state: "TrainerState", control: "TrainerControl", **kwargs: Any) -> None:
+        def on_train_begin(
+            self,
+            args: "TrainingArguments",
+            state: "TrainerState",
+            control: "TrainerControl",
+            **kwargs: Any,
+        ) -> None:
             self.began = time.monotonic()
-            progress(state.global_step, state.max_steps, "training" if not state.global_step else "training, resumed")
+            progress(
+                state.global_step,
+                state.max_steps,
+                "training" if not state.global_step else "training, resumed",
+            )
 
         def on_log(
             self,
@@ -154,8 +188,14 @@ def reporting(progress: Progress) -> "TrainerCallback":
             if not logs or "loss" not in logs:
                 return
             if not math.isfinite(logs["loss"]):
-                raise ModelError(f"The training diverged at step {state.global_step} (loss {logs['loss']}): lower learning_rate.")
+                raise ModelError(
+                    f"The training diverged at step {state.global_step} (loss {logs['loss']}): lower learning_rate."
+                )
             speed = logs.get("num_tokens", 0) / max(time.monotonic() - self.began, 1e-9)
-            progress(state.global_step, state.max_steps, f"training, loss {logs['loss']:.3f}, {speed:.0f} tokens/s")
+            progress(
+                state.global_step,
+                state.max_steps,
+                f"training, loss {logs['loss']:.3f}, {speed:.0f} tokens/s",
+            )
 
     return Reporting()

@@ -28,13 +28,19 @@ class Dpo:
         return 0.0
 
     def loss(
-        self, log_probs: "torch.Tensor", examples: Sequence[Example], step: Sequence[Example], moved: float
+        self,
+        log_probs: "torch.Tensor",
+        examples: Sequence[Example],
+        step: Sequence[Example],
+        moved: float,
     ) -> tuple["torch.Tensor", dict[str, float]]:
         """The mean over the pairs of a step, and over the chosen tokens of a step."""
         from torch.nn.functional import logsigmoid
 
         weights = log_probs.new_tensor([example.weight for example in examples])
-        rewards = self.beta * (log_probs - log_probs.new_tensor([example.reference for example in examples]))
+        rewards = self.beta * (
+            log_probs - log_probs.new_tensor([example.reference for example in examples])
+        )
         margins = rewards[:, 0] - rewards[:, 1]
         chosen_tokens = sum(sum(example.rows[0].trained) for example in step)
         anchor = -(weights * log_probs[:, 0]).sum() / chosen_tokens
@@ -44,16 +50,22 @@ class Dpo:
             "reward_accuracy": float((margins.detach() > 0).sum()) / len(step),
         }
 
-    def figures(self, examples: Sequence[Example], log_probs: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    def figures(
+        self, examples: Sequence[Example], log_probs: Sequence[tuple[float, float]]
+    ) -> dict[str, Any]:
         """`reward_accuracy`: how often the chosen turn gained more than the rejected one; `chosen_is_likelier`: how often it has the higher
         probability, before and after."""
-        gains = [now[0] - each.reference[0] - now[1] + each.reference[1] for each, now in zip(examples, log_probs, strict=True)]
+        gains = [
+            now[0] - each.reference[0] - now[1] + each.reference[1]
+            for each, now in zip(examples, log_probs, strict=True)
+        ]
         return {
             "pairs": len(examples),
             "reward_accuracy": sum(gain > 0 for gain in gains) / len(examples),
             "reward_margin": self.beta * sum(gains) / len(examples),
             "chosen_is_likelier": {
-                "before": sum(each.reference[0] > each.reference[1] for each in examples) / len(examples),
+                "before": sum(each.reference[0] > each.reference[1] for each in examples)
+                / len(examples),
                 "after": sum(chosen > rejected for chosen, rejected in log_probs) / len(examples),
             },
         }

@@ -43,9 +43,15 @@ class Graphs:
     is captured, and compared with that. One that differs, or cannot be captured, ends the use of graphs.
     """
 
-    def __init__(self, model: "PreTrainedModel", loss: "Callable[[PreTrainedModel, dict[str, Any]], torch.Tensor]") -> None:
+    def __init__(
+        self,
+        model: "PreTrainedModel",
+        loss: "Callable[[PreTrainedModel, dict[str, Any]], torch.Tensor]",
+    ) -> None:
         self._causal, self._loss = causal_of(model), loss
-        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._parameters = [
+            parameter for parameter in model.parameters() if parameter.requires_grad
+        ]
         self._graphs: dict[Size, Graph] = {}
         self._on: bool | None = None
 
@@ -91,10 +97,17 @@ class Graphs:
             graph = self._graphs[size] = capture(self._results, tensors, pool)
             pairs = list(zip(graph.replay(tensors), results, strict=True))[1:]
         except RuntimeError as error:  # out of memory, too
-            return self._without_graphs(results, f"CUDA graphs cannot be captured here ({first_line(error)})")
-        off, size_of_all = (float(torch.stack([each.norm() for each in some]).norm()) for some in ([a - b for a, b in pairs], results[1:]))
+            return self._without_graphs(
+                results, f"CUDA graphs cannot be captured here ({first_line(error)})"
+            )
+        off, size_of_all = (
+            float(torch.stack([each.norm() for each in some]).norm())
+            for some in ([a - b for a, b in pairs], results[1:])
+        )
         if not off <= ERROR * size_of_all:
-            return self._without_graphs(results, "CUDA graphs make other gradients here than PyTorch without")
+            return self._without_graphs(
+                results, "CUDA graphs make other gradients here than PyTorch without"
+            )
         return results
 
     def _without_graphs(self, results: "list[torch.Tensor]", reason: str) -> "list[torch.Tensor]":
@@ -113,7 +126,11 @@ def takes_graphs(model: "PreTrainedModel") -> bool:
     by_chance = any(isinstance(module, torch.nn.Dropout) and module.p for module in model.modules())
     experts = any(name.rpartition(".")[2] == "experts" for name, _ in model.named_modules())
     head = causal_of(model).get_output_embeddings()
-    return not by_chance and not experts and not any(parameter.requires_grad for parameter in head.parameters())
+    return (
+        not by_chance
+        and not experts
+        and not any(parameter.requires_grad for parameter in head.parameters())
+    )
 
 
 @dataclass(frozen=True)
@@ -133,13 +150,17 @@ class Graph:
         return self.results
 
 
-def capture(results: "Callable[[dict[str, Any]], list[torch.Tensor]]", inputs: dict[str, Any], pool: Any) -> Graph:
+def capture(
+    results: "Callable[[dict[str, Any]], list[torch.Tensor]]", inputs: dict[str, Any], pool: Any
+) -> Graph:
     """The graph of what computes `results` of inputs of this size."""
     import torch
 
     graph = torch.cuda.CUDAGraph()
     # With several processes another thread of this one watches over their messages, and asks the GPU how far they are.
-    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local" if processes.count() > 1 else "global"):
+    with torch.cuda.graph(
+        graph, pool=pool, capture_error_mode="thread_local" if processes.count() > 1 else "global"
+    ):
         written = results(inputs)
     return Graph(inputs, written, graph.replay, graph.pool())
 
@@ -147,7 +168,10 @@ def capture(results: "Callable[[dict[str, Any]], list[torch.Tensor]]", inputs: d
 def _tensors(inputs: dict[str, Any]) -> "list[torch.Tensor]":
     spans: Spans = inputs["layout"].fixed
     own = [each for name, each in inputs.items() if name != "layout"]
-    return [*own, *(each for each in (spans.keys, spans.queries_end, spans.keys_end) if each is not None)]
+    return [
+        *own,
+        *(each for each in (spans.keys, spans.queries_end, spans.keys_end) if each is not None),
+    ]
 
 
 def counts_of(inputs: dict[str, Any], spans: Spans) -> Size:
@@ -160,10 +184,17 @@ def counts_of(inputs: dict[str, Any], spans: Spans) -> Size:
 def size_of(counts: Size) -> Size:
     """A graph's size for a tree: its nodes up to a power of two or one and a half of it, and the others, which cost little, up to a power
     of two. There are keys for each node that is added."""
-    nodes, predictors, runs, keys = (max(count, least) for count, least in zip(counts, LEAST, strict=True))
+    nodes, predictors, runs, keys = (
+        max(count, least) for count, least in zip(counts, LEAST, strict=True)
+    )
     half = 1 << (nodes - 1).bit_length() - 2
     nodes = -(-nodes // half) * half
-    return nodes, power_of_two(predictors), power_of_two(runs), power_of_two(keys + nodes - counts[0])
+    return (
+        nodes,
+        power_of_two(predictors),
+        power_of_two(runs),
+        power_of_two(keys + nodes - counts[0]),
+    )
 
 
 def power_of_two(count: int) -> int:
@@ -174,7 +205,9 @@ def power_of_two(count: int) -> int:
 def fits(counts: Size, size: Size) -> bool:
     """Whether a tree is padded to a graph of this size: it has room, and not too much."""
     added = size[0] - counts[0]
-    return all(map(ge, size, (*counts[:3], counts[3] + added))) and size[0] <= max(LEAST[0], ROOM * counts[0])
+    return all(map(ge, size, (*counts[:3], counts[3] + added))) and size[0] <= max(
+        LEAST[0], ROOM * counts[0]
+    )
 
 
 def padded(inputs: dict[str, Any], counts: Size, size: Size) -> dict[str, Any]:
@@ -185,12 +218,17 @@ def padded(inputs: dict[str, Any], counts: Size, size: Size) -> dict[str, Any]:
 
     spans: Spans = inputs["layout"].fixed
     nodes = counts[0] - 1
-    keys = torch.arange(nodes, device=spans.queries_end.device) if spans.keys is None else spans.keys
+    keys = (
+        torch.arange(nodes, device=spans.queries_end.device) if spans.keys is None else spans.keys
+    )
     queries_end, keys_end = (
-        pad(ends, (0, size[2] - counts[2] + 1), value=end) for ends, end in ((spans.queries_end, size[0]), (spans.keys_end, size[3]))
+        pad(ends, (0, size[2] - counts[2] + 1), value=end)
+        for ends, end in ((spans.queries_end, size[0]), (spans.keys_end, size[3]))
     )
     more, predicting = (0, size[0] - nodes), (0, size[1] - counts[1])
-    fixed = Spans(pad(keys, (0, size[3] - len(keys)), value=nodes), queries_end, keys_end, size[0], size[3])
+    fixed = Spans(
+        pad(keys, (0, size[3] - len(keys)), value=nodes), queries_end, keys_end, size[0], size[3]
+    )
     return {
         "input_ids": pad(inputs["input_ids"], more),
         "position_ids": pad(inputs["position_ids"], more),

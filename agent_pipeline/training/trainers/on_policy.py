@@ -61,20 +61,29 @@ def on_policy_trainer(method: str, setting: Setting) -> "Trainer":
     from transformers import PrinterCallback
 
     config: OnPolicyTraining = setting.config
-    setting.model.generation_config.eos_token_id = sorted(setting.stops)  # whichever ends a turn ends what is written
-    arguments = setting.arguments | {
-        "max_completion_length": config.max_new_tokens,
-        "temperature": config.temperature,
-        "shuffle_dataset": False,  # a training that goes on from a checkpoint sees what it would have seen
-        "gradient_accumulation_steps": config.batch_size,
-        "gradient_checkpointing_kwargs": {"use_reentrant": False},
-    }
+    setting.model.generation_config.eos_token_id = sorted(
+        setting.stops
+    )  # whichever ends a turn ends what is written
+    arguments = (
+        setting.arguments
+        | {
+            "max_completion_length": config.max_new_tokens,
+            "temperature": config.temperature,
+            "shuffle_dataset": False,  # a training that goes on from a checkpoint sees what it would have seen
+            "gradient_accumulation_steps": config.batch_size,
+            "gradient_checkpointing_kwargs": {"use_reentrant": False},
+        }
+    )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that rollout_func and SDFT are experimental in TRL: its version is pinned
+        warnings.simplefilter(
+            "ignore"
+        )  # that rollout_func and SDFT are experimental in TRL: its version is pinned
         try:
             trainer = TRAINERS[method](setting, arguments)
         except ValueError as error:
-            raise SettingsError(f"TRL's trainer refuses the settings of {method}: {first_line(error)}.") from error
+            raise SettingsError(
+                f"TRL's trainer refuses the settings of {method}: {first_line(error)}."
+            ) from error
     trainer.remove_callback(PrinterCallback)
     _count_tokens(trainer)
     return trainer
@@ -85,7 +94,9 @@ def _count_tokens(trainer: Any) -> None:
     compute_loss, trainer._total_train_tokens = trainer.compute_loss, 0
 
     def counted(model: "PreTrainedModel", inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        trainer._total_train_tokens += int(inputs["prompt_mask"].sum() + inputs["completion_mask"].sum())
+        trainer._total_train_tokens += int(
+            inputs["prompt_mask"].sum() + inputs["completion_mask"].sum()
+        )
         trainer._metrics["train"]["num_tokens"] = [trainer._total_train_tokens]
         return compute_loss(model, inputs, *args, **kwargs)
 
@@ -103,7 +114,12 @@ def _grpo(setting: Setting, arguments: dict[str, Any]) -> "Trainer":
         def sample(ids: Sequence[list[int]]) -> list[list[int]]:
             return trainer._generate_single_turn(list(ids), None, {}, 1)[0]
 
-        played = play(setting.tokenizer, setting.stops, [setting.rows[int(prompt)] for prompt in prompts], sample)
+        played = play(
+            setting.tokenizer,
+            setting.stops,
+            [setting.rows[int(prompt)] for prompt in prompts],
+            sample,
+        )
         return {
             "prompt_ids": [each.prompt for each in played],
             "completion_ids": [each.completion for each in played],
@@ -113,7 +129,12 @@ def _grpo(setting: Setting, arguments: dict[str, Any]) -> "Trainer":
             "figures": [each.figures for each in played],
         }
 
-    def reward(earned: list[float], figures: list[dict[str, float]], log_metric: Callable[[str, float], None], **_: Any) -> list[float]:
+    def reward(
+        earned: list[float],
+        figures: list[dict[str, float]],
+        log_metric: Callable[[str, float], None],
+        **_: Any,
+    ) -> list[float]:
         for name in figures[0]:
             log_metric(name, sum(each[name] for each in figures) / len(figures))
         return earned
@@ -122,9 +143,16 @@ def _grpo(setting: Setting, arguments: dict[str, Any]) -> "Trainer":
         model=setting.model,
         reward_funcs=reward,
         rollout_func=rollouts,
-        args=GRPOConfig(**arguments, beta=config.beta, num_generations=config.generations, per_device_train_batch_size=config.generations),
+        args=GRPOConfig(
+            **arguments,
+            beta=config.beta,
+            num_generations=config.generations,
+            per_device_train_batch_size=config.generations,
+        ),
         # TRL repeats prompts and hands them to `rollouts`; ours are the rows' numbers.
-        train_dataset=Dataset.from_dict({"prompt": [str(number) for number in range(len(setting.rows))]}),
+        train_dataset=Dataset.from_dict(
+            {"prompt": [str(number) for number in range(len(setting.rows))]}
+        ),
         processing_class=setting.tokenizer,
         callbacks=setting.callbacks,
     )
@@ -143,8 +171,16 @@ def _sdft(setting: Setting, arguments: dict[str, Any]) -> "Trainer":
     trainer = SDFTTrainer(
         model=setting.model,
         # The teacher has the weights of the moment: a moving average would be lost with a killed training.
-        args=SDFTConfig(**arguments, teacher_model_kind="live", num_generations=1, max_prompt_length=None, per_device_train_batch_size=1),
-        train_dataset=Dataset.from_dict({name: [row[of] for row in setting.rows] for name, of in columns.items()}),
+        args=SDFTConfig(
+            **arguments,
+            teacher_model_kind="live",
+            num_generations=1,
+            max_prompt_length=None,
+            per_device_train_batch_size=1,
+        ),
+        train_dataset=Dataset.from_dict(
+            {name: [row[of] for row in setting.rows] for name, of in columns.items()}
+        ),
         processing_class=setting.tokenizer,
         callbacks=setting.callbacks,
     )
@@ -160,14 +196,24 @@ def _distill(setting: Setting, arguments: dict[str, Any]) -> "Trainer":
     trainer = DistillationTrainer(
         model=setting.model,
         teacher_model=setting.teacher,
-        args=DistillationConfig(**arguments, beta=setting.config.beta, per_device_train_batch_size=1),
+        args=DistillationConfig(
+            **arguments, beta=setting.config.beta, per_device_train_batch_size=1
+        ),
         train_dataset=Dataset.from_dict({"prompt": [row["asked"] for row in setting.rows]}),
         processing_class=setting.tokenizer,
         callbacks=setting.callbacks,
     )
     # A text that holds special tokens literally is tokenised as text.
-    trainer._tokenize_prompts = lambda texts: ([token_ids(setting.tokenizer, text) for text in texts], None, {})
+    trainer._tokenize_prompts = lambda texts: (
+        [token_ids(setting.tokenizer, text) for text in texts],
+        None,
+        {},
+    )
     return trainer
 
 
-TRAINERS: dict[str, Callable[[Setting, dict[str, Any]], "Trainer"]] = {"grpo": _grpo, "sdft": _sdft, "distill": _distill}
+TRAINERS: dict[str, Callable[[Setting, dict[str, Any]], "Trainer"]] = {
+    "grpo": _grpo,
+    "sdft": _sdft,
+    "distill": _distill,
+}

@@ -20,7 +20,14 @@ from agent_pipeline.training.trainers.tree import grouped, row_log_probs, tree_t
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+    from transformers import (
+        PreTrainedModel,
+        Trainer,
+        TrainerCallback,
+        TrainerControl,
+        TrainerState,
+        TrainingArguments,
+    )
 
 SELECT = "select"
 """The entry of the log history that holds the probabilities of right decisions at a step."""
@@ -35,11 +42,17 @@ class Objective(Protocol):
         """How far the model has moved from its reference, where the loss needs to know."""
 
     def loss(
-        self, log_probs: "torch.Tensor", examples: Sequence[Example], step: Sequence[Example], moved: float
+        self,
+        log_probs: "torch.Tensor",
+        examples: Sequence[Example],
+        step: Sequence[Example],
+        moved: float,
     ) -> tuple["torch.Tensor", dict[str, float]]:
         """The share of `examples` in the loss of their optimizer step, and in its metrics; `log_probs` is (examples, trained_rows)."""
 
-    def figures(self, examples: Sequence[Example], log_probs: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    def figures(
+        self, examples: Sequence[Example], log_probs: Sequence[tuple[float, float]]
+    ) -> dict[str, Any]:
         """How well held-out examples are ranked."""
 
 
@@ -63,16 +76,23 @@ def preference_trainer(
     from trl.trainer.utils import disable_dropout_in_model
 
     if arguments.gradient_accumulation_steps != 1:
-        raise SettingsError("A step of a preference trainer is one batch: set gradient_accumulation_steps to 1, and a larger batch.")
+        raise SettingsError(
+            "A step of a preference trainer is one batch: set gradient_accumulation_steps to 1, and a larger batch."
+        )
     causal = causal_of(model)
-    as_trees = takes_trees(causal, max(len(row.input_ids) for example in examples for row in example.rows))
+    as_trees = takes_trees(
+        causal, max(len(row.input_ids) for example in examples for row in example.rows)
+    )
     arguments.remove_unused_columns = False
 
     class PreferenceTrainer(Trainer):
         _total_train_tokens = 0
 
         def training_step(
-            self, model: "torch.nn.Module", inputs: dict[str, Any], num_items_in_batch: "torch.Tensor | int | None" = None
+            self,
+            model: "torch.nn.Module",
+            inputs: dict[str, Any],
+            num_items_in_batch: "torch.Tensor | int | None" = None,
         ) -> "torch.Tensor":
             import torch
 
@@ -86,7 +106,12 @@ def preference_trainer(
                 rows = [row for index in group for row in trained[index]]
                 with self.compute_loss_context_manager():
                     log_probs = _log_probs(causal, rows, as_trees)
-                    loss, metrics = objective.loss(log_probs.view(len(group), -1), [step[index] for index in group], step, moved)
+                    loss, metrics = objective.loss(
+                        log_probs.view(len(group), -1),
+                        [step[index] for index in group],
+                        step,
+                        moved,
+                    )
                 self.accelerator.backward(loss)
                 step_loss += loss.detach()
                 for name, value in metrics.items():
@@ -119,13 +144,20 @@ def _log_probs(causal: "PreTrainedModel", rows: Sequence[Encoded], as_tree: bool
     from torch.nn.functional import cross_entropy
 
     if as_tree:
-        tensors = {name: tensor.to(causal.device) for name, tensor in tree_tensors(prefix_tree(rows), causal.device.type).items()}
+        tensors = {
+            name: tensor.to(causal.device)
+            for name, tensor in tree_tensors(prefix_tree(rows), causal.device.type).items()
+        }
         return row_log_probs(causal, tensors, len(rows))
     passes = (trained_logits(causal, row) for row in rows)
-    return torch.stack([-cross_entropy(logits.float(), tokens, reduction="sum") for logits, tokens in passes])
+    return torch.stack(
+        [-cross_entropy(logits.float(), tokens, reduction="sum") for logits, tokens in passes]
+    )
 
 
-def stop_on_fall(model: "PreTrainedModel", asked: Sequence[Probe], fall: float) -> "TrainerCallback":
+def stop_on_fall(
+    model: "PreTrainedModel", asked: Sequence[Probe], fall: float
+) -> "TrainerCallback":
     """A callback that ends a training as soon as one kind of decision falls below what `model` makes of it now.
 
     It looks at every step that would be saved, and lets a step after a fall not be saved: the last checkpoint is the last good one. What

@@ -43,8 +43,12 @@ def sum_gradients(parameters: "Sequence[torch.nn.Parameter]", loss: "torch.Tenso
     from torch import distributed
 
     gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
-    both = torch.cat([loss.reshape(1).to(gradients[0].dtype), *(each.flatten() for each in gradients)])
+    both = torch.cat(
+        [loss.reshape(1).to(gradients[0].dtype), *(each.flatten() for each in gradients)]
+    )
     distributed.all_reduce(both)
     loss.copy_(both[0])
-    for parameter, gradient in zip(parameters, both[1:].split([each.numel() for each in parameters]), strict=True):
+    for parameter, gradient in zip(
+        parameters, both[1:].split([each.numel() for each in parameters]), strict=True
+    ):
         parameter.grad = gradient.view_as(parameter).contiguous()

@@ -14,8 +14,20 @@ from agent_pipeline.training.config import STORED_TOKENS, TrainingConfig
 from agent_pipeline.training.device import Device
 from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.products import fast_products
-from agent_pipeline.training.trainers.common import let_a_step_train, lora_of, reporting, shared_arguments, stored_tokens, use_lora_plus
-from agent_pipeline.training.trainers.tree import MAX_NODES, prove_tree_labels, trains_as_trees, tree_trainer
+from agent_pipeline.training.trainers.common import (
+    let_a_step_train,
+    lora_of,
+    reporting,
+    shared_arguments,
+    stored_tokens,
+    use_lora_plus,
+)
+from agent_pipeline.training.trainers.tree import (
+    MAX_NODES,
+    prove_tree_labels,
+    trains_as_trees,
+    tree_trainer,
+)
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -44,12 +56,16 @@ def build_trainer(
 
     as_trees = trains_as_trees(model, rows)
     if config.processes > 1 and not as_trees:
-        raise SettingsError("processes is more than 1, and this model is trained row by row, by one process: set it to 1.")
+        raise SettingsError(
+            "processes is more than 1, and this model is trained row by row, by one process: set it to 1."
+        )
     longest = max(len(row.input_ids) for row in rows)
     tokens, stored = config.batch_size * longest, stored_tokens(model, not config.use_lora)
     if as_trees and device.name != "cpu":
         tokens = 2 * longest
-        max_nodes = MAX_NODES if config.checkpoints_gradients(tokens, stored) else max(tokens, stored)
+        max_nodes = (
+            MAX_NODES if config.checkpoints_gradients(tokens, stored) else max(tokens, stored)
+        )
     else:
         max_nodes = nodes_of_a_tree(config, tokens)
     arguments = SFTConfig(
@@ -60,11 +76,21 @@ def build_trainer(
         per_device_train_batch_size=config.step_rows if as_trees else config.batch_size,
         gradient_accumulation_steps=1 if as_trees else config.gradient_accumulation,
     )
-    trainer = trainer_over(model, tokenizer, rows, arguments, progress, lora_of(config, model), max_nodes if as_trees else None)
+    trainer = trainer_over(
+        model,
+        tokenizer,
+        rows,
+        arguments,
+        progress,
+        lora_of(config, model),
+        max_nodes if as_trees else None,
+    )
     if config.use_lora_plus:
         use_lora_plus(trainer, config.lora_plus_lr_ratio)
     if replayed:
-        order = MixedOrder(len(rows) - replayed, replayed, config.seed, shuffled=not config.in_order)
+        order = MixedOrder(
+            len(rows) - replayed, replayed, config.seed, shuffled=not config.in_order
+        )
         trainer._get_train_sampler = lambda dataset=None: order
     return trainer
 
@@ -98,7 +124,10 @@ class MixedOrder:
             for kind in kinds:
                 rng.shuffle(kind)
         new, replayed = map(iter, kinds)
-        return (next(replayed if is_replayed else new) for is_replayed in spread(self._new, self._replayed))
+        return (
+            next(replayed if is_replayed else new)
+            for is_replayed in spread(self._new, self._replayed)
+        )
 
 
 def trainer_over(
@@ -119,11 +148,20 @@ def trainer_over(
     from transformers import PrinterCallback
     from trl import SFTTrainer
 
-    columns: dict[str, list[Any]] = {"input_ids": [r.input_ids for r in rows], "labels": [r.labels for r in rows]}
+    columns: dict[str, list[Any]] = {
+        "input_ids": [r.input_ids for r in rows],
+        "labels": [r.labels for r in rows],
+    }
     weighed = any(row.weights for row in rows)
     if weighed:
         columns["loss_weights"] = [row.weights for row in rows]
-    make = partial(tree_trainer, max_nodes) if max_nodes else weighing_trainer if weighed else SFTTrainer
+    make = (
+        partial(tree_trainer, max_nodes)
+        if max_nodes
+        else weighing_trainer
+        if weighed
+        else SFTTrainer
+    )
     trainer = make(
         model=model,
         args=arguments,
@@ -134,7 +172,9 @@ def trainer_over(
     )
     trainer.remove_callback(PrinterCallback)
     trainer._set_signature_columns_if_needed()
-    trainer._signature_columns.append("loss_weights")  # columns that are not named here do not reach the collator
+    trainer._signature_columns.append(
+        "loss_weights"
+    )  # columns that are not named here do not reach the collator
     let_a_step_train(trainer)
     if max_nodes:
         fast_products(trainer.model)
@@ -149,12 +189,20 @@ def weighing_trainer(*args: Any, **kwargs: Any) -> "SFTTrainer":
     from trl import SFTTrainer
 
     class WeighingTrainer(SFTTrainer):
-        def _get_num_items_in_batch(self, batch_samples: list[dict[str, Any]], device: torch.device) -> torch.Tensor:
-            total = torch.stack([batch["loss_weights"][:, 1:].sum() for batch in batch_samples]).sum()
+        def _get_num_items_in_batch(
+            self, batch_samples: list[dict[str, Any]], device: torch.device
+        ) -> torch.Tensor:
+            total = torch.stack(
+                [batch["loss_weights"][:, 1:].sum() for batch in batch_samples]
+            ).sum()
             return self.accelerator.gather(total.to(device)).sum()
 
         def compute_loss(
-            self, model: torch.nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+            self,
+            model: torch.nn.Module,
+            inputs: dict[str, Any],
+            return_outputs: bool = False,
+            num_items_in_batch: Any = None,
         ) -> Any:
             weights = inputs.pop("loss_weights")[:, 1:]
 
@@ -169,7 +217,11 @@ def weighing_trainer(*args: Any, **kwargs: Any) -> "SFTTrainer":
     collate: Any = trainer.data_collator
 
     def collate_with_weights(rows: list[dict[str, Any]]) -> dict[str, Any]:
-        return collate(rows) | {"loss_weights": pad_sequence([torch.tensor(row["loss_weights"]) for row in rows], batch_first=True)}
+        return collate(rows) | {
+            "loss_weights": pad_sequence(
+                [torch.tensor(row["loss_weights"]) for row in rows], batch_first=True
+            )
+        }
 
     trainer.data_collator = collate_with_weights
     return trainer
@@ -184,13 +236,20 @@ def _prove_labels(trainer: "SFTTrainer", rows: list[Encoded]) -> None:
     batch: dict[str, Any] = next(iter(trainer.get_train_dataloader()))
     if "attention_mask" in batch:
         real = batch["attention_mask"].bool()
-        parts = [(ids[mask], labels[mask]) for ids, labels, mask in zip(batch["input_ids"], batch["labels"], real, strict=True)]
+        parts = [
+            (ids[mask], labels[mask])
+            for ids, labels, mask in zip(batch["input_ids"], batch["labels"], real, strict=True)
+        ]
         beside = batch["labels"][~real]
     else:
         starts = (batch["position_ids"][0] == 0).nonzero().flatten().tolist()
         sizes = [end - start for start, end in pairwise([*starts, batch["input_ids"].shape[1]])]
-        parts = list(zip(batch["input_ids"][0].split(sizes), batch["labels"][0].split(sizes), strict=True))
+        parts = list(
+            zip(batch["input_ids"][0].split(sizes), batch["labels"][0].split(sizes), strict=True)
+        )
         beside = batch["labels"][:, :0]
     found = {(tuple(ids.tolist()), tuple(labels[1:].tolist())) for ids, labels in parts}
     if not found <= expected or (beside != -100).any():
-        raise DataError("The installed TRL changes prebuilt labels, so the loss would count other tokens: install trl==1.16.0.")
+        raise DataError(
+            "The installed TRL changes prebuilt labels, so the loss would count other tokens: install trl==1.16.0."
+        )

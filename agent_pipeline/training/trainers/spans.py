@@ -32,25 +32,39 @@ class Spans:
     most_keys: int
 
 
-def spans_of(runs: Sequence[int], ancestors: Sequence[Sequence[int]], device: "torch.device | str") -> Spans:
+def spans_of(
+    runs: Sequence[int], ancestors: Sequence[Sequence[int]], device: "torch.device | str"
+) -> Spans:
     """The spans of runs of these lengths, below those in `ancestors`."""
     import torch
 
     ends = [0, *accumulate(runs)]
-    nodes = [np.concatenate([np.arange(ends[each], ends[each + 1]) for each in (*above, run)]) for run, above in enumerate(ancestors)]
+    nodes = [
+        np.concatenate([np.arange(ends[each], ends[each + 1]) for each in (*above, run)])
+        for run, above in enumerate(ancestors)
+    ]
     lengths = [len(each) for each in nodes]
     keys = torch.from_numpy(np.concatenate(nodes)).to(device) if any(ancestors) else None
-    queries_end, keys_end = (torch.tensor(each, dtype=torch.int32, device=device) for each in (ends, [0, *accumulate(lengths)]))
+    queries_end, keys_end = (
+        torch.tensor(each, dtype=torch.int32, device=device)
+        for each in (ends, [0, *accumulate(lengths)])
+    )
     return Spans(keys, queries_end, keys_end, max(runs), max(lengths))
 
 
 def takes_spans(query: "torch.Tensor", key: "torch.Tensor", value: "torch.Tensor") -> bool:
     """Whether `attend_spans` is there for tensors like these, (1, heads, nodes, size), and right: tried once for each shape of heads."""
     shapes = query.shape[1], key.shape[1], query.shape[3], value.shape[3]
-    return query.device.type == "cuda" and query.dtype == key.dtype == value.dtype and _is_right(*shapes, query.dtype, query.device)
+    return (
+        query.device.type == "cuda"
+        and query.dtype == key.dtype == value.dtype
+        and _is_right(*shapes, query.dtype, query.device)
+    )
 
 
-def attend_spans(query: "torch.Tensor", key: "torch.Tensor", value: "torch.Tensor", spans: Spans, scale: float) -> "torch.Tensor":
+def attend_spans(
+    query: "torch.Tensor", key: "torch.Tensor", value: "torch.Tensor", spans: Spans, scale: float
+) -> "torch.Tensor":
     """(1, heads, nodes, size): what each query sees in the keys and values of its span."""
     from torch.nn.attention.varlen import varlen_attn
 
@@ -58,9 +72,13 @@ def attend_spans(query: "torch.Tensor", key: "torch.Tensor", value: "torch.Tenso
     if spans.keys is not None:
         keys, values = (_rows().apply(each, spans.keys) for each in (keys, values))
     # Before PyTorch 2.12 the kernel takes fewer key heads without a word.
-    grouped: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in signature(varlen_attn).parameters else {}
+    grouped: dict[str, Any] = (
+        {"enable_gqa": True} if "enable_gqa" in signature(varlen_attn).parameters else {}
+    )
     places = spans.queries_end, spans.keys_end, spans.most_queries, spans.most_keys
-    seen: torch.Tensor = varlen_attn(queries, keys, values, *places, scale=scale, window_size=(-1, 0), **grouped)
+    seen: torch.Tensor = varlen_attn(
+        queries, keys, values, *places, scale=scale, window_size=(-1, 0), **grouped
+    )
     return seen.transpose(0, 1)[None]
 
 
@@ -80,13 +98,22 @@ def _rows() -> "type[torch.autograd.Function]":
         @staticmethod
         def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
             total = torch.zeros(ctx.shape, dtype=torch.float32, device=gradient.device)
-            return total.index_add_(0, ctx.saved_tensors[0], gradient.float()).to(gradient.dtype), None
+            return total.index_add_(0, ctx.saved_tensors[0], gradient.float()).to(
+                gradient.dtype
+            ), None
 
     return Rows
 
 
 @cache
-def _is_right(heads: int, shared: int, size: int, value_size: int, dtype: "torch.dtype", device: "torch.device") -> bool:
+def _is_right(
+    heads: int,
+    shared: int,
+    size: int,
+    value_size: int,
+    dtype: "torch.dtype",
+    device: "torch.device",
+) -> bool:
     """Whether the kernel takes such heads, and makes of a small tree what attention with a mask makes of it, gradients included."""
     import torch
     from torch.nn.functional import scaled_dot_product_attention
@@ -101,20 +128,35 @@ def _is_right(heads: int, shared: int, size: int, value_size: int, dtype: "torch
         sees[rows, rows] = torch.ones(runs[run], runs[run], dtype=torch.bool).tril()
     generator = torch.Generator().manual_seed(0)
     shapes = (heads, size), (shared, size), (shared, value_size), (heads, value_size)
-    drawn = [torch.randn(1, count, len(sees), width, generator=generator).to(device, dtype) for count, width in shapes]
+    drawn = [
+        torch.randn(1, count, len(sees), width, generator=generator).to(device, dtype)
+        for count, width in shapes
+    ]
 
     def results(by_spans: bool) -> list[torch.Tensor]:
         query, key, value, gradient = (each.clone().requires_grad_() for each in drawn)
         if by_spans:
             seen = attend_spans(query, key, value, spans_of(runs, ancestors, device), size**-0.5)
         else:
-            keys, values = (each.float().repeat_interleave(heads // shared, 1) for each in (key, value))
-            seen = scaled_dot_product_attention(query.float(), keys, values, sees.to(device)).to(dtype)
+            keys, values = (
+                each.float().repeat_interleave(heads // shared, 1) for each in (key, value)
+            )
+            seen = scaled_dot_product_attention(query.float(), keys, values, sees.to(device)).to(
+                dtype
+            )
         return [seen, *torch.autograd.grad(seen, (query, key, value), gradient)]
 
     try:
         with torch.enable_grad(), torch.autocast(device.type, enabled=False):
-            pairs = [(one.double(), other.double()) for one, other in zip(results(True), results(False), strict=True)]
-    except (ImportError, RuntimeError, TypeError, ValueError):  # an older PyTorch or GPU, heads of another size
+            pairs = [
+                (one.double(), other.double())
+                for one, other in zip(results(True), results(False), strict=True)
+            ]
+    except (
+        ImportError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ):  # an older PyTorch or GPU, heads of another size
         return False
     return all(bool((one - other).norm() <= ERROR * other.norm()) for one, other in pairs)

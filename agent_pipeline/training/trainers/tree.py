@@ -39,7 +39,9 @@ UNIT = 64
 a product is little then, and memory that was given back fits again. A GPU's trees are padded otherwise (`graphs`)."""
 
 
-def trees_of_step(rows: Sequence[Encoded], max_nodes: int = MAX_NODES) -> list[tuple[PrefixTree, list[int]]]:
+def trees_of_step(
+    rows: Sequence[Encoded], max_nodes: int = MAX_NODES
+) -> list[tuple[PrefixTree, list[int]]]:
     """Lay out the rows of one optimizer step as trees of at most `max_nodes` nodes each; a longer row is a tree of its own.
 
     Returns each tree with the indices of its rows.
@@ -78,7 +80,9 @@ def trains_as_trees(model: "PreTrainedModel", rows: Sequence[Encoded]) -> bool:
     """Whether trees are exact for this model. Rows that share nothing are packed: a tree with several roots."""
     import torch
 
-    one_gpu = processes.count() > 1 or torch.cuda.device_count() < 2  # with several, transformers splits each batch
+    one_gpu = (
+        processes.count() > 1 or torch.cuda.device_count() < 2
+    )  # with several, transformers splits each batch
     return one_gpu and takes_trees(model, max(len(row.input_ids) for row in rows))
 
 
@@ -102,8 +106,12 @@ def tree_tensors(tree: PrefixTree, device: str = "cpu") -> dict[str, Any]:
         "layout": layout_of(tree),
         "predictors": torch.from_numpy(np.pad(tree.parents[trained], unused)),
         "targets": torch.from_numpy(np.pad(tree.tokens[trained], unused)),
-        "weights": torch.from_numpy(np.pad(np.bincount(places, weights=tree.weights), unused)).to(torch.float32),
-        "row_of": torch.from_numpy(np.repeat([index for index, _ in tree.trained], [len(row) for _, row in tree.trained])),
+        "weights": torch.from_numpy(np.pad(np.bincount(places, weights=tree.weights), unused)).to(
+            torch.float32
+        ),
+        "row_of": torch.from_numpy(
+            np.repeat([index for index, _ in tree.trained], [len(row) for _, row in tree.trained])
+        ),
         "place_of": torch.from_numpy(places),
     }
 
@@ -127,19 +135,34 @@ def token_losses(causal: "PreTrainedModel", inputs: dict[str, Any]) -> "torch.Te
     """
     import torch
 
-    body, head, layout = getattr(causal, causal.base_model_prefix), causal.get_output_embeddings(), inputs["layout"]
+    body, head, layout = (
+        getattr(causal, causal.base_model_prefix),
+        causal.get_output_embeddings(),
+        inputs["layout"],
+    )
     attend_along_trees(causal)
     # A mask of four dimensions is taken as it is. Without one, transformers makes one of all pairs of nodes, which nothing looks at.
     mask = torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=inputs["input_ids"].device)
-    given = {name: inputs[name] for name in ("input_ids", "position_ids")} | {"attention_mask": mask}
+    given = {name: inputs[name] for name in ("input_ids", "position_ids")} | {
+        "attention_mask": mask
+    }
     hidden = body(**given, prefix_tree=layout, use_cache=False).last_hidden_state[0]
     if not layout.attended:
-        raise ModelError(f"{type(causal).__name__} cannot be trained over trees of prefixes: report this as a bug of agent-pipeline.")
+        raise ModelError(
+            f"{type(causal).__name__} cannot be trained over trees of prefixes: report this as a bug of agent-pipeline."
+        )
     states = hidden.index_select(0, inputs["predictors"]).split(HEAD_ROWS)
-    return torch.cat([head_losses(head, *part) for part in zip(states, inputs["targets"].split(HEAD_ROWS), strict=True)])
+    return torch.cat(
+        [
+            head_losses(head, *part)
+            for part in zip(states, inputs["targets"].split(HEAD_ROWS), strict=True)
+        ]
+    )
 
 
-def head_losses(head: "torch.nn.Module", states: "torch.Tensor", targets: "torch.Tensor") -> "torch.Tensor":
+def head_losses(
+    head: "torch.nn.Module", states: "torch.Tensor", targets: "torch.Tensor"
+) -> "torch.Tensor":
     """(n,): the cross-entropy of `head(states)` against each target. Logits are not stored.
 
     Where the head is not trained its gradient is made at once with the loss, a few rows at a time, in the logits' own memory: what stays
@@ -160,11 +183,17 @@ def head_losses(head: "torch.nn.Module", states: "torch.Tensor", targets: "torch
                 logits = head(leaf)
             of_logits, computed = logits.detach(), []
             some = cached_rows(logits)
-            for rows, about in zip(of_logits.split(some), targets[:, None].split(some), strict=True):
+            for rows, about in zip(
+                of_logits.split(some), targets[:, None].split(some), strict=True
+            ):
                 log_probs = rows.log_softmax(-1, dtype=torch.float32)
                 computed.append(-log_probs.gather(1, about)[:, 0])
-                rows.copy_(log_probs.exp_().scatter_add_(1, about, log_probs.new_full(about.shape, -1.0)))
-            (gradient,) = torch.autograd.grad(logits, leaf, of_logits)  # a position's loss depends on its own state only
+                rows.copy_(
+                    log_probs.exp_().scatter_add_(1, about, log_probs.new_full(about.shape, -1.0))
+                )
+            (gradient,) = torch.autograd.grad(
+                logits, leaf, of_logits
+            )  # a position's loss depends on its own state only
             ctx.save_for_backward(gradient)
             return torch.cat(computed)
 
@@ -195,13 +224,18 @@ def tree_trainer(max_nodes: int, **kwargs: Any) -> "SFTTrainer":
 
         def get_train_dataloader(self) -> "DataLoader":
             loader = super().get_train_dataloader()
-            if processes.count() > 1:  # each process reads all rows of a step, and no row twice to fill the last one
+            if (
+                processes.count() > 1
+            ):  # each process reads all rows of a step, and no row twice to fill the last one
                 of_all: Any = loader.batch_sampler
                 of_all.num_processes, of_all.process_index, of_all.even_batches = 1, 0, False
             return loader
 
         def training_step(
-            self, model: "torch.nn.Module", inputs: dict[str, Any], num_items_in_batch: "torch.Tensor | int | None" = None
+            self,
+            model: "torch.nn.Module",
+            inputs: dict[str, Any],
+            num_items_in_batch: "torch.Tensor | int | None" = None,
         ) -> "torch.Tensor":
             model.train()
             causal = causal_of(self.accelerator.unwrap_model(model))
@@ -216,22 +250,41 @@ def tree_trainer(max_nodes: int, **kwargs: Any) -> "SFTTrainer":
                 self.accelerator.backward(loss)
                 step_loss += loss.detach()
             if processes.count() > 1:
-                processes.sum_gradients([parameter for parameter in causal.parameters() if parameter.requires_grad], step_loss)
+                processes.sum_gradients(
+                    [parameter for parameter in causal.parameters() if parameter.requires_grad],
+                    step_loss,
+                )
             self._total_train_tokens += inputs["row_tokens"]
             self._metrics["train"]["num_tokens"] = [self._total_train_tokens]
             return step_loss
 
-    return TreeTrainer(data_collator=partial(collate_trees, max_nodes, kwargs["model"].device.type), **kwargs)
+    return TreeTrainer(
+        data_collator=partial(collate_trees, max_nodes, kwargs["model"].device.type), **kwargs
+    )
 
 
 def collate_trees(max_nodes: int, device: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """The rows of one optimizer step (columns `input_ids`, `labels`, perhaps `loss_weights`): `trees`, the tensors of those trees that
     this process computes, and `total`, the weight of all that is trained."""
-    encoded = [Encoded(row["input_ids"], [label != -100 for label in row["labels"]], [], weights=row.get("loss_weights")) for row in rows]
+    encoded = [
+        Encoded(
+            row["input_ids"],
+            [label != -100 for label in row["labels"]],
+            [],
+            weights=row.get("loss_weights"),
+        )
+        for row in rows
+    ]
     parts = processes.shares(encoded, processes.count()) if processes.count() > 1 else [encoded]
-    trees = [[tree_tensors(tree, device) for tree, _ in trees_of_step(part, max_nodes)] for part in parts]
+    trees = [
+        [tree_tensors(tree, device) for tree, _ in trees_of_step(part, max_nodes)] for part in parts
+    ]
     total = sum(float(tree["weights"].sum()) for part in trees for tree in part)
-    return {"trees": trees[processes.own_part()], "total": total, "row_tokens": sum(len(row.input_ids) for row in encoded)}
+    return {
+        "trees": trees[processes.own_part()],
+        "total": total,
+        "row_tokens": sum(len(row.input_ids) for row in encoded),
+    }
 
 
 def prove_tree_labels(trainer: "SFTTrainer", rows: list[Encoded]) -> None:
@@ -250,8 +303,14 @@ def prove_tree_labels(trainer: "SFTTrainer", rows: list[Encoded]) -> None:
         layout = tree["layout"]
         runs = [run.tolist() for run in tree["input_ids"][0].split(layout.runs)]
         starts = [sum(layout.runs[:index]) for index in range(len(runs))]
-        for predictor, target, weight in zip(*(tree[name].tolist() for name in ("predictors", "targets", "weights")), strict=True):
+        for predictor, target, weight in zip(
+            *(tree[name].tolist() for name in ("predictors", "targets", "weights")), strict=True
+        ):
             run = bisect_right(starts, predictor) - 1
             above = [token for index in layout.ancestors[run] for token in runs[index]]
-            if expected[(*above, *runs[run][: predictor - starts[run] + 1], target)] < weight * (1 - 1e-5):
-                raise DataError("A tree of prefixes trains other tokens than its rows: report this as a bug of agent-pipeline.")
+            if expected[(*above, *runs[run][: predictor - starts[run] + 1], target)] < weight * (
+                1 - 1e-5
+            ):
+                raise DataError(
+                    "A tree of prefixes trains other tokens than its rows: report this as a bug of agent-pipeline."
+                )

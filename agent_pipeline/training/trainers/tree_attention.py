@@ -46,7 +46,9 @@ class Layout:
     def pairs(self) -> int:
         """Pairs of a query and a key in the same row, those that are masked within a run included."""
         above = (sum(self.runs[each] for each in ancestors) for ancestors in self.ancestors)
-        return sum(length * (length + before) for length, before in zip(self.runs, above, strict=True))
+        return sum(
+            length * (length + before) for length, before in zip(self.runs, above, strict=True)
+        )
 
     def to(self, device: "torch.device | str") -> "Layout":
         """Itself: it holds no tensors before a model's attention has asked for some."""
@@ -57,7 +59,9 @@ class Layout:
         import torch
 
         if (length, above) not in self._masks:
-            self._masks[length, above] = like.new_full((length, above + length), -torch.inf).triu(above + 1)
+            self._masks[length, above] = like.new_full((length, above + length), -torch.inf).triu(
+                above + 1
+            )
         return self._masks[length, above]
 
     def spans(self, device: "torch.device") -> Spans:
@@ -69,7 +73,13 @@ class Layout:
 
 def layout_of(tree: PrefixTree) -> Layout:
     """The layout of a tree."""
-    forks = np.flatnonzero((tree.parents[1:] != np.arange(len(tree.tokens) - 1)) | (tree.ends[1:] != tree.ends[:-1])) + 1
+    forks = (
+        np.flatnonzero(
+            (tree.parents[1:] != np.arange(len(tree.tokens) - 1))
+            | (tree.ends[1:] != tree.ends[:-1])
+        )
+        + 1
+    )
     starts = np.concatenate([[0], forks])
     ends = tree.ends[starts]
     ancestors = [np.flatnonzero((starts < start) & (start < ends)).tolist() for start in starts]
@@ -99,12 +109,16 @@ def attend_along_trees(causal: "PreTrainedModel") -> None:
     ) -> tuple[torch.Tensor, None]:
         layout = more.pop("prefix_tree", None)
         if layout is None:
-            plain = ALL_ATTENTION_FUNCTIONS["sdpa"](module, query, key, value, attention_mask, **more)
+            plain = ALL_ATTENTION_FUNCTIONS["sdpa"](
+                module, query, key, value, attention_mask, **more
+            )
             return cast("tuple[torch.Tensor, None]", plain)
         layout.attended = True
         scale, dropout = more.get("scaling") or query.shape[-1] ** -0.5, more.get("dropout", 0.0)
         if not dropout and takes_spans(query, key, value):
-            return attend_spans(query, key, value, layout.spans(query.device), scale).transpose(1, 2), None
+            return attend_spans(query, key, value, layout.spans(query.device), scale).transpose(
+                1, 2
+            ), None
         layout.run_by_run = True
         attention = _fused if dropout or query.device.type != "cpu" else _by_products
         queries, keys, values = (each.split(layout.runs, dim=2) for each in (query, key, value))
@@ -127,20 +141,36 @@ def attend_along_trees(causal: "PreTrainedModel") -> None:
 
 
 def _fused(
-    query: "torch.Tensor", key: "torch.Tensor", value: "torch.Tensor", layout: Layout, scale: float, dropout: float
+    query: "torch.Tensor",
+    key: "torch.Tensor",
+    value: "torch.Tensor",
+    layout: Layout,
+    scale: float,
+    dropout: float,
 ) -> "torch.Tensor":
     """(1, heads, length, size): what the queries of a run see in all keys and values above it and its own, by PyTorch's fused kernels."""
     from torch.nn.functional import scaled_dot_product_attention
 
     length, above = query.shape[2], key.shape[2] - query.shape[2]
     repeats = query.shape[1] // key.shape[1]
-    key, value = (each.repeat_interleave(repeats, dim=1) if repeats > 1 else each for each in (key, value))
-    mask = layout.mask(length, above, query) if above else None  # without one, the kernel computes no masked pairs
-    return scaled_dot_product_attention(query, key, value, mask, dropout, is_causal=mask is None, scale=scale)
+    key, value = (
+        each.repeat_interleave(repeats, dim=1) if repeats > 1 else each for each in (key, value)
+    )
+    mask = (
+        layout.mask(length, above, query) if above else None
+    )  # without one, the kernel computes no masked pairs
+    return scaled_dot_product_attention(
+        query, key, value, mask, dropout, is_causal=mask is None, scale=scale
+    )
 
 
 def _by_products(
-    query: "torch.Tensor", key: "torch.Tensor", value: "torch.Tensor", layout: Layout, scale: float, _: float
+    query: "torch.Tensor",
+    key: "torch.Tensor",
+    value: "torch.Tensor",
+    layout: Layout,
+    scale: float,
+    _: float,
 ) -> "torch.Tensor":
     """The same as matrix products. On a CPU they take 0.6 of the fused kernel's time in float32 where oneDNN multiplies, since that kernel
     multiplies by MKL; by MKL they take as long as it. The weights are kept for the way back where they are few (`KEPT_BYTES`), else
@@ -159,7 +189,9 @@ def _by_products(
 def _attention_of_products() -> "type[torch.autograd.Function]":
     import torch
 
-    def blocks(queries: torch.Tensor, keys: torch.Tensor) -> Iterator[tuple[slice, slice, torch.Tensor]]:
+    def blocks(
+        queries: torch.Tensor, keys: torch.Tensor
+    ) -> Iterator[tuple[slice, slice, torch.Tensor]]:
         """Of some queries at a time: which they are, which keys they see, and the queries. Heads that share keys are one matrix,
         (key heads, heads a key × queries, size)."""
         length, above = queries.shape[2], keys.shape[1] - queries.shape[2]
@@ -175,18 +207,36 @@ def _attention_of_products() -> "type[torch.autograd.Function]":
 
     class Attention(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layout: Layout, scale: float) -> torch.Tensor:
+        def forward(
+            ctx: Any,
+            query: torch.Tensor,
+            key: torch.Tensor,
+            value: torch.Tensor,
+            layout: Layout,
+            scale: float,
+        ) -> torch.Tensor:
             queries, keys, values = query[0].unflatten(0, (key.shape[1], -1)), key[0], value[0]
-            output = queries.new_empty(*queries.shape[:3], values.shape[2])  # in some models values are shorter than keys
-            keep, kept = layout.pairs * query.shape[1] * queries.itemsize <= KEPT_BYTES, list[torch.Tensor]()
+            output = queries.new_empty(
+                *queries.shape[:3], values.shape[2]
+            )  # in some models values are shorter than keys
+            keep, kept = (
+                layout.pairs * query.shape[1] * queries.itemsize <= KEPT_BYTES,
+                list[torch.Tensor](),
+            )
             exact = keys.float()
             for some, seen, block in blocks(queries.float() * scale, keys):
                 scores = fit(block, exact[:, seen], some.stop - some.start, layout)
                 weights = scores.softmax(-1)
                 # The logarithm of the sum that weights were divided by, from where a weight is greatest.
-                top = None if keep else scores.amax(-1, keepdim=True) - weights.amax(-1, keepdim=True).log_()
+                top = (
+                    None
+                    if keep
+                    else scores.amax(-1, keepdim=True) - weights.amax(-1, keepdim=True).log_()
+                )
                 weights = weights.to(values.dtype)
-                output[:, :, some] = (weights @ values[:, seen]).unflatten(1, (queries.shape[1], -1))
+                output[:, :, some] = (weights @ values[:, seen]).unflatten(
+                    1, (queries.shape[1], -1)
+                )
                 kept.append(weights if top is None else top)
             ctx.save_for_backward(queries, keys, values, output, *kept)
             ctx.layout, ctx.scale, ctx.keep = layout, scale, keep
@@ -198,18 +248,35 @@ def _attention_of_products() -> "type[torch.autograd.Function]":
             gradient = gradient[0].unflatten(0, queries.shape[:2])
             along = (gradient.float() * output).sum(-1, keepdim=True) * ctx.scale
             of_queries = torch.empty_like(queries)
-            of_keys, of_values = (torch.zeros_like(each, dtype=torch.float32) for each in (keys, values))
+            of_keys, of_values = (
+                torch.zeros_like(each, dtype=torch.float32) for each in (keys, values)
+            )
             exact_keys, exact_values = keys.float(), values.float()
             for (some, seen, block), weights in zip(blocks(queries, keys), kept, strict=True):
                 if not ctx.keep:
-                    scores = fit(block.float() * ctx.scale, exact_keys[:, seen], some.stop - some.start, ctx.layout)
+                    scores = fit(
+                        block.float() * ctx.scale,
+                        exact_keys[:, seen],
+                        some.stop - some.start,
+                        ctx.layout,
+                    )
                     weights = scores.sub_(weights).exp_().to(values.dtype)
                 of_output = gradient[:, :, some].flatten(1, 2)
                 of_values[:, seen] += weights.transpose(1, 2) @ of_output
                 of_weights = of_output.float() * ctx.scale @ exact_values[:, seen].transpose(1, 2)
-                of_scores = of_weights.sub_(along[:, :, some].flatten(1, 2)).mul_(weights).to(keys.dtype)
-                of_queries[:, :, some] = (of_scores @ keys[:, seen]).unflatten(1, (queries.shape[1], -1))
+                of_scores = (
+                    of_weights.sub_(along[:, :, some].flatten(1, 2)).mul_(weights).to(keys.dtype)
+                )
+                of_queries[:, :, some] = (of_scores @ keys[:, seen]).unflatten(
+                    1, (queries.shape[1], -1)
+                )
                 of_keys[:, seen] += of_scores.transpose(1, 2) @ block
-            return of_queries.flatten(0, 1)[None], of_keys.to(keys.dtype)[None], of_values.to(values.dtype)[None], None, None
+            return (
+                of_queries.flatten(0, 1)[None],
+                of_keys.to(keys.dtype)[None],
+                of_values.to(values.dtype)[None],
+                None,
+                None,
+            )
 
     return Attention

@@ -17,10 +17,20 @@ AGENTS = dg.StaticPartitionsDefinition(["tau/airline"])
 
 
 def made(lake: Lake, identity: str) -> Artifact:
-    return artifact(lake, "model", parse_key("tau/airline"), {}, {"weights": identity}, identity=identity, latest=False)
+    return artifact(
+        lake,
+        "model",
+        parse_key("tau/airline"),
+        {},
+        {"weights": identity},
+        identity=identity,
+        latest=False,
+    )
 
 
-def test_the_last_artifact_that_was_stored_is_the_one_that_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_last_artifact_that_was_stored_is_the_one_that_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("AGENT_PIPELINE_LAKE", str(tmp_path / "lake"))
     lake = Lake(str(tmp_path / "lake"))
     resources = {"io_manager": ArtifactIOManager()}
@@ -36,14 +46,20 @@ def test_the_last_artifact_that_was_stored_is_the_one_that_is_loaded(tmp_path: P
         seen.append((model.path / "weights").read_text(encoding="utf-8"))
 
     for identity in identities:
-        result = dg.materialize([model, report], resources=resources, partition_key="tau/airline", selection=[model])
-        dg.materialize([model, report], resources=resources, partition_key="tau/airline", selection=[report])
+        result = dg.materialize(
+            [model, report], resources=resources, partition_key="tau/airline", selection=[model]
+        )
+        dg.materialize(
+            [model, report], resources=resources, partition_key="tau/airline", selection=[report]
+        )
         metadata = result.asset_materializations_for_node("model")[0].metadata
         assert (metadata["identity"].value, metadata["size_bytes"].value) == (identity, 20)
     assert seen == identities
 
 
-def test_a_run_waits_for_another_of_its_partition_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_run_waits_for_another_of_its_partition_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("AGENT_PIPELINE_LAKE", str(tmp_path / "lake"))
     lake, ran = Lake(str(tmp_path / "lake")), []
 
@@ -55,15 +71,28 @@ def test_a_run_waits_for_another_of_its_partition_and_says_so(tmp_path: Path, mo
         return made(lake, "a" * 20)
 
     # A run in a thread shares its output with the test: Dagster's capture of it may not end.
-    no_logs = {"compute_logs": {"module": "dagster._core.storage.noop_compute_log_manager", "class": "NoOpComputeLogManager"}}
+    no_logs = {
+        "compute_logs": {
+            "module": "dagster._core.storage.noop_compute_log_manager",
+            "class": "NoOpComputeLogManager",
+        }
+    }
     with dg.instance_for_test(overrides=no_logs) as instance, ThreadPoolExecutor(1) as thread:
 
         def run() -> dg.ExecuteInProcessResult:
-            return dg.materialize([model], resources={"io_manager": ArtifactIOManager()}, partition_key="tau/airline", instance=instance)
+            return dg.materialize(
+                [model],
+                resources={"io_manager": ArtifactIOManager()},
+                partition_key="tau/airline",
+                instance=instance,
+            )
 
         with lake.run_of(parse_key("tau/airline")):
             waiting = thread.submit(run)
-            while not any("waiting for another run" in (entry.user_message or "") for entry in logged(instance)):
+            while not any(
+                "waiting for another run" in (entry.user_message or "")
+                for entry in logged(instance)
+            ):
                 assert not waiting.done()
                 time.sleep(0.05)
             assert not ran

@@ -18,7 +18,12 @@ from agent_pipeline.keys import parse_key
 from agent_pipeline.sessions.tables import to_batches, to_table
 from agent_pipeline.storage.lake import Lake
 
-SCHEMA = pa.schema([pa.field("session_id", pa.string(), nullable=False), pa.field("messages", pa.json_(), nullable=False)])
+SCHEMA = pa.schema(
+    [
+        pa.field("session_id", pa.string(), nullable=False),
+        pa.field("messages", pa.json_(), nullable=False),
+    ]
+)
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 CHAT = [
     {"role": "user", "content": "ü"},
@@ -26,7 +31,14 @@ CHAT = [
     {"role": "tool", "tool_call_id": "1", "content": "x"},
 ]
 AGENTS = dg.StaticPartitionsDefinition(["tau/airline", "tau/retail", "shop/support"])
-TYPES = (pa.Table, pa.RecordBatchReader, pandas.DataFrame, polars.DataFrame, polars.LazyFrame, datasets.Dataset)
+TYPES = (
+    pa.Table,
+    pa.RecordBatchReader,
+    pandas.DataFrame,
+    polars.DataFrame,
+    polars.LazyFrame,
+    datasets.Dataset,
+)
 
 
 def table(*names: str) -> pa.Table:
@@ -43,7 +55,15 @@ def rows_of(value: Any) -> list[dict[str, Any]]:
         rows = value.lazy().collect().to_dicts()
     else:
         rows = (value.read_all() if isinstance(value, pa.RecordBatchReader) else value).to_pylist()
-    return [row | {"messages": json.loads(row["messages"]) if isinstance(row["messages"], str) else row["messages"]} for row in rows]
+    return [
+        row
+        | {
+            "messages": json.loads(row["messages"])
+            if isinstance(row["messages"], str)
+            else row["messages"]
+        }
+        for row in rows
+    ]
 
 
 @pytest.fixture
@@ -52,12 +72,19 @@ def resources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]
     return {"io_manager": ParquetIOManager()}
 
 
-def run(resources: dict[str, Any], *assets: Any, partition: str | None = None, **options: Any) -> dg.ExecuteInProcessResult:
+def run(
+    resources: dict[str, Any], *assets: Any, partition: str | None = None, **options: Any
+) -> dg.ExecuteInProcessResult:
     return dg.materialize(list(assets), resources=resources, partition_key=partition, **options)
 
 
 def received(
-    resources: dict[str, Any], upstream: Any, kind: type, look: Callable[[Any], Any], partition: str | None = None, beside: Any = ()
+    resources: dict[str, Any],
+    upstream: Any,
+    kind: type,
+    look: Callable[[Any], Any],
+    partition: str | None = None,
+    beside: Any = (),
 ) -> Any:
     """What `look` sees of the one object that an asset annotated with `kind` is given; `beside`: what is upstream of its upstream."""
     seen: list[Any] = []
@@ -79,7 +106,9 @@ def up(context: dg.AssetExecutionContext) -> pa.Table:
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_many_agents_tables_are_one_object_of_the_type_and_one_file_is_open_at_a_time(resources, kind, monkeypatch):
+def test_many_agents_tables_are_one_object_of_the_type_and_one_file_is_open_at_a_time(
+    resources, kind, monkeypatch
+):
     keys = ["shop/support", "tau/airline", "tau/retail"]
     some = dg.StaticPartitionsDefinition(keys)
 
@@ -97,7 +126,9 @@ def test_many_agents_tables_are_one_object_of_the_type_and_one_file_is_open_at_a
         return opened[-1]
 
     monkeypatch.setattr(Lake, "open", open_next)
-    assert received(resources, each, kind, rows_of) == [{"session_id": key, "messages": CHAT} for key in keys]
+    assert received(resources, each, kind, rows_of) == [
+        {"session_id": key, "messages": CHAT} for key in keys
+    ]
     assert len(opened) == len(keys) and all(file.closed for file in opened)
 
 
@@ -106,10 +137,14 @@ def test_many_agents_tables_are_one_object_of_the_type_and_one_file_is_open_at_a
     [
         lambda: table("a", "b"),
         lambda: table("a", "b").to_reader(),
-        lambda: pandas.DataFrame({"session_id": ["a", "b"], "messages": [json.dumps(CHAT)] * 2}, index=[7, 3]),
+        lambda: pandas.DataFrame(
+            {"session_id": ["a", "b"], "messages": [json.dumps(CHAT)] * 2}, index=[7, 3]
+        ),
         lambda: polars.DataFrame({"session_id": ["a", "b"], "messages": [json.dumps(CHAT)] * 2}),
         lambda: polars.LazyFrame({"session_id": ["a", "b"], "messages": [json.dumps(CHAT)] * 2}),
-        lambda: datasets.Dataset.from_dict({"session_id": ["a", "b"], "messages": [json.dumps(CHAT)] * 2}),
+        lambda: datasets.Dataset.from_dict(
+            {"session_id": ["a", "b"], "messages": [json.dumps(CHAT)] * 2}
+        ),
     ],
     ids=["Table", "RecordBatchReader", "pandas", "polars", "polars lazy", "datasets"],
 )
@@ -119,7 +154,9 @@ def test_every_type_that_can_be_loaded_can_be_stored(resources, made):
         return made()
 
     run(resources, any_type)
-    assert received(resources, any_type, pa.Table, rows_of) == [{"session_id": name, "messages": CHAT} for name in "ab"]
+    assert received(resources, any_type, pa.Table, rows_of) == [
+        {"session_id": name, "messages": CHAT} for name in "ab"
+    ]
 
 
 def test_a_table_that_was_staged_is_put_in_its_place(resources):
@@ -127,29 +164,46 @@ def test_a_table_that_was_staged_is_put_in_its_place(resources):
 
     @dg.asset(name="up")
     def staged() -> Any:
-        return lake.stage("up", None, to_batches([{"session_id": "a", "messages": CHAT}], SCHEMA), SCHEMA)
+        return lake.stage(
+            "up", None, to_batches([{"session_id": "a", "messages": CHAT}], SCHEMA), SCHEMA
+        )
 
     result = run(resources, staged)
     assert rows_of(lake.open("up", None).read()) == [{"session_id": "a", "messages": CHAT}]
     metadata = result.asset_materializations_for_node("up")[0].metadata
     assert metadata["dagster/row_count"].value == 1
-    assert [column.name for column in metadata["dagster/column_schema"].value.columns] == ["session_id", "messages"]
+    assert [column.name for column in metadata["dagster/column_schema"].value.columns] == [
+        "session_id",
+        "messages",
+    ]
     assert metadata["size_bytes"].value == Path(metadata["dagster/uri"].value).stat().st_size
 
 
 def test_what_a_column_holds_is_said_in_the_ui_and_not_in_the_file(resources):
     lake = load_settings().open_lake()
-    described = pa.schema([field.with_metadata({"description": f"what {field.name} holds", "unit": "one"}) for field in SCHEMA])
+    described = pa.schema(
+        [
+            field.with_metadata({"description": f"what {field.name} holds", "unit": "one"})
+            for field in SCHEMA
+        ]
+    )
 
     @dg.asset(name="up")
     def up() -> Any:
-        return lake.stage("up", None, to_batches([{"session_id": "a", "messages": CHAT}], described), described)
+        return lake.stage(
+            "up", None, to_batches([{"session_id": "a", "messages": CHAT}], described), described
+        )
 
     metadata = run(resources, up).asset_materializations_for_node("up")[0].metadata
     columns = metadata["dagster/column_schema"].value.columns
-    assert [column.description for column in columns] == ["what session_id holds", "what messages holds"]
+    assert [column.description for column in columns] == [
+        "what session_id holds",
+        "what messages holds",
+    ]
     in_file = lake.open("up", None).schema_arrow
-    assert in_file.equals(SCHEMA) and [field.metadata for field in in_file] == [{b"unit": b"one"}] * 2
+    assert (
+        in_file.equals(SCHEMA) and [field.metadata for field in in_file] == [{b"unit": b"one"}] * 2
+    )
 
 
 def sentence(error: dg.DagsterError | dg.Failure) -> str:

@@ -12,7 +12,11 @@ from typing import Any
 WRITTEN = Path(__file__).with_name("written")
 
 SYSTEM = {"role": "system", "content": "You are helpful."}
-CALL = {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": '{"order": 7}'}}
+CALL = {
+    "id": "c1",
+    "type": "function",
+    "function": {"name": "look_up", "arguments": '{"order": 7}'},
+}
 FIRST = [{"role": "user", "content": "Where is order 7?"}]
 ASKED = {"role": "assistant", "content": "", "tool_calls": [CALL]}
 RESULT = {"role": "tool", "tool_call_id": "c1", "content": "in Ulm"}
@@ -22,11 +26,18 @@ GOODBYE = {"role": "assistant", "content": "You are welcome."}
 WHOLE = [SYSTEM, *FIRST, ASKED, RESULT, ANSWER, SECOND, GOODBYE]
 """What every export says."""
 
-CALLS = [("t1", [SYSTEM, *FIRST], ASKED), ("t1", [SYSTEM, *FIRST, ASKED, RESULT], ANSWER), ("t2", WHOLE[:-1], GOODBYE)]
+CALLS = [
+    ("t1", [SYSTEM, *FIRST], ASKED),
+    ("t1", [SYSTEM, *FIRST, ASKED, RESULT], ANSWER),
+    ("t2", WHOLE[:-1], GOODBYE),
+]
 """The model calls: trace, input (what was said so far, repeated), answer."""
 
 SCHEMA = {"type": "object", "properties": {"order": {"type": "integer"}}, "required": ["order"]}
-TOOL = {"type": "function", "function": {"name": "look_up", "description": "Finds an order.", "parameters": SCHEMA}}
+TOOL = {
+    "type": "function",
+    "function": {"name": "look_up", "description": "Finds an order.", "parameters": SCHEMA},
+}
 START = 1_800_000_000
 
 
@@ -37,7 +48,11 @@ def iso(step: int) -> str:
 def write(path: Path, records: Any) -> Path:
     """Records as JSON lines, or (a `.json` file) one document."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(records) if path.suffix == ".json" else "".join(json.dumps(each) + "\n" for each in records)
+    text = (
+        json.dumps(records)
+        if path.suffix == ".json"
+        else "".join(json.dumps(each) + "\n" for each in records)
+    )
     path.write_text(text, encoding="utf-8")
     return path
 
@@ -62,11 +77,17 @@ def written(name: str) -> list[Any]:
 
 def litellm() -> list[Any]:
     """Three logged calls, of a team's agent."""
-    return [row | {"metadata": {"user_api_key_team_alias": "shop", "user_api_key_alias": "support"}} for row in written("litellm.jsonl")]
+    return [
+        row | {"metadata": {"user_api_key_team_alias": "shop", "user_api_key_alias": "support"}}
+        for row in written("litellm.jsonl")
+    ]
 
 
 def attribute(name: str, value: Any) -> dict[str, Any]:
-    return {"key": name, "value": {"stringValue": value} if isinstance(value, str) else {"doubleValue": value}}
+    return {
+        "key": name,
+        "value": {"stringValue": value} if isinstance(value, str) else {"doubleValue": value},
+    }
 
 
 def spans_in(record: dict[str, Any]) -> list[dict[str, Any]]:
@@ -74,22 +95,44 @@ def spans_in(record: dict[str, Any]) -> list[dict[str, Any]]:
     return record["resourceSpans"][0]["scopeSpans"][0]["spans"]
 
 
-def with_attributes(record: dict[str, Any], without: tuple[str, ...] = (), **attributes: Any) -> dict[str, Any]:
+def with_attributes(
+    record: dict[str, Any], without: tuple[str, ...] = (), **attributes: Any
+) -> dict[str, Any]:
     """A record of OTLP whose span lacks the attributes of these prefixes and has others; `__` in a name is a dot."""
     copy = json.loads(json.dumps(record))
     (span,) = spans_in(copy)
     span["spanId"] = "other"
-    span["attributes"] = [each for each in span["attributes"] if not each["key"].startswith(without)] if without else span["attributes"]
-    span["attributes"] += [attribute(name.replace("__", "."), value) for name, value in attributes.items()]
+    span["attributes"] = (
+        [each for each in span["attributes"] if not each["key"].startswith(without)]
+        if without
+        else span["attributes"]
+    )
+    span["attributes"] += [
+        attribute(name.replace("__", "."), value) for name, value in attributes.items()
+    ]
     return copy
 
 
 def guard() -> dict[str, Any]:
     """A call of another agent within the first run of `openinference_otlp.jsonl`."""
-    messages = {f"llm__input_messages__{at}__message__role": role for at, role in enumerate(("system", "user"))}
-    messages |= {f"llm__input_messages__{at}__message__content": words for at, words in enumerate(("You are a judge.", "Is this polite?"))}
-    answer = {"llm__output_messages__0__message__role": "assistant", "llm__output_messages__0__message__content": "yes"}
-    return with_attributes(written("openinference_otlp.jsonl")[0], ("llm.input", "llm.output", "input.", "output."), **messages, **answer)
+    messages = {
+        f"llm__input_messages__{at}__message__role": role
+        for at, role in enumerate(("system", "user"))
+    }
+    messages |= {
+        f"llm__input_messages__{at}__message__content": words
+        for at, words in enumerate(("You are a judge.", "Is this polite?"))
+    }
+    answer = {
+        "llm__output_messages__0__message__role": "assistant",
+        "llm__output_messages__0__message__content": "yes",
+    }
+    return with_attributes(
+        written("openinference_otlp.jsonl")[0],
+        ("llm.input", "llm.output", "input.", "output."),
+        **messages,
+        **answer,
+    )
 
 
 def langfuse() -> list[dict[str, Any]]:
@@ -98,7 +141,10 @@ def langfuse() -> list[dict[str, Any]]:
     for at, trace in enumerate(written("langfuse_traces.jsonl"), 1):
         text = text.replace(trace["id"], f"t{at}")
     traces = [json.loads(line) for line in text.splitlines()]
-    observations, scores = ([each for trace in traces for each in trace.pop(name)] for name in ("observations", "scores"))
+    observations, scores = (
+        [each for trace in traces for each in trace.pop(name)]
+        for name in ("observations", "scores")
+    )
     return [*sorted(observations, key=lambda each: each["type"] == "AGENT"), *scores, *traces]
 
 
@@ -129,8 +175,18 @@ def openai_traces() -> list[dict[str, Any]]:
         }
         found.append(openai_span(trace, step, data))
     function = {"type": "function", "name": "look_up", "input": '{"order": 7}', "output": "in Ulm"}
-    agents = [openai_span(trace, 9, {"type": "agent", "name": "support", "tools": ["look_up"]}) for trace in ("t1", "t2")]
+    agents = [
+        openai_span(trace, 9, {"type": "agent", "name": "support", "tools": ["look_up"]})
+        for trace in ("t1", "t2")
+    ]
     traces = [
-        {"object": "trace", "id": trace, "workflow_name": "shop", "group_id": "s1", "metadata": {"task_id": "7"}} for trace in ("t1", "t2")
+        {
+            "object": "trace",
+            "id": trace,
+            "workflow_name": "shop",
+            "group_id": "s1",
+            "metadata": {"task_id": "7"},
+        }
+        for trace in ("t1", "t2")
     ]
     return [*found, openai_span("t1", 1, function), *agents, *traces]

@@ -28,13 +28,19 @@ CREATE TABLE message_structure (id INTEGER PRIMARY KEY AUTOINCREMENT, session_id
 
 
 def agents_db(
-    path: Path, sessions: str = "agent_sessions", messages: str = "agent_messages", items: tuple = HELLO, name: str = "a"
+    path: Path,
+    sessions: str = "agent_sessions",
+    messages: str = "agent_messages",
+    items: tuple = HELLO,
+    name: str = "a",
 ) -> Path:
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.executescript(SCHEMA.format(sessions=f'"{sessions}"', messages=f'"{messages}"'))
         connection.execute(f'INSERT INTO "{sessions}" (session_id) VALUES (?)', (name,))
         rows = [(name, json.dumps(item)) for item in items]
-        connection.executemany(f'INSERT INTO "{messages}" (session_id, message_data) VALUES (?, ?)', rows)
+        connection.executemany(
+            f'INSERT INTO "{messages}" (session_id, message_data) VALUES (?, ?)', rows
+        )
     return path
 
 
@@ -49,14 +55,25 @@ def test_several_pairs_of_tables_are_several_agents(tmp_path):
     agents_db(path, "bank_sessions", "bank_messages", name="b")
     source = open_source(path)
     assert source.partitions() == [("chats", "bank_messages"), ("chats", "default")]
-    assert [session.session_id for key in source.partitions() for session in source.sessions(key)] == ["b", "a"]
+    assert [
+        session.session_id for key in source.partitions() for session in source.sessions(key)
+    ] == ["b", "a"]
 
 
 def test_of_branches_main_is_taken_in_its_own_order_and_the_others_are_named(tmp_path):
     items = (user("x"), says("first answer"), says("other answer"), user("y"), says("last"))
     path = agents_db(tmp_path / "chats.db", items=items)
-    rows = [("main", 1, 1), ("main", 4, 2), ("main", 2, 3), ("retry", 1, 1), ("retry", 3, 2), ("third", 5, 1)]
-    values = ", ".join(f"('a', {message}, '{branch}', 'x', {number})" for branch, message, number in rows)
+    rows = [
+        ("main", 1, 1),
+        ("main", 4, 2),
+        ("main", 2, 3),
+        ("retry", 1, 1),
+        ("retry", 3, 2),
+        ("third", 5, 1),
+    ]
+    values = ", ".join(
+        f"('a', {message}, '{branch}', 'x', {number})" for branch, message, number in rows
+    )
     insert = f"INSERT INTO message_structure (session_id, message_id, branch_id, message_type, sequence_number) VALUES {values}"
     execute(
         path,
@@ -66,20 +83,26 @@ def test_of_branches_main_is_taken_in_its_own_order_and_the_others_are_named(tmp
         "INSERT INTO agent_messages (session_id, message_data) VALUES ('gone', '{}')",
     )
     source = open_source(path)
-    chats = {session.session_id: session.messages for session in source.sessions(source.partitions()[0])}
-    assert [message["content"] for message in chats["a"]] == ["x", "y", "first answer"] and chats["empty"] == []
+    chats = {
+        session.session_id: session.messages for session in source.sessions(source.partitions()[0])
+    }
+    assert [message["content"] for message in chats["a"]] == ["x", "y", "first answer"] and chats[
+        "empty"
+    ] == []
     assert "1 messages belong to no session" in source.notes[0]
-    assert "'main' was taken, and 3 messages that are only in others (retry, third)" in source.notes[1]
+    assert (
+        "'main' was taken, and 3 messages that are only in others (retry, third)" in source.notes[1]
+    )
 
 
 def test_a_database_without_other_branches_has_nothing_to_note(tmp_path):
     path = agents_db(tmp_path / "chats.db")
-    insert = (
-        "INSERT INTO message_structure (session_id, message_id, message_type, sequence_number) VALUES ('a', 1, 'u', 1), ('a', 2, 'a', 2)"
-    )
+    insert = "INSERT INTO message_structure (session_id, message_id, message_type, sequence_number) VALUES ('a', 1, 'u', 1), ('a', 2, 'a', 2)"
     execute(path, STRUCTURE, insert)
     source = open_source(path)
-    assert [session.messages for session in source.sessions(source.partitions()[0])] == [HELLO] and not source.notes
+    assert [session.messages for session in source.sessions(source.partitions()[0])] == [
+        HELLO
+    ] and not source.notes
 
 
 def test_verdicts_beside_the_file_are_the_sessions_and_the_last_of_an_id_wins(tmp_path):
@@ -94,7 +117,12 @@ def test_verdicts_beside_the_file_are_the_sessions_and_the_last_of_an_id_wins(tm
     source = open_source(path)
     assert source.signature() != before
     (session,) = source.sessions(PartitionKey("shop_sessions", "default"))
-    assert (session.judgment, session.score, session.task_id, session.trial) == ("acceptable", 1.0, "3", "1")
+    assert (session.judgment, session.score, session.task_id, session.trial) == (
+        "acceptable",
+        1.0,
+        "3",
+        "1",
+    )
 
 
 @pytest.mark.parametrize("content", ["", "no json", '[{"id": 1}]', "[[1]]"])
@@ -113,7 +141,10 @@ def test_one_database_of_omniagents_is_a_store_with_the_tree_around_it(tmp_path)
     (session,) = source.sessions(source.partitions()[0])
     assert session.messages == HELLO and session.judgment == "acceptable"
     before = source.signature()
-    execute(home / "traces" / "shop.db", "INSERT INTO analysis (group_id, judgment) VALUES ('s1', 'unacceptable')")
+    execute(
+        home / "traces" / "shop.db",
+        "INSERT INTO analysis (group_id, judgment) VALUES ('s1', 'unacceptable')",
+    )
     assert source.signature() != before
 
 
@@ -132,7 +163,9 @@ def test_a_database_of_omniagents_outside_a_tree_goes_by_its_own_name(tmp_path):
 @pytest.mark.parametrize("reader", [OpenAIAgentsSource, OmniagentsSource])
 def test_damaged_databases_are_read_or_refused_with_a_sentence(tmp_path, reader):
     agents = agents_db(tmp_path / "agents.db", items=(*HELLO, user("x"), says("y")))
-    home = omniagents_home(tmp_path / "home", {f"s{number}": HELLO for number in range(20)}, context='{"task_id": 1}')
+    home = omniagents_home(
+        tmp_path / "home", {f"s{number}": HELLO for number in range(20)}, context='{"task_id": 1}'
+    )
     whole = (agents if reader is OpenAIAgentsSource else sessions_db(home)).read_bytes()
     assert damage.survivors(reader, whole, tmp_path, ".db") > 0
 

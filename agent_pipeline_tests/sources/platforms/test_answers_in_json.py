@@ -45,8 +45,20 @@ def test_messages_in_json(record: object) -> None:
 def test_langfuse(tmp_path: Path, answer: str) -> None:
     """The API of Langfuse gives an answer that is a text as a text."""
     asked = [{"role": "user", "content": "Is it open?"}]
-    common = {"id": "o1", "traceId": "t1", "type": "GENERATION", "name": "chat", "startTime": "2026-06-01T10:00:00Z"}
-    record = common | {"endTime": "2026-06-01T10:00:01Z", "projectId": "p", "traceName": "desk", "input": asked, "output": answer}
+    common = {
+        "id": "o1",
+        "traceId": "t1",
+        "type": "GENERATION",
+        "name": "chat",
+        "startTime": "2026-06-01T10:00:00Z",
+    }
+    record = common | {
+        "endTime": "2026-06-01T10:00:01Z",
+        "projectId": "p",
+        "traceName": "desk",
+        "input": asked,
+        "output": answer,
+    }
     path = tmp_path / "observations.jsonl"
     path.write_text(json.dumps(record) + "\n", encoding="utf-8")
     source = open_source(parse_location(f"langfuse:{path}"))

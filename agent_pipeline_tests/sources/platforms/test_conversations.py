@@ -9,7 +9,11 @@ from hypothesis import strategies as st
 
 from agent_pipeline.sessions.items import assembled
 from agent_pipeline.sources.platforms.conversation import HARMLESS, key_of, open_calls
-from agent_pipeline.sources.platforms.conversations import conversations_in, conversations_of, main_conversation
+from agent_pipeline.sources.platforms.conversations import (
+    conversations_in,
+    conversations_of,
+    main_conversation,
+)
 from agent_pipeline.sources.platforms.spans import Span
 from agent_pipeline.sources.platforms.tool_spans import add_results, mark_failed
 
@@ -23,14 +27,24 @@ def said(role: str, text: str) -> dict[str, Any]:
 def model_call(step: int, told: list[dict[str, Any]], answer: str | None, trace: str = "t") -> Span:
     answered = [] if answer is None else [said("assistant", answer)]
     started = START + timedelta(seconds=step)
-    return Span(trace, str(step), "model", started=started, ended=started, given=told, answered=answered)
+    return Span(
+        trace, str(step), "model", started=started, ended=started, given=told, answered=answered
+    )
 
 
 def words(items: list[Any]) -> list[str]:
     return [item.text for item in items]
 
 
-@given(st.lists(st.tuples(st.sampled_from(["yes", "no", "go on", "ok"]), st.sampled_from(["yes", "done", "ok"])), min_size=1, max_size=8))
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["yes", "no", "go on", "ok"]), st.sampled_from(["yes", "done", "ok"])
+        ),
+        min_size=1,
+        max_size=8,
+    )
+)
 def test_a_conversation_that_grows_is_itself_however_often_words_come_again(turns):
     told: list[dict[str, Any]] = []
     calls = []
@@ -48,15 +62,28 @@ def test_a_window_of_the_last_messages_goes_on_with_the_whole(count, data):
     calls = []
     for step in range(count):
         window = data.draw(st.integers(1, max(1, len(told))))
-        calls.append(model_call(step, [*told[-window:], said("user", f"question {step}")], f"answer {step}"))
+        calls.append(
+            model_call(step, [*told[-window:], said("user", f"question {step}")], f"answer {step}")
+        )
         told += [said("user", f"question {step}"), said("assistant", f"answer {step}")]
     (conversation,) = conversations_of(calls)
     assert words(conversation.items) == [each["content"] for each in told]
 
 
 def test_the_words_and_the_calls_of_one_response_are_one_turn_also_where_a_span_has_a_message_of_each():
-    called = {"role": "assistant", "tool_calls": [{"id": "c1", "function": {"name": "find", "arguments": "{}"}}]}
-    call = Span("t", "1", "model", started=START, ended=START, given=[said("user", "a?")], answered=[said("assistant", "I look."), called])
+    called = {
+        "role": "assistant",
+        "tool_calls": [{"id": "c1", "function": {"name": "find", "arguments": "{}"}}],
+    }
+    call = Span(
+        "t",
+        "1",
+        "model",
+        started=START,
+        ended=START,
+        given=[said("user", "a?")],
+        answered=[said("assistant", "I look."), called],
+    )
     (conversation,) = conversations_of([call])
     asked, turn = assembled(conversation.items).messages
     assert (asked["content"], turn["content"], len(turn["tool_calls"])) == ("a?", "I look.", 1)
@@ -75,7 +102,10 @@ def test_the_order_in_which_calls_were_recorded_does_not_matter(order):
 
 @given(st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=4), min_size=1, max_size=6))
 def test_whatever_was_asked_and_answered_is_in_some_conversation_or_counted(inputs):
-    calls = [model_call(step, [said("user", text) for text in each], f"answer {step}") for step, each in enumerate(inputs)]
+    calls = [
+        model_call(step, [said("user", text) for text in each], f"answer {step}")
+        for step, each in enumerate(inputs)
+    ]
     conversations = conversations_of(calls)
     answers = {f"answer {step}" for step in range(len(inputs))}
     there = {text for conversation in conversations for text in words(conversation.items)}
@@ -89,23 +119,50 @@ def test_whatever_was_asked_and_answered_is_in_some_conversation_or_counted(inpu
 
 def test_reasoning_that_the_next_input_leaves_out_stays_in_its_place():
     thought = {"type": "reasoning", "text": "hm"}
-    first = Span("t", "1", "model", started=START, given=[said("user", "a")], answered=[thought, said("assistant", "b")])
+    first = Span(
+        "t",
+        "1",
+        "model",
+        started=START,
+        given=[said("user", "a")],
+        answered=[thought, said("assistant", "b")],
+    )
     second = model_call(5, [said("user", "a"), said("assistant", "b"), said("user", "c")], "d")
     (conversation,) = conversations_of([first, second])
-    assert [item.kind for item in conversation.items] == ["message", "reasoning", "message", "message", "message"]
+    assert [item.kind for item in conversation.items] == [
+        "message",
+        "reasoning",
+        "message",
+        "message",
+        "message",
+    ]
 
 
 def test_a_changed_system_prompt_is_counted_and_the_first_is_kept():
     calls = [
         model_call(0, [said("system", "It is ten."), said("user", "a")], "b"),
-        model_call(1, [said("system", "It is eleven."), said("user", "a"), said("assistant", "b"), said("user", "c")], "d"),
+        model_call(
+            1,
+            [
+                said("system", "It is eleven."),
+                said("user", "a"),
+                said("assistant", "b"),
+                said("user", "c"),
+            ],
+            "d",
+        ),
     ]
     (conversation,) = conversations_of(calls)
-    assert words(conversation.system) == ["It is ten."] and conversation.skipped == {"changed_system_prompt": 1}
+    assert words(conversation.system) == ["It is ten."] and conversation.skipped == {
+        "changed_system_prompt": 1
+    }
 
 
 def test_the_conversation_that_lasted_longest_is_the_main_one():
-    long = [model_call(0, [said("user", "a")], "b"), model_call(9, [said("user", "a"), said("assistant", "b"), said("user", "c")], "d")]
+    long = [
+        model_call(0, [said("user", "a")], "b"),
+        model_call(9, [said("user", "a"), said("assistant", "b"), said("user", "c")], "d"),
+    ]
     within = model_call(4, [said("system", "sub"), said("user", "x")], "y")
     conversations = conversations_of([*long, within])
     assert len(conversations) == 2 and main_conversation(conversations).calls == long
@@ -113,13 +170,28 @@ def test_the_conversation_that_lasted_longest_is_the_main_one():
 
 def test_a_fork_of_a_conversation_is_one_of_its_own():
     told = [said("user", "a"), said("assistant", "b"), said("user", "c"), said("assistant", "d")]
-    calls = [model_call(0, told[:1], "b"), model_call(1, told[:3], "d"), model_call(2, [*told[:2], said("user", "other")], "e")]
-    assert [words(conversation.items) for conversation in conversations_of(calls)] == [["a", "b", "c", "d"], ["a", "b", "other", "e"]]
+    calls = [
+        model_call(0, told[:1], "b"),
+        model_call(1, told[:3], "d"),
+        model_call(2, [*told[:2], said("user", "other")], "e"),
+    ]
+    assert [words(conversation.items) for conversation in conversations_of(calls)] == [
+        ["a", "b", "c", "d"],
+        ["a", "b", "other", "e"],
+    ]
 
 
 def test_results_of_tool_spans_answer_the_open_calls_by_id_then_by_arguments():
-    asked = {"role": "assistant", "tool_calls": [{"id": name, "function": {"name": "f", "arguments": f'{{"x": {name}}}'}} for name in "12"]}
-    (conversation,) = conversations_of([Span("t", "1", "model", started=START, given=[said("user", "a")], answered=[asked])])
+    asked = {
+        "role": "assistant",
+        "tool_calls": [
+            {"id": name, "function": {"name": "f", "arguments": f'{{"x": {name}}}'}}
+            for name in "12"
+        ],
+    }
+    (conversation,) = conversations_of(
+        [Span("t", "1", "model", started=START, given=[said("user", "a")], answered=[asked])]
+    )
     assert len(open_calls(conversation.items)) == 2
     tools = [
         Span("t", "a", "tool", name="f", arguments={"x": 2}, output="two"),
@@ -127,23 +199,48 @@ def test_results_of_tool_spans_answer_the_open_calls_by_id_then_by_arguments():
         Span("t", "c", "tool", name="unseen", arguments={}, output="three"),
     ]
     assert [span.name for span in add_results(conversation, tools)] == ["unseen"]
-    assert [(item.call_id, item.text) for item in conversation.items[-2:]] == [("1", "one"), ("2", "two")]
+    assert [(item.call_id, item.text) for item in conversation.items[-2:]] == [
+        ("1", "one"),
+        ("2", "two"),
+    ]
 
 
 def test_a_result_whose_step_failed_is_an_error_by_the_calls_id_or_by_its_name_and_arguments():
     def called(number: int, arguments: str) -> list[dict[str, Any]]:
-        call = {"type": "function_call", "name": "f", "arguments": arguments, "call_id": f"c{number}"}
+        call = {
+            "type": "function_call",
+            "name": "f",
+            "arguments": arguments,
+            "call_id": f"c{number}",
+        }
         return [call, {"type": "function_call_output", "call_id": f"c{number}", "output": "x"}]
 
-    told = [said("user", "go"), *called(1, '{"a": 1}'), *called(2, '{"a":1}'), *called(3, "{}"), *called(4, "{}")]
+    told = [
+        said("user", "go"),
+        *called(1, '{"a": 1}'),
+        *called(2, '{"a":1}'),
+        *called(3, "{}"),
+        *called(4, "{}"),
+    ]
     (conversation,) = conversations_of([model_call(0, told, "done")])
-    spans = [Span("t", "1", "tool", name="f", arguments={"a": 1}, error="boom"), Span("t", "2", "tool", name="f", arguments={"a": 1})]
+    spans = [
+        Span("t", "1", "tool", name="f", arguments={"a": 1}, error="boom"),
+        Span("t", "2", "tool", name="f", arguments={"a": 1}),
+    ]
     spans += [Span("t", "3", "tool", name="f", arguments={}, call_id="c4", error="boom")]
     mark_failed(conversation, spans)
-    assert [item.failed for item in conversation.items if item.kind == "function_call_output"] == [True, False, False, True]
+    assert [item.failed for item in conversation.items if item.kind == "function_call_output"] == [
+        True,
+        False,
+        False,
+        True,
+    ]
 
 
-CALLED = {"role": "assistant", "tool_calls": [{"id": "c1", "function": {"name": "read", "arguments": '{"path": "a"}'}}]}
+CALLED = {
+    "role": "assistant",
+    "tool_calls": [{"id": "c1", "function": {"name": "read", "arguments": '{"path": "a"}'}}],
+}
 TOLD = [said("user", "a?"), CALLED, {"role": "tool", "tool_call_id": "c1", "content": "in Ulm"}]
 
 
@@ -160,16 +257,30 @@ def tool(**fields: Any) -> Span:
         tool(name="retrieve", arguments={"query": "a"}, output="in Ulm"),
         tool(name="inner", arguments={}, output="x", parent="outer"),
     ],
-    ids=["retry", "without arguments", "arguments of Python", "put into the prompt", "within a tool"],
+    ids=[
+        "retry",
+        "without arguments",
+        "arguments of Python",
+        "put into the prompt",
+        "within a tool",
+    ],
 )
 def test_tool_span_that_shows_nothing_new(span: Span) -> None:
-    outer = Span("t", "outer", "tool", name="read", arguments={"path": "a"}, output="in Ulm", started=START)
+    outer = Span(
+        "t", "outer", "tool", name="read", arguments={"path": "a"}, output="in Ulm", started=START
+    )
     main, *others = conversations_in([model_call(0, TOLD, "In Ulm."), outer, span])
     assert not main.damage and not others
     assert set(main.skipped) <= set(HARMLESS)
 
 
-@pytest.mark.parametrize("span", [tool(name="run", arguments={}, output="17"), tool(name="read", arguments={"path": "b"}, output="in Rom")])
+@pytest.mark.parametrize(
+    "span",
+    [
+        tool(name="run", arguments={}, output="17"),
+        tool(name="read", arguments={"path": "b"}, output="in Rom"),
+    ],
+)
 def test_tool_span_that_shows_a_call_the_messages_lack(span: Span) -> None:
     """An instrumentation left the call out of the messages: a question, and "17"."""
     main, *_ = conversations_in([model_call(0, TOLD, "In Ulm."), span])
@@ -178,11 +289,24 @@ def test_tool_span_that_shows_a_call_the_messages_lack(span: Span) -> None:
 
 def test_model_calls_without_text_between_a_runs_question_and_answer() -> None:
     """What the model was told and said between its calls is not recorded, so the run's root does not say it all."""
-    root = Span("t", "root", "other", started=START, given=[said("user", "a?")], answered=[said("assistant", "b")])
+    root = Span(
+        "t",
+        "root",
+        "other",
+        started=START,
+        given=[said("user", "a?")],
+        answered=[said("assistant", "b")],
+    )
     silent = Span("t", "call", "model", started=START, parent="root")
-    (conversation,) = conversations_in([root, silent, tool(name="read", arguments={}, output="x", parent="root")])
-    assert conversation.damage == {"cut_text": 1} and conversation.skipped == {"model_call_without_text": 1}
-    (conversation,) = conversations_in([root, tool(name="read", arguments={}, output="x", parent="root")])
+    (conversation,) = conversations_in(
+        [root, silent, tool(name="read", arguments={}, output="x", parent="root")]
+    )
+    assert conversation.damage == {"cut_text": 1} and conversation.skipped == {
+        "model_call_without_text": 1
+    }
+    (conversation,) = conversations_in(
+        [root, tool(name="read", arguments={}, output="x", parent="root")]
+    )
     assert not conversation.damage and not conversation.skipped
 
 
@@ -197,6 +321,11 @@ def test_answers_under_another_system_prompt_are_not_trained(later: str, is_trai
     """The row has the first prompt, so an answer that only another prompt explains teaches to make things up; a clock explains little."""
     first = said("system", "Today is Monday, 1 May, 10:02 p.m. You sell spades.")
     told = [said("user", "a"), said("assistant", "b"), said("user", "c")]
-    (conversation,) = conversations_of([model_call(0, [first, told[0]], "b"), model_call(1, [said("system", later), *told], "d")])
-    assert [item.trained for item in conversation.items if item.role == "assistant"] == [True, is_trained]
+    (conversation,) = conversations_of(
+        [model_call(0, [first, told[0]], "b"), model_call(1, [said("system", later), *told], "d")]
+    )
+    assert [item.trained for item in conversation.items if item.role == "assistant"] == [
+        True,
+        is_trained,
+    ]
     assert conversation.skipped == {"changed_system_prompt": 1}

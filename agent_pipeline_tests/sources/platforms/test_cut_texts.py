@@ -18,35 +18,64 @@ from agent_pipeline.sources.formats.model_calls import is_damaged, messages_of
 from agent_pipeline_tests.sources.platforms.exports import write
 
 LONG = "You are the desk of a library. " * 40
-ASKED = [{"role": "system", "content": LONG}, {"role": "user", "content": "Is the book Dune there?"}]
+ASKED = [
+    {"role": "system", "content": LONG},
+    {"role": "user", "content": "Is the book Dune there?"},
+]
 ANSWER = "Yes, on shelf 4."
 OPTIONS = ReadingOptions(redaction=RedactionOptions(enabled=False))
 
 
 def sessions(path: Path) -> list[Session]:
     source = open_source(path)
-    return [session for key in source.partitions() for session in read_sessions(source, key, OPTIONS)]
+    return [
+        session for key in source.partitions() for session in read_sessions(source, key, OPTIONS)
+    ]
 
 
 def otlp(attributes: dict[str, Any], **span: Any) -> dict[str, Any]:
     """An export of one span."""
     listed = [{"key": name, "value": {"stringValue": value}} for name, value in attributes.items()]
-    made = {"traceId": "a1", "spanId": "b1", "name": "chat", "startTimeUnixNano": "1", "endTimeUnixNano": "2", "attributes": listed}
+    made = {
+        "traceId": "a1",
+        "spanId": "b1",
+        "name": "chat",
+        "startTimeUnixNano": "1",
+        "endTimeUnixNano": "2",
+        "attributes": listed,
+    }
     return {"resourceSpans": [{"scopeSpans": [{"spans": [made | span]}]}]}
 
 
 def genai(asked: str, answer: str) -> dict[str, str]:
-    return {"gen_ai.operation.name": "chat", "gen_ai.input.messages": asked, "gen_ai.output.messages": answer}
+    return {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.input.messages": asked,
+        "gen_ai.output.messages": answer,
+    }
 
 
 def parts(messages: list[dict[str, str]]) -> str:
-    return json.dumps([{"role": each["role"], "parts": [{"type": "text", "content": each["content"]}]} for each in messages])
+    return json.dumps(
+        [
+            {"role": each["role"], "parts": [{"type": "text", "content": each["content"]}]}
+            for each in messages
+        ]
+    )
 
 
 GIVEN = {
-    "ai_sdk": {"ai.operationId": "ai.generateText.doGenerate", "ai.prompt.messages": json.dumps(ASKED), "ai.response.text": ANSWER},
+    "ai_sdk": {
+        "ai.operationId": "ai.generateText.doGenerate",
+        "ai.prompt.messages": json.dumps(ASKED),
+        "ai.response.text": ANSWER,
+    },
     "genai": genai(parts(ASKED), parts([{"role": "assistant", "content": ANSWER}])),
-    "openinference": {"openinference.span.kind": "LLM", "input.value": json.dumps({"messages": ASKED}), "output.value": ANSWER},
+    "openinference": {
+        "openinference.span.kind": "LLM",
+        "input.value": json.dumps({"messages": ASKED}),
+        "output.value": ANSWER,
+    },
 }
 CUT = [
     ("ai_sdk", "ai.prompt.messages"),
@@ -62,7 +91,11 @@ def test_cut_json(dialect: str, name: str, kept: int, tmp_path: Path) -> None:
     """langfuse/langfuse#6517: the beginning of a JSON attribute was read as a message (triggerdotdev/trigger.dev#2691)."""
     attributes = GIVEN[dialect]
     (whole,) = sessions(write(tmp_path / "whole.jsonl", [otlp(attributes)]))
-    assert [each["content"].strip() for each in whole.messages] == [LONG.strip(), "Is the book Dune there?", ANSWER]
+    assert [each["content"].strip() for each in whole.messages] == [
+        LONG.strip(),
+        "Is the book Dune there?",
+        ANSWER,
+    ]
     assert not whole.damage
     cut = attributes | {name: attributes[name][: min(kept, len(attributes[name]) - 2)]}
     (session,) = sessions(write(tmp_path / "cut.jsonl", [otlp(cut)]))
@@ -75,7 +108,12 @@ def test_no_beginning_of_json_is_a_message(data: st.DataObject) -> None:
     """Wherever the JSON of messages or blocks is cut, what is left is damage."""
     text = st.text(max_size=20)
     block = st.fixed_dictionaries({"type": st.just("text"), "text": text})
-    message = st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant"]), "content": text | st.lists(block, min_size=1)})
+    message = st.fixed_dictionaries(
+        {
+            "role": st.sampled_from(["user", "assistant"]),
+            "content": text | st.lists(block, min_size=1),
+        }
+    )
     whole = json.dumps(data.draw(st.lists(message, min_size=1, max_size=3)))
     cut = whole[: data.draw(st.integers(len('[{"role"'), len(whole) - 1))]
     (read,) = messages_of(cut, "user")
@@ -84,12 +122,23 @@ def test_no_beginning_of_json_is_a_message(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ['[{"role": "user", "content": "hel', '{"messages": [{"role"', "[REDACTED] said", "See ... [truncated] in the log, why?"]
+    "words",
+    [
+        '[{"role": "user", "content": "hel',
+        '{"messages": [{"role"',
+        "[REDACTED] said",
+        "See ... [truncated] in the log, why?",
+    ],
 )
 def test_json_that_a_user_pasted(words: str, tmp_path: Path) -> None:
     """In messages that the platform keeps apart, half a JSON is what the user wrote."""
     asked = [{"role": "user", "content": words}]
-    (session,) = sessions(write(tmp_path / "spans.jsonl", [otlp(genai(parts(asked), parts([{"role": "assistant", "content": ANSWER}])))]))
+    (session,) = sessions(
+        write(
+            tmp_path / "spans.jsonl",
+            [otlp(genai(parts(asked), parts([{"role": "assistant", "content": ANSWER}])))],
+        )
+    )
     assert [each["content"] for each in session.messages] == [words, ANSWER]
     assert not session.damage
 
@@ -141,11 +190,18 @@ def test_a_limit_of_length() -> None:
     assert cut_texts_in([Item("function_call_output", cut)]) == 0
     assert cut_texts_in([Item("message", cut[:100] + "...", role="user")]) == 0
     assert cut_texts_in([Item("message", cut[:500] + "...", role="user")]) == 1
-    assert cut_texts_in([Item("message", "a" * 128, role="user"), Item("message", "b" * 128, role="user")]) == 2
+    assert (
+        cut_texts_in(
+            [Item("message", "a" * 128, role="user"), Item("message", "b" * 128, role="user")]
+        )
+        == 2
+    )
     assert cut_texts_in([Item("cut_text", "[" * 700), Item("message", "c" * 700, role="user")]) == 1
 
 
-@pytest.mark.parametrize("end", ["…[truncated]", "... [TRUNCATED]", "[truncated 512 chars]", "... <truncated>"])
+@pytest.mark.parametrize(
+    "end", ["…[truncated]", "... [TRUNCATED]", "[truncated 512 chars]", "... <truncated>"]
+)
 def test_a_mark_at_the_end(end: str) -> None:
     """Tools cut their own output, and the agent sees that mark."""
     assert cut_texts_in([Item("message", f"Chapter 1{end}", role="assistant")]) == 1
@@ -161,9 +217,24 @@ def test_attributes_beyond_the_limit_of_their_number(tmp_path: Path) -> None:
 
 def test_an_answer_whose_question_is_hidden(tmp_path: Path) -> None:
     """LangSmith's `hide_inputs` and OpenTelemetry without contents leave answers without their questions."""
-    run = {"id": "r1", "trace_id": "r1", "dotted_order": "1", "run_type": "llm", "name": "m", "session_name": "p", "inputs": {}}
-    answer = {"choices": [{"message": {"role": "assistant", "content": ANSWER}, "finish_reason": "stop"}]}
-    (session,) = sessions(write(tmp_path / "runs.jsonl", [run | {"outputs": answer, "start_time": "2026-06-01T10:00:00"}]))
+    run = {
+        "id": "r1",
+        "trace_id": "r1",
+        "dotted_order": "1",
+        "run_type": "llm",
+        "name": "m",
+        "session_name": "p",
+        "inputs": {},
+    }
+    answer = {
+        "choices": [{"message": {"role": "assistant", "content": ANSWER}, "finish_reason": "stop"}]
+    }
+    (session,) = sessions(
+        write(
+            tmp_path / "runs.jsonl",
+            [run | {"outputs": answer, "start_time": "2026-06-01T10:00:00"}],
+        )
+    )
     assert session.broken == "cut_text"
 
 
@@ -171,8 +242,16 @@ def test_events_without_contents(tmp_path: Path) -> None:
     """Where contents are not captured, an event has a call's name without its arguments, and a role without words."""
 
     def event(name: str, body: dict[str, Any], at: int) -> dict[str, Any]:
-        fields = [{"key": key, "value": {"stringValue": value}} for key, value in body.items() if isinstance(value, str)]
-        fields += [{"key": key, "value": value} for key, value in body.items() if not isinstance(value, str)]
+        fields = [
+            {"key": key, "value": {"stringValue": value}}
+            for key, value in body.items()
+            if isinstance(value, str)
+        ]
+        fields += [
+            {"key": key, "value": value}
+            for key, value in body.items()
+            if not isinstance(value, str)
+        ]
         return {
             "timeUnixNano": str(at),
             "eventName": name,
@@ -185,10 +264,20 @@ def test_events_without_contents(tmp_path: Path) -> None:
     named = {"kvlistValue": {"values": [{"key": "name", "value": {"stringValue": "look_up"}}]}}
     calls = [{"key": "id", "value": {"stringValue": "c1"}}, {"key": "function", "value": named}]
     message = {
-        "kvlistValue": {"values": [{"key": "tool_calls", "value": {"arrayValue": {"values": [{"kvlistValue": {"values": calls}}]}}}]}
+        "kvlistValue": {
+            "values": [
+                {
+                    "key": "tool_calls",
+                    "value": {"arrayValue": {"values": [{"kvlistValue": {"values": calls}}]}},
+                }
+            ]
+        }
     }
     whole = event("gen_ai.user.message", {"content": "Where is order 7?"}, 1)
-    for first, second in ((event("gen_ai.user.message", {}, 1), event("gen_ai.choice", {"message": message}, 2)), (whole, whole)):
+    for first, second in (
+        (event("gen_ai.user.message", {}, 1), event("gen_ai.choice", {"message": message}, 2)),
+        (whole, whole),
+    ):
         answer = second if second is not whole else event("gen_ai.choice", {"message": message}, 2)
         records = [{"resourceLogs": [{"scopeLogs": [{"logRecords": [first, answer]}]}]}]
         (session,) = sessions(write(tmp_path / "logs.jsonl", records))
@@ -197,7 +286,14 @@ def test_events_without_contents(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "is_cut"), [('[{"role"', True), ('{"messages": [', True), ("[1, 2", False), ('[{"role": "user"}]', False), ("{hello", False)]
+    ("text", "is_cut"),
+    [
+        ('[{"role"', True),
+        ('{"messages": [', True),
+        ("[1, 2", False),
+        ('[{"role": "user"}]', False),
+        ("{hello", False),
+    ],
 )
 def test_json_of_messages_without_its_end(text: str, is_cut: bool) -> None:
     assert is_cut_json(text) == is_cut
@@ -213,14 +309,36 @@ def test_texts_of_blocks(tmp_path: Path) -> None:
     def steps(answer: str) -> list[dict[str, Any]]:
         own = {"traceId": "t1", "projectId": "p", "startTime": "2026-06-01T10:00:01Z"}
         given = [{"role": role, "content": content} for role, content in asked]
-        tool = own | {"id": "o1", "type": "TOOL", "name": "get_case", "input": [{"role": "tool", "content": '{"caseId": "77"}'}]}
+        tool = own | {
+            "id": "o1",
+            "type": "TOOL",
+            "name": "get_case",
+            "input": [{"role": "tool", "content": '{"caseId": "77"}'}],
+        }
         tool["output"] = {"message": '[{"text": "open, at desk 3"}]'}
-        return [tool, own | {"id": "o2", "type": "GENERATION", "input": given, "output": {"role": "assistant", "content": answer}}]
+        return [
+            tool,
+            own
+            | {
+                "id": "o2",
+                "type": "GENERATION",
+                "input": given,
+                "output": {"role": "assistant", "content": answer},
+            },
+        ]
 
     (session,) = sessions(write(tmp_path / "whole.jsonl", steps('[{"text": "Case 77 is open."}]')))
     assert [each["role"] for each in session.messages] == ["user", "assistant", "tool", "assistant"]
-    assert session.messages[1]["tool_calls"][0]["function"] == {"name": "get_case", "arguments": '{"caseId": "77"}'}
-    assert [each["content"] for each in session.messages] == ["Where is case 77?", "", "open, at desk 3", "Case 77 is open."]
+    assert session.messages[1]["tool_calls"][0]["function"] == {
+        "name": "get_case",
+        "arguments": '{"caseId": "77"}',
+    }
+    assert [each["content"] for each in session.messages] == [
+        "Where is case 77?",
+        "",
+        "open, at desk 3",
+        "Case 77 is open.",
+    ]
     assert not session.damage and not session.skipped
     (session,) = sessions(write(tmp_path / "cut.jsonl", steps('[{"text": "Case 77 is op')))
     assert session.broken == "cut_text"
@@ -229,15 +347,34 @@ def test_texts_of_blocks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "span",
     [
-        {"events": [{"name": "gen_ai.user.message", "attributes": [{"key": "content", "value": {"stringValue": "Where?"}}]}]},
-        {"events": [{"name": "gen_ai.choice", "attributes": [{"key": "message", "value": {"stringValue": "[]"}}]}]},
+        {
+            "events": [
+                {
+                    "name": "gen_ai.user.message",
+                    "attributes": [{"key": "content", "value": {"stringValue": "Where?"}}],
+                }
+            ]
+        },
+        {
+            "events": [
+                {
+                    "name": "gen_ai.choice",
+                    "attributes": [{"key": "message", "value": {"stringValue": "[]"}}],
+                }
+            ]
+        },
         {"numbered": "gen_ai.prompt.0.content"},
     ],
 )
 def test_messages_where_nobody_reads_them(span: dict[str, Any], tmp_path: Path) -> None:
     """A root that has a question and an answer must not stand for calls whose messages are in events or numbered attributes."""
-    root = otlp({"openinference.span.kind": "AGENT", "input.value": "Where?", "output.value": "In Ulm."}, spanId="r1")
-    attributes = {"gen_ai.operation.name": "chat"} | ({span["numbered"]: "Where?"} if "numbered" in span else {})
+    root = otlp(
+        {"openinference.span.kind": "AGENT", "input.value": "Where?", "output.value": "In Ulm."},
+        spanId="r1",
+    )
+    attributes = {"gen_ai.operation.name": "chat"} | (
+        {span["numbered"]: "Where?"} if "numbered" in span else {}
+    )
     call = otlp(attributes, parentSpanId="r1", events=span.get("events", []))
     (session,) = sessions(write(tmp_path / "spans.jsonl", [root, call]))
     assert session.broken == "unread"
@@ -245,23 +382,39 @@ def test_messages_where_nobody_reads_them(span: dict[str, Any], tmp_path: Path) 
 
 def test_json_of_any_form_that_says_so(tmp_path: Path) -> None:
     """An attribute whose type is JSON is cut if it is none, whatever its first field is."""
-    span = {"openinference.span.kind": "LLM", "input.value": '{"my_own_field": "Is the book', "output.value": ANSWER}
-    (session,) = sessions(write(tmp_path / "json.jsonl", [otlp(span | {"input.mime_type": "application/json"})]))
+    span = {
+        "openinference.span.kind": "LLM",
+        "input.value": '{"my_own_field": "Is the book',
+        "output.value": ANSWER,
+    }
+    (session,) = sessions(
+        write(tmp_path / "json.jsonl", [otlp(span | {"input.mime_type": "application/json"})])
+    )
     assert session.broken == "cut_text"
-    (session,) = sessions(write(tmp_path / "text.jsonl", [otlp(span | {"input.mime_type": "text/plain"})]))
+    (session,) = sessions(
+        write(tmp_path / "text.jsonl", [otlp(span | {"input.mime_type": "text/plain"})])
+    )
     assert session.messages[0]["content"] == '{"my_own_field": "Is the book' and not session.damage
 
 
 def test_user_without_words(tmp_path: Path) -> None:
     """Without the capture of contents, a message has a role and nothing else."""
-    record = otlp(genai('[{"role": "user", "parts": []}]', parts([{"role": "assistant", "content": ANSWER}])))
+    record = otlp(
+        genai('[{"role": "user", "parts": []}]', parts([{"role": "assistant", "content": ANSWER}]))
+    )
     (session,) = sessions(write(tmp_path / "spans.jsonl", [record]))
     assert session.broken == "cut_text"
 
 
 def observation(asked: Any, answer: Any, **more: Any) -> dict[str, Any]:
     """A model call in Langfuse."""
-    made = {"id": "o1", "traceId": "t1", "type": "GENERATION", "name": "llm", "startTime": "2026-01-01T00:00:00Z"}
+    made = {
+        "id": "o1",
+        "traceId": "t1",
+        "type": "GENERATION",
+        "name": "llm",
+        "startTime": "2026-01-01T00:00:00Z",
+    }
     return made | {"input": asked, "output": answer} | more
 
 
@@ -277,17 +430,30 @@ def observation(asked: Any, answer: Any, **more: Any) -> dict[str, Any]:
 )
 def test_printed_messages(tmp_path: Path, printed: str) -> None:
     """Some loggers keep what Python prints of messages. As a user's or the agent's words it would be trained."""
-    for record in (observation(printed, "17"), observation([{"role": "user", "content": "Total?"}], printed)):
+    for record in (
+        observation(printed, "17"),
+        observation([{"role": "user", "content": "Total?"}], printed),
+    ):
         (session,) = sessions(write(tmp_path / "lf.jsonl", [record]))
         assert session.damage.get("unread")
 
 
-@pytest.mark.parametrize("words", ["Content=quality, see below", "Point(x=1) is a call", "class(es) of <b>text</b>", "{'a': 1}"])
+@pytest.mark.parametrize(
+    "words",
+    ["Content=quality, see below", "Point(x=1) is a call", "class(es) of <b>text</b>", "{'a': 1}"],
+)
 def test_words_that_are_no_printed_messages(words: str) -> None:
     assert messages_of(words, "user") == [{"role": "user", "content": words}]
 
 
-@pytest.mark.parametrize("note", ["<not serializable>", "<unserializable object of type: Foo>", "<not serializable object of type: File>"])
+@pytest.mark.parametrize(
+    "note",
+    [
+        "<not serializable>",
+        "<unserializable object of type: Foo>",
+        "<not serializable object of type: File>",
+    ],
+)
 def test_notes_of_serializers(note: str) -> None:
     """An exporter that could not write a value wrote this in its place."""
     assert has_cut_mark(note) and not has_cut_mark(f"What does {note} mean?")
@@ -295,12 +461,18 @@ def test_notes_of_serializers(note: str) -> None:
 
 def test_media_that_langfuse_keeps_apart(tmp_path: Path) -> None:
     asked = "Total? @@@langfuseMedia:type=image/jpeg|id=x|source=base64_data_uri@@@"
-    (session,) = sessions(write(tmp_path / "lf.jsonl", [observation([{"role": "user", "content": asked}], "17")]))
+    (session,) = sessions(
+        write(tmp_path / "lf.jsonl", [observation([{"role": "user", "content": asked}], "17")])
+    )
     assert session.damage == {"missing_media": 1}
 
 
 def test_reason_in_the_metadata_of_langfuse(tmp_path: Path) -> None:
-    record = observation([{"role": "user", "content": "Total?"}], "The total is", metadata={"finish_reason": "length"})
+    record = observation(
+        [{"role": "user", "content": "Total?"}],
+        "The total is",
+        metadata={"finish_reason": "length"},
+    )
     (session,) = sessions(write(tmp_path / "lf.jsonl", [record]))
     assert session.damage == {"cut_message": 1}
 
@@ -330,18 +502,35 @@ def test_the_calls_of_googles_kit(tmp_path: Path) -> None:
         {"role": "user", "parts": [answered]},
     ]
     request = {"model": "g", "config": {"system_instruction": "Be brief."}, "contents": contents}
-    response = {"content": {"role": "model", "parts": [{"text": "It is"}]}, "finish_reason": "MAX_TOKENS"}
+    response = {
+        "content": {"role": "model", "parts": [{"text": "It is"}]},
+        "finish_reason": "MAX_TOKENS",
+    }
     told = {"llm_request": json.dumps(request), "llm_response": json.dumps(response)}
-    attributes = {"gen_ai.system": "gcp.vertex.agent"} | {f"gcp.vertex.agent.{name}": value for name, value in told.items()}
+    attributes = {"gen_ai.system": "gcp.vertex.agent"} | {
+        f"gcp.vertex.agent.{name}": value for name, value in told.items()
+    }
     (session,) = sessions(write(tmp_path / "spans.jsonl", [otlp(attributes)]))
-    assert [message["role"] for message in session.messages] == ["system", "user", "assistant", "tool", "assistant"]
+    assert [message["role"] for message in session.messages] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
     assert session.damage == {"cut_message": 1} and session.messages[-1]["weight"] == 0
 
 
 @pytest.mark.parametrize(
     ("response", "damage"),
     [
-        ({"content": {"role": "model", "parts": [{"text": "It is"}]}, "finish_reason": "MAX_TOKENS"}, "cut_message"),
+        (
+            {
+                "content": {"role": "model", "parts": [{"text": "It is"}]},
+                "finish_reason": "MAX_TOKENS",
+            },
+            "cut_message",
+        ),
         ({"stop_reason": "max_tokens", "completion": "It is"}, "cut_message"),
         ({"result": {"messages": [{"role": "assistant", "content": "17"}]}}, "unread"),
     ],
@@ -350,4 +539,6 @@ def test_a_response_in_a_text(tmp_path: Path, response: Any, damage: str) -> Non
     """A response that was logged as a JSON text is no answer in JSON."""
     record = observation([{"role": "user", "content": "Total?"}], json.dumps(response))
     (session,) = sessions(write(tmp_path / "lf.jsonl", [record]))
-    assert session.damage.get(damage) and all("{" not in message["content"] for message in session.messages)
+    assert session.damage.get(damage) and all(
+        "{" not in message["content"] for message in session.messages
+    )

@@ -26,7 +26,11 @@ def run(*arguments: str) -> Result:
 def mixed(tmp_path: Path) -> Path:
     """A folder with two stores and a file that is none."""
     folder = tmp_path / "data"
-    omniagents_home(folder / "home", {"a": HELLO, "b": HELLO, "c": ["no json"]}, verdicts=[("a", "acceptable"), ("b", "unsure")])
+    omniagents_home(
+        folder / "home",
+        {"a": HELLO, "b": HELLO, "c": ["no json"]},
+        verdicts=[("a", "acceptable"), ("b", "unsure")],
+    )
     omniagents_home(folder / "home", key="office/rooms")
     write(folder / "log.jsonl", exports.litellm())
     (folder / "README.txt").write_text("read me", encoding="utf-8")
@@ -39,8 +43,23 @@ def test_every_store_of_a_folder_is_listed_with_what_it_holds(mixed):
     report = json.loads(found.stdout)
     assert set(report) == {"stores", "unknown"} and report["unknown"] == [str(mixed / "README.txt")]
     home, log = report["stores"]
-    assert set(home) == {"path", "source", "projects", "agents", "sessions", "partitions", "notes", "errors"}
-    assert [home[name] for name in ("path", "source", "projects", "agents", "sessions")] == [str(mixed / "home"), "omniagents", 2, 2, 4]
+    assert set(home) == {
+        "path",
+        "source",
+        "projects",
+        "agents",
+        "sessions",
+        "partitions",
+        "notes",
+        "errors",
+    }
+    assert [home[name] for name in ("path", "source", "projects", "agents", "sessions")] == [
+        str(mixed / "home"),
+        "omniagents",
+        2,
+        2,
+        4,
+    ]
     assert home["partitions"][1] == {
         "partition": "shop/support",
         "sessions": 3,
@@ -63,7 +82,9 @@ def test_what_a_reader_left_out_is_noted_and_is_no_failure(mixed):
     with (mixed / "log.jsonl").open("a", encoding="utf-8") as file:
         file.write("no json\n")
     found = run("--json", str(mixed))
-    assert found.exit_code == 0 and any("no JSON" in note for note in json.loads(found.stdout)["stores"][1]["notes"])
+    assert found.exit_code == 0 and any(
+        "no JSON" in note for note in json.loads(found.stdout)["stores"][1]["notes"]
+    )
 
 
 def test_what_could_not_be_read_is_an_error_beside_what_could_and_the_exit_code_says_so(mixed):
@@ -73,7 +94,9 @@ def test_what_could_not_be_read_is_an_error_beside_what_could_and_the_exit_code_
     assert found.exit_code == 1
     broken, home, log = json.loads(found.stdout)["stores"]
     assert broken["source"] is None and "broken.db" in broken["errors"][0]
-    assert "not an SQLite database" in home["errors"][0] and [each["sessions"] for each in home["partitions"]] == [1, 0]
+    assert "not an SQLite database" in home["errors"][0] and [
+        each["sessions"] for each in home["partitions"]
+    ] == [1, 0]
     assert log["errors"] == []
     assert "error: " in run(str(mixed)).stdout
 
@@ -84,18 +107,30 @@ def test_the_table_has_every_partition_and_only_columns_with_something_in_them(m
     assert "failed" not in shown and "side chains" not in shown
 
 
-def test_without_a_path_the_stores_of_the_settings_are_looked_at_and_become_known(mixed, tmp_path, monkeypatch):
+def test_without_a_path_the_stores_of_the_settings_are_looked_at_and_become_known(
+    mixed, tmp_path, monkeypatch
+):
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "dagster"))
     (tmp_path / "dagster").mkdir()
-    monkeypatch.setenv("AGENT_PIPELINE_STORE", json.dumps([str(mixed / "home"), f"litellm:{mixed / 'log.jsonl'}"]))
+    monkeypatch.setenv(
+        "AGENT_PIPELINE_STORE", json.dumps([str(mixed / "home"), f"litellm:{mixed / 'log.jsonl'}"])
+    )
     found = json.loads(run("--json").stdout)
-    assert [store["path"] for store in found["stores"]] == [str(mixed / "home"), f"litellm:{mixed / 'log.jsonl'}"]
+    assert [store["path"] for store in found["stores"]] == [
+        str(mixed / "home"),
+        f"litellm:{mixed / 'log.jsonl'}",
+    ]
     with dg.DagsterInstance.get() as instance:
-        assert sorted(instance.get_dynamic_partitions("agent_pipeline_project_agent")) == ["office/rooms", "shop/support"]
+        assert sorted(instance.get_dynamic_partitions("agent_pipeline_project_agent")) == [
+            "office/rooms",
+            "shop/support",
+        ]
 
 
 def test_of_several_places_one_that_is_missing_hides_no_other(mixed, tmp_path):
-    found = discover([Location(str(tmp_path / "gone")), Location(str(mixed / "home"))], SOURCES, BlockList())
+    found = discover(
+        [Location(str(tmp_path / "gone")), Location(str(mixed / "home"))], SOURCES, BlockList()
+    )
     assert [bool(store.errors) for store in found.stores] == [True, False] and not found.readable
 
 
@@ -108,10 +143,16 @@ def test_a_place_without_any_store_is_an_error_in_words_and_in_json(tmp_path):
         assert store["source"] is None and "docs/traces.md" in store["errors"][0]
 
 
-def test_the_sensor_makes_agents_known_though_one_store_of_several_is_broken(mixed, tmp_path, monkeypatch):
-    monkeypatch.setenv("AGENT_PIPELINE_STORE", json.dumps([str(mixed / "home"), str(tmp_path / "gone")]))
+def test_the_sensor_makes_agents_known_though_one_store_of_several_is_broken(
+    mixed, tmp_path, monkeypatch
+):
+    monkeypatch.setenv(
+        "AGENT_PIPELINE_STORE", json.dumps([str(mixed / "home"), str(tmp_path / "gone")])
+    )
     with dg.instance_for_test() as instance:
-        context = dg.build_sensor_context(instance, repository_def=defs.get_repository_def(), resources={"workspace": Workspace()})
+        context = dg.build_sensor_context(
+            instance, repository_def=defs.get_repository_def(), resources={"workspace": Workspace()}
+        )
         tick = defs.resolve_sensor_def("discover_agents").evaluate_tick(context)
     added = [key for request in tick.dynamic_partitions_requests for key in request.partition_keys]
     assert sorted(added) == ["office/rooms", "shop/support"]
@@ -121,20 +162,43 @@ def test_the_sensor_makes_agents_known_though_one_store_of_several_is_broken(mix
 def test_a_store_without_a_conversation_is_not_all_well(tmp_path):
     """A trace export that holds no user message looked like 100 sound sessions."""
     answer = {"role": "assistant", "content": "Done."}
-    chats = [{"session_id": f"s{number}", "project": "p", "agent": "a", "messages": [answer]} for number in range(4)]
-    silent = [chat | {"agent": "b", "messages": [{"role": "user", "content": "Hello?"}]} for chat in chats]
-    sound = [chat | {"agent": "c", "messages": [{"role": "user", "content": "Hello?"}, answer]} for chat in chats]
+    chats = [
+        {"session_id": f"s{number}", "project": "p", "agent": "a", "messages": [answer]}
+        for number in range(4)
+    ]
+    silent = [
+        chat | {"agent": "b", "messages": [{"role": "user", "content": "Hello?"}]} for chat in chats
+    ]
+    sound = [
+        chat | {"agent": "c", "messages": [{"role": "user", "content": "Hello?"}, answer]}
+        for chat in chats
+    ]
     path = tmp_path / "chats.jsonl"
-    path.write_text("".join(json.dumps(chat) + "\n" for chat in [*chats, *silent, *sound]), encoding="utf-8")
+    path.write_text(
+        "".join(json.dumps(chat) + "\n" for chat in [*chats, *silent, *sound]), encoding="utf-8"
+    )
     (store,) = discover([Location(str(path))], readers(()), BlockList()).stores
     parts = {part.partition: part for part in store.partitions}
-    assert (parts["p/a"].without_user, parts["p/b"].without_answer, parts["p/c"].without_user) == (4, 4, 0)
+    assert (parts["p/a"].without_user, parts["p/b"].without_answer, parts["p/c"].without_user) == (
+        4,
+        4,
+        0,
+    )
     assert [note.split()[0] for note in store.notes if "no conversation" in note] == ["p/a", "p/b"]
 
 
 def test_damage_is_counted_by_kind(tmp_path):
-    bad = {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{"}}]}
-    chats = [{"session_id": f"s{number}", "messages": [{"role": "user", "content": "x"}, bad]} for number in range(3)]
+    bad = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [
+            {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{"}}
+        ],
+    }
+    chats = [
+        {"session_id": f"s{number}", "messages": [{"role": "user", "content": "x"}, bad]}
+        for number in range(3)
+    ]
     path = tmp_path / "chats.jsonl"
     path.write_text("".join(json.dumps(chat) + "\n" for chat in chats), encoding="utf-8")
     (store,) = discover([Location(str(path))], readers(()), BlockList()).stores
@@ -144,9 +208,23 @@ def test_damage_is_counted_by_kind(tmp_path):
 
 
 def test_sessions_that_look_like_trials_are_named_unless_the_settings_do(tmp_path):
-    asked = {"1": "book a flight to Rome", "2": "cancel my order of shoes", "3": "weather in Lima tomorrow"}
-    names = [(f"task{task}-trial{trial}", text) for task, text in asked.items() for trial in range(3)]
-    chats = [{"session_id": name, "project": "p", "agent": "a", "messages": [{"role": "user", "content": text}]} for name, text in names]
+    asked = {
+        "1": "book a flight to Rome",
+        "2": "cancel my order of shoes",
+        "3": "weather in Lima tomorrow",
+    }
+    names = [
+        (f"task{task}-trial{trial}", text) for task, text in asked.items() for trial in range(3)
+    ]
+    chats = [
+        {
+            "session_id": name,
+            "project": "p",
+            "agent": "a",
+            "messages": [{"role": "user", "content": text}],
+        }
+        for name, text in names
+    ]
     path = tmp_path / "chats.jsonl"
     path.write_text("".join(json.dumps(chat) + "\n" for chat in chats), encoding="utf-8")
     (store,) = discover([Location(str(path))], readers(()), BlockList()).stores

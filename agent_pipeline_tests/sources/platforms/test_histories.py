@@ -14,7 +14,13 @@ from agent_pipeline_tests.datasets.chats import chats, session
 from agent_pipeline_tests.stores import AGENTS_SCHEMA, HELLO, call, omniagents_home, says, user
 
 KEY = PartitionKey("shop", "support")
-ODD = [user("hi"), {"type": "web_search_call", "id": "w1"}, call("f", "c1"), says("So."), {"type": "reasoning", "summary": []}]
+ODD = [
+    user("hi"),
+    {"type": "web_search_call", "id": "w1"},
+    call("f", "c1"),
+    says("So."),
+    {"type": "reasoning", "summary": []},
+]
 
 
 @settings(max_examples=100, deadline=None)
@@ -40,7 +46,9 @@ def test_an_omniagents_store_gives_its_items_as_they_are_recorded(tmp_path):
     home = omniagents_home(tmp_path, {"a": [*ODD, "no json"], "b": HELLO, "c": []})
     for source in (
         open_sources([Location(str(home))]),
-        open_sources([Location(str(home)), Location(str(omniagents_home(tmp_path / "x", {}, "x/y")))]),
+        open_sources(
+            [Location(str(home)), Location(str(omniagents_home(tmp_path / "x", {}, "x/y")))]
+        ),
     ):
         found = {each.session_id: items for each, items in source.histories(KEY)}
         assert found == {"a": ODD, "b": HELLO, "c": []}
@@ -48,7 +56,10 @@ def test_an_omniagents_store_gives_its_items_as_they_are_recorded(tmp_path):
 
 def test_of_two_stores_with_one_partition_items_are_made_of_the_messages(tmp_path):
     homes = [omniagents_home(tmp_path / name, {"a": HELLO}) for name in ("one", "two")]
-    found = [(each.session_id, items) for each, items in open_sources([Location(str(home)) for home in homes]).histories(KEY)]
+    found = [
+        (each.session_id, items)
+        for each, items in open_sources([Location(str(home)) for home in homes]).histories(KEY)
+    ]
     expected = [{"type": "message", **message} for message in HELLO]
     assert found == [("a", expected), ("a~2", expected)]
 
@@ -57,9 +68,13 @@ def test_the_agents_sdk_gives_its_items(tmp_path):
     path = tmp_path / "chat.db"
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.executescript(AGENTS_SCHEMA)
-        connection.executemany("INSERT INTO agent_sessions (session_id) VALUES (?)", [("a",), ("b",)])
+        connection.executemany(
+            "INSERT INTO agent_sessions (session_id) VALUES (?)", [("a",), ("b",)]
+        )
         texts = [("a", json.dumps(item)) for item in ODD] + [("a", "no json")]
-        connection.executemany("INSERT INTO agent_messages (session_id, message_data) VALUES (?, ?)", texts)
+        connection.executemany(
+            "INSERT INTO agent_messages (session_id, message_data) VALUES (?, ?)", texts
+        )
     found = list(open_source(parse_location(str(path))).histories(PartitionKey("chat", "default")))
     assert [(session.session_id, items) for session, items in found] == [("a", ODD), ("b", [])]
     assert found[0][0].damage["invalid_item"] == 1

@@ -15,42 +15,90 @@ OPTIONS = ReadingOptions(redaction=RedactionOptions(enabled=False))
 
 
 def message(name: str, **kwargs: Any) -> dict[str, Any]:
-    return {"lc": 1, "type": "constructor", "id": ["langchain", "schema", "messages", name], "kwargs": kwargs | {"type": name}}
+    return {
+        "lc": 1,
+        "type": "constructor",
+        "id": ["langchain", "schema", "messages", name],
+        "kwargs": kwargs | {"type": name},
+    }
 
 
-HUMAN = message("HumanMessage", content="When do you open?") | {"kwargs": {"content": "When do you open?", "type": "human"}}
+HUMAN = message("HumanMessage", content="When do you open?") | {
+    "kwargs": {"content": "When do you open?", "type": "human"}
+}
 CALLED = message(
     "AIMessageChunk",
     content=[
         {"text": "I look it up.", "type": "text", "index": 0},
-        {"id": "t1", "input": {}, "name": "search", "type": "tool_use", "index": 1, "partial_json": '{"query": "opening hours"}'},
+        {
+            "id": "t1",
+            "input": {},
+            "name": "search",
+            "type": "tool_use",
+            "index": 1,
+            "partial_json": '{"query": "opening hours"}',
+        },
     ],
-    tool_calls=[{"name": "search", "args": {"query": "opening hours"}, "id": "t1", "type": "tool_call"}],
+    tool_calls=[
+        {"name": "search", "args": {"query": "opening hours"}, "id": "t1", "type": "tool_call"}
+    ],
     response_metadata={"stop_reason": "tool_use"},
 )
-TOLD = {"kwargs": {"content": "9 to 5", "type": "tool", "tool_call_id": "t1", "name": "search", "status": "success"}}
+TOLD = {
+    "kwargs": {
+        "content": "9 to 5",
+        "type": "tool",
+        "tool_call_id": "t1",
+        "name": "search",
+        "status": "success",
+    }
+}
 RESULT = message("ToolMessage") | TOLD
 ANSWER = message("AIMessageChunk", content="From nine to five.")
 
 
 def run(number: int, given: list[Any], answer: Any, **more: Any) -> dict[str, Any]:
-    own = {"id": f"r{number}", "trace_id": f"r{number}", "dotted_order": str(number), "run_type": "llm", "name": "desk"}
-    times = {"start_time": f"2026-06-01T10:00:0{number}", "session_name": "shop", "extra": {"metadata": {"thread_id": "t1"}}}
+    own = {
+        "id": f"r{number}",
+        "trace_id": f"r{number}",
+        "dotted_order": str(number),
+        "run_type": "llm",
+        "name": "desk",
+    }
+    times = {
+        "start_time": f"2026-06-01T10:00:0{number}",
+        "session_name": "shop",
+        "extra": {"metadata": {"thread_id": "t1"}},
+    }
     generations = [[{"text": "", "type": "ChatGenerationChunk", "message": answer}]]
-    return own | times | {"inputs": {"messages": [given]}, "outputs": {"generations": generations}} | more
+    return (
+        own
+        | times
+        | {"inputs": {"messages": [given]}, "outputs": {"generations": generations}}
+        | more
+    )
 
 
 RUNS = [run(1, [HUMAN], CALLED), run(2, [HUMAN, CALLED, RESULT], ANSWER)]
 
 
 def feedback(of: str, key: str, **said: Any) -> dict[str, Any]:
-    return {"id": f"f-{of}-{key}", "run_id": of, "trace_id": of, "key": key, "score": None, "value": None} | said
+    return {
+        "id": f"f-{of}-{key}",
+        "run_id": of,
+        "trace_id": of,
+        "key": key,
+        "score": None,
+        "value": None,
+    } | said
 
 
 def read(path: Path) -> Session:
     source = open_source(path)
     assert source.name == "langsmith"
-    (session,) = (session for key in source.partitions() for session in read_sessions(source, key, OPTIONS))
+    (session,) = (
+        session for key in source.partitions() for session in read_sessions(source, key, OPTIONS)
+    )
     return session
 
 
@@ -58,7 +106,10 @@ def test_streamed_answers(tmp_path: Path) -> None:
     """`AIMessageChunk` was no message, so its runs were dropped; the arguments are in `partial_json` (langchain#34406)."""
     session = read(write(tmp_path / "runs.jsonl", RUNS))
     assert [each["role"] for each in session.messages] == ["user", "assistant", "tool", "assistant"]
-    assert session.messages[1]["tool_calls"][0]["function"] == {"name": "search", "arguments": '{"query": "opening hours"}'}
+    assert session.messages[1]["tool_calls"][0]["function"] == {
+        "name": "search",
+        "arguments": '{"query": "opening hours"}',
+    }
     assert not session.damage and not session.skipped
 
 
@@ -67,8 +118,14 @@ def test_feedback(place: str, tmp_path: Path) -> None:
     """Feedback is a metric; what stands in a record and in a run's statistics counts once, and runs of a session count alike."""
     stats = {"correctness": {"n": 1, "avg": 1.0, "values": {}}}
     first = RUNS[0] | ({"feedback_stats": stats} if place != "records" else {})
-    second = RUNS[1] | ({"feedback_stats": {"correctness": {"n": 1, "avg": 0.0}}} if place != "records" else {})
-    said = [feedback("r1", "correctness", score=1.0), feedback("r2", "correctness", score=0)] if place != "statistics" else []
+    second = RUNS[1] | (
+        {"feedback_stats": {"correctness": {"n": 1, "avg": 0.0}}} if place != "records" else {}
+    )
+    said = (
+        [feedback("r1", "correctness", score=1.0), feedback("r2", "correctness", score=0)]
+        if place != "statistics"
+        else []
+    )
     session = read(write(tmp_path / "runs.jsonl", [*said, first, second]))
     assert session.scores == {"correctness": 0.5}
     assert session.judgment is None
@@ -77,14 +134,19 @@ def test_feedback(place: str, tmp_path: Path) -> None:
 def test_feedback_of_a_step_and_of_nothing(tmp_path: Path) -> None:
     """A run within a trace is found by its own id; feedback about a run that is not there is noted."""
     inner = RUNS[1] | {"id": "r9", "trace_id": "r1", "parent_run_id": "r1", "dotted_order": "1.2"}
-    said = [feedback("r9", "helpful", score=1, trace_id=None), feedback("gone", "helpful", score=0, trace_id=None)]
+    said = [
+        feedback("r9", "helpful", score=1, trace_id=None),
+        feedback("gone", "helpful", score=0, trace_id=None),
+    ]
     source = open_source(write(tmp_path / "runs.jsonl", [RUNS[0], inner, *said]))
     (session,) = (session for key in source.partitions() for session in source.sessions(key))
     assert session.scores == {"helpful": 1.0}
     assert any("runs that are not in the store" in note for note in source.notes)
 
 
-@pytest.mark.parametrize(("source_type", "judgment"), [("app", "unacceptable"), ("model", None), ("api", None)])
+@pytest.mark.parametrize(
+    ("source_type", "judgment"), [("app", "unacceptable"), ("model", None), ("api", None)]
+)
 def test_word_of_a_person(source_type: str, judgment: str | None, tmp_path: Path) -> None:
     """What a person wrote on the whole run in LangSmith's UI judges it, as in Phoenix."""
     said = feedback("r1", "review", value="bad", feedback_source={"type": source_type})

@@ -10,7 +10,15 @@ from agent_pipeline.errors import PartitionError, SettingsError, StoreError
 from agent_pipeline.ingestion.reading import fingerprint
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import VERSION
-from agent_pipeline.sources import Location, find, open_source, open_sources, parse_location, plugins, readers
+from agent_pipeline.sources import (
+    Location,
+    find,
+    open_source,
+    open_sources,
+    parse_location,
+    plugins,
+    readers,
+)
 from agent_pipeline.sources.platforms.litellm import LiteLLMSource
 from agent_pipeline_tests.sources.platforms import exports
 from agent_pipeline_tests.sources.platforms.exports import write
@@ -92,13 +100,17 @@ def sentence(error: pytest.ExceptionInfo[BaseException]) -> str:
 
 def test_a_reader_of_the_users_own_is_asked_before_ours(mine, tmp_path):
     source = open_source(tmp_path / "mine", readers([mine("Mine")]))
-    assert source.name == "mine" and [session.session_id for session in source.sessions(KEY)] == ["own"]
+    assert source.name == "mine" and [session.session_id for session in source.sessions(KEY)] == [
+        "own"
+    ]
     assert open_source(parse_location("mine://host"), readers([mine("NoNotes")])).notes == []
 
 
 def test_an_entry_point_brings_a_reader_too(mine, monkeypatch, tmp_path):
     point = EntryPoint(name="mine", value=mine("Mine"), group=plugins.GROUP)
-    monkeypatch.setattr(plugins, "entry_points", lambda group: [point] if group == plugins.GROUP else [])
+    monkeypatch.setattr(
+        plugins, "entry_points", lambda group: [point] if group == plugins.GROUP else []
+    )
     assert open_source(tmp_path / "mine", readers()).name == "mine"
 
 
@@ -126,7 +138,10 @@ def test_a_name_that_leads_nowhere_costs_one_sentence(dotted):
 
 @pytest.mark.parametrize("where", ["__init__", "detect", "partitions", "sessions", "signature"])
 def test_a_reader_that_fails_costs_one_sentence_wherever_it_fails(mine, tmp_path, where):
-    with pytest.raises(StoreError, match=r"The reader '.*:Failing' .* failed on .*mine .RuntimeError: a bug.: correct it") as error:
+    with pytest.raises(
+        StoreError,
+        match=r"The reader '.*:Failing' .* failed on .*mine .RuntimeError: a bug.: correct it",
+    ) as error:
         source = open_source(tmp_path / "mine", readers([mine("Failing", where)]))
         source.partitions()
         list(source.sessions(KEY))
@@ -158,7 +173,9 @@ def test_a_reader_that_does_not_exist_is_named_with_those_that_do(tmp_path):
 def test_a_file_whose_name_has_a_colon_is_that_file(tmp_path):
     path = write(tmp_path / "langfuse:x.jsonl", exports.litellm())
     assert parse_location("langfuse:x.jsonl", tmp_path) == Location(str(path))
-    assert parse_location("langfuse:other", tmp_path) == Location(str(tmp_path / "other"), "langfuse")
+    assert parse_location("langfuse:other", tmp_path) == Location(
+        str(tmp_path / "other"), "langfuse"
+    )
 
 
 def test_a_scheme_that_nobody_reads_is_a_sentence():
@@ -170,15 +187,22 @@ def test_a_scheme_that_nobody_reads_is_a_sentence():
 # Folders
 
 
-def test_a_folder_of_one_kind_is_one_store_and_of_one_of_several_kinds_those_to_read_must_be_named(tmp_path):
+def test_a_folder_of_one_kind_is_one_store_and_of_one_of_several_kinds_those_to_read_must_be_named(
+    tmp_path,
+):
     write(tmp_path / "logs" / "a.jsonl", exports.litellm()[:2])
     write(tmp_path / "logs" / "deep" / "b.jsonl", exports.litellm()[2:])
-    assert [(path, reader.name) for path, reader in find(tmp_path).stores] == [(tmp_path, "litellm")]
+    assert [(path, reader.name) for path, reader in find(tmp_path).stores] == [
+        (tmp_path, "litellm")
+    ]
     assert [session.session_id for session in open_source(tmp_path).sessions(KEY)] == ["s1"]
     omniagents_home(tmp_path / "home")
     write(tmp_path / "notes.json", {"nothing": "known"})
     found = find(tmp_path)
-    assert [(path, reader.name) for path, reader in found.stores] == [(tmp_path / "home", "omniagents"), (tmp_path / "logs", "litellm")]
+    assert [(path, reader.name) for path, reader in found.stores] == [
+        (tmp_path / "home", "omniagents"),
+        (tmp_path / "logs", "litellm"),
+    ]
     assert found.unknown == [tmp_path / "notes.json"]
     with pytest.raises(StoreError, match=r"2 session stores.*home, .*logs") as error:
         open_source(tmp_path)
@@ -190,7 +214,9 @@ def test_files_of_no_kind_among_those_of_one_are_noted(tmp_path):
     write(tmp_path / "notes.json", {"nothing": "known"})
     source = open_source(tmp_path)
     source.partitions()
-    assert source.name == "litellm" and any("1 files under" in note and "notes.json" in note for note in source.notes)
+    assert source.name == "litellm" and any(
+        "1 files under" in note and "notes.json" in note for note in source.notes
+    )
 
 
 def test_a_home_whose_sessions_were_moved_is_no_store_and_its_databases_are_no_agents(tmp_path):
@@ -220,20 +246,36 @@ def test_a_folder_called_sessions_alone_makes_no_home_of_omniagents(tmp_path):
 
 
 def two_homes(tmp_path: Path) -> list[Location]:
-    one = omniagents_home(tmp_path / "one", {"a": HELLO, "c": HELLO, "d": HELLO}, verdicts=[("a", "acceptable")])
-    two = omniagents_home(tmp_path / "two", {"b": HELLO, "c": HELLO[:1], "c~2": HELLO}, verdicts=[("c", "unacceptable")])
+    one = omniagents_home(
+        tmp_path / "one", {"a": HELLO, "c": HELLO, "d": HELLO}, verdicts=[("a", "acceptable")]
+    )
+    two = omniagents_home(
+        tmp_path / "two",
+        {"b": HELLO, "c": HELLO[:1], "c~2": HELLO},
+        verdicts=[("c", "unacceptable")],
+    )
     omniagents_home(two, key="office/rooms")
     return [Location(str(one)), Location(str(two))]
 
 
-def test_the_partitions_of_several_stores_are_the_union_and_one_in_two_has_the_sessions_of_both(tmp_path):
+def test_the_partitions_of_several_stores_are_the_union_and_one_in_two_has_the_sessions_of_both(
+    tmp_path,
+):
     source = open_sources(two_homes(tmp_path))
     assert source.partitions() == [("office", "rooms"), KEY]
-    assert [session.session_id for session in source.sessions(PartitionKey("office", "rooms"))] == ["s1"]
+    assert [session.session_id for session in source.sessions(PartitionKey("office", "rooms"))] == [
+        "s1"
+    ]
     sessions = list(source.sessions(KEY))
     assert [session.session_id for session in sessions] == ["a", "b", "c", "c~2", "c~2~2", "d"]
-    assert [len(session.messages) for session in sessions if session.session_id.startswith("c")] == [2, 1, 2]
-    assert [session.judgment for session in sessions if session.session_id.startswith("c")] == [None, "unacceptable", None]
+    assert [
+        len(session.messages) for session in sessions if session.session_id.startswith("c")
+    ] == [2, 1, 2]
+    assert [session.judgment for session in sessions if session.session_id.startswith("c")] == [
+        None,
+        "unacceptable",
+        None,
+    ]
     assert any("2 session ids are in more than one store" in note for note in source.notes)
 
 
@@ -252,7 +294,10 @@ def test_one_store_in_a_list_is_that_store(tmp_path):
 
 def test_the_version_and_the_signature_change_with_any_of_the_stores(tmp_path):
     locations = two_homes(tmp_path)
-    seen = {(open_sources(locations).signature(), fingerprint(open_sources(locations).stored(KEY))) for _ in range(2)}
+    seen = {
+        (open_sources(locations).signature(), fingerprint(open_sources(locations).stored(KEY)))
+        for _ in range(2)
+    }
     assert len(seen) == 1
     omniagents_home(tmp_path / "one", {"new": HELLO}, key="shop/other")
     assert open_sources(locations).signature() != next(iter(seen))[0]
@@ -260,9 +305,16 @@ def test_the_version_and_the_signature_change_with_any_of_the_stores(tmp_path):
 
 def test_a_side_chain_follows_its_parent_to_its_new_name(tmp_path):
     records = exports.written("openinference_otlp.jsonl")
-    first, second = write(tmp_path / "one" / "shop.jsonl", records), write(tmp_path / "two" / "shop.jsonl", [*records, exports.guard()])
+    first, second = (
+        write(tmp_path / "one" / "shop.jsonl", records),
+        write(tmp_path / "two" / "shop.jsonl", [*records, exports.guard()]),
+    )
     sessions = list(open_sources([Location(str(first)), Location(str(second))]).sessions(KEY))
-    assert [(each.session_id, each.parent_session_id) for each in sessions] == [("s1", None), ("s1~2", None), ("s1~side1", "s1~2")]
+    assert [(each.session_id, each.parent_session_id) for each in sessions] == [
+        ("s1", None),
+        ("s1~2", None),
+        ("s1~side1", "s1~2"),
+    ]
 
 
 @pytest.mark.parametrize("how", ["missing", "no store", "unreadable tree"])

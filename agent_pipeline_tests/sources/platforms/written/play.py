@@ -38,8 +38,18 @@ class Model(BaseHTTPRequestHandler):
         whole = json.dumps(told.get("messages") or told.get("input") or told.get("contents"))
         last = max((whole.rfind(words), words) for words in (*ANSWERS, ASKED[0]))[1]
         tools = json.dumps(told.get("tools", []))
-        name = next((name for name in CALLS if f'"name": "{name}"' in tools), None) if last == ASKED[0] else None
-        answer = self.claude if "/messages" in self.path else self.items if "/responses" in self.path else self.gemini
+        name = (
+            next((name for name in CALLS if f'"name": "{name}"' in tools), None)
+            if last == ASKED[0]
+            else None
+        )
+        answer = (
+            self.claude
+            if "/messages" in self.path
+            else self.items
+            if "/responses" in self.path
+            else self.gemini
+        )
         answer = self.chat if "/chat/completions" in self.path else answer
         raw, kind = answer(name, ANSWERS.get(last, "Order 7"), told)
         self.send_response(200)
@@ -55,13 +65,24 @@ class Model(BaseHTTPRequestHandler):
         ).encode(), "text/event-stream"
 
     def claude(self, name, words, told):
-        block = {"type": "tool_use", "id": "c1", "name": name, "input": {}} if name else {"type": "text", "text": ""}
+        block = (
+            {"type": "tool_use", "id": "c1", "name": name, "input": {}}
+            if name
+            else {"type": "text", "text": ""}
+        )
         delta = {"type": "text_delta", "text": words}
         if name:
             delta = {"type": "input_json_delta", "partial_json": json.dumps(CALLS[name])}
         usage = {"input_tokens": 10, "output_tokens": 1}
         self.number = Model.number = Model.number + 1
-        about = {"id": f"m{self.number}", "type": "message", "role": "assistant", "model": "m-1", "content": [], "usage": usage}
+        about = {
+            "id": f"m{self.number}",
+            "type": "message",
+            "role": "assistant",
+            "model": "m-1",
+            "content": [],
+            "usage": usage,
+        }
         done = {"stop_reason": "tool_use" if name else "end_turn", "stop_sequence": None}
         return self.events(
             [
@@ -75,29 +96,60 @@ class Model(BaseHTTPRequestHandler):
         )
 
     def items(self, name, words, told):
-        item = {"type": "message", "id": "m1", "role": "assistant", "content": [{"type": "output_text", "text": words, "annotations": []}]}
+        item = {
+            "type": "message",
+            "id": "m1",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": words, "annotations": []}],
+        }
         if name:
-            item = {"type": "function_call", "id": "f1", "call_id": "c1", "name": name, "arguments": json.dumps(CALLS[name])}
-        details = {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
+            item = {
+                "type": "function_call",
+                "id": "f1",
+                "call_id": "c1",
+                "name": name,
+                "arguments": json.dumps(CALLS[name]),
+            }
+        details = {
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": 0},
+        }
         usage = {"input_tokens": 10, "output_tokens": 2, "total_tokens": 12} | details
         made = {"id": "r1", "output": [item], "usage": usage}
         done = {"type": "response.output_item.done", "output_index": 0, "item": item}
-        return self.events([{"type": "response.created", "response": {"id": "r1"}}, done, {"type": "response.completed", "response": made}])
+        return self.events(
+            [
+                {"type": "response.created", "response": {"id": "r1"}},
+                done,
+                {"type": "response.completed", "response": made},
+            ]
+        )
 
     def gemini(self, name, words, told):
         part = {"functionCall": {"name": name, "args": CALLS[name]}} if name else {"text": words}
         usage = {"promptTokenCount": 10, "candidatesTokenCount": 2, "totalTokenCount": 12}
         choice = {"content": {"role": "model", "parts": [part]}, "finishReason": "STOP", "index": 0}
-        return self.events([{"candidates": [choice], "usageMetadata": usage, "modelVersion": "m-1"}])
+        return self.events(
+            [{"candidates": [choice], "usageMetadata": usage, "modelVersion": "m-1"}]
+        )
 
     def chat(self, name, words, told):
         called = name or ("bash" if AGENT == "mini_swe_agent" else None)
         function = {"name": called, "arguments": json.dumps(CALLS[name] if name else SUBMIT)}
         call = {"id": "c1" if name else "c2", "type": "function", "function": function}
-        message = {"role": "assistant", "content": None if name else words} | ({"tool_calls": [call]} if called else {})
+        message = {"role": "assistant", "content": None if name else words} | (
+            {"tool_calls": [call]} if called else {}
+        )
         usage = {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12}
         choices = [{"index": 0, "message": message, "finish_reason": "tool_calls"}]
-        made = {"id": "x", "object": "chat.completion", "created": 1, "model": "m-1", "choices": choices, "usage": usage}
+        made = {
+            "id": "x",
+            "object": "chat.completion",
+            "created": 1,
+            "model": "m-1",
+            "choices": choices,
+            "usage": usage,
+        }
         return json.dumps(made).encode(), "application/json"
 
     number = 0
@@ -117,7 +169,15 @@ def play(*runs, **variables):
     home.mkdir(exist_ok=True)
     for run in runs:
         environment = {"PATH": os.environ["PATH"], "HOME": str(home)} | variables
-        subprocess.run([PROGRAM, *run], cwd=SHOP, env=environment, stdin=subprocess.DEVNULL, check=True, capture_output=True, timeout=60)
+        subprocess.run(
+            [PROGRAM, *run],
+            cwd=SHOP,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            check=True,
+            capture_output=True,
+            timeout=60,
+        )
 
 
 def keep(name, pattern):
@@ -125,14 +185,20 @@ def keep(name, pattern):
     (path,) = (ROOT / "home").rglob(pattern)
     raw = path.read_text().replace(str(ROOT), "/home/me")
     lines = (
-        [json.dumps(cut(json.loads(line))) for line in raw.splitlines()] if path.suffix == ".jsonl" else [json.dumps(cut(json.loads(raw)))]
+        [json.dumps(cut(json.loads(line))) for line in raw.splitlines()]
+        if path.suffix == ".jsonl"
+        else [json.dumps(cut(json.loads(raw)))]
     )
     (OUT / name).write_text("\n".join(lines) + "\n")
 
 
 def cut(value):
     if isinstance(value, dict):
-        return {name: cut(each) for name, each in value.items() if name not in ("attachment", "world_state", "git")}
+        return {
+            name: cut(each)
+            for name, each in value.items()
+            if name not in ("attachment", "world_state", "git")
+        }
     if isinstance(value, list):
         return [cut(each) for each in value]
     return value[:LONGEST] if isinstance(value, str) else value
@@ -146,9 +212,19 @@ def claude_code():
 
 
 def codex():
-    provider = {"name": "scripted", "base_url": f"{URL}/v1", "wire_api": "responses", "env_key": "OPENAI_API_KEY"}
+    provider = {
+        "name": "scripted",
+        "base_url": f"{URL}/v1",
+        "wire_api": "responses",
+        "env_key": "OPENAI_API_KEY",
+    }
     settings = [f'model_providers.scripted.{name}="{value}"' for name, value in provider.items()]
-    settings += ['model_provider="scripted"', 'model="m-1"', 'sandbox_mode="danger-full-access"', 'approval_policy="never"']
+    settings += [
+        'model_provider="scripted"',
+        'model="m-1"',
+        'sandbox_mode="danger-full-access"',
+        'approval_policy="never"',
+    ]
     told = ["exec", "--skip-git-repo-check", *(word for each in settings for word in ("-c", each))]
     play([*told, ASKED[0]], [*told, "resume", "--last", ASKED[1]], OPENAI_API_KEY="x")
     keep("codex.jsonl", "rollout-*.jsonl")
@@ -157,17 +233,41 @@ def codex():
 def gemini_cli():
     folder = ROOT / "home" / ".gemini"
     folder.mkdir(parents=True)
-    settings = {"security": {"auth": {"selectedType": "gemini-api-key"}}, "privacy": {"usageStatisticsEnabled": False}}
+    settings = {
+        "security": {"auth": {"selectedType": "gemini-api-key"}},
+        "privacy": {"usageStatisticsEnabled": False},
+    }
     (folder / "settings.json").write_text(json.dumps(settings))
-    variables = {"GEMINI_API_KEY": "x", "GOOGLE_GEMINI_BASE_URL": URL, "GEMINI_CLI_TRUST_WORKSPACE": "true"}
+    variables = {
+        "GEMINI_API_KEY": "x",
+        "GOOGLE_GEMINI_BASE_URL": URL,
+        "GEMINI_CLI_TRUST_WORKSPACE": "true",
+    }
     model = ["--model", "gemini-2.5-pro"]
     play(["-p", ASKED[0], *model], ["--resume", "latest", "-p", ASKED[1], *model], **variables)
     keep("gemini_cli.jsonl", "chats/*.jsonl")
 
 
 def mini_swe_agent():
-    variables = {"OPENAI_API_KEY": "x", "OPENAI_API_BASE": f"{URL}/v1", "MSWEA_CONFIGURED": "true", "MSWEA_COST_TRACKING": "ignore_errors"}
-    play(["-y", "--exit-immediately", "-m", "openai/m-1", "-t", ASKED[0], "-o", str(ROOT / "home" / "order.traj.json")], **variables)
+    variables = {
+        "OPENAI_API_KEY": "x",
+        "OPENAI_API_BASE": f"{URL}/v1",
+        "MSWEA_CONFIGURED": "true",
+        "MSWEA_COST_TRACKING": "ignore_errors",
+    }
+    play(
+        [
+            "-y",
+            "--exit-immediately",
+            "-m",
+            "openai/m-1",
+            "-t",
+            ASKED[0],
+            "-o",
+            str(ROOT / "home" / "order.traj.json"),
+        ],
+        **variables,
+    )
     keep("mini_swe_agent.traj.json", "order.traj.json")
 
 
@@ -194,7 +294,15 @@ def openhands():
         place.parent.mkdir(parents=True, exist_ok=True)
         state = cut(json.loads(path.read_text().replace(str(ROOT), "/home/me")))
         place.write_text(
-            json.dumps(state | ({"agent": {"llm": {"model": state["agent"]["llm"]["model"]}}} if "agent" in state else {})) + "\n"
+            json.dumps(
+                state
+                | (
+                    {"agent": {"llm": {"model": state["agent"]["llm"]["model"]}}}
+                    if "agent" in state
+                    else {}
+                )
+            )
+            + "\n"
         )
 
 

@@ -10,8 +10,15 @@ from pathlib import Path
 
 OUT = Path(sys.argv[2])
 SCHEMA = {"type": "object", "properties": {"order": {"type": "integer"}}, "required": ["order"]}
-TOOL = {"type": "function", "function": {"name": "look_up", "description": "Finds an order.", "parameters": SCHEMA}}
-CALL = {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": '{"order": 7}'}}
+TOOL = {
+    "type": "function",
+    "function": {"name": "look_up", "description": "Finds an order.", "parameters": SCHEMA},
+}
+CALL = {
+    "id": "c1",
+    "type": "function",
+    "function": {"name": "look_up", "arguments": '{"order": 7}'},
+}
 ANSWERS = {
     "Where is order 7?": {"content": None, "tool_calls": [CALL]},
     "in Ulm": {"content": "Your order is in Ulm."},
@@ -55,30 +62,61 @@ class Model(Answering):
             "finish_reason": "tool_calls" if "tool_calls" in answer else "stop",
         }
         usage = {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12}
-        body = {"id": "x", "object": "chat.completion", "created": 1, "model": "m-1", "choices": [choice], "usage": usage}
+        body = {
+            "id": "x",
+            "object": "chat.completion",
+            "created": 1,
+            "model": "m-1",
+            "choices": [choice],
+            "usage": usage,
+        }
         if "contents" in told:
             call = {"functionCall": {"name": "look_up", "args": {"order": 7}}}
             part = call if "tool_calls" in answer else {"text": answer["content"]}
             usage = {"promptTokenCount": 10, "candidatesTokenCount": 2, "totalTokenCount": 12}
             content = {"role": "model", "parts": [part]}
-            body = {"candidates": [{"content": content, "finishReason": "STOP"}], "usageMetadata": usage, "modelVersion": "m-1"}
+            body = {
+                "candidates": [{"content": content, "finishReason": "STOP"}],
+                "usageMetadata": usage,
+                "modelVersion": "m-1",
+            }
         if self.path.endswith("/messages"):
             call = {"type": "tool_use", "id": "c1", "name": "look_up", "input": {"order": 7}}
             block = call if "tool_calls" in answer else {"type": "text", "text": answer["content"]}
             usage = {"input_tokens": 10, "output_tokens": 2}
-            body = {"id": "x", "type": "message", "role": "assistant", "model": "m-1", "content": [block], "usage": usage}
-            body |= {"stop_reason": "tool_use" if block is call else "end_turn", "stop_sequence": None}
+            body = {
+                "id": "x",
+                "type": "message",
+                "role": "assistant",
+                "model": "m-1",
+                "content": [block],
+                "usage": usage,
+            }
+            body |= {
+                "stop_reason": "tool_use" if block is call else "end_turn",
+                "stop_sequence": None,
+            }
         if self.path.endswith("/converse"):
             call = {"toolUse": {"toolUseId": "c1", "name": "look_up", "input": {"order": 7}}}
             content = [call if "tool_calls" in answer else {"text": answer["content"]}]
-            body = {"output": {"message": {"role": "assistant", "content": content}}, "metrics": {"latencyMs": 1}}
-            body |= {"stopReason": "end_turn", "usage": {"inputTokens": 10, "outputTokens": 2, "totalTokens": 12}}
+            body = {
+                "output": {"message": {"role": "assistant", "content": content}},
+                "metrics": {"latencyMs": 1},
+            }
+            body |= {
+                "stopReason": "end_turn",
+                "usage": {"inputTokens": 10, "outputTokens": 2, "totalTokens": 12},
+            }
         self.reply(body)
 
 
 URL = f"{served(Model)}/v1"
 ASKED = ("Where is order 7?", "Thanks")
-GENAI = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "support", "gen_ai.conversation.id": "s1"}
+GENAI = {
+    "gen_ai.operation.name": "invoke_agent",
+    "gen_ai.agent.name": "support",
+    "gen_ai.conversation.id": "s1",
+}
 OPENINFERENCE = {"openinference.span.kind": "AGENT", "agent.name": "support", "session.id": "s1"}
 
 
@@ -91,9 +129,16 @@ def openai_answer(messages):
     import openai
 
     message = (
-        openai.OpenAI(base_url=URL, api_key="x").chat.completions.create(model="m-1", messages=messages, tools=[TOOL]).choices[0].message
+        openai.OpenAI(base_url=URL, api_key="x")
+        .chat.completions.create(model="m-1", messages=messages, tools=[TOOL])
+        .choices[0]
+        .message
     )
-    return {name: value for name, value in message.model_dump(exclude_none=True).items() if name in ("role", "content", "tool_calls")}
+    return {
+        name: value
+        for name, value in message.model_dump(exclude_none=True).items()
+        if name in ("role", "content", "tool_calls")
+    }
 
 
 def runs(answer):
@@ -122,7 +167,9 @@ def messages(sdk, told):
     """The messages as an SDK keeps them: a line of a file of all."""
     path = OUT / "messages.jsonl"
     lines = map(json.loads, path.read_text().splitlines()) if path.exists() else ()
-    known = {line["session_id"]: line for line in lines} | {sdk: {"session_id": sdk, "messages": told}}
+    known = {line["session_id"]: line for line in lines} | {
+        sdk: {"session_id": sdk, "messages": told}
+    }
     write(path.name, [known[name] for name in sorted(known)])
 
 
@@ -135,7 +182,13 @@ def provider_of(name, left_out=()):
 
     class Exporter(FileSpanExporter):
         def export(self, spans):
-            return super().export([each for each in spans if each.attributes.get("openinference.span.kind") not in left_out])
+            return super().export(
+                [
+                    each
+                    for each in spans
+                    if each.attributes.get("openinference.span.kind") not in left_out
+                ]
+            )
 
     provider = TracerProvider(resource=Resource({"service.name": "shop"}))
     (OUT / name).unlink(missing_ok=True)
@@ -146,7 +199,10 @@ def provider_of(name, left_out=()):
 def traced(provider, root, played, around=nullcontext):
     """Each run in a span of its own."""
     for run in played:
-        with provider.get_tracer("shop").start_as_current_span("support", attributes=root), around():
+        with (
+            provider.get_tracer("shop").start_as_current_span("support", attributes=root),
+            around(),
+        ):
             run()
 
 
@@ -159,7 +215,9 @@ def with_console(name, instrumentor, root, around=nullcontext):
     from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
 
     provider = provider_of(f"{name}_otlp.jsonl")
-    provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter(out=(OUT / f"{name}_console.json").open("w"))))
+    provider.add_span_processor(
+        SimpleSpanProcessor(ConsoleSpanExporter(out=(OUT / f"{name}_console.json").open("w")))
+    )
     instrumentor.instrument(tracer_provider=provider)
     traced(provider, root, runs(openai_answer), around)
 
@@ -179,7 +237,10 @@ def openllmetry():
 
 def genai(name="genai_messages", captured="true", conventions=""):
     """Spans, and log records with a message each, in one file."""
-    os.environ |= {"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": captured, "OTEL_SEMCONV_STABILITY_OPT_IN": conventions}
+    os.environ |= {
+        "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": captured,
+        "OTEL_SEMCONV_STABILITY_OPT_IN": conventions,
+    }
     from opentelemetry.exporter.otlp.json.file._log_exporter import FileLogExporter
     from opentelemetry.instrumentation.openai_v2 import OpenAIInstrumentor
     from opentelemetry.sdk._logs import LoggerProvider
@@ -187,8 +248,14 @@ def genai(name="genai_messages", captured="true", conventions=""):
 
     provider = provider_of(f"{name}.jsonl")
     logs = LoggerProvider(resource=provider.resource)
-    logs.add_log_record_processor(SimpleLogRecordProcessor(FileLogExporter(str(OUT / f"{name}.jsonl"))))
-    logs.add_log_record_processor(SimpleLogRecordProcessor(ConsoleLogRecordExporter(out=(OUT / f"{name}_console.json").open("w"))))
+    logs.add_log_record_processor(
+        SimpleLogRecordProcessor(FileLogExporter(str(OUT / f"{name}.jsonl")))
+    )
+    logs.add_log_record_processor(
+        SimpleLogRecordProcessor(
+            ConsoleLogRecordExporter(out=(OUT / f"{name}_console.json").open("w"))
+        )
+    )
     OpenAIInstrumentor().instrument(tracer_provider=provider, logger_provider=logs)
     traced(provider, GENAI, runs(openai_answer))
 
@@ -209,10 +276,14 @@ def google_adk():
 
     provider = provider_of("google_adk.jsonl")
     logs = LoggerProvider(resource=provider.resource)
-    logs.add_log_record_processor(SimpleLogRecordProcessor(FileLogExporter(str(OUT / "google_adk.jsonl"))))
+    logs.add_log_record_processor(
+        SimpleLogRecordProcessor(FileLogExporter(str(OUT / "google_adk.jsonl")))
+    )
     trace.set_tracer_provider(provider)
     _logs.set_logger_provider(logs)
-    agent = Agent(name="support", model="gemini-m-1", instruction="You are helpful.", tools=[look_up])
+    agent = Agent(
+        name="support", model="gemini-m-1", instruction="You are helpful.", tools=[look_up]
+    )
     runner = InMemoryRunner(agent, app_name="shop")
 
     async def play():
@@ -235,7 +306,11 @@ def ag2():
     provider, last = provider_of("ag2.jsonl"), []
     telemetry = TelemetryMiddleware(tracer_provider=provider, agent_name="support")
     agent = Agent(
-        "support", "You are helpful.", config=OpenAIConfig("m-1", api_key="x", base_url=URL), tools=[look_up], middleware=[telemetry]
+        "support",
+        "You are helpful.",
+        config=OpenAIConfig("m-1", api_key="x", base_url=URL),
+        tools=[look_up],
+        middleware=[telemetry],
     )
 
     def ask(words):
@@ -257,10 +332,16 @@ def langgraph():
 
     provider, told = provider_of("langgraph.jsonl", ("CHAIN",)), []
     LangChainInstrumentor().instrument(tracer_provider=provider)
-    agent = create_agent(ChatOpenAI(model="m-1", base_url=URL, api_key="x"), [look_up], system_prompt="You are helpful.")
+    agent = create_agent(
+        ChatOpenAI(model="m-1", base_url=URL, api_key="x"),
+        [look_up],
+        system_prompt="You are helpful.",
+    )
 
     def ask(words):
-        told[:] = agent.invoke({"messages": [*told, {"role": "user", "content": words}]})["messages"]
+        told[:] = agent.invoke({"messages": [*told, {"role": "user", "content": words}]})[
+            "messages"
+        ]
 
     traced(provider, OPENINFERENCE, asked(ask), lambda: using_session("s1"))
     messages("langchain", messages_to_dict(told))
@@ -292,7 +373,9 @@ def google_genai():
 
     provider = provider_of("google_genai.jsonl")
     GoogleGenAIInstrumentor().instrument(tracer_provider=provider)
-    client = client_of.Client(api_key="x", http_options=types.HttpOptions(base_url=URL.removesuffix("/v1")))
+    client = client_of.Client(
+        api_key="x", http_options=types.HttpOptions(base_url=URL.removesuffix("/v1"))
+    )
     config = types.GenerateContentConfig(system_instruction="You are helpful.", tools=[look_up])
     chat = client.chats.create(model="m-1", config=config)
     traced(provider, OPENINFERENCE, asked(chat.send_message), lambda: using_session("s1"))
@@ -311,10 +394,22 @@ def anthropic():
 
     def ask(content):
         told.append({"role": "user", "content": content})
-        answer = client.messages.create(model="m-1", max_tokens=99, system="You are helpful.", messages=told, tools=[tool])
-        told.append({"role": "assistant", "content": [block.model_dump() for block in answer.content]})
+        answer = client.messages.create(
+            model="m-1", max_tokens=99, system="You are helpful.", messages=told, tools=[tool]
+        )
+        told.append(
+            {"role": "assistant", "content": [block.model_dump() for block in answer.content]}
+        )
         if answer.stop_reason == "tool_use":
-            ask([{"type": "tool_result", "tool_use_id": answer.content[0].id, "content": look_up(7)}])
+            ask(
+                [
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": answer.content[0].id,
+                        "content": look_up(7),
+                    }
+                ]
+            )
 
     traced(provider, OPENINFERENCE, asked(ask), lambda: using_session("s1"))
     messages("anthropic", told)
@@ -326,9 +421,18 @@ def autogen():
     from autogen_agentchat.agents import AssistantAgent
     from autogen_ext.models.openai import OpenAIChatCompletionClient
 
-    about = dict.fromkeys(("vision", "json_output", "structured_output"), False) | {"function_calling": True, "family": "unknown"}
+    about = dict.fromkeys(("vision", "json_output", "structured_output"), False) | {
+        "function_calling": True,
+        "family": "unknown",
+    }
     model = OpenAIChatCompletionClient(model="m-1", base_url=URL, api_key="x", model_info=about)
-    agent = AssistantAgent("support", model, tools=[look_up], system_message="You are helpful.", reflect_on_tool_use=True)
+    agent = AssistantAgent(
+        "support",
+        model,
+        tools=[look_up],
+        system_message="You are helpful.",
+        reflect_on_tool_use=True,
+    )
 
     async def play():
         for words in ASKED:
@@ -342,16 +446,36 @@ def bedrock():
     from botocore.session import Session
 
     about = {"region_name": "us-east-1", "aws_access_key_id": "x", "aws_secret_access_key": "x"}
-    client, told = Session().create_client("bedrock-runtime", endpoint_url=URL.removesuffix("/v1"), **about), []
-    tool = {"toolSpec": {"name": "look_up", "description": "Finds an order.", "inputSchema": {"json": SCHEMA}}}
+    client, told = (
+        Session().create_client("bedrock-runtime", endpoint_url=URL.removesuffix("/v1"), **about),
+        [],
+    )
+    tool = {
+        "toolSpec": {
+            "name": "look_up",
+            "description": "Finds an order.",
+            "inputSchema": {"json": SCHEMA},
+        }
+    }
 
     def ask(content):
         told.append({"role": "user", "content": content})
         system = [{"text": "You are helpful."}]
-        answer = client.converse(modelId="m-1", system=system, messages=told, toolConfig={"tools": [tool]})["output"]["message"]
+        answer = client.converse(
+            modelId="m-1", system=system, messages=told, toolConfig={"tools": [tool]}
+        )["output"]["message"]
         told.append(answer)
         if "toolUse" in answer["content"][0]:
-            ask([{"toolResult": {"toolUseId": answer["content"][0]["toolUse"]["toolUseId"], "content": [{"text": look_up(7)}]}}])
+            ask(
+                [
+                    {
+                        "toolResult": {
+                            "toolUseId": answer["content"][0]["toolUse"]["toolUseId"],
+                            "content": [{"text": look_up(7)}],
+                        }
+                    }
+                ]
+            )
 
     for run in asked(lambda words: ask([{"text": words}])):
         run()
@@ -369,14 +493,23 @@ def llama_index():
 
     provider = provider_of("llama_index.jsonl", ("CHAIN",))
     LlamaIndexInstrumentor().instrument(tracer_provider=provider)
-    model = OpenAILike(model="m-1", api_base=URL, api_key="x", is_chat_model=True, is_function_calling_model=True)
-    agent = FunctionAgent(tools=[look_up], llm=model, system_prompt="You are helpful.", streaming=False)
+    model = OpenAILike(
+        model="m-1", api_base=URL, api_key="x", is_chat_model=True, is_function_calling_model=True
+    )
+    agent = FunctionAgent(
+        tools=[look_up], llm=model, system_prompt="You are helpful.", streaming=False
+    )
     memory = ChatMemoryBuffer.from_defaults(token_limit=9999)
 
     async def said(words):
         return await agent.run(words, memory=memory)
 
-    traced(provider, OPENINFERENCE, asked(lambda words: asyncio.run(said(words))), lambda: using_session("s1"))
+    traced(
+        provider,
+        OPENINFERENCE,
+        asked(lambda words: asyncio.run(said(words))),
+        lambda: using_session("s1"),
+    )
     messages("llama_index", [each.model_dump(mode="json") for each in memory.get_all()])
 
 
@@ -394,10 +527,18 @@ def crewai():
     from crewai.tools import tool
 
     model = LLM(model="openai/m-1", base_url=URL, api_key="x")
-    agent = Agent(role="support", goal="help", backstory="You are helpful.", llm=model, tools=[tool("look_up")(look_up)])
+    agent = Agent(
+        role="support",
+        goal="help",
+        backstory="You are helpful.",
+        llm=model,
+        tools=[tool("look_up")(look_up)],
+    )
 
     def ask(words):
-        Crew(agents=[agent], tasks=[Task(description=words, expected_output="words", agent=agent)]).kickoff()
+        Crew(
+            agents=[agent], tasks=[Task(description=words, expected_output="words", agent=agent)]
+        ).kickoff()
 
     traced(provider, OPENINFERENCE, asked(ask), lambda: using_session("s1"))
 
@@ -440,24 +581,65 @@ def ai_sdk():
 
 def langfuse():
     """Public traces of frameworks, from the folder that the third argument names, without the steps between and repeated attributes."""
-    repeated = ("input.", "output.", "llm.invocation_parameters", "gcp.", "llm.input_messages.0.message.contents")
-    fields = ("id", "type", "name", "parentObservationId", "startTime", "endTime", "model", "input", "output", "usageDetails", "level")
+    repeated = (
+        "input.",
+        "output.",
+        "llm.invocation_parameters",
+        "gcp.",
+        "llm.input_messages.0.message.contents",
+    )
+    fields = (
+        "id",
+        "type",
+        "name",
+        "parentObservationId",
+        "startTime",
+        "endTime",
+        "model",
+        "input",
+        "output",
+        "usageDetails",
+        "level",
+    )
     traces = []
-    for framework in ("agno", "google-adk", "langgraph-js", "langgraph-python", "llamaindex", "microsoft", "openai-agents", "vercel"):
+    for framework in (
+        "agno",
+        "google-adk",
+        "langgraph-js",
+        "langgraph-python",
+        "llamaindex",
+        "microsoft",
+        "openai-agents",
+        "vercel",
+    ):
         (path,) = Path(sys.argv[3]).glob(f"{framework}*.trace.json")
         whole = json.loads(path.read_text())
         steps = [
-            each for each in whole["observations"] if each["type"] in ("GENERATION", "TOOL", "AGENT") or not each["parentObservationId"]
+            each
+            for each in whole["observations"]
+            if each["type"] in ("GENERATION", "TOOL", "AGENT") or not each["parentObservationId"]
         ]
         for at, step in enumerate(steps):
-            metadata = step["metadata"] if isinstance(step["metadata"], dict) else json.loads(step["metadata"])
+            metadata = (
+                step["metadata"]
+                if isinstance(step["metadata"], dict)
+                else json.loads(step["metadata"])
+            )
             attributes = metadata.get("attributes") or {}
             attributes = json.loads(attributes) if isinstance(attributes, str) else attributes
-            kept = {name: value for name, value in attributes.items() if not name.startswith(repeated)}
-            steps[at] = {name: step.get(name) for name in fields} | {"metadata": {"attributes": kept} if kept else {}}
-        about = {name: whole["trace"].get(name) for name in ("id", "projectId", "name", "timestamp", "sessionId", "public")}
+            kept = {
+                name: value for name, value in attributes.items() if not name.startswith(repeated)
+            }
+            steps[at] = {name: step.get(name) for name in fields} | {
+                "metadata": {"attributes": kept} if kept else {}
+            }
+        about = {
+            name: whole["trace"].get(name)
+            for name in ("id", "projectId", "name", "timestamp", "sessionId", "public")
+        }
         scores = [
-            {name: each.get(name) for name in ("id", "name", "value", "dataType", "stringValue")} for each in whole["trace"]["scores"]
+            {name: each.get(name) for name in ("id", "name", "value", "dataType", "stringValue")}
+            for each in whole["trace"]["scores"]
         ]
         traces.append({"trace": about | {"scores": scores}, "observations": steps})
     write("langfuse.jsonl", traces)
@@ -472,7 +654,12 @@ def collector(answers):
     class Collector(Answering):
         def do_POST(self):
             raw = self.rfile.read(int(self.headers["Content-Length"]))
-            posted.append((self.path, gzip.decompress(raw) if self.headers["Content-Encoding"] == "gzip" else raw))
+            posted.append(
+                (
+                    self.path,
+                    gzip.decompress(raw) if self.headers["Content-Encoding"] == "gzip" else raw,
+                )
+            )
             self.do_GET()
 
         do_PATCH = do_POST  # noqa: N815
@@ -497,19 +684,42 @@ def langfuse_api(has_traces=False):
     model = openai.OpenAI(base_url=URL, api_key="x")
 
     def answer(messages):
-        message = model.chat.completions.create(model="m-1", messages=messages, tools=[TOOL]).choices[0].message
-        return {name: value for name, value in message.model_dump(exclude_none=True).items() if name in ("role", "content", "tool_calls")}
+        message = (
+            model.chat.completions.create(model="m-1", messages=messages, tools=[TOOL])
+            .choices[0]
+            .message
+        )
+        return {
+            name: value
+            for name, value in message.model_dump(exclude_none=True).items()
+            if name in ("role", "content", "tool_calls")
+        }
 
     for run in runs(answer):
         about = {"as_type": "agent", "name": "support", "metadata": {"task_id": "7"}}
-        with client.start_as_current_observation(**about) as root, propagate_attributes(session_id="s1", trace_name="support"):
+        with (
+            client.start_as_current_observation(**about) as root,
+            propagate_attributes(session_id="s1", trace_name="support"),
+        ):
             run()
     client.flush()
-    requests = [ExportTraceServiceRequest.FromString(raw) for path, raw in posted if path.endswith("/traces")]
-    spans = [span for each in requests for of in each.resource_spans for scope in of.scope_spans for span in scope.spans]
+    requests = [
+        ExportTraceServiceRequest.FromString(raw)
+        for path, raw in posted
+        if path.endswith("/traces")
+    ]
+    spans = [
+        span
+        for each in requests
+        for of in each.resource_spans
+        for scope in of.scope_spans
+        for span in scope.spans
+    ]
     observations = []
     for span in spans:
-        said = {each.key.removeprefix("langfuse."): each.value.string_value for each in span.attributes}
+        said = {
+            each.key.removeprefix("langfuse."): each.value.string_value for each in span.attributes
+        }
         counts = json.loads(said.get("observation.usage_details", "{}"))
         observation = {
             "id": span.span_id.hex(),
@@ -526,46 +736,107 @@ def langfuse_api(has_traces=False):
             "traceName": said["trace.name"],
             "input": said.get("observation.input"),
             "output": said.get("observation.output"),
-            "metadata": {"task_id": said["observation.metadata.task_id"]} if "observation.metadata.task_id" in said else {},
+            "metadata": {"task_id": said["observation.metadata.task_id"]}
+            if "observation.metadata.task_id" in said
+            else {},
             "model": said.get("observation.model.name"),
         }
         if counts:
             observation["usageDetails"] = {
-                name: counts[of] for name, of in (("input", "prompt_tokens"), ("output", "completion_tokens"), ("total", "total_tokens"))
+                name: counts[of]
+                for name, of in (
+                    ("input", "prompt_tokens"),
+                    ("output", "completion_tokens"),
+                    ("total", "total_tokens"),
+                )
             }
             observation |= {"costDetails": {"total": 0.25}, "totalCost": 0.25}
         observations.append(observation)
     now = datetime.now(UTC).isoformat()
-    about = {"source": "API", "timestamp": now, "environment": "default", "createdAt": now, "updatedAt": now}
+    about = {
+        "source": "API",
+        "timestamp": now,
+        "environment": "default",
+        "createdAt": now,
+        "updatedAt": now,
+    }
     if has_traces:  # the API until 2026
         for at, trace in enumerate(dict.fromkeys(each["traceId"] for each in observations)):
             own = [each for each in observations if each["traceId"] == trace]
             for each in own:
                 each |= {"environment": "default", "usageDetails": {}, "costDetails": {}} | each
                 each |= {name: json.loads(each[name] or "null") for name in ("input", "output")}
-                each["usage"] = {"input": 0, "output": 0, "total": 0, "unit": "TOKENS"} | each["usageDetails"]
+                each["usage"] = {"input": 0, "output": 0, "total": 0, "unit": "TOKENS"} | each[
+                    "usageDetails"
+                ]
                 del each["sessionId"], each["traceName"], each["isRootObservation"]
-            told = {"id": trace, "timestamp": own[0]["startTime"], "name": "support", "sessionId": "s1", "projectId": "shop"}
-            told |= {"metadata": {"task_id": 7}, "public": False, "environment": "default", "observations": own, "scores": []}
+            told = {
+                "id": trace,
+                "timestamp": own[0]["startTime"],
+                "name": "support",
+                "sessionId": "s1",
+                "projectId": "shop",
+            }
+            told |= {
+                "metadata": {"task_id": 7},
+                "public": False,
+                "environment": "default",
+                "observations": own,
+                "scores": [],
+            }
             told |= {"htmlPath": "/", "latency": 1.0, "totalCost": 0.25, "tags": []}
             if at:
                 of = about | {"traceId": trace}
-                told["scores"] += [of | {"id": "x", "name": "helpfulness", "dataType": "NUMERIC", "value": 0.5}]
-                told["scores"] += [of | {"id": "y", "name": "grade", "dataType": "CATEGORICAL", "value": 0, "stringValue": "pass"}]
+                told["scores"] += [
+                    of | {"id": "x", "name": "helpfulness", "dataType": "NUMERIC", "value": 0.5}
+                ]
+                told["scores"] += [
+                    of
+                    | {
+                        "id": "y",
+                        "name": "grade",
+                        "dataType": "CATEGORICAL",
+                        "value": 0,
+                        "stringValue": "pass",
+                    }
+                ]
             pages[f"/api/public/traces/{trace}"] = told
-        write("langfuse_traces.jsonl", [json.loads(client.api.trace.get(path.rpartition("/")[2]).json()) for path in pages])
+        write(
+            "langfuse_traces.jsonl",
+            [json.loads(client.api.trace.get(path.rpartition("/")[2]).json()) for path in pages],
+        )
         return
     about["projectId"] = "shop"
     scores = [
-        {"name": "helpfulness", "dataType": "NUMERIC", "value": 0.5, "subject": {"kind": "session", "id": "s1"}},
-        {"name": "grade", "dataType": "CATEGORICAL", "value": "pass", "subject": {"kind": "trace", "id": root.trace_id}},
+        {
+            "name": "helpfulness",
+            "dataType": "NUMERIC",
+            "value": 0.5,
+            "subject": {"kind": "session", "id": "s1"},
+        },
+        {
+            "name": "grade",
+            "dataType": "CATEGORICAL",
+            "value": "pass",
+            "subject": {"kind": "trace", "id": root.trace_id},
+        },
         {"name": "polite", "dataType": "BOOLEAN", "value": True}
         | {"subject": {"kind": "observation", "id": root.id, "traceId": root.trace_id}},
-        {"name": "output", "dataType": "CORRECTION", "value": "Gladly.", "subject": {"kind": "trace", "id": root.trace_id}},
+        {
+            "name": "output",
+            "dataType": "CORRECTION",
+            "value": "Gladly.",
+            "subject": {"kind": "trace", "id": root.trace_id},
+        },
     ]
     pages["/api/public/v2/observations"] = {"data": observations, "meta": {}}
-    pages["/api/public/v3/scores"] = {"data": [about | each | {"id": each["name"]} for each in scores], "meta": {"limit": 50}}
-    read = [client.api.observations.get_many(fields="core,basic,io,metadata,model,usage,trace_context")]
+    pages["/api/public/v3/scores"] = {
+        "data": [about | each | {"id": each["name"]} for each in scores],
+        "meta": {"limit": 50},
+    }
+    read = [
+        client.api.observations.get_many(fields="core,basic,io,metadata,model,usage,trace_context")
+    ]
     read += [client.api.scores.get_many(fields="subject")]
     write("langfuse_api.jsonl", [json.loads(page.json()) for page in read])
 
@@ -578,7 +849,11 @@ def langsmith(name="langsmith.jsonl", played=None):
     """Runs as the SDK's client reads them: the server here gives back what the SDK posted, with counts and costs as services add them."""
     answers = {}
     sent, address = collector(answers)
-    os.environ |= {"LANGSMITH_TRACING": "true", "LANGSMITH_ENDPOINT": address, "LANGSMITH_API_KEY": "x"}
+    os.environ |= {
+        "LANGSMITH_TRACING": "true",
+        "LANGSMITH_ENDPOINT": address,
+        "LANGSMITH_API_KEY": "x",
+    }
     from langsmith import Client, traceable, tracing_context
     from langsmith.wrappers import wrap_openai
     from openai import OpenAI
@@ -587,39 +862,83 @@ def langsmith(name="langsmith.jsonl", played=None):
     model = wrap_openai(OpenAI(base_url=URL, api_key="x"), tracing_extra={"client": client})
 
     def answer(messages):
-        message = model.chat.completions.create(model="m-1", messages=messages, tools=[TOOL]).choices[0].message
-        return {name: value for name, value in message.model_dump(exclude_none=True).items() if name in ("role", "content", "tool_calls")}
+        message = (
+            model.chat.completions.create(model="m-1", messages=messages, tools=[TOOL])
+            .choices[0]
+            .message
+        )
+        return {
+            name: value
+            for name, value in message.model_dump(exclude_none=True).items()
+            if name in ("role", "content", "tool_calls")
+        }
 
     with tracing_context(enabled=True, client=client, project_name="shop"):
         for run in played or runs(answer):
-            traceable(run, name="support", client=client, metadata={"session_id": "s1", "task_id": "7"})()
+            traceable(
+                run, name="support", client=client, metadata={"session_id": "s1", "task_id": "7"}
+            )()
     client.flush()
     found = {}
     for each in (json.loads(raw) for path, raw in sent if path.startswith("/runs")):
-        found.setdefault(each["id"], {}).update({key: value for key, value in each.items() if value is not None})
+        found.setdefault(each["id"], {}).update(
+            {key: value for key, value in each.items() if value is not None}
+        )
     project, kept = "11111111-2222-3333-4444-555555555555", []
     for run in found.values():
         if run["run_type"] in ("llm", "tool") or "parent_run_id" not in run:
             run["extra"].pop("runtime")
             told = run["extra"]["metadata"]
-            run["extra"]["metadata"] = {key: told[key] for key in told if not key.startswith(("LANGSMITH", "revision"))}
+            run["extra"]["metadata"] = {
+                key: told[key] for key in told if not key.startswith(("LANGSMITH", "revision"))
+            }
             counts = (
-                {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12, "total_cost": 0.25} if run["run_type"] == "llm" else {}
+                {
+                    "prompt_tokens": 10,
+                    "completion_tokens": 2,
+                    "total_tokens": 12,
+                    "total_cost": 0.25,
+                }
+                if run["run_type"] == "llm"
+                else {}
             )
-            said = {key: value for key, value in run.items() if key not in ("serialized", "attachments")}
-            kept.append(said | counts | {"session_id": project, "status": "success", "app_path": "/"})
-    answers |= {"/runs/query": {"runs": kept, "cursors": {}}, "/info": {}, "/sessions": [{"id": project, "name": "shop"}]}
-    write(name, [json.loads(run.model_dump_json(exclude_none=True)) for run in client.list_runs(project_id=project)])
+            said = {
+                key: value for key, value in run.items() if key not in ("serialized", "attachments")
+            }
+            kept.append(
+                said | counts | {"session_id": project, "status": "success", "app_path": "/"}
+            )
+    answers |= {
+        "/runs/query": {"runs": kept, "cursors": {}},
+        "/info": {},
+        "/sessions": [{"id": project, "name": "shop"}],
+    }
+    write(
+        name,
+        [
+            json.loads(run.model_dump_json(exclude_none=True))
+            for run in client.list_runs(project_id=project)
+        ],
+    )
 
 
 def langsmith_langgraph():
     from langchain.agents import create_agent
     from langchain_openai import ChatOpenAI
 
-    agent, told = create_agent(ChatOpenAI(model="m-1", base_url=URL, api_key="x"), [look_up], system_prompt="You are helpful."), []
+    agent, told = (
+        create_agent(
+            ChatOpenAI(model="m-1", base_url=URL, api_key="x"),
+            [look_up],
+            system_prompt="You are helpful.",
+        ),
+        [],
+    )
 
     def ask(words):
-        told[:] = agent.invoke({"messages": [*told, {"role": "user", "content": words}]})["messages"]
+        told[:] = agent.invoke({"messages": [*told, {"role": "user", "content": words}]})[
+            "messages"
+        ]
 
     langsmith("langsmith_langgraph.jsonl", asked(ask))
 
@@ -639,7 +958,11 @@ def harbor():
     from harbor.models.trial.result import AgentInfo, TrialResult
     from harbor.models.verifier.result import VerifierResult
 
-    played = (ClaudeCode, "sessions/projects/-shop"), (Codex, "sessions/2026/11/23"), (GeminiCli, "gemini-cli.trajectory.jsonl")
+    played = (
+        (ClaudeCode, "sessions/projects/-shop"),
+        (Codex, "sessions/2026/11/23"),
+        (GeminiCli, "gemini-cli.trajectory.jsonl"),
+    )
     for agent, place in played:
         name = agent.name().replace("-", "_")
         logs, trial = Path(tempfile.mkdtemp()), OUT / "harbor" / f"order__{name}"
@@ -648,26 +971,52 @@ def harbor():
         shutil.copy(Path(sys.argv[3], f"{name}.jsonl"), logs / place)
         agent(logs_dir=logs, model_name="openai/m-1").populate_context_post_run(AgentContext())
         (trial / "agent").mkdir(parents=True, exist_ok=True)
-        (trial / "agent" / "trajectory.json").write_text(json.dumps(json.loads((logs / "trajectory.json").read_text())) + "\n")
-        task = {"task_name": "order", "trial_name": trial.name, "task_id": LocalTaskId(path="order"), "task_checksum": "x"}
-        about = {"config": TrialConfig(task=TaskConfig(path="order")), "agent_info": AgentInfo(name=agent.name(), version="1")}
-        result = TrialResult(**task, **about, source="shop", trial_uri="file:///home/me", started_at=datetime.now(UTC))
-        result.verifier_result = VerifierResult(rewards={"reward": float(name != "codex"), "speed": 0.5})
+        (trial / "agent" / "trajectory.json").write_text(
+            json.dumps(json.loads((logs / "trajectory.json").read_text())) + "\n"
+        )
+        task = {
+            "task_name": "order",
+            "trial_name": trial.name,
+            "task_id": LocalTaskId(path="order"),
+            "task_checksum": "x",
+        }
+        about = {
+            "config": TrialConfig(task=TaskConfig(path="order")),
+            "agent_info": AgentInfo(name=agent.name(), version="1"),
+        }
+        result = TrialResult(
+            **task,
+            **about,
+            source="shop",
+            trial_uri="file:///home/me",
+            started_at=datetime.now(UTC),
+        )
+        result.verifier_result = VerifierResult(
+            rewards={"reward": float(name != "codex"), "speed": 0.5}
+        )
         said = json.loads(result.model_dump_json())
-        (trial / "result.json").write_text(json.dumps({key: said[key] for key in said if key != "config"}) + "\n")
+        (trial / "result.json").write_text(
+            json.dumps({key: said[key] for key in said if key != "config"}) + "\n"
+        )
 
 
 def tau2():
     """One simulation of the mock domain, whose user has tools: the third argument is the folder `data` of tau2-bench."""
 
     def calls(number, name, **arguments):
-        call = {"id": f"c{number}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+        call = {
+            "id": f"c{number}",
+            "type": "function",
+            "function": {"name": name, "arguments": json.dumps(arguments)},
+        }
         return {"content": None, "tool_calls": [call]}
 
     ANSWERS.clear()
     ANSWERS["Hi!"] = calls(1, "check_notifications")
     ANSWERS["has been assigned"] = {"content": "I finished task_1: mark it completed."}
-    ANSWERS["mark it completed"] = calls(2, "update_task_status", task_id="task_1", status="completed")
+    ANSWERS["mark it completed"] = calls(
+        2, "update_task_status", task_id="task_1", status="completed"
+    )
     ANSWERS["A test task"] = {"content": "It is marked."}
     ANSWERS["It is marked"] = calls(3, "dismiss_notification", notification_id="notif_1")
     ANSWERS["dismissed"] = {"content": "###STOP###"}
@@ -681,10 +1030,23 @@ def tau2():
     made = Path(sys.argv[3], "simulations", "written")
     shutil.rmtree(made, ignore_errors=True)
     asked = "run --domain mock --agent-llm openai/m-1 --user-llm openai/m-1 --agent-llm-args {} --user-llm-args {}"
-    sys.argv = ["tau2", *asked.split(), "--task-ids", "update_task_with_user_tools", "--num-trials", "1", "--save-to", "written"]
+    sys.argv = [
+        "tau2",
+        *asked.split(),
+        "--task-ids",
+        "update_task_with_user_tools",
+        "--num-trials",
+        "1",
+        "--save-to",
+        "written",
+    ]
     cli.main()
     results = Results.load(made / "results.json")
-    results.tasks, results.info.environment_info.policy, results.info.user_info.global_simulation_guidelines = [], "Mock", None
+    (
+        results.tasks,
+        results.info.environment_info.policy,
+        results.info.user_info.global_simulation_guidelines,
+    ) = [], "Mock", None
     for simulation in results.simulations:
         simulation.policy = "Mock"
         for message in simulation.messages:
@@ -731,7 +1093,18 @@ def mlflow():
     mlflow.log_feedback(trace_id=ids[0], name="helpfulness", value=0.5)
     write("mlflow.jsonl", [mlflow.get_trace(each).to_dict() for each in ids])
     mlflow.search_traces().to_json(OUT / "mlflow_frame.jsonl", orient="records", lines=True)
-    dump("mlflow.db", OUT / "mlflow.db", ("experiments", "trace_info", "trace_tags", "trace_request_metadata", "assessments", "spans"))
+    dump(
+        "mlflow.db",
+        OUT / "mlflow.db",
+        (
+            "experiments",
+            "trace_info",
+            "trace_tags",
+            "trace_request_metadata",
+            "assessments",
+            "spans",
+        ),
+    )
 
 
 def dump(name, database, tables):
@@ -745,7 +1118,11 @@ def dump(name, database, tables):
             for (line,) in connection.execute("SELECT sql FROM sqlite_master WHERE type = 'table'")
             if line.split()[2].strip('"') in tables
         ]
-        rows = [line for line in connection.iterdump() if line.startswith(tuple(f'INSERT INTO "{table}"' for table in tables))]
+        rows = [
+            line
+            for line in connection.iterdump()
+            if line.startswith(tuple(f'INSERT INTO "{table}"' for table in tables))
+        ]
     text = "".join(f"{line};\n" for line in made) + "".join(f"{line}\n" for line in rows)
     (OUT / f"{name}.sql").write_text(text.replace(str(OUT.resolve()), "/home/me"))
 
@@ -767,15 +1144,34 @@ def into_phoenix(address, session="s1", number=2):
     OpenAIInstrumentor().instrument(tracer_provider=provider)
     roots, about = [], OPENINFERENCE | {"session.id": session}
     for run in runs(openai_answer)[: int(number)]:
-        with provider.get_tracer("shop").start_as_current_span("support", attributes=about) as span, using_session(session):
+        with (
+            provider.get_tracer("shop").start_as_current_span("support", attributes=about) as span,
+            using_session(session),
+        ):
             run()
         roots.append(span.get_span_context())
     time.sleep(5)
-    client, trace, root = Client(base_url=address), f"{roots[-1].trace_id:032x}", f"{roots[-1].span_id:016x}"
-    client.spans.add_span_annotation(span_id=root, annotation_name="helpfulness", annotator_kind="CODE", score=0.5, sync=True)
-    client.spans.add_span_annotation(span_id=root, annotation_name="quality", annotator_kind="HUMAN", label="good", sync=True)
-    client.traces.add_trace_annotation(trace_id=trace, annotation_name="answer", annotator_kind="HUMAN", label="correct", sync=True)
-    client.sessions.add_session_annotation(session_id=session, annotation_name="all", annotator_kind="HUMAN", label="acceptable", sync=True)
+    client, trace, root = (
+        Client(base_url=address),
+        f"{roots[-1].trace_id:032x}",
+        f"{roots[-1].span_id:016x}",
+    )
+    client.spans.add_span_annotation(
+        span_id=root, annotation_name="helpfulness", annotator_kind="CODE", score=0.5, sync=True
+    )
+    client.spans.add_span_annotation(
+        span_id=root, annotation_name="quality", annotator_kind="HUMAN", label="good", sync=True
+    )
+    client.traces.add_trace_annotation(
+        trace_id=trace, annotation_name="answer", annotator_kind="HUMAN", label="correct", sync=True
+    )
+    client.sessions.add_session_annotation(
+        session_id=session,
+        annotation_name="all",
+        annotator_kind="HUMAN",
+        label="acceptable",
+        sync=True,
+    )
 
 
 def phoenix_server():
@@ -787,7 +1183,9 @@ def phoenix():
     """The third argument is a running server's address, the fourth its database."""
     into_phoenix(sys.argv[3])
     annotations = ("span_annotations", "trace_annotations", "project_session_annotations")
-    dump("phoenix.db", sys.argv[4], ("projects", "project_sessions", "traces", "spans", *annotations))
+    dump(
+        "phoenix.db", sys.argv[4], ("projects", "project_sessions", "traces", "spans", *annotations)
+    )
 
 
 def served():
@@ -799,8 +1197,18 @@ def served():
     from agent_pipeline.sources import open_source, parse_location
     from agent_pipeline.sources.formats.services import Service
 
-    repeated = {"input.value", "output.value", "llm.invocation_parameters", "request_preview", "response_preview", "artifact_location"}
-    repeated |= {f"mlflow.{name}" for name in ("traceInputs", "traceOutputs", "artifactLocation", "source.name", "user")} | {"tools"}
+    repeated = {
+        "input.value",
+        "output.value",
+        "llm.invocation_parameters",
+        "request_preview",
+        "response_preview",
+        "artifact_location",
+    }
+    repeated |= {
+        f"mlflow.{name}"
+        for name in ("traceInputs", "traceOutputs", "artifactLocation", "source.name", "user")
+    } | {"tools"}
     platform, address, python = sys.argv[3:6]
     looks, asked, cache = [], Service.asked, Path(tempfile.mkdtemp())
 
@@ -808,7 +1216,11 @@ def served():
         if isinstance(value, dict):
             return {name: short(each) for name, each in value.items() if name not in repeated}
         if isinstance(value, list):
-            return [short(each) for each in value if not (isinstance(each, dict) and each.get("key") in repeated)]
+            return [
+                short(each)
+                for each in value
+                if not (isinstance(each, dict) and each.get("key") in repeated)
+            ]
         return value
 
     def recorded(self, path, about, method="GET"):
@@ -818,7 +1230,9 @@ def served():
 
     Service.asked = recorded
     for session, number in (("s1", "2"), ("s2", "1")):
-        subprocess.run([python, __file__, f"{platform}_server", str(OUT), address, session, number], check=True)
+        subprocess.run(
+            [python, __file__, f"{platform}_server", str(OUT), address, session, number], check=True
+        )
         looks.append([])
         source = open_source(parse_location(f"{platform}+{address}"), cache=cache)
         print([stored.session_id for key in source.partitions() for stored in source.stored(key)])
@@ -834,11 +1248,23 @@ def litellm():
     logged = []
 
     def answer(messages):
-        told = {"model": "openai/m-1", "api_base": URL, "api_key": "x", "messages": messages, "tools": [TOOL]}
+        told = {
+            "model": "openai/m-1",
+            "api_base": URL,
+            "api_key": "x",
+            "messages": messages,
+            "tools": [TOOL],
+        }
         message = litellm.completion(**told, litellm_session_id="s1").choices[0].message
-        return {name: value for name, value in message.model_dump(exclude_none=True).items() if name in ("role", "content", "tool_calls")}
+        return {
+            name: value
+            for name, value in message.model_dump(exclude_none=True).items()
+            if name in ("role", "content", "tool_calls")
+        }
 
-    litellm.success_callback = [lambda details, response, start, end: logged.append(details["standard_logging_object"])]
+    litellm.success_callback = [
+        lambda details, response, start, end: logged.append(details["standard_logging_object"])
+    ]
     for run in runs(answer):
         run()
         time.sleep(5)
