@@ -224,7 +224,7 @@ def _assigned(text: str, flat: bytes) -> Iterator[Find]:
         finds: tuple[Find, ...] = ()
         if assignment := _ASSIGNMENT.match(text, start):
             word_before = _WORD_BEFORE.search(text, max(0, start - _LONGEST_AFFIX), start)
-            name = (word_before.group() if word_before else b"") + assignment.group()
+            name = (word_before.group() if word_before else "") + assignment.group()
             finds = _assigned_in(name, _VALUE.match(text, assignment.end()).group())  # type: ignore[union-attr]
         if not finds and (spoken_name := _SPOKEN.match(text, start)):
             finds = _spoken(text, start, spoken_name)
