@@ -8,7 +8,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[1] / "agent_pipeline"
 
 ROOMS = (
-    "errors", "options", "keys", "progress", "plugins", "sessions", "storage", "redaction", "sources", "ingestion", "judging",
+    "json_types", "errors", "options", "keys", "progress", "plugins", "sessions", "storage", "redaction", "sources", "ingestion", "judging",
     "datasets", "selection",
     "training", "evaluation", "export", "governance", "config", "compute", "notebook", "sample", "defs", "definitions", "cli",
 )  # fmt: skip

@@ -1,0 +1,14 @@
+"""Types of JSON: what another program wrote, and what this package writes.
+
+`JsonObject` is for records that another program wrote: a trace store, a platform's server, a model.
+Their fields have any type until a reader has checked them. Rows, parameters and reports of this
+package have types of their own and never use `JsonObject`.
+"""
+
+from typing import Any, TypeAlias
+
+JsonValue: TypeAlias = "dict[str, JsonValue] | list[JsonValue] | str | int | float | bool | None"
+"""A value that `json.dumps` writes: the type of values whose fields nobody reads."""
+
+JsonObject: TypeAlias = dict[str, Any]
+"""A JSON object of another program, before its fields have been checked."""
