@@ -8,6 +8,7 @@ trace is left for our own bugs.
 import errno
 import os
 import re
+from typing import ClassVar
 
 _CREDENTIALS = re.compile(r"(?<=://)[^\s/@'\"]+@")
 """The user's name and password in an address."""
@@ -28,7 +29,14 @@ def without_credentials(text: str) -> str:
 
 
 class PipelineError(Exception):
-    """Base of all errors with a sentence for the user. The sentence never shows the password of an address."""
+    """Base of all errors with a sentence for the user. The sentence never shows the password of an address.
+
+    Attributes:
+        retryable: Whether the same step may succeed when it is tried again. None leaves it to the
+            error's cause.
+    """
+
+    retryable: ClassVar[bool | None] = None
 
     def __init__(self, *arguments: object) -> None:
         super().__init__(
@@ -38,6 +46,8 @@ class PipelineError(Exception):
 
 class SettingsError(PipelineError):
     """A setting is unknown, malformed or contradicts another."""
+
+    retryable = False
 
 
 class PartitionError(PipelineError):
@@ -83,6 +93,8 @@ class WorkerError(PipelineError):
 class PassingError(WorkerError):
     """A heavy task failed for a reason that may be gone when it is tried again."""
 
+    retryable = True
+
 
 class ExportError(PipelineError):
     """A step of the export failed, or the exported model is not the trained model."""
@@ -92,29 +104,32 @@ class InfrastructureError(PipelineError):
     """Something that an agent's run needs is not there (an endpoint, a database): what raises it ends the run without a verdict."""
 
 
-_PASSING = {
-    "ConnectionError",
-    "HTTPClientError",
-    "TimeoutError",
-    "ConnectTimeout",
-    "ReadTimeout",
-    "TransportError",
-    "PassingError",
-}
-"""Names of classes, of Python's and of the clients that we use: none of these is imported to be compared with."""
+_CLIENT_ERRORS = {"HTTPClientError", "ConnectTimeout", "ReadTimeout", "TransportError"}
+"""Classes of lost connections in botocore, httpx and requests. None of these packages is imported to
+compare an error with its classes."""
 
 
-def is_passing(error: BaseException) -> bool:
-    """Whether the same again may succeed: a connection was lost, a bucket is busy, a process was killed. A wrong setting stays wrong."""
-    cause: BaseException | None = None if isinstance(error, SettingsError) else error
+def is_retryable(error: BaseException) -> bool:
+    """Return whether the same step may succeed when it is tried again.
+
+    A lost connection, a busy bucket or a killed process may pass. A wrong setting stays wrong.
+    """
+    cause: BaseException | None = error
     while cause:
-        if (
-            any(each.__name__ in _PASSING for each in type(cause).__mro__)
-            or getattr(cause, "errno", None) == errno.EBUSY
-        ):
+        retryable: bool | None = getattr(cause, "retryable", None)
+        if retryable is not None:
+            return retryable
+        if _is_lost_connection(cause) or getattr(cause, "errno", None) == errno.EBUSY:
             return True
         cause = cause.__cause__
     return False
+
+
+def _is_lost_connection(error: BaseException) -> bool:
+    if isinstance(error, ConnectionError | TimeoutError):
+        return True
+    names = {base.__name__ for base in type(error).__mro__}
+    return not names.isdisjoint({*_CLIENT_ERRORS, "ConnectionError", "TimeoutError"})
 
 
 def first_line(error: BaseException) -> str:

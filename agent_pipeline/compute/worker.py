@@ -24,7 +24,8 @@ from agent_pipeline.errors import (
     PipelineError,
     SettingsError,
     disk_sentence,
-    is_passing,
+    first_line,
+    is_retryable,
 )
 from agent_pipeline.progress import throttled
 from agent_pipeline.training.device import unused_gpu
@@ -36,9 +37,8 @@ def main() -> None:
     from dagster_pipes import PipesEnvVarParamsLoader, open_dagster_pipes
 
     end_with_parent()
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # a terminal sends Ctrl-C to the parent too, which ends this process
+    # The parent answers Ctrl-C, and ends this process with SIGTERM.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Idle threads that spin take the cores from others: with a second torch process beside it, training was ten times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # But for a moment: a step of a small model has thousands of products, and llama.cpp's token hundreds of barriers. To sleep at each of
@@ -67,16 +67,18 @@ def main() -> None:
                 _use_gpus(place, params.get("config", {}).get("processes", 1))
                 result = TASKS[task].run(params, throttled(pipes.log.info))
         except PipelineError as error:
-            result = {"error": str(error), "passing": is_passing(error)}
+            result = {"error": str(error), "passing": is_retryable(error)}
         except Exception as error:
             sentence = disk_sentence(error)
             if (
                 isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
             ):  # torch's, which is not imported here
                 sentence = f"The {task} process ran out of memory: {LESS_MEMORY}."
+            if sentence is None and is_retryable(error):
+                sentence = f"The {task} process lost a connection ({first_line(error)}): repeat it."
             if sentence is None:
                 raise
-            result = {"error": sentence}
+            result = {"error": sentence, "passing": is_retryable(error)}
         pipes.report_custom_message(result)
 
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import dagster as dg
 
-from agent_pipeline.errors import PipelineError, disk_sentence, first_line, is_passing
+from agent_pipeline.errors import PipelineError, disk_sentence, first_line, is_retryable
 
 RETRIES, RETRY_SECONDS = 2, 60.0
 
@@ -20,7 +20,7 @@ def user_errors() -> Iterator[None]:
         yield
     except Exception as error:
         sentence = str(error) if isinstance(error, PipelineError) else disk_sentence(error)
-        if is_passing(error):
+        if is_retryable(error):
             if _tries() < RETRIES:
                 raise dg.RetryRequested(RETRIES, RETRY_SECONDS) from error
             sentence = (

@@ -1,13 +1,20 @@
 """The worker process: its death is a sentence, and its messages are read whole."""
 
+import os
+import signal
 import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from subprocess import Popen
 
 import dagster as dg
+import pytest
 
 from agent_pipeline.compute.launchers import subprocess
 from agent_pipeline.compute.launchers.launcher import launch
 from agent_pipeline.definitions import build_defs
-from agent_pipeline.errors import WorkerError
+from agent_pipeline.errors import PassingError, WorkerError
 
 KILLS_ITSELF = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"]
 
@@ -24,6 +31,30 @@ def write(channel, message):
 dagster_pipes.PipesFileMessageWriterChannel.write_message = write
 with dagster_pipes.open_dagster_pipes() as pipes:
     pipes.report_custom_message({"identity": "1"})
+"""
+
+
+SLEEPS = """
+import os, sys, time
+try:
+    open("worker", "w").write(str(os.getpid()))
+    time.sleep(100)
+except KeyboardInterrupt:
+    open("stack", "w").close()
+"""
+LAUNCHES_A_SLEEPER = f"""
+import sys
+import dagster as dg
+from agent_pipeline.compute.launchers import subprocess
+from agent_pipeline.compute.launchers.launcher import launch
+
+subprocess.COMMAND = [sys.executable, "-c", {SLEEPS!r}]
+
+@dg.asset
+def model(context: dg.AssetExecutionContext) -> None:
+    launch(context, subprocess.Subprocess(dg.PipesSubprocessClient()), "export", {{}})
+
+dg.materialize([model])
 """
 
 
@@ -67,3 +98,47 @@ def test_a_message_that_is_half_written_is_waited_for(monkeypatch):
 
     assert dg.materialize([model], resources={"pipes": build_defs().resources["pipes"]}).success
     assert seen == [{"identity": "1"}]
+
+
+@pytest.mark.parametrize(
+    ("end", "is_retryable"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", True),
+        ("os.kill(os.getpid(), signal.SIGTERM)", True),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", False),
+        ("os.abort()", False),
+        ("sys.exit(1)", False),
+        ("raise KeyError", False),
+    ],
+)
+def test_crash(end: str, is_retryable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that something else killed may succeed next time. A crash would come again."""
+    command = [sys.executable, "-c", f"import os, signal, sys; {end}"]
+    monkeypatch.setattr(subprocess, "COMMAND", command)
+    error = launched()
+    assert isinstance(error, PassingError) is is_retryable
+    assert isinstance(error.__cause__, subprocess.WorkerExitError) and error.__cause__.exit_code
+
+
+def is_alive(process_id: int) -> bool:
+    with suppress(ProcessLookupError):
+        os.kill(process_id, 0)
+        return "Z" not in Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2]
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_interruption(signum: signal.Signals, tmp_path: Path) -> None:
+    """Ctrl-C of a terminal does not reach the worker, whose interpreter may be starting; the parent ends it."""
+    command = [sys.executable, "-c", LAUNCHES_A_SLEEPER]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with Popen(command, cwd=tmp_path, env=environment, start_new_session=True) as process:
+        until = time.monotonic() + 60
+        while not (tmp_path / "worker").exists() or not (tmp_path / "worker").read_text():
+            assert process.poll() is None and time.monotonic() < until
+            time.sleep(0.05)
+        os.killpg(process.pid, signum)
+        process.wait(timeout=60)
+    assert not is_alive(int((tmp_path / "worker").read_text()))
+    assert not (tmp_path / "stack").exists()

@@ -39,6 +39,17 @@ class Launcher(ABC):
     ) -> dg.PipesClientCompletedInvocation:
         """Run the worker to its end; a run that is cancelled ends it."""
 
+    def is_retryable(self, error: Exception) -> bool:
+        """Return whether a worker that died of `error` may succeed when it is started again.
+
+        Clusters move and evict workers, so there every death may pass.
+        """
+        return True
+
+    def remedy(self, error: Exception) -> str:
+        """Return what a person can do about a worker that died of `error`."""
+        return self.advice
+
 
 def launch(
     context: dg.AssetExecutionContext, launcher: Launcher, task: str, params: dict[str, Any]
@@ -46,8 +57,8 @@ def launch(
     """The result of a task of `agent_pipeline.compute.tasks`, which reads its rows from the lake that `params` name.
 
     Raises:
-        WorkerError: the task ended with a sentence for the user.
-        PassingError: its process died, or what failed may succeed when it is tried again.
+        WorkerError: the task ended with a sentence for the user, or its process crashed.
+        PassingError: the task or its process failed for a reason that may be gone next time.
     """
     context.log.info(f"starting a process {launcher.where} to {task}")
     try:
@@ -58,9 +69,9 @@ def launch(
         raise
     except launcher.errors as error:
         context.log.error(str(error))
-        raise PassingError(
-            f"The {task} process died ({first_line(error)}): {launcher.advice}"
-        ) from error
+        sentence = f"The {task} process died ({first_line(error)}): {launcher.remedy(error)}"
+        error_class = PassingError if launcher.is_retryable(error) else WorkerError
+        raise error_class(sentence) from error
     messages = list(invocation.get_custom_messages())
     if not messages:
         raise PassingError(

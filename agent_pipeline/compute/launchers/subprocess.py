@@ -1,41 +1,117 @@
-"""The worker as a process of this machine."""
+"""The worker as a process of this machine: its start, its end by a signal, and its messages."""
 
 import json
+import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import Popen, TimeoutExpired
 from tempfile import TemporaryDirectory
 from threading import Event
 from typing import Any
 
 import dagster as dg
 from dagster._core.errors import DagsterPipesExecutionError
+from dagster._core.pipes.utils import open_pipes_session
 from dagster._utils import tail_file
 
 from agent_pipeline.compute.launchers.launcher import WORKER, Launcher
 from agent_pipeline.errors import LESS_MEMORY
 
 COMMAND = [sys.executable, *WORKER]
+SECONDS_TO_END = 20.0
+"""How long a worker may take to end after SIGTERM. Then SIGKILL ends it."""
+SIGNALS_FROM_OUTSIDE = frozenset(
+    getattr(signal, name).value
+    for name in ("SIGHUP", "SIGINT", "SIGKILL", "SIGTERM")
+    if hasattr(signal, name)
+)
+"""Signals that another process or the system sends. Other signals, such as SIGSEGV, are the worker's
+own fault, and the worker would receive them again."""
+
+
+class WorkerExitError(DagsterPipesExecutionError):
+    """A worker process that did not end with exit code 0.
+
+    Attributes:
+        exit_code: The exit code; a negative number is the signal that ended the process.
+    """
+
+    def __init__(self, exit_code: int) -> None:
+        self.exit_code = exit_code
+        if exit_code < 0:
+            cause = f"signal {signal.Signals(-exit_code).name}"
+        else:
+            cause = f"exit code {exit_code}"
+        super().__init__(f"the process ended with {cause}")
 
 
 @dataclass(frozen=True)
 class Subprocess(Launcher):
-    """The worker as a process, which ends when its parent does."""
+    """The worker as a process, which ends when its parent does.
+
+    The worker has a session of its own. Ctrl-C of a terminal therefore reaches the parent only: an
+    interpreter that is still starting would answer with a stack trace.
+    """
 
     pipes: dg.PipesSubprocessClient
     where = "on this machine"
     errors = (DagsterPipesExecutionError,)
     advice = (
-        f"if the machine ran out of memory, {LESS_MEMORY}; a training that was killed resumes from its last checkpoint "
-        "when it is materialized again."
+        f"if the machine ran out of memory, {LESS_MEMORY}; a training that was killed resumes from "
+        "its last checkpoint when it is materialized again."
     )
 
     def start(
         self, context: dg.AssetExecutionContext, extras: dict[str, Any]
     ) -> dg.PipesClientCompletedInvocation:
-        return self.pipes.run(context=context, command=COMMAND, extras=extras)
+        with open_pipes_session(
+            context=context,
+            context_injector=self.pipes.context_injector,
+            message_reader=self.pipes.message_reader,
+            extras=extras,
+        ) as session:
+            environment = os.environ | session.get_bootstrap_env_vars()
+            process = Popen(COMMAND, env=environment, start_new_session=True)
+            try:
+                exit_code = process.wait()
+            except BaseException:  # Dagster's interruption, or Ctrl-C
+                end_session(process)
+                raise
+            if exit_code != 0:
+                raise WorkerExitError(exit_code)
+        return dg.PipesClientCompletedInvocation(session)
+
+    def is_retryable(self, error: Exception) -> bool:
+        return isinstance(error, WorkerExitError) and -error.exit_code in SIGNALS_FROM_OUTSIDE
+
+    def remedy(self, error: Exception) -> str:
+        if self.is_retryable(error):
+            return self.advice
+        return (
+            "the reason is in the output above, and the process would fail again in the same way."
+        )
+
+
+def end_session(process: "Popen[bytes]") -> None:
+    """End a process that leads a session, and all processes in that session."""
+    _signal_session(process, signal.SIGTERM)
+    try:
+        process.wait(timeout=SECONDS_TO_END)
+    except TimeoutExpired:
+        _signal_session(process, getattr(signal, "SIGKILL", signal.SIGTERM))
+        process.wait()
+
+
+def _signal_session(process: "Popen[bytes]", signum: signal.Signals) -> None:
+    if hasattr(os, "killpg"):
+        with suppress(ProcessLookupError):  # it has just ended
+            os.killpg(process.pid, signum)
+    else:
+        process.send_signal(signum)
 
 
 class WholeLines(dg.PipesFileMessageReader):
