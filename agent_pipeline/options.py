@@ -44,6 +44,8 @@ class Options(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     other_names: ClassVar[Mapping[str, str]] = {}
     """What other systems call an option of this group: their name to ours."""
+    removed_options: ClassVar[Mapping[str, str]] = {}
+    """Options that this group had in an earlier version, and why each was removed."""
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -146,11 +148,12 @@ def problem(
 
 def _nearest(name: str, owner: type[BaseModel]) -> str:
     other_names = getattr(owner, "other_names", {})
-    return (
-        f": it is called {other_names[name]} here."
-        if name in other_names
-        else did_you_mean(name, owner.model_fields)
-    )
+    if name in other_names:
+        return f": it is called {other_names[name]} here."
+    removed_options = getattr(owner, "removed_options", {})
+    if name in removed_options:
+        return f" any more, because {removed_options[name]}: delete it."
+    return did_you_mean(name, owner.model_fields)
 
 
 def allowed(field: FieldInfo) -> str:

@@ -68,14 +68,12 @@ def on_this_machine(params: Params) -> Params:
     return {**params, "cache": str(settings.cache_path), "llama_cpp": settings.llama_cpp_path}
 
 
-def asked_rows(
-    params: Params, twins: bool = False, columns: Sequence[str] = ()
-) -> Iterator[dict[str, Any]]:
-    """The rows of the split `train` that the task is about, perhaps with their twins: the partition's own, or with `mix` those of several
+def asked_rows(params: Params, columns: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    """The rows of the split `train` that the task is about: the partition's own, or with `mix` those of several
     agents. `columns`: only these."""
     lake, key = asked_lake(params)
     where: dict[str, Any] = {"key": None, "dataset": MIXED} if params.get("mix") else {"key": key}
-    return dataset_rows(lake, **where, twins=twins, columns=columns)
+    return dataset_rows(lake, **where, columns=columns)
 
 
 def seen_by_models(params: Params, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -71,7 +71,7 @@ def train(params: Params, progress: Progress = silent) -> Result:
     if params.get("leaks", "refuse") == "refuse":
         refuse_leaks(lake, key)
     chosen = (
-        picked_rows(asked_rows(params, twins=True), find_artifact(params, params["coreset"]).path)
+        picked_rows(asked_rows(params), find_artifact(params, params["coreset"]).path)
         if "coreset" in params
         else None
     )

@@ -10,7 +10,6 @@ from pydantic import Field
 from agent_pipeline.config.methods import QUICK
 from agent_pipeline.datasets.preferences import Strategy
 from agent_pipeline.datasets.publishing import ConversationFileOptions, FileOptions
-from agent_pipeline.datasets.twins import CANNOT
 from agent_pipeline.evaluation.scores import Policy
 from agent_pipeline.judging.leaks import LEAKS
 from agent_pipeline.judging.panel import JudgingOptions
@@ -94,17 +93,9 @@ class SftConfig(ConversationFileOptions, ThoughtOptions):
         "a tool returned an error; refused: the environment did not carry the call out; breaks_schema: the arguments break the tool's "
         "schema; repeated_call: the call repeats an earlier one; failed_measures: the turn fails one of judged_sessions.turn_measures.",
     )
-    twins: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        description="Share of the training rows that get an irrelevance twin: the row again without the tool that it calls, where the "
-        "agent says that it cannot. Rows in which a tool that is left may do the job get none.",
-    )
-    twin_texts: list[str] = Field(
-        default=list(CANNOT),
-        min_length=1,
-        description="What the agent of a twin says, one of these by hash.",
+    removed_options = dict.fromkeys(
+        ("twins", "twin_texts"),
+        "rows that were repeated without the tool they call made no measurable difference",
     )
 
 

@@ -48,6 +48,12 @@ def _owners(asset: str, name: str, selected: Collection[str]) -> list[str]:
             (options.other_names[name] for options in candidates if name in options.other_names), ""
         ):
             raise SettingsError(f"There is no setting {name!r}: it is called {ours} here.")
+        for options in candidates:
+            if name in options.removed_options:
+                raise SettingsError(
+                    f"The setting {name!r} does not exist any more, "
+                    f"because {options.removed_options[name]}: leave it out."
+                )
         hint = did_you_mean(
             name, {field for options in candidates for field in options.model_fields}
         )

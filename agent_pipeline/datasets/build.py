@@ -25,7 +25,6 @@ from agent_pipeline.datasets.publishing import ConversationFileOptions, FileOpti
 from agent_pipeline.datasets.sft import SFT, sft_rows
 from agent_pipeline.datasets.sharegpt import SHAREGPT, sharegpt_rows
 from agent_pipeline.datasets.splits import ROW, SplitSizes, overlaps
-from agent_pipeline.datasets.twins import Twins, with_twins
 from agent_pipeline.datasets.verdicts import judges_of, verdict_counts
 from agent_pipeline.errors import DataError
 from agent_pipeline.judging.turns import check_facts
@@ -52,7 +51,7 @@ class SplitError(DataError):
         )
 
 
-DEFAULT_FILES, NO_TWINS = FileOptions(), Twins()
+DEFAULT_FILES = FileOptions()
 
 
 class Kind(NamedTuple):
@@ -124,11 +123,10 @@ def build_sft(
     sizes: SplitSizes,
     untrained_facts: Sequence[str] = (),
     files: FileOptions = DEFAULT_FILES,
-    twins: Twins = NO_TWINS,
     thoughts: bool = False,
 ) -> Built:
     """Build `sft_dataset`: conversations to imitate, with what was thought before each message if `thoughts`. Turns with one of the facts
-    (`judging.turns.TurnFacts`) are not trained; some training rows have a twin.
+    (`judging.turns.TurnFacts`) are not trained.
 
     Raises:
         DataError: there are no curated sessions, or they or the ledger are damaged.
@@ -141,11 +139,7 @@ def build_sft(
     classes: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
     def rows() -> Iterator[Row]:
-        for row in with_twins(
-            sft_rows(curated.kept(), curated.ledger, counts, untrained_facts, thoughts),
-            twins,
-            counts,
-        ):
+        for row in sft_rows(curated.kept(), curated.ledger, counts, untrained_facts, thoughts):
             classes[row["split"]].update(each or "nothing" for each in row["turn_classes"])
             yield row
 
@@ -153,10 +147,6 @@ def build_sft(
         f"turns with the fact {each} have weight 0: they are not trained"
         for each in untrained_facts
     ]
-    if twins.share:
-        filters.append(
-            "rows with twin_of are made: a row again without the tool that it calls, where the agent says that it cannot"
-        )
     built = build(lake, key, _SFT, rows(), counts, filters, files, ledger=curated.ledger)
     built.turn_classes = dict(classes)
     return built

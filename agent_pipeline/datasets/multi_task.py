@@ -280,10 +280,8 @@ def mixed_rows(lake: Lake, taken: Sequence[tuple[PartitionKey, str]]) -> Iterato
             )
         for key, row_id in taken:
             taken_row = row(places[key, row_id])
-            twin_of = taken_row["twin_of"] and f"{key}:{taken_row['twin_of']}"
             yield taken_row | {
                 "row_id": f"{key}:{row_id}",
-                "twin_of": twin_of,
                 "project": key.project,
                 "agent": key.agent,
             }

@@ -41,10 +41,6 @@ SFT = pa.schema(
         ),
         *optional(
             pa.string(),
-            twin_of="the row that this irrelevance twin was made from; null: it is a session's own",
-        ),
-        *optional(
-            pa.string(),
             verdict_by="the judge that found the session good; unverified: nobody checked it",
         ),
     ]
@@ -127,7 +123,6 @@ def sft_rows(
                 for at in turns
                 if at <= trained[-1]
             ],
-            "twin_of": None,
             "verdict_by": row.get("verdict_by"),
         }
 

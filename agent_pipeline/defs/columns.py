@@ -101,7 +101,6 @@ TABLES: dict[str, Columns] = {
         | {
             "tools": [*_TEXT, *_TURNS],
             "turn_classes": [*_TEXT, *_TURNS],
-            "twin_of": [*_ID, *_TEXT, *_TURNS],
         }
         | {"score": _of("curated_sessions", "verdict_score")},
     ),

@@ -16,7 +16,6 @@ from agent_pipeline.datasets.build import (
 )
 from agent_pipeline.datasets.preferences import Pairing, why_no_pairs
 from agent_pipeline.datasets.splits import ALIKE, empty_splits, first_request
-from agent_pipeline.datasets.twins import Twins
 from agent_pipeline.datasets.verdicts import verdict_sentence
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import counts_table, histogram, preview, table
@@ -51,17 +50,16 @@ def split_check(
 def sft_dataset(
     context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.MaterializeResult:
-    """Conversations to imitate (`messages`, `tools`), one a kept session, each in the permanent split of its task; and their irrelevance
-    twins, in the split train."""
+    """Conversations to imitate (`messages`, `tools`), one per kept session, each in the permanent split of its task."""
     with user_errors():
         config = in_force(context, workspace, SftConfig)
-        lake, sizes, twins = (
-            workspace.open_lake(),
-            workspace.settings().split_sizes,
-            Twins(config.twins, config.twin_texts),
-        )
         built = build_sft(
-            lake, agent_key(context), sizes, config.untrained_turns, config, twins, config.reasoning
+            workspace.open_lake(),
+            agent_key(context),
+            workspace.settings().split_sizes,
+            config.untrained_turns,
+            config,
+            config.reasoning,
         )
         classes = {
             f"{split}: {name}": count

@@ -38,21 +38,16 @@ def dataset_rows(
     key: PartitionKey | None,
     splits: Collection[str] = ("train",),
     dataset: str = DATASET,
-    twins: bool = False,
     columns: Sequence[str] = (),
 ) -> Iterator[Row]:
-    """The rows of `sft_dataset`, or of another data set, of these splits; irrelevance twins among them only where they are asked for.
-    Only `columns` are read where any are named, beside those that choose the rows.
+    """The rows of `sft_dataset`, or of another data set, of these splits. Only `columns` are read where any are named, beside those that choose the rows.
 
     Raises:
         DataError: the table was never made, or is damaged.
     """
-    batches = stored_batches(
-        lake.open(dataset, key), [*columns, "split", "twin_of"] if columns else None
-    )
+    batches = stored_batches(lake.open(dataset, key), [*columns, "split"] if columns else None)
     chosen = column(list(splits), SFT.field("split"))
-    rows = to_rows(batch.filter(pc.is_in(batch["split"], chosen)) for batch in batches)
-    return rows if twins else (row for row in rows if not row.get("twin_of"))
+    return to_rows(batch.filter(pc.is_in(batch["split"], chosen)) for batch in batches)
 
 
 def read_coreset(lake: Lake, key: PartitionKey, columns: list[str] | None = None) -> pa.Table:
@@ -65,14 +60,14 @@ def read_coreset(lake: Lake, key: PartitionKey, columns: list[str] | None = None
 
 
 def chosen_rows(lake: Lake, key: PartitionKey) -> tuple[list[Row], set[str]]:
-    """The training rows that the coreset chose, each with its twin, and the sessions that it left out because another row stands for them.
+    """The training rows that the coreset chose, and the sessions that it left out because another row stands for them.
 
     Raises:
         DataError: some of the rows are no longer in the dataset.
     """
     coreset = read_coreset(lake, key)
     chosen = set(coreset.filter(coreset["chosen"])["row_id"].to_pylist())
-    rows = _with_twins(dataset_rows(lake, key, twins=True), chosen)
+    rows = [row for row in dataset_rows(lake, key) if row["row_id"] in chosen]
     if missing := chosen - {row["row_id"] for row in rows}:
         raise DataError(
             f"{len(missing)} chosen rows of {key} are no longer in sft_dataset: materialize sft_coreset again."
@@ -99,10 +94,6 @@ def check_chosen_calls(lake: Lake, key: PartitionKey, rows: Iterable[Row]) -> No
         )
 
 
-def _with_twins(rows: Iterable[Row], chosen: Collection[str]) -> list[Row]:
-    return [row for row in rows if (row.get("twin_of") or row["row_id"]) in chosen]
-
-
 def write_picks(coreset: pa.Table, folder: Path) -> None:
     """Write which rows a coreset chose, and the sessions for which another row stands, as JSON that `forget` can change."""
     picks = {
@@ -115,10 +106,11 @@ def write_picks(coreset: pa.Table, folder: Path) -> None:
 
 
 def picked_rows(rows: Iterable[Row], folder: Path) -> tuple[list[Row], set[str]]:
-    """Those of `rows` that `write_picks` wrote as chosen, with their twins, and the sessions for which another row stands."""
+    """Those of `rows` that `write_picks` wrote as chosen, and the sessions for which another row stands."""
     picks = json.loads((folder / PICKS).read_text(encoding="utf-8"))
     chosen = {each["row_id"] for each in picks["chosen"]}
-    return _with_twins(rows, chosen), {each["session_id"] for each in picks["duplicates"]}
+    duplicates = {session["session_id"] for session in picks["duplicates"]}
+    return [row for row in rows if row["row_id"] in chosen], duplicates
 
 
 def read_buffer(lake: Lake, key: PartitionKey) -> list[Row]:

@@ -191,6 +191,25 @@ def test_a_misspelt_name_of_a_run_is_refused_with_the_nearest(text, nearest) -> 
 
 
 @pytest.mark.parametrize(
+    ("asset", "name", "reason"),
+    [
+        (asset, name, reason)
+        for asset, options in ASSETS.items()
+        for name, reason in options.removed_options.items()
+    ],
+)
+def test_removed_option(toml, asset, name, reason) -> None:
+    """An option of an earlier version is refused with the reason why it was removed."""
+    with pytest.raises(SettingsError) as error:
+        overrides([f"{asset}.{name}=1"], {asset})
+    assert reason in str(error.value)
+    toml(f"[assets.{asset}]\n{name} = 1")
+    with pytest.raises(SettingsError) as error:
+        load_settings()
+    assert reason in str(error.value) and f"{asset}.{name}" in str(error.value)
+
+
+@pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
         ("lora_r", "-3", "1 or more"),

@@ -9,9 +9,7 @@ import pytest
 
 from agent_pipeline.datasets.formats import in_form
 from agent_pipeline.definitions import build_defs
-from agent_pipeline.governance.forgetting import forget
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.selection.tables import chosen_rows
 from agent_pipeline.sessions.tables import CURATED, row_session, to_batches, to_rows
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests.conftest import SAMPLE
@@ -113,35 +111,6 @@ def test_turns_that_fail_a_measure_are_marked_and_change_the_rows_identity(shop:
         "shop/support", "sft_dataset", config={"sft_dataset": {"untrained_turns": ["tool_eror"]}}
     )
     assert not wrong.success and "did you mean tool_error" in shop.sentence(wrong)
-
-
-def test_twins_are_trained_with_the_rows_that_were_chosen_and_are_in_no_other_choice(
-    shop: Bench,
-) -> None:
-    names = [*DATASETS, "sft_coreset"]
-    assert shop.run("shop/support", *names).success
-    before = {name: rows(shop, name) for name in names}
-    result = shop.run("shop/support", *names, config={"sft_dataset": {"twins": 0.5}})
-    made, counts = rows(shop, "sft_dataset"), metadata(result, "sft_dataset")
-    twins = {row["row_id"]: row for row in made if row["twin_of"]}
-    assert result.success and [row for row in made if not row["twin_of"]] == before["sft_dataset"]
-    assert len(twins) > 100 and {row["split"] for row in twins.values()} == {"train"}
-    assert f"'what': 'twins', 'count': '{len(twins)}'" in str(
-        counts["counts"]
-    ) and "train: cannot" in str(counts["turn_classes"])
-    assert all(
-        rows(shop, name) == before[name]
-        for name in ("preference_dataset", "kto_dataset", "sft_coreset")
-    )
-    chosen, _ = chosen_rows(shop.lake, SHOP)
-    parents = {row["row_id"] for row in chosen if not row["twin_of"]}
-    assert {row["twin_of"] for row in chosen if row["twin_of"]} == {
-        row["twin_of"] for row in twins.values()
-    } & parents
-    [forgotten, *_] = [row["session_id"] for row in twins.values()]
-    forget(shop.lake, forgotten)
-    assert forgotten not in {row["session_id"] for row in rows(shop, "sft_dataset")}
-    assert not [row for row in rows(shop, "sft_dataset") if forgotten in str(row["twin_of"])]
 
 
 def test_on_request_there_is_a_folder_with_a_card_that_load_dataset_reads(

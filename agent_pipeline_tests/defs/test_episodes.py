@@ -58,7 +58,6 @@ def test_a_model_may_write_as_long_a_message_as_the_agent_did_in_its_held_out_ro
         "score": None,
         "created_at": None,
         "turn_classes": [],
-        "twin_of": None,
     }
     rows = [
         {"row_id": "1", "split": "test", "messages": said},

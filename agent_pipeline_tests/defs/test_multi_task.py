@@ -40,7 +40,6 @@ def row(
         "score": None,
         "created_at": None,
         "turn_classes": ["answer"],
-        "twin_of": None,
         "verdict_by": None,
     }
 
