@@ -35,7 +35,6 @@ from agent_pipeline.training.rehearsal import rehearsed
 from agent_pipeline.training.templates import TrainingTemplate, load_tokenizer, template_stops
 from agent_pipeline.training.trainers.common import use_liger
 from agent_pipeline.training.trainers.sft import build_trainer
-from agent_pipeline.training.weights import weighed
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -132,7 +131,7 @@ def train_adapter(
         progress,
     )
     encoded += plain
-    tokens, classes = weighed(encoded, config.decision_weight, config.balance_classes)
+    tokens = [row.encoded for row in encoded]
     held = encode_rows(tokenizer, list(heldout), config.max_length)
 
     def heldout_loss(model: "PreTrainedModel | PeftModel") -> float | None:
@@ -154,7 +153,6 @@ def train_adapter(
         **({"rehearsed": len(plain)} if rehearsal else {}),
         "row_ids": row_ids,
         **token_counts(tokens),
-        "turn_classes": classes,
     }
     if heldout:
         trained = trainer.model.eval()

@@ -122,6 +122,13 @@ class Training(Options):
         )
 
 
+_REMOVED_DEFAULTS = {"decision_weight": 1.0, "balance_classes": False}
+"""Options that were removed, with the values that had no effect.
+
+They stay in the identity of a training, so that an adapter of an earlier version is found again.
+"""
+
+
 class AdapterTraining(Training):
     """How an adapter is trained. An optimizer step sees `batch_size` × `gradient_accumulation` rows.
 
@@ -137,6 +144,9 @@ class AdapterTraining(Training):
         "r": "lora_r",
         "loraplus_lr_ratio": "lora_plus_lr_ratio",
     }
+    removed_options = dict.fromkeys(
+        _REMOVED_DEFAULTS, "loss weights made models that did far fewer of their tasks"
+    )
 
     gradient_accumulation: int = Field(
         default=2, ge=1, description="An optimizer step has batch_size times so many rows."
@@ -163,16 +173,6 @@ class AdapterTraining(Training):
         default=16.0, ge=1, description="LoRA+: how many times as fast."
     )
 
-    decision_weight: float = Field(
-        default=1.0,
-        gt=0,
-        description="How many times a token counts in the loss that decides whether a turn calls, and what: the first one wherever a call "
-        "may begin, and those of a call up to its tool's name.",
-    )
-    balance_classes: bool = Field(
-        default=False,
-        description="Let the four classes of turns (call, ask, cannot, answer) weigh the same in the loss, up to four times their share.",
-    )
     most_dropped: float = Field(
         default=0.1,
         ge=0,
@@ -216,6 +216,10 @@ class TrainingConfig(AdapterTraining):
                     f"{name} is a way to train an adapter, and use_lora is off: turn that on."
                 )
         return self
+
+    def identity(self) -> dict[str, Any]:
+        """Return the options that change what is trained, and the defaults of removed options."""
+        return super().identity() | _REMOVED_DEFAULTS
 
     @property
     def modules(self) -> str | list[str]:

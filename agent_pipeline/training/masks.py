@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from agent_pipeline.errors import DataError
 from agent_pipeline.sessions.json_text import decoded_arguments
 from agent_pipeline.sessions.session import THOUGHT, Message, Tool, is_trained, tool_calls
-from agent_pipeline.training.literals import MARK, marked, special_tokens, token_ids, tokens
+from agent_pipeline.training.literals import MARK, special_tokens, token_ids, tokens
 from agent_pipeline.training.rendering import argument_texts, render, thought_end, turns_apart
 from agent_pipeline.training.templates import stop_token, up_to_stop
 
@@ -33,16 +33,12 @@ class Encoded:
     """A conversation as tokens: `trained[i]` says whether the loss counts `input_ids[i]`.
 
     `turns` are the token ranges [start, end) of the assistant's turns in order; `trained` is the union of those with a weight: all but
-    the messages with OpenAI's `weight: 0`. `deciding` are the positions of the tokens in `deciding_spans`. `weights`:
-    how much each token counts in the loss, 0 where it is not trained; None: all that are trained count the same. `literals` counts the
-    special tokens that its texts hold, which are text. `words` is where each turn begins to speak or call, after its thought.
+    the messages with OpenAI's `weight: 0`. `literals` counts the special tokens that its texts hold, which are text. `words` is where each turn begins to speak or call, after its thought.
     """
 
     input_ids: list[int]
     trained: list[bool]
     turns: list[tuple[int, int]]
-    deciding: list[int] = field(default_factory=list)
-    weights: list[float] | None = None
     literals: int = 0
     words: list[int] = field(default_factory=list)
 
@@ -114,24 +110,6 @@ def call_places(words: str) -> list[int]:
     )
 
 
-def deciding_spans(message: Message, text: str) -> list[tuple[int, int]]:
-    """The character ranges [start, end) of `text`, an assistant's message as rendered, that say whether it calls, and what.
-
-    At each place the character that follows; where its first call begins, all up to the end of the tool's name. Only the first character
-    where the template does not write the words as they are.
-    """
-    words = (message.get("content") or "").strip()
-    begin = text.find(words)
-    if begin < 0:
-        return [(0, 1)]
-    spans = [(begin + place, begin + place + 1) for place in call_places(words)]
-    for call in (message.get("tool_calls") or [])[:1]:
-        at = text.find(call["function"]["name"], begin + len(words))
-        if at >= 0:
-            spans[-1] = (begin + len(words), at + len(call["function"]["name"]))
-    return spans
-
-
 def encode(
     tokenizer: "PreTrainedTokenizerBase", messages: list[Message], tools: list[Tool] | None
 ) -> Encoded:
@@ -139,7 +117,7 @@ def encode(
     text = render(tokenizer, messages, tools)
     spans = character_spans(tokenizer, messages, tools, text)
     ids, offsets = tokens(tokenizer, text)
-    trained, turns, deciding, words, position = [False] * len(ids), [], list[int](), list[int](), 0
+    trained, turns, words, position = [False] * len(ids), [], list[int](), 0
     for (start, end), message in zip(
         spans, (messages[index] for index in spoken(tokenizer, messages)), strict=True
     ):
@@ -152,16 +130,7 @@ def encode(
             position += 1
         turns.append((first, position))
         words.append(next((at for at in range(first, position) if offsets[at][0] >= begun), first))
-        places = [
-            (begun + begin, begun + stop)
-            for begin, stop in deciding_spans(marked(tokenizer, message), text[begun:end])
-        ]
-        deciding += [
-            at
-            for at in range(first, position)
-            if any(offsets[at][0] < stop and begin < offsets[at][1] for begin, stop in places)
-        ]
-    return Encoded(ids, trained, turns, deciding, literals=text.count(MARK), words=words)
+    return Encoded(ids, trained, turns, literals=text.count(MARK), words=words)
 
 
 def _bare(text: str) -> str:

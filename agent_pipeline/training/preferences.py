@@ -19,12 +19,14 @@ from agent_pipeline.training.encoding import (
 from agent_pipeline.training.losses import encoded_losses
 from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.rendering import turns_apart
-from agent_pipeline.training.weights import balancing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 Row = dict[str, Any]
+
+MAX_KIND_WEIGHT = 4.0
+"""The largest weight of a kind of decision: a few examples of a rare kind must not decide a training run."""
 
 
 @dataclass(frozen=True)
@@ -140,8 +142,13 @@ def mismatched(row: Encoded, other: Encoded) -> Encoded:
 
 
 def balanced(examples: Sequence[Example]) -> list[Example]:
-    """The examples with weights under which each kind counts the same, up to `MOST_WEIGHT`."""
-    weights = balancing(Counter(example.kind for example in examples))
+    """Return the examples with weights under which each kind counts the same, up to a limit.
+
+    No example weighs more than `MAX_KIND_WEIGHT`.
+    """
+    examples_by_kind = Counter(example.kind for example in examples)
+    mean = len(examples) / max(len(examples_by_kind), 1)
+    weights = {kind: min(MAX_KIND_WEIGHT, mean / count) for kind, count in examples_by_kind.items()}
     return [replace(example, weight=weights[example.kind]) for example in examples]
 
 

@@ -24,7 +24,7 @@ class PrefixTree:
     """`tokens`, `parents` (−1: a row's first token), `depths` and `ends` are (nodes,) int64, in depth-first order.
 
     Node i is an ancestor of node j, or j itself, exactly where i ≤ j < `ends[i]`. `trained`: for each row, in the order in which the tree
-    completes them, its index and the nodes of its trained tokens. `weights`: how much each of these counts, one row after the other.
+    completes them, its index and the nodes of its trained tokens.
     """
 
     tokens: np.ndarray
@@ -32,7 +32,6 @@ class PrefixTree:
     depths: np.ndarray
     ends: np.ndarray
     trained: list[tuple[int, np.ndarray]]
-    weights: np.ndarray
 
 
 def padded_tree(tree: PrefixTree, unit: int) -> PrefixTree:
@@ -95,15 +94,4 @@ def prefix_tree(rows: Sequence[Encoded]) -> PrefixTree:
         nodes_of_rows.append((index, path[trained[index]]))
         count, before = count + len(nodes), row
     ends[path] = count
-    weights = [
-        np.array(rows[index].weights or rows[index].trained, dtype=float)[trained[index]]
-        for index, _ in nodes_of_rows
-    ]
-    return PrefixTree(
-        tokens[:count],
-        parents[:count],
-        depths[:count],
-        ends[:count],
-        nodes_of_rows,
-        np.concatenate([np.zeros(0), *weights]),
-    )
+    return PrefixTree(tokens[:count], parents[:count], depths[:count], ends[:count], nodes_of_rows)

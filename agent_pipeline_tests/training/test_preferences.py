@@ -14,6 +14,7 @@ from agent_pipeline.training.loading import load_model
 from agent_pipeline.training.losses import encoded_losses
 from agent_pipeline.training.preference_adapter import NothingTrained, train_preferences
 from agent_pipeline.training.preferences import (
+    MAX_KIND_WEIGHT,
     balanced,
     encode_pairs,
     encode_sessions,
@@ -22,7 +23,6 @@ from agent_pipeline.training.preferences import (
 from agent_pipeline.training.trainers import preferences as trainers
 from agent_pipeline.training.trainers.dpo import Dpo
 from agent_pipeline.training.trainers.kto import Kto
-from agent_pipeline.training.weights import MOST_WEIGHT
 from agent_pipeline_tests.training.kills import killed
 from agent_pipeline_tests.training.test_adapter import files
 from agent_pipeline_tests.training.world import CITIES, TRAINING, call, row
@@ -369,7 +369,7 @@ def test_kinds_count_the_same_up_to_a_limit(tiny_tokenizer):
     assert weights == pytest.approx({"a": 2 / 3, "b": 1.0, "c": 2.0})
     assert (
         balanced([replace(example, kind="rare"), *[replace(example, kind="often")] * 99])[0].weight
-        == MOST_WEIGHT
+        == MAX_KIND_WEIGHT
     )
 
 

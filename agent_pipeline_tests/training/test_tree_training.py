@@ -13,23 +13,23 @@ from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.prefixes import padded_tree, prefix_tree
 from agent_pipeline.training.trainers import tree, tree_attention
 from agent_pipeline.training.trainers.sft import build_trainer
-from agent_pipeline.training.weights import weighed
 from agent_pipeline_tests.training.world import row
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module", params=[(1.0, False), (5.0, True)], ids=["plain", "weighed"])
-def rows(tiny_tokenizer, request) -> list[Encoded]:
-    given = encode_rows(tiny_tokenizer, [row(number) for number in range(6)], 512).rows
-    return weighed([*given, given[0]], *request.param)[0]  # a row that is there twice counts twice
+@pytest.fixture(scope="module")
+def rows(tiny_tokenizer) -> list[Encoded]:
+    encoded = encode_rows(tiny_tokenizer, [row(index) for index in range(6)], 512).rows
+    # A row that is there twice counts twice.
+    return [encoded_row.encoded for encoded_row in (*encoded, encoded[0])]
 
 
 def gradients_row_by_row(model, rows: list[Encoded]) -> dict:
     import torch
 
     model.zero_grad()
-    weights = [torch.tensor(each.weights or each.trained)[1:].float() for each in rows]
+    weights = [torch.tensor(each.trained)[1:].float() for each in rows]
     for each, counts in zip(rows, weights, strict=True):
         ids = torch.tensor([each.input_ids])
         losses = torch.nn.functional.cross_entropy(
@@ -61,7 +61,7 @@ def test_the_gradients_of_a_step_are_those_of_its_rows(
     monkeypatch.setattr(tree, "HEAD_ROWS", 7)
     trees = [tree.tree_tensors(each) for each, _ in tree.trees_of_step(rows, max_nodes)]
     total = sum(each["weights"].sum() for each in trees)
-    assert float(total) == pytest.approx(sum(sum(each.weights or each.trained) for each in rows))
+    assert float(total) == pytest.approx(sum(sum(each.trained) for each in rows))
     for each in trees:
         (tree.tree_loss(model, each) / total).backward()
     trained = {

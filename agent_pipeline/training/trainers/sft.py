@@ -152,16 +152,7 @@ def trainer_over(
         "input_ids": [r.input_ids for r in rows],
         "labels": [r.labels for r in rows],
     }
-    weighed = any(row.weights for row in rows)
-    if weighed:
-        columns["loss_weights"] = [row.weights for row in rows]
-    make = (
-        partial(tree_trainer, max_nodes)
-        if max_nodes
-        else weighing_trainer
-        if weighed
-        else SFTTrainer
-    )
+    make = partial(tree_trainer, max_nodes) if max_nodes else SFTTrainer
     trainer = make(
         model=model,
         args=arguments,
@@ -171,59 +162,10 @@ def trainer_over(
         callbacks=[reporting(progress)],
     )
     trainer.remove_callback(PrinterCallback)
-    trainer._set_signature_columns_if_needed()
-    trainer._signature_columns.append(
-        "loss_weights"
-    )  # columns that are not named here do not reach the collator
     let_a_step_train(trainer)
     if max_nodes:
         fast_products(trainer.model)
     (prove_tree_labels if max_nodes else _prove_labels)(trainer, rows)
-    return trainer
-
-
-def weighing_trainer(*args: Any, **kwargs: Any) -> "SFTTrainer":
-    """An `SFTTrainer` over rows with the column `loss_weights`: its loss is the weighted mean over an optimizer step's tokens."""
-    import torch
-    from torch.nn.utils.rnn import pad_sequence
-    from trl import SFTTrainer
-
-    class WeighingTrainer(SFTTrainer):
-        def _get_num_items_in_batch(
-            self, batch_samples: list[dict[str, Any]], device: torch.device
-        ) -> torch.Tensor:
-            total = torch.stack(
-                [batch["loss_weights"][:, 1:].sum() for batch in batch_samples]
-            ).sum()
-            return self.accelerator.gather(total.to(device)).sum()
-
-        def compute_loss(
-            self,
-            model: torch.nn.Module,
-            inputs: dict[str, Any],
-            return_outputs: bool = False,
-            num_items_in_batch: Any = None,
-        ) -> Any:
-            weights = inputs.pop("loss_weights")[:, 1:]
-
-            def weighing(**given: Any) -> Any:
-                outputs = model(**given)
-                outputs.log_probs = outputs.log_probs * weights
-                return outputs
-
-            return super().compute_loss(weighing, inputs, return_outputs, num_items_in_batch)
-
-    trainer = WeighingTrainer(*args, **kwargs)
-    collate: Any = trainer.data_collator
-
-    def collate_with_weights(rows: list[dict[str, Any]]) -> dict[str, Any]:
-        return collate(rows) | {
-            "loss_weights": pad_sequence(
-                [torch.tensor(row["loss_weights"]) for row in rows], batch_first=True
-            )
-        }
-
-    trainer.data_collator = collate_with_weights
     return trainer
 
 

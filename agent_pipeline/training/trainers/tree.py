@@ -90,7 +90,7 @@ def tree_tensors(tree: PrefixTree, device: str = "cpu") -> dict[str, Any]:
     """The model's inputs for a tree on a kind of device, and what attention and the loss need.
 
     `input_ids` and `position_ids` are (1, nodes), `layout` is a `Layout`. `predictors` (n,) are the nodes whose state predicts a trained
-    node, `targets` (n,) its token, `weights` (n,) what it counts in all rows that train it, 0 for padding. `row_of` and `place_of` (m,)
+    node, `targets` (n,) its token, `weights` (n,) the number of rows that train it, 0 for padding. `row_of` and `place_of` (m,)
     name, for each trained token of each row, the row and the place in `targets`.
     """
     import torch
@@ -106,9 +106,7 @@ def tree_tensors(tree: PrefixTree, device: str = "cpu") -> dict[str, Any]:
         "layout": layout_of(tree),
         "predictors": torch.from_numpy(np.pad(tree.parents[trained], unused)),
         "targets": torch.from_numpy(np.pad(tree.tokens[trained], unused)),
-        "weights": torch.from_numpy(np.pad(np.bincount(places, weights=tree.weights), unused)).to(
-            torch.float32
-        ),
+        "weights": torch.from_numpy(np.pad(np.bincount(places), unused)).to(torch.float32),
         "row_of": torch.from_numpy(
             np.repeat([index for index, _ in tree.trained], [len(row) for _, row in tree.trained])
         ),
@@ -117,7 +115,7 @@ def tree_tensors(tree: PrefixTree, device: str = "cpu") -> dict[str, Any]:
 
 
 def tree_loss(causal: "PreTrainedModel", inputs: dict[str, Any]) -> "torch.Tensor":
-    """The weighted sum of the negative log-likelihood, in nats, of every trained token of every row in a tree."""
+    """The sum of the negative log-likelihood, in nats, of every trained token of every row in a tree."""
     return (token_losses(causal, inputs) * inputs["weights"]).sum()
 
 
@@ -212,7 +210,7 @@ def tree_trainer(max_nodes: int, **kwargs: Any) -> "SFTTrainer":
     SFTTrainer's arguments.
 
     `per_device_train_batch_size` is the number of rows of a step, and `gradient_accumulation_steps` is 1. The data set has the columns
-    `input_ids` and `labels`, and `loss_weights` where tokens count differently: the loss is the weighted mean over the step's tokens.
+    `input_ids` and `labels`.
     """
     import torch
     from trl import SFTTrainer
@@ -264,16 +262,10 @@ def tree_trainer(max_nodes: int, **kwargs: Any) -> "SFTTrainer":
 
 
 def collate_trees(max_nodes: int, device: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The rows of one optimizer step (columns `input_ids`, `labels`, perhaps `loss_weights`): `trees`, the tensors of those trees that
-    this process computes, and `total`, the weight of all that is trained."""
+    """The rows of one optimizer step (columns `input_ids`, `labels`): `trees`, the tensors of those trees that
+    this process computes, and `total`, the number of trained tokens of all rows."""
     encoded = [
-        Encoded(
-            row["input_ids"],
-            [label != -100 for label in row["labels"]],
-            [],
-            weights=row.get("loss_weights"),
-        )
-        for row in rows
+        Encoded(row["input_ids"], [label != -100 for label in row["labels"]], []) for row in rows
     ]
     parts = processes.shares(encoded, processes.count()) if processes.count() > 1 else [encoded]
     trees = [
@@ -291,14 +283,14 @@ def prove_tree_labels(trainer: "SFTTrainer", rows: list[Encoded]) -> None:
     """Check, on the first batch of the trainer's own data loader, that following each trained node to its root gives our rows' tokens.
 
     Raises:
-        DataError: a tree trains a token that no row trains there, or that counts less in the rows.
+        DataError: a tree trains a token that no row trains there, or that fewer rows train.
     """
     batch: dict[str, Any] = next(iter(trainer.get_train_dataloader()))
     expected: defaultdict[tuple[int, ...], float] = defaultdict(float)
     for row in rows:
         for at in range(1, len(row.input_ids)):
             if row.trained[at]:
-                expected[tuple(row.input_ids[: at + 1])] += row.weights[at] if row.weights else 1
+                expected[tuple(row.input_ids[: at + 1])] += 1
     for tree in batch["trees"]:
         layout = tree["layout"]
         runs = [run.tolist() for run in tree["input_ids"][0].split(layout.runs)]
