@@ -47,7 +47,7 @@ install: .venv/installed
 	$(PIP) install --quiet --no-deps --require-hashes --target $(CONVERTER) --requirement requirements/converter.txt
 	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	rm -rf $(BASES)
-	$(BIN)/python -m agent_pipeline.training.base_model
+	$(BIN)/python -m agent_pipeline.models.base_model
 	touch $@
 
 llama-server: install

@@ -16,12 +16,12 @@ import agent_pipeline.defs
 from agent_pipeline.compute.launchers.subprocess import WholeMessages
 from agent_pipeline.config.checks import problems
 from agent_pipeline.config.settings import load_settings
+from agent_pipeline.defs.automation.nightly import cron_problems
 from agent_pipeline.defs.columns import with_columns
 from agent_pipeline.defs.console import console
 from agent_pipeline.defs.io_managers.artifacts import ArtifactIOManager
 from agent_pipeline.defs.io_managers.parquet import ParquetIOManager
 from agent_pipeline.defs.resources import Workspace
-from agent_pipeline.defs.schedules import cron_problems
 from agent_pipeline.defs.specs import ARTIFACTS, TABLES
 from agent_pipeline.errors import SettingsError
 
@@ -45,7 +45,7 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
         schedules=found.schedules,
         sensors=found.sensors,
         resources=resources | dict(resource_overrides or {}),
-        # Cheap assets share one process; training and its like run in one of their own (agent_pipeline.compute.worker).
+        # Cheap assets share one process; training and its like run in one of their own (agent_pipeline.worker).
         executor=dg.in_process_executor,
         loggers={"console": console},
     )

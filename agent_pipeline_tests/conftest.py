@@ -18,7 +18,7 @@ from agent_pipeline.sample import write_sample
 from agent_pipeline.sample.cast import CAST
 
 if TYPE_CHECKING:
-    from agent_pipeline.training.base_model import BaseModel
+    from agent_pipeline.models.base_model import BaseModel
 
 # The same examples in every run: a test that fails today fails tomorrow, and no slow machine makes one fail.
 settings.register_profile("agent-pipeline", deadline=None, derandomize=True, database=None)
@@ -155,7 +155,7 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
 @pytest.fixture(scope="session")
 def tiny_base(once: Once) -> "BaseModel":
     """The base model of the tiny world, which trains in seconds."""
-    from agent_pipeline.training.base_model import BaseModel, directory_revision
+    from agent_pipeline.models.base_model import BaseModel, directory_revision
     from agent_pipeline_tests.training.world import make_base
 
     folder = once("tiny-base", make_base)
@@ -165,7 +165,7 @@ def tiny_base(once: Once) -> "BaseModel":
 @pytest.fixture(scope="session")
 def tiny_tokenizer(tiny_base: "BaseModel") -> Any:
     """Its tokenizer."""
-    from agent_pipeline.training.templates import load_tokenizer
+    from agent_pipeline.models.chat_templates import load_tokenizer
 
     return load_tokenizer(tiny_base.path)[0]
 
@@ -173,7 +173,7 @@ def tiny_tokenizer(tiny_base: "BaseModel") -> Any:
 @pytest.fixture(scope="session")
 def adapter_dir(tiny_base: "BaseModel", once: Once) -> Path:
     """An adapter that was trained on the tiny world."""
-    from agent_pipeline.training.adapter import train_adapter
+    from agent_pipeline.training.sft import train_adapter
     from agent_pipeline_tests.training.world import TRAINING, row
 
     return once(

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from agent_pipeline.cli.app import main
-from agent_pipeline.evaluation.promotion_report import summary
-from agent_pipeline.export.ledger import last_decision
 from agent_pipeline.governance.scanning import scan
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.promotion.ledger import last_decision
+from agent_pipeline.promotion.report import summary
 from agent_pipeline.redaction.surrogates import surrogates_made_from, with_surrogates
 from agent_pipeline.selection.tables import dataset_rows
 from agent_pipeline.storage.lake import Lake, sha256_file

@@ -16,13 +16,13 @@ from agent_pipeline.cli.report import print_report
 from agent_pipeline.datasets.build import build_kto, build_sft
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import DataError, LakeError
-from agent_pipeline.export.deciding import to_compare
-from agent_pipeline.export.serving import promote, serve, serve_champion
 from agent_pipeline.governance.explain import explain
 from agent_pipeline.governance.lineage import model_lineage, session_lineage
 from agent_pipeline.judging.curation import Bounds
 from agent_pipeline.judging.tables import curate_sessions
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.promotion.champions import promote, serve, serve_champion
+from agent_pipeline.promotion.decide import to_compare
 from agent_pipeline.selection.tables import CORESET, read_coreset
 from agent_pipeline.sessions.tables import CURATED, JUDGED, SESSIONS
 from agent_pipeline.storage.lake import FORMAT, FORMAT_FILE, Lake

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from agent_pipeline.training.base_model import EMBEDDED, BaseModel, resolve_base_model
+from agent_pipeline.models.base_model import EMBEDDED, BaseModel, resolve_base_model
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "agent-pipeline"
 

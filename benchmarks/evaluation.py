@@ -18,12 +18,12 @@ from agent_pipeline.config.settings import load_settings
 from agent_pipeline.evaluation.evaluate import evaluate
 from agent_pipeline.evaluation.greedy import greedy
 from agent_pipeline.evaluation.heldout import heldout_rows
-from agent_pipeline.evaluation.methods import PASS_FIGURES, rank_correlation
 from agent_pipeline.evaluation.samples import turn_samples
 from agent_pipeline.evaluation.turns import Answering, stop_ids
 from agent_pipeline.keys import parse_key
-from agent_pipeline.training.base_model import resolve_base_model
-from agent_pipeline.training.encoding import as_trained, encode_row
+from agent_pipeline.method_comparison.results import PASS_FIGURES, rank_correlation
+from agent_pipeline.models.base_model import resolve_base_model
+from agent_pipeline.tokenization.encoding import as_trained, encode_row
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -25,15 +25,15 @@ import torch
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, TrainerCallback
 
+from agent_pipeline.engine.generation import BATCH, generate
+from agent_pipeline.engine.scoring import encoded_losses
+from agent_pipeline.engine.tree_loss import shared_fraction
+from agent_pipeline.models.device import fast_device
 from agent_pipeline.progress import silent
+from agent_pipeline.tokenization.loss_masks import Encoded
 from agent_pipeline.training.config import TrainingConfig
-from agent_pipeline.training.device import fast_device
-from agent_pipeline.training.generate import BATCH, generate
-from agent_pipeline.training.losses import encoded_losses
-from agent_pipeline.training.masks import Encoded
 from agent_pipeline.training.trainers import sft
 from agent_pipeline.training.trainers.common import use_liger
-from agent_pipeline.training.trainers.tree import shared_fraction
 
 SHAPES = {
     "0.5b": {
@@ -147,7 +147,7 @@ def answered(rows: list[Encoded]) -> None:
 def sample_rows() -> list[Encoded]:
     """The sample's training rows, in the tokens of the embedded base model."""
     from agent_pipeline.config.settings import load_settings
-    from agent_pipeline.training.base_model import EMBEDDED, resolve_base_model
+    from agent_pipeline.models.base_model import EMBEDDED, resolve_base_model
     from benchmarks.strategies import AGENT, ROOT
     from benchmarks.training import chosen_rows
 

@@ -62,11 +62,11 @@ def measure(store: Path) -> None:
     import dagster as dg
 
     from agent_pipeline.cli.instance import open_instance
+    from agent_pipeline.defs.automation.discovery import discover_agents
+    from agent_pipeline.defs.automation.nightly import nightly
     from agent_pipeline.defs.jobs import RETRAIN
     from agent_pipeline.defs.partitions import AGENTS
     from agent_pipeline.defs.resources import Workspace
-    from agent_pipeline.defs.schedules import nightly
-    from agent_pipeline.defs.sensors import discover_agents
 
     with open_instance() as instance:
         cursor: str | None = None

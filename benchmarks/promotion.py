@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from agent_pipeline.evaluation.paired import Difference, paired
-from agent_pipeline.evaluation.promotion import NIGHTS, decide, error_rate, watch
 from agent_pipeline.evaluation.scores import (
     Canary,
     Decision,
@@ -30,6 +29,7 @@ from agent_pipeline.evaluation.scores import (
     Scores,
     TurnScore,
 )
+from agent_pipeline.promotion.rules import NIGHTS, decide, error_rate, watch
 
 SEEDS = int(os.environ.get("SEEDS", "200"))
 _NOISE = os.environ.get("NOISE", "2 0.46 0.7 0.25").split()

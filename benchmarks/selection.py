@@ -236,10 +236,10 @@ def losses() -> None:
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     from agent_pipeline.config.settings import load_settings
-    from agent_pipeline.training.base_model import EMBEDDED, resolve_base_model
-    from agent_pipeline.training.device import probe_device
-    from agent_pipeline.training.loading import load_model
-    from agent_pipeline.training.masks import Encoded
+    from agent_pipeline.models.base_model import EMBEDDED, resolve_base_model
+    from agent_pipeline.models.device import probe_device
+    from agent_pipeline.models.loading import load_model
+    from agent_pipeline.tokenization.loss_masks import Encoded
 
     base = resolve_base_model(EMBEDDED, load_settings().cache_path)
     rows = sample_rows(base.path)
@@ -279,10 +279,10 @@ def sample_rows(tokenizer_path: Path) -> list[Any]:
     from agent_pipeline.datasets.splits import SplitSizes
     from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
     from agent_pipeline.keys import PartitionKey
+    from agent_pipeline.models.chat_templates import load_tokenizer
     from agent_pipeline.sessions.tables import session_row
     from agent_pipeline.sources import open_source
-    from agent_pipeline.training.encoding import encode_rows
-    from agent_pipeline.training.templates import load_tokenizer
+    from agent_pipeline.tokenization.encoding import encode_rows
 
     store = open_source(Path(__file__).parents[1] / "data" / "sample")
     sessions = read_sessions(store, PartitionKey("shop", "support"), ReadingOptions())
@@ -303,8 +303,8 @@ def compare_losses(name: str, model: Any, encoded: list[Any]) -> None:
     import torch
     from torch.nn.functional import cross_entropy
 
-    from agent_pipeline.training.losses import encoded_losses
-    from agent_pipeline.training.prefixes import prefix_tree
+    from agent_pipeline.engine.prefix_tree import prefix_tree
+    from agent_pipeline.engine.scoring import encoded_losses
 
     def plain(rows: list[Any]) -> list[float]:
         found = []

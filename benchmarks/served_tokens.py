@@ -26,14 +26,14 @@ from agent_pipeline.export.converter import convert
 from agent_pipeline.export.limits import unwritable_calls
 from agent_pipeline.export.llama import LlamaCpp
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
+from agent_pipeline.models.chat_templates import load_tokenizer
+from agent_pipeline.models.json_numbers import NumberText, parse_json
+from agent_pipeline.models.rendering import render
+from agent_pipeline.models.special_tokens import MARK
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.session import Session, tool_calls
 from agent_pipeline.sources import open_source
-from agent_pipeline.training.literals import MARK
-from agent_pipeline.training.masks import character_spans, encode
-from agent_pipeline.training.numbers import NumberText, parse_json
-from agent_pipeline.training.rendering import render
-from agent_pipeline.training.templates import load_tokenizer
+from agent_pipeline.tokenization.loss_masks import character_spans, encode
 from agent_pipeline_tests.tiny import make_tiny_base
 from benchmarks.redaction import REAL_TRACES
 

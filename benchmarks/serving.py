@@ -17,16 +17,16 @@ from agent_pipeline.config.settings import load_settings
 from agent_pipeline.export.converter import convert_lora
 from agent_pipeline.export.gguf_export import ADAPTER, base_gguf
 from agent_pipeline.export.quantizer import find_tool
-from agent_pipeline.export.serving import promote, rollback, serve_champion
 from agent_pipeline.export.serving_folder import base_folder, serving_root
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.models.base_model import EMBEDDED, resolve_base_model
+from agent_pipeline.models.chat_templates import load_tokenizer
+from agent_pipeline.models.device import fast_device
+from agent_pipeline.models.loading import load_model
+from agent_pipeline.promotion.champions import promote, rollback, serve_champion
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.lake import Lake
-from agent_pipeline.training.base_model import EMBEDDED, resolve_base_model
-from agent_pipeline.training.device import fast_device
-from agent_pipeline.training.loading import load_model
-from agent_pipeline.training.masks import encode
-from agent_pipeline.training.templates import load_tokenizer
+from agent_pipeline.tokenization.loss_masks import encode
 
 SCHEMA = {"type": "object", "properties": {"desk": {"type": "string"}}}
 TOOLS: list[Any] = [

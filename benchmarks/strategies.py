@@ -29,11 +29,11 @@ from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.paired import Difference, paired
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.models.base_model import EMBEDDED, BaseModel, resolve_base_model
 from agent_pipeline.selection.strategies import STRATEGIES
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.sessions.tables import to_rows
 from agent_pipeline.storage.lake import Lake
-from agent_pipeline.training.base_model import EMBEDDED, BaseModel, resolve_base_model
 from agent_pipeline.training.config import TrainingConfig
 
 ROOT = Path(__file__).parents[1]
@@ -94,7 +94,7 @@ class Bench:
     def losses(self) -> tuple[dict[str, float | None], dict[str, int]]:
         """By row id: the base model's loss on each training row, and the assistant's tokens."""
         if self._losses is None:
-            from agent_pipeline.training.losses import row_losses
+            from agent_pipeline.engine.scoring import row_losses
 
             found = list(
                 zip(
@@ -124,7 +124,7 @@ class Bench:
 
     def run(self, strategy: str, seed: int) -> Run:
         """One line of the results: what was chosen, and how the model trained on it does on the held-out tasks."""
-        from agent_pipeline.training.adapter import train_adapter
+        from agent_pipeline.training.sft import train_adapter
 
         began = time.monotonic()
         head = {"setting": self.setting, "strategy": strategy, "seed": seed}
@@ -156,7 +156,7 @@ class Bench:
         from agent_pipeline.evaluation.samples import turn_samples
         from agent_pipeline.evaluation.scoring import score
         from agent_pipeline.evaluation.turns import Answering
-        from agent_pipeline.training.encoding import encode_row
+        from agent_pipeline.tokenization.encoding import encode_row
 
         answering = Answering.of(self.base, adapter)
         questions = [

@@ -14,11 +14,11 @@ from typing import Any
 
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.evaluation.evaluate import evaluate
+from agent_pipeline.models.base_model import resolve_base_model
 from agent_pipeline.redaction.surrogates import with_surrogates
 from agent_pipeline.sample.names import FIRST, LAST
-from agent_pipeline.training.adapter import train_adapter
-from agent_pipeline.training.base_model import resolve_base_model
 from agent_pipeline.training.config import TrainingConfig
+from agent_pipeline.training.sft import train_adapter
 
 Row = dict[str, Any]
 ASKS = (

@@ -16,18 +16,18 @@ import time
 from pathlib import Path
 
 from agent_pipeline.config.settings import load_settings
+from agent_pipeline.engine.tree_loss import shared_fraction
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.models.base_model import EMBEDDED, BaseModel, resolve_base_model
+from agent_pipeline.models.chat_templates import load_tokenizer
+from agent_pipeline.models.device import EXACT, Device, exact_device
+from agent_pipeline.models.loading import load_model
 from agent_pipeline.progress import silent
 from agent_pipeline.sources import open_source
-from agent_pipeline.training.base_model import EMBEDDED, BaseModel, resolve_base_model
+from agent_pipeline.tokenization.encoding import encode_rows
+from agent_pipeline.tokenization.loss_masks import Encoded
 from agent_pipeline.training.config import TrainingConfig
-from agent_pipeline.training.device import EXACT, Device, exact_device
-from agent_pipeline.training.encoding import encode_rows
-from agent_pipeline.training.loading import load_model
-from agent_pipeline.training.masks import Encoded
-from agent_pipeline.training.templates import load_tokenizer
 from agent_pipeline.training.trainers import sft
-from agent_pipeline.training.trainers.tree import shared_fraction
 from benchmarks.redaction import REAL_TRACES
 from benchmarks.strategies import AGENT, ROOT, data_assets
 

@@ -103,9 +103,9 @@ def night(day: int) -> dict[str, Any]:
 
     from agent_pipeline.cli.instance import open_instance
     from agent_pipeline.definitions import defs
+    from agent_pipeline.defs.automation.discovery import discover_agents
     from agent_pipeline.defs.partitions import AGENTS
     from agent_pipeline.defs.resources import Workspace
-    from agent_pipeline.defs.sensors import discover_agents
 
     with open_instance() as instance:
         for left in instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED])):
@@ -151,12 +151,12 @@ def measure(folder: Path) -> Iterator[tuple[str, Any]]:
     """What is served, the last decision, and the tasks done and harm of what is served: of the base model, where nothing is."""
     from agent_pipeline.compute.playing import gguf_player, memory_player, play_all, tasks_to_play
     from agent_pipeline.config.settings import load_settings
-    from agent_pipeline.evaluation.promotion_report import headline, sentences
-    from agent_pipeline.export.ledger import EXPORT, ledger
-    from agent_pipeline.export.serving import SERVING
     from agent_pipeline.export.serving_folder import served_form
     from agent_pipeline.keys import PartitionKey
-    from agent_pipeline.training.base_model import resolve_base_model
+    from agent_pipeline.models.base_model import resolve_base_model
+    from agent_pipeline.promotion.champions import SERVING
+    from agent_pipeline.promotion.ledger import EXPORT, ledger
+    from agent_pipeline.promotion.report import headline, sentences
 
     key, settings = PartitionKey("shop", "support"), load_settings()
     lake = settings.open_lake()
@@ -197,8 +197,8 @@ def promote_first() -> str | None:
     """Promote the latest export by hand where there is no champion and the decision holds it back for a person to look at."""
     from agent_pipeline.cli.champions import promote
     from agent_pipeline.config.settings import load_settings
-    from agent_pipeline.export.ledger import EXPORT, ledger
     from agent_pipeline.keys import PartitionKey
+    from agent_pipeline.promotion.ledger import EXPORT, ledger
 
     key, lake = PartitionKey("shop", "support"), load_settings().open_lake()
     records = ledger(lake, key).records()
@@ -225,8 +225,8 @@ def one_day(folder: Path, day: int) -> dict[str, Any]:
     """A day and its night, with what came of it."""
     from agent_pipeline.cli.play import play
     from agent_pipeline.config.settings import load_settings
-    from agent_pipeline.export.ledger import EXPORT
     from agent_pipeline.keys import PartitionKey
+    from agent_pipeline.promotion.ledger import EXPORT
 
     began, wall = cpu_minutes(), time.monotonic()
     by_hand = promote_first() if day > 1 else None

@@ -14,18 +14,18 @@ from rich.table import Column, Table
 
 from agent_pipeline.cli.report import latest
 from agent_pipeline.cli.running import print_outcome
-from agent_pipeline.config.champions import complete_interrupted_moves, follow
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.datasets.verdicts import verdict_sentence
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.intervals import shown
-from agent_pipeline.evaluation.page import PAGE
-from agent_pipeline.evaluation.promotion_report import headline, interval, page, summary
-from agent_pipeline.export import serving
-from agent_pipeline.export.deciding import hold as hold_back
-from agent_pipeline.export.evidence import ASSET
-from agent_pipeline.export.ledger import EXPORT, last_decision, ledger
+from agent_pipeline.governance.champion_moves import complete_interrupted_moves, follow
 from agent_pipeline.keys import PartitionKey, parse_key
+from agent_pipeline.promotion import champions as champion_history
+from agent_pipeline.promotion.decide import hold as hold_back
+from agent_pipeline.promotion.evidence import ASSET
+from agent_pipeline.promotion.ledger import EXPORT, last_decision, ledger
+from agent_pipeline.promotion.report import headline, interval, page, summary
+from agent_pipeline.reports.page import PAGE
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.storage.pointers import Entry
 
@@ -46,7 +46,7 @@ def promote(
     why: WHY = "",
 ) -> None:
     """Make an export the partition's champion: the model that is served until another is promoted."""
-    _print_champion(partition, lambda lake, key: serving.promote(lake, key, identity, why))
+    _print_champion(partition, lambda lake, key: champion_history.promote(lake, key, identity, why))
 
 
 def rollback(
@@ -57,7 +57,7 @@ def rollback(
     why: WHY = "",
 ) -> None:
     """Make an earlier champion the champion again."""
-    _print_champion(partition, lambda lake, key: serving.rollback(lake, key, to, why))
+    _print_champion(partition, lambda lake, key: champion_history.rollback(lake, key, to, why))
 
 
 def hold(
@@ -81,7 +81,7 @@ def champions(
     """Show the champion, the latest export and its decision of every partition; or the history and all decisions of one."""
     settings = load_settings()
     lake = settings.open_lake()
-    exported = list(serving.champions(lake))
+    exported = list(champion_history.champions(lake))
     known = ", ".join(str(key) for key, _ in exported)
     if not exported:
         raise DataError(
@@ -129,8 +129,10 @@ def champions(
 def _complete_moves(lake: Lake, keys: list[PartitionKey]) -> None:
     """Note that a person has now seen the outcome of each rollback that was interrupted."""
     for key in keys:
-        if serving.interrupted_rollback(lake, key) and not serving.serving_difference(lake, key):
-            serving.complete_move(lake, key)
+        if champion_history.interrupted_rollback(
+            lake, key
+        ) and not champion_history.serving_difference(lake, key):
+            champion_history.complete_move(lake, key)
 
 
 def report(
@@ -206,7 +208,7 @@ def _print_champion(partition: str, move: Callable[[Lake, PartitionKey], Entry])
         console.print(warning, style="bold red", markup=False, soft_wrap=True)
     for line in (f"{_short(entry.champion)} is the champion of {partition}{instead}.", *lines):
         console.print(escape(line), soft_wrap=True, highlight=False)
-    serving.complete_move(lake, key)
+    champion_history.complete_move(lake, key)
 
 
 def _short(identity: str | None) -> str:

@@ -19,7 +19,7 @@ def check() -> None:
     store has.
     """
     from agent_pipeline.config.checks import problems, unknown_agents
-    from agent_pipeline.defs.schedules import cron_problems
+    from agent_pipeline.defs.automation.nightly import cron_problems
 
     settings = load_settings()
     found = [*problems(settings), *cron_problems(settings)]

@@ -33,7 +33,7 @@ def compare(
     """Train an agent's model by several methods with several seeds, measure all on the same held-out tasks, and print the report."""
     from agent_pipeline.config.settings import load_settings
     from agent_pipeline.defs.jobs import COMPARE
-    from agent_pipeline.evaluation.methods_report import PAGE
+    from agent_pipeline.method_comparison.report import PAGE
 
     key = parse_key(partition)
     own = [each for each in settings or [] if each.startswith(f"{ASSET}.")]

@@ -62,13 +62,13 @@ def play(
     ] = None,
 ) -> None:
     """Let a model play an agent's tasks in its world, and write what it said as a store that the pipeline can read."""
-    from agent_pipeline.compute.building import asked_of, seen_by_models
+    from agent_pipeline.compute.artifact_cache import asked_of, seen_by_models
     from agent_pipeline.compute.playing import play_all, tasks_to_play
     from agent_pipeline.config.assets import EpisodesConfig
     from agent_pipeline.config.resolution import resolve
     from agent_pipeline.config.settings import load_settings
-    from agent_pipeline.evaluation.episode_report import table, write
     from agent_pipeline.evaluation.heldout import heldout_rows, reply_limit
+    from agent_pipeline.reports.episode_report import table, write
     from agent_pipeline.sessions.session import sha256_of
 
     key, settings = parse_key(partition), load_settings()
@@ -207,10 +207,10 @@ def _player(model: str, key: PartitionKey, temperature: float, limits: tuple[int
     from agent_pipeline.compute.playing import gguf_player, memory_player
     from agent_pipeline.config.settings import load_settings
     from agent_pipeline.evaluation.players import endpoint_player
-    from agent_pipeline.export.ledger import EXPORT
     from agent_pipeline.export.serving_folder import Form, served_form
     from agent_pipeline.judging.client import Endpoint
-    from agent_pipeline.training.base_model import resolve_base_model
+    from agent_pipeline.models.base_model import resolve_base_model
+    from agent_pipeline.promotion.ledger import EXPORT
 
     settings = load_settings()
     lake = settings.open_lake()

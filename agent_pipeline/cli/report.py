@@ -9,11 +9,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from agent_pipeline.errors import DataError
-from agent_pipeline.evaluation.episode_report import ROWS, shown
 from agent_pipeline.evaluation.intervals import shown as with_interval
-from agent_pipeline.evaluation.promotion_report import summary
-from agent_pipeline.export.ledger import EXPORT, last_decision
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.promotion.ledger import EXPORT, last_decision
+from agent_pipeline.promotion.report import summary
+from agent_pipeline.reports.episode_report import ROWS, shown
 from agent_pipeline.storage.lake import Artifact, Lake
 from agent_pipeline.training.chain import SKIPPED, STEPS, adapter_of, template_used
 

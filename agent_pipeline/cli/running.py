@@ -213,7 +213,7 @@ def print_outcome(key: PartitionKey) -> None:
     """Print what was decided on an agent's latest export, what is served, and what to do next."""
     from agent_pipeline.config.assets import ChampionConfig
     from agent_pipeline.config.resolution import resolve
-    from agent_pipeline.export.outlook import outcome_lines
+    from agent_pipeline.promotion.next_steps import outcome_lines
 
     settings = load_settings()
     select_turns = resolve(settings, ChampionConfig, key).options.select_turns

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from agent_pipeline.compute.building import (
+from agent_pipeline.compute.artifact_cache import (
     MODELS,
     ROW_NAMES,
     asked_base,
@@ -30,7 +30,7 @@ from agent_pipeline.training.identity import rows_made_from
 def losses(params: Params, progress: Progress = silent) -> Result:
     """The base model's mean loss on each training row's assistant tokens (`None`: no such token), how many `tokens` those are, and the
     `seconds` that it took when it was made: the artifact `row_losses`."""
-    from agent_pipeline.training.losses import row_losses
+    from agent_pipeline.engine.scoring import row_losses
 
     rows, base = list(asked_rows(params, columns=ROW_NAMES)), asked_base(params)
     mix = params.get("mix", False)
@@ -68,9 +68,9 @@ def losses(params: Params, progress: Progress = silent) -> Result:
 @task(version=2, libraries=MODELS)
 def embed(params: Params, progress: Progress = silent) -> Result:
     """The vectors of the training rows' conversations, put into the lake, by a model: their origin there, and how many were new."""
+    from agent_pipeline.engine.hidden_states import hidden_state_encoder
     from agent_pipeline.selection.embeddings import HIDDEN_STATES, conversation_text, encoder
     from agent_pipeline.selection.vectors import keep_vectors
-    from agent_pipeline.training.hidden_states import hidden_state_encoder
 
     if params["embeddings"] == HIDDEN_STATES:
         model = hidden_state_encoder(asked_base(params), progress)

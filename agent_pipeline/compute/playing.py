@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from agent_pipeline.engine.packed_linear import fast_products
 from agent_pipeline.errors import InfrastructureError, SettingsError
-from agent_pipeline.evaluation.episode_report import figures, verdict
 from agent_pipeline.evaluation.episodes import (
     Episode,
     Player,
@@ -20,13 +20,13 @@ from agent_pipeline.evaluation.turns import stop_ids
 from agent_pipeline.evaluation.worlds import load_world
 from agent_pipeline.export.serving_folder import Form
 from agent_pipeline.judging.client import Endpoint
+from agent_pipeline.models.base_model import BaseModel
+from agent_pipeline.models.chat_templates import load_tokenizer
+from agent_pipeline.models.device import fast_device
+from agent_pipeline.models.loading import load_model
 from agent_pipeline.progress import Progress, silent
+from agent_pipeline.reports.episode_report import figures, verdict
 from agent_pipeline.sessions.session import Message, sha256_of
-from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.device import fast_device
-from agent_pipeline.training.loading import load_model
-from agent_pipeline.training.products import fast_products
-from agent_pipeline.training.templates import load_tokenizer
 
 Played = tuple[dict[str, Any], dict[str, list[Episode]]]
 Opened = AbstractContextManager[Player | list[Player]]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from agent_pipeline.compute.building import (
+from agent_pipeline.compute.artifact_cache import (
     MODELS,
     asked_base,
     asked_lake,
@@ -24,13 +24,13 @@ from agent_pipeline.compute.coresets import embed, losses
 from agent_pipeline.compute.registry import TASKS, Params, Result, task
 from agent_pipeline.datasets.verdicts import unverified, verdicts_of
 from agent_pipeline.errors import DataError, SettingsError
+from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.redaction.surrogates import spoken, surrogates_made_from, system_of
 from agent_pipeline.selection.tables import dataset_rows
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.filesystem import sha256_file
-from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.chain import trained_adapters
 from agent_pipeline.training.config import FURTHER
 from agent_pipeline.training.identity import adapter_origin, rows_made_from
@@ -59,13 +59,13 @@ def train(params: Params, progress: Progress = silent) -> Result:
     """A LoRA adapter from the rows of the `train` split that `sft_coreset` chose, or the artifact `coreset` of a comparison, and from rows
     of earlier nights (`replay`), beside answers of the base itself (`rehearsal`)."""
     from agent_pipeline.datasets.splits import SplitSizes
+    from agent_pipeline.models.chat_templates import load_tokenizer
     from agent_pipeline.selection.leaks import refuse_leaks
     from agent_pipeline.selection.replay import night_rows
     from agent_pipeline.selection.tables import check_chosen_calls, picked_rows
-    from agent_pipeline.training.adapter import train_adapter
     from agent_pipeline.training.config import TrainingConfig
-    from agent_pipeline.training.sizes import sized, sized_sentence
-    from agent_pipeline.training.templates import load_tokenizer
+    from agent_pipeline.training.sft import train_adapter
+    from agent_pipeline.training.size_defaults import sized, sized_sentence
 
     lake, key = asked_lake(params)
     if params.get("leaks", "refuse") == "refuse":
@@ -111,9 +111,9 @@ def prefer(params: Params, progress: Progress = silent) -> Result:
 
     Where nothing can be trained, the artifact holds no adapter, and its report the reason (`skipped`).
     """
-    from agent_pipeline.training.continued import origin_of
-    from agent_pipeline.training.preference_adapter import train_preferences
-    from agent_pipeline.training.sizes import sized
+    from agent_pipeline.training.further_steps import origin_of
+    from agent_pipeline.training.preference_steps import train_preferences
+    from agent_pipeline.training.size_defaults import sized
 
     (lake, key), method = asked_lake(params), params["method"]
     reference = find_artifact(params, params["reference"])
@@ -150,9 +150,9 @@ def on_policy(params: Params, progress: Progress = silent) -> Result:
     """An adapter trained on by `method` from what it writes itself about the rows of the `train` split of `sft_dataset`, watched on those
     of `select`; `skipped` as in `prefer`."""
     from agent_pipeline.evaluation.rollouts import practice
-    from agent_pipeline.training.continued import origin_of
-    from agent_pipeline.training.on_policy_adapter import train_on_policy
-    from agent_pipeline.training.sizes import sized
+    from agent_pipeline.training.further_steps import origin_of
+    from agent_pipeline.training.on_policy_steps import train_on_policy
+    from agent_pipeline.training.size_defaults import sized
 
     (lake, key), method = asked_lake(params), params["method"]
     reference = find_artifact(params, params["reference"])
@@ -196,9 +196,9 @@ def evaluate(
     from agent_pipeline.evaluation.evaluate import ROW_LOSSES, SAMPLES
     from agent_pipeline.evaluation.evaluate import evaluate as evaluate_adapter
     from agent_pipeline.evaluation.heldout import heldout_rows
-    from agent_pipeline.evaluation.inspect_log import write_log
-    from agent_pipeline.evaluation.page import PAGE, Split, evaluation_page
-    from agent_pipeline.training.device import fast_device
+    from agent_pipeline.models.device import fast_device
+    from agent_pipeline.reports.inspect_log import write_log
+    from agent_pipeline.reports.page import PAGE, Split, evaluation_page
 
     split = params["config"].get("split", "test")
     stored, adapter = (
@@ -321,11 +321,11 @@ def episodes(params: Params, progress: Progress = silent) -> Result:
     """The held-out tasks, played in the agent's world by the exported model (in a comparison of methods: by the adapter in memory) and,
     unless it plays `alone`, by its base model."""
     from agent_pipeline.compute.playing import gguf_player, memory_player, play_all, tasks_to_play
-    from agent_pipeline.evaluation.episode_report import write
     from agent_pipeline.evaluation.episodes import played_task
     from agent_pipeline.evaluation.heldout import heldout_rows, recorded_sessions, reply_limit
     from agent_pipeline.evaluation.worlds import world_source
     from agent_pipeline.export.serving_folder import served_form
+    from agent_pipeline.reports.episode_report import write
 
     lake, key = asked_lake(params)
     stored = heldout_rows(lake, key, params.get("held_out", "test"))
@@ -402,7 +402,7 @@ def episodes(params: Params, progress: Progress = silent) -> Result:
 @task(version=9, libraries=MODELS)
 def canaries(params: Params, progress: Progress = silent) -> Result:
     """Base and adapter on questions beside the agent's job, with and without its tools, and on turns of other partitions."""
-    from agent_pipeline.evaluation.canaries import FILE, QUESTIONS, ask, other_turns
+    from agent_pipeline.promotion.sanity_questions import FILE, QUESTIONS, ask, other_turns
 
     adapter = find_artifact(params, params["adapter"])
     row: dict[str, Any] = next(dataset_rows(*asked_lake(params), ("select", "test")), {})

@@ -13,11 +13,11 @@ from agent_pipeline.datasets.publishing import ConversationFileOptions, FileOpti
 from agent_pipeline.evaluation.scores import Policy
 from agent_pipeline.judging.leaks import LEAKS
 from agent_pipeline.judging.panel import JudgingOptions
+from agent_pipeline.models.base_model import EMBEDDED
 from agent_pipeline.options import Options
 from agent_pipeline.selection.coresets import CoresetOptions
 from agent_pipeline.selection.embeddings import TFIDF
 from agent_pipeline.sessions.damage import DEFAULT_POLICY, KINDS
-from agent_pipeline.training.base_model import EMBEDDED
 from agent_pipeline.training.chain import adapter_of
 from agent_pipeline.training.config import BY_SIZE, FURTHER, AdapterTraining
 

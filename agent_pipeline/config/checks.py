@@ -16,7 +16,6 @@ from agent_pipeline.config.assets import (
     SftConfig,
 )
 from agent_pipeline.config.compute import HEAVY, Place
-from agent_pipeline.config.notices import addresses
 from agent_pipeline.config.resolution import resolve
 from agent_pipeline.config.settings import Settings
 from agent_pipeline.errors import PipelineError, SettingsError
@@ -28,6 +27,7 @@ from agent_pipeline.judging.leaks import leak_patterns
 from agent_pipeline.judging.panel import JudgingOptions, Panel
 from agent_pipeline.judging.turns import check_facts
 from agent_pipeline.keys import PartitionKey, parse_key
+from agent_pipeline.notifications import open_senders
 from agent_pipeline.options import Options, did_you_mean
 from agent_pipeline.redaction import Redactor
 from agent_pipeline.selection.embeddings import check_embeddings
@@ -40,7 +40,7 @@ def problems(settings: Settings) -> list[str]:
     checks = (
         lambda: Redactor(settings.redaction_options),
         lambda: settings.split_sizes,
-        lambda: addresses(settings),
+        lambda: open_senders(settings.notify.urls),
     )
     general = [*_sentences(*checks), *_problems_of(settings, None)]
     own = [

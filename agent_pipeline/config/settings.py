@@ -45,13 +45,13 @@ from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import PartitionError, SettingsError
 from agent_pipeline.ingestion.reading import ReadingOptions
 from agent_pipeline.keys import PartitionKey, parse_key
+from agent_pipeline.models.base_model import EMBEDDED
 from agent_pipeline.options import did_you_mean, problem
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sources import Location, TraceSource, open_sources, parse_location, readers
 from agent_pipeline.sources.agents.omniagents import own_store
 from agent_pipeline.sources.formats.limits import DEFAULT_MB, set_largest_record
 from agent_pipeline.storage.lake import Artifact, Lake
-from agent_pipeline.training.base_model import EMBEDDED
 from agent_pipeline.training.chain import STEPS, candidate
 from agent_pipeline.training.config import Step
 

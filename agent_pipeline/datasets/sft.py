@@ -1,7 +1,7 @@
 """Supervised fine-tuning rows: one kept session is one conversation that ends with a trained message of the agent.
 
 Messages are in OpenAI's form. A turn that is not to be trained has OpenAI's `weight: 0` on the assistant's message; a message without
-`weight` is trained. `training.masks` honours it.
+`weight` is trained. `tokenization.loss_masks` honours it.
 """
 
 from collections import Counter

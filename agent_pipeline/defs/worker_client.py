@@ -5,7 +5,7 @@ from typing import Any
 
 import dagster as dg
 
-from agent_pipeline.compute.building import asked_of
+from agent_pipeline.compute.artifact_cache import asked_of
 from agent_pipeline.compute.launchers.launcher import launch
 from agent_pipeline.compute.launchers.places import launcher
 from agent_pipeline.compute.launchers.subprocess import Subprocess

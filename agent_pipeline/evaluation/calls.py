@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agent_pipeline.training.notations import Call, Schemas
+from agent_pipeline.models.tool_call_parsers import Call, Schemas
 
 _READS = re.compile(
     r"(?:^|[._])(?:get|find|list|search|read|look|check|show|fetch|query|view|count|describe|retrieve)",

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from agent_pipeline.engine.scoring import TokenScores
+from agent_pipeline.models.rendering import render, thought_end
+from agent_pipeline.models.special_tokens import marked, tokens
 from agent_pipeline.sessions.session import THOUGHT, Message, Tool
-from agent_pipeline.training.literals import marked, tokens
-from agent_pipeline.training.losses import TokenScores
-from agent_pipeline.training.masks import Encoded, call_places
-from agent_pipeline.training.rendering import render, thought_end
+from agent_pipeline.tokenization.loss_masks import Encoded, call_places
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from agent_pipeline.evaluation.worlds import World, run_tool, tool_schemas
+from agent_pipeline.models.families import read_reply
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.json_text import decoded_arguments
 from agent_pipeline.sessions.session import Message, Tool
-from agent_pipeline.training.families import read_reply
 
 End = Literal[
     "answered", "silent", "unread call", "too many turns", "too long", "cut off", "refused"

@@ -13,21 +13,21 @@ from typing import Any
 
 import numpy as np
 
+from agent_pipeline.engine.scoring import mean_loss, together
 from agent_pipeline.errors import DataError, ModelError
-from agent_pipeline.evaluation.comparison import accuracies, by_tool, differences
 from agent_pipeline.evaluation.decision import auc
 from agent_pipeline.evaluation.intervals import jackknife, reported
+from agent_pipeline.evaluation.model_comparison import accuracies, by_tool, differences
 from agent_pipeline.evaluation.paired import paired
 from agent_pipeline.evaluation.rivals import compare, rivals
 from agent_pipeline.evaluation.samples import as_text, turn_samples
 from agent_pipeline.evaluation.scoring import Score, score
 from agent_pipeline.evaluation.turns import Answering, ForwardPass, Question, Reply
+from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import sha256_of
-from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.encoding import as_trained, encode_row
-from agent_pipeline.training.losses import mean_loss, together
-from agent_pipeline.training.masks import Encoded
+from agent_pipeline.tokenization.encoding import as_trained, encode_row
+from agent_pipeline.tokenization.loss_masks import Encoded
 
 BasePasses = dict[str, ForwardPass]
 SAMPLES, ROW_LOSSES = "samples.json", "row_losses.json"

@@ -9,9 +9,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from agent_pipeline.engine.generation import CACHE_BYTES, generate
+from agent_pipeline.engine.scoring import Read
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.training.generate import CACHE_BYTES, generate
-from agent_pipeline.training.losses import Read
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

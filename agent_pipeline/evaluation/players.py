@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from agent_pipeline.engine.generation import BATCH, CACHE_BYTES, bytes_of_token, generate
+from agent_pipeline.engine.scoring import Read
 from agent_pipeline.errors import InfrastructureError, first_line
 from agent_pipeline.evaluation.episodes import Conversation, Player, Reply
 from agent_pipeline.judging.client import Endpoint
+from agent_pipeline.models.families import read_reply
 from agent_pipeline.sessions.json_text import without_surrogates
 from agent_pipeline.sessions.session import Message, Tool
-from agent_pipeline.training.families import read_reply
-from agent_pipeline.training.generate import BATCH, CACHE_BYTES, bytes_of_token, generate
-from agent_pipeline.training.losses import Read
-from agent_pipeline.training.masks import prompt_ids
+from agent_pipeline.tokenization.loss_masks import prompt_ids
 
 _REFUSED = (400, 413, 422)
 """What says that this request is wrong; of another, the answer may be another."""

@@ -8,16 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from agent_pipeline.evaluation.comparison import accuracies, differences
 from agent_pipeline.evaluation.greedy import greedy
+from agent_pipeline.evaluation.model_comparison import accuracies, differences
 from agent_pipeline.evaluation.scoring import Score, score
 from agent_pipeline.evaluation.turns import Answering, Question, stop_ids
+from agent_pipeline.models.base_model import BaseModel
+from agent_pipeline.models.chat_templates import pinned, probe
+from agent_pipeline.models.loading import read_tokenizer
 from agent_pipeline.sessions.session import Message
-from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.loading import read_tokenizer
-from agent_pipeline.training.masks import prompt_ids
-from agent_pipeline.training.templates import pinned, probe
-from agent_pipeline.training.truncation import exchanges
+from agent_pipeline.tokenization.loss_masks import prompt_ids
+from agent_pipeline.tokenization.truncation import exchanges
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -13,12 +13,12 @@ from agent_pipeline.evaluation.players import message_of
 from agent_pipeline.evaluation.samples import TurnSample, turn_samples
 from agent_pipeline.evaluation.scoring import score
 from agent_pipeline.evaluation.worlds import World, load_world, world_source
+from agent_pipeline.models.families import FAMILIES
+from agent_pipeline.models.rendering import render
+from agent_pipeline.models.special_tokens import tokens
 from agent_pipeline.sessions.session import Message
+from agent_pipeline.tokenization.loss_masks import prompt_ids
 from agent_pipeline.training.config import GrpoTraining, OnPolicyTraining
-from agent_pipeline.training.families import FAMILIES
-from agent_pipeline.training.literals import tokens
-from agent_pipeline.training.masks import prompt_ids
-from agent_pipeline.training.rendering import render
 from agent_pipeline.training.trainers.on_policy import Play, Rollout, Row, Sample
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agent_pipeline.models.tool_call_parsers import Call
 from agent_pipeline.sessions.json_text import decoded_arguments
 from agent_pipeline.sessions.session import Message, Tool, is_trained, sha256_of, tool_calls
 from agent_pipeline.sessions.turn_class import TurnClass, turn_class
-from agent_pipeline.training.notations import Call
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from agent_pipeline.evaluation.calls import same_calls
 from agent_pipeline.evaluation.samples import TurnSample
+from agent_pipeline.models.families import read_reply
+from agent_pipeline.models.tool_call_parsers import Call, parameter_schemas
 from agent_pipeline.sessions.session import Message
 from agent_pipeline.sessions.text import message_texts
 from agent_pipeline.sessions.turn_class import text_class
-from agent_pipeline.training.families import read_reply
-from agent_pipeline.training.notations import Call, parameter_schemas
 
 
 @dataclass(frozen=True)

@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agent_pipeline.engine.packed_linear import fast_products
+from agent_pipeline.engine.scoring import Read, RowLoss, TokenScores, row_loss, token_scores
 from agent_pipeline.evaluation.decision import call_branches, call_probability
 from agent_pipeline.evaluation.greedy import Continuation, Writer, writes
 from agent_pipeline.evaluation.samples import TurnSample
+from agent_pipeline.models.base_model import BaseModel
+from agent_pipeline.models.chat_templates import TrainingTemplate, load_tokenizer, template_stops
+from agent_pipeline.models.device import Device, fast_device, probe_device
+from agent_pipeline.models.loading import load_model
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import THOUGHT, Message
-from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.device import Device, fast_device, probe_device
-from agent_pipeline.training.encoding import EncodedRow, encode_row
-from agent_pipeline.training.loading import load_model
-from agent_pipeline.training.losses import Read, RowLoss, TokenScores, row_loss, token_scores
-from agent_pipeline.training.masks import Encoded, prompt_ids, turn_ids
-from agent_pipeline.training.products import fast_products
-from agent_pipeline.training.templates import TrainingTemplate, load_tokenizer, template_stops
+from agent_pipeline.tokenization.encoding import EncodedRow, encode_row
+from agent_pipeline.tokenization.loss_masks import Encoded, prompt_ids, turn_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from agent_pipeline.engine.prefix_tree import shared_prefix
 from agent_pipeline.errors import ExportError
 from agent_pipeline.evaluation.players import message_of
 from agent_pipeline.export.llama import LlamaCpp
+from agent_pipeline.models.rendering import with_plain_ids
 from agent_pipeline.sessions.session import THOUGHT, Message, Tool, without
-from agent_pipeline.training.masks import prompt_ids
-from agent_pipeline.training.prefixes import shared_prefix
-from agent_pipeline.training.rendering import with_plain_ids
+from agent_pipeline.tokenization.loss_masks import prompt_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -7,12 +7,12 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from agent_pipeline.engine.generation import generate
 from agent_pipeline.errors import ExportError
 from agent_pipeline.evaluation.players import message_of
 from agent_pipeline.export.llama import Completion, LlamaCpp
 from agent_pipeline.export.parity import Prompt, end_ids
 from agent_pipeline.sessions.session import Message
-from agent_pipeline.training.generate import generate
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -33,15 +33,15 @@ from agent_pipeline.export.quantizer import (
     quantize,
     write_imatrix,
 )
+from agent_pipeline.models.base_model import BaseModel
+from agent_pipeline.models.chat_templates import probe
+from agent_pipeline.models.device import exact_device
+from agent_pipeline.models.families import family_of
+from agent_pipeline.models.loading import load_model, read_tokenizer
+from agent_pipeline.models.rendering import render
+from agent_pipeline.models.special_tokens import token_ids
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import sha256_of
-from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.device import exact_device
-from agent_pipeline.training.families import family_of
-from agent_pipeline.training.literals import token_ids
-from agent_pipeline.training.loading import load_model, read_tokenizer
-from agent_pipeline.training.rendering import render
-from agent_pipeline.training.templates import probe
 
 LOGIT_PROMPTS = 4
 """Prompts on which logits are compared."""

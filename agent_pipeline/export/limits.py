@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from agent_pipeline.models.json_numbers import NumberText, changed_numbers, parse_json
 from agent_pipeline.sessions.session import Tool, tool_calls
-from agent_pipeline.training.numbers import NumberText, changed_numbers, parse_json
 
 MOST_DIGITS = 16
 """Digits before the point of a number, and behind it, that the grammar allows."""

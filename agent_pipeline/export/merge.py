@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent_pipeline.errors import ExportError
-from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.device import exact_device
-from agent_pipeline.training.loading import load_model
+from agent_pipeline.models.base_model import BaseModel
+from agent_pipeline.models.device import exact_device
+from agent_pipeline.models.loading import load_model
 
 if TYPE_CHECKING:
     import torch

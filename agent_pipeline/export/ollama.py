@@ -17,9 +17,9 @@ import msgspec
 from agent_pipeline.errors import ExportError
 from agent_pipeline.export.converter import last_line, run
 from agent_pipeline.export.parity import first_difference
+from agent_pipeline.models.rendering import render
+from agent_pipeline.models.special_tokens import unmarked
 from agent_pipeline.sessions.session import Message, Tool
-from agent_pipeline.training.literals import unmarked
-from agent_pipeline.training.rendering import render
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

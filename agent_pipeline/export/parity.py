@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from agent_pipeline.engine.prefix_tree import shared_prefix
+from agent_pipeline.engine.scoring import token_scores
 from agent_pipeline.errors import DataError, ExportError
 from agent_pipeline.evaluation.greedy import verified_beginning
 from agent_pipeline.export.conversations import as_clients_send
 from agent_pipeline.export.converter import LORA
 from agent_pipeline.export.llama import Completion, LlamaCpp
+from agent_pipeline.models.rendering import render, turns_apart, with_plain_ids
+from agent_pipeline.models.special_tokens import MARK, special_tokens, token_ids, tokens, unmarked
 from agent_pipeline.sessions.session import THOUGHT, Message, Tool, without
-from agent_pipeline.training.literals import MARK, special_tokens, token_ids, tokens, unmarked
-from agent_pipeline.training.losses import token_scores
-from agent_pipeline.training.masks import Encoded
-from agent_pipeline.training.prefixes import shared_prefix
-from agent_pipeline.training.rendering import render, turns_apart, with_plain_ids
+from agent_pipeline.tokenization.loss_masks import Encoded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -23,10 +23,10 @@ import msgspec
 from agent_pipeline.errors import DataError
 from agent_pipeline.export.gguf_export import ADAPTER, base_gguf, base_gguf_file
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.models.base_model import resolve_base_model
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.filesystem import give_usual_mode, sha256_file, write_atomically
 from agent_pipeline.storage.lake import Lake
-from agent_pipeline.training.base_model import resolve_base_model
 from agent_pipeline.training.chain import trained_adapters
 
 PRESET = "llama-server.ini"

@@ -16,10 +16,10 @@ from urllib.parse import unquote
 
 import msgspec
 
-from agent_pipeline.export.ledger import EXPORT
-from agent_pipeline.export.serving import own_episodes
 from agent_pipeline.governance.lineage import parents
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.promotion.champions import own_episodes
+from agent_pipeline.promotion.ledger import EXPORT
 from agent_pipeline.storage.lake import Lake, remove
 from agent_pipeline.storage.paths import LakeFile
 

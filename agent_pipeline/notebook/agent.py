@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from agent_pipeline.engine.scoring import mean_loss
 from agent_pipeline.errors import DataError, ModelError
-from agent_pipeline.evaluation.comparison import accuracies
+from agent_pipeline.evaluation.model_comparison import accuracies
 from agent_pipeline.evaluation.rollouts import practice
 from agent_pipeline.evaluation.samples import as_text, turn_samples
 from agent_pipeline.evaluation.scoring import score
@@ -25,12 +26,11 @@ from agent_pipeline.progress import Progress, silent
 from agent_pipeline.selection.buffer import OnlineContinualLearner
 from agent_pipeline.sessions.session import json_bytes
 from agent_pipeline.storage.filesystem import write_atomically
-from agent_pipeline.training.adapter import train_adapter
+from agent_pipeline.tokenization.encoding import as_trained, encode_row
 from agent_pipeline.training.config import FURTHER, TrainingConfig
-from agent_pipeline.training.encoding import as_trained, encode_row
-from agent_pipeline.training.losses import mean_loss
-from agent_pipeline.training.on_policy_adapter import train_on_policy
-from agent_pipeline.training.preference_adapter import train_preferences
+from agent_pipeline.training.on_policy_steps import train_on_policy
+from agent_pipeline.training.preference_steps import train_preferences
+from agent_pipeline.training.sft import train_adapter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

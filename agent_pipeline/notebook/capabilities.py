@@ -21,7 +21,6 @@ from typing import Any
 
 from agent_pipeline.errors import ArgumentError, DataError
 from agent_pipeline.evaluation.calls import same_call
-from agent_pipeline.evaluation.episode_report import figures
 from agent_pipeline.evaluation.episodes import Player, play
 from agent_pipeline.evaluation.episodes import Reply as Played
 from agent_pipeline.evaluation.players import message_of, model_player
@@ -30,13 +29,14 @@ from agent_pipeline.evaluation.scoring import score, values
 from agent_pipeline.evaluation.turns import plain, stop_ids
 from agent_pipeline.evaluation.worlds import load_world
 from agent_pipeline.judging import EvaluationContext
+from agent_pipeline.models.families import Reply, read_reply
+from agent_pipeline.models.tool_call_parsers import parameter_schemas
 from agent_pipeline.notebook.intake import measure_of
 from agent_pipeline.notebook.models import answering_of
 from agent_pipeline.progress import Progress, silent
+from agent_pipeline.reports.episode_report import figures
 from agent_pipeline.sessions.session import Message, Tool, sha256_of
 from agent_pipeline.sessions.text import message_texts
-from agent_pipeline.training.families import Reply, read_reply
-from agent_pipeline.training.notations import parameter_schemas
 
 USUAL_INSTRUCTIONS = ("arguments_match_schema", "no_refusal")
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from agent_pipeline.engine.scoring import losses_of
 from agent_pipeline.errors import DataError
 from agent_pipeline.notebook.models import MAX_LENGTH, answering_of
 from agent_pipeline.selection.candidates import Candidates
@@ -17,7 +18,6 @@ from agent_pipeline.selection.embeddings import conversation_text, embed
 from agent_pipeline.selection.pool import LOSS_RATIO
 from agent_pipeline.selection.strategies import strategy
 from agent_pipeline.sessions.session import sha256_of
-from agent_pipeline.training.losses import losses_of
 
 Sample = dict[str, Any]
 LossModel = Callable[[list[Sample]], Sequence[float | None]]

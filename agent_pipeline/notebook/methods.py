@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent_pipeline.compute.building import asked_of, on_this_machine
+from agent_pipeline.compute.artifact_cache import asked_of, on_this_machine
 from agent_pipeline.config.assets import ComparisonConfig
-from agent_pipeline.config.comparing import comparison
 from agent_pipeline.config.methods import METHODS, QUICK, MethodSettings
 from agent_pipeline.config.resolution import resolve
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.datasets.mixing import MixerConfig, MultiTaskMixer
 from agent_pipeline.errors import ArgumentError, DataError
 from agent_pipeline.keys import parse_key
+from agent_pipeline.method_comparison.plan import comparison
 from agent_pipeline.notebook.agent import AgentSFTConfig
 from agent_pipeline.notebook.intake import counted
 from agent_pipeline.notebook.samples import rows_only
@@ -139,12 +139,12 @@ class MethodRegistry:
     def compare(
         partition: str, *methods: str, progress: Progress = silent, **options: Any
     ) -> dict[str, Any]:
-        """Train a partition's model by these methods and measure all; the report of `evaluation.methods.compared`.
+        """Train a partition's model by these methods and measure all; the report of `method_comparison.results.compared`.
 
         As the asset `method_comparison`, without Dagster; `options` are its settings (`seeds`, `coreset_size`, `split`, `settings`).
         Raises SettingsError, DataError.
         """
-        from agent_pipeline.compute.methods import compare_methods
+        from agent_pipeline.method_comparison.task import compare_methods
 
         settings, key = load_settings(), parse_key(partition)
         given = options | ({"methods": list(methods)} if methods else {})

@@ -6,10 +6,10 @@ from typing import Any
 
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.evaluation.turns import Answering
+from agent_pipeline.models.base_model import BaseModel, resolve_base_model
+from agent_pipeline.models.chat_templates import load_tokenizer
+from agent_pipeline.models.device import probe_device
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.training.base_model import BaseModel, resolve_base_model
-from agent_pipeline.training.device import probe_device
-from agent_pipeline.training.templates import load_tokenizer
 
 MAX_LENGTH = 2048
 """Tokens of a row or a prompt."""

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from agent_pipeline.errors import ArgumentError, DataError
+from agent_pipeline.models.device import probe_device
+from agent_pipeline.models.loading import load_model
 from agent_pipeline.notebook.models import base_model
 from agent_pipeline.progress import silent
 from agent_pipeline.training.config import GrpoTraining
-from agent_pipeline.training.device import probe_device
-from agent_pipeline.training.loading import load_model
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -150,8 +150,8 @@ class RLTrainingConfig:
         output_dir: str,
         options: dict[str, Any],
     ) -> Any:
-        from agent_pipeline.training.preference_adapter import METHODS
-        from agent_pipeline.training.preferences import with_reference
+        from agent_pipeline.training.preference_examples import with_reference
+        from agent_pipeline.training.preference_steps import METHODS
         from agent_pipeline.training.trainers.dpo import Dpo
         from agent_pipeline.training.trainers.kto import Kto
         from agent_pipeline.training.trainers.preferences import preference_trainer
@@ -193,9 +193,9 @@ class RLTrainingConfig:
         options: dict[str, Any],
     ) -> Any:
         from agent_pipeline.evaluation.rollouts import practice
-        from agent_pipeline.training.on_policy_adapter import trainer_over
-        from agent_pipeline.training.sizes import with_sizes
-        from agent_pipeline.training.templates import template_stops, training_template
+        from agent_pipeline.models.chat_templates import template_stops, training_template
+        from agent_pipeline.training.on_policy_steps import trainer_over
+        from agent_pipeline.training.size_defaults import with_sizes
         from agent_pipeline.training.trainers.common import reporting, shared_arguments
         from agent_pipeline.training.trainers.on_policy import Setting
 

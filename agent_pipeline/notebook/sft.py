@@ -15,18 +15,18 @@ from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import ArgumentError, DataError, ExportError
 from agent_pipeline.export.gguf_export import export_whole
 from agent_pipeline.export.ollama import create
+from agent_pipeline.models.base_model import BaseModel
+from agent_pipeline.models.chat_templates import load_tokenizer
+from agent_pipeline.models.device import probe_device
+from agent_pipeline.models.loading import load_model
 from agent_pipeline.notebook.models import base_model, copied_model
 from agent_pipeline.notebook.samples import Row, read_samples
 from agent_pipeline.notebook.sessions import export_traces_for_sft
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.storage.filesystem import give_usual_mode
-from agent_pipeline.training.base_model import BaseModel
+from agent_pipeline.tokenization.encoding import DropReason, encode_rows
+from agent_pipeline.tokenization.loss_masks import Encoded
 from agent_pipeline.training.config import TrainingConfig
-from agent_pipeline.training.device import probe_device
-from agent_pipeline.training.encoding import DropReason, encode_rows
-from agent_pipeline.training.loading import load_model
-from agent_pipeline.training.masks import Encoded
-from agent_pipeline.training.templates import load_tokenizer
 from agent_pipeline.training.trainers.common import shared_arguments
 from agent_pipeline.training.trainers.sft import trainer_over
 

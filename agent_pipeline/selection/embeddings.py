@@ -4,7 +4,7 @@ Thousands of rows a second on one core. What is embedded is what was *said and d
 every row of an agent and would make all rows look alike.
 
 By setting, a model places the texts instead (`Encoder`): one of model2vec, one of sentence-transformers, or the base model itself
-(`training.hidden_states`). No text is cut to a model's length: a long one is the mean of its parts.
+(`engine.hidden_states`). No text is cut to a model's length: a long one is the mean of its parts.
 """
 
 import heapq

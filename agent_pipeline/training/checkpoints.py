@@ -4,8 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
-from agent_pipeline.training.config import Precision
-from agent_pipeline.training.device import Device, fast_device
+from agent_pipeline.models.device import Device, Precision, fast_device
 
 COMPLETE = ("optimizer.pt", "scheduler.pt", "rng_state*.pth", "trainer_state.json")
 

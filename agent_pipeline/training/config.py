@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from agent_pipeline.models.device import Precision
 from agent_pipeline.options import Options
 
 Scheduler = Literal[
@@ -22,7 +23,6 @@ Scheduler = Literal[
 ]
 """The schedules of transformers that need no further number."""
 
-Precision = Literal["auto", "float32", "bfloat16"]
 
 STORED_TOKENS = 900
 """Above so many tokens a batch, `gradient_checkpointing="auto"` recomputes activations instead of keeping them; on a CPU (on a GPU, its
@@ -34,7 +34,9 @@ takes a fifth of the speed (125 → 99 tokens/s at batch 1 × 300 tokens), and g
 """
 
 
-BY_SIZE = "Peak learning rate; 0: by the size of the base model ({}; see training/sizes.py)."
+BY_SIZE = (
+    "Peak learning rate; 0: by the size of the base model ({}; see training/size_defaults.py)."
+)
 
 
 class Training(Options):

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.sessions.session import sha256_of
-from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline.training.config import TrainingConfig
 from agent_pipeline.training.rehearsal import QUESTIONS
 

@@ -20,16 +20,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agent_pipeline.engine.processes import count, own_part
 from agent_pipeline.errors import LESS_MEMORY, ModelError, PipelineError, SettingsError, first_line
+from agent_pipeline.models.base_model import BaseModel
+from agent_pipeline.models.chat_templates import load_tokenizer
+from agent_pipeline.models.device import Device
+from agent_pipeline.models.loading import load_model
 from agent_pipeline.progress import silent
-from agent_pipeline.training.base_model import BaseModel
+from agent_pipeline.tokenization.loss_masks import Encoded
 from agent_pipeline.training.config import TrainingConfig
-from agent_pipeline.training.device import Device
-from agent_pipeline.training.loading import load_model
-from agent_pipeline.training.masks import Encoded
-from agent_pipeline.training.templates import load_tokenizer
 from agent_pipeline.training.trainers.common import use_liger
-from agent_pipeline.training.trainers.processes import count, own_part
 from agent_pipeline.training.trainers.sft import build_trainer
 
 JOB, READY = "job.pickle", ".ready"

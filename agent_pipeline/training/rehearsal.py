@@ -8,12 +8,12 @@ wrote itself: Huang et al. 2024, "Mitigating Catastrophic Forgetting in Large La
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
+from agent_pipeline.engine.generation import generate
 from agent_pipeline.progress import Progress
 from agent_pipeline.selection.buffer import checked_ratio, due
 from agent_pipeline.sessions.session import Message
-from agent_pipeline.training.encoding import EncodedRow, encode_rows
-from agent_pipeline.training.generate import generate
-from agent_pipeline.training.masks import prompt_ids
+from agent_pipeline.tokenization.encoding import EncodedRow, encode_rows
+from agent_pipeline.tokenization.loss_masks import prompt_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -85,7 +85,7 @@ QUESTIONS = (
     "Can penguins fly?",
     "Translate 'good night' into French.",
 )
-"""Plain questions; those that a decision on a candidate asks (`evaluation.canaries`) are others."""
+"""Plain questions; those that a decision on a candidate asks (`promotion.sanity_questions`) are others."""
 
 
 def rehearsed(

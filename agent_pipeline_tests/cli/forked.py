@@ -35,7 +35,7 @@ MODULES = (
         )
     ),
     "agent_pipeline.config.saving",
-    "agent_pipeline.export.outlook",
+    "agent_pipeline.promotion.next_steps",
     "agent_pipeline.ingestion.ingestion",
     "agent_pipeline.redaction.detectors",
     "dagster._core.definitions.antlr_asset_selection.antlr_asset_selection",

@@ -1,7 +1,7 @@
 """The report at the end of `make demo`."""
 
 from agent_pipeline.cli.report import _episodes
-from agent_pipeline.evaluation.episode_report import ROWS, share
+from agent_pipeline.reports.episode_report import ROWS, share
 
 
 def test_the_first_figure_is_the_models_in_whatever_order_the_manifest_names_the_players() -> None:

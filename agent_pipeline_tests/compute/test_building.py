@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from agent_pipeline.compute.building import build
+from agent_pipeline.compute.artifact_cache import build
 from agent_pipeline.compute.registry import Task
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey

@@ -18,13 +18,13 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from agent_pipeline.compute import messages as messages_module
-from agent_pipeline.compute.building import asked_of
+from agent_pipeline.compute import worker_messages as messages_module
+from agent_pipeline.compute.artifact_cache import asked_of
 from agent_pipeline.compute.launchers import slurm
 from agent_pipeline.compute.launchers.kubernetes import Kubernetes, pod_spec
 from agent_pipeline.compute.launchers.launcher import LakeMessages, Launcher, launch
 from agent_pipeline.compute.launchers.ray import Ray, job_of
-from agent_pipeline.compute.messages import PATIENCE, Letterbox, until_silent
+from agent_pipeline.compute.worker_messages import PATIENCE, Letterbox, until_silent
 from agent_pipeline.config.checks import check_place, problems
 from agent_pipeline.config.compute import KubernetesSettings, RaySettings, SlurmSettings
 from agent_pipeline.config.settings import Settings, load_settings
@@ -214,7 +214,7 @@ def test_a_slurm_job_is_one_script_that_ends_as_the_worker_does():
         "--partition=gpu",
         "--gres=gpu:1",
     ]
-    command = "exec '/shared/my venv/bin/python' -m agent_pipeline.compute.worker"
+    command = "exec '/shared/my venv/bin/python' -m agent_pipeline.worker"
     assert wrapped == f"--wrap=set -e\nmodule load cuda\n{command}"
 
 
@@ -225,9 +225,9 @@ def test_the_worker_runs_as_a_slurm_job_and_its_messages_come_through_the_lake(s
         launched(slurm.Slurm(python, messages(settings)), asked_of(settings, KEY) | COMPARE)
         == COMPARED
     )
-    assert f"exec {sys.executable} -m agent_pipeline.compute.worker" in record.with_suffix(
-        ".sh"
-    ).read_text(encoding="utf-8")
+    assert f"exec {sys.executable} -m agent_pipeline.worker" in record.with_suffix(".sh").read_text(
+        encoding="utf-8"
+    )
     assert not left(settings)
 
 
@@ -270,7 +270,7 @@ def test_a_pods_spec_is_the_settings_and_what_kubernetes_itself_knows():
         and pod_spec(given)["serviceAccountName"] == "trainer"
     )
     assert (
-        worker["command"] == ["python", "-m", "agent_pipeline.compute.worker"]
+        worker["command"] == ["python", "-m", "agent_pipeline.worker"]
         and worker["image"] == "ours:1"
     )
     assert (
@@ -417,7 +417,7 @@ def test_a_ray_job_has_a_name_of_its_own_and_leaves_the_settings_as_they_are():
     )
     job, other = job_of(given), job_of(given)
     assert (
-        job["entrypoint"] == "python -m agent_pipeline.compute.worker"
+        job["entrypoint"] == "python -m agent_pipeline.worker"
         and job["submission_id"] != other["submission_id"]
     )
     assert (job["entrypoint_num_gpus"], job["entrypoint_memory"]) == (2, 10)
@@ -518,7 +518,7 @@ def test_a_run_that_is_cancelled_stops_its_ray_job(settings, ray_cluster, monkey
 
 
 def test_a_worker_of_another_version_is_refused():
-    from agent_pipeline.compute.worker import _check_version
+    from agent_pipeline.worker import _check_version
 
     _check_version("train", None)
     with pytest.raises(SettingsError, match="both"):

@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from agent_pipeline.compute import worker
+from agent_pipeline import worker
 
 
 @pytest.fixture

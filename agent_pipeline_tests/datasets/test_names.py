@@ -176,7 +176,7 @@ def test_taking_every_name_and_starting_the_worker_loads_nothing_heavy_and_no_da
         "openai",
         "dagster",
     )
-    take = "import sys, agent_pipeline.compute.worker; from agent_pipeline import *"
+    take = "import sys, agent_pipeline.worker; from agent_pipeline import *"
     assert _printed(f"{take}; print([name for name in {heavy!r} if name in sys.modules])") == "[]"
 
 

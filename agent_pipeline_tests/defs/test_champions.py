@@ -10,12 +10,12 @@ from typer.testing import CliRunner
 
 from agent_pipeline.cli.app import app
 from agent_pipeline.defs import worker_client
-from agent_pipeline.defs.notices import of_run
+from agent_pipeline.defs.automation.notifications import of_run
 from agent_pipeline.defs.partitions import AGENTS
 from agent_pipeline.errors import PipelineError
-from agent_pipeline.export.ledger import EXPORT, is_held, last_decision
 from agent_pipeline.governance.forgetting import forget
 from agent_pipeline.governance.scanning import scan
+from agent_pipeline.promotion.ledger import EXPORT, is_held, last_decision
 from agent_pipeline_tests.defs.conftest import metadata
 from agent_pipeline_tests.export.test_deciding import CALLS, FAIR, GOOD, KEY, Night
 from agent_pipeline_tests.export.test_probation import Probation
@@ -122,7 +122,8 @@ def test_the_commands_show_decisions_and_hold_a_candidate_back(
     assert "waits for you" in shown.invoke(app, ["champions"]).output
     told: list[Any] = []
     monkeypatch.setattr(
-        "agent_pipeline.config.champions.tell", lambda settings, notices: told.extend(notices)
+        "agent_pipeline.governance.champion_moves.tell",
+        lambda settings, notices: told.extend(notices),
     )
     for _ in range(2):
         assert shown.invoke(app, ["promote", str(KEY), "--why", "as in [/ticket] 7"]).exit_code == 0

@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 from agent_pipeline import MethodRegistry
 from agent_pipeline.cli.app import app
 from agent_pipeline.config.assets import ComparisonConfig
-from agent_pipeline.config.comparing import comparison
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import PipelineError, SettingsError
 from agent_pipeline.governance.forgetting import forget
 from agent_pipeline.keys import parse_key
+from agent_pipeline.method_comparison.plan import comparison
 from agent_pipeline.storage.paths import LakeFile
 from agent_pipeline_tests.defs.conftest import Bench, worker_here
 from agent_pipeline_tests.lakes import put_rows

@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 from dagster._core.events import StepMaterializationData
 
-from agent_pipeline.defs.digest import night_digest
+from agent_pipeline.defs.automation.digest import night_digest
 from agent_pipeline.defs.jobs import RETRAIN
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.runs import NIGHT_TAG, WAITING_TAG

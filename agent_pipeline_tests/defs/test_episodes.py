@@ -8,11 +8,11 @@ import pytest
 
 from agent_pipeline.compute import tasks
 from agent_pipeline.config.assets import EpisodesConfig
-from agent_pipeline.defs.episodes import episodes
+from agent_pipeline.defs.models.episodes import episodes
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.evaluation.heldout import recorded_sessions, reply_limit
-from agent_pipeline.export.serving import unfit
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.promotion.champions import unfit
 from agent_pipeline.sessions.tables import JUDGED, to_table
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests.lakes import artifact, put_rows

@@ -7,7 +7,7 @@ import dagster as dg
 import pytest
 
 from agent_pipeline.compute import tasks
-from agent_pipeline.compute.building import build, find_artifact, on_this_machine
+from agent_pipeline.compute.artifact_cache import build, find_artifact, on_this_machine
 from agent_pipeline.compute.registry import TASKS, Task
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.defs import worker_client

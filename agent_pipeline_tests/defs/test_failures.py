@@ -8,7 +8,6 @@ from botocore.exceptions import ConnectionClosedError, EndpointConnectionError
 from filelock import FileLock
 
 from agent_pipeline.compute.launchers.runs import WatchedRunLauncher, alive
-from agent_pipeline.compute.worker import _turn
 from agent_pipeline.defs.failures import RETRIES, user_errors
 from agent_pipeline.errors import (
     DataError,
@@ -18,6 +17,7 @@ from agent_pipeline.errors import (
     StoreError,
     first_line,
 )
+from agent_pipeline.worker import _turn
 
 
 def _caused(error: PipelineError, cause: Exception) -> PipelineError:

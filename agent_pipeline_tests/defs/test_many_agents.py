@@ -10,10 +10,11 @@ from shutil import copyfile
 import dagster as dg
 import pytest
 
-from agent_pipeline.defs import schedules, sensors
+from agent_pipeline.defs.automation import discovery
+from agent_pipeline.defs.automation import nightly as nightly_module
+from agent_pipeline.defs.automation.discovery import discover_agents
+from agent_pipeline.defs.automation.nightly import nightly
 from agent_pipeline.defs.resources import Workspace
-from agent_pipeline.defs.schedules import nightly
-from agent_pipeline.defs.sensors import discover_agents
 from agent_pipeline.keys import parse_key
 from agent_pipeline.sources.agents.omniagents import OmniagentsSource
 from agent_pipeline_tests.conftest import SAMPLE
@@ -121,7 +122,7 @@ def test_a_tick_out_of_time_leaves_the_rest_to_the_next(
 ) -> None:
     clock = iter(range(1000))
     monkeypatch.setattr("agent_pipeline.judging.versions.time.monotonic", lambda: next(clock))
-    monkeypatch.setattr(sensors, "TICK_SECONDS", 3)
+    monkeypatch.setattr(discovery, "TICK_SECONDS", 3)
     with dg.DagsterInstance.ephemeral() as instance:
         tick = Ticks(instance)
         seen = [tick(), tick(), tick(), tick()]
@@ -158,9 +159,9 @@ def test_the_schedule_reads_what_changed_and_requests_what_it_had_no_time_for(
 
     with dg.instance_for_test() as instance:
         instance.add_dynamic_partitions("agent_pipeline_project_agent", AGENTS)
-        monkeypatch.setattr(schedules, "TICK_SECONDS", -1)
+        monkeypatch.setattr(nightly_module, "TICK_SECONDS", -1)
         assert requested(instance) == AGENTS and read == []
-        monkeypatch.setattr(schedules, "TICK_SECONDS", 40)
+        monkeypatch.setattr(nightly_module, "TICK_SECONDS", 40)
         assert requested(instance) == AGENTS == read
         read.clear()
         archive_a_session(store, AGENTS[5])

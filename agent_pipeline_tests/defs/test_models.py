@@ -2,8 +2,8 @@
 
 import json
 
-from agent_pipeline.defs.models import better_check
-from agent_pipeline.evaluation.comparison import accuracies, differences
+from agent_pipeline.defs.models.adapters import better_check
+from agent_pipeline.evaluation.model_comparison import accuracies, differences
 from agent_pipeline.evaluation.samples import turn_samples
 from agent_pipeline.evaluation.scoring import score
 from agent_pipeline_tests.training.world import row

@@ -8,8 +8,8 @@ import pytest
 
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.keys import parse_key
+from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.storage.lake import Lake, sha256_file
-from agent_pipeline.training.base_model import BaseModel
 from agent_pipeline_tests.conftest import CREDENTIALS
 from agent_pipeline_tests.defs.conftest import Bench, worker_here
 from agent_pipeline_tests.lakes import put_rows

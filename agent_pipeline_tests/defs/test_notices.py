@@ -11,13 +11,18 @@ import dagster as dg
 import pytest
 
 from agent_pipeline.config.checks import problems
-from agent_pipeline.config.notices import LINES, Notice, moved_by_hand, tell
 from agent_pipeline.config.settings import load_settings
+from agent_pipeline.defs.automation.nightly import nightly
+from agent_pipeline.defs.automation.notifications import notices
 from agent_pipeline.defs.jobs import RETRAIN
-from agent_pipeline.defs.notices import notices
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.runs import LastRuns
-from agent_pipeline.defs.schedules import nightly
+from agent_pipeline.notifications import (
+    MAX_LINES,
+    Notification,
+    describe_manual_move,
+    send_notifications,
+)
 from agent_pipeline.storage.pointers import Entry
 from agent_pipeline_tests.defs.conftest import Bench
 from agent_pipeline_tests.judging.endpoint import Endpoint, endpoint
@@ -210,8 +215,9 @@ def test_a_message_that_is_always_refused_keeps_no_other_from_being_told_once(
             "AGENT_PIPELINE_NOTIFY__URLS", json.dumps([server.url.replace("http://", "json://")])
         )
         assert (
-            tell(
-                load_settings(), [Notice("judge", AGENT, "odd"), Notice("run failed", AGENT, "why")]
+            send_notifications(
+                load_settings().notify.urls,
+                [Notification("judge", AGENT, "odd"), Notification("run failed", AGENT, "why")],
             )
             == ""
         )
@@ -219,7 +225,9 @@ def test_a_message_that_is_always_refused_keeps_no_other_from_being_told_once(
             ("run failed", f"{AGENT}: why"),
             ("a message was refused", "judge (1): see the runs in the UI."),
         ]
-        assert "judge (1)" in tell(load_settings(), [Notice("judge", AGENT, "odd")])
+        assert "judge (1)" in send_notifications(
+            load_settings().notify.urls, [Notification("judge", AGENT, "odd")]
+        )
 
 
 @pytest.fixture
@@ -271,16 +279,19 @@ def test_an_agent_that_was_not_trained_for_a_week_is_told_of_once_a_week(
 
 
 def test_a_promotion_by_hand_and_many_agents_are_one_message_a_cause(server: Endpoint) -> None:
-    moved = moved_by_hand(
+    moved = describe_manual_move(
         AGENT,
         Entry(champion="b" * 64, against="a" * 64, moved="champion", who="mira", why="rolled back"),
     )
     assert (
-        tell(
-            load_settings(),
+        send_notifications(
+            load_settings().notify.urls,
             [
                 moved,
-                *(Notice("run failed", f"shop/{number}", "why") for number in range(LINES + 5)),
+                *(
+                    Notification("run failed", f"shop/{number}", "why")
+                    for number in range(MAX_LINES + 5)
+                ),
             ],
         )
         == ""
@@ -291,7 +302,7 @@ def test_a_promotion_by_hand_and_many_agents_are_one_message_a_cause(server: End
     )
     assert (
         second == "run failed"
-        and len(lines.splitlines()) == LINES + 1
+        and len(lines.splitlines()) == MAX_LINES + 1
         and lines.endswith("and 5 more")
     )
 
@@ -302,4 +313,7 @@ def test_an_address_that_is_none_is_refused_when_the_settings_are_checked_and_it
     monkeypatch.setenv("AGENT_PIPELINE_NOTIFY__URLS", '["carrier-pigeon://secret"]')
     (sentence,) = problems(load_settings())
     assert "carrier-pigeon" in sentence and "secret" not in sentence
-    assert tell(load_settings(), [Notice("run failed", AGENT, "why")]) == sentence
+    assert (
+        send_notifications(load_settings().notify.urls, [Notification("run failed", AGENT, "why")])
+        == sentence
+    )

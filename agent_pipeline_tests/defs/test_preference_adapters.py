@@ -15,9 +15,9 @@ from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.keys import parse_key
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.sessions.tables import to_table
-from agent_pipeline.training.adapter import REPORT
 from agent_pipeline.training.chain import adapter_of
 from agent_pipeline.training.config import Step
+from agent_pipeline.training.sft import REPORT
 from agent_pipeline_tests.defs.conftest import Bench, worker_here
 from agent_pipeline_tests.training.test_on_policy import WORLD
 from agent_pipeline_tests.training.test_preferences import pair

@@ -6,7 +6,7 @@ import pytest
 
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.datasets.splits import SplitSizes
-from agent_pipeline.defs import models
+from agent_pipeline.defs.models import adapters
 from agent_pipeline.ingestion.forgotten import BlockList
 from agent_pipeline.keys import parse_key
 from agent_pipeline.sessions.session import sha256_of
@@ -185,7 +185,7 @@ def test_a_night_trains_on_rows_of_earlier_nights_too_and_its_manifest_names_the
     assert [each.passed for each in result.get_asset_check_evaluations()] == [True]
 
     nights.night(rows(*range(20, 60)))
-    monkeypatch.setattr(models, "MOST_DROPPED", -1)
+    monkeypatch.setattr(adapters, "MOST_DROPPED", -1)
     again = train()
     (check,) = again.get_asset_check_evaluations()
     assert (

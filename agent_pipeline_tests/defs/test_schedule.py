@@ -110,7 +110,7 @@ def test_a_new_version_of_what_reads_and_judges_makes_an_agent_new(
 
 
 def test_the_version_of_the_code_is_one_whatever_a_process_has_imported() -> None:
-    from agent_pipeline.compute.methods import compare_methods
+    from agent_pipeline.method_comparison.task import compare_methods
 
     assert (
         compare_methods.name in TASKS

@@ -7,7 +7,7 @@ import dagster as dg
 import pytest
 
 from agent_pipeline.cli.runs import materialize
-from agent_pipeline.compute.building import asked_lake, build, on_this_machine
+from agent_pipeline.compute.artifact_cache import asked_lake, build, on_this_machine
 from agent_pipeline.compute.tasks import TASKS
 from agent_pipeline.config.assets import ASSETS, AdapterConfig
 from agent_pipeline.config.resolution import fingerprint, resolve
@@ -15,7 +15,7 @@ from agent_pipeline.config.saving import save
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.defs import worker_client
 from agent_pipeline.defs.jobs import RETRAIN
-from agent_pipeline.defs.models import LOSSES
+from agent_pipeline.defs.models.adapters import LOSSES
 from agent_pipeline.defs.run_config import run_config
 from agent_pipeline.defs.runs import LOCATION_TAGS, SETTINGS_VERSION_TAG
 from agent_pipeline.keys import PartitionKey

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent_pipeline.training.device import EXACT
+from agent_pipeline.models.device import EXACT
 
 
 @pytest.fixture

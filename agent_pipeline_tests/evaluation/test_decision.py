@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
+from agent_pipeline.engine.scoring import TokenScores, token_scores
 from agent_pipeline.evaluation.decision import auc, call_branches, call_probability
 from agent_pipeline.evaluation.samples import turn_samples
 from agent_pipeline.evaluation.turns import Answering
-from agent_pipeline.training.losses import TokenScores, token_scores
 from agent_pipeline_tests.training.world import TOOL, row
 
 

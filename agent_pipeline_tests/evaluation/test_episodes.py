@@ -9,7 +9,6 @@ import pytest
 
 from agent_pipeline.compute.playing import play_all, tasks_to_play
 from agent_pipeline.errors import InfrastructureError, SettingsError
-from agent_pipeline.evaluation.episode_report import figures, pass_hat, transcript, verdict, write
 from agent_pipeline.evaluation.episodes import (
     Conversation,
     Player,
@@ -26,6 +25,7 @@ from agent_pipeline.evaluation.players import (
 )
 from agent_pipeline.evaluation.worlds import load_world, run_tool, tool_methods, tool_schemas
 from agent_pipeline.judging.client import Endpoint
+from agent_pipeline.reports.episode_report import figures, pass_hat, transcript, verdict, write
 from agent_pipeline.sample.environment import tasks_by_id
 from agent_pipeline.sample.office import World as Office
 from agent_pipeline.sample.play import play as play_scripted

@@ -13,7 +13,13 @@ import trl
 from agent_pipeline.compute import tasks
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.errors import DataError, ModelError
-from agent_pipeline.evaluation.canaries import (
+from agent_pipeline.evaluation.evaluate import _verified_calls, evaluate
+from agent_pipeline.evaluation.greedy import greedy
+from agent_pipeline.evaluation.samples import turn_samples
+from agent_pipeline.evaluation.turns import Answering, stop_ids
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.models.chat_templates import load_tokenizer
+from agent_pipeline.promotion.sanity_questions import (
     NO_REFUSAL,
     NO_TOOL,
     OTHERS,
@@ -22,16 +28,10 @@ from agent_pipeline.evaluation.canaries import (
     is_good,
     other_turns,
 )
-from agent_pipeline.evaluation.evaluate import _verified_calls, evaluate
-from agent_pipeline.evaluation.greedy import greedy
-from agent_pipeline.evaluation.samples import turn_samples
-from agent_pipeline.evaluation.turns import Answering, stop_ids
-from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.tables import to_table
 from agent_pipeline.storage.lake import Lake
-from agent_pipeline.training.encoding import encode_rows
-from agent_pipeline.training.masks import Encoded
-from agent_pipeline.training.templates import load_tokenizer
+from agent_pipeline.tokenization.encoding import encode_rows
+from agent_pipeline.tokenization.loss_masks import Encoded
 from agent_pipeline_tests.lakes import artifact
 from agent_pipeline_tests.training.world import row
 
@@ -271,7 +271,8 @@ def test_canaries_are_few_held_out_turns_of_other_partitions_of_the_same_project
 def test_the_task_asks_canaries_in_the_length_of_the_evaluation(lake, monkeypatch):
     lengths = []
     monkeypatch.setattr(
-        "agent_pipeline.evaluation.canaries.ask", lambda *given: lengths.append(given[-1]) or []
+        "agent_pipeline.promotion.sanity_questions.ask",
+        lambda *given: lengths.append(given[-1]) or [],
     )
     monkeypatch.setattr(tasks, "_base_of", lambda *given: None)
     params = {

@@ -2,16 +2,16 @@
 
 import pytest
 
+from agent_pipeline.engine import generation as generating
+from agent_pipeline.engine.cpu_attention import SharedPrefix, attend, grouped_attention
+from agent_pipeline.engine.generation import generate
+from agent_pipeline.engine.scoring import token_scores
 from agent_pipeline.evaluation.greedy import Continuation, Writer, greedy, verified_beginning
 from agent_pipeline.evaluation.samples import turn_samples
 from agent_pipeline.evaluation.turns import MARGIN, Answering, stop_ids
-from agent_pipeline.training import generate as generating
-from agent_pipeline.training.device import probe_device
-from agent_pipeline.training.generate import generate
-from agent_pipeline.training.grouped_attention import SharedPrefix, attend, grouped_attention
-from agent_pipeline.training.loading import load_model
-from agent_pipeline.training.losses import token_scores
-from agent_pipeline.training.masks import Encoded, prompt_ids
+from agent_pipeline.models.device import probe_device
+from agent_pipeline.models.loading import load_model
+from agent_pipeline.tokenization.loss_masks import Encoded, prompt_ids
 from agent_pipeline_tests.training.test_losses import LATENT, tiny
 from agent_pipeline_tests.training.world import row
 
@@ -303,7 +303,7 @@ def test_scores_of_several_sequences_are_not_rounded_to_bfloat16():
 def test_queries_of_a_tree_meet_the_keys_that_they_see(of_type, monkeypatch):
     import torch
 
-    monkeypatch.setattr("agent_pipeline.training.grouped_attention.BLOCK", 4)
+    monkeypatch.setattr("agent_pipeline.engine.cpu_attention.BLOCK", 4)
     generator = torch.Generator().manual_seed(0)
     shapes = ((1, 6, 10, 8), (1, 2, 17, 8), (1, 2, 17, 8))
     query, key, value = (

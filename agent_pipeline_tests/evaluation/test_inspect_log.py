@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agent_pipeline.evaluation.inspect_log import write_log
+from agent_pipeline.reports.inspect_log import write_log
 from agent_pipeline.sources import open_source
 from agent_pipeline_tests.evaluation.test_page import HOSTILE
 from agent_pipeline_tests.export.test_deciding import FAIR, GOOD, report_on, samples

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from agent_pipeline.evaluation.intervals import reported
-from agent_pipeline.evaluation.methods import Cost, Method, Run, compared
-from agent_pipeline.evaluation.methods_report import chart, page
 from agent_pipeline.evaluation.paired import crossed, paired
 from agent_pipeline.evaluation.scores import RowLoss, Scores, TurnScore
+from agent_pipeline.method_comparison.report import chart, page
+from agent_pipeline.method_comparison.results import Cost, Method, Run, compared
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent_pipeline.evaluation.page import (
+from agent_pipeline.reports.page import (
     MOST_TURNS,
     Page,
     Split,

@@ -10,11 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_pipeline.errors import DataError
-from agent_pipeline.evaluation import episode_report
-from agent_pipeline.evaluation.episode_report import does_less, verdict
 from agent_pipeline.evaluation.paired import paired, sign_flip, tasks_needed
-from agent_pipeline.evaluation.promotion import DONE, decide, error_rate, watch
-from agent_pipeline.evaluation.promotion_report import sentence, summary
 from agent_pipeline.evaluation.scores import (
     Canary,
     Facts,
@@ -24,6 +20,10 @@ from agent_pipeline.evaluation.scores import (
     Scores,
     TurnScore,
 )
+from agent_pipeline.promotion.report import sentence, summary
+from agent_pipeline.promotion.rules import DONE, decide, error_rate, watch
+from agent_pipeline.reports import episode_report
+from agent_pipeline.reports.episode_report import does_less, verdict
 
 TASKS = 120
 

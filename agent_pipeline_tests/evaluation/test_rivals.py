@@ -8,8 +8,8 @@ from agent_pipeline.evaluation.evaluate import evaluate
 from agent_pipeline.evaluation.rivals import nearest_sessions, rivals, with_sessions
 from agent_pipeline.evaluation.samples import turn_samples
 from agent_pipeline.evaluation.turns import Answering
-from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.loading import read_tokenizer
+from agent_pipeline.models.base_model import BaseModel
+from agent_pipeline.models.loading import read_tokenizer
 from agent_pipeline_tests.training.world import row
 
 STOCK = (

@@ -1,7 +1,7 @@
 """Cutting conversations into samples."""
 
 from agent_pipeline.evaluation.samples import turn_samples
-from agent_pipeline.training.notations import Call
+from agent_pipeline.models.tool_call_parsers import Call
 from agent_pipeline_tests.training.world import row
 
 

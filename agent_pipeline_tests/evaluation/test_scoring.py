@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_pipeline.evaluation.calls import normal, same, same_calls
-from agent_pipeline.evaluation.comparison import accuracies
+from agent_pipeline.evaluation.model_comparison import accuracies
 from agent_pipeline.evaluation.samples import turn_samples
 from agent_pipeline.evaluation.scoring import score, values
-from agent_pipeline.training.families import read_reply
-from agent_pipeline.training.masks import encode
-from agent_pipeline.training.notations import Call, parameter_schemas
+from agent_pipeline.models.families import read_reply
+from agent_pipeline.models.tool_call_parsers import Call, parameter_schemas
+from agent_pipeline.tokenization.loss_masks import encode
 from agent_pipeline_tests.training.world import TOOL, row
 
 JSON = '{"name": "weather", "arguments": {"city": "Oslo", "days": 1}}'

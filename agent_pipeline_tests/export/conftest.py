@@ -11,10 +11,10 @@ import pytest
 
 from agent_pipeline.errors import ExportError
 from agent_pipeline.export.converter import find_converter
-from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.device import EXACT
-from agent_pipeline.training.loading import load_model, read_tokenizer
-from agent_pipeline.training.templates import load_tokenizer
+from agent_pipeline.models.base_model import BaseModel
+from agent_pipeline.models.chat_templates import load_tokenizer
+from agent_pipeline.models.device import EXACT
+from agent_pipeline.models.loading import load_model, read_tokenizer
 
 TOOLS = [
     {

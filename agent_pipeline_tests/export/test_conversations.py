@@ -14,13 +14,13 @@ from agent_pipeline.export import parity
 from agent_pipeline.export.conversations import LEAST_TURNS, as_clients_send, play, turns_of
 from agent_pipeline.export.converter import convert
 from agent_pipeline.export.llama import LlamaCpp
-from agent_pipeline.training.device import EXACT
-from agent_pipeline.training.families import hermes
-from agent_pipeline.training.literals import unmarked
-from agent_pipeline.training.loading import load_model, read_tokenizer
-from agent_pipeline.training.masks import encode
-from agent_pipeline.training.rendering import render, render_with
-from agent_pipeline.training.templates import training_template
+from agent_pipeline.models.chat_templates import training_template
+from agent_pipeline.models.device import EXACT
+from agent_pipeline.models.families import hermes
+from agent_pipeline.models.loading import load_model, read_tokenizer
+from agent_pipeline.models.rendering import render, render_with
+from agent_pipeline.models.special_tokens import unmarked
+from agent_pipeline.tokenization.loss_masks import encode
 from agent_pipeline_tests.export.conftest import model_at
 from agent_pipeline_tests.training.test_numbers import CLIENTS, OBJECT_TEMPLATE, OBJECTS
 

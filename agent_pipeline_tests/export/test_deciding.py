@@ -13,13 +13,13 @@ import pytest
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.datasets.verdicts import verdict_counts
 from agent_pipeline.errors import DataError
-from agent_pipeline.evaluation.comparison import accuracies, differences
-from agent_pipeline.evaluation.episode_report import share, verdict
-from agent_pipeline.evaluation.promotion import error_rate
-from agent_pipeline.evaluation.promotion_report import page, summary
+from agent_pipeline.evaluation.model_comparison import accuracies, differences
 from agent_pipeline.evaluation.scores import Policy
 from agent_pipeline.evaluation.scoring import Score
-from agent_pipeline.export.deciding import (
+from agent_pipeline.export.serving_folder import read_folder
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.promotion.champions import promote, rollback, serve
+from agent_pipeline.promotion.decide import (
     Comparison,
     comparison,
     decide_on,
@@ -27,15 +27,15 @@ from agent_pipeline.export.deciding import (
     hold,
     to_compare,
 )
-from agent_pipeline.export.ledger import EXPORT, ledger
-from agent_pipeline.export.serving import promote, rollback, serve
-from agent_pipeline.export.serving_folder import read_folder
-from agent_pipeline.export.verification import (
+from agent_pipeline.promotion.ledger import EXPORT, ledger
+from agent_pipeline.promotion.report import page, summary
+from agent_pipeline.promotion.rules import error_rate
+from agent_pipeline.promotion.verification import (
     is_verified,
     unverified_held_out_tasks,
     verdicts_on_training,
 )
-from agent_pipeline.keys import PartitionKey
+from agent_pipeline.reports.episode_report import share, verdict
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.sessions.tables import to_table
 from agent_pipeline.storage.lake import Artifact, Lake
@@ -313,7 +313,7 @@ def test_a_new_year_has_a_budget_of_its_own(lake: Lake, monkeypatch: pytest.Monk
     errors = []
     for day in ("2025-12-30", "2025-12-31", "2026-01-01"):
         monkeypatch.setattr(
-            "agent_pipeline.export.deciding.now", lambda day=day: f"{day}T02:00:00+00:00"
+            "agent_pipeline.promotion.decide.now", lambda day=day: f"{day}T02:00:00+00:00"
         )
         errors.append(Night(lake, FAIR, good.export).decide().decision.error)
     assert errors == [error_rate(0, 0.05), error_rate(1, 0.05), error_rate(0, 0.05)]

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from agent_pipeline.engine.generation import generate
 from agent_pipeline.errors import DataError, ExportError, ModelError
 from agent_pipeline.export import gguf_export, llama, parity
 from agent_pipeline.export.gguf_export import base_gguf, export, export_whole
 from agent_pipeline.export.llama import LlamaCpp
 from agent_pipeline.export.merge import merge_adapter
 from agent_pipeline.export.quantizer import find_quantizer
-from agent_pipeline.training.device import EXACT
-from agent_pipeline.training.generate import generate
-from agent_pipeline.training.loading import load_model
+from agent_pipeline.models.device import EXACT
+from agent_pipeline.models.loading import load_model
 from agent_pipeline_tests.export.conftest import CONVERSATIONS, model_at
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("needs_converter")]

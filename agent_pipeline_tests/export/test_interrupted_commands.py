@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from agent_pipeline.cli import champions as commands
-from agent_pipeline.export.ledger import EXPORT, completed_moves
-from agent_pipeline.export.serving import complete_move, promote, serve_champion, serving_difference
 from agent_pipeline.export.serving_folder import (
     PRESET,
     SECTION,
@@ -19,6 +17,13 @@ from agent_pipeline.export.serving_folder import (
     serving_root,
 )
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.promotion.champions import (
+    complete_move,
+    promote,
+    serve_champion,
+    serving_difference,
+)
+from agent_pipeline.promotion.ledger import EXPORT, completed_moves
 from agent_pipeline.storage.lake import Artifact, Lake
 from agent_pipeline_tests.lakes import artifact
 

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from agent_pipeline.cli.app import app
-from agent_pipeline.export.ledger import EXPORT
-from agent_pipeline.export.mlflow_runs import URI, write_run
+from agent_pipeline.promotion.ledger import EXPORT
+from agent_pipeline.promotion.mlflow_runs import URI, write_run
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests.defs.conftest import Bench, bench
 from agent_pipeline_tests.defs.test_champions import decide, run_job

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from agent_pipeline.errors import ExportError
 from agent_pipeline.export import ollama
 from agent_pipeline.export.ollama import context_size, modelfile, quote
-from agent_pipeline.training import families
-from agent_pipeline.training.families import family_of
-from agent_pipeline.training.literals import unmarked
-from agent_pipeline.training.rendering import render
+from agent_pipeline.models import families
+from agent_pipeline.models.families import family_of
+from agent_pipeline.models.rendering import render
+from agent_pipeline.models.special_tokens import unmarked
 
 
 def ollama_reads(text: str) -> list[tuple[str, str]]:

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from agent_pipeline.datasets.ledger import read_ledger, record_tasks
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.datasets.splits import SplitSizes
-from agent_pipeline.export.deciding import hold
-from agent_pipeline.export.outlook import (
+from agent_pipeline.promotion.champions import promote
+from agent_pipeline.promotion.decide import hold
+from agent_pipeline.promotion.next_steps import (
     HeldOutTasks,
     outcome_lines,
     outlook,
     share_that_suffices,
     tasks_per_day,
 )
-from agent_pipeline.export.serving import promote
 from agent_pipeline.sessions.tables import to_table
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests.export.test_deciding import CALLS, FAIR, GOOD, KEY, Night

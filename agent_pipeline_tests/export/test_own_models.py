@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from agent_pipeline.export.ledger import EXPORT
-from agent_pipeline.export.own_models import OwnModels
 from agent_pipeline.judging.curation import Bounds, Use, curate_rows
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.promotion.ledger import EXPORT
+from agent_pipeline.promotion.own_models import OwnModels
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests.judging.test_curation import chat, judged_row
 from agent_pipeline_tests.lakes import artifact

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from agent_pipeline.evaluation.scores import Policy
-from agent_pipeline.export import probation
-from agent_pipeline.export.deciding import decide_on
-from agent_pipeline.export.ledger import EXPORT, ledger
-from agent_pipeline.export.probation import look
-from agent_pipeline.export.serving import promote
+from agent_pipeline.promotion import probation
+from agent_pipeline.promotion.champions import promote
+from agent_pipeline.promotion.decide import decide_on
+from agent_pipeline.promotion.ledger import EXPORT, ledger
+from agent_pipeline.promotion.probation import look
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests.export.test_deciding import (
     CALLS,

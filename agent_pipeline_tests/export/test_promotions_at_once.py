@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from agent_pipeline.errors import DataError
-from agent_pipeline.export.serving import EXPORT, export_named, promote, rollback
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.promotion.champions import EXPORT, export_named, promote, rollback
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.lake import Lake
 

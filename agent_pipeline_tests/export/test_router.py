@@ -14,12 +14,12 @@ from agent_pipeline.export.converter import convert_lora
 from agent_pipeline.export.gguf_export import ADAPTER, base_gguf
 from agent_pipeline.export.llama import LlamaCpp
 from agent_pipeline.export.quantizer import find_tool
-from agent_pipeline.export.serving import promote, rollback, serve_champion
 from agent_pipeline.export.serving_folder import base_folder, served_form
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.models.base_model import BaseModel
+from agent_pipeline.promotion.champions import promote, rollback, serve_champion
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.lake import Artifact, Lake
-from agent_pipeline.training.base_model import BaseModel
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("needs_converter")]
 

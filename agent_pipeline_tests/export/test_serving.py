@@ -7,14 +7,15 @@ from threading import Thread
 
 import pytest
 
-from agent_pipeline.compute.building import find_artifact
+from agent_pipeline.compute.artifact_cache import find_artifact
 from agent_pipeline.errors import DataError, ExportError
-from agent_pipeline.evaluation.episode_report import ROWS
-from agent_pipeline.export import serving, serving_folder
+from agent_pipeline.export import serving_folder
 from agent_pipeline.export.gguf_export import ADAPTER, base_gguf_file
-from agent_pipeline.export.ledger import EXPORT
 from agent_pipeline.export.ollama import OllamaResult
-from agent_pipeline.export.serving import (
+from agent_pipeline.export.serving_folder import base_folder, read_folder, served_form, write_folder
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.promotion import champions as champion_history
+from agent_pipeline.promotion.champions import (
     champions,
     complete_move,
     promote,
@@ -22,8 +23,8 @@ from agent_pipeline.export.serving import (
     serve,
     serve_champion,
 )
-from agent_pipeline.export.serving_folder import base_folder, read_folder, served_form, write_folder
-from agent_pipeline.keys import PartitionKey
+from agent_pipeline.promotion.ledger import EXPORT
+from agent_pipeline.reports.episode_report import ROWS
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.lake import Artifact, Lake
 from agent_pipeline_tests.lakes import artifact
@@ -333,8 +334,8 @@ def test_what_is_promoted_while_a_run_serves_is_served_in_the_end(lake, monkeypa
         created.append(given)
         return OllamaResult(name, False, "")
 
-    monkeypatch.setattr(serving, "write_folder", slow_write)
-    monkeypatch.setattr(serving, "create", slow_create)
+    monkeypatch.setattr(champion_history, "write_folder", slow_write)
+    monkeypatch.setattr(champion_history, "create", slow_create)
     serve_champion(lake, KEY, ollama=True)
     at_once[0].join()
     (model,) = (Path(lake.root.path) / "serving" / "shop" / "support").glob("*.gguf")

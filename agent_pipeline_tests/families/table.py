@@ -12,14 +12,14 @@ from typing import Any
 
 from agent_pipeline.errors import ExportError
 from agent_pipeline.export.gguf_export import export
+from agent_pipeline.models.base_model import BaseModel
+from agent_pipeline.models.chat_templates import load_tokenizer
+from agent_pipeline.models.families import read_reply
+from agent_pipeline.models.tool_call_parsers import Call
 from agent_pipeline.sessions.session import with_thoughts
-from agent_pipeline.training.adapter import train_adapter
-from agent_pipeline.training.base_model import BaseModel
+from agent_pipeline.tokenization.encoding import encode_rows
 from agent_pipeline.training.config import TrainingConfig
-from agent_pipeline.training.encoding import encode_rows
-from agent_pipeline.training.families import read_reply
-from agent_pipeline.training.notations import Call
-from agent_pipeline.training.templates import load_tokenizer
+from agent_pipeline.training.sft import train_adapter
 from agent_pipeline_tests.families.templates import PHI_4_MINI, SMOLLM3, mistral
 from agent_pipeline_tests.tiny import embedded_base
 from agent_pipeline_tests.training.world import TOOL, row

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 from agent_pipeline.cli.app import app
 from agent_pipeline.errors import DataError
-from agent_pipeline.export.serving import promote, rollback, unfit
 from agent_pipeline.governance import pruning
 from agent_pipeline.governance.pruning import Pruned, prune
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.promotion.champions import promote, rollback, unfit
 from agent_pipeline.sessions.session import sha256_of
 from agent_pipeline.storage.lake import Artifact, Lake
 from agent_pipeline_tests.lakes import artifact

@@ -8,14 +8,14 @@ import pytest
 
 from agent_pipeline import AgentSFTConfig, AgentSFTTrainer
 from agent_pipeline.errors import DataError, ModelError, SettingsError
+from agent_pipeline.models.base_model import BaseModel
+from agent_pipeline.models.chat_templates import load_tokenizer
+from agent_pipeline.models.device import probe_device
+from agent_pipeline.models.loading import load_model
 from agent_pipeline.notebook.coresets import CoresetSelector
 from agent_pipeline.progress import silent
-from agent_pipeline.training.adapter import train_adapter
-from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.device import probe_device
-from agent_pipeline.training.encoding import encode_rows
-from agent_pipeline.training.loading import load_model
-from agent_pipeline.training.templates import load_tokenizer
+from agent_pipeline.tokenization.encoding import encode_rows
+from agent_pipeline.training.sft import train_adapter
 from agent_pipeline.training.trainers.sft import build_trainer
 from agent_pipeline_tests.training.test_on_policy import WORLD
 from agent_pipeline_tests.training.test_preferences import pair

@@ -239,8 +239,8 @@ def test_scores_are_shares_whatever_is_said(replies):
 
 @pytest.mark.slow
 def test_a_model_in_memory_and_its_directory_are_asked_alike(tiny_base, adapter_dir):
-    from agent_pipeline.training.device import probe_device
-    from agent_pipeline.training.loading import load_model
+    from agent_pipeline.models.device import probe_device
+    from agent_pipeline.models.loading import load_model
 
     evaluator = AgentCapabilityEvaluator(max_new_tokens=48)
     of_base = evaluator.evaluate_capability(str(tiny_base.path), "tool_use", ROWS)

@@ -52,8 +52,8 @@ def test_losses_are_a_real_models_on_the_assistants_tokens(convertible_base, tmp
     import torch
     from transformers import AutoModelForCausalLM
 
-    from agent_pipeline.training.encoding import encode_row
-    from agent_pipeline.training.templates import load_tokenizer
+    from agent_pipeline.models.chat_templates import load_tokenizer
+    from agent_pipeline.tokenization.encoding import encode_row
 
     monkeypatch.setenv("AGENT_PIPELINE_CACHE", str(tmp_path / "cache"))
     model = AutoModelForCausalLM.from_pretrained(convertible_base)

@@ -7,9 +7,9 @@ from datasets import Dataset
 
 from agent_pipeline import RLTrainingConfig
 from agent_pipeline.errors import DataError
-from agent_pipeline.training.device import probe_device
-from agent_pipeline.training.loading import load_model
-from agent_pipeline.training.templates import load_tokenizer
+from agent_pipeline.models.chat_templates import load_tokenizer
+from agent_pipeline.models.device import probe_device
+from agent_pipeline.models.loading import load_model
 from agent_pipeline_tests.training.test_on_policy import ROWS, WORLD
 from agent_pipeline_tests.training.test_preferences import pair
 

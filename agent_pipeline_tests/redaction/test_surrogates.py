@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_pipeline.compute.building import asked_of, seen_by_models
+from agent_pipeline.compute.artifact_cache import asked_of, seen_by_models
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import RedactionOptions, Redactor

@@ -2,8 +2,8 @@
 
 import pytest
 
-from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.templates import load_tokenizer
+from agent_pipeline.models.base_model import BaseModel
+from agent_pipeline.models.chat_templates import load_tokenizer
 from agent_pipeline_tests.tiny import embedded_base
 
 

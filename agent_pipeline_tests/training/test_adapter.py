@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from agent_pipeline.engine.scoring import mean_loss, row_losses
 from agent_pipeline.errors import DataError
-from agent_pipeline.training.adapter import train_adapter
+from agent_pipeline.tokenization.encoding import encode_rows
 from agent_pipeline.training.checkpoints import COMPLETE, prepare
-from agent_pipeline.training.encoding import encode_rows
-from agent_pipeline.training.losses import mean_loss, row_losses
+from agent_pipeline.training.sft import train_adapter
 from agent_pipeline_tests.training.kills import killed
 from agent_pipeline_tests.training.world import TRAINING, row
 

@@ -5,8 +5,8 @@ import shutil
 import pytest
 
 from agent_pipeline.errors import ModelError
-from agent_pipeline.training import base_model
-from agent_pipeline.training.base_model import EMBEDDED, resolve_base_model
+from agent_pipeline.models import base_model
+from agent_pipeline.models.base_model import EMBEDDED, resolve_base_model
 
 
 def test_a_directory_is_itself_and_its_revision_follows_its_weights(tiny_base, tmp_path):

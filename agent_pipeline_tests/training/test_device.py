@@ -5,15 +5,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from agent_pipeline.training import checkpoints, device
-from agent_pipeline.training.device import (
+from agent_pipeline.models import device
+from agent_pipeline.models.device import (
     BF16_SPEEDUP,
     ONEDNN_SPEEDUP,
     Device,
     fast_device,
     probe_device,
 )
-from agent_pipeline.training.loading import load_model
+from agent_pipeline.models.loading import load_model
+from agent_pipeline.training import checkpoints
 
 
 def speeds(onednn, bfloat16):

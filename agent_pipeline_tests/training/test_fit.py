@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_pipeline.errors import DataError
-from agent_pipeline.training.adapter import train_adapter
-from agent_pipeline.training.encoding import encode_rows
-from agent_pipeline.training.fit import check_calls, check_fit, row_tokens
-from agent_pipeline.training.loading import load_model
+from agent_pipeline.models.loading import load_model
+from agent_pipeline.tokenization.encoding import encode_rows
+from agent_pipeline.tokenization.length_check import check_calls, check_fit, row_tokens
+from agent_pipeline.training.sft import train_adapter
 from agent_pipeline_tests.training.world import TRAINING, row
 
 
@@ -27,7 +27,7 @@ def without_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: Any, **options: Any) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr("agent_pipeline.training.adapter.load_model", refuse)
+    monkeypatch.setattr("agent_pipeline.training.sft.load_model", refuse)
     assert load_model is not refuse
 
 

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from agent_pipeline.training import hidden_states as module
-from agent_pipeline.training.device import probe_device
-from agent_pipeline.training.hidden_states import (
+from agent_pipeline.engine import hidden_states as module
+from agent_pipeline.engine.hidden_states import (
     batches_by_length,
     hidden_state_encoder,
     hidden_states,
 )
-from agent_pipeline.training.loading import load_model
+from agent_pipeline.models.device import probe_device
+from agent_pipeline.models.loading import load_model
 
 TEXTS = ["How is Oslo?", "", "It is sunny in Rome, and it will be for days.", "half of \ud83d"]
 

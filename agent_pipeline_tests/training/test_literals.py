@@ -8,12 +8,12 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from agent_pipeline.evaluation.decision import call_branches
-from agent_pipeline.training import literals
-from agent_pipeline.training.encoding import encode_rows
-from agent_pipeline.training.families import hermes
-from agent_pipeline.training.literals import special_tokens, unmarked
-from agent_pipeline.training.masks import check, encode, prompt_ids
-from agent_pipeline.training.rendering import render
+from agent_pipeline.models import special_tokens as special_tokens_module
+from agent_pipeline.models.families import hermes
+from agent_pipeline.models.rendering import render
+from agent_pipeline.models.special_tokens import special_tokens, unmarked
+from agent_pipeline.tokenization.encoding import encode_rows
+from agent_pipeline.tokenization.loss_masks import check, encode, prompt_ids
 from agent_pipeline_tests.training.test_masks import conversations
 from agent_pipeline_tests.training.world import TOOL, call, row
 
@@ -122,6 +122,11 @@ def test_other_texts_give_the_tokens_they_gave(smollm2_tokenizer, messages):
     for tokenizer in (smollm2_tokenizer, *TOKENIZERS):
         text = render(tokenizer, messages, [TOOL])
         theirs = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        assert literals.tokens(tokenizer, text) == (theirs.input_ids, theirs.offset_mapping)
-        found = literals._reader(tokenizer, len(tokenizer)).encode(text, add_special_tokens=False)
+        assert special_tokens_module.tokens(tokenizer, text) == (
+            theirs.input_ids,
+            theirs.offset_mapping,
+        )
+        found = special_tokens_module._reader(tokenizer, len(tokenizer)).encode(
+            text, add_special_tokens=False
+        )
         assert (found.ids, found.offsets) == (theirs.input_ids, theirs.offset_mapping)

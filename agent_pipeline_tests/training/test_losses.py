@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_pipeline.training import losses
-from agent_pipeline.training.device import probe_device
-from agent_pipeline.training.loading import load_model
-from agent_pipeline.training.losses import RowLoss, encoded_losses, mean_loss, row_losses
-from agent_pipeline.training.masks import Encoded, encode
-from agent_pipeline.training.prefixes import prefix_tree
-from agent_pipeline.training.trainers.tree import row_log_probs, tree_tensors
+from agent_pipeline.engine import scoring
+from agent_pipeline.engine.prefix_tree import prefix_tree
+from agent_pipeline.engine.scoring import RowLoss, encoded_losses, mean_loss, row_losses
+from agent_pipeline.engine.tree_loss import row_log_probs, tree_tensors
+from agent_pipeline.models.device import probe_device
+from agent_pipeline.models.loading import load_model
+from agent_pipeline.tokenization.loss_masks import Encoded, encode
 from agent_pipeline_tests.training.world import row
 
 
@@ -52,7 +52,7 @@ def test_a_row_with_nothing_to_learn_or_too_long_has_no_loss(tiny_base):
     }
     losses = row_losses([silent, row(1)], tiny_base)
     assert losses[0] == RowLoss(None, 0) and losses[1].loss > 0
-    assert mean_loss(losses) == losses[1].loss and mean_loss(losses[:1]) is None
+    assert mean_loss(scoring) == losses[1].loss and mean_loss(losses[:1]) is None
 
 
 def test_a_model_with_more_than_a_head_is_scored_by_its_own_logits(tiny_tokenizer):
@@ -181,11 +181,11 @@ LATENT |= {"v_head_dim": 12, "first_k_dense_replace": 2}
 def test_each_kind_of_model_gives_the_losses_of_its_rows_read_one_by_one(
     monkeypatch, name, more, takes_trees
 ):
-    monkeypatch.setattr(losses, "CPU_NODES", 37)
+    monkeypatch.setattr(scoring, "CPU_NODES", 37)
     model, rows = tiny(name, **more), agents_rows()
     ours = encoded_losses(model, rows)
     assert [row.loss for row in ours] == pytest.approx(one_by_one(model, rows), abs=1e-4)
-    assert losses.takes_trees(model, max(len(row.input_ids) for row in rows)) == takes_trees
+    assert scoring.takes_trees(model, max(len(row.input_ids) for row in rows)) == takes_trees
     if takes_trees:  # as training sees them
         log_probs = row_log_probs(model, tree_tensors(prefix_tree(rows)), len(rows)).tolist()
         assert log_probs == pytest.approx(

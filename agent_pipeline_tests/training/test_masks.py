@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from trl.chat_template_utils import qwen2_5_training_chat_template
 
 from agent_pipeline.errors import DataError
-from agent_pipeline.training.families import hermes
-from agent_pipeline.training.masks import check, encode, prompt_ids
-from agent_pipeline.training.rendering import render
+from agent_pipeline.models.families import hermes
+from agent_pipeline.models.rendering import render
+from agent_pipeline.tokenization.loss_masks import check, encode, prompt_ids
 from agent_pipeline_tests.training.world import TOOL, call, row
 
 # Our template, marked as Hugging Face wants it: the second opinion on our masks.
@@ -85,7 +85,7 @@ def test_every_conversation_passes_the_four_assertions(tiny_tokenizer, messages)
 )
 @given(conversations)
 def test_the_mask_equals_hugging_faces_generation_mask(tiny_tokenizer, messages):
-    from agent_pipeline.training.rendering import as_template_wants
+    from agent_pipeline.models.rendering import as_template_wants
 
     theirs = tiny_tokenizer.apply_chat_template(
         as_template_wants(messages, "dict"),

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agent_pipeline.training.families import FAMILIES, read_reply
-from agent_pipeline.training.rendering import as_servers_send
+from agent_pipeline.models.families import FAMILIES, read_reply
+from agent_pipeline.models.rendering import as_servers_send
 from agent_pipeline_tests.evaluation.hard_cases import TOOLS
 
 CALLS = [

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_pipeline.training.encoding import encode_rows
-from agent_pipeline.training.families import hermes
-from agent_pipeline.training.numbers import (
+from agent_pipeline.models.families import hermes
+from agent_pipeline.models.json_numbers import (
     NumberWriter,
     changed_numbers,
     compact_arguments,
     parse_json,
     served_number,
 )
-from agent_pipeline.training.rendering import render, render_with, turns_apart
+from agent_pipeline.models.rendering import render, render_with, turns_apart
+from agent_pipeline.tokenization.encoding import encode_rows
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
 NUMBERS = st.one_of(

@@ -14,15 +14,15 @@ from agent_pipeline.evaluation.rollouts import (
     world_rollouts,
 )
 from agent_pipeline.evaluation.samples import turn_samples
+from agent_pipeline.models.base_model import BaseModel, directory_revision
+from agent_pipeline.models.chat_templates import load_tokenizer
+from agent_pipeline.models.rendering import render
 from agent_pipeline.progress import silent
-from agent_pipeline.training.adapter import train_adapter
-from agent_pipeline.training.base_model import BaseModel, directory_revision
+from agent_pipeline.tokenization.loss_masks import encode
 from agent_pipeline.training.config import DistillTraining, GrpoTraining, SdftTraining
-from agent_pipeline.training.continued import NothingTrained
-from agent_pipeline.training.masks import encode
-from agent_pipeline.training.on_policy_adapter import texts, train_on_policy
-from agent_pipeline.training.rendering import render
-from agent_pipeline.training.templates import load_tokenizer
+from agent_pipeline.training.further_steps import NothingTrained
+from agent_pipeline.training.on_policy_steps import texts, train_on_policy
+from agent_pipeline.training.sft import train_adapter
 from agent_pipeline.training.trainers import preferences as trainers
 from agent_pipeline_tests.training.kills import killed
 from agent_pipeline_tests.training.test_adapter import files

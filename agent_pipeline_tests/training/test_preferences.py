@@ -5,21 +5,21 @@ from pathlib import Path
 
 import pytest
 
+from agent_pipeline.engine.scoring import encoded_losses
+from agent_pipeline.models.device import probe_device
+from agent_pipeline.models.loading import load_model
 from agent_pipeline.progress import silent
-from agent_pipeline.training.adapter import train_adapter
 from agent_pipeline.training.config import DpoTraining, KtoTraining
-from agent_pipeline.training.decisions import decision_probabilities, fallen, kind, probes
-from agent_pipeline.training.device import probe_device
-from agent_pipeline.training.loading import load_model
-from agent_pipeline.training.losses import encoded_losses
-from agent_pipeline.training.preference_adapter import NothingTrained, train_preferences
-from agent_pipeline.training.preferences import (
+from agent_pipeline.training.decision_probes import decision_probabilities, fallen, kind, probes
+from agent_pipeline.training.preference_examples import (
     MAX_KIND_WEIGHT,
     balanced,
     encode_pairs,
     encode_sessions,
     with_reference,
 )
+from agent_pipeline.training.preference_steps import NothingTrained, train_preferences
+from agent_pipeline.training.sft import train_adapter
 from agent_pipeline.training.trainers import preferences as trainers
 from agent_pipeline.training.trainers.dpo import Dpo
 from agent_pipeline.training.trainers.kto import Kto

@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_pipeline.engine import processes
 from agent_pipeline.errors import ModelError, SettingsError
+from agent_pipeline.models.base_model import BaseModel
+from agent_pipeline.models.device import EXACT
+from agent_pipeline.tokenization.loss_masks import Encoded
 from agent_pipeline.training import launch
-from agent_pipeline.training.adapter import train_adapter
-from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.device import EXACT
 from agent_pipeline.training.launch import JOB
-from agent_pipeline.training.masks import Encoded
-from agent_pipeline.training.trainers import processes, sft
+from agent_pipeline.training.sft import train_adapter
+from agent_pipeline.training.trainers import sft
 from agent_pipeline_tests.training.test_adapter import files
 from agent_pipeline_tests.training.world import TRAINING, row
 

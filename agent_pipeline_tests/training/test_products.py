@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent_pipeline.training.products import fast_products
+from agent_pipeline.engine.packed_linear import fast_products
 
 
 def lora_model(of_type: str, with_bias: bool = True, **options):
@@ -88,7 +88,7 @@ def test_the_gradients_are_the_same_where_activations_are_recomputed():
 def test_an_adapter_that_is_off_or_merged_has_pefts_own_pass(monkeypatch):
     import torch
 
-    from agent_pipeline.training import products
+    from agent_pipeline.engine import packed_linear
 
     model, x = lora_model("float32"), torch.randn(4, 12)
     with model.disable_adapter():
@@ -101,7 +101,7 @@ def test_an_adapter_that_is_off_or_merged_has_pefts_own_pass(monkeypatch):
     )  # the output is no view of what autograd made, so a model may change it (OLMo does)
     with torch.no_grad():
         torch.testing.assert_close(model(x), on)
-    monkeypatch.setattr(products, "_products", lambda: pytest.fail("PEFT's own pass was due"))
+    monkeypatch.setattr(packed_linear, "_products", lambda: pytest.fail("PEFT's own pass was due"))
     with model.disable_adapter():
         torch.testing.assert_close(model(x), off)
     model.merge_adapter()
@@ -115,23 +115,23 @@ def test_an_adapter_that_is_off_or_merged_has_pefts_own_pass(monkeypatch):
 def test_what_is_more_than_two_products_is_left_to_peft(options, monkeypatch):
     import torch
 
-    from agent_pipeline.training import products
+    from agent_pipeline.engine import packed_linear
 
     model = lora_model("float32", **options)
     fast_products(model)
     if not options:  # a base that is trained, too
         model.requires_grad_(True)
-    monkeypatch.setattr(products, "_products", lambda: pytest.fail("PEFT's own pass was due"))
+    monkeypatch.setattr(packed_linear, "_products", lambda: pytest.fail("PEFT's own pass was due"))
     assert model(torch.randn(4, 12)).shape == (4, 7)
 
 
 def packed_products(monkeypatch) -> list[bool]:
     """Whether each product by a packed weight, from now on, was one on the way back."""
-    from agent_pipeline.training import products
+    from agent_pipeline.engine import packed_linear
 
-    if not products._packs_here():
+    if not packed_linear._packs_here():
         pytest.skip("oneDNN has no layouts for bfloat16 on this CPU")
-    backs, plain = [], products.Weight.product
+    backs, plain = [], packed_linear.Weight.product
 
     def product(self, rows, weight, bias=None, back=False):
         result = plain(self, rows, weight, bias, back)
@@ -139,7 +139,7 @@ def packed_products(monkeypatch) -> list[bool]:
             backs.append(back)
         return result
 
-    monkeypatch.setattr(products.Weight, "product", product)
+    monkeypatch.setattr(packed_linear.Weight, "product", product)
     return backs
 
 
@@ -184,12 +184,12 @@ def test_an_adapter_that_is_off_has_the_packed_product_of_its_base(monkeypatch):
 def test_a_weight_that_may_change_or_that_gains_nothing_is_not_packed(what, monkeypatch):
     import torch
 
-    from agent_pipeline.training import products
+    from agent_pipeline.engine import packed_linear
 
     module = torch.nn.Linear(24, 40).bfloat16().requires_grad_(False)
     backs = packed_products(monkeypatch)
     if what == "large":
-        monkeypatch.setattr(products, "PACKED_BYTES", 24)
+        monkeypatch.setattr(packed_linear, "PACKED_BYTES", 24)
     if what == "float32":
         module.float()
     fast_products(module)
@@ -249,17 +249,17 @@ def test_a_pass_over_a_tree_whose_first_tokens_predict_nothing(tiny_base, monkey
     """A system prompt that is longer than the tokens of a pass: the head has no rows."""
     import torch
 
-    from agent_pipeline.training import losses
-    from agent_pipeline.training.device import Device
-    from agent_pipeline.training.loading import load_model
-    from agent_pipeline.training.masks import Encoded
+    from agent_pipeline.engine import scoring
+    from agent_pipeline.models.device import Device
+    from agent_pipeline.models.loading import load_model
+    from agent_pipeline.tokenization.loss_masks import Encoded
 
-    monkeypatch.setattr(losses, "CPU_NODES", 4)
+    monkeypatch.setattr(scoring, "CPU_NODES", 4)
     model = load_model(tiny_base, Device("cpu", True)).requires_grad_(False)
     rows = [Encoded([*range(5, 19), last], [False] * 13 + [True] * 2, []) for last in (40, 41)]
-    plain = losses.token_scores(model, rows)
+    plain = scoring.token_scores(model, rows)
     fast_products(model)
-    for one, other in zip(plain, losses.token_scores(model, rows), strict=True):
+    for one, other in zip(plain, scoring.token_scores(model, rows), strict=True):
         torch.testing.assert_close(
             torch.tensor(one.losses), torch.tensor(other.losses), rtol=0.02, atol=0.02
         )

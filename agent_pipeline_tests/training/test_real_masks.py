@@ -14,18 +14,18 @@ from agent_pipeline.datasets.preferences import Pairing, preference_rows
 from agent_pipeline.datasets.sft import sft_rows
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
+from agent_pipeline.models.base_model import BaseModel
+from agent_pipeline.models.device import EXACT
+from agent_pipeline.models.loading import load_model
+from agent_pipeline.models.rendering import as_servers_send, as_template_wants
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import session_row
 from agent_pipeline.sources import open_source
-from agent_pipeline.training.base_model import BaseModel
-from agent_pipeline.training.decisions import same_decision
-from agent_pipeline.training.device import EXACT
-from agent_pipeline.training.encoding import encode_rows
-from agent_pipeline.training.loading import load_model
-from agent_pipeline.training.masks import Encoded
-from agent_pipeline.training.preferences import encode_pairs, encode_sessions
-from agent_pipeline.training.rendering import as_servers_send, as_template_wants
+from agent_pipeline.tokenization.encoding import encode_rows
+from agent_pipeline.tokenization.loss_masks import Encoded
+from agent_pipeline.training.decision_probes import same_decision
+from agent_pipeline.training.preference_examples import encode_pairs, encode_sessions
 from agent_pipeline_tests.datasets.test_preferences import curated
 from agent_pipeline_tests.training.test_masks import MARKED
 

@@ -2,16 +2,16 @@
 
 import pytest
 
-from agent_pipeline.evaluation import canaries
+from agent_pipeline.engine.generation import generate
+from agent_pipeline.models.device import probe_device
+from agent_pipeline.models.loading import load_model
 from agent_pipeline.progress import silent
+from agent_pipeline.promotion import sanity_questions
+from agent_pipeline.tokenization.loss_masks import prompt_ids
 from agent_pipeline.training import rehearsal
-from agent_pipeline.training.adapter import train_adapter
-from agent_pipeline.training.device import probe_device
-from agent_pipeline.training.generate import generate
 from agent_pipeline.training.identity import trained_from
-from agent_pipeline.training.loading import load_model
-from agent_pipeline.training.masks import prompt_ids
 from agent_pipeline.training.rehearsal import QUESTIONS, rehearsed
+from agent_pipeline.training.sft import train_adapter
 from agent_pipeline_tests.training.world import TRAINING, row
 
 ROWS = [row(number) for number in range(4)]
@@ -50,7 +50,7 @@ def rehearse(parrot, new, ratio):
 def test_no_canary_is_rehearsed():
     assert len(set(QUESTIONS)) == len(QUESTIONS)
     assert not {each.casefold() for each in QUESTIONS} & {
-        each.casefold() for each in canaries.QUESTIONS
+        each.casefold() for each in sanity_questions.QUESTIONS
     }
 
 

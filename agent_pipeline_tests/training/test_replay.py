@@ -4,10 +4,10 @@ import pytest
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.sessions.session import sha256_of
-from agent_pipeline.training import adapter
-from agent_pipeline.training.adapter import train_adapter
-from agent_pipeline.training.encoding import encode_row
+from agent_pipeline.tokenization.encoding import encode_row
+from agent_pipeline.training import sft
 from agent_pipeline.training.identity import trained_from
+from agent_pipeline.training.sft import train_adapter
 from agent_pipeline_tests.training.test_adapter import files
 from agent_pipeline_tests.training.world import TRAINING, row
 
@@ -22,7 +22,7 @@ CONFIG = TRAINING.changed(epochs=2, batch_size=5, gradient_accumulation=2, check
 def batches(monkeypatch):
     """Every batch that the trainer's collator is given while it trains, as lists of token lists."""
     seen = []
-    build = adapter.build_trainer
+    build = sft.build_trainer
 
     def recording(*args, **kwargs):
         trainer = build(*args, **kwargs)
@@ -35,7 +35,7 @@ def batches(monkeypatch):
         trainer.data_collator = collator
         return trainer
 
-    monkeypatch.setattr(adapter, "build_trainer", recording)
+    monkeypatch.setattr(sft, "build_trainer", recording)
     return seen
 
 

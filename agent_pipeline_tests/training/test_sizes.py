@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_pipeline.config.assets import ASSETS, AdapterConfig
-from agent_pipeline.training.base_model import BaseModel
+from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.training.config import TrainingConfig
-from agent_pipeline.training.sizes import count_weights, sized, sized_sentence, with_sizes
+from agent_pipeline.training.size_defaults import count_weights, sized, sized_sentence, with_sizes
 
 LEFT = {"learning_rate": 0.0, "epochs": 0.0}
 

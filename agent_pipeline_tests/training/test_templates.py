@@ -10,8 +10,7 @@ from transformers import AutoTokenizer
 from trl import chat_template_utils
 
 from agent_pipeline.errors import ModelError
-from agent_pipeline.training.rendering import render, render_with
-from agent_pipeline.training.templates import (
+from agent_pipeline.models.chat_templates import (
     SENTINEL,
     TOOL,
     load_tokenizer,
@@ -19,6 +18,7 @@ from agent_pipeline.training.templates import (
     training_template,
     with_text_arguments,
 )
+from agent_pipeline.models.rendering import render, render_with
 from agent_pipeline_tests.training.world import call, row
 
 DOUBLE = """{% for m in messages %}<|im_start|>{{ m.role }}

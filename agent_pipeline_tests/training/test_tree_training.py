@@ -4,14 +4,14 @@ import json
 
 import pytest
 
+from agent_pipeline.engine import tree_attention, tree_loss
+from agent_pipeline.engine.prefix_tree import padded_tree, prefix_tree
+from agent_pipeline.models.device import probe_device
+from agent_pipeline.models.loading import load_model
 from agent_pipeline.progress import silent
+from agent_pipeline.tokenization.encoding import encode_rows
+from agent_pipeline.tokenization.loss_masks import Encoded
 from agent_pipeline.training.config import TrainingConfig
-from agent_pipeline.training.device import probe_device
-from agent_pipeline.training.encoding import encode_rows
-from agent_pipeline.training.loading import load_model
-from agent_pipeline.training.masks import Encoded
-from agent_pipeline.training.prefixes import padded_tree, prefix_tree
-from agent_pipeline.training.trainers import tree, tree_attention
 from agent_pipeline.training.trainers.sft import build_trainer
 from agent_pipeline_tests.training.world import row
 
@@ -45,7 +45,7 @@ def gradients_row_by_row(model, rows: list[Encoded]) -> dict:
 
 @pytest.mark.parametrize(
     ("max_nodes", "frozen_head", "recomputed"),
-    [(tree.MAX_NODES, False, False), (300, True, False), (1, False, True)],
+    [(tree_loss.MAX_NODES, False, False), (300, True, False), (1, False, True)],
 )
 def test_the_gradients_of_a_step_are_those_of_its_rows(
     tiny_base, rows, max_nodes, frozen_head, recomputed, monkeypatch
@@ -58,12 +58,12 @@ def test_the_gradients_of_a_step_are_those_of_its_rows(
         model.gradient_checkpointing_enable({"use_reentrant": False})
     expected = gradients_row_by_row(model, rows)
     model.zero_grad()
-    monkeypatch.setattr(tree, "HEAD_ROWS", 7)
-    trees = [tree.tree_tensors(each) for each, _ in tree.trees_of_step(rows, max_nodes)]
+    monkeypatch.setattr(tree_loss, "HEAD_ROWS", 7)
+    trees = [tree_loss.tree_tensors(each) for each, _ in tree_loss.trees_of_step(rows, max_nodes)]
     total = sum(each["weights"].sum() for each in trees)
     assert float(total) == pytest.approx(sum(sum(each.trained) for each in rows))
     for each in trees:
-        (tree.tree_loss(model, each) / total).backward()
+        (tree_loss.tree_loss(model, each) / total).backward()
     trained = {
         name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
     }
@@ -114,15 +114,16 @@ def test_rows_that_share_nothing_are_packed_into_one_sequence_with_little_paddin
         for number in (1, 2, 3)
     ]
     assert (
-        tree.trains_as_trees(model, alone) and json.dumps(tree.shared_fraction(alone, 3)) == "1.0"
+        tree_loss.trains_as_trees(model, alone)
+        and json.dumps(tree_loss.shared_fraction(alone, 3)) == "1.0"
     )
-    ((packed, _),) = tree.trees_of_step(alone)
-    tensors = tree.tree_tensors(packed)
+    ((packed, _),) = tree_loss.trees_of_step(alone)
+    tensors = tree_loss.tree_tensors(packed)
     tokens = sum(len(each.input_ids) for each in alone)
-    assert tokens <= tensors["input_ids"].numel() < tokens + tree.UNIT
+    assert tokens <= tensors["input_ids"].numel() < tokens + tree_loss.UNIT
     expected = gradients_row_by_row(model, alone)
     model.zero_grad()
-    (tree.tree_loss(model, tensors) / tensors["weights"].sum()).backward()
+    (tree_loss.tree_loss(model, tensors) / tensors["weights"].sum()).backward()
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-4, atol=1e-6)
 
@@ -165,7 +166,7 @@ def test_a_tree_keeps_no_more_activations_than_two_batches_have(
     model = load_model(tiny_base, probe_device())
     trainer = build_trainer(model, tiny_tokenizer, rows, config, probe_device(), tmp_path, silent)
     sizes = [
-        each["input_ids"].numel() - tree.UNIT
+        each["input_ids"].numel() - tree_loss.UNIT
         for each in next(iter(trainer.get_train_dataloader()))["trees"]
     ]
     two_batches = 2 * max(len(each.input_ids) for each in rows)

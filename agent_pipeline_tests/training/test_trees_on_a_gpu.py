@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from agent_pipeline.engine import cuda_graphs, tree_attention, tree_loss, varlen_attention
+from agent_pipeline.engine.prefix_tree import prefix_tree
+from agent_pipeline.tokenization.loss_masks import Encoded
 from agent_pipeline.training.config import STORED_TOKENS
-from agent_pipeline.training.masks import Encoded
-from agent_pipeline.training.prefixes import prefix_tree
-from agent_pipeline.training.trainers import common, graphs, spans, tree, tree_attention
+from agent_pipeline.training.trainers import common
 
 TRUNK = list(range(1, 40))
 
@@ -23,7 +24,7 @@ def tree_of(*answers: list[int]) -> dict:
         Encoded([*TRUNK, *answer], [False] * len(TRUNK) + [True] * len(answer), [])
         for answer in answers
     ]
-    return tree.tree_tensors(prefix_tree(rows), "cuda")
+    return tree_loss.tree_tensors(prefix_tree(rows), "cuda")
 
 
 def varlen(
@@ -61,9 +62,9 @@ def varlen(
 def kernel(monkeypatch):
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen)
     monkeypatch.setattr(tree_attention, "takes_spans", lambda *_: True)
-    spans._is_right.cache_clear()
+    varlen_attention._is_right.cache_clear()
     yield monkeypatch
-    spans._is_right.cache_clear()
+    varlen_attention._is_right.cache_clear()
 
 
 @pytest.fixture
@@ -87,7 +88,7 @@ def model():
 def gradients(model, *trees: dict) -> list[torch.Tensor]:
     """The gradients of the sum of the trees' losses, computed run by run."""
     model.zero_grad()
-    sum(tree.tree_loss(model, each) for each in trees).backward()
+    sum(tree_loss.tree_loss(model, each) for each in trees).backward()
     found = [parameter.grad for parameter in model.parameters() if parameter.requires_grad]
     model.zero_grad()
     return found
@@ -96,7 +97,7 @@ def gradients(model, *trees: dict) -> list[torch.Tensor]:
 TREES = {
     "several rows": lambda: tree_of([41, 42, 43], [41, 42, 44], [45, 46], [45, 47, 48, 49]),
     "one row": lambda: tree_of([41, 42]),
-    "nothing shared": lambda: tree.tree_tensors(
+    "nothing shared": lambda: tree_loss.tree_tensors(
         prefix_tree([Encoded([first, 5, 6], [False, True, True], []) for first in (1, 2, 3)]),
         "cuda",
     ),
@@ -116,8 +117,8 @@ def test_one_kernel_for_all_runs_gives_the_gradients_of_run_by_run(kernel, model
 
 def test_the_kernel_is_taken_only_where_it_makes_what_a_mask_makes(kernel):
     heads = (4, 2, 8, 8, torch.float32, torch.device("cpu"))
-    assert spans._is_right(*heads)
-    spans._is_right.cache_clear()
+    assert varlen_attention._is_right(*heads)
+    varlen_attention._is_right.cache_clear()
 
     @wraps(varlen)
     def aligned_to_the_first_key(*args, **kwargs):
@@ -125,7 +126,7 @@ def test_the_kernel_is_taken_only_where_it_makes_what_a_mask_makes(kernel):
         return torch.cat([whole[:20], whole[20:].roll(1, 0)])
 
     kernel.setattr("torch.nn.attention.varlen.varlen_attn", aligned_to_the_first_key)
-    assert not spans._is_right(*heads)
+    assert not varlen_attention._is_right(*heads)
 
 
 def test_a_pytorch_that_refuses_the_kernel_attends_run_by_run(kernel):
@@ -133,7 +134,7 @@ def test_a_pytorch_that_refuses_the_kernel_attends_run_by_run(kernel):
         raise RuntimeError("FlashAttention only supports fp16 and bf16")
 
     kernel.setattr("torch.nn.attention.varlen.varlen_attn", refuses)
-    assert not spans._is_right(4, 2, 8, 8, torch.float32, torch.device("cpu"))
+    assert not varlen_attention._is_right(4, 2, 8, 8, torch.float32, torch.device("cpu"))
 
 
 @pytest.fixture
@@ -149,9 +150,9 @@ def captured(kernel):
             for own, new in zip(written, results(inputs), strict=True):
                 own.copy_(new)
 
-        return graphs.Graph(inputs, written, start, "pool")
+        return cuda_graphs.Graph(inputs, written, start, "pool")
 
-    kernel.setattr(graphs, "capture", capture)
+    kernel.setattr(cuda_graphs, "capture", capture)
     return sizes
 
 
@@ -167,13 +168,13 @@ def test_graphs_add_the_gradients_of_trees_of_one_size_each_with_its_own_tokens(
         TREES["several rows"](),
     ]
     expected = gradients(model, *others)
-    by_graphs, loss = graphs.Graphs(model, tree.tree_loss), 0.0
+    by_graphs, loss = cuda_graphs.Graphs(model, tree_loss.tree_loss), 0.0
     for each in others:
         loss += float(by_graphs.add_gradients(each, total=2.0))
-    assert captured == [graphs.LEAST[0]]  # not the first tree's
+    assert captured == [cuda_graphs.LEAST[0]]  # not the first tree's
     with torch.no_grad():
         assert loss == pytest.approx(
-            float(sum(tree.tree_loss(model, each) for each in others)) / 2, rel=1e-5
+            float(sum(tree_loss.tree_loss(model, each) for each in others)) / 2, rel=1e-5
         )
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for parameter, wanted in zip(parameters, expected, strict=True):
@@ -183,14 +184,14 @@ def test_graphs_add_the_gradients_of_trees_of_one_size_each_with_its_own_tokens(
 def test_a_graph_that_makes_other_gradients_ends_the_use_of_graphs(
     captured, model, caplog, monkeypatch
 ):
-    make = graphs.capture
+    make = cuda_graphs.capture
 
     def wrong(results, inputs, pool):
         return make(lambda given: [2 * each for each in results(given)], inputs, pool)
 
-    monkeypatch.setattr(graphs, "capture", wrong)
+    monkeypatch.setattr(cuda_graphs, "capture", wrong)
     expected = gradients(model, *(TREES["one row"]() for _ in range(5)))
-    by_graphs = graphs.Graphs(model, tree.tree_loss)
+    by_graphs = cuda_graphs.Graphs(model, tree_loss.tree_loss)
     with caplog.at_level(logging.WARNING):
         for _ in range(5):
             by_graphs.add_gradients(TREES["one row"](), total=1.0)
@@ -207,9 +208,9 @@ def test_a_graph_that_cannot_be_captured_ends_the_use_of_graphs(
     def fails(*_) -> None:
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
-    monkeypatch.setattr(graphs, "capture", fails)
+    monkeypatch.setattr(cuda_graphs, "capture", fails)
     expected = gradients(model, *(TREES["one row"]() for _ in range(3)))
-    by_graphs = graphs.Graphs(model, tree.tree_loss)
+    by_graphs = cuda_graphs.Graphs(model, tree_loss.tree_loss)
     for _ in range(3):
         by_graphs.add_gradients(TREES["one row"](), total=1.0)
     assert (
@@ -226,7 +227,7 @@ def test_a_graph_that_cannot_be_captured_ends_the_use_of_graphs(
 
 def test_a_parameter_that_no_token_meets_has_no_gradient(captured, model):
     model.vision_tower = torch.nn.Linear(2, 2)
-    by_graphs = graphs.Graphs(model, tree.tree_loss)
+    by_graphs = cuda_graphs.Graphs(model, tree_loss.tree_loss)
     for _ in range(3):
         by_graphs.add_gradients(TREES["one row"](), total=1.0)
     assert captured and not model.vision_tower.weight.grad.any()
@@ -234,7 +235,7 @@ def test_a_parameter_that_no_token_meets_has_no_gradient(captured, model):
 
 def test_no_graph_is_captured_where_attention_is_computed_run_by_run(captured, model, monkeypatch):
     monkeypatch.setattr(tree_attention, "takes_spans", lambda *_: False)
-    by_graphs = graphs.Graphs(model, tree.tree_loss)
+    by_graphs = cuda_graphs.Graphs(model, tree_loss.tree_loss)
     for _ in range(4):
         by_graphs.add_gradients(TREES["one row"](), total=1.0)
     assert not captured
@@ -243,39 +244,39 @@ def test_no_graph_is_captured_where_attention_is_computed_run_by_run(captured, m
 @pytest.mark.parametrize("nodes", [1, 300, 512, 513, 700, 1024, 1025, 3000, 5000, 40_000])
 @pytest.mark.parametrize("keys_a_node", [1.0, 1.3, 4.0])
 def test_a_graph_has_room_for_its_tree_and_few_sizes_do(nodes, keys_a_node):
-    def counts(nodes: int) -> graphs.Size:
+    def counts(nodes: int) -> cuda_graphs.Size:
         return nodes + 1, nodes // 3 + 1, nodes // 100 + 2, int(nodes * keys_a_node) + 1
 
-    assert graphs.fits(counts(nodes), graphs.size_of(counts(nodes)))
-    assert len({graphs.size_of(counts(each)) for each in range(nodes, 2 * nodes)}) <= 6
+    assert cuda_graphs.fits(counts(nodes), cuda_graphs.size_of(counts(nodes)))
+    assert len({cuda_graphs.size_of(counts(each)) for each in range(nodes, 2 * nodes)}) <= 6
 
 
 def test_a_tree_is_padded_to_a_graph_that_is_there_unless_that_is_much_larger(captured, model):
-    by_graphs = graphs.Graphs(model, tree.tree_loss)
+    by_graphs = cuda_graphs.Graphs(model, tree_loss.tree_loss)
     for answer in ([41] * 2000, [42] * 2000, [43] * 1400, [44] * 900, [45] * 800):
         by_graphs.add_gradients(tree_of(answer), total=1.0)
     assert captured == [2048, 1024]
 
 
 def test_a_model_that_drops_values_chooses_experts_or_computes_again_has_no_graphs(model):
-    assert not graphs.takes_graphs(model)  # a CPU
+    assert not cuda_graphs.takes_graphs(model)  # a CPU
     names = ("modules", "named_modules", "get_output_embeddings")
     on_a_gpu = {name: getattr(model, name) for name in names} | {
         "device": torch.device("cuda"),
         "is_gradient_checkpointing": False,
     }
-    assert graphs.takes_graphs(SimpleNamespace(**on_a_gpu))
-    assert not graphs.takes_graphs(
+    assert cuda_graphs.takes_graphs(SimpleNamespace(**on_a_gpu))
+    assert not cuda_graphs.takes_graphs(
         SimpleNamespace(**on_a_gpu | {"is_gradient_checkpointing": True})
     )
     dropping = [*model.modules(), torch.nn.Dropout(0.1)]
-    assert not graphs.takes_graphs(SimpleNamespace(**on_a_gpu | {"modules": lambda: dropping}))
+    assert not cuda_graphs.takes_graphs(SimpleNamespace(**on_a_gpu | {"modules": lambda: dropping}))
     choosing = [*model.named_modules(), ("model.layers.0.mlp.experts", torch.nn.Identity())]
-    assert not graphs.takes_graphs(
+    assert not cuda_graphs.takes_graphs(
         SimpleNamespace(**on_a_gpu | {"named_modules": lambda: choosing})
     )
     model.get_output_embeddings().weight.requires_grad_()
-    assert not graphs.takes_graphs(SimpleNamespace(**on_a_gpu))
+    assert not cuda_graphs.takes_graphs(SimpleNamespace(**on_a_gpu))
 
 
 def test_liger_is_used_on_a_gpu_for_models_that_it_knows_without_its_loss(monkeypatch):

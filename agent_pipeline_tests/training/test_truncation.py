@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_pipeline.training.truncation import truncate, untrain_turns_without_source
+from agent_pipeline.tokenization.truncation import truncate, untrain_turns_without_source
 from agent_pipeline_tests.training.world import call
 
 SYSTEM = {"role": "system", "content": "s"}

@@ -8,21 +8,21 @@ from pathlib import Path
 import pytest
 import trl
 
+from agent_pipeline.engine.scoring import encoded_losses, losses_of, mean_loss
 from agent_pipeline.evaluation.decision import call_branches
 from agent_pipeline.evaluation.rollouts import world_rollouts
 from agent_pipeline.evaluation.samples import turn_samples
 from agent_pipeline.evaluation.scoring import score
 from agent_pipeline.evaluation.turns import Answering
+from agent_pipeline.models.chat_templates import load_tokenizer, training_template
+from agent_pipeline.models.device import EXACT
+from agent_pipeline.models.loading import load_model
+from agent_pipeline.models.rendering import render, with_plain_ids
 from agent_pipeline.sessions.session import with_thoughts
-from agent_pipeline.training.decisions import probes
-from agent_pipeline.training.device import EXACT
-from agent_pipeline.training.encoding import encode_rows
-from agent_pipeline.training.loading import load_model
-from agent_pipeline.training.losses import encoded_losses, losses_of, mean_loss
-from agent_pipeline.training.masks import prompt_ids
-from agent_pipeline.training.preferences import encode_pairs, encode_sessions
-from agent_pipeline.training.rendering import render, with_plain_ids
-from agent_pipeline.training.templates import load_tokenizer, training_template
+from agent_pipeline.tokenization.encoding import encode_rows
+from agent_pipeline.tokenization.loss_masks import prompt_ids
+from agent_pipeline.training.decision_probes import probes
+from agent_pipeline.training.preference_examples import encode_pairs, encode_sessions
 from agent_pipeline_tests.families.templates import mistral
 from agent_pipeline_tests.training.test_on_policy import HEARD, Asking
 from agent_pipeline_tests.training.world import TOOL, call, row

@@ -1,6 +1,6 @@
 """Starting the worker in a place, and what came of it: a result, or one sentence.
 
-A worker is one command, `python -m agent_pipeline.compute.worker`. It is told the task and its parameters by Dagster Pipes, reads and
+A worker is one command, `python -m agent_pipeline.worker`. It is told the task and its parameters by Dagster Pipes, reads and
 writes the lake, and says its result by Dagster Pipes. A result that is there already is found by its identity.
 """
 
@@ -14,13 +14,13 @@ from uuid import uuid4
 import dagster as dg
 from dagster_pipes import PipesParams
 
-from agent_pipeline.compute.messages import ALIVE, BEAT, Letterbox
 from agent_pipeline.compute.tasks import VERSIONS
+from agent_pipeline.compute.worker_messages import ALIVE, BEAT, Letterbox
 from agent_pipeline.config.settings import Settings
 from agent_pipeline.errors import PassingError, PipelineError, WorkerError, first_line
 from agent_pipeline.keys import PartitionKey
 
-WORKER = ("-m", "agent_pipeline.compute.worker")
+WORKER = ("-m", "agent_pipeline.worker")
 
 
 class Launcher(ABC):

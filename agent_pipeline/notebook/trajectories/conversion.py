@@ -8,6 +8,8 @@ from typing import Any, Literal, get_args
 
 from agent_pipeline.datasets.splits import TaskSplit, with_splits
 from agent_pipeline.errors import DataError, SettingsError
+from agent_pipeline.models.families import hermes
+from agent_pipeline.models.rendering import as_template_wants
 from agent_pipeline.notebook.intake import Intake, counted, without_system
 from agent_pipeline.notebook.trajectories.collecting import (
     Agent,
@@ -19,8 +21,6 @@ from agent_pipeline.notebook.trajectories.collecting import (
 from agent_pipeline.notebook.trajectories.model import AgentTrajectory, session_of
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.session import Message, Tool
-from agent_pipeline.training.families import hermes
-from agent_pipeline.training.rendering import as_template_wants
 
 Format = Literal["chatml", "chatml_text", "alpaca"]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent_pipeline.errors import ModelError, SettingsError
+from agent_pipeline.models.device import Device
 from agent_pipeline.options import did_you_mean
 from agent_pipeline.progress import Progress
 from agent_pipeline.training.config import STORED_TOKENS, Training, TrainingConfig
-from agent_pipeline.training.device import Device
 
 if TYPE_CHECKING:
     from peft import LoraConfig

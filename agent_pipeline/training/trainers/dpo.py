@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agent_pipeline.training.preferences import Example
+from agent_pipeline.training.preference_examples import Example
 
 if TYPE_CHECKING:
     import torch

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agent_pipeline.training.losses import encoded_losses
-from agent_pipeline.training.preferences import Example
+from agent_pipeline.engine.scoring import encoded_losses
+from agent_pipeline.training.preference_examples import Example
 
 if TYPE_CHECKING:
     import torch

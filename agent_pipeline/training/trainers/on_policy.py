@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agent_pipeline.errors import SettingsError, first_line
+from agent_pipeline.models.special_tokens import token_ids
 from agent_pipeline.training.config import OnPolicyTraining
-from agent_pipeline.training.literals import token_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback

@@ -7,16 +7,16 @@ A pair's completions share a prompt, and an agent's prompts begin alike, so the 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from agent_pipeline.engine.packed_linear import fast_products
+from agent_pipeline.engine.prefix_tree import prefix_tree
+from agent_pipeline.engine.scoring import causal_of, takes_trees, trained_logits
+from agent_pipeline.engine.tree_loss import grouped, row_log_probs, tree_tensors
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.progress import Progress
-from agent_pipeline.training.decisions import Probe, decision_probabilities, fallen
-from agent_pipeline.training.losses import causal_of, takes_trees, trained_logits
-from agent_pipeline.training.masks import Encoded
-from agent_pipeline.training.preferences import Example
-from agent_pipeline.training.prefixes import prefix_tree
-from agent_pipeline.training.products import fast_products
+from agent_pipeline.tokenization.loss_masks import Encoded
+from agent_pipeline.training.decision_probes import Probe, decision_probabilities, fallen
+from agent_pipeline.training.preference_examples import Example
 from agent_pipeline.training.trainers.common import let_a_step_train, reporting
-from agent_pipeline.training.trainers.tree import grouped, row_log_probs, tree_tensors
 
 if TYPE_CHECKING:
     import torch

@@ -7,13 +7,19 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agent_pipeline.engine.packed_linear import fast_products
+from agent_pipeline.engine.tree_loss import (
+    MAX_NODES,
+    prove_tree_labels,
+    trains_as_trees,
+    tree_trainer,
+)
 from agent_pipeline.errors import DataError, SettingsError
+from agent_pipeline.models.device import Device
 from agent_pipeline.progress import Progress
 from agent_pipeline.selection.buffer import spread
+from agent_pipeline.tokenization.loss_masks import Encoded
 from agent_pipeline.training.config import STORED_TOKENS, TrainingConfig
-from agent_pipeline.training.device import Device
-from agent_pipeline.training.masks import Encoded
-from agent_pipeline.training.products import fast_products
 from agent_pipeline.training.trainers.common import (
     let_a_step_train,
     lora_of,
@@ -21,12 +27,6 @@ from agent_pipeline.training.trainers.common import (
     shared_arguments,
     stored_tokens,
     use_lora_plus,
-)
-from agent_pipeline.training.trainers.tree import (
-    MAX_NODES,
-    prove_tree_labels,
-    trains_as_trees,
-    tree_trainer,
 )
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""What runs by itself: nightly runs, discovery of agents, notifications and the digest."""

@@ -1,0 +1,129 @@
+"""The sensor `night_digest`: one page and one message about each night whose runs have all ended."""
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import dagster as dg
+
+from agent_pipeline.defs.automation.notifications import of_run
+from agent_pipeline.defs.jobs import RETRAIN
+from agent_pipeline.defs.metadata import table
+from agent_pipeline.defs.partitions import AGENTS
+from agent_pipeline.defs.resources import Workspace
+from agent_pipeline.defs.runs import LATE, NIGHT_TAG, PARTITION_TAG, WAITING_TAG, goes_on
+from agent_pipeline.errors import PipelineError
+from agent_pipeline.notifications import Notification, send_notifications
+from agent_pipeline.reports.page import Page, render
+from agent_pipeline.storage.filesystem import put_file
+
+DIGEST = "night_digest"
+HEAD = ["agent", "outcome", "minutes", "what a person should know"]
+DECIDED = {"promote": "promoted", "hold": "held", "reject": "rejected"}
+_RUNS = 500
+"""The newest runs, among which nights are looked for."""
+
+
+@dg.sensor(
+    name=DIGEST,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    minimum_interval_seconds=60,
+    description="Writes one page, and sends one message, about each night whose runs have all ended.",
+)
+def night_digest(
+    context: dg.SensorEvaluationContext, workspace: dg.ResourceParam[Workspace]
+) -> dg.SensorResult | dg.SkipReason:
+    """Write a page about a night when its last run has ended (`nights/` in the lake), and tell of it once.
+
+    The cursor is the night of the last page; the first tick writes none. A night of a clock that was far ahead is none.
+    """
+    now, latest = datetime.now(UTC).isoformat(), (datetime.now(UTC) + timedelta(days=1)).isoformat()
+    if not "" < (context.cursor or "") <= latest:
+        return dg.SensorResult(skip_reason="From now on", cursor=now)
+    records = context.instance.get_run_records(dg.RunsFilter(job_name=RETRAIN), limit=_RUNS)
+    tags = (each.dagster_run.tags.get(NIGHT_TAG, "") for each in records)
+    night = min((tag for tag in tags if (context.cursor or "") < tag <= latest), default="")
+    if not night:
+        return dg.SkipReason("No night has begun since the last page.")
+    last: dict[
+        str, dg.RunRecord
+    ] = {}  # of an agent whose run was started once more, the second one
+    for record in context.instance.get_run_records(dg.RunsFilter(tags={NIGHT_TAG: night})):
+        last.setdefault(record.dagster_run.tags.get(PARTITION_TAG, ""), record)
+    if going := sum(map(goes_on, last.values())):
+        return dg.SkipReason(f"{going} of the {len(last)} runs of {night} have not ended.")
+    rows = [_row(context.instance, name, record) for name, record in sorted(last.items())]
+    counts = Counter(row[1].partition(":")[0] for row in rows)
+    headline = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
+    known = len(context.instance.get_dynamic_partitions(AGENTS.name or ""))
+    facts = {"agents known": str(known), "with a run": str(len(rows))}
+    title = f"Night of {night[:16].replace('T', ' ')} UTC"
+    try:
+        lake = workspace.open_lake()
+        path = lake.root / "nights" / f"{night[:16].replace(':', '')}.html"
+        with lake.fs.staging(path) as file:
+            file.write_text(
+                render(Page(title, facts, headline, [], [("Agents", [HEAD, *rows])], [], [], [])),
+                encoding="utf-8",
+            )
+            put_file(file, path)
+        notices = [
+            Notification(title, "", f"{headline}. Page: {path}"),
+            *(Notification(title, row[0], row[1]) for row in rows),
+        ]
+        problem = send_notifications(workspace.settings().notify.urls, notices)
+    except PipelineError as error:
+        return dg.SkipReason(str(error))
+    if problem:
+        return dg.SkipReason(problem)  # and the next tick tells again
+    metadata = {"page": dg.MetadataValue.path(str(path)), "agents": table(HEAD, rows)}
+    return dg.SensorResult(
+        skip_reason=f"{title}: {headline}. Page: {path}",
+        asset_events=[dg.AssetMaterialization(DIGEST, description=headline, metadata=metadata)],
+        cursor=night,
+    )
+
+
+def _row(instance: dg.DagsterInstance, name: str, record: dg.RunRecord) -> list[str]:
+    run, outcome = record.dagster_run, record.dagster_run.status.value.lower()
+    waiting = run.tags.get(WAITING_TAG)
+    if waiting is not None:
+        outcome = (
+            "not trained: the night was over"
+            if waiting == LATE
+            else f"not trained: {waiting} new sessions, and it waits for more"
+        )
+    elif run.is_success:
+        outcome = _of_candidate(instance, run) or "no decision"
+    elif run.status == dg.DagsterRunStatus.FAILURE:
+        outcome = ": ".join(["failed", *filter(None, [_of_candidate(instance, run)])])
+    minutes = (
+        f"{(record.end_time - record.start_time) / 60:.0f}"
+        if record.start_time and record.end_time
+        else "–"
+    )
+    return [
+        name,
+        outcome,
+        minutes,
+        "\n".join(f"{each.cause}: {each.text}" for each in of_run(instance, run)),
+    ]
+
+
+def _of_candidate(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
+    """What the run's decision made of its candidate, and the first reason; empty where none was taken."""
+    events = instance.get_records_for_run(
+        run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION
+    ).records
+    for made in filter(None, (record.asset_materialization for record in events)):
+        if made.asset_key.to_user_string() == "champion":
+            said = {name: value.value for name, value in made.metadata.items()}
+            if "decision" not in said:
+                rolled_back = "roll back" in str(said.get("probation"))
+                return (
+                    f"rolled back: {said['probation']}"
+                    if rolled_back
+                    else "nothing new: its candidate is the champion already"
+                )
+            decision, why = str(said["decision"]), str(said["why"]).partition("\n")[0]
+            return f"{'waits for a person' if said['wins_and_waits_for_a_person'] else DECIDED.get(decision, decision)}: {why}"
+    return ""

@@ -1,0 +1,167 @@
+"""The nightly retraining: every known agent whose sessions, verdicts, settings or code changed since its last successful run."""
+
+from collections.abc import Iterator
+from datetime import UTC, timedelta
+from statistics import mean
+from typing import Any
+
+import dagster as dg
+from dagster._utils.schedules import is_valid_cron_schedule
+
+from agent_pipeline.config.resolution import fingerprint
+from agent_pipeline.config.sections import NightSettings
+from agent_pipeline.config.settings import Settings, load_settings
+from agent_pipeline.defs.jobs import retrain
+from agent_pipeline.defs.partitions import AGENTS
+from agent_pipeline.defs.resources import Workspace
+from agent_pipeline.defs.run_config import run_config
+from agent_pipeline.defs.runs import (
+    AGENT_TAG,
+    NIGHT_ENDS_TAG,
+    NIGHT_TAG,
+    WAITING_TAG,
+    LastRuns,
+    version_tags,
+)
+from agent_pipeline.errors import PipelineError, SettingsError
+from agent_pipeline.keys import parse_key
+from agent_pipeline.notifications import Notification, send_notifications
+
+TICK_SECONDS = 40.0
+"""How long a tick may read the store: Dagster ends a tick after 60 seconds."""
+
+
+def cron_problems(settings: Settings) -> list[str]:
+    """Return a sentence if the setting `night.cron` is not a cron expression."""
+    if is_valid_cron_schedule(settings.night.cron):
+        return []
+    return [
+        f"The setting night.cron is {settings.night.cron!r}: it must be a cron expression, such as 0 2 * * *."
+    ]
+
+
+def _clock() -> dict[str, Any]:
+    """When the schedule ticks. Settings that cannot be read are reported where the code location is loaded; a run loads it all the same."""
+    try:
+        night = load_settings().night
+    except SettingsError:
+        night = NightSettings()
+    if not is_valid_cron_schedule(night.cron):
+        night = NightSettings(timezone=night.timezone)
+    return {"cron_schedule": night.cron, "execution_timezone": night.timezone}
+
+
+@dg.schedule(
+    job=retrain,
+    **_clock(),
+    description="Retrains each agent whose sessions, verdicts, settings or code changed. A tick names the agents that it skips, and why.",
+)
+def nightly(
+    context: dg.ScheduleEvaluationContext, workspace: dg.ResourceParam[Workspace]
+) -> Iterator[dg.RunRequest | dg.SkipReason]:
+    """A run for each agent with something new, with that agent's settings, and a reason for each agent without a run.
+
+    An agent whose sessions could not be read in time gets a run too. The run finds out what is new and trains nothing twice. What does not
+    fit into the night's limits waits, and those that have waited longest come first.
+    """
+    names = sorted(context.instance.get_dynamic_partitions(AGENTS.name or ""))
+    reasons = (
+        []
+        if names
+        else [
+            "no agent is known yet: open the store with the discover_agents sensor or the command discover"
+        ]
+    )
+    began = context.scheduled_execution_time.astimezone(UTC)
+    last = LastRuns(context.instance, names, began)
+    settings = None
+    try:
+        settings = workspace.settings()
+        source = workspace.open_store()
+        versions = workspace.versions(source, TICK_SECONDS)
+    except PipelineError as error:
+        problem = (
+            send_notifications(
+                settings.notify.urls, [Notification("no run this night", "", str(error))]
+            )
+            if settings
+            else ""
+        )
+        yield dg.SkipReason(f"{error} {problem}".rstrip())
+        return
+    night = {NIGHT_TAG: began.isoformat()}
+    if settings.night.minutes:
+        night[NIGHT_ENDS_TAG] = (began + timedelta(minutes=settings.night.minutes)).isoformat()
+    requests: list[dg.RunRequest] = []
+    unsent: list[Notification] = []
+    for name in names:
+        try:
+            key = parse_key(name)
+            store = versions.in_time(key)
+            tags = (
+                version_tags(store.version, fingerprint(settings, key), source.reader_versions())
+                if store
+                else {}
+            )
+            config = run_config(settings, key)
+        except PipelineError as error:
+            reasons.append(f"{name}: {error}")
+            unsent.append(Notification("no run this night", name, str(error)))
+            continue
+        needed = settings.new_sessions(key)
+        if store and last.has(name, tags, needed):
+            reason = f"nothing new in its {store.sessions} sessions or its settings since its last successful run"
+            if waiting := last.tags(name).get(WAITING_TAG):
+                reason += (
+                    f", which trained nothing: it waits for {needed} new sessions and has {waiting}"
+                )
+            reasons.append(f"{name}: {reason}")
+            days = last.days(name, began)
+            if days and days % settings.notify.idle_days == 0:
+                unsent.append(
+                    Notification(
+                        f"nothing trained for {days} days",
+                        name,
+                        "Nothing is new in its sessions or settings.",
+                    )
+                )
+        elif name in last.unfinished:
+            reasons.append(f"{name}: its last run has not ended")
+        else:
+            requests.append(
+                dg.RunRequest(
+                    f"{began.isoformat()}:{name}",
+                    partition_key=name,
+                    run_config=config,
+                    tags=tags | night | {AGENT_TAG: name},
+                )
+            )
+    versions.save()
+    requests.sort(key=lambda request: last.age(str(request.partition_key)))
+    fit = _fit(requests, last, settings.night)
+    reasons += [
+        f"{request.partition_key}: it waits for the next night as number {place}: {fit} runs fit into night.runs and night.minutes"
+        for place, request in enumerate(requests[fit:], 1)
+    ]
+    reasons += filter(None, [send_notifications(settings.notify.urls, unsent)])
+    for reason in reasons:
+        context.log.info(reason)
+    yield from requests[:fit]
+    if not requests:
+        yield dg.SkipReason("; ".join(reasons))
+
+
+def _fit(requests: list[dg.RunRequest], last: LastRuns, night: NightSettings) -> int:
+    """How many of the runs, in their order, fit into the night: at least one. A run is taken to last as long as the agent's last one, and
+    where there was none as long as the others' do."""
+    known = {str(each.partition_key): last.minutes(str(each.partition_key)) for each in requests}
+    usual = mean([each for each in known.values() if each is not None] or [0.0])
+    fit, minutes = 0, 0.0
+    for each in known.values():
+        minutes += usual if each is None else each
+        if fit and (
+            (night.runs and fit >= night.runs) or (night.minutes and minutes > night.minutes)
+        ):
+            break
+        fit += 1
+    return fit

@@ -1,0 +1,140 @@
+"""The sensor `notices`: what finished runs leave for a person to know, told once, by the setting `notify.urls`."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+from dagster._core.event_api import RunStatusChangeEventType
+
+from agent_pipeline.defs.resources import Workspace
+from agent_pipeline.defs.runs import PARTITION_TAG, PENDING
+from agent_pipeline.errors import PipelineError
+from agent_pipeline.notifications import Notification, send_notifications
+
+FINISHED: dict[RunStatusChangeEventType, dg.DagsterRunStatus] = {
+    dg.DagsterEventType.RUN_SUCCESS: dg.DagsterRunStatus.SUCCESS,
+    dg.DagsterEventType.RUN_FAILURE: dg.DagsterRunStatus.FAILURE,
+}
+_WORTH_READING = {
+    dg.DagsterEventType.STEP_FAILURE,
+    dg.DagsterEventType.ASSET_CHECK_EVALUATION,
+    dg.DagsterEventType.ASSET_MATERIALIZATION,
+}
+_RUNS = 100
+"""Runs of each of these that a tick reads at most; the next tick goes on with the rest."""
+
+
+@dg.sensor(
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    minimum_interval_seconds=60,
+    description="Tells the addresses of notify.urls of failed runs and checks, of decisions, and of sessions that wait for a judge.",
+)
+def notices(
+    context: dg.SensorEvaluationContext, workspace: dg.ResourceParam[Workspace]
+) -> dg.SensorResult | dg.SkipReason:
+    """Tell people of failed runs, failed checks, sessions that no judge saw, and decisions that promote or cannot be taken.
+
+    The cursor is the number of the last event of each kind that was told of: a time would lose what ends after a clock went back. The
+    first tick tells of nothing.
+    """
+    try:
+        settings = workspace.settings()
+        if not settings.notify.urls:
+            return dg.SkipReason("The setting notify.urls has no address.")
+        after = json.loads(context.cursor or "[]")
+        changes = context.instance.fetch_run_status_changes
+        if not after or not isinstance(after[0], str):  # older versions kept a time
+            return dg.SensorResult(
+                skip_reason="From now on",
+                cursor=json.dumps([changes(kind, limit=1).cursor for kind in FINISHED]),
+            )
+        ended = [
+            changes(kind, limit=_RUNS, cursor=last, ascending=True)
+            for kind, last in zip(FINISHED, after, strict=True)
+        ]
+        if not any(each.records for each in ended):
+            return dg.SkipReason("No run has finished.")
+        runs = [
+            run.with_status(status)  # the run itself is marked after the event is written
+            for status, each in zip(FINISHED.values(), ended, strict=True)
+            for record in each.records
+            if (run := context.instance.get_run_by_id(record.run_id))
+        ]
+    except PipelineError as error:
+        return dg.SkipReason(str(error))
+    if problem := send_notifications(
+        settings.notify.urls, [notice for run in runs for notice in of_run(context.instance, run)]
+    ):
+        return dg.SkipReason(problem)  # and the next tick tells of the same runs
+    return dg.SensorResult(
+        skip_reason=f"{len(runs)} runs were looked at",
+        cursor=json.dumps([each.cursor for each in ended]),
+    )
+
+
+def of_run(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[Notification]:
+    """What a finished run leaves for a person to know. Nothing of a session is in it: of an error without a sentence for users, only its
+    name."""
+    partition = run.tags.get(PARTITION_TAG, "")
+    failed = run.status == dg.DagsterRunStatus.FAILURE
+    for record in instance.get_records_for_run(run.run_id, of_type=_WORTH_READING).records:
+        event: Any = record.event_log_entry.dagster_event
+        if event.is_step_failure and failed:
+            failed = False  # what failed after it, failed because of it
+            yield Notification("run failed", partition, _sentence(event.step_failure_data))
+        elif event.event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION:
+            check = event.asset_check_evaluation_data
+            if not check.passed:
+                name = f"{check.asset_key.to_user_string()}, {check.check_name.replace('_', ' ')}"
+                yield Notification(
+                    "check failed",
+                    partition,
+                    f"{name}: {check.description or 'see the check in the UI'}",
+                )
+        elif event.event_type == dg.DagsterEventType.ASSET_MATERIALIZATION:
+            yield from _of_materialization(event.materialization, partition)
+    if failed:
+        yield Notification(
+            "run failed",
+            partition,
+            f"The run {run.run_id} ended without a step that failed: its process may have been killed.",
+        )
+
+
+def _of_materialization(
+    materialization: dg.AssetMaterialization, partition: str
+) -> Iterator[Notification]:
+    asset, metadata = materialization.asset_key.to_user_string(), materialization.metadata
+    if asset == "judged_sessions" and PENDING in metadata and (pending := metadata[PENDING].value):
+        yield Notification(
+            "judge",
+            partition,
+            f"{pending} sessions wait for the language model that judges: a limit, or an outage.",
+        )
+    if (
+        asset == "champion"
+        and "probation" in metadata
+        and "roll back" in (sentence := str(metadata["probation"].value))
+    ):
+        yield Notification("champion rolled back", partition, sentence)
+    if asset == "champion" and "decision" in metadata:
+        decision, why = (
+            str(metadata[name].value).replace("\n", "; ") for name in ("decision", "why")
+        )
+        if decision == "promote":
+            waits = metadata["wins_and_waits_for_a_person"].value
+            yield Notification(
+                "a candidate waits for a person" if waits else "promoted", partition, why
+            )
+        elif decision.startswith("cannot decide"):
+            yield Notification("cannot decide", partition, f"{decision}; {why}")
+
+
+def _sentence(failure: Any) -> str:
+    if failure.user_failure_data and failure.user_failure_data.description:
+        return str(failure.user_failure_data.description)
+    error = failure.error
+    while error and error.cause:  # the outermost is Dagster's own
+        error = error.cause
+    return f"{error.cls_name if error else 'An error'}: see the run in the UI."

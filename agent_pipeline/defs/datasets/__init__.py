@@ -1,0 +1,1 @@
+"""Assets of the stage `datasets`: rows to train on, coresets and the replay buffer."""

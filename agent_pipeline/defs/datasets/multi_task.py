@@ -1,0 +1,96 @@
+"""The asset `multi_task_dataset`: the SFT rows of several agents, mixed by the weights of the settings; it has no partition."""
+
+from collections.abc import Sequence
+
+import dagster as dg
+
+from agent_pipeline.config.assets import MultiTaskConfig
+from agent_pipeline.datasets.multi_task import ASSET, SOURCE, Mix, build_multi_task
+from agent_pipeline.datasets.splits import SPLITS
+from agent_pipeline.defs.datasets.datasets import near_check, result, split_check
+from agent_pipeline.defs.failures import user_errors
+from agent_pipeline.defs.metadata import table
+from agent_pipeline.defs.partitions import AGENTS
+from agent_pipeline.defs.resources import Workspace
+from agent_pipeline.defs.run_config import in_force
+from agent_pipeline.defs.specs import asset_options
+from agent_pipeline.keys import PartitionKey, parse_key
+
+_FROM_ALL = dg.AssetDep(SOURCE, partition_mapping=dg.AllPartitionMapping())
+
+
+@dg.asset(
+    **asset_options(
+        "datasets",
+        {"parquet", "dataset"},
+        options=MultiTaskConfig,
+        partitions=None,
+        checks=[split_check(ASSET, partitions=None)],
+    ),
+    deps=[_FROM_ALL],
+)
+def multi_task_dataset(
+    context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
+) -> dg.MaterializeResult:
+    """Conversations of several agents to train one model on, in the proportions of the settings (`[mixing]`); each names its agent.
+
+    A row stays in its split. What two agents have in common, and what one of them holds out, is not trained on.
+    """
+    with user_errors():
+        config = in_force(context, workspace, MultiTaskConfig)
+        lake, mixing = workspace.open_lake(), workspace.settings().mixing
+        known = sorted(
+            parse_key(key) for key in context.instance.get_dynamic_partitions(AGENTS.name or "")
+        )
+        built, mix, missing = build_multi_task(
+            lake, known, mixing.weights, mixing.strategy, mixing.seed, mixing.total, config
+        )
+        if missing:
+            context.log.warning(
+                f"{len(missing)} agents have no {SOURCE}, their share goes to the others: {_named(missing)}."
+            )
+        more = {
+            "proportions": _proportions(mix),
+            "too_few_rows": {
+                agent: share.shortfall for agent, share in mix.shares.items() if share.shortfall
+            },
+            "without_an_sft_dataset": _named(missing) or "none",
+            "mixing": mixing.model_dump(),
+        }
+        return result(built, more)
+
+
+def _proportions(mix: Mix) -> dg.MetadataValue:
+    """A line an agent: its share as wanted and as it came out, of what, and how many rows it gave to each split."""
+    total = sum(share.taken for share in mix.shares.values())
+    head = ["agent", "wanted", "real", "rows to train on", "asked for", "too few", *SPLITS]
+    return table(
+        head,
+        (
+            [agent, f"{share.share:.2%}", f"{share.taken / total:.2%}"]
+            + [
+                f"{count:,}"
+                for count in (
+                    share.available,
+                    share.asked,
+                    share.shortfall,
+                    *(mix.splits[agent][split] for split in SPLITS),
+                )
+            ]
+            for agent, share in mix.shares.items()
+        ),
+    )
+
+
+def _named(keys: Sequence[PartitionKey], most: int = 20) -> str:
+    return ", ".join(map(str, keys[:most])) + (
+        f" and {len(keys) - most} more" if len(keys) > most else ""
+    )
+
+
+@dg.asset_check(asset=multi_task_dataset)
+def no_held_out_row_of_an_agent_is_nearly_a_training_row_of_any(
+    workspace: dg.ResourceParam[Workspace],
+) -> dg.AssetCheckResult:
+    """No row is nearly the same (four words in five, by MinHash) as a row of a split before its own, of the same agent or another."""
+    return near_check(workspace, ASSET, None)

@@ -1,0 +1,1 @@
+"""Assets of the stage `exports`: GGUF files, and the champion that is served."""

@@ -1,0 +1,223 @@
+"""The asset `champion`: whether the candidate replaces what is served; and jobs for people who promote and roll back in the UI."""
+
+from typing import Any
+
+import dagster as dg
+
+from agent_pipeline.config.assets import ChampionConfig
+from agent_pipeline.datasets.verdicts import verdict_sentence
+from agent_pipeline.defs.failures import user_errors
+from agent_pipeline.defs.metadata import numbers, table
+from agent_pipeline.defs.partitions import AGENTS, agent_key
+from agent_pipeline.defs.resources import Workspace
+from agent_pipeline.defs.run_config import in_force
+from agent_pipeline.defs.specs import ARTIFACTS, asset_options, own_check, version, warning
+from agent_pipeline.defs.worker_client import run_worker
+from agent_pipeline.governance.champion_moves import follow
+from agent_pipeline.keys import parse_key
+from agent_pipeline.promotion import champions
+from agent_pipeline.promotion.decide import hold as hold_back
+from agent_pipeline.promotion.evidence import decide_night
+from agent_pipeline.promotion.next_steps import outlook
+from agent_pipeline.promotion.report import figure_rows, headline, sentences, summary
+from agent_pipeline.reports.page import PAGE
+from agent_pipeline.storage.lake import Artifact
+from agent_pipeline.storage.pointers import Entry
+
+CHECK = "candidate_is_not_rejected"
+
+
+@dg.asset(
+    **asset_options(
+        "exports",
+        {"report"},
+        ARTIFACTS,
+        ChampionConfig,
+        checks=[
+            own_check(
+                "champion",
+                CHECK,
+                "The candidate is no worse than the champion in anything that is guarded.",
+            )
+        ],
+    ),
+    deps=["sft_dataset", "episodes"],
+)
+def champion(
+    context: dg.AssetExecutionContext,
+    evaluation: Artifact,
+    gguf_export: Artifact,
+    workspace: dg.ResourceParam[Workspace],
+    pipes: dg.ResourceParam[dg.PipesSubprocessClient],
+) -> dg.MaterializeResult:
+    """The decision on the candidate beside the champion (or the base model, where there is none): promote, hold, reject, or cannot decide.
+
+    Both answer the tasks of the split `select`, and the champion plays the candidate's episodes. With `approve = "auto"` a candidate that
+    wins becomes the champion, and is on probation for some nights; else it waits for a person."""
+    with user_errors():
+        config = in_force(context, workspace, ChampionConfig)
+        lake, key, world = (
+            workspace.open_lake(),
+            agent_key(context),
+            workspace.settings().world(agent_key(context)),
+        )
+
+        def compare(asked: dict[str, Any]) -> dict[str, Any]:
+            return run_worker(context, pipes, workspace, "compare", asked | config.compared())
+
+        approve, nights, who = config.approve, config.probation_nights, f"run {context.run_id}"
+        night = decide_night(
+            lake, key, evaluation, gguf_export, world, compare, config, approve, nights, who
+        )
+        seen, decided, failed, written = night
+        probation = (
+            {"probation": f"{seen.candidate[:16]}: {summary(seen.decision)}"} if seen else {}
+        )
+        in_mlflow = {"mlflow": written.text} if written else {}
+        if written and not written.ok:
+            context.log.warning(written.text)
+        if seen:
+            context.log.info(
+                f"the champion on probation, {seen.candidate[:16]}: {summary(seen.decision)}"
+            )
+        if decided is None:
+            context.log.info(
+                "nothing is decided: the candidate "
+                + ("was rolled back" if failed else "is the champion already")
+            )
+            metadata = probation if failed else {"decision": "it is the champion already"}
+            stands = str(seen.champion) if seen and failed else gguf_export.identity
+            return dg.MaterializeResult(
+                value=None,
+                metadata={"champion": stands, **in_mlflow, **probation},
+                check_results=[warning(CHECK, not failed, probation.get("probation"), metadata)],
+            )
+        record, decision = decided.record, decided.record.decision
+        context.log.info(f"the decision on {gguf_export.identity[:16]}: {summary(decision)}")
+        if record.verdicts:
+            context.log.info(verdict_sentence(record.verdicts))
+        if decided.waits:
+            context.log.info(
+                f"{gguf_export.identity[:16]} wins and waits for a person: `agent-pipeline promote {key}`"
+            )
+        tasks = outlook(lake, key, decision, workspace.settings().split_sizes, config.select_turns)
+        parts = {"figures": decision.figures, "figures_on_test": record.test}
+        figures = {
+            name: figure_rows(part, "champion" if record.champion else "base")
+            for name, part in parts.items()
+        }
+        return dg.MaterializeResult(
+            value=decided.page,
+            data_version=version(decided.page.identity),
+            metadata={
+                "decision": headline(decision),
+                "why": "\n".join(sentences(decision)),
+                "verdicts": verdict_sentence(record.verdicts) if record.verdicts else "not known",
+                "held_out_tasks": tasks,
+                "wins_and_waits_for_a_person": decided.waits,
+                "champion": decided.champion or "none",
+                "page": dg.MetadataValue.path(str(decided.page.path / PAGE)),
+                **{name: table(head, rows) for name, (head, *rows) in figures.items()},
+                "decision_number": record.number,
+                **in_mlflow,
+                **probation,
+                **numbers(
+                    {
+                        "gain": next(
+                            (each.difference for each in decision.figures if each.name == "gain"),
+                            None,
+                        ),
+                        "p_value": decision.p,
+                    }
+                ),
+            },
+            check_results=[
+                warning(CHECK, decision.outcome != "reject", "; ".join(sentences(decision)))
+            ],
+        )
+
+
+EXPORT_NAMED = {
+    "identity": dg.Field(
+        str,
+        default_value="",
+        description="First digits of an export's identity, or its adapter's; empty: the latest.",
+    ),
+    "why": dg.Field(str, default_value="", description="The reason, for the history."),
+}
+
+
+@dg.op(config_schema=EXPORT_NAMED)
+def promote_export(context: dg.OpExecutionContext, workspace: dg.ResourceParam[Workspace]) -> None:
+    """Make an export the champion."""
+    with user_errors():
+        given = context.op_config
+        entry = champions.promote(
+            workspace.open_lake(), parse_key(context.partition_key), given["identity"], given["why"]
+        )
+        _serve(context, workspace, entry)
+
+
+@dg.op(config_schema=EXPORT_NAMED)
+def hold_export(context: dg.OpExecutionContext, workspace: dg.ResourceParam[Workspace]) -> None:
+    """Hold an export back: it is not promoted by itself."""
+    with user_errors():
+        record = hold_back(
+            workspace.open_lake(), parse_key(context.partition_key), **context.op_config
+        )
+        context.log.info(f"{record.candidate} of {context.partition_key} is held back")
+
+
+@dg.op(
+    config_schema={
+        "to": dg.Field(
+            int, default_value=0, description="A number of the history; 0: the champion before."
+        ),
+        "why": dg.Field(str, default_value="", description="The reason, for the history."),
+    }
+)
+def roll_back(context: dg.OpExecutionContext, workspace: dg.ResourceParam[Workspace]) -> None:
+    """Make an earlier champion the champion again."""
+    with user_errors():
+        given = context.op_config
+        entry = champions.rollback(
+            workspace.open_lake(),
+            parse_key(context.partition_key),
+            given["to"] or None,
+            given["why"],
+        )
+        _serve(context, workspace, entry)
+
+
+def _serve(context: dg.OpExecutionContext, workspace: Workspace, entry: Entry) -> None:
+    key = parse_key(context.partition_key)
+    context.log.info(f"{entry.champion} is the champion of {key}")
+    warnings, lines = follow(workspace.settings(), key, entry)
+    for line in lines:
+        context.log.info(line)
+    for line in warnings:
+        context.log.error(line)
+    champions.complete_move(workspace.open_lake(), key)
+
+
+@dg.job(
+    partitions_def=AGENTS,
+    description="Make an export of one agent its champion: the model that is served.",
+)
+def promote() -> None:
+    promote_export()
+
+
+@dg.job(
+    partitions_def=AGENTS,
+    description="Hold an export of one agent back: it is not promoted by itself.",
+)
+def hold() -> None:
+    hold_export()
+
+
+@dg.job(
+    partitions_def=AGENTS, description="Make an earlier champion of one agent the champion again."
+)
+def rollback() -> None:
+    roll_back()

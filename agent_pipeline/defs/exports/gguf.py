@@ -1,0 +1,185 @@
+"""Assets of the stage `exports`: the adapter as GGUF files that were checked, and the champion in the folder that servers read."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+
+from agent_pipeline.config.assets import GgufConfig, ServingConfig
+from agent_pipeline.defs.failures import user_errors
+from agent_pipeline.defs.metadata import table
+from agent_pipeline.defs.partitions import agent_key
+from agent_pipeline.defs.resources import Workspace
+from agent_pipeline.defs.run_config import in_force
+from agent_pipeline.defs.specs import (
+    ADAPTERS,
+    ARTIFACTS,
+    CPU_HEAVY,
+    asset_options,
+    check_result,
+    own_check,
+    version,
+)
+from agent_pipeline.defs.worker_client import built, run_worker
+from agent_pipeline.export.converter import LORA
+from agent_pipeline.promotion.champions import how_to_promote, serve
+from agent_pipeline.promotion.ledger import EXPORT
+from agent_pipeline.storage.lake import Artifact
+
+CHECK = "exported_model_is_the_trained_model"
+
+
+@dg.asset(
+    **asset_options(
+        "exports",
+        {"llama", "file"},
+        ARTIFACTS,
+        GgufConfig,
+        checks=[own_check("gguf_export", CHECK, "Tokens and answers.", blocking=True)],
+        pool=CPU_HEAVY,
+    ),
+    deps=["sft_dataset", *ADAPTERS],
+)
+def gguf_export(
+    context: dg.AssetExecutionContext,
+    evaluation: Artifact,
+    workspace: dg.ResourceParam[Workspace],
+    pipes: dg.ResourceParam[dg.PipesSubprocessClient],
+) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult]:
+    """The adapter merged into its base, as GGUF with its chat template inside, loaded by llama.cpp: its tokens and its greedy answers on
+    held-out conversations are those of the merged model. An export that fails this check is not used: the asset fails."""
+    with user_errors():
+        config = in_force(context, workspace, GgufConfig)
+        adapter = workspace.settings().candidate(agent_key(context))
+        params = {
+            "adapter": adapter.reference,
+            "evaluation": evaluation.reference,
+            "config": config.model_dump(),
+        }
+        result = run_worker(context, pipes, workspace, "export", params)
+        report, parity = result["report"], parity_table(result["report"])
+        exact = {
+            kind: f"{equal_answers(each)} greedy answers exact"
+            for kind, each in report["answers"].items()
+        }
+        why = (
+            "; ".join(f"{kind}: {reason}" for kind, reason in report["failed"].items())
+            or f"the served file has {exact}"
+        )
+        check = check_result(report["ok"], None if report["ok"] else why, exact, CHECK)
+        if not report["ok"]:
+            yield check
+            raise dg.Failure(
+                f"The exported model of {context.partition_key} does not answer as the trained model does ({exact}): it is not used, and "
+                "the export before it stays the latest.",
+                metadata={"parity": parity},
+                allow_retries=False,
+            )
+        tokens = sum(each["tokens"] for each in report["template"].values())
+        metadata = {
+            "parity": parity,
+            "tokens_compared": tokens,
+            "report": dg.MetadataValue.json(report),
+        }
+        if limits := report.get("limits"):
+            tools = ", ".join(sorted({limit["tool"] for limit in limits}))
+            context.log.warning(
+                f"llama.cpp's server cannot serve some calls of {context.partition_key} as they were trained: {tools}."
+            )
+            metadata["limits"] = table(
+                ["tool", "count", "of", "why"], [list(limit.values()) for limit in limits]
+            )
+        yield built(context, workspace, result, metadata, [check])
+
+
+def parity_table(report: dict[str, Any]) -> dg.MetadataValue:
+    """A line a GGUF type: its size, and how many of its tokens, greedy answers, decisions and calls are the merged model's."""
+    head = [
+        "type",
+        "MB",
+        "texts and tokens as trained",
+        "greedy answers exact",
+        "decisions",
+        "calls",
+        "served",
+    ]
+    rows, served = (
+        [],
+        report["ollama"]["gguf"]
+        .removeprefix("model-")
+        .removesuffix(".gguf")
+        .replace("adapter", LORA),
+    )
+    for kind, answers in report["answers"].items():
+        size, kept, texts = (
+            report["files"].get(f"model-{kind}.gguf"),
+            report["gate"][kind],
+            report["template"][kind],
+        )
+        exact, decisions = equal_answers(answers), f"{kept['decisions']} of {kept['turns']}"
+        megabytes, seen = (
+            f"{size / 1e6:.0f}" if size else "",
+            f"{texts['texts']} texts, {texts['tokens']:,} tokens",
+        )
+        calls = f"{kept['calls']} of {kept['call_turns']}"
+        rows.append(
+            [
+                kind,
+                megabytes,
+                seen,
+                exact,
+                decisions,
+                calls,
+                report["failed"].get(kind, "yes" if kind == served else ""),
+            ]
+        )
+    rows += [
+        [kind, *[""] * 5, why]
+        for kind, why in report["failed"].items()
+        if kind not in report["answers"]
+    ]
+    return table(head, rows)
+
+
+def equal_answers(found: dict[str, Any]) -> str:
+    """How many of a file's greedy answers are the merged model's, and how many of the others are explained by a near-tie."""
+    ties = f" (and {found['near_ties']} up to a near-tie)" if found["near_ties"] else ""
+    return f"{found['exact']} of {found['prompts']}{ties}"
+
+
+@dg.asset(
+    **asset_options("exports", {"llama", "file"}, ARTIFACTS, options=ServingConfig),
+    deps=["gguf_export", "champion", *ADAPTERS],
+)
+def serving(
+    context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
+) -> dg.MaterializeResult:
+    """The champion in the folder that servers read: llama.cpp's server (a preset with every partition), vLLM (adapters) and Ollama (a
+    Modelfile).
+
+    Only the champion is served (`agent-pipeline promote`). Without a champion the folder is empty."""
+    with user_errors():
+        config = in_force(context, workspace, ServingConfig)
+        key, lake = agent_key(context), workspace.open_lake()
+        latest = lake.pointers(EXPORT, key).latest
+        serves = serve(lake, key, **config.model_dump())
+        champion = serves.champion
+        if champion and latest and champion.identity != latest:
+            context.log.info(
+                f"{key} is still served by its champion {champion.identity[:16]}. About the latest export: {how_to_promote(lake, key)}"
+            )
+        if serves.unfit:
+            context.log.error(
+                f"{(champion.identity if champion else '')[:16]} is not fit to act unwatched: {'; '.join(serves.unfit)}"
+            )
+        for line in serves.messages:
+            context.log.info(line)
+        return dg.MaterializeResult(
+            value=serves.artifact,
+            data_version=version(serves.artifact.identity),
+            metadata={
+                "serves": f"{champion.identity} (champion)" if champion else "nothing",
+                "folder": dg.MetadataValue.path(str(serves.folder)),
+                "messages": "\n".join(serves.messages),
+            },
+        )

@@ -1,0 +1,1 @@
+"""Assets of the stage `models`: adapters, their evaluation and their episodes."""

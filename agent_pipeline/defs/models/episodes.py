@@ -1,0 +1,91 @@
+"""The asset `episodes`: does the model do the job? It plays held-out tasks in the agent's world."""
+
+import dagster as dg
+
+from agent_pipeline.config.assets import EpisodesConfig
+from agent_pipeline.defs.failures import user_errors
+from agent_pipeline.defs.metadata import numbers, table
+from agent_pipeline.defs.partitions import agent_key
+from agent_pipeline.defs.resources import Workspace
+from agent_pipeline.defs.run_config import in_force
+from agent_pipeline.defs.specs import (
+    ADAPTERS,
+    ARTIFACTS,
+    GPU,
+    asset_options,
+    check_result,
+    own_check,
+    warning,
+)
+from agent_pipeline.defs.worker_client import built, run_worker
+from agent_pipeline.reports.episode_report import PAGE, figure_rows, shown
+from agent_pipeline.storage.lake import Artifact
+
+CHECK = "model_does_the_job"
+
+
+@dg.asset(
+    **asset_options(
+        "exports",
+        {"llama", "report"},
+        ARTIFACTS,
+        EpisodesConfig,
+        checks=[
+            own_check(
+                "episodes",
+                CHECK,
+                "It does some tasks, no fewer than its base, where it must act or not, and harms no more often.",
+            )
+        ],
+        pool=GPU,
+    ),
+    deps=["judged_sessions", "sft_dataset", *ADAPTERS],
+)
+def episodes(
+    context: dg.AssetExecutionContext,
+    gguf_export: Artifact,
+    workspace: dg.ResourceParam[Workspace],
+    pipes: dg.ResourceParam[dg.PipesSubprocessClient],
+) -> dg.MaterializeResult:
+    """The model plays the held-out tasks in the agent's world to their end, beside its base and the recorded agent.
+
+    The figures: tasks done where the model must act and where it must not, and harm; every transcript is kept. Nothing is played for an
+    agent without a world."""
+    with user_errors():
+        settings, key = workspace.settings(), agent_key(context)
+        if not (world := settings.world(key)):
+            context.log.info(
+                f"{key} has no world to play in: the setting agents.*.world names one (docs/episodes.md)."
+            )
+            unmeasured = warning(
+                CHECK, False, "Not measured: the agent has no world to play in.", {"world": "none"}
+            )
+            return dg.MaterializeResult(
+                value=None, metadata={"world": "none"}, check_results=[unmeasured]
+            )
+        config = in_force(context, workspace, EpisodesConfig)
+        params = {
+            "world": world,
+            "adapter": settings.candidate(key).reference,
+            "gguf_export": gguf_export.reference,
+            "config": config.model_dump(),
+        }
+        result = run_worker(context, pipes, workspace, "episodes", params)
+        report, model = result["report"], result["report"]["players"]["model"]
+        head, *rows = figure_rows(report["players"])
+        shares = {
+            name: model[name]["n"] / model[name]["of"]
+            for name in ("done", "harm")
+            if model[name] and model[name]["of"]
+        }
+        metadata = {
+            "figures": table(head, rows),
+            "report": dg.MetadataValue.json(report),
+            **numbers(shares),
+        }
+        why = (
+            "; ".join(report["against"])
+            or f"it does {shown(model['done'])} tasks, and harms in {shown(model['harm'])}"
+        )
+        check = check_result(not report["against"], why, numbers(shares), CHECK)
+        return built(context, workspace, result, metadata, [check], {"transcripts": PAGE})

@@ -1,0 +1,59 @@
+"""The asset `method_comparison`: which way to train this agent's model is better, and at what cost. No night makes it."""
+
+import base64
+from collections import Counter
+
+import dagster as dg
+
+from agent_pipeline.config.assets import ComparisonConfig
+from agent_pipeline.defs.failures import user_errors
+from agent_pipeline.defs.partitions import agent_key
+from agent_pipeline.defs.resources import Workspace
+from agent_pipeline.defs.run_config import in_force
+from agent_pipeline.defs.specs import ARTIFACTS, GPU, asset_options
+from agent_pipeline.defs.worker_client import built, run_worker
+from agent_pipeline.method_comparison.plan import comparison
+from agent_pipeline.method_comparison.report import CHART, PAGE, page
+from agent_pipeline.storage.lake import Artifact
+
+_READS = [
+    "judged_sessions",
+    "sft_dataset",
+    "preference_dataset",
+    "kto_dataset",
+    "multi_task_dataset",
+    "replay_buffer",
+]
+
+
+@dg.asset(
+    **asset_options("models", {"pytorch", "report"}, ARTIFACTS, ComparisonConfig, pool=GPU),
+    deps=_READS,
+)
+def method_comparison(
+    context: dg.AssetExecutionContext,
+    workspace: dg.ResourceParam[Workspace],
+    pipes: dg.ResourceParam[dg.PipesSubprocessClient],
+) -> dg.MaterializeResult:
+    """Methods of training, each with several seeds, on the same rows, held-out turns and episodes; a random coreset beside each coreset.
+
+    The job `compare_methods` makes it, and no night does. The models that it trains become neither latest nor champion; one that a night
+    trained already, from the same rows with the same settings, is not trained again."""
+    with user_errors():
+        config = in_force(context, workspace, ComparisonConfig)
+        asked = comparison(workspace.settings(), agent_key(context), config)
+        result = run_worker(context, pipes, workspace, "compare_methods", asked)
+        report = result["report"]
+        made = built(context, workspace, result, {}, [], {"report": PAGE})
+        assert isinstance(made.value, Artifact)
+        picture = base64.b64encode((made.value.path / CHART).read_bytes()).decode("ascii")
+        found = Counter(
+            "beyond noise" if each["beyond_noise"] else "within noise"
+            for each in report["comparisons"]
+        )
+        more = {
+            "comparison": dg.MetadataValue.md(page(report, f"data:image/png;base64,{picture}")),
+            "differences": dg.MetadataValue.json(dict(found)),
+            "figures": dg.MetadataValue.json(report),
+        }
+        return made._replace(metadata={**(made.metadata or {}), **more})

@@ -1,0 +1,1 @@
+"""Assets of the stage `traces`: sessions, read, judged and curated."""

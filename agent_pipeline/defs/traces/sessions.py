@@ -1,0 +1,370 @@
+"""Assets of the stage `traces`: what the agents left behind, read, judged and curated."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import dagster as dg
+import pyarrow.compute as pc
+
+from agent_pipeline.config.assets import CurationConfig, ServingConfig, SessionsConfig
+from agent_pipeline.config.resolution import resolve
+from agent_pipeline.defs.failures import user_errors
+from agent_pipeline.defs.metadata import counts_table, drift_result, preview, table
+from agent_pipeline.defs.partitions import AGENTS, agent_key
+from agent_pipeline.defs.resources import Workspace
+from agent_pipeline.defs.run_config import in_force
+from agent_pipeline.defs.runs import NIGHT_TAG, PENDING, PENDING_TAG
+from agent_pipeline.defs.specs import asset_options, check_result, own_check, version, warning
+from agent_pipeline.ingestion.ingestion import ingest
+from agent_pipeline.ingestion.scan import scan_new_sessions
+from agent_pipeline.judging.agreement import Agreement
+from agent_pipeline.judging.client import LlmClient
+from agent_pipeline.judging.curation import Bounds
+from agent_pipeline.judging.panel import JudgingOptions
+from agent_pipeline.judging.tables import curate_sessions, judge
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.promotion.own_models import OwnModels
+from agent_pipeline.redaction import Redactor
+from agent_pipeline.sessions.damage import repair_policy
+
+
+@dg.observable_source_asset(
+    partitions_def=AGENTS,
+    group_name="traces",
+    description="The agents' own session store. External: it is observed, never written. Its data version is the fingerprint of a "
+    "partition's sessions, items and verdicts, and of the labels that people gave them.",
+    tags={"stage": "traces"},
+)
+def session_store(
+    context: dg.OpExecutionContext, workspace: dg.ResourceParam[Workspace]
+) -> dg.DataVersionsByPartition:
+    with user_errors():
+        source = workspace.open_store()
+        known = context.instance.get_dynamic_partitions(AGENTS.name or "")
+        keys = [key for key in source.partitions() if str(key) in known]
+        versions = workspace.versions(source)
+        return dg.DataVersionsByPartition({str(key): versions.of(key).version for key in keys})
+
+
+SCHEMAS_CHECK, TOOLS_CHECK, FATES_CHECK = (
+    "tools_have_schemas",
+    "tools_are_as_before",
+    "verdicts_and_reasons_are_as_before",
+)
+
+
+@dg.asset(
+    **asset_options(
+        "traces",
+        {"parquet", "bronze"},
+        options=SessionsConfig,
+        checks=[
+            own_check(
+                "sessions",
+                SCHEMAS_CHECK,
+                "Tools' schemas come from the source or the settings, and are not inferred from calls.",
+            ),
+            own_check(
+                "sessions",
+                TOOLS_CHECK,
+                "New sessions have tools, schemas and types of arguments as the last version had them.",
+            ),
+        ],
+    ),
+    deps=[session_store],
+)
+def sessions(
+    context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
+) -> dg.MaterializeResult:
+    """Every session of the agent in one canonical form, one row each: archived, empty and damaged ones too.
+
+    Calls are paired with their results by position; damage is counted by kind; missing tool schemas are inferred from the calls. Secrets
+    and personal data are pseudonyms.
+    """
+    with user_errors():
+        config = in_force(context, workspace, SessionsConfig)
+        key = agent_key(context)
+        source = workspace.open_store()
+        policy = repair_policy(config.repair)
+        options = replace(workspace.settings().reading(key), repair=policy)
+        found = ingest(
+            source,
+            key,
+            options,
+            workspace.open_lake(),
+            config.smallest_share,
+            config.largest_growth,
+        )
+        for note in dict.fromkeys(source.notes):
+            context.log.warning(note)
+        treated = {
+            f"{kind}: {policy.get(kind, 'keep')}": count
+            for kind, count in found.counts["damage"].items()
+        }
+        return dg.MaterializeResult(
+            value=found.table,
+            data_version=version(found.table.sha256),
+            metadata={
+                "sessions": found.table.rows,
+                "copied_from_the_last_table": found.copied,
+                "forgotten": found.forgotten,
+                "source": source.name,
+                "judgments": counts_table(found.counts["judgment"], "judgment"),
+                "damage": counts_table(treated, "kind of damage, and what was done"),
+                "left_out": counts_table(
+                    found.counts["skipped"], "item type without a place in a chat"
+                ),
+                "redacted": counts_table(found.redacted, "kind of private data"),
+                "tools_from": counts_table(found.counts["tools"], "origin of tool schemas"),
+                "notes": "\n".join(dict.fromkeys(source.notes)) or "none",
+                "preview": preview(found.first),
+            },
+            check_results=[
+                _schemas_result(key, found.counts["tools"]),
+                drift_result(TOOLS_CHECK, found.drift),
+            ],
+        )
+
+
+@dg.asset_check(asset=sessions, partitions_def=AGENTS, blocking=True)
+def nothing_private_was_written(
+    context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
+) -> dg.AssetCheckResult:
+    """Passes if no private value stands in what was written: what the detectors find there, and every form of what they find in the store.
+
+    Only sessions that no check has passed yet are searched. If it fails, nothing further is made of the table; the metadata name kinds and
+    sessions, never a value.
+    """
+    with user_errors():
+        settings, key = workspace.settings(), agent_key(context)
+        options = settings.redaction_options
+        scan = scan_new_sessions(
+            workspace.open_lake(), key, options, workspace.open_store(), settings.reading(key)
+        )
+    why = None if options.enabled else "Redaction is switched off: nothing was searched."
+    if scan.kinds:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(scan.kinds.items()))
+        why = f"private data was written ({kinds}) in sessions such as {', '.join(scan.session_ids[:3])}: nothing is made of this table"
+    return check_result(
+        not scan.kinds,
+        why,
+        {
+            "sessions": scan.sessions,
+            "searched": scan.searched,
+            "found": counts_table(scan.kinds, "kind of private data"),
+            "in_sessions": json.dumps(scan.session_ids[:20]),
+        },
+    )
+
+
+def _schemas_result(key: PartitionKey, origins: Mapping[str, int]) -> dg.AssetCheckResult:
+    """A warning where schemas were inferred: names and types, without the descriptions that the agent was given."""
+    inferred = origins.get("inferred", 0)
+    advice = f'name a file of the agent\'s schemas in the setting tools of [agents."{key}"]'
+    why = (
+        f"The tools of {inferred} sessions are inferred from calls, without descriptions: {advice}."
+        if inferred
+        else None
+    )
+    return warning(
+        SCHEMAS_CHECK, not inferred, why, {"inferred": inferred, "sessions": sum(origins.values())}
+    )
+
+
+# The labels are observed with the store: what changes in them is judged again.
+@dg.asset(
+    **asset_options("traces", {"parquet", "silver"}, options=JudgingOptions),
+    deps=[session_store, sessions],
+)
+def judged_sessions(
+    context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
+) -> dg.MaterializeResult:
+    """The sessions with one verdict each, who gave it and why, the result of every measure and the opinion of every judge.
+
+    A null verdict means that nobody decided; it is never a bad verdict.
+    """
+    with user_errors():
+        config = in_force(context, workspace, JudgingOptions)
+        night = context.run.tags.get(NIGHT_TAG, "")
+        key, redactor = agent_key(context), Redactor(workspace.settings().redaction_options)
+        table, panel = judge(
+            workspace.open_lake(),
+            key,
+            config,
+            workspace.labels(key),
+            redactor,
+            partial(workspace.open_judge, night=night),
+        )
+        for note in panel.notes(key):
+            context.log.warning(note)
+        if panel.pending:  # the next night runs again for them
+            context.instance.add_run_tags(context.run.run_id, {PENDING_TAG: str(panel.pending)})
+        return dg.MaterializeResult(
+            value=table,
+            data_version=version(table.sha256),
+            metadata={
+                "verdicts": counts_table(panel.verdicts, "verdict"),
+                PENDING: panel.pending,
+                "measures_failed": counts_table(panel.failed, "measure"),
+                "measures_not_taken": counts_table(panel.not_taken, "measure and why"),
+                "turns": counts_table(panel.turns, "fact about a turn"),
+                "metrics_without_a_direction": counts_table(panel.undeclared, "metric"),
+                "agreement": _agreement_table(panel.agreement),
+                "labels": "\n".join(panel.labels.notes) or f"{len(panel.labels.by_id)} read",
+                **(_llm_spend(panel.llm.client) if panel.llm else {}),
+            },
+        )
+
+
+def _agreement_table(agreement: Agreement) -> dg.MetadataValue:
+    """A line a judge: the sessions that a label, or else the store, judges too, the confusion of the two, and Cohen's kappa."""
+    head = [
+        "beside labels, else the store",
+        "sessions",
+        "agree",
+        "both good",
+        "both bad",
+        "too kind",
+        "too strict",
+        "kappa",
+    ]
+    lines = []
+    for row in agreement.rows():
+        counts = (row.both_acceptable, row.both_unacceptable, row.too_kind, row.too_strict)
+        lines.append(
+            [
+                row.name,
+                row.sessions,
+                f"{row.share:.0%}",
+                *counts,
+                "–" if row.kappa is None else f"{row.kappa:.2f}",
+            ]
+        )
+    return table(head, lines)
+
+
+def _llm_spend(client: LlmClient) -> dict[str, Any]:
+    spend = client.spend
+    return {
+        "llm": counts_table(client.counts, "questions"),
+        "llm_requests": spend.requests,
+        "llm_tokens": spend.input_tokens + spend.output_tokens,
+        "llm_usd": spend.usd,
+    }
+
+
+@dg.asset(
+    **asset_options(
+        "traces",
+        {"parquet", "silver"},
+        options=CurationConfig,
+        checks=[
+            own_check(
+                "curated_sessions",
+                FATES_CHECK,
+                "New sessions have verdicts and reasons for dropping in the shares of before.",
+            )
+        ],
+    ),
+    deps=[judged_sessions],
+)
+def curated_sessions(
+    context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
+) -> dg.MaterializeResult:
+    """Every judged session with its `use` (positive, negative, neither), and for what is not positive the first reason why.
+
+    Only rows with `kept` (positives) are trained on as they are; negatives are the bad answers of preference pairs and KTO.
+    """
+    with user_errors():
+        config = in_force(context, workspace, CurationConfig)
+        key = agent_key(context)
+        bounds = Bounds(config.max_sessions, config.max_characters)
+        lake, settings = workspace.open_lake(), workspace.settings()
+        served = resolve(settings, ServingConfig, key).options
+        own_models, keep_own = (
+            OwnModels(lake, {key: (served.name, served.hub)}),
+            config.served_model_sessions == "keep",
+        )
+        table, curation, drift = curate_sessions(
+            lake,
+            key,
+            config.required_measures,
+            bounds,
+            config.verdict_leaks,
+            own_models.made,
+            keep_own,
+        )
+        counts = Counter(curation.reasons)
+        if curation.by_served_model:
+            fate = (
+                "they are kept as any other"
+                if keep_own
+                else 'served_model_sessions = "keep" would train on them'
+            )
+            context.log.warning(
+                f"{curation.by_served_model} of {counts.total()} sessions were made by a model of this lake: {fate}"
+            )
+        return dg.MaterializeResult(
+            value=table,
+            data_version=version(table.sha256),
+            metadata={
+                "sessions": counts.total(),
+                "kept": counts["kept"],
+                "dropped": counts.total() - counts["kept"],
+                "uses": counts_table(Counter(each.use.value for each in curation.decisions), "use"),
+                "reasons": counts_table(curation.counts_with_detail),
+                "sessions_with_a_verdict_cut_from_their_text": len(curation.stripped),
+                "sessions_made_by_a_served_model": curation.by_served_model,
+            },
+            check_results=[drift_result(FATES_CHECK, drift)],
+        )
+
+
+@dg.asset_check(asset=curated_sessions, partitions_def=AGENTS, blocking=True)
+def every_session_is_kept_or_dropped_with_a_reason(
+    context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
+) -> dg.AssetCheckResult:
+    """What was read is what was kept and dropped, session by session, and no dropped one lacks its reason."""
+    with user_errors():
+        lake, key = workspace.open_lake(), agent_key(context)
+        read = lake.open("sessions", key).read(["session_id"])["session_id"]
+        rows = lake.open("curated_sessions", key).read(["session_id", "kept", "drop_reason"])
+    ids = rows["session_id"]
+    both = () if read.equals(ids) else ((read, ids), (ids, read))
+    lost = sorted(
+        {
+            session_id
+            for one, other in both
+            for session_id in one.filter(pc.invert(pc.is_in(one, other))).to_pylist()
+        }
+    )
+    unexplained = ids.filter(pc.equal(rows["kept"], pc.is_valid(rows["drop_reason"]))).to_pylist()
+    kept = pc.sum(rows["kept"], min_count=0).as_py()
+    passed = not lost and not unexplained and len(read) == len(rows)
+    problems = [
+        f"{len(read)} sessions were read and {len(rows)} were curated"
+        if len(read) != len(rows)
+        else "",
+        f"{len(lost)} are in one of the tables only, such as {', '.join(lost[:3])}" if lost else "",
+        f"{len(unexplained)} were dropped without a reason, or kept with one, such as {', '.join(unexplained[:3])}"
+        if unexplained
+        else "",
+    ]
+    return check_result(
+        passed,
+        None
+        if passed
+        else "; ".join(filter(None, problems))
+        + ": materialize sessions, judged_sessions and curated_sessions again",
+        {
+            "read": len(read),
+            "kept": kept,
+            "dropped": len(rows) - kept,
+            "lost": json.dumps(lost[:20]),
+            "without_a_reason": json.dumps(unexplained[:20]),
+        },
+    )

@@ -1,0 +1,83 @@
+"""What follows when a person moves a champion, in a shell or in the UI: it is served, MLflow is given it, and people are told.
+
+A command may be killed after the pointer moved and before the folder that servers read did. The next `promote`, `rollback` or `champions`
+completes it.
+"""
+
+from agent_pipeline.config.assets import ServingConfig
+from agent_pipeline.config.resolution import resolve
+from agent_pipeline.config.settings import Settings
+from agent_pipeline.errors import PipelineError
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.notifications import describe_manual_move, send_notifications
+from agent_pipeline.promotion.champions import (
+    interrupted_rollback,
+    serve_champion,
+    serving_difference,
+    unfit,
+)
+from agent_pipeline.promotion.ledger import EXPORT
+from agent_pipeline.promotion.mlflow_runs import write_run
+from agent_pipeline.storage.lake import Lake
+from agent_pipeline.storage.pointers import Entry
+
+
+def follow(settings: Settings, key: PartitionKey, entry: Entry) -> tuple[list[str], list[str]]:
+    """Serve the champion of a partition after the change `entry`. People are told only if something moved. Whoever shows the result calls
+    `complete_move` afterwards.
+
+    Returns:
+        What a person must hear, and what else there is to say.
+
+    Raises:
+        As `serve`.
+    """
+    lake = settings.open_lake()
+    champion = lake.champion(EXPORT, key)
+    against = unfit(lake, key, champion) if champion else []
+    warnings = [f"It is not fit to act unwatched: {'; '.join(against)}."] if against else []
+    interrupted = interrupted_rollback(lake, key) if not entry.moved else None
+    if interrupted:
+        warnings.append(
+            f"The rollback by {interrupted.who} at {interrupted.when} was interrupted. It is completed now, and nothing else was rolled "
+            f"back: to go further back, run `agent-pipeline rollback {key}` again."
+        )
+    elif not entry.moved and (difference := serving_difference(lake, key)):
+        warnings.append(f"An earlier command was interrupted: {difference}. It is completed now.")
+    lines = serve_champion(lake, key, **resolve(settings, ServingConfig, key).options.model_dump())
+    if written := write_run(lake, key):
+        (lines if written.ok else warnings).append(written.text)
+    moved = entry if entry.moved else interrupted
+    if moved and (
+        problem := send_notifications(settings.notify.urls, [describe_manual_move(str(key), moved)])
+    ):
+        warnings.append(problem)
+    return warnings, lines
+
+
+def complete_interrupted_moves(
+    settings: Settings, lake: Lake, keys: list[PartitionKey]
+) -> list[str]:
+    """Serve the champion of each partition whose served folder differs from it. Return a sentence for each of them."""
+    sentences = []
+    for key in keys:
+        try:
+            difference, rolled_back = serving_difference(lake, key), interrupted_rollback(lake, key)
+            if difference:
+                serve_champion(
+                    lake, key, **resolve(settings, ServingConfig, key).options.model_dump()
+                )
+        except (PipelineError, OSError) as error:
+            sentences.append(
+                f"{key}: what is served cannot be compared with the champion, or brought up to date: {error}"
+            )
+        else:
+            if difference:
+                sentences.append(
+                    f"{key}: {difference}. A command or a run was interrupted. It is completed now."
+                )
+            elif rolled_back:
+                sentences.append(
+                    f"{key}: the rollback by {rolled_back.who} at {rolled_back.when} was interrupted after it was done."
+                )
+    return sentences

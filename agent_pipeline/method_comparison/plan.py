@@ -1,0 +1,110 @@
+"""What a comparison of methods trains: every method with all its settings, and a random coreset beside each that chooses rows."""
+
+from math import ceil
+from typing import Any
+
+import msgspec
+
+from agent_pipeline.config.assets import ASSETS, ComparisonConfig
+from agent_pipeline.config.methods import METHODS, TRAINING
+from agent_pipeline.config.overrides import overrides
+from agent_pipeline.config.resolution import resolve
+from agent_pipeline.config.settings import Settings
+from agent_pipeline.datasets.multi_task import ASSET as MIXED
+from agent_pipeline.errors import DataError, SettingsError
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.method_comparison.results import Method
+from agent_pipeline.options import did_you_mean
+from agent_pipeline.selection.tables import DATASET
+from agent_pipeline.training.config import PREFERENCES
+
+MOST = 1000
+
+
+def comparison(settings: Settings, key: PartitionKey, config: ComparisonConfig) -> dict[str, Any]:
+    """What the task `compare_methods` is asked, beside what every task is.
+
+    Raises:
+        SettingsError: a method or a setting does not exist, or a value is wrong.
+        DataError: there are no rows to train on, or none to measure on.
+    """
+    if not _rows(settings, key, False, config.split):
+        raise DataError(
+            f"{key} has no rows in the split {config.split} to measure on: set method_comparison.split, or give more tasks."
+        )
+    shared = overrides(config.settings, [*TRAINING, "evaluation", "episodes"])
+    own = {"split": config.split, "own_template": False, "sessions_in_prompt": 0}
+    return {
+        "methods": msgspec.to_builtins(methods(settings, key, config, shared)),
+        "seeds": config.seeds,
+        "held_out": config.split,
+        "evaluation": _in_force(settings, key, "evaluation", shared) | own,
+        "episodes": _in_force(settings, key, "episodes", shared)
+        | {"trials": 1},  # models in memory answer greedily
+        "world": settings.world(key),
+    }
+
+
+def methods(
+    settings: Settings,
+    key: PartitionKey,
+    config: ComparisonConfig,
+    shared: dict[str, dict[str, Any]],
+) -> list[Method]:
+    """The methods in the order asked, each random coreset after the first method that needs it; `shared` are settings of every method."""
+    known = METHODS | settings.methods
+    found: dict[str, Method] = {}
+    for name in dict.fromkeys(config.methods):
+        if name not in known:
+            raise SettingsError(
+                f"There is no method {name!r} to compare{did_you_mean(name, known)}"
+            )
+        method = known[name]
+        chain: list[str] = list(method.train or settings.chain(key))
+        if step := next((each for each in chain[1:] if each not in PREFERENCES), ""):
+            raise SettingsError(
+                f"The method {name!r} trains by {step}, which no comparison does: choose of sft, {', '.join(PREFERENCES)}."
+            )
+        rows = _rows(settings, key, method.mix, "train")
+        given = {asset: shared.get(asset, {}) | method.assets.get(asset, {}) for asset in TRAINING}
+        if "sft_coreset" in method.assets:
+            given["sft_coreset"] = {
+                "target_size": config.coreset_size or min(MOST, ceil(rows / 2))
+            } | given["sft_coreset"]
+        assets = {asset: _in_force(settings, key, asset, given) for asset in TRAINING}
+        each = Method(name, method.name or name, method.description, chain, method.mix, assets)
+        coreset = assets["sft_coreset"]
+        if coreset["target_size"] < rows and coreset["strategy"] != "random":
+            control = f"{'mixed_' if method.mix else ''}random_{coreset['target_size']}"
+            chance = msgspec.structs.replace(
+                each,
+                id=control,
+                name="Random coreset",
+                description=f"As {name}, with as many rows drawn by chance.",
+                assets=assets | {"sft_coreset": coreset | {"strategy": "random"}},
+            )
+            # One control serves all methods that differ from it in nothing but the choice of rows.
+            if control in found and (found[control].assets, found[control].chain) != (
+                chance.assets,
+                chain,
+            ):
+                chance = msgspec.structs.replace(chance, id=f"{control}_{name}")
+            found |= {name: msgspec.structs.replace(each, control=chance.id)}
+            found.setdefault(chance.id, chance)
+        found.setdefault(name, each)
+    return list(found.values())
+
+
+def _rows(settings: Settings, key: PartitionKey, mix: bool, split: str) -> int:
+    splits = (
+        settings.open_lake()
+        .open(*((MIXED, None) if mix else (DATASET, key)))
+        .read(["split"])["split"]
+    )
+    return splits.to_pylist().count(split)
+
+
+def _in_force(
+    settings: Settings, key: PartitionKey, asset: str, run: dict[str, dict[str, Any]]
+) -> dict[str, Any]:
+    return resolve(settings, ASSETS[asset], key, run.get(asset, {})).options.model_dump()

@@ -1,0 +1,7 @@
+"""Base models: loading them, the device they run on, and their chat templates.
+
+This room changes when a new model family or another tokenizer appears. `families` lists the
+families, `chat_templates` chooses a template, `rendering` turns a conversation into text, and
+`tool_call_parsers` reads tool calls back from text. Which tokens are trained is decided in
+`tokenization`.
+"""

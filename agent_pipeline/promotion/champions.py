@@ -1,0 +1,320 @@
+"""What is served: the champion, or nothing. A person or a decision moves the champion, and only a person rolls back by hand."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agent_pipeline.errors import DataError
+from agent_pipeline.export.ollama import check_rendering, create, model_name
+from agent_pipeline.export.serving_folder import (
+    MODELFILE,
+    clear_folder,
+    partition_folder,
+    read_folder,
+    reload_preset,
+    write_folder,
+)
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.models.loading import read_tokenizer
+from agent_pipeline.promotion.hub import card, push
+from agent_pipeline.promotion.ledger import (
+    EXPORT,
+    CompletedMove,
+    completed_moves,
+    last_decision,
+    ledger,
+)
+from agent_pipeline.promotion.report import summary
+from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.storage.artifacts import Artifact
+from agent_pipeline.storage.lake import Lake
+from agent_pipeline.storage.pointers import Entry, now
+from agent_pipeline.training.chain import template_used, trained_adapters
+
+SERVING = "serving"
+
+
+class Serving(msgspec.Struct, frozen=True):
+    """What `serve` did.
+
+    Attributes:
+        artifact: the artifact of the asset `serving`.
+        champion: the export that is served; `None` if the partition has no champion, and so nothing is served.
+        folder: the partition's folder, which servers read.
+        unfit: what the champion's episodes and the last decision on it say against it.
+        messages: what a person should read.
+    """
+
+    artifact: Artifact
+    champion: Artifact | None
+    folder: Path
+    unfit: list[str]
+    messages: list[str]
+
+
+def serve(
+    lake: Lake,
+    key: PartitionKey,
+    name: str = "",
+    ollama: bool = False,
+    server: str = "",
+    hub: str = "",
+) -> Serving:
+    """Put a partition's champion into the folder that servers read, or empty the folder if there is no champion.
+
+    Only a champion is ever served. An export that was held back, rejected or never measured is not a champion, unless a person promoted it.
+
+    Args:
+        name: the model's name in Ollama; empty: the partition's.
+        ollama: whether to create the champion in Ollama.
+        server: the URL of a running llama-server that reads the folder's preset.
+        hub: a repository of the Hugging Face hub to push the champion to.
+
+    Raises:
+        ExportError: Ollama refused the model, or renders other prompts than it was trained on; or the hub refused it.
+        DataError: the champion's files are gone. Others as `serving_folder.served_form`.
+    """
+    folder = partition_folder(lake, key)
+    # A run and a person may serve at the same time. The second one waits, and serves what the champion is by then.
+    with lake.fs.lock(lake.root.joinpath(".locks", *key, "serving.lock")):
+        champion = lake.champion(EXPORT, key)
+        if champion is None:
+            messages = _serve_nothing(lake, key, server)
+        else:
+            adapters = trained_adapters(lake, key, champion.manifest["made_from"]["adapter"])
+            for artifact_to_serve in [champion, *adapters[-1:]]:
+                lake.verified(artifact_to_serve)
+            form = write_folder(lake, key, champion, adapters[-1] if adapters else None)
+            messages = [
+                f"{folder} serves {champion.identity[:16]} as {form}.",
+                reload_preset(server),
+            ]
+        made_from = {EXPORT: champion.identity if champion else None, "name": name}
+        identity = sha256_of(made_from)
+        building = lake.building(SERVING, key, identity)
+        parents = [champion.identity] if champion else []
+        artifact = lake.finish(
+            SERVING, key, identity, building, made_from, {"name": name}, parents=parents
+        )
+        if champion:
+            messages += _register(lake, key, champion, adapters, folder, name, ollama, hub)
+        elif ollama or hub:
+            messages.append("Ollama and the hub are given champions only.")
+    return Serving(
+        artifact, champion, folder, unfit(lake, key, champion) if champion else [], messages
+    )
+
+
+def _serve_nothing(lake: Lake, key: PartitionKey, server: str) -> list[str]:
+    """Empty the folder of a partition without a champion. Return what to tell a person."""
+    content = read_folder(lake, key)
+    messages = [
+        f"Nothing is served for {key}, because no export was promoted: {how_to_promote(lake, key)}"
+    ]
+    if content.files:
+        clear_folder(lake, key)
+        export = content.identity or "a model"
+        again = (
+            f"`agent-pipeline promote {key} {content.identity}` serves it again"
+            if content.identity
+            else "it was removed"
+        )
+        messages = [
+            f"{export} was in {content.folder} without being the champion of {key}, and is no longer served: {again}."
+        ]
+        messages.append(reload_preset(server))
+    return messages
+
+
+def how_to_promote(lake: Lake, key: PartitionKey, identity: str = "") -> str:
+    """Say which command promotes an export (by default the latest), and what the last decision on it was."""
+    latest = lake.pointers(EXPORT, key).latest
+    export = identity or latest
+    if not export:
+        return f"{key} has no export yet. Run `agent-pipeline materialize {key}` first."
+    command = f"agent-pipeline promote {key}" + (f" {export[:16]}" if export != latest else "")
+    decided = last_decision(lake, key, export)
+    said = (
+        f'the decision on {export[:16]} was "{summary(decided.decision)}"'
+        if decided
+        else f"nothing was decided on {export[:16]} yet"
+    )
+    return f"{said}. To serve it all the same, run `{command}`."
+
+
+def _register(
+    lake: Lake,
+    key: PartitionKey,
+    champion: Artifact,
+    adapters: Sequence[Artifact],
+    folder: Path,
+    name: str,
+    ollama: bool,
+    hub: str,
+) -> Iterator[str]:
+    """Give a champion to Ollama and to the hub, if the settings say so. Yield what to tell a person."""
+    if ollama and not (folder / MODELFILE).is_file():
+        yield "Ollama is not given it: it takes no adapter since 0.34.1; leave lora out of gguf_export.outtypes."
+    elif ollama:
+        created = create(name or model_name(*key), folder / MODELFILE)
+        yield created.text
+        if created.created and adapters:
+            yield check_rendering(created.name, read_tokenizer(adapters[-1].path))
+    if hub:
+        identity = champion.identity
+        told = own_episodes(lake, key, identity), unfit(lake, key, champion)
+        text = card(champion, last_decision(lake, key, identity), template_used(adapters), *told)
+        yield push(hub, folder, champion, text)
+
+
+def serve_champion(lake: Lake, key: PartitionKey, **settings: Any) -> list[str]:
+    """Serve a partition's champion now, without a run; `settings` and errors are those of `serve`. Returns what there is to say."""
+    serving = serve(lake, key, **settings)
+    lake.set_latest(serving.artifact, why="the champion moved")
+    return serving.messages
+
+
+def unfit(lake: Lake, key: PartitionKey, export: Artifact) -> list[str]:
+    """What its episodes and the last decision on it speak against an export."""
+    played = own_episodes(lake, key, export.identity)
+    against = list(played.manifest["report"]["against"]) if played else []
+    decisions = [
+        record.decision
+        for record in ledger(lake, key).records()
+        if record.candidate == export.identity
+    ]
+    # What a person holds back may have been rejected before: holding it does not make it fit.
+    measured = [
+        decision
+        for decision in decisions
+        if all(reason.kind != "held" for reason in decision.reasons)
+    ]
+    return against + [
+        summary(decision)
+        for decision in measured[-1:]
+        if decision.outcome in ("reject", "roll back")
+    ]
+
+
+def own_episodes(lake: Lake, key: PartitionKey, export: str) -> Artifact | None:
+    """The last episodes that the very export with this identity played, whatever other exports played since."""
+    identities = dict.fromkeys(
+        entry.latest for entry in reversed(lake.history("episodes", key)) if entry.latest
+    )
+    played = (lake.find("episodes", key, identity) for identity in identities)
+    return next(
+        (each for each in played if each and each.manifest["made_from"].get(EXPORT) == export), None
+    )
+
+
+def promote(lake: Lake, key: PartitionKey, identity: str = "", why: str = "") -> Entry:
+    """Make an export the champion: the latest, or the one whose identity, or whose adapter's, begins with `identity`.
+
+    Raises:
+        DataError: there is no such export, or more than one; or the pointers moved meanwhile.
+    """
+    seen = lake.pointers(EXPORT, key)
+    export = export_named(lake, key, identity) if identity else lake.latest(EXPORT, key)
+    return lake.set_champion(export, why=why, expected=seen.generation, command="promote")
+
+
+def rollback(lake: Lake, key: PartitionKey, to: int | None = None, why: str = "") -> Entry:
+    """Make an earlier champion the champion again: the one before, or the one of the history's entry `to`.
+
+    A champion that was rolled back does not count as an earlier champion: a second rollback goes further back. But if the last rollback
+    was killed before its champion was served (`interrupted_rollback`), this call moves nothing, so that it can be repeated safely.
+
+    Raises:
+        DataError: there was no earlier champion, or its files are gone.
+    """
+    history = lake.history(EXPORT, key)
+    state = history[-1] if history else Entry()
+    if to is None:
+        if interrupted_rollback(lake, key):
+            return msgspec.structs.replace(state, moved="")
+        stands: list[str] = []
+        for champion in (entry.champion for entry in history if entry.champion):
+            stands = [*stands[: stands.index(champion) if champion in stands else None], champion]
+        before = stands[-2] if len(stands) > 1 else None
+    else:
+        before = next((entry.champion for entry in history if entry.generation == to), None)
+    if before is None:
+        which = "before the one of now" if to is None else f"in entry {to} of its history"
+        raise DataError(
+            f"{key} had no champion {which}: `agent-pipeline champions {key}` shows the history, --to names an entry."
+        )
+    export, command = export_named(lake, key, before), "rollback" if to is None else "rollback --to"
+    return lake.set_champion(
+        export, why=why or "rolled back", expected=state.generation, command=command
+    )
+
+
+def interrupted_rollback(lake: Lake, key: PartitionKey) -> Entry | None:
+    """Return the last move of the champion if it is a rollback that was killed before `complete_move`, and `None` otherwise."""
+    moves = [entry for entry in lake.history(EXPORT, key) if entry.moved == "champion"]
+    if not moves or moves[-1].command != "rollback":
+        return None
+    completed = completed_moves(lake, key).records()
+    return None if completed and completed[-1].generation >= moves[-1].generation else moves[-1]
+
+
+def complete_move(lake: Lake, key: PartitionKey) -> None:
+    """Write that the last move of the champion was carried out: it is served, and whoever moved it was told."""
+    moves = [entry for entry in lake.history(EXPORT, key) if entry.moved == "champion"]
+
+    def record(number: int) -> CompletedMove | None:
+        completed = completed_moves(lake, key).records()
+        if not moves or (completed and completed[-1].generation >= moves[-1].generation):
+            return None
+        return CompletedMove(number=number, generation=moves[-1].generation, when=now())
+
+    completed_moves(lake, key).append(record)
+
+
+def serving_difference(lake: Lake, key: PartitionKey) -> str:
+    """Say how this machine's served folder differs from the champion; an empty text if it does not.
+
+    A folder of a bucket's lake that does not exist is no difference: this machine may not be the one that serves.
+    """
+    champion, content = lake.pointers(EXPORT, key).champion, read_folder(lake, key)
+    if content.identity == (champion or "")[:16] and content.files == bool(champion):
+        return ""
+    if not content.files:
+        return (
+            f"{champion[:16]} is the champion, and nothing is served"
+            if champion and lake.fs.is_local
+            else ""
+        )
+    served = (
+        f"{content.identity} is served" if content.identity else "the served folder is incomplete"
+    )
+    return (
+        f"{champion[:16]} is the champion, and {served}"
+        if champion
+        else f"there is no champion, and {served}"
+    )
+
+
+def champions(lake: Lake) -> Iterator[tuple[PartitionKey, Entry]]:
+    """The pointers of each partition that has an export."""
+    for key in lake.partitions("models", EXPORT):
+        yield key, lake.pointers(EXPORT, key)
+
+
+def export_named(lake: Lake, key: PartitionKey, identity: str) -> Artifact:
+    """The export whose identity, or whose adapter's, begins with `identity`. Raises DataError where there is none, or more than one."""
+    every = lake.finished(EXPORT, key)
+    matching = [
+        export
+        for export in every
+        if export.identity.startswith(identity)
+        or export.manifest["made_from"]["adapter"].startswith(identity)
+    ]
+    if len(matching) != 1:
+        known = ", ".join(export.identity[:16] for export in every) or "none"
+        raise DataError(
+            f"{len(matching) or 'No'} exports of {key} that passed their check match {identity!r}: there are {known}."
+        )
+    return matching[0]

@@ -1,0 +1,208 @@
+"""An evaluation as a log of Inspect (inspect.aisi.org.uk/eval-logs.html), which its viewer shows and its Python API reads.
+
+    inspect view --log-dir lake/models/evaluation
+
+A log is of one model: a zip of a header, summaries, and a JSON file a sample. A sample here is a held-out turn.
+"""
+
+import json
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from agent_pipeline.evaluation.model_comparison import METRICS
+from agent_pipeline.models.families import read_reply
+from agent_pipeline.sessions.json_text import decoded_arguments
+from agent_pipeline.sessions.session import Message, Tool
+from agent_pipeline.storage.pointers import now
+
+LOG = "{}.eval"
+"""Name of a model's log."""
+SCORER = "right"
+_GRADES = {True: "C", False: "I"}
+
+
+def write_log(
+    folder: Path,
+    player: str,
+    task: str,
+    model: str,
+    report: Mapping[str, Any],
+    samples: Sequence[Mapping[str, Any]],
+    rows: Mapping[str, Any],
+) -> None:
+    """Write the log of `player` (`base` or `adapter`) of an evaluation. `rows` are the held-out rows by their ids."""
+    made, means = (
+        now(),
+        {name: report[player][name] for name in METRICS if report[player][name] is not None},
+    )
+    logged = [
+        _sample(number, each, player, model, rows[each["row_id"]], made)
+        for number, each in enumerate(samples, 1)
+    ]
+    accuracy = (
+        sum(bool(each[player]["right"]) for each in samples) / len(samples) if samples else 0.0
+    )
+    metrics = {
+        name: {"name": name, "value": value}
+        for name, value in {"accuracy": accuracy, **means}.items()
+    }
+    spec = {
+        "created": made,
+        "task": task,
+        "model": model,
+        "dataset": {
+            "name": task,
+            "samples": len(samples),
+            "sample_ids": [each["id"] for each in logged],
+        },
+        "config": {},
+        "scorers": [{"name": SCORER}],
+    }
+    counts = {"total_samples": len(samples), "completed_samples": len(samples)}
+    header = {
+        "version": 2,
+        "status": "success",
+        "eval": spec,
+        "plan": {},
+        "results": {**counts, "scores": [{"name": SCORER, "scorer": SCORER, "metrics": metrics}]},
+        "stats": {"started_at": made, "completed_at": made},
+    }
+    shown = ("id", "epoch", "target", "scores", "metadata")
+    summaries = [
+        {name: each[name] for name in shown} | {"input": each["input"][-1:], "completed": True}
+        for each in logged
+    ]
+    start = {"version": 2, "eval": spec, "plan": {}}
+    with zipfile.ZipFile(folder / LOG.format(player), "w", zipfile.ZIP_DEFLATED) as file:
+        for each in logged:
+            file.writestr(f"samples/{each['id']}_epoch_1.json", json.dumps(each))
+        for name, content in (
+            ("_journal/start.json", start),
+            ("summaries.json", summaries),
+            ("header.json", header),
+        ):
+            file.writestr(name, json.dumps(content))
+
+
+def _sample(
+    number: int,
+    entry: Mapping[str, Any],
+    player: str,
+    model: str,
+    row: Mapping[str, Any],
+    made: str,
+) -> dict[str, Any]:
+    tools: list[Tool] = row.get("tools") or []
+    prompt = list(_messages(row["messages"][: entry["turn_index"]]))
+    answer = _reply(entry[f"{player}_answer"], tools) | {"model": model, "source": "generate"}
+    output = {
+        "model": model,
+        "choices": [{"message": answer, "stop_reason": "stop"}],
+        "completion": answer["content"],
+    }
+    asked = {
+        "event": "model",
+        "timestamp": made,
+        "working_start": 0.0,
+        "model": model,
+        "input": prompt,
+        "tools": [_tool(each["function"]) for each in tools],
+        "tool_choice": "auto",
+        "config": {},
+        "output": output,
+    }
+    return {
+        "id": number,
+        "epoch": 1,
+        "input": prompt,
+        "target": entry["expected"],
+        "messages": [*prompt, answer],
+        "output": output,
+        "scores": {
+            SCORER: {
+                "value": _GRADES[bool(entry[player]["right"])],
+                "answer": entry[f"{player}_answer"],
+            }
+        },
+        "metadata": {
+            name: entry[name]
+            for name in (
+                "task_key",
+                "session_id",
+                "row_id",
+                "turn_index",
+                "expected_class",
+                "expected_tool",
+            )
+        },
+        "events": [asked],
+    }
+
+
+def _tool(function: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = _schema(function.get("parameters") or {})
+    return {
+        "name": function["name"],
+        "description": function.get("description") or "",
+        "parameters": {"type": "object", **parameters},
+    }
+
+
+def _schema(value: Any) -> Any:
+    """A schema as Inspect has them: an object, also where JSON Schema allows a boolean or a list of them."""
+    if not isinstance(value, dict):
+        return {}
+    parts = {name: _schema(value[name]) for name in ("items",) if name in value}
+    if isinstance(value.get("properties"), dict):
+        parts["properties"] = {name: _schema(each) for name, each in value["properties"].items()}
+    return value | parts
+
+
+def _messages(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
+    for message in messages:
+        shown: dict[str, Any] = {
+            "role": message["role"],
+            "content": message.get("content") or "",
+            "source": "input",
+        }
+        if calls := message.get("tool_calls"):
+            shown["tool_calls"] = [
+                _call(
+                    each.get("id") or "",
+                    each["function"]["name"],
+                    decoded_arguments(each["function"]["arguments"]),
+                )
+                for each in calls
+            ]
+        if message["role"] == "tool":
+            shown |= {"tool_call_id": message.get("tool_call_id"), "function": message.get("name")}
+        yield shown
+
+
+def _reply(text: str, tools: Sequence[Tool]) -> dict[str, Any]:
+    """What a model said: its words and calls, or the text as it is where a call in it cannot be read."""
+    reply = read_reply(text, tools)
+    calls = (
+        []
+        if reply.invalid
+        else [_call(f"call_{at}", each.name, each.arguments) for at, each in enumerate(reply.calls)]
+    )
+    return {
+        "role": "assistant",
+        "content": reply.text if calls else text,
+        **({"tool_calls": calls} if calls else {}),
+    }
+
+
+def _call(name_of_it: str, function: str, arguments: Any) -> dict[str, Any]:
+    known = isinstance(arguments, dict)
+    broken = {} if known else {"parse_error": f"no JSON object: {arguments}"}
+    return {
+        "id": name_of_it,
+        "function": function,
+        "arguments": arguments if known else {},
+        "type": "function",
+        **broken,
+    }

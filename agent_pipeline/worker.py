@@ -1,0 +1,145 @@
+"""The process that heavy work runs in: training, evaluation, losses, export; started by the Dagster assets through Dagster Pipes.
+
+One process a task: torch's memory is given back when it ends, and the graph's own process stays light. A mistake of the user's comes
+back as a sentence, not as a stack trace. The process ends when its parent does, and on another machine when the run that asked for it
+is silent: a killed run leaves no trainer behind.
+"""
+
+import os
+import signal
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib.metadata import version
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from agent_pipeline.compute.artifact_cache import on_this_machine
+from agent_pipeline.compute.worker_messages import writer
+from agent_pipeline.errors import (
+    LESS_MEMORY,
+    PipelineError,
+    SettingsError,
+    disk_sentence,
+    first_line,
+    is_retryable,
+)
+from agent_pipeline.method_comparison.task import TASKS
+from agent_pipeline.models.device import unused_gpu
+from agent_pipeline.progress import throttled
+from agent_pipeline.training.launch import end_with_parent
+
+
+def main() -> None:
+    """Run the task that the parent asked for and report its result, or its error, as one message."""
+    from dagster_pipes import PipesEnvVarParamsLoader, open_dagster_pipes
+
+    end_with_parent()
+    # The parent answers Ctrl-C, and ends this process with SIGTERM.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Idle threads that spin take the cores from others: with a second torch process beside it, training was ten times slower.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # But for a moment: a step of a small model has thousands of products, and llama.cpp's token hundreds of barriers. To sleep at each of
+    # them took two thirds of a token's time. With 2000 in place of 1000 a training alone is a tenth faster, and two side by side have 0.8
+    # of the speed; with 5000 they have 0.55, and with 30000 0.15.
+    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+    # TRL still uses names that transformers renames: nothing that a user could fix, and it would be on the screen with every training.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
+    for variable in (
+        "HF_HUB_DISABLE_PROGRESS_BARS",
+        "HF_DATASETS_DISABLE_PROGRESS_BARS",
+        "TOKENIZERS_PARALLELISM",
+    ):
+        os.environ.setdefault(variable, "false" if variable.startswith("TOK") else "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    with open_dagster_pipes(
+        message_writer=writer(PipesEnvVarParamsLoader().load_messages_params())
+    ) as pipes:
+        task = pipes.get_extra("task")
+        try:
+            _check_version(task, pipes.get_extra("version"))
+            params = on_this_machine(pipes.get_extra("params"))
+            with _turn(Path(params["cache"]), params["at_once"], pipes.log.info) as place:
+                if note := unused_gpu():
+                    pipes.log.warning(note)
+                _use_gpus(place, params.get("config", {}).get("processes", 1))
+                result = TASKS[task].run(params, throttled(pipes.log.info))
+        except PipelineError as error:
+            result = {"error": str(error), "passing": is_retryable(error)}
+        except Exception as error:
+            sentence = disk_sentence(error)
+            if (
+                isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+            ):  # torch's, which is not imported here
+                sentence = f"The {task} process ran out of memory: {LESS_MEMORY}."
+            if sentence is None and is_retryable(error):
+                sentence = f"The {task} process lost a connection ({first_line(error)}): repeat it."
+            if sentence is None:
+                raise
+            result = {"error": sentence, "passing": is_retryable(error)}
+        pipes.report_custom_message(result)
+
+
+def _check_version(task: str, asked: int | None) -> None:
+    """What an older worker makes must not pass for new."""
+    if asked is not None and (task not in TASKS or TASKS[task].version != asked):
+        raise SettingsError(
+            f"The worker's agent-pipeline is another than the run's, which asks for version {asked} of {task}: install the same on both."
+        )
+
+
+@contextmanager
+def _turn(cache: Path, at_once: int, say: Callable[[str], None]) -> Iterator[int]:
+    """Let so many heavy tasks at a time run on this machine (0: any number): two trainings want twice the memory. The task's place among
+    them, from 0.
+
+    Where a daemon starts the runs, its pools have seen to that, and this never waits. A run from the shell is in no queue, and waits here,
+    for the daemon's too. The locks are files: the system takes them from a process that was killed, without a daemon.
+    """
+    cache.mkdir(parents=True, exist_ok=True)
+    locks = [FileLock(cache / f"worker-{number}.lock") for number in range(at_once)]
+    waits = False
+    while locks and not any(_taken(lock) for lock in locks):
+        if not waits:
+            say("waiting for another heavy task on this machine to end")
+        waits = True
+        time.sleep(1)
+    try:
+        yield next((number for number, lock in enumerate(locks) if lock.is_locked), 0)
+    finally:
+        for lock in locks:
+            lock.release()
+
+
+def _use_gpus(place: int, processes: int) -> None:
+    """Show torch one GPU where it would see several: the one whose turn it is, so that tasks that run at once use one each. A training of
+    several processes sees as many, from there on.
+
+    Given several, transformers' `Trainer` gives each one `batch_size` rows: steps of more rows than the settings and the identity say.
+    """
+    if version("torch").endswith(
+        "+cpu"
+    ):  # a result that is there already is found without torch, whose import takes seconds
+        return
+    from torch import cuda
+
+    if (
+        gpus := cuda.device_count()
+    ) > 1:  # counts by NVML, and leaves CUDA to be initialised with what is set here
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))
+        names = visible.split(",")
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(
+            names[(place * processes + each) % gpus] for each in range(min(processes, gpus))
+        )
+
+
+def _taken(lock: FileLock) -> bool:
+    with suppress(Timeout):
+        lock.acquire(timeout=0)
+    return lock.is_locked
+
+
+if __name__ == "__main__":
+    main()
