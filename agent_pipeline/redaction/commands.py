@@ -14,7 +14,12 @@ from agent_pipeline.redaction.passwords import has_form_of_password
 _GAP = r"[^\n|;]{0,120}?"
 _VALUE = r"(?P<value>[^\s\"'`$|;<-][^\s\"'`|;]{5,199})"
 _OPTION = re.compile(rb" --?[a-z]")
-_ATTACHED = r"(?P<value>-h?p[^\s\"'`$|;<-][^\s\"'`|;]{5,199})"
+_REST = r"[^\s\"'`$|;<-][^\s\"'`|;]{5,199}"
+
+
+def _attached(option: str) -> str:
+    """Return the form of a password that follows its option without a blank; a password in quotes stands for itself."""
+    return rf"(?:(?P<value>{option}{_REST})|{option}(?P<quote>[\"'])(?P<quoted>{_REST})(?P=quote))"
 
 
 class CommandForm(NamedTuple):
@@ -43,6 +48,7 @@ def _after(option: str, names: str, needs_digit: bool = False) -> CommandForm:
 
 _FORMS = (
     _after("-w", "ldap"),
+    _form("ldap", rf"[\w.]{{0,12}}{_GAP}\s{_attached('-w')}", True),
     _after(r"-\w{0,4}P|--password", "zip sqlcmd osql isql bcp mosquitto"),
     _after("-p", "mongo evil-winrm crackmapexec netexec", True),
     _after("-p", "docker_login podman_login helm_registry_login az_login oc_login", True),
@@ -56,8 +62,8 @@ _FORMS = (
         "smbclient rpcclient smbget smbmap smbcacls winexe wmic pth- net_rpc net_ads",
         rf"[\w-]{{0,12}}\s{_GAP}(?:-U|--user)[\s=]{{0,3}}[\"']?[^\s\"'%]{{1,64}}%{_VALUE}",
     ),
-    _form("mysql mariadb", rf"[\w-]{{0,12}}\s{_GAP}\s?{_ATTACHED}", True),
-    _form("7z unrar rar", rf"[arz]?\s{_GAP}\s?{_ATTACHED}", True),
+    _form("mysql mariadb", rf"[\w-]{{0,12}}\s{_GAP}\s?{_attached('-p')}", True),
+    _form("7z unrar rar", rf"[arz]?\s{_GAP}\s?{_attached('-h?p')}", True),
     _form(
         "net_use",
         rf"\s(?:[A-Za-z*]:?\s)?\\{{1,4}}[^\s\"']{{1,80}}\s(?:/user:\S{{1,64}}\s)?{_VALUE}",
@@ -92,7 +98,8 @@ def passwords_of_commands(text: str, flat: bytes) -> Iterator[Find]:
             while start >= 0:
                 end = start + len(name)
                 if match := form.rest.match(text, end):
-                    value = without_closing(match["value"])
+                    groups = match.groupdict()
+                    value = without_closing(groups["value"] or groups.get("quoted") or "")
                     has_digit = any(character.isdigit() for character in value)
                     if (
                         has_form_of_password(value)

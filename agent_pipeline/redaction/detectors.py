@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_pipeline.redaction.commands import passwords_of_commands, without_closing
-from agent_pipeline.redaction.key_blocks import cut_off_keys, encoded_settings
+from agent_pipeline.redaction.key_blocks import cut_off_keys, encoded_texts
 from agent_pipeline.redaction.kinds import KINDS, PSEUDONYM, REGISTERED, Find
 from agent_pipeline.redaction.names import entities, names_given_away, spacy_pipeline
 from agent_pipeline.redaction.numbers import account_number, numbers
@@ -64,7 +64,6 @@ class Detectors:
             passwords_of_commands: {"PASSWORD"},
             passwords_in_tables: {"PASSWORD"},
             cut_off_keys: {"PRIVATE_KEY"},
-            encoded_settings: {"TOKEN"},
             _emails: {"EMAIL", "NAME"},
             partial(numbers, regions): {"IBAN", "CARD", "SSN", "ACCOUNT", "PHONE", "API_KEY"},
             _addresses: {"IP"},
@@ -79,7 +78,15 @@ class Detectors:
             _scanner()  # what cannot be loaded must fail now, not after a thousand sessions
 
     def find(self, text: str) -> dict[str, str]:
-        """Every private value of the text with its kind."""
+        """Every private value of the text with its kind. Base64 of a text that holds a private value is a token."""
+        finds = self._find(text)
+        for encoded in encoded_texts(text) if "TOKEN" in self._kinds else ():
+            if self._find(encoded.text):
+                for line in encoded.lines:
+                    finds.setdefault(line, "TOKEN")
+        return finds
+
+    def _find(self, text: str) -> dict[str, str]:
         finds: dict[str, str] = {}
         flat = text.encode("latin-1", "replace")
         spaced = with_blanks_between_scripts(text)
@@ -165,6 +172,8 @@ def _found_by_rules(text: str) -> Iterator[Find]:
         is_set = kind == "PASSWORD" and finding.rule_id.startswith(_OURS)
         if kind == "IBAN":
             secret = account_number(secret)
+        if kind == "EMAIL" and data[place["start_offset"] - 1 : place["start_offset"]] == b"%":
+            secret = secret[2:]  # the address begins after a percent-encoded character
         for part in (
             re.findall(r"[^\"\s:{},]{8,}", secret)
             if '"' in secret and not finding.rule_id.startswith(_OURS)
@@ -202,7 +211,7 @@ def _kind_of_rule(rule_id: str) -> str:
 _NAMES = tuple(map(re.compile, (b"pwd", b"secret", b"token", b"key", b"contrase", b"pass")))
 """One expression for all of them would take five times as long."""
 _PASS = (b"passw", b"passphrase", b"passcode")
-_ASSIGNMENT = re.compile(r"\w{0,24}[\"'\]\\]{0,3}\s{0,3}(?::?=|:|\(|\bis\b)")
+_ASSIGNMENT = re.compile(r"\w{0,24}[\"'\]\\]{0,3}(?:\s{0,3}(?::?=|:|\(|\bis\b)|\t)")
 _LONGEST_AFFIX = 24
 _WORD_BEFORE = re.compile(r"[\w.$-]*$")
 _VALUE = re.compile(r"[=>]{0,2}\s{0,16}\S{0,202}")
@@ -258,7 +267,7 @@ def _assigned_in(name: str, rest: str, any_word: bool = True) -> tuple[Find, ...
 
     if _REDACTED.match(rest) or _NAME_OF_NO_SECRET.search(name):
         return ()
-    assignment = _IS.sub(": ", name + rest)
+    assignment = _IS.sub(": ", (name[:-1] + ":" if name.endswith("\t") else name) + rest)
     named = bool(_PASSWORD_NAME.search(name))
     kind = "PASSWORD" if named else "TOKEN" if "token" in name.lower() else "API_KEY"
     for quoted, forms in (

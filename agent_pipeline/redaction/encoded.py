@@ -1,7 +1,7 @@
 """Texts that hold encoded characters: what a reader sees, and where each character of it stands in the text.
 
 Handled are percent-encoding (`%40`), HTML entities (`&#64;`), escapes of programs (`\\u0040`, `\\n`, `\\"`) and the habit of writing
-`[at]` for an @. JSON texts are not read here: `texts` decodes their strings.
+`[at]` or `(a)` for an @. JSON texts are not read here: `texts` decodes their strings.
 """
 
 import html
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 _CHARACTERS = r"(?:%[0-9A-Fa-f]{2})+|&(?:\#[0-9]{1,7}|\#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});|(?:(?<!\\)\\++u[0-9a-fA-F]{4})+"
-_SPELLED = r"\s?[\[({<](?:at|dot)[\])}>]\s?|\uff20"
+_SPELLED = r"\s?[\[({<](?:at|dot)[\])}>]\s?|(?<=\w)\(a\)(?=\w)|\uff20"
 _ENCODED_CHARACTER = re.compile(rf"{_CHARACTERS}|{_SPELLED}")
 _ENCODED = re.compile(rf"{_CHARACTERS}|{_SPELLED}|(?<!\\)\\++[nrt\"'/]")
 _BACKSLASHES = re.compile(r"\\+")
@@ -82,6 +82,7 @@ def _may_be_encoded(text: str) -> bool:
         or ("&" in text and entity.search(text))
         or ("\\" in text and escape.search(text))
         or "at]" in text
+        or "(a)" in text
         or "at)" in text
         or "dot]" in text
         or "dot)" in text

@@ -1,4 +1,4 @@
-"""Private keys whose beginning or end is cut off, PuTTY's keys, and files of settings that are encoded as base64.
+"""Private keys whose beginning or end is cut off, PuTTY's keys, and texts that are encoded as base64.
 
 The rules of Kingfisher find whole keys. A log or a tool often shows the first lines of a key only.
 """
@@ -6,6 +6,7 @@ The rules of Kingfisher find whole keys. A log or a tool often shows the first l
 import binascii
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from agent_pipeline.redaction.kinds import Find
 
@@ -54,23 +55,42 @@ def _lines_before(text: str, end: int) -> str:
 
 
 _BASE64 = re.compile(
-    r"(?<![A-Za-z0-9+/=_-])[A-Za-z0-9+/]{40,}+(?:\n[A-Za-z0-9+/]{40,}+)*+(?:\n[A-Za-z0-9+/]{2,39})?={0,2}(?![A-Za-z0-9+/=_-])"
+    r"(?<![A-Za-z0-9+/=_-])(?:[A-Za-z0-9+/]{40,}+(?:\n[A-Za-z0-9+/]{40,}+)*+(?:\n[A-Za-z0-9+/]{2,39})?|[A-Za-z0-9+/_-]{16,}+)={0,2}"
+    r"(?![A-Za-z0-9+/=_-])"
 )
-_PRINTABLE = re.compile(rb"[\t\n\r\x20-\x7e]+")
-_SETTING = re.compile(
-    rb"(?i)(?:passw(?:or)?d|passphrase|_pass|pwd|secret|token|api_?key|private_?key|access_?key)\w{0,16}[\"']?\s{0,3}[:=]\s{0,3}"
-    rb"[\"']?[^\s\"'${<]{6,}|PRIVATE KEY-----"
-)
+_BINARY = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f]")
+_URL_SAFE = str.maketrans("-_", "+/")
 _START = 40
+_SHORTEST_LINE = 8
 
 
-def encoded_settings(text: str, flat: bytes) -> Iterator[Find]:
-    """Yield the lines of base64 that decode to a text with a password or a key."""
+class EncodedText(NamedTuple):
+    """A text that stands in another text as base64: the lines that are written, and the text."""
+
+    lines: list[str]
+    text: str
+
+
+def encoded_texts(text: str) -> Iterator[EncodedText]:
+    """Yield the texts that stand in a text as base64. Pictures and keys are no texts."""
     for match in _BASE64.finditer(text):
         written = match.group()
-        if not _PRINTABLE.fullmatch(binascii.a2b_base64(written[:_START])):
+        if _BINARY.search(_decoded(written[:_START].replace("\n", ""))):
             continue
-        plain = written.replace("\n", "").rstrip("=")
-        decoded = binascii.a2b_base64(plain[: len(plain) // 4 * 4])
-        if _PRINTABLE.fullmatch(decoded) and _SETTING.search(decoded):
-            yield from (Find("TOKEN", line) for line in written.split("\n") if len(line) >= 8)
+        try:
+            decoded = _decoded(written.replace("\n", "")).decode()
+        except UnicodeDecodeError:
+            continue
+        if not _BINARY.search(decoded.encode()):
+            lines = [line for line in written.split("\n") if len(line) >= _SHORTEST_LINE]
+            yield EncodedText(lines, decoded)
+
+
+def _decoded(written: str) -> bytes:
+    """Return the bytes of base64, without its last ones if it is cut off."""
+    plain = written.rstrip("=").translate(_URL_SAFE)
+    whole = plain[: len(plain) // 4 * 4]
+    rest = plain[len(whole) :]
+    if len(rest) > 1:
+        whole += rest + "=" * (4 - len(rest))
+    return binascii.a2b_base64(whole)

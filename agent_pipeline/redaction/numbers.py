@@ -29,6 +29,9 @@ def _phones(text: str, start: int, end: int, regions: tuple[str, ...]) -> Iterat
     for match in _PHONE.finditer(text, max(0, start - 2), end + 2):
         candidate, label = match.group(), _label(text, match.start())
         is_named = label in _PHONE_WORDS
+        if (not label or label in _CONTACT_WORDS) and _is_international(candidate):
+            yield Find("PHONE", candidate)
+            continue
         if not is_named and (
             _is_bare(candidate) or ("(" not in candidate and _MEASURE.match(text, match.end()))
         ):
@@ -200,6 +203,23 @@ def _is_bare(value: str) -> bool:
     return len(runs) == 1 or max(map(len, runs)) >= _LONGEST_GROUP
 
 
+_WITH_PREFIX = re.compile(r"00[1-9]\d{8,12}", re.ASCII)
+_CONTACT_WORDS = _set_of("reach contact ring text under dial hotline numbers")
+
+
+@lru_cache(maxsize=1 << 12)
+def _is_international(candidate: str) -> bool:
+    """Whether a bare run of digits is a number that a country has issued, after the prefix 00 for calls abroad."""
+    import phonenumbers
+
+    if not _WITH_PREFIX.fullmatch(candidate):
+        return False
+    try:
+        return phonenumbers.is_valid_number(phonenumbers.parse(f"+{candidate[2:]}"))
+    except phonenumbers.NumberParseException:
+        return False
+
+
 def _may_be_foreign(candidate: str) -> bool:
     return sum(map(str.isdigit, candidate)) <= _MOST_DIGITS and not _DATE.search(candidate)
 
@@ -316,12 +336,22 @@ def _label(text: str, start: int) -> str:
     numbers of one shape, the word before the list says what all of them are.
     """
     start = _start_of_list(text, start)
+    if text[start - 1 : start] == "\n":  # a line of its own, perhaps below a label
+        label = _label_before(text, start - 1)
+        return label if label in _LABELS else ""
+    return _label_before(text, start)
+
+
+def _label_before(text: str, start: int) -> str:
+    if text[start - 1 : start] == "<":  # a number in such brackets is no pseudonym
+        start -= 1
     unbound = _UNBOUND.match(text[max(0, start - 60) : start][::-1]).group()[::-1]  # type: ignore[union-attr]
     before = _HUMP.sub(" ", unbound).lower()
     words = (word.rstrip(_PARTICLES) for word in reversed(_WORD.findall(before)))
     return next((word for word in words if word and word not in _BETWEEN), "")
 
 
+_LABELS = _PHONE_WORDS | _ACCOUNT_WORDS | _SSN_WORDS | _CARD_WORDS
 _LONGEST_LIST = 8
 _LIST_SEPARATORS = " \t\"',;/&|()[]#"
 _SHAPE = str.maketrans("123456789", "000000000")

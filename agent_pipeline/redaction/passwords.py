@@ -38,7 +38,8 @@ _NAME = re.compile(
 _SEPARATOR = re.compile(
     r"(?P<closing>[\"'\]\\)]{0,3})(?:\s(?:for|of|on|für|vom|pour|de|du|del|para|per|voor|do|da|till)(?:\s[^\s:=,;<>]{1,30}){1,3}?)?"
     r"(?:(?P<sign>[ \t\u00a0]{0,3}(?::=|=>|->|\u2192|=|:|\uff1a|(?<=[码碼令])\s?(?![是为為]))[ \t\u00a0]{0,3})"
-    r"|(?P<verb>\s(?:is|was|ist|lautet|war|est|es|è|é|är|jest|to|c'est)\s(?::\s)?|\s?(?:是|为|為|は|가|는|은)\s?))"
+    r"|(?P<verb>\s(?:is|was|ist|lautet|war|est|es|è|é|är|jest|to|c'est)\s(?::\s)?|\s?(?:是|为|為|は|가|는|은)\s?)"
+    r"|(?P<gap>[ \u00a0]{0,3}\t[ \t\u00a0]{0,8}|\s{1,3}(?=[\"'`\u201c\u201e\u2018\u00ab])))"
 )
 _OPENING_QUOTES = {
     "'": "'",
@@ -89,16 +90,16 @@ def _after_name(text: str, start: int) -> Iterator[Find]:
         end = text.find(closing, place + 1, place + MAX_LENGTH + 2)
         value = text[place + 1 : end] if end > 0 else ""
         if (
-            separator["verb"]
+            (separator["verb"] or separator["gap"])
             and not _has_digit_and_letter(value)
             and not _MARK_WITHIN.search(value)
         ):
             return
         accepted = has_form_of_password(value) if is_password else has_form_of_key(value)
     else:
-        value = _bare_value(text, place)
+        value = _within_brackets(text, place) or _bare_value(text, place)
         accepted = has_form_of_key(value) and not _is_verb_of_change(separator["verb"])
-        if not accepted and is_password:
+        if not accepted and is_password and not separator["gap"]:
             accepted = _is_word_that_is_a_password(text, whole_name, name.start(), separator, value)
     if accepted:
         yield Find("PASSWORD" if is_password else "API_KEY", value)
@@ -128,6 +129,20 @@ def _bare_value(text: str, place: int) -> str:
     while tail[:1] in _BRACKETS and value.count(_BRACKETS[tail[0]]) > value.count(tail[0]):
         value, tail = value + tail[0], tail[1:]
     return value
+
+
+_IN_BRACKETS = re.compile(
+    r"(?:\((?P<round>[^\s()]{6,64})\)|\[(?P<square>[^\s\[\]]{6,64})\]|<(?P<angle>[^\s<>/]{6,64})>)(?!\w)"
+)
+
+
+def _within_brackets(text: str, place: int) -> str:
+    """Return the value in the brackets that open at a place; an empty text if there are none."""
+    match = _IN_BRACKETS.match(text, place)
+    if match is None or PSEUDONYM.match(text, place):
+        return ""
+    value = match[match.lastgroup or 0]
+    return value if has_form_of_key(value) else ""
 
 
 _CALL = re.compile(r"^[A-Za-z_][\w.]*(?:\((?:[^()]*)\)?|\[(?:[^\[\]]*)\]?)$")

@@ -93,6 +93,10 @@ _WORDS = (
     "The test passed: 12345 of 12345", "pass: 12 fail: 3", "PASS test_login_{d4} (0.{d2}s)", "pwd: /home/bob", "cd $PWD/build{d3}",
     "user,passed,failed\nbob,{d2},{d2}", "Bearer of good news {d4}", "secretary: room{d3}", "keynote = talk{d3}",
     "session 3 of 12345", "cookie consent banner v{d4}", "sid {d4}", "code=en-US{d2}", "status code {d3}", "country code DE{d5}",
+    "pin {d2} of the header", "the PIN was changed in 2024", "GPIO pin {d1}", "f(a)b", "Figure {d1}(a)shows", "g(a).h{d2}",
+    "user\tpassword\nname\tstring", "key\tvalue{d3}", "token\tcount", '{"id": "00{d9}"}', "record 00{d10}", "SKU 00{d11}",
+    "<{d9}>", "[{d10}]", "({d8})", "password: (optional)", "password: <your-password>", "password: [none]",
+    '{"content": "{b64:30}"}', '{"next": "{b64:21}"}', "the password \"required\" is a placeholder", "key\n{d8}\n",
     "promo code SAVE{d2}", "coupon WINTER{d4}", "discount code {X8}", "gift wrap option {d6}",
 )  # fmt: skip
 HARMLESS = (*_PAGES_AND_TOOLS, *_IDS, *_NUMBERS, *_LONG_VALUES, *_WORDS)

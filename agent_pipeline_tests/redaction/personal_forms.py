@@ -90,6 +90,13 @@ def address(at: str, dot: str = ".", joined: str = ".", host: str = "") -> Make:
     )
 
 
+def international(generator: random.Random) -> str:
+    """Make a mobile number of France or Germany with the prefix for calls abroad, without groups."""
+    return generator.choice(
+        [f"00336{some(generator, 8, '123456789')}", f"0049151{some(generator, 8, '123456789')}"]
+    )
+
+
 PERSONAL_FORMS = (
     # Telephone numbers
     Form("call {}", local("GB"), note="GB"),
@@ -138,6 +145,10 @@ PERSONAL_FORMS = (
         note="with an extension",
     ),
     Form("tel:{}", lambda g: f"+4930{some(g, 7, '23456789')}"),
+    Form("{}", international, note="with 00, bare"),
+    Form("you can reach me at {}.", international, note="with 00, bare"),
+    Form("write to {}", address("(a)"), note="(a)"),
+    Form("my account number\n{}\n", lambda g: some(g, 10, "123456789"), note="below its label"),
     # IBAN
     Form("IBAN {}", changed_iban(str.lower), note="small letters"),
     Form(

@@ -51,6 +51,11 @@ def ordinary(generator: random.Random) -> str:
     return generator.choice([password, bracketed, symbols])(generator)
 
 
+def pin(generator: random.Random) -> str:
+    """Make a number of four to six digits that is no year."""
+    return some(generator, 1, "3456789") + some(generator, generator.randint(3, 5), string.digits)
+
+
 def docker_auth(generator: random.Random) -> str:
     return b64encode(
         f"{some(generator, 6, string.ascii_lowercase)}:{password(generator)}".encode()
@@ -93,6 +98,16 @@ SECRET_FORMS = (
     Form("app.secret_key = '{}'", symbols, note="Flask"),
     Form("tool --password '{}' --verbose", ordinary),
     Form('password: "{}"  # change it', ordinary),
+    Form('the password "{}" does not work', bracketed, note="with brackets"),
+    Form("bob\tpassword\t{}", SIMPLE, note="a tab"),
+    Form("api_key\t{}", of(32), note="a tab"),
+    Form("password: ({})", SIMPLE),
+    Form("the password is [{}]", SIMPLE),
+    Form("password: <{}>", SIMPLE),
+    Form("my PIN is {}", pin),
+    Form("PIN: {}, thanks", pin),
+    Form('{{"pin": "{}"}}', pin),
+    Form("Geheimzahl {}", pin),
     Form("PASS={}", ordinary),
     # Without a digit
     Form("DB_PASSWORD={}", two_words, note="two words"),
@@ -157,6 +172,9 @@ SECRET_FORMS = (
     Form("unzip -P '{}' a.zip", ordinary),
     Form("zip -e -P {} a.zip file", two_words, note="two words"),
     Form("7z a -p{} a.7z file", SIMPLE),
+    Form('7za -p"{}" a a.7z file', SIMPLE),
+    Form("7za x -p'{}' a.7z", ordinary),
+    Form("ldapsearch -x -w{} -b dc=acme", SIMPLE),
     Form("mongosh -u bob -p {} db", SIMPLE),
     Form("sqlcmd -S db -U sa -P {}", SIMPLE),
     Form("htpasswd -b /etc/htpasswd bob {}", SIMPLE),
@@ -206,6 +224,11 @@ SECRET_FORMS = (
         "kind: Secret\ndata:\n  password: {}",
         lambda g: b64encode(password(g).encode()).decode(),
         note="base64",
+    ),
+    Form(
+        '{{"body": "{}"}}',
+        lambda g: b64encode(f"my password is {password(g)}\n".encode()).decode(),
+        note="base64 of a sentence",
     ),
     # Tables
     Form("user,password,role\nbob,{},admin", SIMPLE, note="CSV"),
