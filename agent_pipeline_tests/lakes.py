@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.sessions.tables import JUDGED, to_table
 from agent_pipeline.storage.lake import Artifact, Lake
 
@@ -24,7 +24,7 @@ def artifact(
     **finished: Any,
 ) -> Artifact:
     """A finished artifact with these files; its partition's latest unless it failed its check or `latest` says otherwise."""
-    identity = identity or sha256_of([asset, made_from])
+    identity = identity or hash_json([asset, made_from])
     building = lake.building(asset, key, identity)
     for name, content in (files or {}).items():
         (building / name).parent.mkdir(exist_ok=True)
@@ -38,7 +38,7 @@ def artifact(
 def put_rows(lake: Lake, key: PartitionKey, rows: Iterable[dict[str, Any]]) -> None:
     """Rows of the tiny world as `sft_dataset`, and their sessions as `judged_sessions`."""
     rows = [
-        each | {"content_sha256": sha256_of(each["messages"]), "trial": "0", "broken": None}
+        each | {"content_sha256": hash_json(each["messages"]), "trial": "0", "broken": None}
         for each in rows
     ]
     judged = pa.schema(

@@ -36,7 +36,7 @@ KEY = PartitionKey("shop", "support")
 def curated(count: int) -> Iterator[dict[str, Any]]:
     """Rows of `curated_sessions` of about 16 kB; the trials of a task begin alike."""
     from agent_pipeline.sessions.session import Session
-    from agent_pipeline.sessions.tables import session_row
+    from agent_pipeline.sessions.tables import make_session_row
 
     names = {
         "query": {"type": "string"},
@@ -74,7 +74,7 @@ def curated(count: int) -> Iterator[dict[str, Any]]:
             "drop_reason": None if good else "unacceptable",
         }
         yield (
-            session_row(session)
+            make_session_row(session)
             | fate
             | {"verdict_score": float(good), "missed_measures": [], "measures": {}, "opinions": {}}
         )

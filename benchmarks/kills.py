@@ -20,7 +20,7 @@ from pathlib import Path
 from agent_pipeline.cli.instance import open_instance
 from agent_pipeline.cli.runs import materialize
 from agent_pipeline.definitions import defs
-from agent_pipeline.ingestion.seen import SEEN
+from agent_pipeline.ingestion.seen_sessions import SEEN_TABLE
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.storage.filesystem import is_staged
 from agent_pipeline.storage.lake import Artifact, Lake
@@ -65,7 +65,7 @@ def check_whole(lake: Lake) -> dict[str, str]:
         if file.name == "part-0.parquet":
             table = lake.open(file.asset, file.key).read()
             if (
-                file.asset == SEEN
+                file.asset == SEEN_TABLE
             ):  # who wrote it last, the reading or the search, decides on its row groups
                 found[name] = hashlib.sha256(repr(table.to_pylist()).encode()).hexdigest()
         elif file.path.suffix == ".jsonl":

@@ -280,7 +280,7 @@ def sample_rows(tokenizer_path: Path) -> list[Any]:
     from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
     from agent_pipeline.keys import PartitionKey
     from agent_pipeline.models.chat_templates import load_tokenizer
-    from agent_pipeline.sessions.tables import session_row
+    from agent_pipeline.sessions.tables import make_session_row
     from agent_pipeline.sources import open_source
     from agent_pipeline.tokenization.encoding import encode_rows
 
@@ -288,7 +288,7 @@ def sample_rows(tokenizer_path: Path) -> list[Any]:
     sessions = read_sessions(store, PartitionKey("shop", "support"), ReadingOptions())
     rows = list(
         sft_rows(
-            (session_row(session) for session in sessions if session.judgment == "acceptable"),
+            (make_session_row(session) for session in sessions if session.judgment == "acceptable"),
             SplitSizes(),
         )
     )

@@ -31,7 +31,7 @@ from agent_pipeline.models.json_numbers import NumberText, parse_json
 from agent_pipeline.models.rendering import render
 from agent_pipeline.models.special_tokens import MARK
 from agent_pipeline.redaction import RedactionOptions
-from agent_pipeline.sessions.session import Session, tool_calls
+from agent_pipeline.sessions.session import Session, list_calls
 from agent_pipeline.sources import open_source
 from agent_pipeline.tokenization.loss_masks import character_spans, encode
 from agent_pipeline_tests.tiny import make_tiny_base
@@ -64,7 +64,7 @@ def up_to_last_answer(session: Session) -> list[dict[str, Any]]:
 def has_decimal(messages: Sequence[dict[str, Any]]) -> bool:
     """Return whether the arguments of a call hold a number that Python reads as a float."""
     decimals: list[str] = []
-    for _, raw in tool_calls(list(messages)):
+    for _, raw in list_calls(list(messages)):
         with suppress(ValueError):
             json.loads(raw, parse_float=decimals.append)
     return bool(decimals)
@@ -87,7 +87,7 @@ def trained_as_recorded(tokenizer: Any, messages: Sequence[dict[str, Any]], tool
     text = render(tokenizer, list(messages), tools)
     spans = character_spans(tokenizer, list(messages), tools, text)
     trained = [value for start, end in spans for value in arguments_of_turn(text[start:end])]
-    return str(trained) == str([parse_json(raw) for _, raw in tool_calls(list(messages))])
+    return str(trained) == str([parse_json(raw) for _, raw in list_calls(list(messages))])
 
 
 def compare_prompts(llama: LlamaCpp, tokenizer: Any, sessions: Sequence[Session]) -> None:
@@ -148,7 +148,7 @@ def compare_turns(llama: LlamaCpp, tokenizer: Any, stores: dict[str, list[Sessio
             counts += Counter(
                 rows=1,
                 turns=turns_of(messages),
-                calls=len(tool_calls(messages)),
+                calls=len(list_calls(messages)),
                 tokens=len(ids),
                 equal=same,
                 literal=literal,

@@ -24,7 +24,7 @@ from agent_pipeline.models.chat_templates import load_tokenizer
 from agent_pipeline.models.device import fast_device
 from agent_pipeline.models.loading import load_model
 from agent_pipeline.promotion.champions import promote, rollback, serve_champion
-from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.tokenization.loss_masks import encode
 
@@ -84,10 +84,10 @@ def main(champions: int, rank: int) -> None:
                 optimizer.zero_grad()
             print(f"{key}: loss {loss.item():.3f}", flush=True)
             made_from = {"base_model": base.name, "base_revision": base.revision, "number": number}
-            building = lake.building("sft_adapter", key, sha256_of(number))
+            building = lake.building("sft_adapter", key, hash_json(number))
             model.save_pretrained(building)
             tokenizer.save_pretrained(building)
-            adapter = lake.finish("sft_adapter", key, sha256_of(number), building, made_from, {})
+            adapter = lake.finish("sft_adapter", key, hash_json(number), building, made_from, {})
             building = lake.building("gguf_export", key, adapter.identity)
             convert_lora(base.path, adapter.path, building / ADAPTER)
             report = {"ollama": {"gguf": ADAPTER, "num_ctx": 512}}

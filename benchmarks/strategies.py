@@ -31,7 +31,7 @@ from agent_pipeline.evaluation.paired import Difference, paired
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.models.base_model import EMBEDDED, BaseModel, resolve_base_model
 from agent_pipeline.selection.strategies import STRATEGIES
-from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.sessions.tables import to_rows
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.training.config import TrainingConfig
@@ -82,7 +82,7 @@ class Bench:
         self.base: BaseModel = resolve_base_model(EMBEDDED, load_settings().cache_path)
         made_from = [(row["row_id"], row["content_sha256"], row["split"]) for row in rows]
         config = self.config(0, STEPS).identity()
-        self.setting = sha256_of(
+        self.setting = hash_json(
             [made_from, self.base.revision, self.size, config, MAX_NEW_TOKENS]
         )[:16]
         self._losses: tuple[dict[str, float | None], dict[str, int]] | None = None

@@ -69,7 +69,7 @@ def play(
     from agent_pipeline.config.settings import load_settings
     from agent_pipeline.evaluation.heldout import heldout_rows, reply_limit
     from agent_pipeline.reports.episode_report import table, write
-    from agent_pipeline.sessions.session import sha256_of
+    from agent_pipeline.sessions.session import hash_json
 
     key, settings = parse_key(partition), load_settings()
     if not (world := settings.world(key)):
@@ -97,7 +97,7 @@ def play(
         settings.reading(key).task_pattern,
         chosen,
         trials,
-        sha256_of([str(out.resolve()), model])[:8],
+        hash_json([str(out.resolve()), model])[:8],
     )
     players = {"model": _player(model, key, temperature, limits)}
     progress = throttled(partial(typer.echo, err=True))
@@ -128,7 +128,7 @@ def play(
 
 def _write_traces(folder: Path, sessions: Sequence[Mapping[str, Any]]) -> None:
     """Write each session as a file that the Hub's trace viewer shows."""
-    from agent_pipeline.sessions.session_trace import session_trace
+    from agent_pipeline.sessions.session_trace import format_session_trace
 
     folder.mkdir(parents=True, exist_ok=True)
     for session in sessions:
@@ -136,7 +136,7 @@ def _write_traces(folder: Path, sessions: Sequence[Mapping[str, Any]]) -> None:
             name: session.get(name)
             for name in ("project", "agent", "task_id", "trial", "judgment", "error")
         }
-        trace = session_trace(
+        trace = format_session_trace(
             session["session_id"],
             session["messages"],
             model=session["model"],
@@ -155,10 +155,10 @@ def _session_ids(
         SettingsError: the pattern would name another task than the one that is played, which would leave its split.
     """
     from agent_pipeline.evaluation.episodes import PLAYED, fresh_task_id
-    from agent_pipeline.ingestion.reading import task_expression, task_key
+    from agent_pipeline.ingestion.reading import compile_task_pattern, find_task_key
     from agent_pipeline.sessions.session import Session
 
-    pattern, ids = task_expression(task_pattern), []
+    pattern, ids = compile_task_pattern(task_pattern), []
     for task in tasks:
         task_id = fresh_task_id(str(task["task_key"]), task.get("seed"))
         for trial in range(trials):
@@ -166,7 +166,7 @@ def _session_ids(
             session = Session(
                 session_id=session_id, project="", agent="", source="", task_id=task_id
             )
-            if (named := task_key(session, pattern, "")) != task_id:
+            if (named := find_task_key(session, pattern, "")) != task_id:
                 raise SettingsError(
                     f"task_pattern {task_pattern!r} reads the task {named!r} from the id {session_id} of a session that would play "
                     f"{task_id!r}: a held-out task could be trained on. Begin it with ^(?!played-), or name tasks by task_field."

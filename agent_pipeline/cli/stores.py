@@ -39,8 +39,8 @@ def discover(
 
     Exit code 1 if a part of a store could not be read. What was left out of a store that could be (a line that is not JSON, say) is noted.
     """
+    from agent_pipeline.ingestion.block_list import BlockList
     from agent_pipeline.ingestion.discovery import discover as look
-    from agent_pipeline.ingestion.forgotten import BlockList
     from agent_pipeline.sources import parse_location, readers
 
     settings = load_settings()
@@ -143,11 +143,11 @@ def review(
     from agent_pipeline.defs.resources import Workspace
     from agent_pipeline.judging.review import sample as choose
     from agent_pipeline.judging.review import write_review
-    from agent_pipeline.sessions.tables import stored_batches, to_rows
+    from agent_pipeline.sessions.tables import read_batches, to_rows
 
     key = parse_key(partition)
     judged = Workspace().open_lake().open("judged_sessions", key)
-    rows, counts = choose(to_rows(stored_batches(judged)), sample, seed, first)
+    rows, counts = choose(to_rows(read_batches(judged)), sample, seed, first)
     write_review(out, rows)
     found = ", ".join(f"{name} {count}" for name, count in counts.most_common())
     console.print(

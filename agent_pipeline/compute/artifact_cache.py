@@ -18,7 +18,7 @@ from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.models.base_model import BaseModel, resolve_base_model
 from agent_pipeline.redaction.surrogates import with_surrogates
 from agent_pipeline.selection.tables import dataset_rows
-from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.lake import MANIFEST, Artifact, Lake, read_manifest
 from agent_pipeline.training.chain import SKIPPED, adapter_of
 
@@ -115,7 +115,7 @@ def build(
     """
     lake, key = asked_lake(params)
     made_from = made_from | {"by": task.origin()}
-    identity, fresh = sha256_of(made_from), params.get("fresh")
+    identity, fresh = hash_json(made_from), params.get("fresh")
 
     def found() -> Artifact | None:
         artifact = lake.find(asset, key, identity)

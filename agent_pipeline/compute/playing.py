@@ -26,7 +26,7 @@ from agent_pipeline.models.device import fast_device
 from agent_pipeline.models.loading import load_model
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.reports.episode_report import figures, verdict
-from agent_pipeline.sessions.session import Message, sha256_of
+from agent_pipeline.sessions.session import Message, hash_json
 
 Played = tuple[dict[str, Any], dict[str, list[Episode]]]
 Opened = AbstractContextManager[Player | list[Player]]
@@ -51,7 +51,7 @@ def tasks_to_play(
         SettingsError: the world makes no fresh tasks.
     """
     first = {row["task_key"]: dict(row) for row in reversed(rows)}
-    chosen = [first[key] for key in sorted(first, key=sha256_of)[:max_tasks]]
+    chosen = [first[key] for key in sorted(first, key=hash_json)[:max_tasks]]
     if fresh_tasks:
         fresh: Any = getattr(load_world(world), "fresh_tasks", None)
         if fresh is None:

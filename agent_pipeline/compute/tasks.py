@@ -28,7 +28,7 @@ from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.redaction.surrogates import spoken, surrogates_made_from, system_of
 from agent_pipeline.selection.tables import dataset_rows
-from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.filesystem import sha256_file
 from agent_pipeline.training.chain import trained_adapters
@@ -277,7 +277,7 @@ def export(params: Params, progress: Progress = silent) -> Result:
         params["config"],
     )
     # Which conversations are compared is a choice by hash, so that it does not move with the order of sessions.
-    chosen = sorted(rows, key=lambda row: sha256_of(row["row_id"]))[: config["max_conversations"]]
+    chosen = sorted(rows, key=lambda row: hash_json(row["row_id"]))[: config["max_conversations"]]
     compared = seen_by_models(params, chosen)
     made_from = {
         "adapter": adapter.identity,
@@ -370,7 +370,7 @@ def episodes(params: Params, progress: Progress = silent) -> Result:
         "world": world,
         "world_sha256": world_source(world),
         "config": config,
-        "recorded_sha256": sha256_of(recorded),
+        "recorded_sha256": hash_json(recorded),
         **({"alone": True} if alone else {}),
         **({"not_fresh": in_store} if in_store and config["fresh_tasks"] else {}),
         **rows_made_from(stored),
@@ -414,9 +414,9 @@ def canaries(params: Params, progress: Progress = silent) -> Result:
     made_from = {
         "adapter": adapter.identity,
         "max_length": max_length,
-        "questions_sha256": sha256_of(list(QUESTIONS.items())),
-        "tools_sha256": sha256_of(tools),
-        "others_sha256": sha256_of([sample.key for sample in others.values()]),
+        "questions_sha256": hash_json(list(QUESTIONS.items())),
+        "tools_sha256": hash_json(tools),
+        "others_sha256": hash_json([sample.key for sample in others.values()]),
     }
 
     def make(folder: Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from agent_pipeline.models.base_model import EMBEDDED
 from agent_pipeline.options import Options
 from agent_pipeline.selection.coresets import CoresetOptions
 from agent_pipeline.selection.embeddings import TFIDF
-from agent_pipeline.sessions.damage import DEFAULT_POLICY, KINDS
+from agent_pipeline.sessions.damage import DAMAGE_KINDS, DEFAULT_REPAIR_POLICY
 from agent_pipeline.training.chain import adapter_of
 from agent_pipeline.training.config import BY_SIZE, FURTHER, AdapterTraining
 
@@ -26,10 +26,11 @@ class SessionsConfig(Options):
     """How damaged records are repaired, and when a store is too small to be whole, or grew too fast."""
 
     repair: dict[str, str] = Field(
-        default=dict(DEFAULT_POLICY),
+        default=dict(DEFAULT_REPAIR_POLICY),
         description="What is done about each kind of damage (drop_session, drop_turn, repair, keep): "
         + "; ".join(
-            f"{kind}: {each.meaning} ({', '.join(each.allowed)})" for kind, each in KINDS.items()
+            f"{kind}: {each.meaning} ({', '.join(each.allowed)})"
+            for kind, each in DAMAGE_KINDS.items()
         ),
     )
     smallest_share: float = Field(

@@ -21,7 +21,7 @@ from agent_pipeline.config.settings import Settings
 from agent_pipeline.errors import PipelineError, SettingsError
 from agent_pipeline.evaluation.worlds import load_world
 from agent_pipeline.export.quantizer import check_outtypes
-from agent_pipeline.ingestion.reading import task_expression
+from agent_pipeline.ingestion.reading import compile_task_pattern
 from agent_pipeline.judging import parse_measures
 from agent_pipeline.judging.leaks import leak_patterns
 from agent_pipeline.judging.panel import JudgingOptions, Panel
@@ -31,7 +31,7 @@ from agent_pipeline.notifications import open_senders
 from agent_pipeline.options import Options, did_you_mean
 from agent_pipeline.redaction import Redactor
 from agent_pipeline.selection.embeddings import check_embeddings
-from agent_pipeline.sessions.damage import repair_policy
+from agent_pipeline.sessions.damage import make_repair_policy
 from agent_pipeline.training.config import NO_TEACHER, PREFERENCES, DistillTraining
 
 
@@ -82,7 +82,7 @@ def _sentences(*checks: Callable[[], object]) -> list[str]:
 
 
 def _reading(settings: Settings, key: PartitionKey | None) -> None:
-    task_expression(settings.reading(key).task_pattern if key else settings.task_pattern)
+    compile_task_pattern(settings.reading(key).task_pattern if key else settings.task_pattern)
 
 
 def _judge(settings: Settings, key: PartitionKey | None) -> None:
@@ -179,7 +179,7 @@ def _curation(config: CurationConfig) -> None:
 
 
 CHECKS: dict[type[Options], Callable[[Any], object]] = {
-    SessionsConfig: lambda config: repair_policy(config.repair),
+    SessionsConfig: lambda config: make_repair_policy(config.repair),
     JudgingOptions: Panel.of,
     CurationConfig: _curation,
     SftConfig: lambda config: check_facts(config.untrained_turns),

@@ -13,7 +13,7 @@ from agent_pipeline.config.presets import PRESETS
 from agent_pipeline.config.settings import Settings
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.options import Options, Section
-from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.filesystem import sha256_file
 
 Group = TypeVar("Group", bound=Options)
@@ -187,7 +187,7 @@ def fingerprint(settings: Settings, key: PartitionKey, run: RunValues | None = N
         if "llm" in str(getattr(assets["judged_sessions"], "decided_by", ""))
         else {}
     )
-    return sha256_of(
+    return hash_json(
         {
             "assets": {name: options.model_dump(mode="json") for name, options in assets.items()},
             "reading": reading,

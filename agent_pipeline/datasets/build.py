@@ -29,7 +29,13 @@ from agent_pipeline.datasets.verdicts import judges_of, verdict_counts
 from agent_pipeline.errors import DataError
 from agent_pipeline.judging.turns import check_facts
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.tables import required, stored_batches, to_batches, to_rows, to_table
+from agent_pipeline.sessions.tables import (
+    define_required,
+    read_batches,
+    to_batches,
+    to_rows,
+    to_table,
+)
 from agent_pipeline.storage.lake import Lake, StagedTable
 
 Row = dict[str, Any]
@@ -212,9 +218,7 @@ def build_sharegpt(
 ) -> Built:
     """Build `sharegpt_dataset` from `sft_dataset`. Raises as `build_sft`."""
     counts: Counter[str] = Counter()
-    rows = sharegpt_rows(
-        to_rows(stored_batches(lake.open("sft_dataset", key))), counts, alternating
-    )
+    rows = sharegpt_rows(to_rows(read_batches(lake.open("sft_dataset", key))), counts, alternating)
     filters = ["conversations whose turns do not alternate are left out"] if alternating else []
     return build(lake, key, _SHAREGPT, rows, counts, filters, files)
 
@@ -282,7 +286,10 @@ def build(
 
 _SESSION_COLUMNS = ["session_id", "rejected_session_id"]
 _PLACES = pa.schema(
-    [*map(ROW.__getitem__, (1, 3, 4)), *required(pa.binary(), content_sha256="sha256 of the texts")]
+    [
+        *map(ROW.__getitem__, (1, 3, 4)),
+        *define_required(pa.binary(), content_sha256="sha256 of the texts"),
+    ]
 )
 
 
@@ -295,7 +302,7 @@ def in_two_splits(file: pq.ParquetFile) -> dict[str, list[str]]:
             "content_sha256": _text_sha256(row),
             "split": row["split"],
         }
-        for row in to_rows(stored_batches(file), raw=True)
+        for row in to_rows(read_batches(file), raw=True)
         for name in _SESSION_COLUMNS
         if name in row
     )

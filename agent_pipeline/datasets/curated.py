@@ -33,13 +33,13 @@ from agent_pipeline.datasets.splits import (
 )
 from agent_pipeline.judging.curation import Use
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.session import Session, json_bytes, with_thoughts, without_error_marks
+from agent_pipeline.sessions.session import Session, add_thoughts, drop_error_marks, encode_json
 from agent_pipeline.sessions.tables import (
     CURATED,
-    column,
-    in_order,
-    row_session,
-    stored_batches,
+    is_sorted,
+    make_column,
+    read_batches,
+    restore_session,
     to_rows,
 )
 from agent_pipeline.storage.lake import Lake
@@ -108,7 +108,7 @@ class Curated:
             key,
             record_tasks(lake, key, tasks, sizes, partial(_alike_tasks, lake, key, roots)),
             roots,
-            in_order(ids),
+            is_sorted(ids),
             thoughts,
         )
 
@@ -142,7 +142,7 @@ class Curated:
             counts[f"no_{missing}_of_the_task"] += alone
             counts["sessions_without_a_partner"] += alone
         examples = examples.filter(pc.is_in(examples["task_key"], both))
-        number = column(range(len(examples)), pa.field("number", pa.int64()))
+        number = make_column(range(len(examples)), pa.field("number", pa.int64()))
         examples = examples.append_column("number", number).sort_by(
             [(name, "ascending") for name in ("task_key", "session_id", "kept")]
         )
@@ -192,14 +192,14 @@ class Curated:
 
     def _batches(self, wanted: Any) -> Iterator[pa.RecordBatch]:
         """The rows of the table that are wanted, a batch in memory at a time."""
-        for batch in stored_batches(self.lake.open(ASSET, self.key), _READ):
+        for batch in read_batches(self.lake.open(ASSET, self.key), _READ):
             batch = _with_roots(batch, self.roots)
             yield batch.filter(wanted(batch))
 
 
 def _alike_tasks(lake: Lake, key: PartitionKey, roots: dict[str, str]) -> dict[str, str]:
     """The groups of unnamed tasks whose requests are nearly the same."""
-    rows = to_rows(stored_batches(lake.open(ASSET, key), ["session_id", "task_key", "messages"]))
+    rows = to_rows(read_batches(lake.open(ASSET, key), ["session_id", "task_key", "messages"]))
     tasks = ((roots.get(row["session_id"], row["task_key"]), row["messages"]) for row in rows)
     requests = ((task, first_request(messages)) for task, messages in tasks if is_unnamed(task))
     return groups_alike(
@@ -212,27 +212,25 @@ def _heard(row: Row) -> Row:
     if _FAILED not in bytes(row["messages"]):
         return row
     return row | {
-        "messages": msgspec.Raw(
-            json_bytes(without_error_marks(msgspec.json.decode(row["messages"])))
-        )
+        "messages": msgspec.Raw(encode_json(drop_error_marks(msgspec.json.decode(row["messages"]))))
     }
 
 
 def _session(row: Row, thoughts: bool) -> Session:
     """A row's session; its score is that of its verdict, so that no score overrules a person in a pair. With `thoughts` its reasoning is in
     its messages."""
-    session = msgspec.structs.replace(row_session(row), score=row["verdict_score"])
+    session = msgspec.structs.replace(restore_session(row), score=row["verdict_score"])
     if not (thoughts and session.reasoning):
         return session
     return msgspec.structs.replace(
-        session, messages=with_thoughts(session.messages, session.reasoning), reasoning=[]
+        session, messages=add_thoughts(session.messages, session.reasoning), reasoning=[]
     )
 
 
 def _short_columns(lake: Lake, key: PartitionKey, columns: list[str]) -> pa.Table:
     """Some short columns of all sessions."""
     return pa.Table.from_batches(
-        stored_batches(lake.open(ASSET, key, CURATED), columns),
+        read_batches(lake.open(ASSET, key, CURATED), columns),
         pa.schema(map(CURATED.field, columns)),
     )
 
@@ -245,13 +243,13 @@ def _with_roots(table: Any, roots: dict[str, str]) -> Any:
     at = table.schema.get_field_index("task_key")
     field = table.schema.field(at)
     return table.set_column(
-        at, field, column([roots.get(name, task) for name, task in tasks], field)
+        at, field, make_column([roots.get(name, task) for name, task in tasks], field)
     )
 
 
 def _is_example(table: Any) -> Any:
     """Which rows are positive or negative examples."""
-    return pc.invert(pc.is_in(table["use"], column([Use.NEITHER.value], CURATED.field("use"))))
+    return pc.invert(pc.is_in(table["use"], make_column([Use.NEITHER.value], CURATED.field("use"))))
 
 
 @contextmanager

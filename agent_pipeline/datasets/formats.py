@@ -11,8 +11,8 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from agent_pipeline.sessions.session import THOUGHT, Tool, tool_calls, without
-from agent_pipeline.sessions.text import readable
+from agent_pipeline.sessions.session import THOUGHT, Tool, drop_keys, list_calls
+from agent_pipeline.sessions.transcript import format_transcript
 
 Format = Literal["conversational", "openai", "prompt_completion", "prompt_completion_messages"]
 
@@ -45,14 +45,14 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 def _openai(row: Row) -> Row | str:
     """OpenAI's file has only these two keys, no thoughts, and no empty list of tools. OpenAI refuses a whole file for one bad name: a row
     that calls such a tool has no such form, and any other row goes without that tool."""
-    if not all(_NAME.fullmatch(name) for name, _ in tool_calls(row["messages"])):
+    if not all(_NAME.fullmatch(name) for name, _ in list_calls(row["messages"])):
         return REFUSED_NAME
     tools = [
         tool
         for tool in map(_function, row["tools"])
         if _NAME.fullmatch(str(tool["function"].get("name", "")))
     ]
-    return {"messages": [without(message, THOUGHT) for message in row["messages"]]} | (
+    return {"messages": [drop_keys(message, THOUGHT) for message in row["messages"]]} | (
         {"tools": tools} if tools else {}
     )
 
@@ -62,7 +62,7 @@ def _function(tool: Tool) -> Tool:
 
 
 def _parted(row: Row) -> Row | str:
-    messages = [without(message, "weight") for message in row["messages"]]
+    messages = [drop_keys(message, "weight") for message in row["messages"]]
     answered = messages[-1]["content"] and not messages[-1].get("tool_calls")
     if not answered or not any(message["role"] == "user" for message in messages):
         return NO_ANSWER
@@ -76,7 +76,7 @@ def _parted_text(row: Row) -> Row | str:
         return parted
     # The space belongs to the answer: a prompt that ends with a space has other tokens than the two together.
     return parted | {
-        "prompt": readable(parted["prompt"]) + "\n\nASSISTANT:",
+        "prompt": format_transcript(parted["prompt"]) + "\n\nASSISTANT:",
         "completion": " " + parted["completion"][0]["content"],
     }
 

@@ -14,19 +14,19 @@ from agent_pipeline.datasets.pair_messages import has_untrained_turn, to_last_an
 from agent_pipeline.datasets.preferences import unfit_to_compare
 from agent_pipeline.datasets.splits import ROW, TaskSplit
 from agent_pipeline.sessions.session import Message, Session
-from agent_pipeline.sessions.tables import optional, required
+from agent_pipeline.sessions.tables import define_optional, define_required
 
 KTO = pa.schema(
     [
         *ROW,
-        *required(
+        *define_required(
             pa.json_(),
             prompt="chat messages before the agent's first answer",
             completion="from there to the agent's last",
         ),
-        *required(pa.bool_(), label="true: the session is good; false: it is bad"),
-        *required(pa.json_(), tools="the tools that the agent had: OpenAI function schemas"),
-        *optional(
+        *define_required(pa.bool_(), label="true: the session is good; false: it is bad"),
+        *define_required(pa.json_(), tools="the tools that the agent had: OpenAI function schemas"),
+        *define_optional(
             pa.string(),
             verdict_by="the judge that gave the label; unverified: nobody checked the session",
         ),
@@ -63,7 +63,7 @@ def labelled_rows(
             yield {
                 "row_id": session.session_id,
                 "session_id": session.session_id,
-                "content_sha256": session.content_sha256(),
+                "content_sha256": session.hash_content(),
                 "task_key": session.task_key,
                 "split": split.of(session.task_key),
                 "prompt": parts[0],

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from agent_pipeline.datasets.splits import ROW, SPLITS, Split, SplitSizes
 from agent_pipeline.errors import DataError, MissingError
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.tables import column
+from agent_pipeline.sessions.tables import make_column
 from agent_pipeline.storage.lake import Lake
 
 LEDGER = "split_ledger"
@@ -107,7 +107,7 @@ def record_tasks(
     def recorded(known: pa.Table) -> pa.Table:
         new = pc.unique(tasks.filter(pc.invert(pc.is_in(tasks, known["task_key"]))))
         split_of = _splits_of_groups(groups() if len(new) else {}, known, sizes)
-        splits = column([split_of(task.as_py()) for task in new], SCHEMA.field("split"))
+        splits = make_column([split_of(task.as_py()) for task in new], SCHEMA.field("split"))
         return (
             pa.concat_tables([known, pa.Table.from_arrays([new, splits], schema=SCHEMA)]).sort_by(
                 "task_key"
@@ -125,9 +125,9 @@ def _splits_of_groups(
     """The split of a new task. If tasks of a group are known in several splits, the group's new tasks are trained, not tested."""
     ledger, by_group = Ledger(sizes, known), dict[str, set[Split]]()
     recorded = set(
-        known.filter(pc.is_in(known["task_key"], column(list(groups), SCHEMA.field("task_key"))))[
-            "task_key"
-        ].to_pylist()
+        known.filter(
+            pc.is_in(known["task_key"], make_column(list(groups), SCHEMA.field("task_key")))
+        )["task_key"].to_pylist()
     )
     for task in recorded:
         by_group.setdefault(groups[task], set()).add(ledger.of(task))

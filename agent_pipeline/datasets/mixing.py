@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 import msgspec
 
 from agent_pipeline.errors import DataError, SettingsError
-from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.session import hash_json
 
 Strategy = Literal["weighted", "balanced", "proportional"]
 _Key = TypeVar("_Key", str, int)
@@ -134,7 +134,7 @@ class MultiTaskMixer:
             for key, sample in self._drawn(pools[task], taken[task])
         ]
         if self.config.shuffle:
-            chosen.sort(key=lambda pair: sha256_of([self.config.seed, "order", pair[0]]))
+            chosen.sort(key=lambda pair: hash_json([self.config.seed, "order", pair[0]]))
         return [sample for _, sample in chosen]
 
     def get_task_distribution(self, samples: Sequence[TaskSample]) -> dict[str, float]:
@@ -167,7 +167,7 @@ class MultiTaskMixer:
 
     def _drawn(self, pool: Mapping[str, TaskSample], count: int) -> list[tuple[str, TaskSample]]:
         """Samples of one task: those of the lowest places, which are hashes of seed and content."""
-        places = sorted(pool, key=lambda key: sha256_of([self.config.seed, key]))
+        places = sorted(pool, key=lambda key: hash_json([self.config.seed, key]))
         return [(key, pool[key]) for key in sorted(places[:count])]
 
 
@@ -210,7 +210,7 @@ def _distinct(
         # Among equal contents the first by hash is taken, so that the order in which they are given does not matter.
         for sample in sorted(
             _samples(task, task_datasets[task]),
-            key=lambda sample: sha256_of(msgspec.to_builtins(sample)),
+            key=lambda sample: hash_json(msgspec.to_builtins(sample)),
         ):
             key = _content(sample.data)
             if key in seen:
@@ -232,4 +232,4 @@ def _samples(task: str, dataset: Sequence[Any]) -> list[TaskSample]:
 
 def _content(data: Mapping[str, Any]) -> str:
     """What makes a sample the same sample: the conversation of a row that has one, else all of it."""
-    return sha256_of([data["messages"], data.get("tools") or []] if "messages" in data else data)
+    return hash_json([data["messages"], data.get("tools") or []] if "messages" in data else data)

@@ -35,7 +35,7 @@ from agent_pipeline.datasets.splits import SPLITS, first_request
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Message
-from agent_pipeline.sessions.tables import required, stored_batches, to_rows
+from agent_pipeline.sessions.tables import define_required, read_batches, to_rows
 from agent_pipeline.storage.lake import Lake
 
 ASSET, SOURCE = "multi_task_dataset", "sft_dataset"
@@ -43,7 +43,7 @@ ASSET, SOURCE = "multi_task_dataset", "sft_dataset"
 MULTI_TASK = pa.schema(
     [
         *SFT,
-        *required(
+        *define_required(
             pa.string(),
             project="the project of the row's agent",
             agent="the agent that the row is from",
@@ -166,13 +166,13 @@ def candidates(lake: Lake, key: PartitionKey) -> Iterator[Candidate]:
     Raises:
         DataError: there is no such table, or it is damaged.
     """
-    read = stored_batches(lake.open(SOURCE, key), [*_IDS, "messages", "tools"])
+    read = read_batches(lake.open(SOURCE, key), [*_IDS, "messages", "tools"])
     return (_candidate(key, row) for row in to_rows(read, raw=True))
 
 
 def crossing_requests(file: pq.ParquetFile) -> dict[str, list[str]]:
     """The rows of a mixed table whose request another agent has in a split that is held out more."""
-    rows = to_rows(stored_batches(file, [*_IDS, "project", "agent", "messages", "tools"]), raw=True)
+    rows = to_rows(read_batches(file, [*_IDS, "project", "agent", "messages", "tools"]), raw=True)
     found = crossing(_candidate(PartitionKey(row["project"], row["agent"]), row) for row in rows)
     return {"request": [each.row_id for each in found["request"]]}
 
@@ -267,7 +267,7 @@ def mixed_rows(lake: Lake, taken: Sequence[tuple[PartitionKey, str]]) -> Iterato
 
     def batches() -> Iterator[pa.RecordBatch]:
         for key in sorted(wanted):
-            for batch in stored_batches(lake.open(SOURCE, key), SFT.names):
+            for batch in read_batches(lake.open(SOURCE, key), SFT.names):
                 batch = batch.filter(pc.is_in(batch["row_id"], pa.array(sorted(wanted[key]))))
                 for row_id in batch["row_id"].to_pylist():
                     places[key, row_id] = len(places)

@@ -5,12 +5,12 @@ from hashlib import sha256
 from agent_pipeline.sessions.session import (
     THOUGHT,
     Message,
-    canonical_arguments,
+    canonicalize_arguments,
+    drop_keys,
+    encode_json,
     is_trained,
-    json_bytes,
-    without,
 )
-from agent_pipeline.sessions.text import characters
+from agent_pipeline.sessions.transcript import count_characters
 
 Parts = tuple[list[Message], list[Message], list[Message]]
 
@@ -34,7 +34,7 @@ def has_untrained_turn(messages: list[Message]) -> bool:
 def answers(messages: list[Message]) -> bytes:
     """A hash of each of the agent's messages: users and tools may say something else in two trials whose agents did the same."""
     return b"".join(
-        sha256(json_bytes(_heard(message))).digest()[:16] for message in _of_assistant(messages)
+        sha256(encode_json(_heard(message))).digest()[:16] for message in _of_assistant(messages)
     )
 
 
@@ -63,7 +63,7 @@ def parted(chosen: list[Message], rejected: list[Message]) -> Parts | str:
 
 def _heard(message: Message) -> Message:
     """A message without what no one heard: its weight, its thoughts."""
-    return without(message, "weight", THOUGHT)
+    return drop_keys(message, "weight", THOUGHT)
 
 
 def _of_assistant(messages: list[Message]) -> list[Message]:
@@ -72,7 +72,7 @@ def _of_assistant(messages: list[Message]) -> list[Message]:
 
 def answer_length(messages: list[Message]) -> int:
     """How many characters the agent wrote, words and calls."""
-    return characters(_of_assistant(messages))
+    return count_characters(_of_assistant(messages))
 
 
 def comparable(messages: list[Message]) -> list[Message]:
@@ -86,7 +86,7 @@ def comparable(messages: list[Message]) -> list[Message]:
                 number += 1
                 names[call["id"]] = f"call_{number}"
                 function = call["function"] | {
-                    "arguments": canonical_arguments(call["function"]["arguments"])
+                    "arguments": canonicalize_arguments(call["function"]["arguments"])
                 }
                 renamed.append(call | {"id": names[call["id"]], "function": function})
             message = message | {"tool_calls": renamed}

@@ -27,13 +27,13 @@ from agent_pipeline.datasets.pair_messages import (
     to_last_answer,
 )
 from agent_pipeline.datasets.splits import TaskSplit
-from agent_pipeline.sessions.greetings import request_end
-from agent_pipeline.sessions.session import Message, Session, json_bytes, sha256_of
-from agent_pipeline.sessions.tables import optional, required
+from agent_pipeline.sessions.greetings import find_request_end
+from agent_pipeline.sessions.session import Message, Session, encode_json, hash_json
+from agent_pipeline.sessions.tables import define_optional, define_required
 
 PREFERENCES = pa.schema(
     [
-        *required(
+        *define_required(
             pa.string(),
             row_id="the pair: both session ids",
             case_id="the task that both sessions are trials of",
@@ -44,18 +44,18 @@ PREFERENCES = pa.schema(
             task_key="the sessions' task",
             split="the task's permanent split: train, select or test",
         ),
-        *optional(
+        *define_optional(
             pa.float64(),
             margin="the good session's score less the bad one's (0 to 1); null: one has no score",
         ),
-        *required(
+        *define_required(
             pa.json_(),
             prompt="the chat messages that both sessions begin with",
             chosen="the good session's messages from the first that differs",
             rejected="the bad session's messages from the first that differs",
             tools="the tools that the agent had: OpenAI function schemas",
         ),
-        *optional(
+        *define_optional(
             pa.string(),
             verdict_by="the judge that found the good session good; unverified: nobody checked it",
             rejected_verdict_by="the judge that found the bad session bad; unverified: nobody checked it",
@@ -265,7 +265,7 @@ def _ordered(groups: list[_Group], strategy: Strategy) -> Iterator[_Candidate]:
         )
     elif strategy == "all_pairs":
         # Among pairs of one margin the hash decides: by id, a limit would leave only pairs of the first positive session.
-        yield from sorted(everyone, key=lambda each: (-_width(each), sha256_of(each.ids)))
+        yield from sorted(everyone, key=lambda each: (-_width(each), hash_json(each.ids)))
     else:
         for _, alike in groupby(sorted(groups, key=lambda group: -_width(group)), key=_width):
             yield from merge(*(group.candidates() for group in alike), key=lambda each: each.ids)
@@ -335,12 +335,12 @@ def _start(session: Session) -> str:
     If the users greet first, the request comes after the agent's greeting. Without it, two sessions that both begin with "Hi" would pair.
     """
     messages = comparable(session.messages)
-    begin = request_end(messages) or 0
+    begin = find_request_end(messages) or 0
     first = next(
         (index for index in range(begin, len(messages)) if messages[index]["role"] == "assistant"),
         len(messages),
     )
-    return sha256(json_bytes([messages[:first], session.tools])).hexdigest()
+    return sha256(encode_json([messages[:first], session.tools])).hexdigest()
 
 
 def _row(
@@ -357,8 +357,8 @@ def _row(
         "case_id": task_key,
         "session_id": chosen.session_id,
         "rejected_session_id": rejected.session_id,
-        "content_sha256": chosen.content_sha256(),
-        "rejected_content_sha256": rejected.content_sha256(),
+        "content_sha256": chosen.hash_content(),
+        "rejected_content_sha256": rejected.hash_content(),
         "task_key": task_key,
         "split": split.of(task_key),
         "margin": margin,

@@ -26,7 +26,7 @@ from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.datasets.splits import SPLITS
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.options import Options
-from agent_pipeline.sessions.tables import scalar, stored_batches, to_batches, to_rows
+from agent_pipeline.sessions.tables import make_scalar, read_batches, to_batches, to_rows
 from agent_pipeline.storage.lake import Lake, put_file, remove, sha256_file, sync
 
 RECORDS = "published"
@@ -172,8 +172,8 @@ def _rows(
     """The rows of a split of the table, in the publication's form; JSON columns that stay as they are, as `msgspec.Raw`."""
     plain = publication.format == "conversational" or not _has_forms(lake, publication)
     file = lake.open(publication.asset, publication.key)
-    wanted = scalar(split, pa.string())
-    batches = (batch.filter(pc.equal(batch["split"], wanted)) for batch in stored_batches(file))
+    wanted = make_scalar(split, pa.string())
+    batches = (batch.filter(pc.equal(batch["split"], wanted)) for batch in read_batches(file))
     rows = to_rows(batches, raw=plain)
     return rows if plain else in_form(rows, publication.format, counts)
 

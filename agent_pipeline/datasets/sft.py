@@ -15,31 +15,31 @@ from agent_pipeline.datasets.splits import ROW, TaskSplit
 from agent_pipeline.judging.turns import untrained_turns
 from agent_pipeline.sessions.session import (
     Message,
+    add_thoughts,
+    drop_error_marks,
+    hash_json,
     is_trained,
-    sha256_of,
-    with_thoughts,
-    without_error_marks,
 )
-from agent_pipeline.sessions.tables import decoded, optional, required
-from agent_pipeline.sessions.turn_class import text_class
+from agent_pipeline.sessions.tables import decode_json, define_optional, define_required
+from agent_pipeline.sessions.turn_class import classify_text
 
 SFT = pa.schema(
     [
         *ROW,
-        *required(
+        *define_required(
             pa.json_(), messages="chat messages to the agent's last; weight 0: not trained on"
         ),
-        *required(pa.json_(), tools="the tools that the agent had: OpenAI function schemas"),
-        *optional(
+        *define_required(pa.json_(), tools="the tools that the agent had: OpenAI function schemas"),
+        *define_optional(
             pa.float64(),
             score="how good the session is, 0 to 1; of equal rows the better one is kept",
         ),
-        *optional(pa.timestamp("us", tz="UTC"), created_at="when the session began (UTC)"),
-        *optional(
+        *define_optional(pa.timestamp("us", tz="UTC"), created_at="when the session began (UTC)"),
+        *define_optional(
             pa.list_(pa.string()),
             turn_classes="what each assistant message is: call, ask, cannot or answer",
         ),
-        *optional(
+        *define_optional(
             pa.string(),
             verdict_by="the judge that found the session good; unverified: nobody checked it",
         ),
@@ -67,7 +67,7 @@ def sft_rows(
     untrained_facts: Sequence[str] = (),
     thoughts: bool = False,
 ) -> Iterator[dict[str, Any]]:
-    """Rows of `SFT` from rows of sessions (`session_row`, or the table `curated_sessions`), one at a time, in their order.
+    """Rows of `SFT` from rows of sessions (`make_session_row`, or the table `curated_sessions`), one at a time, in their order.
 
     JSON columns may be `msgspec.Raw`; they are decoded only where a conversation changes. A turn with one of `untrained_facts` (names of
     `judging.turns.TurnFacts`, read in the column `turns`) is not trained. What follows the last trained message (a closing user message, a
@@ -95,12 +95,12 @@ def sft_rows(
             counts["no_turn_to_train" if turns else "no_assistant_message"] += 1
             continue
         counts["rows"] += 1
-        if recorded := decoded(row.get("reasoning") or []):
+        if recorded := decode_json(row.get("reasoning") or []):
             counts["reasoning_kept" if thoughts else "reasoning_left_out"] += len(recorded)
         counts["trailing_messages_cut"] += len(heads) - trained[-1] - 1
         thought = recorded if thoughts else []
         if untrained or thought or trained[-1] + 1 < len(heads):
-            kept = with_thoughts(decoded(messages), thought)[: trained[-1] + 1]
+            kept = add_thoughts(decode_json(messages), thought)[: trained[-1] + 1]
             messages = [
                 message | {"weight": 0} if at in untrained else message
                 for at, message in enumerate(kept)
@@ -109,7 +109,7 @@ def sft_rows(
             "row_id": row["session_id"]
             + ("#" + ",".join(map(str, untrained)) if untrained else ""),
             "session_id": row["session_id"],
-            "content_sha256": sha256_of([row["content_sha256"], thought])
+            "content_sha256": hash_json([row["content_sha256"], thought])
             if thought
             else row["content_sha256"],
             "task_key": row["task_key"],
@@ -119,7 +119,7 @@ def sft_rows(
             "score": known_score(row),
             "created_at": row["created_at"],
             "turn_classes": [
-                "call" if heads[at].tool_calls else text_class(heads[at].content or "")
+                "call" if heads[at].tool_calls else classify_text(heads[at].content or "")
                 for at in turns
                 if at <= trained[-1]
             ],
@@ -144,4 +144,4 @@ def to_last_assistant(messages: list[Message]) -> list[Message]:
         for index, message in enumerate(messages)
         if message["role"] == "assistant" and is_trained(message)
     )
-    return without_error_marks(messages[: max(trained, default=-1) + 1])
+    return drop_error_marks(messages[: max(trained, default=-1) + 1])

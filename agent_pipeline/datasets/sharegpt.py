@@ -23,16 +23,16 @@ import pyarrow as pa
 
 from agent_pipeline.datasets.splits import ROW
 from agent_pipeline.sessions.session import THOUGHT, Message, Tool, is_trained
-from agent_pipeline.sessions.tables import optional, required
+from agent_pipeline.sessions.tables import define_optional, define_required
 
 SHAREGPT = pa.schema(
     [
         *ROW,
-        *required(
+        *define_required(
             pa.json_(),
             conversations="turns of from (system, human, gpt, function_call, observation) and value",
         ),
-        *optional(
+        *define_optional(
             pa.string(),
             tools="JSON text of the OpenAI function schemas",
             verdict_by="the judge that found the session good; unverified: nobody checked it",

@@ -13,15 +13,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent_pipeline.errors import SettingsError
-from agent_pipeline.sessions.greetings import request_end, says_something
+from agent_pipeline.sessions.greetings import find_request_end, says_something
 from agent_pipeline.sessions.session import Message
-from agent_pipeline.sessions.tables import required, scalar
+from agent_pipeline.sessions.tables import define_required, make_scalar
 
 Split = Literal["train", "select", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
 
-ROW = required(
+ROW = define_required(
     pa.string(),
     row_id="the row; unique in the table",
     session_id="the session that it is from",
@@ -121,7 +121,7 @@ def overlaps(rows: pa.Table) -> dict[str, list[Any]]:
         )
         places = pc.value_counts(values)
         crossing[kind] = sorted(
-            places.filter(pc.greater(places.field("counts"), scalar(1, pa.int64())))
+            places.filter(pc.greater(places.field("counts"), make_scalar(1, pa.int64())))
             .field("values")
             .to_pylist()
         )
@@ -150,7 +150,7 @@ def request_text(request: Sequence[Message]) -> str:
 
 def first_request(messages: Sequence[Message]) -> list[Message]:
     """Return what users wrote before the agent answered their first message that says something; nothing if no message does."""
-    asked = request_end(messages)
+    asked = find_request_end(messages)
     if asked is None:
         return []
     answered = next(

@@ -11,7 +11,7 @@ from agent_pipeline.judging.client import Endpoint, Limits, LlmClient, Night
 from agent_pipeline.judging.llm import LlmJudge, read_rubric
 from agent_pipeline.judging.versions import StoreVersions
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.sources import TraceSource
 from agent_pipeline.storage.lake import Lake
 
@@ -46,7 +46,7 @@ class Workspace(dg.ConfigurableResource):
     ) -> StoreVersions:
         """The data versions of the store's partitions (`seconds` and `after` as in StoreVersions); raises SettingsError, DataError."""
         settings = self.settings()
-        name = sha256_of(list(map(str, settings.stores)))[:16]
+        name = hash_json(list(map(str, settings.stores)))[:16]
         return StoreVersions(source, self.open_lake(), name, settings.labels_path, seconds, after)
 
     def open_judge(self, limits: Limits, night: str = "") -> LlmJudge:

@@ -8,7 +8,7 @@ import dagster as dg
 from agent_pipeline.compute.tasks import VERSIONS
 from agent_pipeline.defs.jobs import RETRAIN
 from agent_pipeline.defs.specs import CODE_VERSION
-from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.session import hash_json
 
 STORE_VERSION_TAG = "agent_pipeline/store_version"
 SETTINGS_VERSION_TAG = "agent_pipeline/settings_version"
@@ -50,7 +50,7 @@ def version_tags(store: str, settings: str, readers: Mapping[str, int]) -> dict[
 
     Libraries are not in them: a new release of one does not train every agent again, but the agent's next run.
     """
-    code = sha256_of({"assets": CODE_VERSION, "tasks": VERSIONS, "readers": dict(readers)})
+    code = hash_json({"assets": CODE_VERSION, "tasks": VERSIONS, "readers": dict(readers)})
     return {
         STORE_VERSION_TAG: store[:32],
         SETTINGS_VERSION_TAG: settings[:32],

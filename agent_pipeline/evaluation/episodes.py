@@ -13,7 +13,7 @@ from typing import Any, Literal
 from agent_pipeline.evaluation.worlds import World, run_tool, tool_schemas
 from agent_pipeline.models.families import read_reply
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.sessions.json_text import decoded_arguments
+from agent_pipeline.sessions.json_text import decode_arguments
 from agent_pipeline.sessions.session import Message, Tool
 
 End = Literal[
@@ -220,7 +220,7 @@ class _Running:
         for call in calls:
             function = call["function"]
             result = run_tool(
-                self._world, function["name"], decoded_arguments(function["arguments"])
+                self._world, function["name"], decode_arguments(function["arguments"])
             )
             self._messages.append(
                 {

@@ -25,7 +25,7 @@ from agent_pipeline.evaluation.scoring import Score, score
 from agent_pipeline.evaluation.turns import Answering, ForwardPass, Question, Reply
 from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.tokenization.encoding import as_trained, encode_row
 from agent_pipeline.tokenization.loss_masks import Encoded
 
@@ -207,7 +207,7 @@ def _fingerprint(
         ]
         for each in questions
     ]
-    return sha256_of(
+    return hash_json(
         [
             base.name,
             base.revision,

@@ -13,8 +13,8 @@ from agent_pipeline.evaluation.episodes import PLAYED
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.tables import DATASET, dataset_rows
 from agent_pipeline.sessions.session import Message
-from agent_pipeline.sessions.tables import stored_batches, to_rows
-from agent_pipeline.sessions.text import message_texts
+from agent_pipeline.sessions.tables import read_batches, to_rows
+from agent_pipeline.sessions.transcript import list_texts
 from agent_pipeline.storage.lake import Lake
 
 LEAST_REPLY, AROUND_A_CALL = 96, 64
@@ -47,9 +47,7 @@ def reply_limit(lake: Lake, key: PartitionKey) -> int:
     with suppress(MissingError):
         for row in dataset_rows(lake, key, ("test",), columns=["messages"]):
             for text in (
-                "".join(message_texts(each))
-                for each in row["messages"]
-                if each["role"] == "assistant"
+                "".join(list_texts(each)) for each in row["messages"] if each["role"] == "assistant"
             ):
                 longest = max(longest, len(text) // 2, 3 * (len(text.encode()) - len(text)) // 2)
     return max(LEAST_REPLY, longest + AROUND_A_CALL)
@@ -60,7 +58,7 @@ def recorded_sessions(
 ) -> dict[str, tuple[str, list[Message]]]:
     """The id and the messages of the first whole recorded session of each task, by the task's key; none that a model played."""
     wanted = pa.array(sorted(tasks), pa.string())
-    batches = stored_batches(
+    batches = read_batches(
         lake.open("judged_sessions", key), ["session_id", "task_key", "trial", "broken", "messages"]
     )
     whole = (

@@ -12,7 +12,7 @@ from agent_pipeline.errors import InfrastructureError, first_line
 from agent_pipeline.evaluation.episodes import Conversation, Player, Reply
 from agent_pipeline.judging.client import Endpoint
 from agent_pipeline.models.families import read_reply
-from agent_pipeline.sessions.json_text import without_surrogates
+from agent_pipeline.sessions.json_text import replace_surrogates
 from agent_pipeline.sessions.session import Message, Tool
 from agent_pipeline.tokenization.loss_masks import prompt_ids
 
@@ -78,7 +78,7 @@ def message_of(text: str, tools: Sequence[Tool]) -> Message:
             "type": "function",
             "function": {
                 "name": call.name,
-                "arguments": without_surrogates(
+                "arguments": replace_surrogates(
                     json.dumps(call.arguments, ensure_ascii=False, separators=(",", ":"))
                 ),
             },

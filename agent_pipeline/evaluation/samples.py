@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent_pipeline.models.tool_call_parsers import Call
-from agent_pipeline.sessions.json_text import decoded_arguments
-from agent_pipeline.sessions.session import Message, Tool, is_trained, sha256_of, tool_calls
-from agent_pipeline.sessions.turn_class import TurnClass, turn_class
+from agent_pipeline.sessions.json_text import decode_arguments
+from agent_pipeline.sessions.session import Message, Tool, hash_json, is_trained, list_calls
+from agent_pipeline.sessions.turn_class import TurnClass, classify_turn
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class TurnSample:
     @property
     def turn_class(self) -> TurnClass | None:
         """What kind of decision the agent took; None where it said nothing."""
-        return turn_class(self.expected)
+        return classify_turn(self.expected)
 
     @property
     def key(self) -> str:
@@ -41,12 +41,12 @@ class TurnSample:
             [(call.name, call.arguments) for call in expected_calls(message)]
             for message in (*self.prompt, self.expected)
         ]
-        return sha256_of([plain, calls, self.tools, self.text])
+        return hash_json([plain, calls, self.tools, self.text])
 
 
 def expected_calls(message: Message) -> tuple[Call, ...]:
     """The calls of a canonical message."""
-    return tuple(Call(name, decoded_arguments(raw)) for name, raw in tool_calls([message]))
+    return tuple(Call(name, decode_arguments(raw)) for name, raw in list_calls([message]))
 
 
 def turn_samples(
@@ -97,10 +97,10 @@ def turn_samples(
 def _spread(samples: dict[str, TurnSample], limit: int, seed: int) -> list[TurnSample]:
     """`limit` samples, in their own order: the first of each task, then the second of each, by hash."""
     tasks: dict[str, list[str]] = {}
-    for key in sorted(samples, key=lambda key: sha256_of([seed, key])):
+    for key in sorted(samples, key=lambda key: hash_json([seed, key])):
         tasks.setdefault(samples[key].task_key, []).append(key)
     ranked = sorted(
-        (rank, sha256_of([seed, task]), key)
+        (rank, hash_json([seed, task]), key)
         for task, keys in tasks.items()
         for rank, key in enumerate(keys)
     )

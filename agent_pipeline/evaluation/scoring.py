@@ -15,8 +15,8 @@ from agent_pipeline.evaluation.samples import TurnSample
 from agent_pipeline.models.families import read_reply
 from agent_pipeline.models.tool_call_parsers import Call, parameter_schemas
 from agent_pipeline.sessions.session import Message
-from agent_pipeline.sessions.text import message_texts
-from agent_pipeline.sessions.turn_class import text_class
+from agent_pipeline.sessions.transcript import list_texts
+from agent_pipeline.sessions.turn_class import classify_text
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def score(sample: TurnSample, text: str, cut: bool = False) -> Score:
     `lenient` both (see `calls`). A call that cannot be read is a wrong call.
     """
     reply = read_reply(text, sample.tools)
-    actual = "call" if reply.is_call else text_class(reply.text)
+    actual = "call" if reply.is_call else classify_text(reply.text)
     right_class, truncated = (
         actual is not None and actual == sample.turn_class,
         cut and reply.is_call,
@@ -151,4 +151,4 @@ def _number(word: str) -> str:
 
 
 def _texts(messages: Sequence[Message]) -> list[str]:
-    return [text for message in messages for text in message_texts(message)]
+    return [text for message in messages for text in list_texts(message)]

@@ -25,8 +25,8 @@ from pydantic_core import to_json
 
 from agent_pipeline.errors import InfrastructureError, SettingsError
 from agent_pipeline.plugins import load_plugin
-from agent_pipeline.sessions.json_text import storable
-from agent_pipeline.sessions.session import Tool, sha256_of
+from agent_pipeline.sessions.json_text import make_storable
+from agent_pipeline.sessions.session import Tool, hash_json
 
 World = Any
 """An instance of such a class."""
@@ -51,7 +51,7 @@ def load_world(name: str) -> Callable[[], World]:
 def world_source(world: str) -> str:
     """sha256 of the source of a world's module: episodes in another world are other episodes."""
     make = load_world(world)
-    return sha256_of(inspect.getsource(inspect.getmodule(make) or type(make)))
+    return hash_json(inspect.getsource(inspect.getmodule(make) or type(make)))
 
 
 def tool_methods(world: World) -> dict[str, Callable[..., Any]]:
@@ -84,7 +84,7 @@ def run_tool(world: World, name: str, arguments: Any) -> str:
         return '{"error":"no such tool"}'
     try:
         bound = inspect.signature(method).bind(
-            **storable(arguments, Counter())
+            **make_storable(arguments, Counter())
         )  # half an emoji could be written nowhere
     except (TypeError, ValueError):
         return '{"error":"wrong arguments"}'

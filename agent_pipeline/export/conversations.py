@@ -13,7 +13,7 @@ from agent_pipeline.errors import ExportError
 from agent_pipeline.evaluation.players import message_of
 from agent_pipeline.export.llama import LlamaCpp
 from agent_pipeline.models.rendering import with_plain_ids
-from agent_pipeline.sessions.session import THOUGHT, Message, Tool, without
+from agent_pipeline.sessions.session import THOUGHT, Message, Tool, drop_keys
 from agent_pipeline.tokenization.loss_masks import prompt_ids
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def as_clients_send(messages: Sequence[Message], shown: str | None = None) -> li
         shown: The rendered conversation. Words that no line end follows there (gpt-oss ends them with a token) are returned without one.
     """
     sent = []
-    for message in with_plain_ids([without(message, THOUGHT) for message in messages]):
+    for message in with_plain_ids([drop_keys(message, THOUGHT) for message in messages]):
         words = (message.get("content") or "").rstrip(BLANKS)
         if message.get("tool_calls") and words and (shown is None or f"{words}\n" in shown):
             message = {**message, "content": words + "\n"}
@@ -130,7 +130,10 @@ def _play_one(
                 [_result(unanswered.pop(0), message.get("content") or "")] if unanswered else []
             )
         else:
-            results = [*(_result(call_id, "") for call_id in unanswered), without(message, THOUGHT)]
+            results = [
+                *(_result(call_id, "") for call_id in unanswered),
+                drop_keys(message, THOUGHT),
+            ]
             unanswered = []
         sent += results
         trained += results

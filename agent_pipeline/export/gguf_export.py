@@ -41,7 +41,7 @@ from agent_pipeline.models.loading import load_model, read_tokenizer
 from agent_pipeline.models.rendering import render
 from agent_pipeline.models.special_tokens import token_ids
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.session import hash_json
 
 LOGIT_PROMPTS = 4
 """Prompts on which logits are compared."""
@@ -128,7 +128,7 @@ def base_gguf(base: BaseModel, folder: Path, llama_cpp_path: str | None = None) 
 
 def base_gguf_file(folder: Path, name: str, revision: str) -> Path:
     """Where the GGUF of a base model is kept."""
-    return folder / f"base-{sha256_of([name, revision])[:16]}-f16.gguf"
+    return folder / f"base-{hash_json([name, revision])[:16]}-f16.gguf"
 
 
 def export_whole(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from agent_pipeline.models.json_numbers import NumberText, changed_numbers, parse_json
-from agent_pipeline.sessions.session import Tool, tool_calls
+from agent_pipeline.sessions.session import Tool, list_calls
 
 MOST_DIGITS = 16
 """Digits before the point of a number, and behind it, that the grammar allows."""
@@ -25,7 +25,7 @@ def unwritable_calls(conversations: Iterable[Mapping[str, Any]]) -> dict[str, di
     reasons: dict[str, Counter[str]] = {}
     for conversation in conversations:
         tools = list(conversation.get("tools") or [])
-        for name, raw in tool_calls(conversation["messages"]):
+        for name, raw in list_calls(conversation["messages"]):
             calls[name] += 1
             if tools and (reason := why_unwritable(name, raw, tools)):
                 reasons.setdefault(name, Counter())[reason] += 1
@@ -34,7 +34,7 @@ def unwritable_calls(conversations: Iterable[Mapping[str, Any]]) -> dict[str, di
 
 def rounded_calls(conversation: Mapping[str, Any]) -> list[str]:
     """Return the tools of the calls with a number that llama.cpp's template engine writes otherwise, once per call."""
-    return [name for name, raw in tool_calls(conversation["messages"]) if changed_numbers(raw)]
+    return [name for name, raw in list_calls(conversation["messages"]) if changed_numbers(raw)]
 
 
 def limits_by_tool(

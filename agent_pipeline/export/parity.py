@@ -20,7 +20,7 @@ from agent_pipeline.export.converter import LORA
 from agent_pipeline.export.llama import Completion, LlamaCpp
 from agent_pipeline.models.rendering import render, turns_apart, with_plain_ids
 from agent_pipeline.models.special_tokens import MARK, special_tokens, token_ids, tokens, unmarked
-from agent_pipeline.sessions.session import THOUGHT, Message, Tool, without
+from agent_pipeline.sessions.session import THOUGHT, Message, Tool, drop_keys
 from agent_pipeline.tokenization.loss_masks import Encoded
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def prompts(
             if number % 2 == 0
             else 0
         )
-        before = [without(message, THOUGHT) for message in messages[:call] or prompt_of(messages)]
+        before = [drop_keys(message, THOUGHT) for message in messages[:call] or prompt_of(messages)]
         found.append(
             Prompt(
                 before,
@@ -176,7 +176,7 @@ def check_template(
     found: dict[str, dict[str, Any]] = {}
     for number, conversation in enumerate([*conversations, *_probes(tokenizer)], 1):
         messages, tools = (
-            [without(message, THOUGHT) for message in conversation["messages"]],
+            [drop_keys(message, THOUGHT) for message in conversation["messages"]],
             conversation.get("tools") or [],
         )
         for what, part, ask in _parts(tokenizer, messages):

@@ -11,7 +11,7 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.governance.lineage import OF_THE_SESSION, rows_naming
 from agent_pipeline.judging.turns import true_facts
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.tables import CURATED, JUDGED, SESSIONS, stored_batches, to_rows
+from agent_pipeline.sessions.tables import CURATED, JUDGED, SESSIONS, read_batches, to_rows
 from agent_pipeline.storage.lake import Lake
 
 _STAGES = {"sessions": SESSIONS, "judged_sessions": JUDGED, "curated_sessions": CURATED}
@@ -117,7 +117,7 @@ def _row(
         return None
     matching = (
         batch.filter(pc.equal(batch["session_id"], session_id))
-        for batch in stored_batches(lake.open(asset, key, schema))
+        for batch in read_batches(lake.open(asset, key, schema))
     )
     return next(to_rows(matching), None)
 

@@ -47,15 +47,15 @@ from agent_pipeline.governance.lineage import (
     sessions_in,
 )
 from agent_pipeline.governance.scanning import found_in
-from agent_pipeline.ingestion.forgotten import FORGOTTEN, BlockList, alias
-from agent_pipeline.ingestion.seen import SEEN
+from agent_pipeline.ingestion.block_list import FORGOTTEN_TABLE, BlockList, make_alias
+from agent_pipeline.ingestion.seen_sessions import SEEN_TABLE
 from agent_pipeline.judging.client import AnswerCache
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.vectors import OLD_SPACE, VECTORS
 from agent_pipeline.storage.artifacts import manifest_text, with_checksum
 from agent_pipeline.storage.lake import MANIFEST, Lake, LakeFile, read_manifest, remove
 
-_CACHES = (OLD_SPACE, VECTORS, SEEN)
+_CACHES = (OLD_SPACE, VECTORS, SEEN_TABLE)
 """Tables that the next run makes again."""
 
 _COPIES = ("jsonl", "huggingface")
@@ -120,7 +120,7 @@ def forget(
         report.partitions = BlockList.add(lake, session_id, key).where(session_id)
         if judge_cache is not None and judge_cache.exists():
             answers = AnswerCache(judge_cache)
-            report.judge_answers, report.unclear_answers = answers.forget(alias(session_id))
+            report.judge_answers, report.unclear_answers = answers.forget(make_alias(session_id))
             answers.close()
         removal.run()
         report.models = models_of(lake, session_id)
@@ -135,7 +135,7 @@ class _Removal:
     """One session's removal, file by file."""
 
     def __init__(self, lake: Lake, session_id: str, key: PartitionKey | None) -> None:
-        self.lake, self.id, self.key, self.alias = lake, session_id, key, alias(session_id)
+        self.lake, self.id, self.key, self.alias = lake, session_id, key, make_alias(session_id)
         self.report = Forgotten(session_id=session_id, alias=self.alias, partitions=[])
         self.look()
 
@@ -152,7 +152,7 @@ class _Removal:
             if file.kind == "tables" and file.name == TABLE and file.path.exists()
         ]
         return sorted(
-            (file for file in tables if file.asset != FORGOTTEN),
+            (file for file in tables if file.asset != FORGOTTEN_TABLE),
             key=lambda file: file.asset == "sessions",
         )
 

@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 from upath import UPath
 
 from agent_pipeline.errors import DataError
-from agent_pipeline.ingestion.forgotten import ALIAS, BlockList, alias
+from agent_pipeline.ingestion.block_list import ALIAS_PREFIX, BlockList, make_alias
 from agent_pipeline.keys import PartitionKey, parse_key
-from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.lake import MANIFEST, Lake, LakeFile, read_manifest, sha256_file
 
 TABLE = "part-0.parquet"
@@ -174,7 +174,7 @@ def rows_naming(lake: Lake, file: LakeFile, session_id: str) -> Iterator[TableRo
     facts = [
         name for name in (*_FACTS, *(_INDEX_FACTS if is_index else ())) if name in schema.names
     ]
-    for group, masks in groups_naming(table, [session_id, alias(session_id)]):
+    for group, masks in groups_naming(table, [session_id, make_alias(session_id)]):
         rows = table.read_row_group(group, columns=[*{*masks, *facts}])
         for column, mask in masks.items():
             for row in filtered(rows, mask).to_pylist():
@@ -265,7 +265,7 @@ def filtered(rows: pa.Table, mask: Any) -> pa.Table:
 
 def models_of(lake: Lake, session_id: str) -> list[ModelUse]:
     """The artifacts that a session (or its alias) reached, and those that were made from them."""
-    both = {session_id, alias(session_id)}
+    both = {session_id, make_alias(session_id)}
     manifests = list(lake.manifests())
     roles = {
         manifest["identity"]: [
@@ -393,7 +393,7 @@ def _model(
 ) -> ModelLineage:
     made_from = manifest["made_from"]
     trained = made_from.get("adapter_made_from", made_from)
-    named = [each for each in trained.get("sessions", ()) if not each.startswith(ALIAS)]
+    named = [each for each in trained.get("sessions", ()) if not each.startswith(ALIAS_PREFIX)]
     lineage = ModelLineage(
         asset=manifest["asset"],
         partition=manifest["partition"],
@@ -432,7 +432,7 @@ def _look_up_sessions(lake: Lake, lineage: ModelLineage, rows_sha256: str | None
         rows = rows.filter(pc.is_in(rows["session_id"], value_set=ids))
         if rows.num_rows == lineage.rows:
             pairs = zip(rows["row_id"].to_pylist(), rows["content_sha256"].to_pylist(), strict=True)
-            lineage.rows_unchanged = sha256_of(sorted(pairs)) == rows_sha256
+            lineage.rows_unchanged = hash_json(sorted(pairs)) == rows_sha256
 
 
 def _is_latest(lake: Lake, manifest: Mapping[str, Any]) -> bool:

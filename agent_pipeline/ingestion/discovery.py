@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 
 from agent_pipeline.errors import StoreError
-from agent_pipeline.ingestion.forgotten import BlockList
-from agent_pipeline.ingestion.trials import propose_pattern
+from agent_pipeline.ingestion.block_list import BlockList
+from agent_pipeline.ingestion.task_patterns import propose_pattern
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources import Location, Reader, find, open_source

@@ -22,10 +22,10 @@ import pyarrow.parquet as pq
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.json_text import object_in
-from agent_pipeline.sessions.session import canonical_json
-from agent_pipeline.sessions.tables import scalar, stored_batches
-from agent_pipeline.sessions.tools import JSON_TYPES
+from agent_pipeline.sessions.json_text import parse_object
+from agent_pipeline.sessions.session import dump_canonical_json
+from agent_pipeline.sessions.tables import make_scalar, read_batches
+from agent_pipeline.sessions.tool_schemas import JSON_TYPES
 from agent_pipeline.storage.lake import Lake, StagedTable
 
 LEAST_DIFFERENCE = 0.1
@@ -81,13 +81,13 @@ class Drift(NamedTuple):
 NO_DRIFT = Drift(0, 0, [], [])
 
 
-def drift(lake: Lake, asset: str, key: PartitionKey, staged: StagedTable) -> Drift:
+def measure_drift(lake: Lake, asset: str, key: PartitionKey, staged: StagedTable) -> Drift:
     """Compare the new sessions of a staged table with the table that it will replace; `NO_DRIFT` where there is none that can be read."""
     if not lake.has(asset, key):
         return NO_DRIFT
     try:
         with lake.open(asset, key, staged.schema) as before, pq.ParquetFile(staged.file) as now:
-            return compare(before, now)
+            return compare_tables(before, now)
     except (
         DataError,
         pa.ArrowException,
@@ -96,19 +96,19 @@ def drift(lake: Lake, asset: str, key: PartitionKey, staged: StagedTable) -> Dri
         return NO_DRIFT
 
 
-def compare(before: pq.ParquetFile, now: pq.ParquetFile) -> Drift:
+def compare_tables(before: pq.ParquetFile, now: pq.ParquetFile) -> Drift:
     """The drift of the sessions that `now` has and `before` had not, or had with another content; and where so many verdicts turned or are
     gone that it is not a correction of a few, of those sessions too."""
     known, found = (file.read(["session_id"])["session_id"] for file in (before, now))
     at = pc.index_in(found, known)  # null: there was no such session
     same = pc.fill_null(
-        pc.equal(*_both(before, now, "content_sha256", at)), scalar(False, pa.bool_())
+        pc.equal(*_both(before, now, "content_sha256", at)), make_scalar(False, pa.bool_())
     )
     if "verdict" in now.schema_arrow.names:
         was, verdict = _both(before, now, "verdict", at)
         turned = pc.and_(
             pc.and_(same, pc.is_valid(was)),
-            pc.fill_null(pc.not_equal(was, verdict), scalar(True, pa.bool_())),
+            pc.fill_null(pc.not_equal(was, verdict), make_scalar(True, pa.bool_())),
         )
         if (pc.sum(turned, min_count=0).as_py()) > LEAST_DIFFERENCE * len(known):
             same = pc.and_not(same, turned)
@@ -167,7 +167,7 @@ def _profile(file: pq.ParquetFile, wanted: pa.Array | None = None) -> _Profile:
     """The counts of a table's sessions, or of those that are wanted."""
     fates = [name for name in ("verdict", "drop_reason") if name in file.schema_arrow.names]
     profile, start = _Profile(), 0
-    for batch in stored_batches(file, fates or ["tools", "messages"]):
+    for batch in read_batches(file, fates or ["tools", "messages"]):
         rows = batch if wanted is None else batch.filter(wanted.slice(start, batch.num_rows))
         start += batch.num_rows
         for name in fates:
@@ -191,7 +191,7 @@ def _profile(file: pq.ParquetFile, wanted: pa.Array | None = None) -> _Profile:
 
 
 def _count_call(profile: _Profile, called: _Called) -> None:
-    if (arguments := object_in(called.arguments)) is not None:
+    if (arguments := parse_object(called.arguments)) is not None:
         profile.calls[called.name] += 1
         for argument, value in arguments.items():
             profile.arguments[called.name][argument][JSON_TYPES[type(value)]] += 1
@@ -202,7 +202,7 @@ def _schemas(tools: str) -> dict[str, str]:
     """The schema of each tool's arguments, as canonical JSON."""
     functions = [tool.get("function") for tool in msgspec.json.decode(tools)]
     return {
-        each["name"]: canonical_json(each.get("parameters") or {})
+        each["name"]: dump_canonical_json(each.get("parameters") or {})
         for each in functions
         if isinstance(each, dict) and "name" in each
     }
@@ -241,7 +241,7 @@ def _arguments(schema: str) -> dict[str, str]:
         return {}
     marks = dict.fromkeys(required, "*") if isinstance(required, list) else {}
     return {
-        name: marks.get(name, "") + canonical_json(_undescribed(each))
+        name: marks.get(name, "") + dump_canonical_json(_undescribed(each))
         for name, each in properties.items()
     }
 
@@ -370,10 +370,10 @@ def _counts(file: pq.ParquetFile) -> Counter[str]:
     """How many sessions there are, how many have a verdict (the source's judgment or score), and how many metrics: those of a platform are
     on every session, and would hide that the verdicts are gone."""
     counts: Counter[str] = Counter()
-    for batch in stored_batches(file, ["judgment", "score", "scores"]):
+    for batch in read_batches(file, ["judgment", "score", "scores"]):
         judged = pc.or_(pc.is_valid(batch["judgment"]), pc.is_valid(batch["score"]))
         scored = pc.greater(
-            pc.binary_length(batch["scores"].storage), scalar(len("{}"), pa.int64())
+            pc.binary_length(batch["scores"].storage), make_scalar(len("{}"), pa.int64())
         )
         counts["sessions"] += batch.num_rows
         counts.update(

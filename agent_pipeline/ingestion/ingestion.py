@@ -19,38 +19,38 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from agent_pipeline.errors import DataError
-from agent_pipeline.ingestion.drift import Drift, check_volume, drift
-from agent_pipeline.ingestion.forgotten import BlockList
+from agent_pipeline.ingestion.block_list import BlockList
+from agent_pipeline.ingestion.drift import Drift, check_volume, measure_drift
 from agent_pipeline.ingestion.growth import check_growth
-from agent_pipeline.ingestion.reading import Preparation, ReadingOptions, made_by
-from agent_pipeline.ingestion.seen import (
-    SEEN,
+from agent_pipeline.ingestion.reading import Preparation, ReadingOptions, hash_makers
+from agent_pipeline.ingestion.seen_sessions import (
     SEEN_SCHEMA,
+    SEEN_TABLE,
     TABLE_SHA256,
-    Rows,
-    Seen,
-    ids_of,
-    noted,
-    seen_sessions,
-    sharing_calls,
+    RowReader,
+    SeenSession,
+    make_id_column,
+    make_seen_table,
+    read_seen_sessions,
+    share_call_texts,
 )
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction.trials import Known
-from agent_pipeline.sessions.session import Tool, content_sha256, json_bytes
+from agent_pipeline.sessions.session import Tool, encode_json, hash_content
 from agent_pipeline.sessions.tables import (
     CHARACTERS_PER_BATCH,
     MESSAGES,
     ROWS_PER_BATCH,
     SESSIONS,
-    column,
-    encoded_batch,
-    encoded_row,
-    row_session,
-    scalar,
-    stored_batches,
+    encode_row,
+    make_column,
+    make_scalar,
+    make_session_batch,
+    read_batches,
+    restore_session,
     to_rows,
 )
-from agent_pipeline.sessions.tools import CallShape, ToolSchemas
+from agent_pipeline.sessions.tool_schemas import CallShape, ToolSchemas
 from agent_pipeline.sources.base import Stored, TraceSource
 from agent_pipeline.storage.lake import Lake, StagedTable
 
@@ -60,7 +60,7 @@ _Also = dict[str, dict[str, str]]
 _SHAPES = msgspec.json.Decoder(list[CallShape])
 
 
-class Ingested(NamedTuple):
+class IngestionResult(NamedTuple):
     """The table, not yet in its place, and what is worth telling: counts by name (`damage`, `skipped`, `judgment`, `tools`), what was
     redacted by kind, the first sessions, how many were copied from the last table, how many of the store's were kept out as forgotten, and
     how the new sessions' tools differ from the last table's."""
@@ -81,14 +81,14 @@ def ingest(
     lake: Lake,
     smallest_share: float = 0.0,
     largest_growth: float = 0.0,
-) -> Ingested:
+) -> IngestionResult:
     """Read a partition and write its table, unless the store has less than `smallest_share` of the last table's sessions or verdicts, or
     more than `largest_growth` times its sessions are new.
 
     `sessions_seen` is written at once. It names the table that it describes, and is ignored beside any other.
     Raises what `TraceSource.sessions`, `Preparation`, `Lake.stage`, `check_volume` and `check_growth` raise.
     """
-    maker = made_by(options, source)
+    maker = hash_makers(options, source)
     run = _Run(key, Preparation(options), BlockList.read(lake), _last(lake, key, maker))
     table = lake.stage("sessions", key, run.batches(source.stored(key)), SESSIONS)
     tasks = run.changed_tasks()
@@ -107,17 +107,17 @@ def ingest(
         table = lake.stage("sessions", key, _with_tools(table, tools), SESSIONS)
     check_volume(lake, key, table, smallest_share, source.notes)
     check_growth(lake, key, table, largest_growth)
-    tool_drift = drift(lake, "sessions", key, table)
+    tool_drift = measure_drift(lake, "sessions", key, table)
     source.notes.extend(run.preparation.notes(key))
     metadata = {
         _MADE_BY: maker.encode(),
         TABLE_SHA256: table.sha256.encode(),
-        _TOOLS: json_bytes(tools),
+        _TOOLS: encode_json(tools),
     }
     schema = SEEN_SCHEMA.with_metadata(metadata)
     seen = run.seen.cast(schema).combine_chunks().to_batches(max_chunksize=ROWS_PER_BATCH)
-    lake.stage(SEEN, key, seen, schema).commit()
-    return Ingested(
+    lake.stage(SEEN_TABLE, key, seen, schema).commit()
+    return IngestionResult(
         table,
         _counts(table),
         run.preparation.redacted,
@@ -149,17 +149,17 @@ class _Last(NamedTuple):
         at = self.order[found].as_py() if found < len(ids) else -1
         return at if at >= 0 and ids[at].as_py() == session_id else -1
 
-    def row(self, at: int) -> Seen:
-        return Seen(*(column[at].as_py() for column in self.seen.columns))
+    def row(self, at: int) -> SeenSession:
+        return SeenSession(*(column[at].as_py() for column in self.seen.columns))
 
 
 def _last(lake: Lake, key: PartitionKey, maker: str) -> _Last | None:
-    table, file = seen_sessions(lake, key) or (None, None)
+    table, file = read_seen_sessions(lake, key) or (None, None)
     if table is None or table.schema.metadata.get(_MADE_BY) != maker.encode():
         return None
     try:
         return _Last.of(
-            file, sharing_calls(table), msgspec.json.decode(table.schema.metadata[_TOOLS])
+            file, share_call_texts(table), msgspec.json.decode(table.schema.metadata[_TOOLS])
         )
     except (DataError, KeyError, TypeError, ValueError):  # made anew, it is whole again
         return None
@@ -182,8 +182,8 @@ class _Run:
     ) -> None:
         self.preparation = preparation
         self.tools: list[Tool] | None = last.tools if last else None
-        self.seen = noted([])
-        self.copies = ids_of([])
+        self.seen = make_seen_table([])
+        self.copies = make_id_column([])
         self.forgotten = 0
         self._key, self._blocked, self._last, self._also = key, blocked, last, also
         self._known: dict[str, Known] = {}
@@ -195,7 +195,7 @@ class _Run:
         run = _Run(self._key, self.preparation, self._blocked, last, also)
         run._known, run.copies = (
             self._known,
-            self.copies.filter(pc.invert(pc.is_in(self.copies, ids_of(also)))),
+            self.copies.filter(pc.invert(pc.is_in(self.copies, make_id_column(also)))),
         )
         return run
 
@@ -210,8 +210,10 @@ class _Run:
         """The tasks that a session came to, changed in or left, and in which anything is private."""
         both = pa.concat_tables([self._last.seen, self.seen] if self._last else [self.seen])
         tasks = both["task"]
-        redacted = pc.not_equal(both["redacted"], scalar("{}", pa.string()))
-        private = pc.unique(tasks.filter(pc.or_(redacted, pc.is_in(tasks, ids_of(self._known)))))
+        redacted = pc.not_equal(both["redacted"], make_scalar("{}", pa.string()))
+        private = pc.unique(
+            tasks.filter(pc.or_(redacted, pc.is_in(tasks, make_id_column(self._known))))
+        )
         changed = pc.and_not(pc.is_in(tasks, private), pc.is_in(both["session_id"], self.copies))
         return set(pc.unique(tasks.filter(changed)).to_pylist())
 
@@ -221,7 +223,7 @@ class _Run:
         return {
             each: {}
             for each in ids.filter(
-                pc.and_(pc.is_in(of, ids_of(tasks)), pc.is_in(ids, self.copies))
+                pc.and_(pc.is_in(of, make_id_column(tasks)), pc.is_in(ids, self.copies))
             ).to_pylist()
         }
 
@@ -233,15 +235,15 @@ class _Run:
         told = (
             told
             if self.forgotten
-            else told.filter(pc.not_equal(counts.field("counts"), scalar(1, pa.int64())))
+            else told.filter(pc.not_equal(counts.field("counts"), make_scalar(1, pa.int64())))
         )
-        told = told.filter(pc.is_in(told, ids_of(tasks & self._known.keys())))
+        told = told.filter(pc.is_in(told, make_id_column(tasks & self._known.keys())))
         trials = self.seen.select(["session_id", "task"]).filter(pc.is_in(of, told))
         known = {row["session_id"]: self._known[row["task"]] for row in to_rows(trials)}
         ids = trials["session_id"]
-        for batch in stored_batches(pq.ParquetFile(table.file)) if known else ():
+        for batch in read_batches(pq.ParquetFile(table.file)) if known else ():
             for row in to_rows([batch.filter(pc.is_in(batch["session_id"], ids))]):
-                session = row_session(row)
+                session = restore_session(row)
                 if values := self.preparation.redactor.private_elsewhere(
                     session, known[session.session_id]
                 ):
@@ -257,9 +259,9 @@ class _Run:
 
     def batches(self, stored: Iterator[Stored]) -> Iterator[pa.RecordBatch]:
         """The table's batches: a thousand rows each, or fewer where they are long; an unchanged session's row is copied."""
-        old = Rows(self._last.file) if self._last else None
+        old = RowReader(self._last.file) if self._last else None
         rows: list[list[Any]] = []
-        seen: list[Seen] = []
+        seen: list[SeenSession] = []
         tables, copied = [self.seen], array("b")
         places: list[
             tuple[bool, int]
@@ -303,38 +305,38 @@ class _Run:
             seen.append(known)
             if len(places) == ROWS_PER_BATCH or size >= CHARACTERS_PER_BATCH:
                 yield self._batch(rows, places, old)
-                tables.append(noted(seen))
+                tables.append(make_seen_table(seen))
                 copied.extend(was for was, _ in places)
                 rows, seen, places, size = [], [], [], 0
         if places:
             yield self._batch(rows, places, old)
         copied.extend(was for was, _ in places)
-        self.seen = pa.concat_tables([*tables, noted(seen)]).unify_dictionaries()
+        self.seen = pa.concat_tables([*tables, make_seen_table(seen)]).unify_dictionaries()
         if self._also is None:
             self.copies = self.seen["session_id"].filter(
-                column(copied, pa.field("copied", pa.bool_()))
+                make_column(copied, pa.field("copied", pa.bool_()))
             )
 
-    def _prepared_row(self, stored: Stored) -> tuple[list[Any], Seen]:
+    def _prepared_row(self, stored: Stored) -> tuple[list[Any], SeenSession]:
         session = self._blocked.without_names(stored.build(), self._key)
         also = self._also.get(stored.session_id) if self._also else None
         redacted, calls, private_id, task = self.preparation.prepare(
             session, also, None if also else self._known
         )
-        counted = json_bytes(redacted).decode() if redacted else "{}"
-        return encoded_row(session), Seen(
+        counted = encode_json(redacted).decode() if redacted else "{}"
+        return encode_row(session), SeenSession(
             stored.session_id, stored.digest, _text_of(calls), counted, private_id, task
         )
 
     def _batch(
-        self, rows: list[list[Any]], places: list[tuple[bool, int]], old: Rows | None
+        self, rows: list[list[Any]], places: list[tuple[bool, int]], old: RowReader | None
     ) -> pa.RecordBatch:
         if self.tools is None:
             self.tools = self.inferred()  # of the first batch: mostly they are all
-        batch = encoded_batch(rows, json_bytes(self.tools))
+        batch = make_session_batch(rows, encode_json(self.tools))
         if old is not None:
             groups, first = old.up_to(max((at for copied, at in places if copied), default=-1))
-            order = column(
+            order = make_column(
                 [batch.num_rows + at - first if copied else at for copied, at in places],
                 pa.field("at", pa.int64()),
             )
@@ -349,18 +351,18 @@ def _filled(table: pa.Table, tools: list[Tool]) -> pa.Table:
     origins = table["tools_origin"].to_pylist()
     if not any(origin in ("none", "inferred") for origin in origins):
         return table
-    text, origin = json_bytes(tools), "inferred" if tools else "none"
+    text, origin = encode_json(tools), "inferred" if tools else "none"
     own = table["tools"].to_pylist()
     hashes, messages = table["content_sha256"].to_pylist(), table["messages"]
     for at, each in enumerate(origins):
         if each in ("none", "inferred"):
             origins[at], own[at] = origin, text.decode()
-            hashes[at] = content_sha256(messages[at].as_py().encode(), text)
+            hashes[at] = hash_content(messages[at].as_py().encode(), text)
     columns = {"tools": own, "tools_origin": origins, "content_sha256": hashes}
     for name, values in columns.items():
         place = table.schema.get_field_index(name)
         table = table.set_column(
-            place, table.schema.field(place), column(values, table.schema.field(place))
+            place, table.schema.field(place), make_column(values, table.schema.field(place))
         )
     return table
 
@@ -405,7 +407,7 @@ def _first(staged: StagedTable, number: int = 5) -> list[dict[str, Any]]:
 
 @lru_cache(maxsize=4096)  # many sessions have the same: one text of each is held
 def _text_of(shapes: frozenset[CallShape]) -> str:
-    return json_bytes(sorted(shapes)).decode()
+    return encode_json(sorted(shapes)).decode()
 
 
 @lru_cache(maxsize=1024)

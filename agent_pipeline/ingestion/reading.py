@@ -21,11 +21,11 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import RedactionOptions, Redactor
 from agent_pipeline.redaction.kinds import LIBRARIES
 from agent_pipeline.redaction.trials import Known
-from agent_pipeline.sessions.damage import DEFAULT_POLICY, Policy
-from agent_pipeline.sessions.greetings import request_end
+from agent_pipeline.sessions.damage import DEFAULT_REPAIR_POLICY, RepairPolicy
+from agent_pipeline.sessions.greetings import find_request_end
 from agent_pipeline.sessions.repair import repair_session
-from agent_pipeline.sessions.session import Session, Tool, canonical_json, sha256_of
-from agent_pipeline.sessions.tools import CallShape, ToolSchemas, call_shapes
+from agent_pipeline.sessions.session import Session, Tool, dump_canonical_json, hash_json
+from agent_pipeline.sessions.tool_schemas import CallShape, ToolSchemas, find_call_shapes
 from agent_pipeline.sources.base import Stored, TraceSource
 from agent_pipeline.storage.lake import sha256_file
 
@@ -44,11 +44,11 @@ class ReadingOptions:
     tools: tuple[Tool, ...] = field(default=())
     task_pattern: str = ""
     task_field: str = ""
-    repair: Policy = field(default_factory=lambda: DEFAULT_POLICY)
+    repair: RepairPolicy = field(default_factory=lambda: DEFAULT_REPAIR_POLICY)
     redaction: RedactionOptions = field(default_factory=RedactionOptions)
 
 
-class Prepared(NamedTuple):
+class PreparedSession(NamedTuple):
     """What was redacted of a session by kind; where it has no tools, the shapes of its calls; whether its id looks private; a hash of its
     task as it was."""
 
@@ -71,7 +71,7 @@ class Preparation:
         self.redacted: Counter[str] = Counter()
         self.private_ids = 0
         self.redactor = Redactor(options.redaction)
-        self._pattern = task_expression(options.task_pattern)
+        self._pattern = compile_task_pattern(options.task_pattern)
         self._count = self._unmatched = 0
 
     def prepare(
@@ -79,13 +79,13 @@ class Preparation:
         session: Session,
         also: Mapping[str, str] | None = None,
         known: dict[str, Known] | None = None,
-    ) -> Prepared:
+    ) -> PreparedSession:
         """Make one session ready, all but the tools that are inferred.
 
         `also` are private values that other trials of its task gave away; `known`, by the tasks' hashes, is given what this one does.
         """
         self.complete(session)
-        task = sha256_of(session.task_key)[:16]
+        task = hash_json(session.task_key)[:16]
         named = not session.task_key.startswith(
             ("text:", "session:")
         )  # by the settings or the source, and not only by its first message
@@ -93,7 +93,7 @@ class Preparation:
         redacted = self.redactor.redact(session, also)
         if known is not None and self.redactor.values:
             known.setdefault(task, Known()).add(self.redactor.values, named)
-        return Prepared(redacted, _shapes(session), self.redactor.private_id, task)
+        return PreparedSession(redacted, _shapes(session), self.redactor.private_id, task)
 
     def complete(self, session: Session) -> None:
         """Repair a session, give it what the settings have and its source has not, and name its task."""
@@ -111,7 +111,7 @@ class Preparation:
             session.reasoning = [
                 each | {"message": each["message"] + 1} for each in session.reasoning
             ]
-        session.task_key = task_key(session, self._pattern, options.task_field)
+        session.task_key = find_task_key(session, self._pattern, options.task_field)
 
     def note(self, session_id: str, redacted: Mapping[str, int], private_id: bool) -> None:
         """Count a session that was prepared, now or by an earlier run."""
@@ -164,7 +164,7 @@ def read_sessions(
         yield session
 
 
-def task_key(session: Session, pattern: re.Pattern[str] | None, context_field: str) -> str:
+def find_task_key(session: Session, pattern: re.Pattern[str] | None, context_field: str) -> str:
     """The task that a session is a trial of: what the split belongs to.
 
     In order: the pattern on the session id, the named field of its context, the source's task id, the first user message that says
@@ -175,15 +175,15 @@ def task_key(session: Session, pattern: re.Pattern[str] | None, context_field: s
         return named
     value = session.context.get(context_field) if context_field else None
     if value is not None and value != "":
-        return value if isinstance(value, str) else canonical_json(value)
+        return value if isinstance(value, str) else dump_canonical_json(value)
     if session.task_id:
         return session.task_id
-    if (end := request_end(session.messages)) is None:
+    if (end := find_request_end(session.messages)) is None:
         return f"session:{session.session_id}"
-    return f"text:{sha256_of(' '.join(session.messages[end - 1]['content'].lower().split()))[:16]}"
+    return f"text:{hash_json(' '.join(session.messages[end - 1]['content'].lower().split()))[:16]}"
 
 
-def fingerprint(stored: Iterable[Stored]) -> tuple[str, int]:
+def fingerprint_partition(stored: Iterable[Stored]) -> tuple[str, int]:
     """A store partition's data version and its number of sessions.
 
     The version changes when what the reader takes from the store does: it is the sha256 of the sessions' ids and digests, in their order;
@@ -191,14 +191,14 @@ def fingerprint(stored: Iterable[Stored]) -> tuple[str, int]:
     """
     digest, count = hashlib.sha256(), 0
     for each in stored:
-        digest.update(canonical_json([each.session_id, each.digest.hex()]).encode())
+        digest.update(dump_canonical_json([each.session_id, each.digest.hex()]).encode())
         count += 1
     return digest.hexdigest(), count
 
 
 def _shapes(session: Session) -> frozenset[CallShape]:
     """The shapes of a session's calls, where it has no tools."""
-    return frozenset() if session.tools else call_shapes(session.messages)
+    return frozenset() if session.tools else find_call_shapes(session.messages)
 
 
 def _named(pattern: re.Pattern[str], session_id: str) -> str:
@@ -211,7 +211,7 @@ def _named(pattern: re.Pattern[str], session_id: str) -> str:
     )
 
 
-def task_expression(pattern: str) -> re.Pattern[str] | None:
+def compile_task_pattern(pattern: str) -> re.Pattern[str] | None:
     """The setting `task_pattern`, compiled; `None` where it is empty. Raises SettingsError."""
     try:
         return re.compile(pattern) if pattern else None
@@ -221,10 +221,10 @@ def task_expression(pattern: str) -> re.Pattern[str] | None:
         ) from error
 
 
-def made_by(options: ReadingOptions, source: TraceSource) -> str:
+def hash_makers(options: ReadingOptions, source: TraceSource) -> str:
     """What a table follows from beside its store: the code, the settings, and the readers with their versions and their own code."""
     reader = [source.reader_versions(), _reader_code(type(source))]
-    return sha256_of([_code(), reader, repr(options)])
+    return hash_json([_code(), reader, repr(options)])
 
 
 @cache
@@ -254,7 +254,7 @@ def _code() -> str:
         for file in sorted((package / room).rglob("*.*"))
         if file.suffix in (".py", ".yaml")
     ]
-    return sha256_of(
+    return hash_json(
         [
             [[path.name, sha256_file(path)] for path in files],
             [version(name) for name in ("pyarrow", "msgspec", *LIBRARIES)],

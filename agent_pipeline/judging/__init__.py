@@ -13,12 +13,11 @@ from agent_pipeline.judging.measures import (
 )
 from agent_pipeline.judging.panel import Panel
 from agent_pipeline.judging.policy import JUDGES, Judged, Opinion, Policy
-from agent_pipeline.sessions.text import Call
+from agent_pipeline.sessions.transcript import PairedCall
 
 __all__ = [
     "JUDGES",
     "MEASURES",
-    "Call",
     "ConfiguredMeasure",
     "EvaluationContext",
     "Judged",
@@ -26,6 +25,7 @@ __all__ = [
     "Labels",
     "MeasureResult",
     "Opinion",
+    "PairedCall",
     "Panel",
     "Policy",
     "Verdict",

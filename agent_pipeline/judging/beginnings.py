@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import xxhash
 
-from agent_pipeline.sessions.session import Message, canonical_json, is_trained, tool_calls
+from agent_pipeline.sessions.session import Message, dump_canonical_json, is_trained, list_calls
 
 
 def is_among(hashes: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -29,8 +29,8 @@ def beginnings_of(messages: Sequence[Message]) -> list[int]:
     state, hashes = xxhash.xxh3_64(), []
     for message in messages:
         state.update(
-            canonical_json(
-                [message["role"], message["content"], tool_calls([message]), is_trained(message)]
+            dump_canonical_json(
+                [message["role"], message["content"], list_calls([message]), is_trained(message)]
             ).encode()
         )
         hashes.append(state.intdigest())

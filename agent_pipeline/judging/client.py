@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from agent_pipeline.errors import SettingsError
-from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.session import hash_json
 
 if TYPE_CHECKING:
     import openai
@@ -277,7 +277,7 @@ class LlmClient:
         Raises:
             SettingsError: the endpoint cannot be reached, never answers, or refuses the key or the model.
         """
-        question = sha256_of(
+        question = hash_json(
             [_VERSION, self.endpoint.model, self.endpoint.parameters, schema, text]
         )
         with self._lock:

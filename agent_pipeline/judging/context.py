@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from agent_pipeline.sessions.session import Message, Session, Tool, canonical_json
-from agent_pipeline.sessions.text import Call, is_failed, paired_calls
+from agent_pipeline.sessions.session import Message, Session, Tool, dump_canonical_json
+from agent_pipeline.sessions.transcript import PairedCall, is_failed, pair_calls
 
 _FIELDS_OF_THEIR_OWN = ("messages", "tools")
 
@@ -32,9 +32,9 @@ class EvaluationContext:
         return cls(session.messages, session.tools, metadata)
 
     @cached_property
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[PairedCall]:
         """Every tool call in order, with its result."""
-        return paired_calls(self.messages)
+        return pair_calls(self.messages)
 
     @cached_property
     def results(self) -> list[str]:
@@ -65,10 +65,10 @@ class EvaluationContext:
         )
 
 
-def call_identity(call: Call) -> tuple[str, str, str | None]:
+def call_identity(call: PairedCall) -> tuple[str, str, str | None]:
     """What two calls that repeat each other have in common: name, arguments and result. Another result is a retry or a poll."""
     return (
         call.name,
-        call.raw if call.arguments is None else canonical_json(call.arguments),
+        call.raw if call.arguments is None else dump_canonical_json(call.arguments),
         call.result,
     )

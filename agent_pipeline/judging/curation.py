@@ -23,8 +23,8 @@ from agent_pipeline.judging.beginnings import beginnings_of, is_among
 from agent_pipeline.judging.leaks import leak_patterns, without_leaks
 from agent_pipeline.judging.policy import VERIFIERS
 from agent_pipeline.sessions.session import Message
-from agent_pipeline.sessions.tables import row_session
-from agent_pipeline.sessions.text import characters
+from agent_pipeline.sessions.tables import restore_session
+from agent_pipeline.sessions.transcript import count_characters
 
 
 class Use(StrEnum):
@@ -337,7 +337,7 @@ def _own_decision(
     passed = {name: result["passed"] for name, result in row["measures"].items()}
     missed = [name for name in required if not passed.get(name)]
     failed = [name for name in missed if passed.get(name) is False]
-    length = characters(row["messages"])
+    length = count_characters(row["messages"])
     tests: list[tuple[Any, Reason, str | None]] = [
         (row["archived"], Reason.ARCHIVED, None),
         (all(message["role"] == "system" for message in row["messages"]), Reason.EMPTY, None),
@@ -428,4 +428,4 @@ def _drop_beginnings(all_: Decisions) -> None:
 def _with_messages(row: dict[str, Any], messages: list[Message]) -> dict[str, Any]:
     """A session's row with other messages, and the identity of those."""
     row = row | {"messages": messages}
-    return row | {"content_sha256": row_session(row).content_sha256()}
+    return row | {"content_sha256": restore_session(row).hash_content()}

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from agent_pipeline.sessions.session import Message, Tool, json_bytes
+from agent_pipeline.sessions.session import Message, Tool, encode_json
 
 _JUDGES = r"(?:judges?|graders?|evaluators?|raters?|assessors?|annotators?)"
 _MARKS = (
@@ -44,7 +44,7 @@ def turns_that_address_a_judge(messages: Sequence[Message], tools: Sequence[Tool
         turns.append(any(map(addresses_judge, _texts(messages[begin:end]))))
         begin = end
     if turns and tools:
-        turns[0] = turns[0] or addresses_judge(json_bytes(list(tools)).decode("utf-8", "replace"))
+        turns[0] = turns[0] or addresses_judge(encode_json(list(tools)).decode("utf-8", "replace"))
     if turns and begin < len(messages):  # what follows the last turn was not answered
         turns[-1] = turns[-1] or any(map(addresses_judge, _texts(messages[begin:])))
     return turns

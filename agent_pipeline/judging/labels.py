@@ -17,8 +17,8 @@ from agent_pipeline.errors import SettingsError
 from agent_pipeline.judging.cells import from_cell
 from agent_pipeline.keys import PartitionKey, may_mean
 from agent_pipeline.redaction import Redactor
-from agent_pipeline.sessions.json_text import object_in
-from agent_pipeline.sessions.session import Message, Session, sha256_of
+from agent_pipeline.sessions.json_text import parse_object
+from agent_pipeline.sessions.session import Message, Session, hash_json
 from agent_pipeline.sources.base import file_signature
 
 Verdict = Literal["acceptable", "unacceptable"]
@@ -69,7 +69,7 @@ class Labels:
             for session_id in session_ids
             if session_id in self.by_id
         }
-        return sha256_of([store_version, used]) if used else store_version
+        return hash_json([store_version, used]) if used else store_version
 
     def redact(self, redactor: Redactor) -> None:
         """Replace what is private in the reasons, in place; raises what `Redactor.redact` raises."""
@@ -207,7 +207,7 @@ def _csv_rows(file: Path, text: Iterable[str], names: set[str]) -> Iterator[dict
 def _json_rows(text: Iterable[str], names: set[str]) -> Iterator[dict[str, Any] | None]:
     """The rows of JSON lines; `names` is given all their keys."""
     for line in filter(str.strip, text):
-        value = object_in(line)
+        value = parse_object(line)
         names.update(value or ())
         yield value
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.sessions.session import Message
-from agent_pipeline.sessions.text import message_texts
+from agent_pipeline.sessions.transcript import list_texts
 
 LEAKS = (
     r"(?:observation: *)?episode (?:is )?(?:finished|over|done|ended)[,.;:]? *reward *[=:] *\S+ *$",
@@ -54,7 +54,7 @@ def without_leaks(
         (
             leak
             for message in clean
-            for text in message_texts(message)
+            for text in list_texts(message)
             if (leak := _leak(text, patterns))
         ),
         None,

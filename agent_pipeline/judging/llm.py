@@ -13,12 +13,12 @@ from typing import Any, Literal, Self, get_args
 import msgspec
 
 from agent_pipeline.errors import SettingsError
-from agent_pipeline.ingestion.forgotten import alias
+from agent_pipeline.ingestion.block_list import make_alias
 from agent_pipeline.judging.client import FAILURES_IN_A_ROW, REFUSED, LlmClient
 from agent_pipeline.judging.context import EvaluationContext
 from agent_pipeline.judging.labels import VERDICTS
 from agent_pipeline.judging.policy import Opinion
-from agent_pipeline.sessions.session import canonical_json, sha256_of
+from agent_pipeline.sessions.session import dump_canonical_json, hash_json
 
 _LONGEST_REASON = 2000
 
@@ -83,7 +83,7 @@ class LlmJudge:
 
     def _opinion(self, context: EvaluationContext) -> Opinion:
         fields = _fields(context)
-        record = sha256_of(
+        record = hash_json(
             [fields["messages"], fields["tools"]]
         )  # whoever writes either of them cannot know it
         text = _rendered(
@@ -93,7 +93,7 @@ class LlmJudge:
         if len(text) > self._max_characters:
             self.client.count(TOO_LONG)
             return Opinion(None, TOO_LONG)
-        about = alias(str(context.metadata.get("session_id")))
+        about = make_alias(str(context.metadata.get("session_id")))
         answer = self.client.ask(text, _SCHEMA, lambda answer: _parsed(answer) is not None, about)
         if (parsed := _parsed(answer.text)) is None:
             return Opinion(None, answer.problem, pending=answer.pending)
@@ -151,7 +151,7 @@ def _template(text: str) -> Any:
     environment = ImmutableSandboxedEnvironment(
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False
     )
-    environment.filters["json"] = canonical_json
+    environment.filters["json"] = dump_canonical_json
     try:
         return environment.from_string(text)
     except jinja2.TemplateError as error:

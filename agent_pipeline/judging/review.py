@@ -18,7 +18,7 @@ from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.judging.cells import as_cell
 from agent_pipeline.judging.turns import readable_facts
 from agent_pipeline.sessions.session import is_trained
-from agent_pipeline.sessions.text import readable, shortened
+from agent_pipeline.sessions.transcript import format_transcript, shorten_text
 
 FIRST = ("unjudged", "disagreement")
 COLUMNS = (
@@ -135,7 +135,7 @@ def _parts(row: dict[str, Any]) -> list[tuple[str, bool]]:
     """The conversation for a reader, a text a message; after each turn of which there are facts a text with them, which is marked."""
     turns, parts = iter(row["turns"]), list[tuple[str, bool]]()
     for message in row["messages"]:
-        parts.append((readable([message]), False))
+        parts.append((format_transcript([message]), False))
         facts = readable_facts(next(turns)) if message["role"] == "assistant" else []
         facts += [] if is_trained(message) else ["not trained, by its source"]
         if facts:
@@ -149,7 +149,7 @@ def _csv(rows: list[dict[str, Any]]) -> str:
     writer.writeheader()
     for row in rows:
         shown = row | {
-            "conversation": shortened(
+            "conversation": shorten_text(
                 row["conversation"], _LONGEST_CELL, "a .jsonl or .html review"
             )
         }

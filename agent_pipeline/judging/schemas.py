@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from agent_pipeline.sessions.session import Tool, json_bytes
-from agent_pipeline.sessions.text import Call
+from agent_pipeline.sessions.session import Tool, encode_json
+from agent_pipeline.sessions.transcript import PairedCall
 
 
-def call_fault(call: Call, tools: Sequence[Tool]) -> str:
+def call_fault(call: PairedCall, tools: Sequence[Tool]) -> str:
     """What is wrong with a call: no such tool, or arguments that its schema does not allow; empty if nothing is.
 
     Raises:
@@ -18,7 +18,7 @@ def call_fault(call: Call, tools: Sequence[Tool]) -> str:
     """
     import jsonschema
 
-    parameters = _parameters(json_bytes(list(tools)))
+    parameters = _parameters(encode_json(list(tools)))
     if call.name not in parameters:
         return "no tool of the session"
     if call.arguments is None:
@@ -42,7 +42,7 @@ def _parameters(tools: bytes) -> dict[str, bytes | None]:
     ]
     schemas = [(each["name"], each.get("parameters")) for each in named]
     return {
-        name: json_bytes(schema) if isinstance(schema, dict) else None for name, schema in schemas
+        name: encode_json(schema) if isinstance(schema, dict) else None for name, schema in schemas
     }
 
 

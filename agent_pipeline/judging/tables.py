@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent_pipeline.errors import DataError
-from agent_pipeline.ingestion.drift import FEW, Drift, VolumeError, drift
+from agent_pipeline.ingestion.drift import FEW, Drift, VolumeError, measure_drift
 from agent_pipeline.judging.client import Limits
 from agent_pipeline.judging.curation import Bounds, Curation, curate_rows
 from agent_pipeline.judging.labels import Labels, is_about
@@ -21,9 +21,9 @@ from agent_pipeline.redaction import Redactor
 from agent_pipeline.sessions.tables import (
     CURATED,
     JUDGED,
-    column,
-    row_session,
-    stored_batches,
+    make_column,
+    read_batches,
+    restore_session,
     to_batches,
     to_rows,
 )
@@ -60,9 +60,7 @@ def _check_labels(lake: Lake, key: PartitionKey, labels: Labels, smallest_share:
     if not (smallest_share and lake.has("judged_sessions", key)):
         return
     try:
-        last = to_rows(
-            stored_batches(lake.open("judged_sessions", key), ["session_id", "opinions"])
-        )
+        last = to_rows(read_batches(lake.open("judged_sessions", key), ["session_id", "opinions"]))
         labelled = [row["session_id"] for row in last if "label" in row["opinions"]]
     except (DataError, pa.ArrowException, OSError):  # a damaged table is replaced, not compared
         return
@@ -85,7 +83,7 @@ def _shared(lake: Lake, key: PartitionKey, labels: Labels) -> dict[str, Partitio
 
 def _present(lake: Lake, key: PartitionKey, session_ids: list[str]) -> list[str]:
     """Those of the ids that a session of the lake's has; none where its table is damaged, which its own run replaces."""
-    named = column(session_ids, pa.field("session_id", pa.string()))
+    named = make_column(session_ids, pa.field("session_id", pa.string()))
     try:
         return named.filter(
             pc.is_in(named, lake.open("sessions", key).read(["session_id"])["session_id"])
@@ -97,7 +95,7 @@ def _present(lake: Lake, key: PartitionKey, session_ids: list[str]) -> list[str]
 def judge_sessions(lake: Lake, key: PartitionKey, panel: Panel) -> StagedTable:
     """Write the verdicts of a panel on every session of the table `sessions`. Raises as `judge`."""
     judged = panel.judge(
-        (row, row_session(row)) for row in to_rows(stored_batches(lake.open("sessions", key)))
+        (row, restore_session(row)) for row in to_rows(read_batches(lake.open("sessions", key)))
     )
     return lake.stage(
         "judged_sessions",
@@ -140,7 +138,7 @@ def curate_sessions(
         "judged_sessions", key, JUDGED
     )  # held open: both readings are of the same file, whatever takes its place
     curation, rows = curate_rows(
-        lambda: to_rows(stored_batches(judged)), required, bounds, verdict_leaks, is_own, keep_own
+        lambda: to_rows(read_batches(judged)), required, bounds, verdict_leaks, is_own, keep_own
     )
     table = lake.stage("curated_sessions", key, to_batches(rows, CURATED), CURATED)
-    return table, curation, drift(lake, "curated_sessions", key, table)
+    return table, curation, measure_drift(lake, "curated_sessions", key, table)

@@ -13,7 +13,7 @@ from agent_pipeline.judging.judge_orders import turns_that_address_a_judge
 from agent_pipeline.judging.measures import ConfiguredMeasure
 from agent_pipeline.judging.schemas import call_fault
 from agent_pipeline.options import did_you_mean
-from agent_pipeline.sessions.text import Call, is_refusal
+from agent_pipeline.sessions.transcript import PairedCall, is_refusal
 
 
 class TurnFacts(NamedTuple):
@@ -111,7 +111,7 @@ def untrained_turns(turns: Sequence[Mapping[str, Any]], facts: Sequence[str]) ->
     return [at for at, turn in enumerate(turns) if any(turn.get(name) for name in facts)]
 
 
-def _breaks_schema(call: Call, context: EvaluationContext) -> bool | None:
+def _breaks_schema(call: PairedCall, context: EvaluationContext) -> bool | None:
     try:
         return bool(call_fault(call, context.tools))
     except (

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import msgspec
 
-from agent_pipeline.ingestion.forgotten import BlockList
-from agent_pipeline.ingestion.reading import fingerprint
+from agent_pipeline.ingestion.block_list import BlockList
+from agent_pipeline.ingestion.reading import fingerprint_partition
 from agent_pipeline.judging.labels import Labels, labels_signature, read_labels
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.sources import TraceSource
 from agent_pipeline.sources.base import Stored
 from agent_pipeline.storage.lake import Lake
@@ -69,7 +69,7 @@ class StoreVersions:
         self._memory = self._stored()
         self._new: dict[str, StoreVersion] = {}
         self._memory.look = max(self._memory.look, after) + 1
-        self._block_signature = sha256_of(
+        self._block_signature = hash_json(
             sorted((each, str(key)) for each, key in self._blocked.entries)
         )[:16]
         self._label_signatures: dict[Path, str] = {}
@@ -111,7 +111,7 @@ class StoreVersions:
                     ids.append(each.session_id)
                     yield each
 
-        version, sessions = fingerprint(stored())
+        version, sessions = fingerprint_partition(stored())
         version = labels.version_with(version, ids)
         changed_in = (
             before.changed_in if before is not None and before.version == version else self.look
@@ -165,6 +165,6 @@ class StoreVersions:
         if path is not None and path not in self._label_signatures:
             self._label_signatures[path] = labels_signature(path)
         labels = self._label_signatures[path] if path is not None else ""
-        return sha256_of([self._source.partition_signature(key), labels, self._block_signature])[
+        return hash_json([self._source.partition_signature(key), labels, self._block_signature])[
             :32
         ]

@@ -6,7 +6,7 @@ from typing import Any
 
 from agent_pipeline.evaluation.intervals import shown
 from agent_pipeline.method_comparison.results import PASS_FIGURES, better
-from agent_pipeline.sessions.text import markdown
+from agent_pipeline.sessions.transcript import format_markdown_table
 
 PAGE, CHART = "comparison.md", "comparison.png"
 SHOWN = (
@@ -99,7 +99,7 @@ def figures_table(report: Mapping[str, Any]) -> str:
         [name, *(_shown(method["figures"][each]) for each in shown)]
         for name, method in report["methods"].items()
     ]
-    return markdown(lines)
+    return format_markdown_table(lines)
 
 
 def differences_table(report: Mapping[str, Any]) -> str:
@@ -119,7 +119,7 @@ def differences_table(report: Mapping[str, Any]) -> str:
                 words,
             ]
         )
-    return markdown(lines)
+    return format_markdown_table(lines)
 
 
 def cost_table(report: Mapping[str, Any]) -> str:
@@ -135,7 +135,7 @@ def cost_table(report: Mapping[str, Any]) -> str:
         lines.append(
             [name, *numbers, f"{'more than ' if cost['resumed'] else ''}{cost['seconds']:,.1f}"]
         )
-    return markdown(lines)
+    return format_markdown_table(lines)
 
 
 def chart(report: Mapping[str, Any], path: Path) -> None:

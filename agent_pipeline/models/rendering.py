@@ -22,8 +22,8 @@ from agent_pipeline.models.json_numbers import (
     with_number_texts,
 )
 from agent_pipeline.models.special_tokens import marked
-from agent_pipeline.sessions.json_text import decoded_arguments
-from agent_pipeline.sessions.session import THOUGHT, Message, Tool, tool_calls, without
+from agent_pipeline.sessions.json_text import decode_arguments
+from agent_pipeline.sessions.session import THOUGHT, Message, Tool, drop_keys, list_calls
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -42,7 +42,7 @@ def turns_apart(tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message
     if tokenizer.init_kwargs.get("rows") == "turn":
         return True
     as_objects = tokenizer.init_kwargs.get("arguments_as", "dict") == "dict"
-    return as_objects and any(changed_numbers(raw) for _, raw in tool_calls(list(messages[:-1])))
+    return as_objects and any(changed_numbers(raw) for _, raw in list_calls(list(messages[:-1])))
 
 
 def argument_texts(arguments: Any) -> list[str]:
@@ -107,7 +107,7 @@ def as_template_wants(
         if arguments_as == "text":
             return compact_arguments(arguments)
         if numbers is None:
-            return decoded_arguments(arguments)
+            return decode_arguments(arguments)
         value = _object_of(arguments)
         if value is None:
             return arguments
@@ -199,7 +199,10 @@ def shown_thoughts(
     (`templates.thoughts_of`); the others with none, since clients do not send back what a model thought."""
     if not any(THOUGHT in message for message in messages):
         return messages
-    shown, thought = [without(message, THOUGHT) for message in messages], messages[-1].get(THOUGHT)
+    shown, thought = (
+        [drop_keys(message, THOUGHT) for message in messages],
+        messages[-1].get(THOUGHT),
+    )
     if thought and not add_generation_prompt and (form := tokenizer.init_kwargs.get("reasoning")):
         shown[-1] |= {form[0]: thought}
     return shown

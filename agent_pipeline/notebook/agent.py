@@ -24,7 +24,7 @@ from agent_pipeline.notebook.rl import judged_rows
 from agent_pipeline.notebook.samples import Row, rows_only
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.selection.buffer import OnlineContinualLearner
-from agent_pipeline.sessions.session import json_bytes
+from agent_pipeline.sessions.session import encode_json
 from agent_pipeline.storage.filesystem import write_atomically
 from agent_pipeline.tokenization.encoding import as_trained, encode_row
 from agent_pipeline.training.config import FURTHER, TrainingConfig
@@ -170,7 +170,7 @@ class AgentSFTTrainer:
         self._put_in_place(building)
         if learner is not None:
             write_atomically(
-                out_dir / BUFFER, json_bytes({"seen": learner.seen, "rows": learner.buffer})
+                out_dir / BUFFER, encode_json({"seen": learner.seen, "rows": learner.buffer})
             )
         return _result(report, out_dir, counts, report["heldout"]["after"] if heldout else None)
 

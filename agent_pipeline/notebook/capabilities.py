@@ -35,8 +35,8 @@ from agent_pipeline.notebook.intake import measure_of
 from agent_pipeline.notebook.models import answering_of
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.reports.episode_report import figures
-from agent_pipeline.sessions.session import Message, Tool, sha256_of
-from agent_pipeline.sessions.text import message_texts
+from agent_pipeline.sessions.session import Message, Tool, hash_json
+from agent_pipeline.sessions.transcript import list_texts
 
 USUAL_INSTRUCTIONS = ("arguments_match_schema", "no_refusal")
 
@@ -283,7 +283,7 @@ def _instructions(
 
 def _incoherent(sample: TurnSample, parsed: Reply) -> str | None:
     """What breaks the chain at a reply: `invalid_call`, `repeated_call`, `ungrounded_argument`, `ungrounded_number`; `None`: nothing."""
-    before = " ".join(text for message in sample.prompt for text in message_texts(message))
+    before = " ".join(text for message in sample.prompt for text in list_texts(message))
     if parsed.invalid:
         return "invalid_call"
     done = [call for message in sample.prompt for call in expected_calls(message)]
@@ -364,7 +364,7 @@ def _row(sample: Mapping[str, Any], cap: str, number: int) -> dict[str, Any]:
     return {
         "row_id": name,
         "session_id": str(sample.get("session_id") or name),
-        "task_key": str(sample.get("task_key") or f"text:{sha256_of(asked)[:16]}"),
+        "task_key": str(sample.get("task_key") or f"text:{hash_json(asked)[:16]}"),
         "split": "test",
         "messages": messages,
         "tools": sample.get("tools") or [],

@@ -17,7 +17,7 @@ from agent_pipeline.selection.coresets import CoresetOptions, select
 from agent_pipeline.selection.embeddings import conversation_text, embed
 from agent_pipeline.selection.pool import LOSS_RATIO
 from agent_pipeline.selection.strategies import strategy
-from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.session import hash_json
 
 Sample = dict[str, Any]
 LossModel = Callable[[list[Sample]], Sequence[float | None]]
@@ -114,7 +114,7 @@ def _with_ids(samples: Sequence[Sample]) -> list[Sample]:
     for sample in samples:
         row_id = str(sample.get("row_id") or "")
         if not row_id:
-            content = sha256_of([sample["messages"], sample.get("tools") or []])
+            content = hash_json([sample["messages"], sample.get("tools") or []])
             row_id = f"{content}-{seen[content]:06d}"
             seen[content] += 1
         rows.append({**sample, "row_id": row_id})

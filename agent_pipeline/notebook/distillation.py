@@ -18,8 +18,8 @@ from agent_pipeline.notebook.intake import (
     words_only,
 )
 from agent_pipeline.redaction import RedactionOptions
-from agent_pipeline.sessions.chat import to_messages
-from agent_pipeline.sessions.session import Session, sha256_of
+from agent_pipeline.sessions.chat import read_chat
+from agent_pipeline.sessions.session import Session, hash_json
 from agent_pipeline.sessions.tables import to_table
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _session(
 ) -> Session:
     """A run as a session, before any repair."""
     history = value_of(run, "history")
-    chat = to_messages(history)
+    chat = read_chat(history)
     if not include_tool_calls:
         chat.messages = words_only(chat.messages)
     if not include_system:
@@ -141,7 +141,7 @@ def _session(
         chat,
         value_of(run, "tools"),
         "omniagents_eval",
-        session_id=_text(run, "session_id", "id") or f"result:{sha256_of(repr(history))[:16]}",
+        session_id=_text(run, "session_id", "id") or f"result:{hash_json(repr(history))[:16]}",
         project="evaluation",
         agent=teacher or "teacher",
         task_id=_text(run, "task_id", "prompt_id", "case_id"),

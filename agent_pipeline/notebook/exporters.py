@@ -19,8 +19,8 @@ from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.notebook.intake import Example, Intake, counted
 from agent_pipeline.redaction import RedactionOptions
-from agent_pipeline.sessions.json_text import json_line
-from agent_pipeline.sessions.session import Message, Session, sha256_of, tool_calls
+from agent_pipeline.sessions.json_text import dump_json_line
+from agent_pipeline.sessions.session import Message, Session, hash_json, list_calls
 from agent_pipeline.sources.benchmarks.swink import SwinkSource
 from agent_pipeline.sources.formats.fields import chosen, elements, number, objects, section
 from agent_pipeline.sources.formats.record_files import Place
@@ -145,7 +145,7 @@ class Exporter:
         counts: Counter[str] | None = None,
     ) -> bytes:
         """The records as JSON lines. Raises as `records`."""
-        return "".join(map(json_line, self.records(traces, options, counts))).encode("utf-8")
+        return "".join(map(dump_json_line, self.records(traces, options, counts))).encode("utf-8")
 
     def _records(
         self, traces: list[_Trace], options: ExportOptions, counts: Counter[str]
@@ -196,7 +196,7 @@ class ShareGptExporter(Exporter):
                 {name: message[name] for name in ("role", "content")}
                 for message in _without_results(example.messages, counts)
             ]
-            counts["calls_left_out"] += len(tool_calls(example.messages))
+            counts["calls_left_out"] += len(list_calls(example.messages))
             turns = conversations([message for message in words if message["content"]])
             return {
                 "conversations": [
@@ -383,7 +383,7 @@ def _examples(
 
 def _of_swink(record: dict[str, Any]) -> Session:
     """A case's run as the reader of such files reads it."""
-    record = {"timestamp": sha256_of(record["invocation"])[:16], **record}
+    record = {"timestamp": hash_json(record["invocation"])[:16], **record}
     reader, key, name = (
         SwinkSource(Path("results")),
         PartitionKey("evaluation", "agent"),
@@ -396,7 +396,7 @@ def _of_swink(record: dict[str, Any]) -> Session:
 
 def _identity(session: Session) -> tuple[str, ...]:
     """What tells two sessions apart: their ids may be the same in two agents' stores."""
-    return session.session_id, session.project, session.agent, session.content_sha256()
+    return session.session_id, session.project, session.agent, session.hash_content()
 
 
 def _without_results(messages: list[Message], counts: Counter[str]) -> list[Message]:

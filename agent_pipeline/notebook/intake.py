@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 from agent_pipeline.datasets.preferences import unfit_to_compare
 from agent_pipeline.datasets.sft import to_last_assistant
 from agent_pipeline.errors import ArgumentError
-from agent_pipeline.ingestion.reading import task_key
+from agent_pipeline.ingestion.reading import find_task_key
 from agent_pipeline.judging import ConfiguredMeasure, parse_measure
 from agent_pipeline.redaction import RedactionOptions, Redactor
-from agent_pipeline.sessions.damage import DEFAULT_POLICY
+from agent_pipeline.sessions.damage import DEFAULT_REPAIR_POLICY
 from agent_pipeline.sessions.items import Chat
 from agent_pipeline.sessions.repair import repair_session
-from agent_pipeline.sessions.session import Message, Session, without_error_marks
+from agent_pipeline.sessions.session import Message, Session, drop_error_marks
 from agent_pipeline.sources.formats.fields import function_tools
 
 
@@ -29,7 +29,7 @@ class Example(NamedTuple):
         session = self.session
         return {
             "session_id": session.session_id,
-            "content_sha256": session.content_sha256(),
+            "content_sha256": session.hash_content(),
             "task_key": session.task_key,
         }
 
@@ -59,8 +59,8 @@ class Intake:
         (A password that one run sends is recognized by its place in the call; in the other run's prompt nothing gives it away.)
         """
         for session in sessions:
-            repair_session(session, DEFAULT_POLICY)
-            session.task_key = session.task_key or task_key(session, None, "")
+            repair_session(session, DEFAULT_REPAIR_POLICY)
+            session.task_key = session.task_key or find_task_key(session, None, "")
         if len(sessions) > 1:
             self._redact_as_one(sessions)
         for session in sessions:
@@ -84,7 +84,7 @@ def _example(session: Session) -> Example | str:
         f"broken:{session.broken}" if session.broken else None
     ):
         return reason
-    session.messages = without_error_marks(session.messages)
+    session.messages = drop_error_marks(session.messages)
     messages = to_last_assistant(session.messages)
     return Example(session, messages) if messages else "no_assistant_message"
 

@@ -16,14 +16,14 @@ from agent_pipeline.datasets.sft import to_last_assistant
 from agent_pipeline.datasets.sharegpt import messages_of
 from agent_pipeline.datasets.splits import SPLITS
 from agent_pipeline.errors import DataError
-from agent_pipeline.ingestion.reading import task_key
+from agent_pipeline.ingestion.reading import find_task_key
 from agent_pipeline.notebook.intake import counted, session_of_chat, value_of
 from agent_pipeline.notebook.trajectories.model import AgentTrajectory, session_of
-from agent_pipeline.sessions.chat import to_messages
-from agent_pipeline.sessions.damage import DEFAULT_POLICY
+from agent_pipeline.sessions.chat import read_chat
+from agent_pipeline.sessions.damage import DEFAULT_REPAIR_POLICY
 from agent_pipeline.sessions.items import Chat
 from agent_pipeline.sessions.repair import repair_session
-from agent_pipeline.sessions.session import is_trained, without
+from agent_pipeline.sessions.session import drop_keys, is_trained
 from agent_pipeline.sources.formats.fields import chosen, number, objects, when
 from agent_pipeline.sources.formats.plain import ShareGPTSource
 from agent_pipeline.sources.formats.record_files import records
@@ -148,10 +148,10 @@ def _row(record: Any, place: int, split: str) -> Row | str:
             session_of_chat(chat[0], tools, "samples", project="samples", agent="samples", **names),
             chat[1],
         )
-    repair_session(session, DEFAULT_POLICY)
+    repair_session(session, DEFAULT_REPAIR_POLICY)
     if session.broken:
         return f"broken:{session.broken}"
-    content = session.content_sha256()  # of what was said, whatever of it is trained
+    content = session.hash_content()  # of what was said, whatever of it is trained
     turns = [message for message in session.messages if message["role"] == "assistant"]
     if not all(weights):
         if len(weights) != len(turns):
@@ -166,7 +166,7 @@ def _row(record: Any, place: int, split: str) -> Row | str:
         "row_id": name,
         "session_id": _text(record, "session_id") or session.session_id or name,
         "content_sha256": content,
-        "task_key": _text(record, "task_key") or task_key(session, None, ""),
+        "task_key": _text(record, "task_key") or find_task_key(session, None, ""),
         "split": split,
         "messages": messages,
         "tools": session.tools,
@@ -228,14 +228,14 @@ def _turns(record: Record) -> tuple[Chat, list[int]]:
 def _weighted(messages: Any) -> tuple[Chat, list[int]]:
     """A chat in any spelling, and the weights that its messages had."""
     if not isinstance(messages, list):
-        return to_messages(messages), [1]
+        return read_chat(messages), [1]
     weights = [
         int(bool(each.get("weight", 1)))
         for each in objects(messages)
         if each.get("role") == "assistant"
     ]
-    return to_messages(
-        [without(each, "weight") if isinstance(each, dict) else each for each in messages]
+    return read_chat(
+        [drop_keys(each, "weight") if isinstance(each, dict) else each for each in messages]
     ), weights
 
 

@@ -17,7 +17,7 @@ from agent_pipeline.datasets.preferences import unfit_to_compare
 from agent_pipeline.datasets.sft import SFT, sft_rows
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import ArgumentError, DataError, NoSessionsError
-from agent_pipeline.ingestion.forgotten import BlockList
+from agent_pipeline.ingestion.block_list import BlockList
 from agent_pipeline.ingestion.reading import read_sessions
 from agent_pipeline.judging import ConfiguredMeasure, EvaluationContext
 from agent_pipeline.judging.labels import VERDICTS
@@ -30,9 +30,9 @@ from agent_pipeline.notebook.intake import (
     without_system,
     words_only,
 )
-from agent_pipeline.sessions.damage import repair_policy
-from agent_pipeline.sessions.session import RecordedItem, Session, without_error_marks
-from agent_pipeline.sessions.tables import session_row, to_table
+from agent_pipeline.sessions.damage import make_repair_policy
+from agent_pipeline.sessions.session import RecordedItem, Session, drop_error_marks
+from agent_pipeline.sessions.tables import make_session_row, to_table
 from agent_pipeline.sources import Location, TraceSource, open_sources, parse_location, readers
 from agent_pipeline.sources.formats.fields import verdict as verdict_of
 
@@ -139,7 +139,7 @@ def export_traces_for_sft(
     configured, leaks = None if measure is None else measure_of(measure), leak_patterns(LEAKS)
     options = settings.reading(key)
     if repair:
-        options = replace(options, repair=repair_policy(repair))
+        options = replace(options, repair=make_repair_policy(repair))
     blocked, reasons, passing = (
         BlockList.read(settings.open_lake()),
         dict[str, str | None](),
@@ -168,7 +168,7 @@ def export_traces_for_sft(
         if reason:
             counts[reason] += 1
             continue
-        session.messages = without_error_marks(session.messages)
+        session.messages = drop_error_marks(session.messages)
         if not include_system:
             session.messages = without_system(session.messages)
         if not include_tool_calls:
@@ -177,7 +177,9 @@ def export_traces_for_sft(
     _warn(source)
     row_counts: Counter[str] = Counter()
     rows = list(
-        in_form(sft_rows(map(session_row, passing), SplitSizes(), row_counts), format, row_counts)
+        in_form(
+            sft_rows(map(make_session_row, passing), SplitSizes(), row_counts), format, row_counts
+        )
     )
     counts.update(
         rows=len(rows),

@@ -27,7 +27,7 @@ from agent_pipeline.promotion.ledger import (
     ledger,
 )
 from agent_pipeline.promotion.report import summary
-from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.storage.pointers import Entry, now
@@ -92,7 +92,7 @@ def serve(
                 reload_preset(server),
             ]
         made_from = {EXPORT: champion.identity if champion else None, "name": name}
-        identity = sha256_of(made_from)
+        identity = hash_json(made_from)
         building = lake.building(SERVING, key, identity)
         parents = [champion.identity] if champion else []
         artifact = lake.finish(

@@ -49,8 +49,8 @@ from agent_pipeline.promotion.verification import (
 )
 from agent_pipeline.reports.episode_report import TRANSCRIPTS, does_less, unended
 from agent_pipeline.selection.tables import DATASET, dataset_rows
-from agent_pipeline.sessions.session import sha256_of
-from agent_pipeline.sessions.tables import stored_batches
+from agent_pipeline.sessions.session import hash_json
+from agent_pipeline.sessions.tables import read_batches
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.storage.pointers import now, user_name
@@ -194,7 +194,7 @@ def decide_on(
     verdicts = verdicts_on_training(lake, key, candidate)
     verified = None if is_verified(verdicts) else (verdicts["verified"], verdicts["verdicts"])
     unverified_tasks = unverified_held_out_tasks(lake, key)
-    evaluator = sha256_of([candidate_scores.evaluator, candidate_scores.world, policy.rules()])
+    evaluator = hash_json([candidate_scores.evaluator, candidate_scores.world, policy.rules()])
 
     def decision_before(records: list[Record]) -> Record | None:
         same = (candidate.identity, against, evaluator)
@@ -271,7 +271,7 @@ def facts_since(lake: Lake, key: PartitionKey, champion: Artifact | None) -> Fac
     )
     uses: Counter[str] = Counter()
     if len(sessions) and lake.has("curated_sessions", key):
-        for batch in stored_batches(lake.open("curated_sessions", key, USES), USES.names):
+        for batch in read_batches(lake.open("curated_sessions", key, USES), USES.names):
             uses.update(batch.filter(pc.is_in(batch["session_id"], sessions))["use"].to_pylist())
     trained = [
         each.when
@@ -346,7 +346,7 @@ def scores(evaluations: Pair, played: Pair, same_base: bool) -> tuple[Scores, Sc
 def _fingerprint(artifact: Artifact | None) -> str:
     """How scores came about: rows, settings, versions; everything that an artifact was made from but the model."""
     made_from = artifact.manifest["made_from"] if artifact else {}
-    return sha256_of(
+    return hash_json(
         {name: value for name, value in made_from.items() if name not in ("adapter", EXPORT)}
     )
 

@@ -39,7 +39,7 @@ from agent_pipeline.reports.page import (
     training_curves,
 )
 from agent_pipeline.selection.tables import DATASET, dataset_rows
-from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.training.chain import template_used, trained_adapters
@@ -134,7 +134,7 @@ def write_decision(
             }
         ),
     }
-    identity = sha256_of(made_from)
+    identity = hash_json(made_from)
     building = lake.building(ASSET, key, identity)
     (building / PAGE).write_text(
         render(_page(lake, key, candidate, champion, seen, record)), encoding="utf-8"

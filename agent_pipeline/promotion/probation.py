@@ -14,7 +14,7 @@ from agent_pipeline.promotion.decide import adapter_of_export, facts_since, scor
 from agent_pipeline.promotion.ledger import EXPORT, Record, ledger, spent_in_year
 from agent_pipeline.promotion.report import summary
 from agent_pipeline.promotion.rules import MOST_TURNED, watch
-from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.storage.pointers import Entry, now
@@ -98,7 +98,7 @@ def look(
         champion, before = scores(
             (evaluations[0], evaluations[1]), (None, None), result["same_base"]
         )
-        evaluator = sha256_of(
+        evaluator = hash_json(
             ["probation", champion.evaluator, sorted(facts.newer), policy.rules()]
         )
 

@@ -6,7 +6,7 @@ from agent_pipeline.evaluation.intervals import shown
 from agent_pipeline.evaluation.scores import Decision, Figure, Reason
 from agent_pipeline.promotion.rules import DONE
 from agent_pipeline.reports.episode_report import SEE_MORE
-from agent_pipeline.sessions.text import markdown
+from agent_pipeline.sessions.transcript import format_markdown_table
 
 SANITY = "canary: "
 LESS_IS_BETTER = {"over-call", "loss", "harm"}
@@ -123,14 +123,14 @@ def page(decision: Decision, test: Iterable[Figure], rival: str) -> str:
         "",
         "Split `select`, which decides:",
         "",
-        markdown(figure_rows(decision.figures, rival)),
+        format_markdown_table(figure_rows(decision.figures, rival)),
     ]
     if test := list(test):
         parts += [
             "",
             "Split `test`, which is only reported:",
             "",
-            markdown(figure_rows(test, rival)),
+            format_markdown_table(figure_rows(test, rival)),
         ]
     return "\n".join(parts)
 

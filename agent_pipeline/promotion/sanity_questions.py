@@ -23,8 +23,8 @@ from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.models.families import read_reply
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.selection.tables import DATASET, dataset_rows
-from agent_pipeline.sessions.session import Tool, sha256_of
-from agent_pipeline.sessions.turn_class import text_class
+from agent_pipeline.sessions.session import Tool, hash_json
+from agent_pipeline.sessions.turn_class import classify_text
 from agent_pipeline.storage.lake import Lake
 
 QUESTIONS: dict[str, tuple[str, ...]] = {
@@ -68,15 +68,15 @@ def other_turns(
         if each != key and (beyond_project or each.project == key.project)
     ]
     chosen: list[tuple[int, str, PartitionKey, dict[str, Any]]] = []
-    for other in sorted(others, key=lambda each: sha256_of([str(key), str(each)]))[:count]:
+    for other in sorted(others, key=lambda each: hash_json([str(key), str(each)]))[:count]:
         with suppress(DataError):
             rows = heapq.nsmallest(
                 count,
                 dataset_rows(lake, other, ("test",)),
-                key=lambda row: sha256_of(row["row_id"]),
+                key=lambda row: hash_json(row["row_id"]),
             )
             chosen += [
-                (rank, sha256_of([str(other), row["row_id"]]), other, row)
+                (rank, hash_json([str(other), row["row_id"]]), other, row)
                 for rank, row in enumerate(rows)
             ]
     chosen.sort(key=lambda each: each[:2])
@@ -162,7 +162,7 @@ def ask(
 
 def is_good(group: str, question: str, tools: Sequence[Tool], text: str) -> bool:
     reply = read_reply(text, tools)
-    answers = not reply.is_call and text_class(reply.text) == "answer"
+    answers = not reply.is_call and classify_text(reply.text) == "answer"
     return answers and (group == NO_TOOL or _has_word(reply.text, QUESTIONS[question]))
 
 

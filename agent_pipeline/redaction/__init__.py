@@ -22,7 +22,7 @@ from agent_pipeline.redaction.search import Search
 from agent_pipeline.redaction.texts import rewrite, seen_by_detectors, texts_of, unescaped_text
 from agent_pipeline.redaction.trials import Known
 from agent_pipeline.redaction.values import Values
-from agent_pipeline.sessions.session import Session, sha256_of
+from agent_pipeline.sessions.session import Session, hash_json
 
 DEFAULT_TYPES = tuple(kind for kind in KINDS if kind not in OPT_IN)
 
@@ -122,7 +122,7 @@ class Redactor:
         self.values, self.private_id = names.replaced_values, names.stands_in(session.session_id)
         for field, value in _names_of(session).items():
             if names.stands_in(value):
-                setattr(session, field, f"private:{sha256_of(value)[:16]}")
+                setattr(session, field, f"private:{hash_json(value)[:16]}")
         return names.counts
 
     def finds(self, session: Session) -> dict[str, str]:

@@ -12,7 +12,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from agent_pipeline.redaction.kinds import PSEUDONYM
-from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.session import hash_json
 
 if TYPE_CHECKING:
     from faker import Faker
@@ -99,7 +99,7 @@ def surrogates_made_from(
         for old, new in zip(stored, seen, strict=True)
         if new is not old
     ]
-    return {"surrogates_sha256": sha256_of(shown)} if shown else {}
+    return {"surrogates_sha256": hash_json(shown)} if shown else {}
 
 
 def system_of(messages: Iterable[Mapping[str, Any]]) -> str:
@@ -199,7 +199,7 @@ def _german_iban(fake: "Faker") -> str:
 
 def _seeded(kind: str, number: int, scope: str) -> "Faker":
     fake = _faker()
-    fake.seed_instance(sha256_of([kind, number, scope]))
+    fake.seed_instance(hash_json([kind, number, scope]))
     return fake
 
 

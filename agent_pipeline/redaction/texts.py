@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from agent_pipeline.sessions.json_text import loads
+from agent_pipeline.sessions.json_text import parse_json
 from agent_pipeline.sessions.session import Message, Session
 
 TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|-?\d[\d.eE+-]*')
@@ -114,7 +114,7 @@ def is_json(text: str) -> bool:
     ):
         return False
     try:
-        loads(text)
+        parse_json(text)
     except (ValueError, RecursionError):
         return False
     return True

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_pipeline.evaluation.episodes import UNSEEN, Episode
-from agent_pipeline.sessions.text import markdown
+from agent_pipeline.sessions.transcript import format_markdown_table
 
 TRANSCRIPTS = "episodes.jsonl"
 PAGE = "episodes.md"
@@ -172,7 +172,7 @@ def figure_rows(players: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
 
 def table(report: Mapping[str, Any]) -> str:
     """The figures of all players as a Markdown table."""
-    return markdown(figure_rows(report["players"]))
+    return format_markdown_table(figure_rows(report["players"]))
 
 
 def write(folder: Path, report: Mapping[str, Any], played: Mapping[str, Sequence[Episode]]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from agent_pipeline.evaluation.model_comparison import METRICS
 from agent_pipeline.models.families import read_reply
-from agent_pipeline.sessions.json_text import decoded_arguments
+from agent_pipeline.sessions.json_text import decode_arguments
 from agent_pipeline.sessions.session import Message, Tool
 from agent_pipeline.storage.pointers import now
 
@@ -172,7 +172,7 @@ def _messages(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
                 _call(
                     each.get("id") or "",
                     each["function"]["name"],
-                    decoded_arguments(each["function"]["arguments"]),
+                    decode_arguments(each["function"]["arguments"]),
                 )
                 for each in calls
             ]

@@ -19,7 +19,7 @@ from agent_pipeline.evaluation.model_comparison import METRICS, differences
 from agent_pipeline.evaluation.paired import paired
 from agent_pipeline.evaluation.scoring import Score
 from agent_pipeline.sessions.session import Message
-from agent_pipeline.sessions.text import readable, shortened
+from agent_pipeline.sessions.transcript import format_transcript, shorten_text
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.training.chain import template_used
 
@@ -267,9 +267,9 @@ def differing_turns(split: Split, rows: Mapping[str, Entry]) -> list[dict[str, A
                 "harm": False,
                 "where": f"task {new['task_key']}, session {new['session_id']}, message {new['turn_index'] + 1}",
                 "tail": new["prompt_tail"],
-                "prompt": shortened(readable(before), LONGEST, "the table sft_dataset"),
+                "prompt": shorten_text(format_transcript(before), LONGEST, "the table sft_dataset"),
                 "texts": [
-                    (name, shortened(text, LONGEST, split.path), right)
+                    (name, shorten_text(text, LONGEST, split.path), right)
                     for name, text, right in (
                         *texts,
                         ("candidate", new["adapter_answer"], candidate),
@@ -308,7 +308,7 @@ def episode_items(played: Mapping[str, Sequence[Entry]], path: str) -> list[dict
             "texts": [
                 (
                     f"{player}: {_outcome(each)}",
-                    shortened(_transcript(each["messages"]), LONGEST, path),
+                    shorten_text(_transcript(each["messages"]), LONGEST, path),
                     each["done"],
                 )
                 for player, each in players.items()
@@ -331,7 +331,7 @@ def _outcome(episode: Entry) -> str:
 
 
 def _transcript(messages: Sequence[Message]) -> str:
-    return readable(
+    return format_transcript(
         message | {"content": message.get("content") or ""}
         for message in messages
         if message["role"] != "system"

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.selection.embeddings import conversation_text
-from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.session import hash_json
 
 Row = dict[str, Any]
 HeldOut = Callable[[Row], bool]
@@ -52,12 +52,12 @@ def spread(new: int, replayed: int) -> list[bool]:
 
 def conversation_sha256(row: Row) -> str:
     """sha256 (hex) of what was said and done in a row's conversation, whichever system prompt it has and whichever turns are trained."""
-    return sha256_of(conversation_text(row["messages"]))
+    return hash_json(conversation_text(row["messages"]))
 
 
 def row_key(row: Row) -> str:
     """A row's identity: its session's id, else its own, else the hash of its content."""
-    return str(row.get("session_id") or row.get("row_id") or sha256_of(row))
+    return str(row.get("session_id") or row.get("row_id") or hash_json(row))
 
 
 def hash_place(key: str, seed: int) -> bytes:
@@ -75,7 +75,7 @@ def bottom_k(rows: Iterable[Row], size: int, seed: int = 0) -> list[Row]:
     for row in rows:
         before = by_key.setdefault(row_key(row), row)
         if before is not row and before != row:
-            by_key[row_key(row)] = min(before, row, key=sha256_of)
+            by_key[row_key(row)] = min(before, row, key=hash_json)
     return [
         by_key[key] for key in sorted(by_key, key=lambda key: (hash_place(key, seed), key))[:size]
     ]
@@ -249,7 +249,7 @@ def draw(
             taken.add(conversation_sha256(row))
             candidates.append(row)
     night = int(
-        sha256_of(sorted((row["row_id"], row["content_sha256"]) for row in training))[:16], 16
+        hash_json(sorted((row["row_id"], row["content_sha256"]) for row in training))[:16], 16
     )
     rows = bottom_k(candidates, wanted, night)
     got = len(rows) / (len(rows) + len(training)) if rows else 0.0

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from agent_pipeline.datasets.splits import ROW
 from agent_pipeline.errors import DataError
 from agent_pipeline.selection.embeddings import conversation_text
-from agent_pipeline.sessions.session import Message, is_trained, json_bytes, tool_calls
-from agent_pipeline.sessions.tables import in_order, optional, required, to_table
+from agent_pipeline.sessions.session import Message, encode_json, is_trained, list_calls
+from agent_pipeline.sessions.tables import define_optional, define_required, is_sorted, to_table
 
 Row = Mapping[str, Any]
 
@@ -28,15 +28,15 @@ IDS = ROW[:-1]
 CANDIDATE = pa.schema(
     [
         *IDS,
-        *required(
+        *define_required(
             pa.binary(), identity="sha256 of what was said and done, and of which turns are trained"
         ),
-        *required(pa.list_(pa.string()), called="the names of the tools that were called"),
-        *required(
+        *define_required(pa.list_(pa.string()), called="the names of the tools that were called"),
+        *define_required(
             pa.string(), group="the agent, where the row names it, and the tool that is called most"
         ),
-        *required(pa.int64(), words="words and marks of the assistant's trained turns"),
-        *optional(
+        *define_required(pa.int64(), words="words and marks of the assistant's trained turns"),
+        *define_optional(
             pa.float64(),
             score="how good it is, 0 to 1",
             began="when it began, in seconds since 1970",
@@ -63,7 +63,7 @@ class Candidates:
         """
         table = to_table(map(_columns, read()), CANDIDATE)
         ids = table["row_id"]
-        if not in_order(ids):
+        if not is_sorted(ids):
             rows = sorted(read(), key=itemgetter("row_id"))
             return cls.of(lambda: rows)
         if len(twice := ids[1:].filter(pc.equal(ids[1:], ids[:-1]))):
@@ -99,7 +99,7 @@ class Conversations:
 
 def _columns(row: Row) -> dict[str, Any]:
     messages = row["messages"]
-    calls = Counter(name for name, _ in tool_calls(messages))
+    calls = Counter(name for name, _ in list_calls(messages))
     agent = [str(row[name]) for name in ("project", "agent") if row.get(name)]
     tool = min(calls, key=lambda name: (-calls[name], name)) if calls else "no tool"
     trained = [
@@ -120,7 +120,7 @@ def identity(messages: Sequence[Message]) -> bytes:
     """sha256 of what was said and done: all messages but the system's, without the ids of calls, which differ by chance; and of which turns
     are trained."""
     return hashlib.sha256(
-        json_bytes(
+        encode_json(
             [
                 [
                     message["role"],

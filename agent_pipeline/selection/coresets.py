@@ -22,7 +22,7 @@ from agent_pipeline.selection.pool import LOSS_RATIO, Pool, Ranking, Reason
 from agent_pipeline.selection.strategies import strategy as named
 from agent_pipeline.selection.tables import CORESET, CORESET_TABLE, dataset_rows
 from agent_pipeline.selection.vectors import kept_vectors
-from agent_pipeline.sessions.tables import ROWS_PER_BATCH, column
+from agent_pipeline.sessions.tables import ROWS_PER_BATCH, make_column
 from agent_pipeline.storage.lake import Lake, StagedTable
 
 Ask = Callable[[str], Mapping[str, Any]]
@@ -106,7 +106,7 @@ def select(
         name: [None] * n for name in ("rank", "score", "reason", "duplicate_of", "similarity")
     }
     left_out = pc.index_in(
-        column([each.row_id for each in alike.rows], CORESET.field("row_id")), ids
+        make_column([each.row_id for each in alike.rows], CORESET.field("row_id")), ids
     ).to_numpy()
     for place, each in zip(left_out.tolist(), alike.rows, strict=True):
         made["reason"][place] = (
@@ -151,7 +151,7 @@ def select(
         place = distinct[at]
         made["rank"][place], made["score"][place], made["reason"][place] = rank, score, reason
     columns = {each.name: rows.table[each.name] for each in IDS}
-    columns |= {name: column(values, CORESET.field(name)) for name, values in made.items()}
+    columns |= {name: make_column(values, CORESET.field(name)) for name, values in made.items()}
     index = pa.table(columns | {"chosen": columns["rank"].is_valid()}, CORESET)
     return Selection(index, pool, sorted(ranking.picked), alike, crowd)
 

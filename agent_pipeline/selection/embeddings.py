@@ -20,7 +20,7 @@ import xxhash
 
 from agent_pipeline.errors import ModelError, SettingsError, first_line
 from agent_pipeline.sessions.session import Message
-from agent_pipeline.sessions.text import message_texts
+from agent_pipeline.sessions.transcript import list_texts
 from agent_pipeline.storage.filesystem import sha256_files
 
 DIMENSIONS = 64
@@ -55,7 +55,7 @@ def conversation_text(messages: Sequence[Message]) -> str:
         text
         for message in messages
         if message["role"] != "system"
-        for text in message_texts(message, names=True)
+        for text in list_texts(message, names=True)
     )
 
 

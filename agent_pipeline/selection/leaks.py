@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from agent_pipeline.datasets.splits import ALIKE, SPLITS, first_request, is_unnamed, request_text
 from agent_pipeline.errors import DataError
-from agent_pipeline.ingestion.trials import Proposal, propose_pattern
+from agent_pipeline.ingestion.task_patterns import PatternProposal, propose_pattern
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.duplicates import near_across_splits
 from agent_pipeline.selection.tables import dataset_rows
@@ -33,7 +33,7 @@ class Leaks(NamedTuple):
 
     leaks: list[Leak]
     held_out: int
-    proposal: Proposal | None
+    proposal: PatternProposal | None
 
     def sentence(self, key: PartitionKey) -> str:
         """Return what is wrong and what to do."""

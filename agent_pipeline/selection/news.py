@@ -8,14 +8,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.sessions.tables import (
     CURATED,
-    column,
-    in_order,
-    required,
-    scalar,
-    stored_batches,
+    define_required,
+    is_sorted,
+    make_column,
+    make_scalar,
+    read_batches,
     to_batches,
     to_rows,
 )
@@ -26,7 +26,7 @@ TRAINED_TABLE = "trained_sessions"
 TRAINED = pa.schema(
     [
         *map(CURATED.field, ("session_id", "content_sha256", "use")),
-        *required(
+        *define_required(
             pa.string(),
             verdict_sha256="sha256 (hex) of verdict, use and turns: what training heeds of the judges",
         ),
@@ -94,25 +94,25 @@ def judged_sessions(lake: Lake, key: PartitionKey) -> pa.Table:
     columns = ["session_id", "content_sha256", "verdict", "verdict_by", "use", "turns"]
     rows = (
         {name: row[name] for name in TRAINED.names[:-1]} | {"verdict_sha256": _verdict_sha256(row)}
-        for row in to_rows(stored_batches(lake.open("curated_sessions", key), columns))
+        for row in to_rows(read_batches(lake.open("curated_sessions", key), columns))
         if row["verdict"] is not None
     )
     table = pa.Table.from_batches(to_batches(rows, TRAINED, MAX_ROW_GROUP), TRAINED)
-    return table if in_order(table["session_id"]) else table.sort_by("session_id")
+    return table if is_sorted(table["session_id"]) else table.sort_by("session_id")
 
 
 def _verdict_sha256(row: Mapping[str, Any]) -> str:
     """The hash of what training heeds of the judges: a session that somebody verifies is news, although its verdict stays."""
     mark = ["unverified"] if row["verdict_by"] == "unverified" else []
-    return sha256_of([row["verdict"], row["use"], row["turns"], *mark])
+    return hash_json([row["verdict"], row["use"], row["turns"], *mark])
 
 
 def news(before: pa.Table, now: pa.Table, uses: Collection[str]) -> News:
     """What differs between two tables of `TRAINED`; `uses` are those that the agent's trainings have a use for (`positive`, `negative`)."""
-    useful = column(list(uses), TRAINED.field("use"))
+    useful = make_column(list(uses), TRAINED.field("use"))
     at = pc.index_in(now["session_id"], before["session_id"])  # null: the session is new
     same, same_use, same_verdict = (
-        pc.fill_null(pc.equal(now[name], before[name].take(at)), scalar(False, pa.bool_()))
+        pc.fill_null(pc.equal(now[name], before[name].take(at)), make_scalar(False, pa.bool_()))
         for name in ("content_sha256", "use", "verdict_sha256")
     )
     moved = pc.and_not(

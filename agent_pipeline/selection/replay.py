@@ -10,7 +10,7 @@ from agent_pipeline.datasets.ledger import read_ledger
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import DataError
-from agent_pipeline.ingestion.forgotten import BlockList
+from agent_pipeline.ingestion.block_list import BlockList
 from agent_pipeline.judging.policy import how_to_judge
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import Redactor
@@ -23,7 +23,7 @@ from agent_pipeline.selection.tables import (
     read_coreset,
 )
 from agent_pipeline.sessions.session import Session
-from agent_pipeline.sessions.tables import column, to_batches
+from agent_pipeline.sessions.tables import make_column, to_batches
 from agent_pipeline.storage.lake import Lake, StagedTable
 
 
@@ -76,7 +76,7 @@ def build_buffer(
     stored = read_buffer(lake, key)
     before = [row for row in stored if not forgotten.has(row["session_id"], key)]
     ids = lake.open("curated_sessions", key).read(["session_id"])["session_id"]
-    earlier = column([row["session_id"] for row in before], SFT.field("session_id"))
+    earlier = make_column([row["session_id"] for row in before], SFT.field("session_id"))
     in_store = set(ids.filter(pc.is_in(ids, earlier)).to_pylist())
     redacted: Counter[str] = Counter()
     before = [
@@ -130,5 +130,5 @@ def _redacted(row: Row, redactor: Redactor, key: PartitionKey, counts: Counter[s
         "messages": session.messages,
         "tools": session.tools,
         "task_key": session.task_key,
-        "content_sha256": session.content_sha256(),
+        "content_sha256": session.hash_content(),
     }

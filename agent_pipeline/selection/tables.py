@@ -12,7 +12,13 @@ from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.datasets.splits import ROW
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.tables import column, optional, required, stored_batches, to_rows
+from agent_pipeline.sessions.tables import (
+    define_optional,
+    define_required,
+    make_column,
+    read_batches,
+    to_rows,
+)
 from agent_pipeline.storage.lake import Lake
 
 Row = dict[str, Any]
@@ -23,12 +29,14 @@ PICKS = "coreset.json"
 CORESET = pa.schema(
     [
         *ROW[:-1],
-        *required(pa.bool_(), chosen="whether the row is trained on"),
-        *optional(pa.int64(), rank="its place among the chosen rows, from 1"),
-        *optional(pa.float64(), score="what the strategy ranked it by"),
-        *required(pa.string(), reason="why it was chosen, or was not: a word of the strategy"),
-        *optional(pa.string(), duplicate_of="the session whose row stands for this one"),
-        *optional(pa.float64(), similarity="Jaccard similarity to that row, 0 to 1"),
+        *define_required(pa.bool_(), chosen="whether the row is trained on"),
+        *define_optional(pa.int64(), rank="its place among the chosen rows, from 1"),
+        *define_optional(pa.float64(), score="what the strategy ranked it by"),
+        *define_required(
+            pa.string(), reason="why it was chosen, or was not: a word of the strategy"
+        ),
+        *define_optional(pa.string(), duplicate_of="the session whose row stands for this one"),
+        *define_optional(pa.float64(), similarity="Jaccard similarity to that row, 0 to 1"),
     ]
 )
 
@@ -45,8 +53,8 @@ def dataset_rows(
     Raises:
         DataError: the table was never made, or is damaged.
     """
-    batches = stored_batches(lake.open(dataset, key), [*columns, "split"] if columns else None)
-    chosen = column(list(splits), SFT.field("split"))
+    batches = read_batches(lake.open(dataset, key), [*columns, "split"] if columns else None)
+    chosen = make_column(list(splits), SFT.field("split"))
     return to_rows(batch.filter(pc.is_in(batch["split"], chosen)) for batch in batches)
 
 
@@ -122,7 +130,7 @@ def read_buffer(lake: Lake, key: PartitionKey) -> list[Row]:
     if not lake.has(BUFFER, key):
         return []
     try:
-        rows = list(to_rows(stored_batches(lake.open(BUFFER, key))))
+        rows = list(to_rows(read_batches(lake.open(BUFFER, key))))
     except (DataError, pa.ArrowException, OSError) as error:
         raise DataError(
             f"The replay buffer of {key} at {lake.table(BUFFER, key)} is damaged: put a copy of it back, or delete it, and it begins anew "

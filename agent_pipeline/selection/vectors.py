@@ -14,7 +14,7 @@ import pyarrow as pa
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.embeddings import Encoder
-from agent_pipeline.sessions.session import json_bytes, sha256_of
+from agent_pipeline.sessions.session import encode_json, hash_json
 from agent_pipeline.storage.lake import Lake
 
 VECTORS = "embeddings"
@@ -26,7 +26,7 @@ def keep_vectors(
     lake: Lake, key: PartitionKey, encoder: Encoder, texts: Sequence[str]
 ) -> dict[str, Any]:
     """Put exactly these texts' vectors into the lake; `origin` says of which model they are, `computed` and `kept` how many were new."""
-    distinct = {sha256_of(text): text for text in texts}
+    distinct = {hash_json(text): text for text in texts}
     stored = _read(lake, key, encoder.origin)
     known = {name: stored[name] for name in distinct if name in stored}
     if new := [name for name in distinct if name not in stored]:
@@ -38,7 +38,7 @@ def keep_vectors(
             pa.array(values.reshape(-1)), values.shape[1] if names else 1
         )
         table = pa.table({"text_sha256": pa.array(names, pa.string()), "vector": column})
-        schema = table.schema.with_metadata({"agent_pipeline": json_bytes(encoder.origin)})
+        schema = table.schema.with_metadata({"agent_pipeline": encode_json(encoder.origin)})
         lake.stage(VECTORS, key, table.cast(schema).to_batches(), schema).commit()
     return {"origin": encoder.origin, "computed": len(new), "kept": len(distinct) - len(new)}
 
@@ -48,7 +48,7 @@ def kept_vectors(
 ) -> np.ndarray:
     """(n, d) float32 of length one: the vectors of texts that `keep_vectors` put into the lake."""
     stored = _read(lake, key, origin)
-    return np.array([stored[sha256_of(text)] for text in texts], dtype=np.float32)
+    return np.array([stored[hash_json(text)] for text in texts], dtype=np.float32)
 
 
 def _read(lake: Lake, key: PartitionKey, origin: dict[str, Any]) -> dict[str, np.ndarray]:

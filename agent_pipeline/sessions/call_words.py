@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from agent_pipeline.sessions.json_text import json_text, loads, object_in
+from agent_pipeline.sessions.json_text import dump_json, parse_json, parse_object
 from agent_pipeline.sessions.session import Message
 
 _CALL = re.compile(r"<tool_call>\s*(\{(?:(?!</?tool_call>).)*\})\s*</tool_call>", re.DOTALL)
@@ -57,7 +57,7 @@ def has_call_words(text: str) -> bool:
     if text[:1] not in ("{", "[") or not any(f'"{name}"' in text for name in _NAMES):
         return False
     try:
-        return _tells_calls(loads(text))
+        return _tells_calls(parse_json(text))
     except (ValueError, RecursionError):
         return False
 
@@ -82,12 +82,12 @@ def _tells_calls(told: Any) -> bool:
     )
 
 
-def calls_from_words(message: Message) -> Message | None:
+def read_call_words(message: Message) -> Message | None:
     """Return an assistant's message with the calls that it tells as words; `None` if its words are not text and then calls."""
     text = message["content"]
     calls: list[dict[str, Any]] = []
     for match in _CALL.finditer(text):
-        told = object_in(match[1])
+        told = parse_object(match[1])
         if (
             told is None
             or not isinstance(told.get("name"), str)
@@ -98,7 +98,7 @@ def calls_from_words(message: Message) -> Message | None:
         arguments = (
             arguments
             if isinstance(arguments, str)
-            else json_text({} if arguments is None else arguments)
+            else dump_json({} if arguments is None else arguments)
         )
         call_id = told["id"] if isinstance(told.get("id"), str) else ""
         calls.append(
@@ -120,7 +120,7 @@ def calls_from_words(message: Message) -> Message | None:
     return message | {"content": words, "tool_calls": calls}
 
 
-def results_from_words(message: Message) -> list[Message] | None:
+def read_result_words(message: Message) -> list[Message] | None:
     """Return the results that a user's or a tool's message tells as words, and the words behind them as a message of its own.
 
     Returns `None` if the message is not results and then words.

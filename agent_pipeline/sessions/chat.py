@@ -14,24 +14,41 @@ from typing import Any
 from msgspec.structs import replace
 
 from agent_pipeline.sessions.evidence import is_cut, rests_on_a_search, shows_activity
-from agent_pipeline.sessions.items import INVALID, Chat, Item, assembled, unread
-from agent_pipeline.sessions.json_text import without_surrogates
-from agent_pipeline.sessions.part_fields import first_of, id_of, is_failed, part_type, thought_text
-from agent_pipeline.sessions.parts import call_item, recognize, result_item, text_of, ui_tool
-from agent_pipeline.sessions.response_items import read_item
-from agent_pipeline.sessions.sdk_messages import AUTOGEN, of_autogen, of_langchain, of_pydantic
-from agent_pipeline.sessions.session import canonical_arguments
+from agent_pipeline.sessions.items import INVALID, Chat, Item, assemble_chat, mark_unread
+from agent_pipeline.sessions.json_text import replace_surrogates
+from agent_pipeline.sessions.part_fields import (
+    is_marked_failed,
+    pick_first,
+    read_id,
+    read_part_type,
+    read_thought,
+)
+from agent_pipeline.sessions.parts import (
+    read_call,
+    read_result,
+    read_text,
+    read_ui_tool,
+    recognize_part,
+)
+from agent_pipeline.sessions.response_items import read_response_item
+from agent_pipeline.sessions.sdk_messages import (
+    AUTOGEN,
+    read_autogen_messages,
+    read_langchain_message,
+    read_pydantic_messages,
+)
+from agent_pipeline.sessions.session import canonicalize_arguments
 from agent_pipeline.sessions.steps import Steps
 
 __all__ = [
     "ROLES",
     "VERSION",
-    "call_item",
     "is_message",
-    "plain_items",
-    "result_item",
-    "text_of",
-    "to_messages",
+    "read_call",
+    "read_chat",
+    "read_items",
+    "read_result",
+    "read_text",
 ]
 
 VERSION = 9
@@ -220,20 +237,20 @@ _UNTRAINED = ("train", "training", "trainable", "loss")
 """Flags of datasets that say by `false` that a message is not trained (axolotl, LLaMA-Factory, ms-swift), as OpenAI's `weight: 0` does."""
 
 
-def to_messages(history: Any) -> Chat:
+def read_chat(history: Any) -> Chat:
     """The chat of a history: messages and items of any spelling, mixed. Anything that is not a list is one invalid item."""
-    return assembled(plain_items(history if isinstance(history, list) else [None]))
+    return assemble_chat(read_items(history if isinstance(history, list) else [None]))
 
 
 def is_message(record: Any) -> bool:
     """Whether a record is a message in any spelling."""
     return any(
         item.role or item.kind in ("function_call", "function_call_output")
-        for item in plain_items([record])
+        for item in read_items([record])
     )
 
 
-def plain_items(history: Iterable[Any]) -> list[Item]:
+def read_items(history: Iterable[Any]) -> list[Item]:
     """The plain items of a history in order; an invalid one where a message, an item or a call is not what it should be."""
     items: list[Item] = []
     for record in history:
@@ -248,18 +265,18 @@ def _items_of(record: Any, before: list[Item]) -> Iterable[Item]:
     if not isinstance(record, dict):
         return (INVALID,)
     if "kwargs" in record or "data" in record:
-        record = of_langchain(record)
+        record = read_langchain_message(record)
     kind = record["type"] if isinstance(record.get("type"), str) else ""
-    if (items := read_item(record, kind)) is not None:
+    if (items := read_response_item(record, kind)) is not None:
         return items
     if (
         "parts" in record
         and isinstance(record["parts"], list)
         and record.get("kind") in ("request", "response")
     ):
-        return plain_items(of_pydantic(record))
+        return read_items(read_pydantic_messages(record))
     if kind in AUTOGEN and "role" not in record:
-        return plain_items(of_autogen(record))
+        return read_items(read_autogen_messages(record))
     spoken_by = (
         kind if kind in ROLES else kind.removesuffix("Chunk").removesuffix("Message").lower()
     )  # LangChain says it by the type
@@ -278,10 +295,10 @@ def _items_of(record: Any, before: list[Item]) -> Iterable[Item]:
             else _spoken(name, record, before)
         )
     if kind == "reasoning":
-        return (Item("reasoning", thought_text(record)),)
+        return (Item("reasoning", read_thought(record)),)
     if not kind or kind == "message":
         return (INVALID,)
-    return (unread(without_surrogates(kind)),)
+    return (mark_unread(replace_surrogates(kind)),)
 
 
 def _is_trained(message: dict[str, Any]) -> bool:
@@ -301,11 +318,11 @@ def _spoken(role: str, message: dict[str, Any], before: list[Item]) -> list[Item
         or message.get("reasoning_details")
     )
     if thought:
-        turn.thoughts.append(Item("reasoning", thought_text(thought)))
+        turn.thoughts.append(Item("reasoning", read_thought(thought)))
     parts, is_list = _parts(message)
     steps = (
         _invocations(message)
-        if not any(part_type(part).startswith("tool-") for part in parts)
+        if not any(read_part_type(part).startswith("tool-") for part in parts)
         else []
     )
     for step in steps:
@@ -314,7 +331,7 @@ def _spoken(role: str, message: dict[str, Any], before: list[Item]) -> list[Item
         turn.close()
     named = _named_calls(message)
     for part in parts:
-        items = recognize(part)
+        items = recognize_part(part)
         turn.add_part(
             [item for item in (_told_better(item, named) for item in items) if item is not None]
         )
@@ -323,8 +340,8 @@ def _spoken(role: str, message: dict[str, Any], before: list[Item]) -> list[Item
     for name in _ATTACHED:
         for attached in message[name] if isinstance(message.get(name), list) else ():
             items = (
-                recognize(attached)
-                if isinstance(attached, dict) and part_type(attached)
+                recognize_part(attached)
+                if isinstance(attached, dict) and read_part_type(attached)
                 else (Item("media", "[file]", name="file"),)
             )
             turn.add_part(list(items))
@@ -335,7 +352,7 @@ def _spoken(role: str, message: dict[str, Any], before: list[Item]) -> list[Item
         item.kind == "function_call_output" for item in [*before[-1:], *turn.done]
     )
     if role == "assistant" and rests_on_a_search(message, follows_a_result):
-        turn.others.append(unread("answer from a hosted search"))
+        turn.others.append(mark_unread("answer from a hosted search"))
     is_list_of_others = is_list and bool(parts)
     return turn.items(is_cut(message) and role == "assistant", empty=not is_list_of_others)
 
@@ -351,12 +368,12 @@ def _results(message: dict[str, Any]) -> list[Item]:
             for item in (_results(each) if isinstance(each, dict) else [INVALID])
         ]
     parts, is_list = _parts(message)
-    recognized = [recognize(part) for part in parts]
+    recognized = [recognize_part(part) for part in parts]
     results = [
         item for items in recognized for item in items if item.kind == "function_call_output"
     ]
     answered = {name: value for name, value in message.items() if name not in _OF_ANSWERED_CALL}
-    others = [unread(f"field {name}") for name in _strange(answered, evidence=True)]
+    others = [mark_unread(f"field {name}") for name in _strange(answered, evidence=True)]
     if results:
         beside = [
             item
@@ -365,7 +382,7 @@ def _results(message: dict[str, Any]) -> list[Item]:
             if item.kind not in ("function_call_output", "harmless", "border")
         ]
         left = [
-            item if item.kind == "unread" else unread("words beside a result")
+            item if item.kind == "unread" else mark_unread("words beside a result")
             for item in beside
             if item.text.strip() or not item.text
         ]
@@ -373,14 +390,14 @@ def _results(message: dict[str, Any]) -> list[Item]:
     error, ids = message.get("error"), message.get("tool_call_ids")
     reason = error.get("message") if isinstance(error, dict) else error
     first_id = ids[0] if isinstance(ids, list) and ids else None  # SWE-agent
-    call_id = id_of(message, "tool_call_id") or id_of(
+    call_id = read_id(message, "tool_call_id") or read_id(
         {"": first_id} | _additional(message) | message, *_RESULT_IDS
     )
     content: Any = (
         (parts or "") if is_list else message.get("content", message.get("text"))
     )  # no parts are an empty result
     output = reason if reason and isinstance(reason, str) else content
-    return [result_item(call_id, output, is_failed(message)), *others]
+    return [read_result(call_id, output, is_marked_failed(message)), *others]
 
 
 def _parts(message: dict[str, Any]) -> tuple[list[Any], bool]:
@@ -394,11 +411,11 @@ def _parts(message: dict[str, Any]) -> tuple[list[Any], bool]:
     )
     if listed and any(isinstance(part, dict) for part in listed) and not isinstance(content, list):
         if isinstance(content, str) and content.strip():
-            words = text_of(listed, "")[0]
+            words = read_text(listed, "")[0]
             if "".join(content.split()) not in "".join(words.split()):
                 return [*listed, {"type": "content beside parts"}], True
         return listed, True
-    wrapped = first_of(message, ("content", *_CONTENTS, "text"))
+    wrapped = pick_first(message, ("content", *_CONTENTS, "text"))
     if isinstance(wrapped, list):
         return wrapped, True
     return ([] if wrapped is None else [wrapped]), False
@@ -427,10 +444,12 @@ def _invocations(message: dict[str, Any]) -> list[list[Item]]:
         message["toolInvocations"] if isinstance(message.get("toolInvocations"), list) else ()
     ):
         items = (
-            ui_tool(invocation) if isinstance(invocation, dict) else (unread("toolInvocations"),)
+            read_ui_tool(invocation)
+            if isinstance(invocation, dict)
+            else (mark_unread("toolInvocations"),)
         )
         steps.setdefault(
-            id_of(invocation, "step") if isinstance(invocation, dict) else "", []
+            read_id(invocation, "step") if isinstance(invocation, dict) else "", []
         ).extend(items)
     return list(steps.values())
 
@@ -451,16 +470,16 @@ def _named_calls(message: dict[str, Any]) -> dict[Any, Item]:
     trained = _is_trained(message)
     found: dict[Any, Item] = {}
     for place, call in enumerate(calls):
-        item = call_item(call, trained)
+        item = read_call(call, trained)
         found[item.call_id if item.call_id and item.call_id not in found else place] = item
     return found
 
 
 def _is_same_call(left: Any, right: Any) -> bool:
-    told = [call_item(call) for call in (left, right)]
-    return (told[0].name, canonical_arguments(told[0].text)) == (
+    told = [read_call(call) for call in (left, right)]
+    return (told[0].name, canonicalize_arguments(told[0].text)) == (
         told[1].name,
-        canonical_arguments(told[1].text),
+        canonicalize_arguments(told[1].text),
     )
 
 
@@ -483,9 +502,9 @@ def _told_better(item: Item, named: dict[Any, Item]) -> Item | None:
     if item.name != told.name or (
         item.text not in ("", "{}")
         and told.text
-        and canonical_arguments(item.text) != canonical_arguments(told.text)
+        and canonicalize_arguments(item.text) != canonicalize_arguments(told.text)
     ):
-        return unread("a call that is told twice, differently")
+        return mark_unread("a call that is told twice, differently")
     return None
 
 
@@ -499,7 +518,7 @@ def _left_over(message: dict[str, Any], turn: Steps, is_list: bool) -> list[Item
         or turn.done
         or message.get("content") is not None
     )
-    return [unread(f"field {name}") for name in _strange(message, evidence=not says_nothing)]
+    return [mark_unread(f"field {name}") for name in _strange(message, evidence=not says_nothing)]
 
 
 def _strange(message: dict[str, Any], evidence: bool) -> list[str]:
@@ -510,12 +529,12 @@ def _strange(message: dict[str, Any], evidence: bool) -> list[str]:
     ]
     if not evidence:
         return [
-            without_surrogates(str(name))
+            replace_surrogates(str(name))
             for name in strange
             if message[name] not in (None, "", [], {}, False)
         ]
     return [
-        without_surrogates(str(name)) for name in strange if shows_activity({name: message[name]})
+        replace_surrogates(str(name)) for name in strange if shows_activity({name: message[name]})
     ]
 
 

@@ -146,7 +146,7 @@ _FOUND = (
     *("statusHistory", "retrieved_context", "retrieved_contexts", "contexts"),
 )
 """What a service or an application found for an answer: Perplexity, xAI, Cohere, Open WebUI, LangChain. It may be what a tool gave."""
-SOURCES = (*_SEARCHES, *_FOUND)
+SOURCE_FIELDS = (*_SEARCHES, *_FOUND)
 """The fields of a response that say what an answer rests on besides the conversation."""
 _OF_SEARCHES = {"url_citation", "web_search_result_location"}
 _OF_FILES = {"file_citation", "container_file_citation", "file_path"}
@@ -180,7 +180,7 @@ def shows_activity(value: Any, but: Iterable[str] = (), depth: int = 6) -> bool:
     return False
 
 
-def stop_reason_in(record: Mapping[str, Any]) -> Any:
+def find_stop_reason(record: Mapping[str, Any]) -> Any:
     """Return why a model stopped, as its message, a choice or a response says it; `None` if none of them says it.
 
     Of several reasons, the first that says that the text was cut off is returned.
@@ -203,7 +203,7 @@ def stop_reason_in(record: Mapping[str, Any]) -> Any:
 def is_cut(message: Mapping[str, Any]) -> bool:
     """Whether a record says that its text does not end where the agent wanted to end it: a token limit, a filter, the user, an error."""
     return (
-        _cuts(stop_reason_in(message))
+        _cuts(find_stop_reason(message))
         or message.get("status") in _CUT_STATES
         or bool(message.get("incomplete_details"))
         or any(

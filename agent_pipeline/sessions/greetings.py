@@ -48,7 +48,7 @@ def _stretched(word: str) -> str:
     return re.sub(r"(\w)\1+$", r"\1", word)
 
 
-def request_end(messages: Sequence[Message]) -> int | None:
+def find_request_end(messages: Sequence[Message]) -> int | None:
     """The position after the first user message that says something; `None` if there is no such message."""
     asked = (
         at + 1

@@ -13,9 +13,9 @@ import msgspec
 
 from agent_pipeline.sessions.call_words import (
     BEGINNINGS,
-    calls_from_words,
     has_call_words,
-    results_from_words,
+    read_call_words,
+    read_result_words,
 )
 from agent_pipeline.sessions.session import Message
 
@@ -52,7 +52,7 @@ CLEARED = {
 """What agents write in place of old results. The answers that followed a result were given when the model still saw it."""
 
 
-def unread(what: str) -> Item:
+def mark_unread(what: str) -> Item:
     """Return the item for something that shows a call, a result or words, and that nobody understands.
 
     A reader puts it into a history at the place of what it could not read. `what` names its type.
@@ -60,7 +60,7 @@ def unread(what: str) -> Item:
     return Item("unread", name=what)
 
 
-def cut_text(what: str, text: str = "") -> Item:
+def mark_cut_text(what: str, text: str = "") -> Item:
     """Return the item for something that a logger or an exporter cut off or blacked out.
 
     A reader puts it into a history at the place of what was lost. `what` names where it was, and `text` is what is left of it.
@@ -79,7 +79,7 @@ class Chat:
     skipped: Counter[str] = field(default_factory=Counter)
 
 
-def assembled(items: Iterable[Item]) -> Chat:
+def assemble_chat(items: Iterable[Item]) -> Chat:
     """The chat that items make.
 
     Calls that follow one another, or the assistant's own words, are one assistant message, until a result or another's words close it; but
@@ -127,7 +127,7 @@ def assembled(items: Iterable[Item]) -> Chat:
                     {"role": "tool", "tool_call_id": item.call_id, "content": item.text}
                 )
                 if item.text.strip() in CLEARED:
-                    _count_damage(chat, cut_text("cleared result"))
+                    _count_damage(chat, mark_cut_text("cleared result"))
                 if item.failed:
                     messages[-1]["is_error"] = True
                 opened = None
@@ -161,15 +161,15 @@ def _read_call_words(chat: Chat) -> None:
         new_places[place] = len(messages)
         role, text = message["role"], message["content"]
         if role == "assistant" and not message.get("tool_calls") and has_call_words(text):
-            if (with_calls := calls_from_words(message)) is not None:
+            if (with_calls := read_call_words(message)) is not None:
                 messages.append(with_calls)
             else:
-                _count_damage(chat, unread("calls told as words"))
+                _count_damage(chat, mark_unread("calls told as words"))
                 messages.append(message)
         elif (
             role in ("user", "tool")
             and "<tool_response>" in text
-            and (read := results_from_words(message)) is not None
+            and (read := read_result_words(message)) is not None
         ):
             messages += read
         else:

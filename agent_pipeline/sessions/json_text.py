@@ -26,12 +26,12 @@ def is_storable(text: str) -> bool:
     return True
 
 
-def without_surrogates(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """A text with U+FFFD for each lone surrogate (half an emoji, cut off), which no UTF-8 can hold."""
     return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
 
 
-def loads(text: str) -> Any:
+def parse_json(text: str) -> Any:
     """`json.loads`, which also takes what msgspec is too strict for (NaN, half an emoji), at msgspec's speed."""
     try:
         return msgspec.json.decode(text)
@@ -39,7 +39,7 @@ def loads(text: str) -> Any:
         return json.loads(text)
 
 
-def storable(value: Any, damage: Counter[str], depth: int = MAX_DEPTH) -> Any:
+def make_storable(value: Any, damage: Counter[str], depth: int = MAX_DEPTH) -> Any:
     """A JSON value whose texts can all be written as UTF-8; each that could not is counted as `invalid_unicode`.
 
     Raises:
@@ -49,26 +49,27 @@ def storable(value: Any, damage: Counter[str], depth: int = MAX_DEPTH) -> Any:
         raise ValueError("nested too deeply")
     if isinstance(value, str) and not is_storable(value):
         damage["invalid_unicode"] += 1
-        return without_surrogates(value)
+        return replace_surrogates(value)
     if isinstance(value, dict):
         return {
-            storable(key, damage): storable(each, damage, depth - 1) for key, each in value.items()
+            make_storable(key, damage): make_storable(each, damage, depth - 1)
+            for key, each in value.items()
         }
     if isinstance(value, list):
-        return [storable(each, damage, depth - 1) for each in value]
+        return [make_storable(each, damage, depth - 1) for each in value]
     return value
 
 
-def json_text(value: Any) -> str | None:
+def dump_json(value: Any) -> str | None:
     """A value as JSON text (NaN as it is: whoever needs strict JSON decides); `None` where it is nested too deeply."""
     try:
-        storable(value, Counter())  # for its depth
+        make_storable(value, Counter())  # for its depth
         return json.dumps(value, ensure_ascii=False)
     except (ValueError, RecursionError):
         return None
 
 
-def json_line(record: Any) -> str:
+def dump_json_line(record: Any) -> str:
     """One record as a line with its newline.
 
     Raises:
@@ -77,18 +78,18 @@ def json_line(record: Any) -> str:
     return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def object_in(value: Any) -> dict[str, Any] | None:
+def parse_object(value: Any) -> dict[str, Any] | None:
     """An object, or the one that a JSON text is; `None` for anything else (invalid JSON, a bare list)."""
     try:
-        value = loads(value) if isinstance(value, str) else value
+        value = parse_json(value) if isinstance(value, str) else value
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
 
-def decoded_arguments(arguments: Any) -> Any:
+def decode_arguments(arguments: Any) -> Any:
     """A call's arguments as an object where they are the JSON text of one; anything else (invalid JSON, a bare list) stays as it is."""
-    found = object_in(arguments)
+    found = parse_object(arguments)
     return arguments if found is None else found
 
 
@@ -112,7 +113,7 @@ def has_repeated_key(text: str) -> bool:
     return repeats > 0
 
 
-def arguments_json(raw: str, damage: Counter[str]) -> str:
+def repair_arguments(raw: str, damage: Counter[str]) -> str:
     """A call's arguments as the JSON text of one object; other forms are repaired where that is certain, else counted.
 
     NaN and infinity are no JSON. Nobody knows which value of a key that stands twice was meant. Half an emoji may hide behind an escape
@@ -126,9 +127,9 @@ def arguments_json(raw: str, damage: Counter[str]) -> str:
         text = raw
         while isinstance(value, str) and decoded < 3:
             text = value
-            value, decoded = loads(value), decoded + 1
+            value, decoded = parse_json(value), decoded + 1
         if isinstance(value, dict) and not has_repeated_key(text):
-            clean = storable(value, damage)
+            clean = make_storable(value, damage)
             text = json.dumps(clean, ensure_ascii=False, allow_nan=False)
             damage["double_encoded_arguments"] += decoded > 1
             return raw if decoded == 1 and clean == value else text

@@ -9,7 +9,7 @@ OF_THOUGHTS = {"thought", "thought_signature", "thoughtSignature"}
 _THOUGHT_TEXT = ("thinking", "reasoning", "text", "content", "summary", "reasoningText")
 
 
-def joined(texts: Iterable[str], seam: str) -> str:
+def join_texts(texts: Iterable[str], seam: str) -> str:
     """Join pieces of text. `seam` stands between two pieces if neither has white space there."""
     whole = ""
     for text in texts:
@@ -18,7 +18,7 @@ def joined(texts: Iterable[str], seam: str) -> str:
     return whole
 
 
-def is_failed(record: dict[str, Any]) -> bool:
+def is_marked_failed(record: dict[str, Any]) -> bool:
     """Whether a result's own record calls it an error.
 
     The field is `is_error` (Anthropic, AutoGen), `isError` (MCP), `status` (LangChain, Bedrock), `outcome` (pydantic-ai), `error`
@@ -35,7 +35,7 @@ def is_failed(record: dict[str, Any]) -> bool:
     )
 
 
-def part_type(part: Any) -> str:
+def read_part_type(part: Any) -> str:
     """Return a part's type. Bedrock's and Gemini's texts have none, and Gemini marks a text that is a thought."""
     if not isinstance(part, dict):
         return ""
@@ -49,7 +49,7 @@ def part_type(part: Any) -> str:
     return kind if isinstance(kind, str) else ""
 
 
-def id_of(record: dict[str, Any], *names: str) -> str:
+def read_id(record: dict[str, Any], *names: str) -> str:
     """Return a call's id as text; empty if there is none (some stores number their calls)."""
     for name in names:
         if (value := record.get(name)) not in (None, ""):
@@ -63,7 +63,7 @@ def id_of(record: dict[str, Any], *names: str) -> str:
     return ""
 
 
-def first_of(record: dict[str, Any], names: Iterable[str]) -> Any:
+def pick_first(record: dict[str, Any], names: Iterable[str]) -> Any:
     """Return the first of these fields that is neither absent nor `None`."""
     for name in names:
         if (value := record.get(name)) is not None:
@@ -71,20 +71,20 @@ def first_of(record: dict[str, Any], names: Iterable[str]) -> Any:
     return None
 
 
-def thought_text(thought: Any, depth: int = 4) -> str:
+def read_thought(thought: Any, depth: int = 4) -> str:
     """Return the first readable text of a thought: a string, a list of parts, or a block with the text under one of its names."""
     if isinstance(thought, str):
         return thought if thought.strip() else ""
     if isinstance(thought, list) and depth:
         return "\n\n".join(
-            text for text in (thought_text(part, depth - 1) for part in thought) if text
+            text for text in (read_thought(part, depth - 1) for part in thought) if text
         )
     if isinstance(thought, dict) and depth:
         return next(
             (
                 text
                 for name in _THOUGHT_TEXT
-                if (text := thought_text(thought.get(name), depth - 1))
+                if (text := read_thought(thought.get(name), depth - 1))
             ),
             "",
         )

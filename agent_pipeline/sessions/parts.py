@@ -1,6 +1,6 @@
 """Recognizes one part of a message, in every dialect: a call, a result, words, a thought, a picture or a file.
 
-`recognize` is the only function that decides what a part is. A part is understood, known to be harmless (`HARMLESS_PARTS`), or
+`recognize_part` is the only function that decides what a part is. A part is understood, known to be harmless (`HARMLESS_PARTS`), or
 `unread`, which is damage. Nothing is skipped without a name. Whole messages and items are read by `chat.py`, which hands their
 parts to this module.
 """
@@ -9,18 +9,18 @@ from collections.abc import Callable
 from typing import Any
 
 from agent_pipeline.sessions.evidence import shows_activity
-from agent_pipeline.sessions.items import INVALID, Item, unread
-from agent_pipeline.sessions.json_text import json_text, object_in, without_surrogates
+from agent_pipeline.sessions.items import INVALID, Item, mark_unread
+from agent_pipeline.sessions.json_text import dump_json, parse_object, replace_surrogates
 from agent_pipeline.sessions.part_fields import (
     OF_THOUGHTS,
-    first_of,
-    id_of,
-    is_failed,
-    joined,
-    part_type,
-    thought_text,
+    is_marked_failed,
+    join_texts,
+    pick_first,
+    read_id,
+    read_part_type,
+    read_thought,
 )
-from agent_pipeline.sessions.result_values import is_encrypted, json_part, parts_of
+from agent_pipeline.sessions.result_values import is_encrypted, unpack_media, unwrap_json_part
 
 TEXT_PARTS = {"text", "input_text", "output_text", "summary_text", "text-plain"}
 
@@ -171,7 +171,7 @@ _TEXT_FIELDS = {
 """The fields of a text that say nothing more than its words."""
 
 
-def recognize(part: Any) -> tuple[Item, ...]:
+def recognize_part(part: Any) -> tuple[Item, ...]:
     """Return what one part of a message says, as items.
 
     Besides the kinds that a history has, a part can be `words` (a piece of a message's text), `media` (a piece of text that is the
@@ -180,9 +180,9 @@ def recognize(part: Any) -> tuple[Item, ...]:
     if isinstance(part, str):
         return (Item("words", part),)
     if not isinstance(part, dict):
-        return (unread("part"),)
+        return (mark_unread("part"),)
     part = _unwrapped(part)
-    kind = part_type(part)
+    kind = read_part_type(part)
     if kind in TEXT_PARTS:
         return _words(part, kind)
     if reader := _READERS.get(kind):
@@ -190,9 +190,9 @@ def recognize(part: Any) -> tuple[Item, ...]:
     if kind in _CALLS:
         return _call_part(part)
     if kind in _RESULTS or kind.endswith("_tool_result"):
-        return (block_result(part),)
+        return (read_result_block(part),)
     if kind in _THOUGHTS:
-        return (Item("reasoning", thought_text(part)),)
+        return (Item("reasoning", read_thought(part)),)
     if kind in _MEDIA:
         return _media(part, kind)
     if kind in HARMLESS_PARTS and not (
@@ -204,13 +204,13 @@ def recognize(part: Any) -> tuple[Item, ...]:
     ):  # the AI SDK: what an application shows, and the model does not see
         return (Item("harmless", name="data"),)
     if kind.startswith("tool-") and "toolCallId" in part:
-        return ui_tool(part | {"toolName": kind.removeprefix("tool-")})
+        return read_ui_tool(part | {"toolName": kind.removeprefix("tool-")})
     if not kind and isinstance(part.get("text"), str) and not shows_activity(part, but=("text",)):
         return (Item("words", part["text"]),)
-    return (unread(f"part {without_surrogates(kind)}" if kind else "part"),)
+    return (mark_unread(f"part {replace_surrogates(kind)}" if kind else "part"),)
 
 
-def text_of(content: Any, seam: str = "\n") -> tuple[str, tuple[str, ...]]:
+def read_text(content: Any, seam: str = "\n") -> tuple[str, tuple[str, ...]]:
     """Return the text of a content, a string or a list of parts, and the types of its parts that are no text.
 
     Pictures and files are marks in the text. `seam` stands between two texts if neither has white space there: parts are
@@ -219,15 +219,17 @@ def text_of(content: Any, seam: str = "\n") -> tuple[str, tuple[str, ...]]:
     if isinstance(content, str):
         return content, ()
     parts = content if isinstance(content, list) else [] if content is None else [content]
-    items = [item for part in parts for item in recognize(part)]
+    items = [item for part in parts for item in recognize_part(part)]
     others = tuple(item.name or item.kind for item in items if item.kind != "words")
-    return joined((item.text for item in items if item.kind in ("words", "media")), seam), others
+    return join_texts(
+        (item.text for item in items if item.kind in ("words", "media")), seam
+    ), others
 
 
-def call_item(call: Any, trained: bool = True, cut: bool = False) -> Item:
+def read_call(call: Any, trained: bool = True, cut: bool = False) -> Item:
     """Return a call in any spelling as an item; an invalid item if it has no name. A call may be the JSON text of one (verifiers)."""
     if isinstance(call, str):
-        call = object_in(call)
+        call = parse_object(call)
     if not isinstance(call, dict):
         return INVALID
     function = call.get("function")
@@ -242,9 +244,9 @@ def call_item(call: Any, trained: bool = True, cut: bool = False) -> Item:
         if isinstance(function, str)
         else inner.get("name") or inner.get("toolName") or inner.get("tool_name")
     )
-    arguments = first_of(inner, _ARGUMENTS)
+    arguments = pick_first(inner, _ARGUMENTS)
     if arguments is None:
-        arguments = first_of(call, _ARGUMENTS)
+        arguments = pick_first(call, _ARGUMENTS)
     if arguments in (None, "", {}) and isinstance(
         call.get("partial_json"), str
     ):  # a stream's pieces of the arguments, joined
@@ -254,7 +256,7 @@ def call_item(call: Any, trained: bool = True, cut: bool = False) -> Item:
         if arguments is None
         else arguments
         if isinstance(arguments, str)
-        else json_text(arguments)
+        else dump_json(arguments)
     )
     if not isinstance(name, str) or not name.strip() or text is None:
         return INVALID
@@ -262,24 +264,24 @@ def call_item(call: Any, trained: bool = True, cut: bool = False) -> Item:
         "function_call",
         text,
         name=name,
-        call_id=id_of(call, *_CALL_IDS),
+        call_id=read_id(call, *_CALL_IDS),
         trained=trained and not cut,
         cut=cut,
     )
 
 
-def result_item(call_id: Any, output: Any, failed: bool = False) -> Item:
+def read_result(call_id: Any, output: Any, failed: bool = False) -> Item:
     """Return a result as an item. A text or a list of parts is read as in a message; any other value of the tool is kept as JSON.
 
     If one part of a list shows a call and is not understood, the result is invalid.
     """
     pieces: list[Item] = []
-    output = parts_of(output)
+    output = unpack_media(output)
     if isinstance(output, list) and output:
-        output = [json_part(part) for part in output]
+        output = [unwrap_json_part(part) for part in output]
         others = [part for part in output if not (isinstance(part, str) or _is_plain(part))]
         if not others:
-            pieces = [item for part in output for item in recognize(part)]
+            pieces = [item for part in output for item in recognize_part(part)]
         elif len(others) < len(output) and shows_activity(
             others
         ):  # a list of parts, and not a value: one of them is unknown
@@ -287,10 +289,10 @@ def result_item(call_id: Any, output: Any, failed: bool = False) -> Item:
     if output is None or isinstance(output, str):
         return Item("function_call_output", output or "", call_id=call_id, failed=failed)
     if pieces and all(item.kind in ("words", "media") for item in pieces):
-        text = joined((item.text for item in pieces), "\n")
+        text = join_texts((item.text for item in pieces), "\n")
         media = tuple(item.name for item in pieces if item.kind == "media")
         return Item("function_call_output", text, call_id=call_id, media=media, failed=failed)
-    value = json_text(output)
+    value = dump_json(output)
     return (
         INVALID
         if value is None
@@ -298,38 +300,40 @@ def result_item(call_id: Any, output: Any, failed: bool = False) -> Item:
     )
 
 
-def block_result(block: dict[str, Any]) -> Item:
+def read_result_block(block: dict[str, Any]) -> Item:
     """Return the result in a block that names its call."""
-    output, failed = first_of(block, _OUTPUT), is_failed(block)
+    output, failed = pick_first(block, _OUTPUT), is_marked_failed(block)
     if isinstance(output, dict) and (
         output.keys() == {"type", "value"} or output.get("type") == "execution-denied"
     ):  # the AI SDK
-        failed = failed or is_failed(output)
+        failed = failed or is_marked_failed(output)
         output = output.get("value", output.get("reason"))
     if is_encrypted(output):
-        return unread("result that only the service can read")
-    return result_item(
-        id_of(block, *_RESULT_IDS), "" if output == [] and "content" in block else output, failed
+        return mark_unread("result that only the service can read")
+    return read_result(
+        read_id(block, *_RESULT_IDS), "" if output == [] and "content" in block else output, failed
     )
 
 
-def ui_tool(part: dict[str, Any]) -> tuple[Item, ...]:
+def read_ui_tool(part: dict[str, Any]) -> tuple[Item, ...]:
     """Return the call and the result in a tool part of the AI SDK's UI messages, and in a tool invocation of its version 4."""
     state = part.get("state")
-    call_id = id_of(part, "toolCallId")
-    given = first_of(part, ("input", "args", "rawInput"))
-    call = call_item({"name": part.get("toolName"), "arguments": given, "call_id": call_id})
+    call_id = read_id(part, "toolCallId")
+    given = pick_first(part, ("input", "args", "rawInput"))
+    call = read_call({"name": part.get("toolName"), "arguments": given, "call_id": call_id})
     if state in ("output-available", "result"):
-        return call, result_item(call_id, first_of(part, ("output", "result")))
+        return call, read_result(call_id, pick_first(part, ("output", "result")))
     if state == "output-error":
-        return call, result_item(call_id, part.get("errorText"), failed=True)
+        return call, read_result(call_id, part.get("errorText"), failed=True)
     if state == "output-denied":
         reason = part["approval"].get("reason") if isinstance(part.get("approval"), dict) else None
-        return call, result_item(call_id, reason, failed=True)
+        return call, read_result(call_id, reason, failed=True)
     if state in ("input-available", "call", "approval-requested", "approval-responded"):
         return (call,)
     return (
-        unread(f"tool in the state {state}" if isinstance(state, str) else "tool without a state"),
+        mark_unread(
+            f"tool in the state {state}" if isinstance(state, str) else "tool without a state"
+        ),
     )
 
 
@@ -351,7 +355,7 @@ def _unwrapped(part: dict[str, Any]) -> dict[str, Any]:
 def _is_plain(part: Any) -> bool:
     """Whether a part of a tool's result is a text or a medium: by its type, and not only by the look of its fields."""
     part = _unwrapped(part) if isinstance(part, dict) else part
-    kind = part_type(part)
+    kind = read_part_type(part)
     return kind in TEXT_PARTS or kind in _MEDIA
 
 
@@ -368,13 +372,13 @@ def _words(part: dict[str, Any], kind: str) -> tuple[Item, ...]:
     if isinstance(part.get("text"), dict):  # OpenAI's threads
         words = part["text"].get("value")
     if not isinstance(words, str):
-        return (unread(f"part {kind}"),)
+        return (mark_unread(f"part {kind}"),)
     if part.get("thought") is True:
         return (Item("reasoning", words if words.strip() else ""),)
     others = {name: value for name, value in part.items() if name not in _TEXT_FIELDS}
     said = Item("words", words)
     return (
-        (said, unread(f"part {kind} with {' '.join(sorted(others))}"))
+        (said, mark_unread(f"part {kind} with {' '.join(sorted(others))}"))
         if others and shows_activity(others)
         else (said,)
     )
@@ -382,16 +386,16 @@ def _words(part: dict[str, Any], kind: str) -> tuple[Item, ...]:
 
 def _refusal(part: dict[str, Any]) -> tuple[Item, ...]:
     words = part.get("refusal") if part.get("refusal") is not None else part.get("text")
-    return (Item("words", words) if isinstance(words, str) else unread("part refusal"),)
+    return (Item("words", words) if isinstance(words, str) else mark_unread("part refusal"),)
 
 
 def _call_part(part: dict[str, Any]) -> tuple[Item, ...]:
     """A call; with its result if the part has one (Inspect's hosted tools)."""
     if isinstance(part.get("approval"), dict):
-        return (unread("call that waits for an approval"),)
-    call = call_item(part)
+        return (mark_unread("call that waits for an approval"),)
+    call = read_call(part)
     if part.get("type") == "tool_use" and "result" in part:
-        return call, result_item(call.call_id, part["result"], bool(part.get("error")))
+        return call, read_result(call.call_id, part["result"], bool(part.get("error")))
     return (call,)
 
 
@@ -432,19 +436,19 @@ def _open_code(part: dict[str, Any]) -> tuple[Item, ...]:
     """A call and a result in a part of opencode."""
     state = part.get("state")
     if not isinstance(state, dict):
-        return (unread("part tool"),)
-    call_id = id_of(part, "callID", "id")
-    call = call_item(
+        return (mark_unread("part tool"),)
+    call_id = read_id(part, "callID", "id")
+    call = read_call(
         {"name": part.get("tool"), "arguments": state.get("input"), "call_id": call_id}
     )
     if state.get("status") == "completed":
-        result = result_item(call_id, state.get("output"))
+        result = read_result(call_id, state.get("output"))
         if isinstance(state.get("attachments"), list) and state["attachments"]:
-            return call, result, unread("tool with attachments")
+            return call, result, mark_unread("tool with attachments")
         return call, result
     if state.get("status") == "error":
-        return call, result_item(call_id, state.get("error"), failed=True)
-    return (unread("tool that did not end"),)
+        return call, read_result(call_id, state.get("error"), failed=True)
+    return (mark_unread("tool that did not end"),)
 
 
 def _goose_request(part: dict[str, Any]) -> tuple[Item, ...]:
@@ -453,62 +457,64 @@ def _goose_request(part: dict[str, Any]) -> tuple[Item, ...]:
         call.get("value") if isinstance(call, dict) and call.get("status") == "success" else None
     )
     return (
-        call_item(value | {"call_id": part.get("id")})
+        read_call(value | {"call_id": part.get("id")})
         if isinstance(value, dict)
-        else unread("part toolRequest"),
+        else mark_unread("part toolRequest"),
     )
 
 
 def _goose_response(part: dict[str, Any]) -> tuple[Item, ...]:
     result = part.get("toolResult")
     if not isinstance(result, dict) or result.get("status") not in ("success", "error"):
-        return (unread("part toolResponse"),)
-    value = first_of(result, ("value", "error"))
+        return (mark_unread("part toolResponse"),)
+    value = pick_first(result, ("value", "error"))
     failed = result["status"] == "error" or (
         isinstance(value, dict) and value.get("isError") is True
     )
     if isinstance(value, dict) and isinstance(value.get("content"), list):
         value = value["content"]
-    return (result_item(id_of(part, "id"), value, failed),)
+    return (read_result(read_id(part, "id"), value, failed),)
 
 
 def _tool_invocation(part: dict[str, Any]) -> tuple[Item, ...]:
     invocation = part.get("toolInvocation")
     return (
-        ui_tool(invocation) if isinstance(invocation, dict) else (unread("part tool-invocation"),)
+        read_ui_tool(invocation)
+        if isinstance(invocation, dict)
+        else (mark_unread("part tool-invocation"),)
     )
 
 
 def _guarded(part: dict[str, Any]) -> tuple[Item, ...]:
     """Words that Bedrock's guardrail looked at."""
     words = part["text"].get("text") if isinstance(part.get("text"), dict) else None
-    return (Item("words", words) if isinstance(words, str) else unread("part guardContent"),)
+    return (Item("words", words) if isinstance(words, str) else mark_unread("part guardContent"),)
 
 
 def _cited(part: dict[str, Any]) -> tuple[Item, ...]:
     """Words with their sources, from Bedrock."""
     content = part.get("content")
     return (
-        tuple(item for inner in content for item in recognize(inner))
+        tuple(item for inner in content for item in recognize_part(inner))
         if isinstance(content, list)
-        else (unread("part citationsContent"),)
+        else (mark_unread("part citationsContent"),)
     )
 
 
 def _haystack_result(part: dict[str, Any]) -> tuple[Item, ...]:
-    call_id = id_of(part["origin"], "id") if isinstance(part.get("origin"), dict) else ""
-    return (result_item(call_id, part.get("result"), part.get("error") is True),)
+    call_id = read_id(part["origin"], "id") if isinstance(part.get("origin"), dict) else ""
+    return (read_result(call_id, part.get("result"), part.get("error") is True),)
 
 
 def _code_result(part: dict[str, Any]) -> tuple[Item, ...]:
     return (
-        result_item(id_of(part, "id"), part.get("output"), part.get("outcome") != "OUTCOME_OK"),
+        read_result(read_id(part, "id"), part.get("output"), part.get("outcome") != "OUTCOME_OK"),
     )
 
 
 def _code(part: dict[str, Any]) -> tuple[Item, ...]:
     arguments = {name: part[name] for name in ("language", "code") if part.get(name) is not None}
-    return (call_item({"name": "code_execution", "arguments": arguments, "id": part.get("id")}),)
+    return (read_call({"name": "code_execution", "arguments": arguments, "id": part.get("id")}),)
 
 
 _READERS: dict[str, Callable[[dict[str, Any]], tuple[Item, ...]]] = {
@@ -517,7 +523,7 @@ _READERS: dict[str, Callable[[dict[str, Any]], tuple[Item, ...]]] = {
     "toolRequest": _goose_request,
     "toolResponse": _goose_response,
     "tool-invocation": _tool_invocation,
-    "dynamic-tool": ui_tool,
+    "dynamic-tool": read_ui_tool,
     "executable_code": _code,
     "code_execution_result": _code_result,
     "guardContent": _guarded,

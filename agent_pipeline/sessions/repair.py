@@ -11,19 +11,24 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent_pipeline.sessions.damage import DEFAULT_POLICY, Action, Policy, broken_by
+from agent_pipeline.sessions.damage import (
+    DEFAULT_REPAIR_POLICY,
+    RepairAction,
+    RepairPolicy,
+    find_breaking_kind,
+)
 from agent_pipeline.sessions.json_text import (
-    arguments_json,
     is_shallow_object,
     is_storable,
-    storable,
+    make_storable,
+    repair_arguments,
 )
-from agent_pipeline.sessions.repeats import first_repeat, free_id, words_beside_calls
-from agent_pipeline.sessions.session import Message, Session, without
+from agent_pipeline.sessions.repeats import drop_call_texts, find_repeat, make_unique_id
+from agent_pipeline.sessions.session import Message, Session, drop_keys
 
 
 @dataclass
-class Repaired:
+class RepairedChat:
     """Messages whose calls have unique ids and stand before their results; `reasoning` with the indices that hold now.
 
     `damage` counts what was found by kind, `skipped` the messages that `drop_turn` took out and the reasoning that lost its message.
@@ -35,16 +40,16 @@ class Repaired:
     skipped: Counter[str] = field(default_factory=Counter)
 
 
-def repair_session(session: Session, policy: Policy = DEFAULT_POLICY) -> None:
+def repair_session(session: Session, policy: RepairPolicy = DEFAULT_REPAIR_POLICY) -> None:
     """Repair a session as its source gave it, in place, and say which kind of its damage drops it (`broken`)."""
-    result = repaired(session.messages, session.reasoning, policy)
+    result = repair_messages(session.messages, session.reasoning, policy)
     session.messages, session.reasoning = result.messages, result.reasoning
     if result.skipped:
         session.skipped = dict(Counter(session.skipped) + result.skipped)
     if result.damage:
         session.damage = dict(Counter(session.damage) + result.damage)
     if session.damage:
-        session.broken = broken_by(session.damage, policy)
+        session.broken = find_breaking_kind(session.damage, policy)
     if session.broken == "unanswered_call" and session.ends_on_tool and session.messages:
         last_calls = session.messages[-1].get("tool_calls") or ()
         if session.damage["unanswered_call"] == len(
@@ -53,11 +58,11 @@ def repair_session(session: Session, policy: Policy = DEFAULT_POLICY) -> None:
             session.broken = None
 
 
-def repaired(
+def repair_messages(
     messages: list[Message],
     reasoning: Sequence[dict[str, Any]] = (),
-    policy: Policy = DEFAULT_POLICY,
-) -> Repaired:
+    policy: RepairPolicy = DEFAULT_REPAIR_POLICY,
+) -> RepairedChat:
     """Repair one session's messages. The list that is given stays as it is; sound messages are returned themselves.
 
     A repair may bring more to light (two equal blocks side by side, once what stood between them is gone), so the passes go on until
@@ -66,9 +71,9 @@ def repaired(
     if _is_sound(messages):
         role = messages[-1]["role"] if messages else None
         if role not in ("user", "tool"):
-            return Repaired(messages, list(reasoning))
+            return RepairedChat(messages, list(reasoning))
         if policy[f"trailing_{role}"] in ("keep", "drop_session"):
-            return Repaired(
+            return RepairedChat(
                 messages, list(reasoning), Counter({f"trailing_{role}": _trailing(messages, role)})
             )
     result = _Pass(messages, reasoning, policy).result()
@@ -129,7 +134,7 @@ class _Pass:
     """One pass over a session's messages: each step finds one kind of damage, counts it, and does what the policy says."""
 
     def __init__(
-        self, messages: list[Message], reasoning: Sequence[dict[str, Any]], policy: Policy
+        self, messages: list[Message], reasoning: Sequence[dict[str, Any]], policy: RepairPolicy
     ) -> None:
         self.given = messages
         self.reasoning = reasoning
@@ -139,7 +144,7 @@ class _Pass:
         self.dropped_turns: set[int] = set()
         self.lines: list[_Line] = []
 
-    def result(self) -> Repaired:
+    def result(self) -> RepairedChat:
         """The messages as they are after this pass."""
         self._spread()
         self._repair_unicode()
@@ -151,7 +156,7 @@ class _Pass:
         self._cut_the_end()
         return self._gathered()
 
-    def _count(self, kind: str, line: _Line, number: int = 1) -> Action:
+    def _count(self, kind: str, line: _Line, number: int = 1) -> RepairAction:
         """Count damage at a line; a policy that drops turns marks the line's."""
         self.damage[kind] += number
         action = self.policy[kind]
@@ -173,14 +178,17 @@ class _Pass:
     def _repair_unicode(self) -> None:
         for line in self.lines:
             counted: Counter[str] = Counter()
-            message, thoughts = storable(line.message, counted), storable(line.thoughts, counted)
+            message, thoughts = (
+                make_storable(line.message, counted),
+                make_storable(line.thoughts, counted),
+            )
             if counted:
                 line.message, line.thoughts = message, thoughts
                 self._count("invalid_unicode", line, counted["invalid_unicode"])
 
     def _unsay_calls(self) -> None:
         for line in self.lines:
-            words = words_beside_calls(line.message)
+            words = drop_call_texts(line.message)
             if (
                 words != line.message["content"]
                 and self._count("call_said_twice", line) == "repair"
@@ -205,7 +213,7 @@ class _Pass:
         )
 
     def _drop_repeated(self) -> None:
-        while repeat := first_repeat([line.message for line in self.lines]):
+        while repeat := find_repeat([line.message for line in self.lines]):
             first, size, times = repeat
             copies = self.lines[first + size : first + (times + 1) * size]
             if self._count("duplicated_history", copies[0], times) != "repair":
@@ -271,10 +279,12 @@ class _Pass:
                 elif uses[call_id]:
                     self._count("reused_call_id", line)
                 uses[call_id] += 1
-                new_id = free_id(call_id or f"call_{len(calls) + 1}", uses[call_id], used_ids)
+                new_id = make_unique_id(
+                    call_id or f"call_{len(calls) + 1}", uses[call_id], used_ids
+                )
                 counted: Counter[str] = Counter()
                 function = raw["function"] | {
-                    "arguments": arguments_json(raw["function"]["arguments"], counted)
+                    "arguments": repair_arguments(raw["function"]["arguments"], counted)
                 }
                 actions = {
                     kind: self._count(kind, line, count) for kind, count in (+counted).items()
@@ -323,7 +333,7 @@ class _Pass:
             gone = self.lines[-number:]
             if last == "tool" and len(self.lines) > number:
                 caller = self.lines[-number - 1]
-                caller.message = without(caller.message, "tool_calls")
+                caller.message = drop_keys(caller.message, "tool_calls")
                 gone = gone if caller.message["content"].strip() else [caller, *gone]
             self._remove(gone)
 
@@ -346,13 +356,13 @@ class _Pass:
                 line.thoughts = []
         self.lines = [line for line in self.lines if line not in marked]
 
-    def _gathered(self) -> Repaired:
+    def _gathered(self) -> RepairedChat:
         reasoning = [
             {"message": at, "text": text}
             for at, line in enumerate(self.lines)
             for text in line.thoughts
         ]
-        return Repaired(
+        return RepairedChat(
             [line.message for line in self.lines], reasoning, +self.damage, +self.skipped
         )
 
@@ -403,7 +413,7 @@ def _is_sound(messages: list[Message]) -> bool:
                     return False
                 ids.add(call_id)
                 expected.append(call_id)
-            if words_beside_calls(message) != content:
+            if drop_call_texts(message) != content:
                 return False
         elif not content or content.isspace():
             return False

@@ -3,11 +3,11 @@
 import re
 from typing import Any
 
-from agent_pipeline.sessions.json_text import loads, object_in
-from agent_pipeline.sessions.session import Message, canonical_json
+from agent_pipeline.sessions.json_text import parse_json, parse_object
+from agent_pipeline.sessions.session import Message, dump_canonical_json
 
 
-def first_repeat(messages: list[Message]) -> tuple[int, int, int] | None:
+def find_repeat(messages: list[Message]) -> tuple[int, int, int] | None:
     """Where messages stand again right after themselves, as (start, size, times): the history's beginning, or a block of calls.
 
     Words alone may be said twice, and a call made twice has another id each time; only a replay repeats a beginning with both sides' words,
@@ -78,7 +78,7 @@ _PARAMETER = re.compile(
 )
 
 
-def words_beside_calls(message: Message) -> str:
+def drop_call_texts(message: Message) -> str:
     """What a message says without the raw text of its own calls, which clients keep beside the calls that a server read in it.
 
     Only a text that is the very same call as one of the message's, in its name and all its arguments, is taken out (Hermes' and Qwen's
@@ -87,7 +87,9 @@ def words_beside_calls(message: Message) -> str:
     content, calls = message["content"], message.get("tool_calls")
     if not calls or not any(mark in content for mark in _MARKS):
         return content
-    made = [(call["function"]["name"], object_in(call["function"]["arguments"])) for call in calls]
+    made = [
+        (call["function"]["name"], parse_object(call["function"]["arguments"])) for call in calls
+    ]
     words = _SAID.sub(
         lambda said: _around(said) if any(_says(said, *call) for call in made) else said.group(),
         content,
@@ -104,15 +106,15 @@ def _around(said: re.Match[str]) -> str:
 def _says(said: re.Match[str], name: str, arguments: dict[str, Any] | None) -> bool:
     """Whether a text is the call of this name and these arguments."""
     call = (
-        object_in(said["json"])
+        parse_object(said["json"])
         if said["json"]
         else {"name": said["name"], "arguments": said["body"]}
     )
     if not (call and call.get("name") == name and arguments is not None):
         return False
     if said["json"] or _PARAMETER.sub("", said["body"]).strip():
-        told = object_in(call.get("arguments"))
-        return told is not None and canonical_json(told) == canonical_json(arguments)
+        told = parse_object(call.get("arguments"))
+        return told is not None and dump_canonical_json(told) == dump_canonical_json(arguments)
     texts = dict(_PARAMETER.findall(said["body"]))
     return texts.keys() == arguments.keys() and all(
         _is_told(texts[each], value) for each, value in arguments.items()
@@ -124,12 +126,12 @@ def _is_told(text: str, value: Any) -> bool:
     if isinstance(value, str):
         return text == value
     try:
-        return canonical_json(loads(text)) == canonical_json(value)
+        return dump_canonical_json(parse_json(text)) == dump_canonical_json(value)
     except (ValueError, RecursionError):
         return text == str(value)  # Python's own words: True, None
 
 
-def free_id(wanted: str, number: int, used_ids: set[str]) -> str:
+def make_unique_id(wanted: str, number: int, used_ids: set[str]) -> str:
     """The id, or one like it that no call of the conversation has yet."""
     new_id = wanted
     while new_id in used_ids:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from agent_pipeline.sessions.evidence import is_cut
-from agent_pipeline.sessions.items import Item, unread
-from agent_pipeline.sessions.part_fields import first_of, id_of, is_failed
-from agent_pipeline.sessions.parts import call_item, result_item
+from agent_pipeline.sessions.items import Item, mark_unread
+from agent_pipeline.sessions.part_fields import is_marked_failed, pick_first, read_id
+from agent_pipeline.sessions.parts import read_call, read_result
 
 HARMLESS_ITEMS = {"mcp_list_tools", "ghost_snapshot"}
 """Items that say nothing that the agent, its tools or a user said: which tools a server has, a copy of the working folder."""
@@ -18,7 +18,7 @@ HARMLESS_ITEMS = {"mcp_list_tools", "ghost_snapshot"}
 _CALL_ID = ("call_id", "id")
 
 
-def read_item(item: dict[str, Any], kind: str) -> tuple[Item, ...] | None:
+def read_response_item(item: dict[str, Any], kind: str) -> tuple[Item, ...] | None:
     """Return what an item says; `None` if its type is not one of an item."""
     if reader := _READERS.get(kind):
         return reader(item)
@@ -26,18 +26,18 @@ def read_item(item: dict[str, Any], kind: str) -> tuple[Item, ...] | None:
 
 
 def _call(item: dict[str, Any]) -> tuple[Item, ...]:
-    return (call_item(item, item.get("weight") != 0, is_cut(item)),)
+    return (read_call(item, item.get("weight") != 0, is_cut(item)),)
 
 
 def _result(item: dict[str, Any]) -> tuple[Item, ...]:
-    return (result_item(id_of(item, *_CALL_ID), item.get("output"), is_failed(item)),)
+    return (read_result(read_id(item, *_CALL_ID), item.get("output"), is_marked_failed(item)),)
 
 
 def _named_call(name: str, *fields: str) -> Callable[[dict[str, Any]], tuple[Item, ...]]:
     """Return a reader of calls that are named by their item's type; the arguments are the first of `fields` that is there."""
 
     def read(item: dict[str, Any]) -> tuple[Item, ...]:
-        return _call(item | {"name": name, "arguments": first_of(item, fields) or {}})
+        return _call(item | {"name": name, "arguments": pick_first(item, fields) or {}})
 
     return read
 
@@ -47,12 +47,12 @@ def _custom_call(item: dict[str, Any]) -> tuple[Item, ...]:
 
 
 def _mcp_call(item: dict[str, Any]) -> tuple[Item, ...]:
-    call_id = id_of(item, "id", "call_id")
+    call_id = read_id(item, "id", "call_id")
     (call,) = _call(item | {"call_id": call_id})
     error = item.get("error")
     if item.get("output") is None and not error:
-        return (unread("mcp_call without a result"),)
-    return call, result_item(
+        return (mark_unread("mcp_call without a result"),)
+    return call, read_result(
         call_id, error if item.get("output") is None else item["output"], bool(error)
     )
 
@@ -60,8 +60,8 @@ def _mcp_call(item: dict[str, Any]) -> tuple[Item, ...]:
 def _code_interpreter(item: dict[str, Any]) -> tuple[Item, ...]:
     outputs = item.get("outputs")
     if not isinstance(outputs, list):
-        return (unread("code_interpreter_call without a result"),)
-    call_id = id_of(item, "id", "call_id")
+        return (mark_unread("code_interpreter_call without a result"),)
+    call_id = read_id(item, "id", "call_id")
     parts = [
         {"type": "text", "text": out["logs"]}
         if isinstance(out, dict) and isinstance(out.get("logs"), str)
@@ -72,34 +72,36 @@ def _code_interpreter(item: dict[str, Any]) -> tuple[Item, ...]:
         item
         | {"name": "code_interpreter", "arguments": {"code": item.get("code")}, "call_id": call_id}
     )
-    return call, result_item(call_id, parts or "", item.get("status") == "failed")
+    return call, read_result(call_id, parts or "", item.get("status") == "failed")
 
 
 def _file_search(item: dict[str, Any]) -> tuple[Item, ...]:
     if not isinstance(item.get("results"), list):
-        return (unread("file_search_call without a result"),)
-    call_id = id_of(item, "id", "call_id")
+        return (mark_unread("file_search_call without a result"),)
+    call_id = read_id(item, "id", "call_id")
     (call,) = _call(
         item
         | {"name": "file_search", "arguments": {"queries": item.get("queries")}, "call_id": call_id}
     )
-    return call, result_item(call_id, item["results"])
+    return call, read_result(call_id, item["results"])
 
 
 def _screenshot(item: dict[str, Any]) -> tuple[Item, ...]:
     output = item.get("output")
     return (
-        result_item(
-            id_of(item, *_CALL_ID),
+        read_result(
+            read_id(item, *_CALL_ID),
             [output] if isinstance(output, dict) else output,
-            is_failed(item),
+            is_marked_failed(item),
         ),
     )
 
 
 def _found_tools(item: dict[str, Any]) -> tuple[Item, ...]:
     return (
-        result_item(id_of(item, *_CALL_ID), first_of(item, ("output", "tools")), is_failed(item)),
+        read_result(
+            read_id(item, *_CALL_ID), pick_first(item, ("output", "tools")), is_marked_failed(item)
+        ),
     )
 
 

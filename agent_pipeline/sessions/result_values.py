@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from agent_pipeline.sessions.json_text import json_text, loads
+from agent_pipeline.sessions.json_text import dump_json, parse_json
 
 _ENCRYPTED = ("encrypted_content", "encrypted_stdout", "encrypted_result")
 _MEDIA = {
@@ -36,7 +36,7 @@ def is_encrypted(value: Any, depth: int = 4) -> bool:
     )
 
 
-def parts_of(value: Any) -> Any:
+def unpack_media(value: Any) -> Any:
     """Return the parts of a result that holds a picture or a file, and any other value as it is.
 
     The value may be MCP's result (`{"content": [...], "isError": false}`), one part, or the JSON text of these.
@@ -49,24 +49,24 @@ def parts_of(value: Any) -> Any:
         and any(f'"{name}"' in value for name in _BYTES)
     ):
         try:
-            told = loads(value)
+            told = parse_json(value)
         except (ValueError, RecursionError):
             return value
     parts = _parts_in(told)
     if not any(map(_holds_bytes, parts)):
         return value
     texts = (
-        {"type": "text", "text": json_text(part)} if not _is_part(part) else part for part in parts
+        {"type": "text", "text": dump_json(part)} if not _is_part(part) else part for part in parts
     )
     return list(texts)
 
 
-def json_part(part: Any) -> Any:
+def unwrap_json_part(part: Any) -> Any:
     """Return a value that Bedrock wraps in a part as a text, and any other part as it is."""
     if (
         isinstance(part, dict)
         and part.keys() == {"json"}
-        and (value := json_text(part["json"])) is not None
+        and (value := dump_json(part["json"])) is not None
     ):
         return {"type": "text", "text": value}
     return part

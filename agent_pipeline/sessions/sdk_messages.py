@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from agent_pipeline.sessions.items import unread
-from agent_pipeline.sessions.part_fields import part_type
+from agent_pipeline.sessions.items import mark_unread
+from agent_pipeline.sessions.part_fields import read_part_type
 
 _PYDANTIC = {
     "system-prompt": "system",
@@ -19,7 +19,7 @@ AUTOGEN = {
 }
 
 
-def of_langchain(record: dict[str, Any]) -> dict[str, Any]:
+def read_langchain_message(record: dict[str, Any]) -> dict[str, Any]:
     """A message out of LangChain's `{"lc", "id", "kwargs"}` or `{"type", "data"}`; anything else as it is."""
     if (
         isinstance(record.get("kwargs"), dict)
@@ -36,7 +36,7 @@ def of_langchain(record: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-def of_pydantic(record: dict[str, Any]) -> list[Any]:
+def read_pydantic_messages(record: dict[str, Any]) -> list[Any]:
     """The messages in a request or a response of pydantic-ai."""
     if record["kind"] == "response":
         state = {
@@ -52,7 +52,7 @@ def of_pydantic(record: dict[str, Any]) -> list[Any]:
         else []
     )
     for part in record["parts"]:
-        kind = part_type(part)
+        kind = read_part_type(part)
         role = "tool" if kind == "retry-prompt" and part.get("tool_name") else _PYDANTIC.get(kind)
         messages.append(
             {name: value for name, value in part.items() if name != "parts"} | {"role": role}
@@ -62,7 +62,7 @@ def of_pydantic(record: dict[str, Any]) -> list[Any]:
     return messages
 
 
-def of_autogen(record: dict[str, Any]) -> list[Any]:
+def read_autogen_messages(record: dict[str, Any]) -> list[Any]:
     """The messages in one of AutoGen's, whose parts say what they are by their fields. Beside calls, its thought is what was said."""
     content = record.get("content")
     parts = content if isinstance(content, list) else [content]
@@ -77,7 +77,9 @@ def of_autogen(record: dict[str, Any]) -> list[Any]:
     calls = [part for part in parts if isinstance(part, dict) and "arguments" in part]
     if calls:
         others = [
-            unread("part beside calls") for part in parts if not any(part is call for call in calls)
+            mark_unread("part beside calls")
+            for part in parts
+            if not any(part is call for call in calls)
         ]
         return [{"role": role, "content": thought, "tool_calls": calls}, *others]
     return [{"role": role, "content": content, "reasoning": thought}]

@@ -68,24 +68,24 @@ class Session(msgspec.Struct, kw_only=True):
     skipped: dict[str, int] = {}
     context: dict[str, Any] = {}
 
-    def content_sha256(self) -> str:
-        """Identity of the content; see `content_sha256`."""
-        return content_sha256(json_bytes(self.messages), json_bytes(self.tools))
+    def hash_content(self) -> str:
+        """Identity of the content; see the function `hash_content`."""
+        return hash_content(encode_json(self.messages), encode_json(self.tools))
 
 
 _SORTED = msgspec.json.Encoder(order="sorted", enc_hook=str)
 
 
-def json_bytes(value: Any) -> bytes:
+def encode_json(value: Any) -> bytes:
     """The JSON of a value as the lake's columns hold it: sorted keys, no spaces, UTF-8; NaN and infinity are not known, so null."""
     try:
         return _SORTED.encode(value)
     except UnicodeEncodeError:  # half a character, in what is not repaired yet
-        return canonical_json(msgspec.to_builtins(value, enc_hook=str)).encode("utf-8")
+        return dump_canonical_json(msgspec.to_builtins(value, enc_hook=str)).encode("utf-8")
 
 
-def content_sha256(messages: bytes, tools: bytes) -> str:
-    """sha256 (hex) of the JSON of a session's messages, a line feed, and the JSON of its tools, both as `json_bytes` gives them."""
+def hash_content(messages: bytes, tools: bytes) -> str:
+    """sha256 (hex) of the JSON of a session's messages, a line feed, and the JSON of its tools, both as `encode_json` gives them."""
     hashed = hashlib.sha256(messages)
     hashed.update(b"\n")
     hashed.update(tools)
@@ -96,7 +96,7 @@ THOUGHT = "reasoning_content"
 """The key of what an assistant thought before a message, as the APIs of vLLM, DeepSeek and llama.cpp name it."""
 
 
-def with_thoughts(messages: list[Message], reasoning: Iterable[Mapping[str, Any]]) -> list[Message]:
+def add_thoughts(messages: list[Message], reasoning: Iterable[Mapping[str, Any]]) -> list[Message]:
     """The messages, the assistant's with the recorded thoughts (`Session.reasoning`) that stood before them."""
     thoughts: dict[int, list[str]] = {}
     for each in reasoning:
@@ -109,15 +109,15 @@ def with_thoughts(messages: list[Message], reasoning: Iterable[Mapping[str, Any]
     ]
 
 
-def without(message: Message, *names: str) -> Message:
+def drop_keys(message: Message, *names: str) -> Message:
     """The message without these keys; the very same object where it has none of them."""
     gone = message.keys() & names
     return {name: value for name, value in message.items() if name not in gone} if gone else message
 
 
-def without_error_marks(messages: list[Message]) -> list[Message]:
+def drop_error_marks(messages: list[Message]) -> list[Message]:
     """The messages without the source's mark of a tool's error (`is_error`), for which no chat format has a place; OpenAI refuses it."""
-    return [without(message, "is_error") for message in messages]
+    return [drop_keys(message, "is_error") for message in messages]
 
 
 def is_trained(message: Mapping[str, Any]) -> bool:
@@ -125,7 +125,7 @@ def is_trained(message: Mapping[str, Any]) -> bool:
     return bool(message.get("weight", 1))
 
 
-def canonical_json(value: Any) -> str:
+def dump_canonical_json(value: Any) -> str:
     """The one JSON text of a value: sorted keys, no spaces, UTF-8 as it is; lone surrogates survive as escapes.
 
     Raises:
@@ -135,10 +135,10 @@ def canonical_json(value: Any) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def canonical_arguments(text: str) -> str:
+def canonicalize_arguments(text: str) -> str:
     """One text for a call's arguments that mean the same; what is not JSON stays as it is."""
     try:
-        return canonical_json(json.loads(text))
+        return dump_canonical_json(json.loads(text))
     except (ValueError, RecursionError):
         return text
 
@@ -154,12 +154,12 @@ _CANONICAL = json.JSONEncoder(
 ).encode
 
 
-def sha256_of(value: Any) -> str:
+def hash_json(value: Any) -> str:
     """sha256 (hex) of a value's canonical JSON."""
-    return hashlib.sha256(canonical_json(value).encode("utf-8")).hexdigest()
+    return hashlib.sha256(dump_canonical_json(value).encode("utf-8")).hexdigest()
 
 
-def tool_calls(messages: list[Message]) -> list[tuple[str, str]]:
+def list_calls(messages: list[Message]) -> list[tuple[str, str]]:
     """All calls of a conversation in order, as (name, arguments as a JSON string)."""
     return [
         (call["function"]["name"], call["function"]["arguments"])

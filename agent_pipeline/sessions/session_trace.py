@@ -13,7 +13,7 @@ HARNESS = "agent-pipeline"
 """What the header calls the program that let the model speak."""
 
 
-def session_trace(
+def format_session_trace(
     session_id: str, messages: Iterable[Message], *, model: str = "", **more: Any
 ) -> str:
     """Return a session as the text of an STS file.

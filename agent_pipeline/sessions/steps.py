@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from agent_pipeline.sessions.items import Item
-from agent_pipeline.sessions.part_fields import joined
+from agent_pipeline.sessions.part_fields import join_texts
 
 
 @dataclass
@@ -85,7 +85,9 @@ class Steps:
     def _said(self, cut: bool) -> list[Item]:
         """The words of the step as a message."""
         # What a model says comes in parts that may end within a sentence (before a citation, say).
-        text = joined((word.text for word in self.words), "" if self.role == "assistant" else "\n")
+        text = join_texts(
+            (word.text for word in self.words), "" if self.role == "assistant" else "\n"
+        )
         media = tuple(word.name for word in self.words if word.kind == "media")
         return [
             Item(

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from agent_pipeline.errors import DataError
-from agent_pipeline.sessions.session import Session, content_sha256, json_bytes
+from agent_pipeline.sessions.session import Session, encode_json, hash_content
 
 ROWS_PER_BATCH = 1000
 CHARACTERS_PER_BATCH = 64 << 20
@@ -31,7 +31,7 @@ DESCRIPTION = b"description"
 """The key of a column's metadata that says what it holds. Dagster's UI shows it; no file has it (`storage.tables`)."""
 
 
-def required(kind: pa.DataType, **columns: str) -> list[pa.Field]:
+def define_required(kind: pa.DataType, **columns: str) -> list[pa.Field]:
     """Columns of a type that are never null, each with its description."""
     return [
         pa.field(name, kind, nullable=False, metadata={DESCRIPTION: text})
@@ -39,7 +39,7 @@ def required(kind: pa.DataType, **columns: str) -> list[pa.Field]:
     ]
 
 
-def optional(kind: pa.DataType, **columns: str) -> list[pa.Field]:
+def define_optional(kind: pa.DataType, **columns: str) -> list[pa.Field]:
     """Columns of a type that are null where nothing is known, each with its description."""
     return [pa.field(name, kind, metadata={DESCRIPTION: text}) for name, text in columns.items()]
 
@@ -48,49 +48,55 @@ _TEXT, _NUMBER, _FLAG, _JSON = pa.string(), pa.float64(), pa.bool_(), pa.json_()
 
 SESSIONS = pa.schema(
     [
-        *required(_TEXT, session_id="the session, by its id in the store"),
-        *required(_TEXT, project="the project: the first part of the partition"),
-        *required(_TEXT, agent="the agent: the second part of the partition"),
-        *required(_TEXT, source="the reader that read it"),
-        *required(_TEXT, content_sha256="sha256 (hex) of messages and tools"),
-        *required(_TEXT, task_key="the task; its trials share it, and a split holds whole tasks"),
-        *optional(_TEXT, task_id="the task, as the store names it"),
-        *optional(_TEXT, trial="which trial of its task it is"),
-        *optional(_UTC, created_at="when it began (UTC)"),
-        *required(_FLAG, archived="the store says that it is archived"),
-        *required(
+        *define_required(_TEXT, session_id="the session, by its id in the store"),
+        *define_required(_TEXT, project="the project: the first part of the partition"),
+        *define_required(_TEXT, agent="the agent: the second part of the partition"),
+        *define_required(_TEXT, source="the reader that read it"),
+        *define_required(_TEXT, content_sha256="sha256 (hex) of messages and tools"),
+        *define_required(
+            _TEXT, task_key="the task; its trials share it, and a split holds whole tasks"
+        ),
+        *define_optional(_TEXT, task_id="the task, as the store names it"),
+        *define_optional(_TEXT, trial="which trial of its task it is"),
+        *define_optional(_UTC, created_at="when it began (UTC)"),
+        *define_required(_FLAG, archived="the store says that it is archived"),
+        *define_required(
             _JSON,
             messages="the conversation: OpenAI chat messages; a call's arguments are a JSON text",
         ),
-        *required(_JSON, tools="the tools that the agent had: OpenAI function schemas"),
-        *required(
+        *define_required(_JSON, tools="the tools that the agent had: OpenAI function schemas"),
+        *define_required(
             _TEXT,
             tools_origin="where tools is from: source, settings, inferred (from the calls), none",
         ),
-        *optional(_TEXT, model_id="the model that the agent used"),
-        *optional(_TEXT, judgment="the store's verdict: acceptable or unacceptable"),
-        *optional(_NUMBER, score="the store's score or reward"),
-        *required(
+        *define_optional(_TEXT, model_id="the model that the agent used"),
+        *define_optional(_TEXT, judgment="the store's verdict: acceptable or unacceptable"),
+        *define_optional(_NUMBER, score="the store's score or reward"),
+        *define_required(
             _JSON, scores="the store's other metrics, by name; whether more is better is a setting"
         ),
-        *optional(_FLAG, attack_succeeded="it obeyed an injected instruction"),
-        *optional(
+        *define_optional(_FLAG, attack_succeeded="it obeyed an injected instruction"),
+        *define_optional(
             _FLAG,
             ends_on_tool="by the store's rules its last call ended it, so no answer is missing",
         ),
-        *optional(_TEXT, error="a failure of the infrastructure, not of the agent"),
-        *optional(_UTC, ended_at="when it ended (UTC)"),
-        *required(_JSON, usage="counts of tokens, by name"),
-        *optional(_NUMBER, cost_usd="what it cost, in US dollars"),
-        *optional(_TEXT, parent_session_id="the session that started this one as a sub-agent"),
-        *required(
+        *define_optional(_TEXT, error="a failure of the infrastructure, not of the agent"),
+        *define_optional(_UTC, ended_at="when it ended (UTC)"),
+        *define_required(_JSON, usage="counts of tokens, by name"),
+        *define_optional(_NUMBER, cost_usd="what it cost, in US dollars"),
+        *define_optional(
+            _TEXT, parent_session_id="the session that started this one as a sub-agent"
+        ),
+        *define_required(
             _JSON,
             reasoning="recorded thoughts: the index of the message that each precedes, and the text",
         ),
-        *required(_JSON, damage="what was wrong with the record: counts by kind"),
-        *optional(_TEXT, broken="the kind of damage for which it is dropped"),
-        *required(_JSON, skipped="counts of what a chat has no place for (images, files), by type"),
-        *required(_JSON, context="other fields that the store has of it"),
+        *define_required(_JSON, damage="what was wrong with the record: counts by kind"),
+        *define_optional(_TEXT, broken="the kind of damage for which it is dropped"),
+        *define_required(
+            _JSON, skipped="counts of what a chat has no place for (images, files), by type"
+        ),
+        *define_required(_JSON, context="other fields that the store has of it"),
     ]
 )
 
@@ -110,39 +116,47 @@ TURN = pa.struct(
 JUDGED = pa.schema(
     [
         *SESSIONS,
-        *optional(_TEXT, verdict="acceptable or unacceptable; null: nobody decided"),
-        *optional(
+        *define_optional(_TEXT, verdict="acceptable or unacceptable; null: nobody decided"),
+        *define_optional(
             _TEXT,
             verdict_by="label, judgment, score, metrics, measures, llm, policy, or unverified",
         ),
-        *optional(_TEXT, verdict_name="that judge's own name: metrics, measures, or the model"),
-        *optional(_TEXT, verdict_reasons="why it decided so"),
-        *optional(_NUMBER, verdict_score="how good the session is, 0 to 1, by who decided"),
-        *optional(
+        *define_optional(
+            _TEXT, verdict_name="that judge's own name: metrics, measures, or the model"
+        ),
+        *define_optional(_TEXT, verdict_reasons="why it decided so"),
+        *define_optional(_NUMBER, verdict_score="how good the session is, 0 to 1, by who decided"),
+        *define_optional(
             _JSON, measures="every measure's result, by name: passed, score (0 to 1), reason"
         ),
-        *optional(_JSON, opinions="every judge's opinion, by judge: verdict, reason, name"),
-        *optional(pa.list_(TURN), turns="facts about each of the agent's messages, in their order"),
+        *define_optional(_JSON, opinions="every judge's opinion, by judge: verdict, reason, name"),
+        *define_optional(
+            pa.list_(TURN), turns="facts about each of the agent's messages, in their order"
+        ),
     ]
 )
 
 CURATED = pa.schema(
     [
         *JUDGED,
-        *required(_FLAG, kept="use is positive"),
-        *required(_TEXT, use="positive: an example; negative: a bad answer; neither"),
-        *optional(_TEXT, drop_reason="the first reason why it is not positive"),
-        *optional(_TEXT, drop_detail="the kind of damage, the measure, the limit or the error"),
-        *required(_JSON, missed_measures="required measures that failed or could not be taken"),
-        *optional(
+        *define_required(_FLAG, kept="use is positive"),
+        *define_required(_TEXT, use="positive: an example; negative: a bad answer; neither"),
+        *define_optional(_TEXT, drop_reason="the first reason why it is not positive"),
+        *define_optional(
+            _TEXT, drop_detail="the kind of damage, the measure, the limit or the error"
+        ),
+        *define_required(
+            _JSON, missed_measures="required measures that failed or could not be taken"
+        ),
+        *define_optional(
             _TEXT, duplicate_of="the session with the same content that is kept in its place"
         ),
-        *optional(_TEXT, continued_by="the session that goes on where this one ends"),
+        *define_optional(_TEXT, continued_by="the session that goes on where this one ends"),
     ]
 )
 
 
-def is_json(data_type: pa.DataType) -> bool:
+def is_json_type(data_type: pa.DataType) -> bool:
     """Whether a column's values are JSON texts."""
     return isinstance(data_type, pa.BaseExtensionType) and data_type.extension_name == "arrow.json"
 
@@ -152,36 +166,36 @@ _HASH, MESSAGES, TOOLS, ORIGIN = map(
     SESSIONS.get_field_index, ("content_sha256", "messages", "tools", "tools_origin")
 )
 """Places in a row of `SESSIONS`."""
-_JSON_PLACES = [at for at, field in enumerate(SESSIONS) if is_json(field.type)]
+_JSON_PLACES = [at for at, field in enumerate(SESSIONS) if is_json_type(field.type)]
 _VALUES = attrgetter(
     *(name if name != "content_sha256" else "session_id" for name in SESSIONS.names)
 )
 
 
-def session_row(session: Session) -> dict[str, Any]:
+def make_session_row(session: Session) -> dict[str, Any]:
     """A session as a row of `SESSIONS`."""
     return {name: getattr(session, name) for name in _FIELDS} | {
-        "content_sha256": session.content_sha256()
+        "content_sha256": session.hash_content()
     }
 
 
-def encoded_row(session: Session) -> list[Any]:
-    """A session's values in the order of `SESSIONS`, JSON columns encoded, as `encoded_batch` takes them."""
+def encode_row(session: Session) -> list[Any]:
+    """A session's values in the order of `SESSIONS`, JSON columns encoded, as `make_session_batch` takes them."""
     row = list(_VALUES(session))
     for at in _JSON_PLACES:
         value = row[at]
         row[at] = (
-            json_bytes(value) if value else b"[]" if type(value) is list else b"{}"
+            encode_json(value) if value else b"[]" if type(value) is list else b"{}"
         )  # most of them are empty
     return row
 
 
-def row_session(row: dict[str, Any]) -> Session:
+def restore_session(row: dict[str, Any]) -> Session:
     """A row of any table that has the columns of `SESSIONS` as a session; columns that were not read have their defaults."""
-    return Session(**{name: decoded(row[name]) for name in _FIELDS if name in row})
+    return Session(**{name: decode_json(row[name]) for name in _FIELDS if name in row})
 
 
-def decoded(value: Any) -> Any:
+def decode_json(value: Any) -> Any:
     """A value of a JSON column that was read as `msgspec.Raw`; any other as it is."""
     return msgspec.json.decode(value) if type(value) is msgspec.Raw else value
 
@@ -193,7 +207,7 @@ def to_batches(
 
     A nullable column that a row does not have is null: the row may be of a table that was written before there was such a column.
     """
-    names = [(field.name, is_json(field.type)) for field in schema]
+    names = [(field.name, is_json_type(field.type)) for field in schema]
     nulls = {field.name: None for field in schema if field.nullable}
     chunk: list[list[Any]] = []
     characters = 0
@@ -201,16 +215,16 @@ def to_batches(
         row = nulls | given
         chunk.append(
             [
-                json_bytes(row[name]) if json and row[name] is not None else row[name]
+                encode_json(row[name]) if json and row[name] is not None else row[name]
                 for name, json in names
             ]
         )
         characters += sum(len(value) for value in chunk[-1] if isinstance(value, str | bytes))
         if len(chunk) == size or characters >= CHARACTERS_PER_BATCH:
-            yield row_batch(chunk, schema)
+            yield make_batch(chunk, schema)
             chunk, characters = [], 0
     if chunk:
-        yield row_batch(chunk, schema)
+        yield make_batch(chunk, schema)
 
 
 def to_table(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> pa.Table:
@@ -226,9 +240,9 @@ def to_rows(
         batches = batches.to_batches(max_chunksize=ROWS_PER_BATCH)
     read: Callable[[str], Any] = msgspec.Raw if raw else msgspec.json.decode
     for batch in batches:
-        json_columns = [field.name for field in batch.schema if is_json(field.type)]
+        json_columns = [field.name for field in batch.schema if is_json_type(field.type)]
         times = [field.name for field in batch.schema if field.type == _UTC]
-        for name in times:  # pyarrow imports pandas to make datetimes, as in `column`
+        for name in times:  # pyarrow imports pandas to make datetimes, as in `make_column`
             batch = batch.set_column(
                 batch.schema.get_field_index(name), name, batch[name].cast(pa.int64())
             )
@@ -240,7 +254,7 @@ def to_rows(
             yield row
 
 
-def stored_batches(
+def read_batches(
     file: pq.ParquetFile, columns: list[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a Parquet file, a row group at a time: a reader of several holds what it read of each until the end (pyarrow 26)."""
@@ -248,33 +262,33 @@ def stored_batches(
         yield from file.iter_batches(batch_size=ROWS_PER_BATCH, row_groups=[group], columns=columns)
 
 
-def in_order(ids: pa.ChunkedArray) -> bool:
+def is_sorted(ids: pa.ChunkedArray) -> bool:
     """Whether ids are sorted, as the pipeline writes them."""
     return bool(pc.all(pc.less_equal(ids[:-1], ids[1:]), min_count=0).as_py())
 
 
-def encoded_batch(rows: list[list[Any]], tools: bytes) -> pa.RecordBatch:
+def make_session_batch(rows: list[list[Any]], tools: bytes) -> pa.RecordBatch:
     """Encoded rows as one batch; those without tools are given the JSON of what was inferred, and all of them their content's hash."""
     if not rows:
-        return row_batch([], SESSIONS)
+        return make_batch([], SESSIONS)
     origin = "inferred" if tools != b"[]" else "none"
     for row in rows:
         if row[ORIGIN] == "none":
             row[TOOLS], row[ORIGIN] = tools, origin
-        row[_HASH] = content_sha256(row[MESSAGES], row[TOOLS])
-    return row_batch(rows, SESSIONS)
+        row[_HASH] = hash_content(row[MESSAGES], row[TOOLS])
+    return make_batch(rows, SESSIONS)
 
 
-def row_batch(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
+def make_batch(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
     """Rows as one batch; each has its values in the schema's order, those of JSON columns encoded."""
     columns = zip(*rows, strict=True) if rows else [()] * len(schema)
     return pa.RecordBatch.from_arrays(
-        [column(values, field) for values, field in zip(columns, schema, strict=True)],
+        [make_column(values, field) for values, field in zip(columns, schema, strict=True)],
         schema=schema,
     )
 
 
-def column(values: Sequence[Any], field: pa.Field) -> pa.Array:
+def make_column(values: Sequence[Any], field: pa.Field) -> pa.Array:
     """Values as a column; those of a JSON column are encoded already.
 
     Its buffers are put together here: `pyarrow.array` imports pandas, a quarter of a second and 60 MB in every process.
@@ -283,9 +297,9 @@ def column(values: Sequence[Any], field: pa.Field) -> pa.Array:
         DataError: they are longer together than an Arrow array can hold.
     """
     kind = field.type
-    if is_json(kind):
+    if is_json_type(kind):
         return pa.ExtensionArray.from_storage(
-            kind, column(values, pa.field(field.name, kind.storage_type))
+            kind, make_column(values, pa.field(field.name, kind.storage_type))
         )
     nulls = values.count(None)
     buffers: list[Any] = [_bits(value is not None for value in values) if nulls else None]
@@ -293,12 +307,12 @@ def column(values: Sequence[Any], field: pa.Field) -> pa.Array:
     try:
         if pa.types.is_struct(kind):
             children = [
-                column([value and value[each.name] for value in values], each) for each in kind
+                make_column([value and value[each.name] for value in values], each) for each in kind
             ]
         elif pa.types.is_list(kind):
             buffers.append(_ends(value or () for value in values))
             children = [
-                column([each for value in values for each in value or ()], kind.value_field)
+                make_column([each for value in values for each in value or ()], kind.value_field)
             ]
         elif pa.types.is_string(kind) or pa.types.is_binary(kind):
             texts = [
@@ -325,9 +339,9 @@ def column(values: Sequence[Any], field: pa.Field) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), known, nulls, children=children)
 
 
-def scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
+def make_scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
     """A value to compare a column with: pyarrow imports pandas to make one of Python's."""
-    return column([value], pa.field("value", kind))[0]
+    return make_column([value], pa.field("value", kind))[0]
 
 
 _FLAGS = {None: False, False: False, True: True}

@@ -48,12 +48,12 @@ _HINTS = (
 """Every text in which `_REQUEST` or `_CANNOT` finds something has one of these, which are found ten times as fast."""
 
 
-def turn_class(message: Message) -> TurnClass | None:
+def classify_turn(message: Message) -> TurnClass | None:
     """The class of an assistant's message in the OpenAI form; None where it says nothing."""
-    return "call" if message.get("tool_calls") else text_class(message.get("content") or "")
+    return "call" if message.get("tool_calls") else classify_text(message.get("content") or "")
 
 
-def text_class(text: str) -> TurnClass | None:
+def classify_text(text: str) -> TurnClass | None:
     """The class of a turn that only speaks; None for an empty text. A refusal stays one with an offer or a courtesy after it."""
     plain = (
         text.replace("\u2019", "'").strip().lower()

@@ -12,7 +12,7 @@ import xxhash
 from agent_pipeline.errors import PartitionError, StoreError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions import chat
-from agent_pipeline.sessions.session import RecordedItem, Session, json_bytes
+from agent_pipeline.sessions.session import RecordedItem, Session, encode_json
 
 SEPARATOR = b"\n\xff\n"
 """Stands between texts that are hashed together: no UTF-8 text holds it."""
@@ -110,11 +110,11 @@ class TraceSource(ABC):
 
 def as_stored(session: Session) -> Stored:
     """A session that has been read already."""
-    return Stored(session.session_id, digest(json_bytes(session)), lambda: session)
+    return Stored(session.session_id, digest(encode_json(session)), lambda: session)
 
 
 def items_of(session: Session) -> list[RecordedItem]:
-    """A session's messages and reasoning as Responses items; `chat.to_messages` is the way back."""
+    """A session's messages and reasoning as Responses items; `chat.read_chat` is the way back."""
     thoughts: dict[int, list[str]] = {}
     for each in session.reasoning:
         thoughts.setdefault(each["message"], []).append(each["text"])

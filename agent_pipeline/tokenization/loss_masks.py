@@ -16,8 +16,8 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.models.chat_templates import stop_token, up_to_stop
 from agent_pipeline.models.rendering import argument_texts, render, thought_end, turns_apart
 from agent_pipeline.models.special_tokens import MARK, special_tokens, token_ids, tokens
-from agent_pipeline.sessions.json_text import decoded_arguments
-from agent_pipeline.sessions.session import THOUGHT, Message, Tool, is_trained, tool_calls
+from agent_pipeline.sessions.json_text import decode_arguments
+from agent_pipeline.sessions.session import THOUGHT, Message, Tool, is_trained, list_calls
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -197,8 +197,8 @@ def check(
                 )
         calls = [
             text
-            for name, raw in tool_calls([message])
-            for text in (name, *argument_texts(decoded_arguments(raw)))
+            for name, raw in list_calls([message])
+            for text in (name, *argument_texts(decode_arguments(raw)))
         ]
         thought = message.get(THOUGHT) or "" if tokenizer.init_kwargs.get("reasoning") else ""
         if not all(

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from typing import Any
 
-from agent_pipeline.sessions.json_text import decoded_arguments
-from agent_pipeline.sessions.session import THOUGHT, Message, tool_calls
-from agent_pipeline.sessions.text import message_texts
+from agent_pipeline.sessions.json_text import decode_arguments
+from agent_pipeline.sessions.session import THOUGHT, Message, list_calls
+from agent_pipeline.sessions.transcript import list_texts
 
 SHORTEST_SOURCE = 3
 """Characters; a shorter value (a count, "no") is in many texts by chance."""
@@ -46,7 +46,7 @@ class Said:
 
     def add(self, message: Message) -> None:
         """Add what a message says, calls and returns."""
-        for text in message_texts(message):
+        for text in list_texts(message):
             self._add_text(text)
             if message["role"] != "user":
                 leaves = set(_leaves(text))
@@ -87,9 +87,9 @@ def lost_values(message: Message, cut: Said, left: Said) -> list[str]:
 
 
 def _values(message: Message, cut: Said) -> Iterator[str]:
-    for _, raw in tool_calls([message]):
+    for _, raw in list_calls([message]):
         yield from (
-            leaf for leaf in _scalars(decoded_arguments(raw)) if len(leaf) >= SHORTEST_SOURCE
+            leaf for leaf in _scalars(decode_arguments(raw)) if len(leaf) >= SHORTEST_SOURCE
         )
     for text in (message.get("content") or "", message.get(THOUGHT) or ""):
         folded = text.casefold()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from agent_pipeline.sessions.session import Message, Tool, canonical_json
+from agent_pipeline.sessions.session import Message, Tool, dump_canonical_json
 from agent_pipeline.tokenization.stated_values import Said, lost_values
 
 
@@ -58,7 +58,7 @@ def untrain_turns_without_source(
     """
     cut, left = (
         Said(message for message in whole if message not in shorter),
-        Said(texts=[canonical_json(list(tools))]),
+        Said(texts=[dump_canonical_json(list(tools))]),
     )
     messages: list[Message] = []
     for message in shorter:

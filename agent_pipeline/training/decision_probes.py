@@ -7,8 +7,8 @@ from math import exp
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_pipeline.engine.scoring import encoded_losses
-from agent_pipeline.sessions.json_text import decoded_arguments
-from agent_pipeline.sessions.session import Message, canonical_json, is_trained, sha256_of
+from agent_pipeline.sessions.json_text import decode_arguments
+from agent_pipeline.sessions.session import Message, dump_canonical_json, hash_json, is_trained
 from agent_pipeline.tokenization.encoding import as_trained, encode_row
 from agent_pipeline.tokenization.loss_masks import Encoded, spoken
 
@@ -58,7 +58,7 @@ def same_decision(one: Message, other: Message) -> bool:
 def _calls(message: Message) -> list[str]:
     functions = [call["function"] for call in message.get("tool_calls") or ()]
     return sorted(
-        canonical_json([function["name"], decoded_arguments(function["arguments"])])
+        dump_canonical_json([function["name"], decode_arguments(function["arguments"])])
         for function in functions
     )
 
@@ -94,7 +94,7 @@ def probes(
             for at, (start, stop), words in zip(
                 places, shown.encoded.turns, shown.encoded.words, strict=True
             ):
-                message, place = shown.messages[at], sha256_of([row["row_id"], at])
+                message, place = shown.messages[at], hash_json([row["row_id"], at])
                 if is_trained(message):  # what should not be trained is not a right decision either
                     of = kind(shown.messages, at)
                     turns.append(

@@ -16,7 +16,7 @@ from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.models.chat_templates import TrainingTemplate
 from agent_pipeline.models.device import Device
 from agent_pipeline.models.loading import load_model
-from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.training import checkpoints
 from agent_pipeline.training.config import FurtherTraining
 from agent_pipeline.training.decision_probes import probes
@@ -96,7 +96,7 @@ def origin_of(
 
 def _content(rows: Sequence[Row]) -> str:
     names = ("row_id", "messages", "prompt", "chosen", "rejected", "completion", "label", "tools")
-    return sha256_of([{name: row[name] for name in names if name in row} for row in rows])
+    return hash_json([{name: row[name] for name in names if name in row} for row in rows])
 
 
 def train_on(
@@ -119,7 +119,7 @@ def train_on(
     from safetensors.torch import load_file
 
     began = time.monotonic()
-    identity, method = sha256_of(start.origin), start.origin["method"]
+    identity, method = hash_json(start.origin), start.origin["method"]
     work_dir = out_dir / "checkpoints"
     checkpoint = checkpoints.prepare(work_dir, identity)
     device = checkpoints.device(work_dir, config.precision)

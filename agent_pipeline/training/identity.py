@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from agent_pipeline.models.base_model import BaseModel
-from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.training.config import TrainingConfig
 from agent_pipeline.training.rehearsal import QUESTIONS
 
@@ -25,12 +25,12 @@ def trained_from(
     return {
         "base_model": base.name,
         "base_revision": base.revision,
-        "template_sha256": sha256_of(jinja),
+        "template_sha256": hash_json(jinja),
         "config": config.identity(),
         "content_sha256": _content(rows),
         **({"replay": replay} if replayed else {}),
         **(
-            {"rehearsal": {"ratio": rehearsal, "questions_sha256": sha256_of(QUESTIONS)}}
+            {"rehearsal": {"ratio": rehearsal, "questions_sha256": hash_json(QUESTIONS)}}
             if rehearsal
             else {}
         ),
@@ -38,7 +38,7 @@ def trained_from(
 
 
 def _content(rows: Iterable[dict[str, Any]]) -> str:
-    return sha256_of(
+    return hash_json(
         [{"messages": row["messages"], "tools": row.get("tools") or []} for row in rows]
     )
 
@@ -66,6 +66,6 @@ def rows_made_from(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     names = sorted((row["row_id"], row["content_sha256"]) for row in rows)
     return {
         "rows": len(rows),
-        "rows_sha256": sha256_of(names),
+        "rows_sha256": hash_json(names),
         "sessions": sorted({row["session_id"] for row in rows}),
     }

@@ -23,7 +23,7 @@ from agent_pipeline.models.device import Device
 from agent_pipeline.models.loading import load_model
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.selection.buffer import checked_ratio, due
-from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.filesystem import give_usual_mode
 from agent_pipeline.tokenization.encoding import encode_rows
 from agent_pipeline.tokenization.length_check import check_calls, check_fit
@@ -108,7 +108,7 @@ def train_adapter(
     row_ids = [
         row_id for row_id, _ in groupby(row.row_id for row in encoded)
     ]  # the turns of a row follow each other
-    identity = sha256_of(
+    identity = hash_json(
         trained_from(rows, base, template.jinja, config, replayed, replay_ratio, rehearsal)
     )
     work_dir = out_dir / "checkpoints"

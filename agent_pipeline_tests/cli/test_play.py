@@ -13,7 +13,7 @@ from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sample.shop import World
 from agent_pipeline.sessions.session import Session
-from agent_pipeline.sessions.tables import SESSIONS, session_row, to_batches
+from agent_pipeline.sessions.tables import SESSIONS, make_session_row, to_batches
 from agent_pipeline.sources.opening import open_sources, parse_location
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests.judging.endpoint import endpoint, refuses, says
@@ -244,7 +244,7 @@ def test_what_a_model_played_is_not_taken_for_the_recorded_agent(tmp_path: Path)
     lake, said = Lake(str(tmp_path)), [{"role": "user", "content": "Hello"}]
     ids = {"tau-7": "1", "played-airline-12-0-0123abcd": "0"}
     rows = [
-        session_row(
+        make_session_row(
             Session(
                 session_id=name,
                 project="shop",

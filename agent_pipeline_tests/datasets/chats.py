@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from agent_pipeline.datasets.kto import labelled_rows
 from agent_pipeline.judging import EvaluationContext, parse_measures
 from agent_pipeline.judging.turns import turn_facts
-from agent_pipeline.sessions.chat import to_messages
-from agent_pipeline.sessions.repair import repaired
+from agent_pipeline.sessions.chat import read_chat
+from agent_pipeline.sessions.repair import repair_messages
 from agent_pipeline.sessions.session import Message, Session
-from agent_pipeline.sessions.tables import session_row
+from agent_pipeline.sessions.tables import make_session_row
 
 WORDS = st.sampled_from(["a", "b", "ü\n"])
 ARGUMENTS = st.sampled_from(["{}", '{"x": 1}', '{ "x":1 }', '{"x": 2}'])
@@ -84,12 +84,12 @@ def chats(draw: st.DrawFn) -> list[Message]:
             {"type": "function_call_output", "call_id": each, "output": draw(WORDS)}
             for each in reversed(made)
         ]
-    return repaired(to_messages(items).messages).messages
+    return repair_messages(read_chat(items).messages).messages
 
 
 def rows_of(*sessions):
     """Sessions as rows of the lake's first table."""
-    return [session_row(each) for each in sessions]
+    return [make_session_row(each) for each in sessions]
 
 
 def with_turns(*sessions, measures=()):

@@ -21,8 +21,8 @@ from agent_pipeline.datasets.publishing import ConversationFileOptions, FileOpti
 from agent_pipeline.datasets.sft import SFT, sft_rows
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.session import THOUGHT, with_thoughts
-from agent_pipeline.sessions.tables import CURATED, session_row, to_batches
+from agent_pipeline.sessions.session import THOUGHT, add_thoughts
+from agent_pipeline.sessions.tables import CURATED, make_session_row, to_batches
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests.datasets.chats import calls, rows_of, says, session, user
 
@@ -35,7 +35,7 @@ def curated(lake, *sessions, **columns):
     rows = []
     for each in sessions:
         good = (each.score or 0) > 0.5
-        row = session_row(each) | {
+        row = make_session_row(each) | {
             "kept": good,
             "use": "positive" if good else "negative",
             "verdict_score": each.score,
@@ -114,7 +114,7 @@ def test_recorded_thoughts_are_in_the_messages_or_counted_in_every_data_set(tmp_
 def test_trials_that_differ_in_their_thoughts_only_make_no_pair():
     chat = [user("x"), says("y")]
     good, bad = ([session(name, chat, score=score)] for name, score in (("a", 1.0), ("b", 0.0)))
-    good[0].messages = with_thoughts(chat, [{"message": 1, "text": "hm"}])
+    good[0].messages = add_thoughts(chat, [{"message": 1, "text": "hm"}])
     counts: Counter[str] = Counter()
     assert (
         list(preference_rows(good, bad, ALL_TRAIN, counts)) == [] and counts["equal_answers"] == 1
@@ -151,7 +151,7 @@ def test_a_score_never_overrules_the_verdict_that_a_person_gave(tmp_path):
         session("b", [user("x"), says("z")], score=0.1, task_key="t"),
     )
     good.score, bad.score = 0.1, 0.9  # a platform's score says the opposite of the labels
-    rows = [session_row(each) | {"missed_measures": []} for each in (good, bad)]
+    rows = [make_session_row(each) | {"missed_measures": []} for each in (good, bad)]
     rows[0] |= {
         "kept": True,
         "use": "positive",
@@ -184,7 +184,8 @@ def test_a_session_that_is_neither_is_nobodys_negative(tmp_path):
         session("missed", [user("x"), says("z")], score=1.0),
     ]
     rows = [
-        session_row(each) | {"verdict": "acceptable", "verdict_score": 1.0, "missed_measures": []}
+        make_session_row(each)
+        | {"verdict": "acceptable", "verdict_score": 1.0, "missed_measures": []}
         for each in trials
     ]
     rows[0] |= {"kept": True, "use": "positive"}

@@ -27,8 +27,8 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import (
     CURATED,
-    session_row,
-    stored_batches,
+    make_session_row,
+    read_batches,
     to_batches,
     to_rows,
     to_table,
@@ -45,7 +45,7 @@ Decided = list[tuple[Session, str | None]]
 def stored(lake: Lake, decided: Decided, **fields) -> Curated:
     """A lake's curated sessions, each with the reason why it was dropped."""
     rows = [
-        session_row(each)
+        make_session_row(each)
         | {"kept": reason is None, "drop_reason": reason, "verdict_score": each.score}
         | _use(reason)
         | fields
@@ -193,7 +193,7 @@ def test_a_stored_table_is_read_a_row_group_at_a_time(tmp_path):
         [(session(f"s{number}", [user("x"), says("y")]), None) for number in range(10)],
     )
     file = found.lake.open(ASSET, KEY)
-    assert [batch.num_rows for batch in stored_batches(file, ["session_id"])] == [3, 3, 3, 1]
+    assert [batch.num_rows for batch in read_batches(file, ["session_id"])] == [3, 3, 3, 1]
 
 
 def test_data_sets_are_built_and_read_without_pandas(tmp_path):

@@ -12,7 +12,7 @@ from agent_pipeline.datasets.formats import FORMS, REFUSED_NAME, in_form
 from agent_pipeline.datasets.sft import SFT, sft_rows
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.sessions.tables import to_rows, to_table
-from agent_pipeline.sessions.text import readable
+from agent_pipeline.sessions.transcript import format_transcript
 from agent_pipeline_tests.datasets.chats import (
     answers,
     calls,
@@ -47,7 +47,10 @@ def test_a_prompt_is_all_that_came_before_the_last_answer_calls_and_results_too(
     ) and "messages" not in row
     [row] = in_form(sft_of(CHAT), "prompt_completion")
     assert row["prompt"] == 'USER: x\n\nCALL: f {"a": 1}\n\nTOOL: one\n\nASSISTANT:'
-    assert row["completion"] == " Done." and readable(CHAT) == row["prompt"] + row["completion"]
+    assert (
+        row["completion"] == " Done."
+        and format_transcript(CHAT) == row["prompt"] + row["completion"]
+    )
 
 
 @pytest.mark.parametrize(

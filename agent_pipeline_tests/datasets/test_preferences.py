@@ -23,7 +23,7 @@ from agent_pipeline.judging.curation import Reason, candidate_of, curate
 from agent_pipeline.judging.tables import verdict_columns
 from agent_pipeline.keys import parse_key
 from agent_pipeline.sessions.session import Session
-from agent_pipeline.sessions.tables import session_row, to_rows, to_table
+from agent_pipeline.sessions.tables import make_session_row, to_rows, to_table
 from agent_pipeline.sources import open_source
 from agent_pipeline_tests.datasets.chats import answers, calls, chats, kto_rows, says, session, user
 from agent_pipeline_tests.judging.sessions import judge
@@ -273,7 +273,7 @@ def test_the_ratio_of_lengths_counts_what_the_agent_said_and_called():
 def curated(sessions):
     """The good and the bad answers among sessions, by the verdicts of their source, as the assets decide with what they are told by default
     but for the measures: a run that did what it was asked to, and said nothing more, is good here."""
-    rows = (session_row(each) | verdict_columns(judge(each, [])) for each in sessions)
+    rows = (make_session_row(each) | verdict_columns(judge(each, [])) for each in sessions)
     decisions = curate(
         candidate_of(row)._replace(content_sha256=row["session_id"], beginnings=()) for row in rows
     )

@@ -63,7 +63,7 @@ def test_turns_with_a_fact_that_is_not_to_be_trained_stay_as_context():
     assert row["messages"] == [chat[0], chat[1] | {"weight": 0}, *chat[2:6]], (
         "what follows the last trained turn is cut"
     )
-    assert row["row_id"] == "a#1,7" and row["content_sha256"] == session("a", chat).content_sha256()
+    assert row["row_id"] == "a#1,7" and row["content_sha256"] == session("a", chat).hash_content()
     assert (counts["turns"], counts["turns_not_trained"], counts["rows"]) == (4, 2, 1)
 
 

@@ -22,7 +22,7 @@ from agent_pipeline.datasets.sharegpt import (
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.redaction import RedactionOptions
-from agent_pipeline.sessions.session import without_error_marks
+from agent_pipeline.sessions.session import drop_error_marks
 from agent_pipeline.sessions.tables import to_rows, to_table
 from agent_pipeline.sources import open_source
 from agent_pipeline_tests.datasets.chats import answers, calls, chats, rows_of, says, session, user
@@ -220,7 +220,7 @@ def test_every_real_session_comes_back_from_sharegpt_and_from_openais_lines_as_i
             if each.messages and each.broken is None
         ]
         for each in sessions:  # as data sets are made
-            each.messages = without_error_marks(each.messages)
+            each.messages = drop_error_marks(each.messages)
         rows = list(sft_rows(rows_of(*sessions), SplitSizes()))
         for at, row in enumerate(rows):
             for line in in_form([row], "openai", counts):

@@ -21,7 +21,7 @@ from agent_pipeline.judging.tables import curate_sessions, judge_sessions
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.selection.news import judged_sessions, news
-from agent_pipeline.sessions.tables import SESSIONS, session_row, to_batches
+from agent_pipeline.sessions.tables import SESSIONS, make_session_row, to_batches
 from agent_pipeline.sources import open_source
 from agent_pipeline.storage.lake import Lake
 
@@ -45,7 +45,7 @@ def airline(
     for session in sessions:
         session.judgment = session.score = None
     lake.stage(
-        "sessions", AIRLINE, to_batches(map(session_row, sessions), SESSIONS), SESSIONS
+        "sessions", AIRLINE, to_batches(map(make_session_row, sessions), SESSIONS), SESSIONS
     ).commit()
     return lake, verdicts
 

@@ -10,7 +10,7 @@ import pytest
 from agent_pipeline.datasets.formats import in_form
 from agent_pipeline.definitions import build_defs
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.tables import CURATED, row_session, to_batches, to_rows
+from agent_pipeline.sessions.tables import CURATED, restore_session, to_batches, to_rows
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests.conftest import SAMPLE
 from agent_pipeline_tests.defs.conftest import DATA_ASSETS, Bench, checks, metadata
@@ -73,7 +73,7 @@ def test_a_near_duplicate_across_the_split_is_reported_by_id_without_its_words(s
     by_id = {row["session_id"]: row for row in curated}
     closing = {"role": "assistant", "content": "Zanzibar."}
     by_id[test]["messages"] = [*by_id[train]["messages"], closing]
-    by_id[test]["content_sha256"] = row_session(by_id[test]).content_sha256()
+    by_id[test]["content_sha256"] = restore_session(by_id[test]).hash_content()
     shop.lake.stage("curated_sessions", SHOP, to_batches(curated, CURATED), CURATED).commit()
     check = checks(shop.run("shop/support", "sft_dataset"))[
         "no_held_out_row_is_nearly_a_training_row"

@@ -14,7 +14,7 @@ from agent_pipeline.defs import worker_client
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import parse_key
 from agent_pipeline.progress import silent
-from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.sessions.tables import to_table
 from agent_pipeline.storage.lake import Artifact
 from agent_pipeline_tests.lakes import artifact
@@ -44,7 +44,7 @@ class Exports:
     def artifact(self, asset: str, made_from: dict[str, Any]) -> Artifact:
         report = {"differences": {}, "longest_row_tokens": 9}
         return artifact(
-            self.lake, asset, KEY, made_from, report=report, identity=sha256_of(made_from)
+            self.lake, asset, KEY, made_from, report=report, identity=hash_json(made_from)
         )
 
     def adapter(self, name: str) -> Artifact:

@@ -183,7 +183,7 @@ def test_jsonl_and_a_folder_are_written_as_of_every_data_set(
     from datasets import load_dataset
 
     from agent_pipeline.sessions.session import Session
-    from agent_pipeline.sessions.tables import CURATED, session_row
+    from agent_pipeline.sessions.tables import CURATED, make_session_row
 
     for key in (A, B):
         mixing.write(key, rows_of(key, 4))
@@ -193,7 +193,7 @@ def test_jsonl_and_a_folder_are_written_as_of_every_data_set(
             "drop_reason": "unjudged",
             "missed_measures": [],
         }
-        session = session_row(
+        session = make_session_row(
             Session(session_id="s", project=key.project, agent=key.agent, source="test")
         )
         mixing.bench.lake.stage(

@@ -13,7 +13,7 @@ from agent_pipeline.datasets.preferences import PREFERENCES
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.keys import parse_key
-from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.sessions.tables import to_table
 from agent_pipeline.training.chain import adapter_of
 from agent_pipeline.training.config import Step
@@ -59,7 +59,7 @@ class Chain:
             "base_revision": self.base.revision,
             "steps": steps,
         }
-        identity = sha256_of(made_from)
+        identity = hash_json(made_from)
         folder = shutil.copytree(
             self.adapter, self.lake.building("sft_adapter", KEY, identity), dirs_exist_ok=True
         )

@@ -7,9 +7,9 @@ import pytest
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.defs.models import adapters
-from agent_pipeline.ingestion.forgotten import BlockList
+from agent_pipeline.ingestion.block_list import BlockList
 from agent_pipeline.keys import parse_key
-from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.sessions.tables import to_rows, to_table
 from agent_pipeline.storage.lake import sha256_file
 from agent_pipeline_tests.defs.conftest import cells, worker_here
@@ -24,7 +24,7 @@ def rows(*numbers: int) -> list[dict]:
     made = [weather(number) | {"split": SplitSizes().of(f"task-{number}")} for number in numbers]
     for number, row in zip(numbers, made, strict=True):
         row["messages"][1]["content"] += f" Order {number}."
-    return [row | {"content_sha256": sha256_of(row["messages"])} for row in made]
+    return [row | {"content_sha256": hash_json(row["messages"])} for row in made]
 
 
 def sessions(found) -> set[str]:

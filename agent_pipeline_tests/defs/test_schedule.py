@@ -28,7 +28,7 @@ from agent_pipeline.defs.runs import (
     LastRuns,
     version_tags,
 )
-from agent_pipeline.ingestion.reading import fingerprint
+from agent_pipeline.ingestion.reading import fingerprint_partition
 from agent_pipeline.keys import parse_key
 from agent_pipeline.sources import open_source
 from agent_pipeline_tests.conftest import SAMPLE
@@ -61,7 +61,7 @@ def _tick(instance: dg.DagsterInstance, night: datetime = NIGHT) -> Any:
 
 def _trained(instance: dg.DagsterInstance, partition: str, status: dg.DagsterRunStatus) -> None:
     source = open_source(SAMPLE)
-    version, _ = fingerprint(source.stored(parse_key(partition)))
+    version, _ = fingerprint_partition(source.stored(parse_key(partition)))
     tags = version_tags(
         version,
         fingerprint_of_settings(load_settings(), parse_key(partition)),

@@ -36,7 +36,7 @@ from agent_pipeline.promotion.verification import (
     verdicts_on_training,
 )
 from agent_pipeline.reports.episode_report import share, verdict
-from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.sessions.tables import to_table
 from agent_pipeline.storage.lake import Artifact, Lake
 from agent_pipeline_tests import lakes
@@ -218,7 +218,7 @@ class Night:
             "config": {},
         }
         report = {"players": players, "against": verdict({"players": players})}
-        identity = sha256_of(["episodes", made_from, by, harmed, cut])
+        identity = hash_json(["episodes", made_from, by, harmed, cut])
         return artifact(
             self.lake, "episodes", made_from, {"episodes.jsonl": text + "\n"}, report, identity
         )

@@ -14,7 +14,7 @@ import pytest
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import EXPORT, export_named, promote, rollback
-from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.lake import Lake
 
 KEY = PartitionKey("shop", "support")
@@ -26,7 +26,7 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def exports(lake: Lake, count: int) -> list[str]:
-    identities = [sha256_of(number) for number in range(count)]
+    identities = [hash_json(number) for number in range(count)]
     for identity in identities:
         lake.set_latest(
             lake.finish(

@@ -18,7 +18,7 @@ from agent_pipeline.export.serving_folder import base_folder, served_form
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.promotion.champions import promote, rollback, serve_champion
-from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.lake import Artifact, Lake
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("needs_converter")]
@@ -30,13 +30,13 @@ ASKED = [{"role": "user", "content": "x"}]
 def export(lake: Lake, key: PartitionKey, tiny: dict[str, Path], scale: float) -> Artifact:
     """An export of the tiny adapter at a scale of its own, as far as serving it over the base."""
     made_from = {"base_model": "tiny", "base_revision": "", "scale": scale}
-    adapter = lake.building("sft_adapter", key, sha256_of(made_from))
+    adapter = lake.building("sft_adapter", key, hash_json(made_from))
     shutil.copytree(tiny["adapter"], adapter, dirs_exist_ok=True)
     config = json.loads((adapter / "adapter_config.json").read_text())
     (adapter / "adapter_config.json").write_text(json.dumps(config | {"lora_alpha": scale}))
-    trained = lake.finish("sft_adapter", key, sha256_of(made_from), adapter, made_from, {})
+    trained = lake.finish("sft_adapter", key, hash_json(made_from), adapter, made_from, {})
     made_from = {"adapter": trained.identity}
-    building = lake.building("gguf_export", key, sha256_of(made_from))
+    building = lake.building("gguf_export", key, hash_json(made_from))
     convert_lora(tiny["base"], trained.path, building / ADAPTER)
     made = lake.finish(
         "gguf_export",

@@ -25,7 +25,7 @@ from agent_pipeline.promotion.champions import (
 )
 from agent_pipeline.promotion.ledger import EXPORT
 from agent_pipeline.reports.episode_report import ROWS
-from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.lake import Artifact, Lake
 from agent_pipeline_tests.lakes import artifact
 
@@ -41,11 +41,11 @@ def lake(tmp_path: Path) -> Lake:
 
 def export(lake: Lake, name: str, passed: bool = True) -> Artifact:
     """An export of the adapter `name` that became the latest, if it passed its check."""
-    made_from = {"adapter": sha256_of(name)}
+    made_from = {"adapter": hash_json(name)}
     files = {"Modelfile": "FROM ./model-f16.gguf\nPARAMETER num_ctx 2048\n", "model-f16.gguf": name}
     report = {"ollama": {"gguf": "model-f16.gguf", "num_ctx": 2048}}
     return artifact(
-        lake, "gguf_export", KEY, made_from, files, report, sha256_of(made_from), passed=passed
+        lake, "gguf_export", KEY, made_from, files, report, hash_json(made_from), passed=passed
     )
 
 
@@ -209,12 +209,12 @@ def test_a_champion_is_pushed_to_the_hub_with_its_card_and_a_refusal_is_one_sent
             asked.append(options)
 
     monkeypatch.setattr("huggingface_hub.HfApi", Hub)
-    champion, adapter = export(lake, "first"), lake.building("sft_adapter", KEY, sha256_of("first"))
+    champion, adapter = export(lake, "first"), lake.building("sft_adapter", KEY, hash_json("first"))
     made_from, report = (
         {"base_model": "b", "base_revision": ""},
         {"template": {"why": "ours in ChatML"}},
     )
-    lake.finish("sft_adapter", KEY, sha256_of("first"), adapter, made_from, report)
+    lake.finish("sft_adapter", KEY, hash_json("first"), adapter, made_from, report)
     assert "champions only" in serve_champion(lake, KEY, hub="me/support")[-1] and not asked
     promote(lake, KEY)
     model = dict.fromkeys(ROWS) | {

@@ -16,7 +16,7 @@ from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.models.chat_templates import load_tokenizer
 from agent_pipeline.models.families import read_reply
 from agent_pipeline.models.tool_call_parsers import Call
-from agent_pipeline.sessions.session import with_thoughts
+from agent_pipeline.sessions.session import add_thoughts
 from agent_pipeline.tokenization.encoding import encode_rows
 from agent_pipeline.training.config import TrainingConfig
 from agent_pipeline.training.sft import train_adapter
@@ -140,7 +140,7 @@ THOUGHT_TEXT = "I have to look, then tell."
 def thinking(of: dict[str, Any]) -> dict[str, Any]:
     """A row in which the agent thinks before each of its messages."""
     return of | {
-        "messages": with_thoughts(
+        "messages": add_thoughts(
             of["messages"], [{"message": at, "text": THOUGHT_TEXT} for at in (2, 4)]
         )
     }

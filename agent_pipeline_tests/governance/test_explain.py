@@ -10,7 +10,7 @@ from agent_pipeline.judging.labels import Label, Labels
 from agent_pipeline.judging.tables import curate_sessions, judge_sessions
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Session
-from agent_pipeline.sessions.tables import SESSIONS, session_row, to_batches
+from agent_pipeline.sessions.tables import SESSIONS, make_session_row, to_batches
 from agent_pipeline.storage.lake import Lake
 
 KEY = PartitionKey("p", "a")
@@ -41,7 +41,9 @@ def test_a_sessions_way_is_told_from_its_source_to_its_rows(tmp_path):
             "cut off", "Hm", error="503", skipped={"unread:web_search_call": 2, "media:image": 1}
         )
     )
-    lake.stage("sessions", KEY, to_batches(map(session_row, rows), SESSIONS), SESSIONS).commit()
+    lake.stage(
+        "sessions", KEY, to_batches(map(make_session_row, rows), SESSIONS), SESSIONS
+    ).commit()
     labels = Labels(by_id={"copy": Label("acceptable", "polite")})
     panel = Panel(
         parse_measures(["ended_with_answer"]), Policy(metrics={"toxicity": "lower"}), labels

@@ -38,23 +38,23 @@ from agent_pipeline.governance.lineage import (
     session_lineage,
 )
 from agent_pipeline.governance.scanning import found_in, scan
+from agent_pipeline.ingestion.block_list import FORGOTTEN_TABLE, BlockList, make_alias
 from agent_pipeline.ingestion.discovery import discover
-from agent_pipeline.ingestion.forgotten import FORGOTTEN, BlockList, alias
 from agent_pipeline.ingestion.ingestion import ingest
 from agent_pipeline.ingestion.reading import ReadingOptions
-from agent_pipeline.ingestion.seen import SEEN
+from agent_pipeline.ingestion.seen_sessions import SEEN_TABLE
 from agent_pipeline.judging.client import AnswerCache, Endpoint, Limits, LlmClient
 from agent_pipeline.judging.context import EvaluationContext
 from agent_pipeline.judging.llm import LlmJudge
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.selection.vectors import OLD_SPACE, VECTORS
-from agent_pipeline.sessions.session import Session, sha256_of
+from agent_pipeline.sessions.session import Session, hash_json
 from agent_pipeline.sessions.tables import (
     CURATED,
     JUDGED,
-    row_session,
-    session_row,
+    make_session_row,
+    restore_session,
     to_batches,
     to_rows,
     to_table,
@@ -160,12 +160,14 @@ def make_lake(
     lake.stage("curated_sessions", key, to_batches(rows, CURATED, 3), CURATED).commit()
     roots = root_tasks(rows)
     trials = [
-        row_session(row | {"task_key": roots.get(row["session_id"], row["task_key"])})
+        restore_session(row | {"task_key": roots.get(row["session_id"], row["task_key"])})
         for row in rows
     ]
     ledger = record_tasks(lake, key, pa.array([each.task_key for each in trials]), SplitSizes())
     kept = {row["session_id"] for row in rows if row["kept"]}
-    sft = list(sft_rows([session_row(each) for each in trials if each.session_id in kept], ledger))
+    sft = list(
+        sft_rows([make_session_row(each) for each in trials if each.session_id in kept], ledger)
+    )
     pairs = list(
         preference_rows(
             [t for t in trials if t.session_id in kept],
@@ -282,7 +284,7 @@ def build(
     files: dict[str, Any],
     report: dict | None = None,
 ) -> str:
-    identity = sha256_of(made_from)
+    identity = hash_json(made_from)
     parents = [made_from[name] for name in ("adapter", "gguf_export") if name in made_from]
     texts = {
         name: content if isinstance(content, str | bytes) else json.dumps(content)
@@ -308,7 +310,7 @@ def everything(lake: Lake, but: str = "") -> dict[str, list[dict]]:
         if (
             file.kind == "tables"
             and file.path.suffix == ".parquet"
-            and file.asset not in (SEEN, FORGOTTEN, LEDGER, OLD_SPACE, VECTORS)
+            and file.asset not in (SEEN_TABLE, FORGOTTEN_TABLE, LEDGER, OLD_SPACE, VECTORS)
         ):
             rows = to_rows(lake.open(file.asset, file.key).iter_batches())
             free = ("parent_session_id", "duplicate_of", "task_key", "case_id")
@@ -366,7 +368,7 @@ def test_a_session_is_followed_through_every_table_to_the_model_that_ollama_serv
     trained_on, measured = trained_and_measured(lake)
     found = session_lineage(lake, trained_on)
     assert {row.asset for row in found.rows if row.role == "session"} == {
-        "sessions", SEEN, "judged_sessions", "curated_sessions", "sft_dataset", "sft_coreset"
+        "sessions", SEEN_TABLE, "judged_sessions", "curated_sessions", "sft_dataset", "sft_coreset"
     }  # fmt: skip
     [curated] = [row for row in found.rows if row.asset == "curated_sessions"]
     assert curated.facts["kept"] is True and curated.partition == "shop/support"
@@ -484,8 +486,11 @@ def test_a_forgotten_session_is_in_no_file_any_more_and_all_others_are_as_they_w
         asset: count - 1 for asset, count in rows.items()
     }
     assert found.partitions == ["*"] and found.side_chains == ["child"] and not found.same_content
-    assert not any(lake.has(cache, KEY) for cache in (OLD_SPACE, VECTORS, SEEN))
-    assert {row["parent_session_id"] for row in rows_of(lake, "sessions")} == {None, alias("gone")}
+    assert not any(lake.has(cache, KEY) for cache in (OLD_SPACE, VECTORS, SEEN_TABLE))
+    assert {row["parent_session_id"] for row in rows_of(lake, "sessions")} == {
+        None,
+        make_alias("gone"),
+    }
     for asset in ("sft_adapter", "evaluation", "gguf_export", "serving"):
         assert lake.latest(asset, KEY)  # whole: the sizes in its manifest are those of its files
 
@@ -553,8 +558,8 @@ def test_what_has_the_same_words_and_what_it_began_is_told(lake: Lake) -> None:
         row["duplicate_of"]
         for row in rows_of(lake, "curated_sessions")
         if row["session_id"] == "twin"
-    ] == [alias("gone")]
-    assert alias("gone") in {row["duplicate_of"] for row in rows_of(lake, "sft_coreset")}
+    ] == [make_alias("gone")]
+    assert make_alias("gone") in {row["duplicate_of"] for row in rows_of(lake, "sft_coreset")}
 
 
 def test_an_alias_takes_the_place_of_the_id_where_a_row_of_another_session_names_one(
@@ -573,7 +578,7 @@ def test_an_alias_takes_the_place_of_the_id_where_a_row_of_another_session_names
     assert before["rs"] == "r" and before["rt"] == "rs"
     forget(lake, "r")
     after = {row["row_id"]: row["duplicate_of"] for row in rows_of(lake, "sft_coreset")}
-    assert after.pop("rs") == alias("r") and after.items() < before.items()
+    assert after.pop("rs") == make_alias("r") and after.items() < before.items()
     mentions = pa.table(
         {
             "duplicate_of": ["a.b", "a.b#1,2", "axb", "a.bc", None],
@@ -618,7 +623,7 @@ def test_the_models_that_learnt_from_it_are_named_before_and_after_and_know_it_b
     assert len(report.manifest["report"]["examples"]) == len(
         json.loads((report.path / "samples.json").read_text())
     )
-    assert alias(measured) in report.manifest["made_from"]["sessions"]
+    assert make_alias(measured) in report.manifest["made_from"]["sessions"]
 
 
 def test_the_page_and_the_log_of_an_evaluation_are_deleted_with_a_session_that_they_show(
@@ -664,7 +669,7 @@ def test_reading_the_store_again_does_not_bring_it_back(lake: Lake) -> None:
     found = ingest(Store(SHOP), KEY, OPTIONS, lake)
     assert (found.forgotten, found.copied, found.table.rows) == (1, 0, len(SHOP) - 1)
     found.table.commit()
-    assert scan(lake, ['"gone"']) == {} and [row["parent_session_id"] for row in rows_of(lake, "sessions") if row["session_id"] == "child"] == [alias("gone")]  # fmt: skip
+    assert scan(lake, ['"gone"']) == {} and [row["parent_session_id"] for row in rows_of(lake, "sessions") if row["session_id"] == "child"] == [make_alias("gone")]  # fmt: skip
     again = ingest(Store(SHOP), KEY, OPTIONS, lake)
     assert (again.forgotten, again.copied) == (
         1,
@@ -736,7 +741,7 @@ def test_a_task_that_is_the_sessions_own_text_or_id_leaves_the_ledger_and_others
     after = splits(lake)
     assert (
         "session:silent" not in after
-        and after[f"session:{alias('silent')}"] == before["session:silent"]
+        and after[f"session:{make_alias('silent')}"] == before["session:silent"]
     )
     assert {row["task_key"] for row in rows_of(lake, "sft_dataset")} <= set(after)
     assert "one" in before and (forget(lake, "plain") and "one" in splits(lake))
@@ -821,9 +826,9 @@ def test_what_a_run_wrote_until_its_partition_was_held_is_forgotten_too(
 def test_a_training_that_was_killed_cannot_go_on_with_it_and_others_can(lake: Lake) -> None:
     folders = {}
     for name, sessions in (("with", ["gone"]), ("without", ["plain"])):
-        folders[name] = lake.building("sft_adapter", KEY, sha256_of(name))
+        folders[name] = lake.building("sft_adapter", KEY, hash_json(name))
         begun = {
-            "identity": sha256_of(name),
+            "identity": hash_json(name),
             "partition": str(KEY),
             "made_from": {"sessions": sessions},
         }
@@ -840,9 +845,9 @@ def test_what_the_language_model_said_of_it_leaves_the_judges_cache(
 ) -> None:
     path = tmp_path / "judge.sqlite"
     answers = AnswerCache(path)
-    answers.put("1", f"It says: {MARK}", alias("gone"))
-    answers.put("2", "the better of two", f"{alias('plain')} {alias('gone')}")
-    answers.put("3", "kind", alias("plain"))
+    answers.put("1", f"It says: {MARK}", make_alias("gone"))
+    answers.put("2", "the better of two", f"{make_alias('plain')} {make_alias('gone')}")
+    answers.put("3", "kind", make_alias("plain"))
     answers.put("4", "of an older version")
     answers.close()
     found = forget(lake, "gone", judge_cache=path)
@@ -872,14 +877,18 @@ def test_the_judge_notes_of_each_answer_whom_it_is_about(lake: Lake, tmp_path: P
 def test_the_block_list_holds_no_id_and_no_more_than_that_it_is_one(lake: Lake) -> None:
     forget(lake, "gone", KEY)
     forget(lake, "plain")
-    assert rows_of(lake, FORGOTTEN, None) == sorted(
+    assert rows_of(lake, FORGOTTEN_TABLE, None) == sorted(
         [
             {
-                "id_hash": alias("gone").removeprefix("forgotten:"),
+                "id_hash": make_alias("gone").removeprefix("forgotten:"),
                 "project": "shop",
                 "agent": "support",
             },
-            {"id_hash": alias("plain").removeprefix("forgotten:"), "project": None, "agent": None},
+            {
+                "id_hash": make_alias("plain").removeprefix("forgotten:"),
+                "project": None,
+                "agent": None,
+            },
         ],
         key=lambda row: row["id_hash"],
     )
@@ -944,7 +953,7 @@ def test_whatever_the_ids_nothing_of_a_forgotten_session_is_left_and_no_other_ro
     tasks = data.draw(
         st.lists(st.sampled_from([None, "a", "b", *ids[:2]]), min_size=len(ids), max_size=len(ids))
     )
-    marks = [f"mark {sha256_of([each, 'mark'])[:20]}" for each in ids]
+    marks = [f"mark {hash_json([each, 'mark'])[:20]}" for each in ids]
     sessions = [conversation(*each) for each in zip(ids, marks, goods, parents, tasks, strict=True)]
     folder = tmp_path_factory.mktemp("any")
     lake = make_lake(folder, sessions, openai=openai)

@@ -18,7 +18,7 @@ from agent_pipeline.governance import pruning
 from agent_pipeline.governance.pruning import Pruned, prune
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import promote, rollback, unfit
-from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.lake import Artifact, Lake
 from agent_pipeline_tests.lakes import artifact
 
@@ -38,7 +38,7 @@ def made(
         {"adapter": parents[0].identity} if parents else {},
         [each.identity for each in parents],
     )
-    files, identity = {"weights": name}, sha256_of([asset, name])
+    files, identity = {"weights": name}, hash_json([asset, name])
     return artifact(
         lake,
         asset,
@@ -120,7 +120,7 @@ def test_champion_latest_and_the_last_of_the_history_stay_with_what_they_were_ma
     assert there(lake, "gguf_export") == there(lake, "sft_adapter") == ["0", "2", "5", "6", "7"]
     assert there(lake, "evaluation") == ["7"]
     assert {each.asset for each in found.unnamed} == {"gguf_export", "sft_adapter", "evaluation"}
-    assert rollback(lake, KEY).champion == sha256_of(["gguf_export", f"{KEY} 0"])
+    assert rollback(lake, KEY).champion == hash_json(["gguf_export", f"{KEY} 0"])
     assert prune(lake, keep=2, delete=True).kept > 0 and "2" in there(lake, "gguf_export")
 
 

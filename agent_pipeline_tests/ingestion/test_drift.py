@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from agent_pipeline.ingestion.drift import NO_DRIFT, Drift, Share, ToolChange, drift
+from agent_pipeline.ingestion.drift import NO_DRIFT, Drift, Share, ToolChange, measure_drift
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.tables import CURATED, SESSIONS, session_row, to_batches
+from agent_pipeline.sessions.tables import CURATED, SESSIONS, make_session_row, to_batches
 from agent_pipeline.storage.lake import Lake, StagedTable
 from agent_pipeline_tests.judging.sessions import ANSWERED, calls, result, session, tool
 
@@ -31,7 +31,7 @@ def rows(
         session([*called, *ANSWERED], f"s{number:03}", tools=list(tools), tools_origin="source")
         for number in range(first, last)
     ]
-    return [session_row(each) | columns for each in sessions]
+    return [make_session_row(each) | columns for each in sessions]
 
 
 def staged(lake: Lake, rows: list[dict[str, Any]]) -> StagedTable:
@@ -47,7 +47,7 @@ def lake(tmp_path) -> Lake:
 def compared(lake: Lake, before: list[dict[str, Any]], new: list[dict[str, Any]]) -> Drift:
     staged(lake, before).commit()
     table = staged(lake, [*before, *new])
-    return drift(lake, "curated_sessions" if "use" in before[0] else "sessions", KEY, table)
+    return measure_drift(lake, "curated_sessions" if "use" in before[0] else "sessions", KEY, table)
 
 
 def test_a_tool_that_changed_its_schema_is_named_with_the_argument(lake):
@@ -126,7 +126,7 @@ def test_verdicts_of_old_sessions_that_turn_or_are_gone_are_drift_unless_a_few_w
         [*decided(0, 90, "acceptable", None), *decided(90, 100, "unacceptable", "unacceptable")],
     ).commit()
     now = [*decided(0, turned, *fate), *decided(turned, 90, "acceptable", None)]
-    found = drift(
+    found = measure_drift(
         lake,
         "curated_sessions",
         KEY,
@@ -137,16 +137,16 @@ def test_verdicts_of_old_sessions_that_turn_or_are_gone_are_drift_unless_a_few_w
 
 def test_without_a_last_version_or_new_sessions_there_is_no_drift(lake):
     first = staged(lake, rows(0, 3, [tool("find")]))
-    assert drift(lake, "sessions", KEY, first) == NO_DRIFT
+    assert measure_drift(lake, "sessions", KEY, first) == NO_DRIFT
     first.commit()
-    assert drift(lake, "sessions", KEY, staged(lake, rows(1, 3, [tool("find")]))) == Drift(
+    assert measure_drift(lake, "sessions", KEY, staged(lake, rows(1, 3, [tool("find")]))) == Drift(
         3, 0, [], []
     )
-    assert drift(
+    assert measure_drift(
         lake, "sessions", KEY, staged(lake, rows(0, 3, [tool("find"), tool("new")]))
     ).tools == [ToolChange("new", "added")]
     lake.table("sessions", KEY).write_bytes(b"damaged")
-    assert drift(lake, "sessions", KEY, staged(lake, rows(0, 9))) == NO_DRIFT
+    assert measure_drift(lake, "sessions", KEY, staged(lake, rows(0, 9))) == NO_DRIFT
 
 
 @pytest.mark.parametrize(

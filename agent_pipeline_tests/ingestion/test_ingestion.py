@@ -13,16 +13,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agent_pipeline.ingestion import ingestion, reading
+from agent_pipeline.ingestion.block_list import BlockList
 from agent_pipeline.ingestion.drift import VolumeError
-from agent_pipeline.ingestion.forgotten import BlockList
-from agent_pipeline.ingestion.ingestion import Ingested, ingest
+from agent_pipeline.ingestion.ingestion import IngestionResult, ingest
+from agent_pipeline.ingestion.privacy_scan import scan_new_sessions
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
-from agent_pipeline.ingestion.scan import scan_new_sessions
-from agent_pipeline.ingestion.seen import SEEN
+from agent_pipeline.ingestion.seen_sessions import SEEN_TABLE
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.session import Session
-from agent_pipeline.sessions.tables import row_session, to_rows
+from agent_pipeline.sessions.tables import restore_session, to_rows
 from agent_pipeline.sources import open_source
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests.stores import (
@@ -49,14 +49,14 @@ def asks(arguments: str, name: str = "f", ask: str = "x") -> list[dict[str, Any]
     ]
 
 
-def made(home: Path, lake: Path | str, options: ReadingOptions = RAW) -> Ingested:
+def made(home: Path, lake: Path | str, options: ReadingOptions = RAW) -> IngestionResult:
     found = ingest(open_source(home), KEY, options, Lake(str(lake)))
     found.table.commit()
     return found
 
 
 def sessions_in(lake: Path) -> list[Session]:
-    return [row_session(row) for row in to_rows(Lake(str(lake)).open("sessions", KEY).read())]
+    return [restore_session(row) for row in to_rows(Lake(str(lake)).open("sessions", KEY).read())]
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_the_table_holds_what_reading_gives(home, tmp_path, small_batches):
     read = list(read_sessions(open_source(home), KEY, RAW))
     assert sessions_in(tmp_path / "lake") == read
     rows = list(to_rows(Lake(str(tmp_path / "lake")).open("sessions", KEY).read()))
-    assert [row["content_sha256"] for row in rows] == [session.content_sha256() for session in read]
+    assert [row["content_sha256"] for row in rows] == [session.hash_content() for session in read]
     assert found.counts["damage"] == {"invalid_item": 1, "trailing_user": 1}
     assert found.counts["tools"] == {"inferred": 12}
     assert found.counts["judgment"] == {"none": 11, "acceptable": 1}
@@ -144,7 +144,7 @@ def test_other_code_makes_all_anew(home, tmp_path, monkeypatch):
     assert made(home, tmp_path / "lake").copied == 0
 
 
-@pytest.mark.parametrize("asset", ["sessions", SEEN])
+@pytest.mark.parametrize("asset", ["sessions", SEEN_TABLE])
 def test_a_last_table_that_is_damaged_or_another_is_not_copied_from(home, tmp_path, asset):
     first = made(home, tmp_path / "lake")
     path = Path(Lake(str(tmp_path / "lake")).table(asset, KEY).path)
@@ -439,7 +439,7 @@ def test_what_the_last_night_gave_away_is_in_no_table_of_all_nights_and_in_nothi
     after = omniagents_home(tmp_path / "before", store)
     found, anew = made(after, tmp_path / "lake", TRIALS), made(after, tmp_path / "other", TRIALS)
     assert (found.table.sha256, found.copied) == (anew.table.sha256, 5)
-    for asset in ("sessions", SEEN):
+    for asset in ("sessions", SEEN_TABLE):
         written = repr(Lake(str(tmp_path / "lake")).open(asset, KEY).read().to_pylist())
         assert not [private for _, private, _ in GIVEN_AWAY.values() if private in written]
     assert {row.messages[2]["content"] for row in sessions_in(tmp_path / "lake")[1:3]} == {

@@ -12,9 +12,14 @@ from pathlib import Path
 import pytest
 
 from agent_pipeline.errors import SettingsError
-from agent_pipeline.ingestion.reading import ReadingOptions, fingerprint, read_sessions, task_key
+from agent_pipeline.ingestion.reading import (
+    ReadingOptions,
+    find_task_key,
+    fingerprint_partition,
+    read_sessions,
+)
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.session import Session, canonical_json, sha256_of
+from agent_pipeline.sessions.session import Session, dump_canonical_json, hash_json
 from agent_pipeline.sources import open_source
 from agent_pipeline_tests.stores import (
     HELLO,
@@ -43,7 +48,7 @@ def session(**fields) -> Session:
 
 
 def key_of(pattern: str = "", context_field: str = "", **fields) -> str:
-    return task_key(session(**fields), re.compile(pattern) if pattern else None, context_field)
+    return find_task_key(session(**fields), re.compile(pattern) if pattern else None, context_field)
 
 
 # Tasks
@@ -179,7 +184,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def version(home: Path) -> str:
-    return fingerprint(open_source(home).stored(KEY))[0]
+    return fingerprint_partition(open_source(home).stored(KEY))[0]
 
 
 def in_sessions(*statements: str) -> Callable[[Path], None]:
@@ -266,13 +271,13 @@ def test_the_fingerprint_stays_when_no_session_item_or_verdict_changed(home, cha
 
 def test_canonical_json_is_one_text_for_one_value():
     assert (
-        canonical_json({"b": 1, "a": "ü"})
+        dump_canonical_json({"b": 1, "a": "ü"})
         == '{"a":"ü","b":1}'
-        == canonical_json({"a": "ü", "b": 1})
+        == dump_canonical_json({"a": "ü", "b": 1})
     )
-    assert sha256_of("\ud800") != sha256_of("\\ud800")
+    assert hash_json("\ud800") != hash_json("\\ud800")
     with pytest.raises(TypeError):
-        canonical_json({"a", "b"})
+        dump_canonical_json({"a", "b"})
 
 
 def test_a_greeting_names_no_task():
@@ -283,7 +288,7 @@ def test_a_greeting_names_no_task():
         session = Session(
             session_id=texts[-1], project="p", agent="a", source="test", messages=messages
         )
-        return task_key(session, None, "")
+        return find_task_key(session, None, "")
 
     assert (
         task("Hi", "Cancel booking B0.")

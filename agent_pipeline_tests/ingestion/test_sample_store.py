@@ -9,7 +9,7 @@ from agent_pipeline.judging.curation import Candidate, candidate_of, curate
 from agent_pipeline.judging.tables import verdict_columns
 from agent_pipeline.keys import parse_key
 from agent_pipeline.sessions.session import Session
-from agent_pipeline.sessions.tables import session_row
+from agent_pipeline.sessions.tables import make_session_row
 from agent_pipeline.sources import open_source
 from agent_pipeline_tests.judging.sessions import judge
 
@@ -18,7 +18,7 @@ MEASURES = ["ended_with_answer", "no_tool_error_at_end", "all_calls_answered"]
 
 def candidate(session: Session) -> Candidate:
     return candidate_of(
-        session_row(session) | verdict_columns(judge(session, MEASURES)),
+        make_session_row(session) | verdict_columns(judge(session, MEASURES)),
         None,
         ["ended_with_answer"],
     )

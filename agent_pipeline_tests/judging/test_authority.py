@@ -18,7 +18,7 @@ from agent_pipeline.judging.curation import Bounds
 from agent_pipeline.judging.tables import curate_sessions, judge_sessions
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Session
-from agent_pipeline.sessions.tables import SESSIONS, session_row, to_batches
+from agent_pipeline.sessions.tables import SESSIONS, make_session_row, to_batches
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests.judging.sessions import calls, result, session
 
@@ -133,7 +133,7 @@ def test_no_good_session_is_a_bad_answer_and_no_bad_one_an_example(
     tmp_path_factory, everyone, policy, required
 ):
     lake = Lake(str(tmp_path_factory.getbasetemp() / f"authority{next(NUMBERS)}"))
-    rows = [session_row(recorded(number, each)) for number, each in enumerate(everyone)]
+    rows = [make_session_row(recorded(number, each)) for number, each in enumerate(everyone)]
     lake.stage("sessions", KEY, to_batches(rows, SESSIONS), SESSIONS).commit()
     labels = Labels(
         by_id={

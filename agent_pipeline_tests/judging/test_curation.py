@@ -22,10 +22,10 @@ from agent_pipeline.judging.curation import (
 from agent_pipeline.judging.labels import Label
 from agent_pipeline.judging.leaks import LEAKS
 from agent_pipeline.judging.tables import verdict_columns
-from agent_pipeline.sessions.damage import KINDS
-from agent_pipeline.sessions.session import THOUGHT, Message, Session, with_thoughts
-from agent_pipeline.sessions.tables import session_row
-from agent_pipeline.sessions.text import characters
+from agent_pipeline.sessions.damage import DAMAGE_KINDS
+from agent_pipeline.sessions.session import THOUGHT, Message, Session, add_thoughts
+from agent_pipeline.sessions.tables import make_session_row
+from agent_pipeline.sessions.transcript import count_characters
 from agent_pipeline_tests.judging.sessions import judge
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -73,7 +73,7 @@ def judged_row(
     session = Session(
         session_id=session_id, project="p", agent="a", source="t", messages=messages, **fields
     )
-    return session_row(session) | verdict_columns(judge(session, measures, label=label))
+    return make_session_row(session) | verdict_columns(judge(session, measures, label=label))
 
 
 CALL = {"type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -149,7 +149,7 @@ def test_a_bad_agent_that_was_stopped_while_it_called_is_a_bad_answer_and_not_a_
         {"messages": []},
     ):
         assert not stopped_calling(STOPPED | fields)
-    assert list(KINDS)[-1] == "unanswered_call", (
+    assert list(DAMAGE_KINDS)[-1] == "unanswered_call", (
         "so that it is named only where no other kind drops the session"
     )
 
@@ -314,7 +314,7 @@ def test_a_verdict_that_is_taken_out_moves_no_thought_to_another_message():
         "a", messages, judgment="acceptable", reasoning=[{"message": 2, "text": "about the yes"}]
     )
     [curated] = curate_rows(lambda: [row], [], Bounds(), LEAKS)[1]
-    thought = with_thoughts(curated["messages"], curated["reasoning"])
+    thought = add_thoughts(curated["messages"], curated["reasoning"])
     assert {each["content"]: each[THOUGHT] for each in thought if THOUGHT in each} == {
         "Yes.": "about the yes"
     }
@@ -323,7 +323,7 @@ def test_a_verdict_that_is_taken_out_moves_no_thought_to_another_message():
 def test_the_length_of_a_conversation_is_what_is_said_called_and_answered():
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     assert (
-        characters(
+        count_characters(
             [
                 {"role": "user", "content": "abc"},
                 {"role": "assistant", "content": "", "tool_calls": [call]},

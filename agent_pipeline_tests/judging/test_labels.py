@@ -19,7 +19,7 @@ from agent_pipeline.judging.policy import Policy
 from agent_pipeline.judging.tables import judge
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import RedactionOptions, Redactor
-from agent_pipeline.sessions.tables import SESSIONS, session_row, to_batches
+from agent_pipeline.sessions.tables import SESSIONS, make_session_row, to_batches
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests.judging.sessions import session
 
@@ -245,7 +245,7 @@ def test_a_folder_of_labels_that_lost_most_of_its_files_replaces_no_verdict(
         Redactor(RedactionOptions(enabled=False)),
         JudgingOptions(),
     )
-    rows = [session_row(session(session_id=f"s{number}")) for number in range(20)]
+    rows = [make_session_row(session(session_id=f"s{number}")) for number in range(20)]
     lake.stage("sessions", KEY, to_batches(rows, SESSIONS), SESSIONS).commit()
     said = written(
         tmp_path / "said" / "monday.csv",
@@ -279,7 +279,7 @@ def test_a_label_that_may_be_about_several_agents_is_about_none_and_is_counted(t
         PartitionKey("office", "intern"),
     )
     for key, ids in ((KEY, ["task0", "task1", "u1"]), (intern, ["task0", "task1", "u2"])):
-        rows = [session_row(session(session_id=name)) for name in ids]
+        rows = [make_session_row(session(session_id=name)) for name in ids]
         lake.stage("sessions", key, to_batches(rows, SESSIONS), SESSIONS).commit()
     header, said = "session_id,judgment,project,agent\n", tmp_path / "said" / "a.csv"
     written(

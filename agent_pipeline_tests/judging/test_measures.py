@@ -24,7 +24,7 @@ from agent_pipeline.judging import (
     parse_measures,
 )
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.text import is_tool_error
+from agent_pipeline.sessions.transcript import is_tool_error
 from agent_pipeline.sources import open_source
 from agent_pipeline_tests.judging.sessions import ANSWERED, calls, result, session, tool
 

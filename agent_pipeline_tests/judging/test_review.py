@@ -13,7 +13,7 @@ from agent_pipeline.judging import EvaluationContext, Label, read_labels
 from agent_pipeline.judging.review import COLUMNS, sample, write_review
 from agent_pipeline.judging.turns import turn_facts
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.text import readable
+from agent_pipeline.sessions.transcript import format_transcript
 from agent_pipeline_tests.browser import opened
 from agent_pipeline_tests.judging.sessions import ANSWERED, calls, result
 
@@ -96,7 +96,7 @@ def test_a_conversation_reads_as_one():
         ANSWERED[1],
     ]
     assert (
-        readable(messages)
+        format_transcript(messages)
         == 'USER: where?\n\nASSISTANT: Let me see.\n\nCALL: find {"id": 1}\n\nTOOL: here\n\nASSISTANT: b'
     )
 

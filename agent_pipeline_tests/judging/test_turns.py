@@ -10,8 +10,8 @@ from agent_pipeline.judging import EvaluationContext, Label, parse_measures
 from agent_pipeline.judging.tables import verdict_columns
 from agent_pipeline.judging.turns import true_facts, turn_facts
 from agent_pipeline.sessions.session import Message
-from agent_pipeline.sessions.tables import JUDGED, session_row, to_batches, to_rows
-from agent_pipeline.sessions.tools import call_shapes
+from agent_pipeline.sessions.tables import JUDGED, make_session_row, to_batches, to_rows
+from agent_pipeline.sessions.tool_schemas import find_call_shapes
 from agent_pipeline_tests.datasets.chats import chats
 from agent_pipeline_tests.judging.sessions import ANSWERED, calls, judge, result, session, tool
 
@@ -52,7 +52,7 @@ def test_a_result_that_its_record_calls_an_error_is_one_in_facts_measures_and_in
     context = EvaluationContext.of(session(failed))
     measures = ("no_tool_errors", "no_tool_error_at_end", "tool_success_rate >= 0.5")
     assert [each.take(context).passed for each in parse_measures(measures)] == [False, False, False]
-    assert not call_shapes(failed) and call_shapes([*failed[:2], result("fine")])
+    assert not find_call_shapes(failed) and find_call_shapes([*failed[:2], result("fine")])
 
 
 def test_of_parallel_calls_each_is_corrected_by_its_own_tool():
@@ -158,7 +158,8 @@ def test_there_is_one_entry_for_each_message_of_the_agent_and_it_survives_the_la
         session(messages, str(number), tools=[INTEGER]) for number, messages in enumerate(everyone)
     ]
     rows = [
-        session_row(each) | verdict_columns(judge(each, ["ended_with_answer"])) for each in sessions
+        make_session_row(each) | verdict_columns(judge(each, ["ended_with_answer"]))
+        for each in sessions
     ]
     read = list(to_rows(to_batches(rows, JUDGED)))
     for row, messages in zip(read, everyone, strict=True):

@@ -8,7 +8,7 @@ import pytest
 from agent_pipeline.datasets.ledger import Ledger
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import DataError
-from agent_pipeline.ingestion.reading import task_key
+from agent_pipeline.ingestion.reading import find_task_key
 from agent_pipeline.notebook.distillation import DISTILLATION, eval_results_to_sft_dataset
 from agent_pipeline.sessions.session import Session
 
@@ -103,7 +103,7 @@ def test_a_predicate_chooses_and_one_that_raises_costs_its_own_result() -> None:
 def test_a_task_that_the_students_ledger_holds_out_is_held_out_here_whatever_its_hash_says() -> (
     None
 ):
-    asked = task_key(
+    asked = find_task_key(
         Session(
             session_id="s", project="p", agent="a", source="x", messages=[HISTORY[0], HISTORY[1]]
         ),

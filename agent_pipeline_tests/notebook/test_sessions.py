@@ -8,7 +8,7 @@ import pytest
 
 from agent_pipeline import export_traces_for_sft, list_sessions, load_history
 from agent_pipeline.errors import DataError, PartitionError
-from agent_pipeline.ingestion.forgotten import BlockList
+from agent_pipeline.ingestion.block_list import BlockList
 from agent_pipeline.judging import EvaluationContext
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.lake import Lake

@@ -33,7 +33,7 @@ from agent_pipeline.notebook.trajectories.model import (
     session_of,
     trajectory_of,
 )
-from agent_pipeline.sessions.repair import repaired
+from agent_pipeline.sessions.repair import repair_messages
 from agent_pipeline_tests.datasets.chats import answers, calls, chats, says, session, user
 from agent_pipeline_tests.judging.endpoint import endpoint, refuses
 from agent_pipeline_tests.judging.endpoint import says as replies
@@ -627,7 +627,7 @@ def test_real_sessions_keep_every_word_call_and_result_as_trajectories(real_trac
     sessions = [each for key in source.partitions() for each in source.sessions(key)]
     runs = []
     for each in sessions:
-        each.messages = repaired(each.messages).messages
+        each.messages = repair_messages(each.messages).messages
         runs.append(trajectory_of(each))
         assert comparable(messages_of(runs[-1])) == comparable(each.messages)
     converter = TrajectoryToSFTConverter()

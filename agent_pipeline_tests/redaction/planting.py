@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from copy import deepcopy
 from typing import NamedTuple
 
-from agent_pipeline.sessions.session import Session, canonical_json
+from agent_pipeline.sessions.session import Session, dump_canonical_json
 
 LETTERS, ALPHANUMERIC = string.ascii_letters, string.ascii_letters + string.digits
 UPPER, HEX = string.ascii_uppercase + "234567", "0123456789abcdef"
@@ -260,7 +260,7 @@ def _put(session: Session, place: str, kind: Kind, value: str, generator: random
 
 def stored(session: Session) -> str:
     """What of a session is written and may hold text."""
-    return canonical_json(
+    return dump_canonical_json(
         [session.messages, session.tools, session.reasoning, session.context, session.error]
     )
 

@@ -10,7 +10,7 @@ from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import parse_key
 from agent_pipeline.selection.tables import CORESET, read_coreset
-from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.sessions.tables import to_rows, to_table
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests.defs.conftest import Bench, bench, cells, worker_here  # noqa: F401
@@ -53,7 +53,7 @@ def rows(count: int, split: str = "train") -> list[dict]:
             }
         )
     return [
-        row | {"session_id": row["row_id"], "content_sha256": sha256_of(row["messages"])}
+        row | {"session_id": row["row_id"], "content_sha256": hash_json(row["messages"])}
         for row in made
     ]
 

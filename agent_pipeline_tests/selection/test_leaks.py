@@ -17,7 +17,7 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.selection.leaks import find_leaks, refuse_leaks
 from agent_pipeline.sessions.session import Session
-from agent_pipeline.sessions.tables import SESSIONS, session_row, to_batches
+from agent_pipeline.sessions.tables import SESSIONS, make_session_row, to_batches
 from agent_pipeline.sources import open_source
 from agent_pipeline.storage.lake import Lake
 
@@ -27,7 +27,9 @@ AIRLINE, KEY = PartitionKey("tau", "airline"), PartitionKey("p", "a")
 def dataset(folder: Path, key: PartitionKey, sessions: list[Session]) -> Lake:
     """A lake in which all sessions are rows of `sft_dataset`, whoever judged them."""
     lake = Lake(str(folder))
-    lake.stage("sessions", key, to_batches(map(session_row, sessions), SESSIONS), SESSIONS).commit()
+    lake.stage(
+        "sessions", key, to_batches(map(make_session_row, sessions), SESSIONS), SESSIONS
+    ).commit()
     judge_sessions(
         lake, key, Panel.of(JudgingOptions(decided_by=["label"], when_unjudged="acceptable"))
     ).commit()

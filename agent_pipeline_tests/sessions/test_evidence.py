@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from agent_pipeline.sessions.call_words import has_call_words
-from agent_pipeline.sessions.chat import to_messages
+from agent_pipeline.sessions.chat import read_chat
 from agent_pipeline.sessions.evidence import is_cut
 from agent_pipeline.sources.formats.model_calls import request_of, response_of
 
@@ -18,7 +18,7 @@ _CALL = {
 
 
 def _damage(*messages: Any) -> dict[str, int]:
-    return dict(+to_messages(list(messages)).damage)
+    return dict(+read_chat(list(messages)).damage)
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_cleared_result() -> None:
 
 def test_empty_result() -> None:
     """A result without parts is empty, and not the text `[]`."""
-    chat = to_messages(
+    chat = read_chat(
         [
             _ASKED,
             _CALL,
@@ -267,7 +267,7 @@ def test_empty_result() -> None:
     )
     assert chat.messages[2]["content"] == ""
     assert (
-        to_messages([_ASKED, _CALL, {"role": "tool", "tool_call_id": "c", "content": []}]).messages[
+        read_chat([_ASKED, _CALL, {"role": "tool", "tool_call_id": "c", "content": []}]).messages[
             2
         ]["content"]
         == ""
@@ -276,7 +276,7 @@ def test_empty_result() -> None:
 
 def test_refusal_of_langchain() -> None:
     """LangChain keeps OpenAI's refusal among the additional fields."""
-    chat = to_messages(
+    chat = read_chat(
         [_ASKED, {"type": "ai", "content": "", "additional_kwargs": {"refusal": "I cannot."}}]
     )
     assert chat.messages[-1]["content"] == "I cannot."
@@ -285,7 +285,7 @@ def test_refusal_of_langchain() -> None:
 @pytest.mark.parametrize("flag", ["train", "training", "trainable", "loss"])
 def test_untrained_turn(flag: str) -> None:
     """Datasets mark a bad turn by a flag of its own; it is context and not trained."""
-    chat = to_messages([_ASKED, _ANSWER | {flag: False}, _ASKED, _ANSWER | {flag: True}])
+    chat = read_chat([_ASKED, _ANSWER | {flag: False}, _ASKED, _ANSWER | {flag: True}])
     assert [message.get("weight") for message in chat.messages] == [None, 0, None, None]
 
 
@@ -307,7 +307,7 @@ def test_piece_of_a_stream() -> None:
 def test_documents_of_cohere() -> None:
     """Cohere's results are documents with a text, and no files."""
     parts = [{"type": "document", "document": {"id": "d", "data": '{"total": 17}'}}]
-    chat = to_messages(
+    chat = read_chat(
         [_ASKED, _CALL, {"role": "tool", "tool_call_id": "c", "content": parts}, _ANSWER]
     )
     assert chat.messages[2]["content"] == '{"total": 17}' and not chat.damage

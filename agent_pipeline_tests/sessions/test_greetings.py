@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_pipeline.sessions.greetings import request_end, says_something
+from agent_pipeline.sessions.greetings import find_request_end, says_something
 
 GREETINGS = [
     "Hi",
@@ -97,5 +97,5 @@ def test_the_request_is_the_first_message_that_says_something():
         {"role": role, "content": text}
         for role, text in (("user", "Hi"), ("assistant", "Hello!"), ("user", "Cancel B2"))
     ]
-    assert request_end(messages) == 3
-    assert request_end(messages[:2]) is None
+    assert find_request_end(messages) == 3
+    assert find_request_end(messages[:2]) is None

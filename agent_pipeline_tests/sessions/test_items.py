@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agent_pipeline.sessions.chat import text_of, to_messages
+from agent_pipeline.sessions.chat import read_chat, read_text
 from agent_pipeline.sessions.session import Message
 from agent_pipeline_tests.stores import call, result, says, user
 
@@ -25,7 +25,7 @@ def test_parts_are_joined_in_order_and_what_is_no_text_is_counted():
         {"type": "output_text", "text": "c"},
         5,
     ]
-    assert text_of(parts) == ("a\nb\n[image]\nc", ("image", "part"))
+    assert read_text(parts) == ("a\nb\n[image]\nc", ("image", "part"))
 
 
 @pytest.mark.parametrize("before", ["", "I look.\n"])
@@ -34,7 +34,7 @@ def test_calls_that_smolagents_tells_as_words_are_damage_and_not_what_a_model_sa
         before
         + "Calling tools:\n[{'id': 'c1', 'type': 'function', 'function': {'name': 'find', 'arguments': {}}}]"
     )
-    chat = to_messages(
+    chat = read_chat(
         [
             user("hi"),
             {"role": "assistant", "content": [{"type": "text", "text": told}]},
@@ -42,9 +42,7 @@ def test_calls_that_smolagents_tells_as_words_are_damage_and_not_what_a_model_sa
         ]
     )
     assert (roles(chat.messages), chat.damage) == ("user assistant user", {"unread": 1})
-    assert not to_messages([user(told), says("Calling tools: none")]).damage, (
-        "a person may quote it"
-    )
+    assert not read_chat([user(told), says("Calling tools: none")]).damage, "a person may quote it"
 
 
 def test_what_an_agent_of_autogen_thought_beside_calls_is_what_it_said_and_what_is_no_result_is_counted():
@@ -59,7 +57,7 @@ def test_what_an_agent_of_autogen_thought_beside_calls_is_what_it_said_and_what_
         "content": [{"content": "here", "name": "find", "call_id": "c1"}, "x"],
     }
     told = {"type": "AssistantMessage", "content": "Here.", "thought": "Be brief.", "source": "a"}
-    chat = to_messages(
+    chat = read_chat(
         [
             {"type": "SystemMessage", "content": "Help."},
             asked,
@@ -90,7 +88,7 @@ def test_parts_are_paragraphs_and_a_models_own_parts_go_on(role, text):
     parts = [
         {"type": "text", "text": each} for each in ("<cwd>a</cwd>", "Mend it. ", "", "\n Now.")
     ]
-    assert to_messages([{"role": role, "content": parts}]).messages[0]["content"] == text
+    assert read_chat([{"role": role, "content": parts}]).messages[0]["content"] == text
 
 
 @pytest.mark.parametrize(
@@ -104,7 +102,7 @@ def test_parts_are_paragraphs_and_a_models_own_parts_go_on(role, text):
     ],
 )
 def test_a_part_that_is_no_text_is_counted_and_one_without_its_list_is_its_text(content, unread):
-    chat = to_messages([{"role": "user", "content": content}])
+    chat = read_chat([{"role": "user", "content": content}])
     assert (chat.messages, chat.skipped, chat.damage["unread"]) == (
         [user("hi")],
         unread,
@@ -113,7 +111,7 @@ def test_a_part_that_is_no_text_is_counted_and_one_without_its_list_is_its_text(
 
 
 def test_developer_messages_are_system_messages_and_empty_ones_stay_for_repair_to_count():
-    chat = to_messages(
+    chat = read_chat(
         [
             {"role": "developer", "content": "be kind"},
             user(" \n"),
@@ -133,14 +131,14 @@ def test_developer_messages_are_system_messages_and_empty_ones_stay_for_repair_t
      {"type": "function_call", "name": " "}, {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}],
 )  # fmt: skip
 def test_an_item_that_is_none_is_counted(item):
-    chat = to_messages([user("hi"), item])
+    chat = read_chat([user("hi"), item])
     assert chat.messages == [user("hi")]
     assert chat.damage == {"invalid_item": 1}
 
 
 def test_other_items_are_damage_unless_they_are_known_to_be_harmless():
     listed = {"type": "mcp_list_tools", "tools": [{"name": "f", "input_schema": {}}]}
-    chat = to_messages(
+    chat = read_chat(
         [
             {"type": "reasoning", "summary": []},
             user("hi"),
@@ -157,7 +155,7 @@ def test_an_item_nested_deeper_than_anybody_can_walk_is_invalid_and_costs_only_i
     deep: Any = 1
     for _ in range(600):
         deep = [deep]
-    chat = to_messages([user("a"), call("f", "1"), result({"x": deep}, "1")])
+    chat = read_chat([user("a"), call("f", "1"), result({"x": deep}, "1")])
     assert chat.damage == {"invalid_item": 1}
     assert roles(chat.messages) == "user assistant"
 
@@ -213,7 +211,7 @@ OF_LANGCHAIN = {"type": "tool", "tool_call_id": "c1", "content": "gone", "status
          "pydantic-ai retry", "pydantic-ai denied", "autogen", "tau2", "inspect"],
 )  # fmt: skip
 def test_a_result_that_its_own_record_calls_an_error_is_one_whatever_its_words(told):
-    chat = to_messages([user("a"), CALLED, told])
+    chat = read_chat([user("a"), CALLED, told])
     assert (
         chat.messages[-1]
         == {"role": "tool", "tool_call_id": "c1", "content": "gone", "is_error": True}
@@ -237,7 +235,7 @@ def test_a_result_that_its_own_record_calls_an_error_is_one_whatever_its_words(t
     ],
 )
 def test_a_result_that_its_record_calls_none_is_as_it_was(told):
-    assert to_messages([user("a"), CALLED, told]).messages[-1] == {
+    assert read_chat([user("a"), CALLED, told]).messages[-1] == {
         "role": "tool",
         "tool_call_id": "c1",
         "content": "here",
@@ -260,7 +258,7 @@ def test_a_result_that_its_record_calls_none_is_as_it_was(told):
     ],
 )
 def test_an_output_is_text_parts_or_json_and_never_lost(output, content):
-    chat = to_messages([user("a"), call("f", "1"), result(output, "1")])
+    chat = read_chat([user("a"), call("f", "1"), result(output, "1")])
     assert chat.messages[-1] == {"role": "tool", "tool_call_id": "1", "content": content}
     assert not chat.damage and not chat.skipped
 
@@ -269,7 +267,7 @@ def test_an_output_is_text_parts_or_json_and_never_lost(output, content):
 
 
 def test_calls_join_the_words_before_them_and_one_another():
-    chat = to_messages(
+    chat = read_chat(
         [
             user("a"),
             says("Let me see."),
@@ -292,7 +290,7 @@ def test_a_message_of_calls_does_not_join_words_that_were_a_message_of_their_own
         for each in ("c1", "c2")
     ]
     asked = [{"role": "assistant", "content": nothing, "tool_calls": [each]} for each in calls]
-    chat = to_messages([user("Which tools?"), {"role": "assistant", "content": "find"}, *asked])
+    chat = read_chat([user("Which tools?"), {"role": "assistant", "content": "find"}, *asked])
     assert [(each["content"], len(each.get("tool_calls", ()))) for each in chat.messages[1:]] == [
         ("find", 0),
         ("", 2),
@@ -301,7 +299,7 @@ def test_a_message_of_calls_does_not_join_words_that_were_a_message_of_their_own
 
 def test_a_call_does_not_join_words_from_before_a_message_that_was_only_an_image():
     picture = {"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}
-    chat = to_messages(
+    chat = read_chat(
         [user("a"), says("Show me."), picture, call("look", "1"), result("a cat", "1")]
     )
     assert roles(chat.messages) == "user assistant user assistant tool"
@@ -312,7 +310,7 @@ def test_a_call_does_not_join_words_from_before_a_message_that_was_only_an_image
 
 
 def test_results_stay_where_they_are_and_ids_as_they_are():
-    chat = to_messages(
+    chat = read_chat(
         [user("a"), result("x", "1"), call("f", 7), call("g"), says("Wait."), result("y")]
     )
     assert roles(chat.messages) == "user tool assistant assistant tool"
@@ -334,7 +332,7 @@ def test_results_stay_where_they_are_and_ids_as_they_are():
     ],
 )
 def test_arguments_are_a_text_whatever_they_were(arguments, text):
-    chat = to_messages([user("a"), call("f", "1", arguments)])
+    chat = read_chat([user("a"), call("f", "1", arguments)])
     assert chat.messages[1]["tool_calls"][0]["function"]["arguments"] == text
 
 
@@ -354,7 +352,7 @@ def test_what_was_thought_goes_to_the_assistants_message_that_follows():
         "content": [{"type": "reasoning_text", "text": "all of it"}],
         "summary": [{"text": "short"}],
     }
-    chat = to_messages(
+    chat = read_chat(
         [
             user("a"),
             thought,
@@ -374,7 +372,7 @@ def test_what_was_thought_goes_to_the_assistants_message_that_follows():
 
 
 def test_what_was_thought_before_nothing_or_is_encrypted_is_counted():
-    chat = to_messages(
+    chat = read_chat(
         [
             user("a"),
             {"type": "reasoning", "encrypted_content": "x"},
@@ -387,7 +385,7 @@ def test_what_was_thought_before_nothing_or_is_encrypted_is_counted():
 
 
 def test_what_was_thought_before_an_empty_message_waits_for_words():
-    chat = to_messages(
+    chat = read_chat(
         [
             user("a"),
             says("b"),
@@ -499,7 +497,7 @@ SPELLINGS: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("name", SPELLINGS)
 def test_a_call_and_its_result_are_read_in_every_spelling(name):
-    chat = to_messages([WORDS[0], *SPELLINGS[name], WORDS[1]])
+    chat = read_chat([WORDS[0], *SPELLINGS[name], WORDS[1]])
     asked, made, answered, said = chat.messages
     assert [asked, said] == WORDS and not chat.damage and not chat.skipped
     (called,) = made["tool_calls"]
@@ -528,7 +526,7 @@ def test_a_call_and_its_result_are_read_in_every_spelling(name):
     ],
 )
 def test_words_are_read_in_every_spelling(words):
-    assert to_messages([words]).messages == [{"role": "assistant", "content": "hi"}]
+    assert read_chat([words]).messages == [{"role": "assistant", "content": "hi"}]
 
 
 @pytest.mark.parametrize(
@@ -537,8 +535,7 @@ def test_words_are_read_in_every_spelling(words):
 )
 def test_a_value_of_a_tool_that_looks_like_a_part_is_not_lost(value):
     assert (
-        json.loads(to_messages([call("f", "1"), result(value, "1")]).messages[1]["content"])
-        == value
+        json.loads(read_chat([call("f", "1"), result(value, "1")]).messages[1]["content"]) == value
     )
 
 
@@ -557,7 +554,7 @@ def test_a_weight_of_zero_stays_with_the_words_and_the_calls_that_are_not_to_be_
         result("x", "1") | {"role": "tool", "content": "x"},
         says("end") | {"weight": 1},
     ]
-    messages = to_messages(
+    messages = read_chat(
         [
             {name: value for name, value in each.items() if name not in ("type", "output")}
             for each in chat

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_pipeline.sessions.chat import to_messages
-from agent_pipeline.sessions.damage import broken_by
+from agent_pipeline.sessions.chat import read_chat
+from agent_pipeline.sessions.damage import find_breaking_kind
 from agent_pipeline.sessions.evidence import is_cut
 from agent_pipeline.sessions.items import Chat
-from agent_pipeline.sessions.repair import repaired
+from agent_pipeline.sessions.repair import repair_messages
 from agent_pipeline.sessions.session import Message
 from agent_pipeline_tests.sessions.test_items import SPELLINGS
 from agent_pipeline_tests.stores import call, result, says, user
@@ -43,8 +43,8 @@ def steps(chat: Chat) -> list[Any]:
 
 
 def is_kept(chat: Chat) -> bool:
-    damage = chat.damage + repaired(chat.messages).damage
-    return broken_by(damage) is None
+    damage = chat.damage + repair_messages(chat.messages).damage
+    return find_breaking_kind(damage) is None
 
 
 CALL = {"city": "Ulm"}
@@ -368,7 +368,7 @@ HOSTED: dict[str, list[Any]] = {
 @pytest.mark.parametrize("name", HOSTED)
 def test_hosted_calls(name: str) -> None:
     """A call that a service, a user interface or a framework made stands with its result between the texts around it."""
-    chat = to_messages([QUESTION, *HOSTED[name]])
+    chat = read_chat([QUESTION, *HOSTED[name]])
     assert (steps(chat), +chat.damage) == (READ, {})
     assert is_kept(chat)
 
@@ -379,7 +379,7 @@ def test_code_of_gemini() -> None:
         {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "2"}},
         {"text": "It is 2."},
     ]
-    chat = to_messages([user("1 + 1?"), {"role": "model", "parts": parts}])
+    chat = read_chat([user("1 + 1?"), {"role": "model", "parts": parts}])
     made = ("call", "code_execution", {"language": "PYTHON", "code": "print(2)"})
     assert (steps(chat), +chat.damage) == (
         [("user", "1 + 1?"), made, ("tool", "2"), ("assistant", "It is 2.")],
@@ -407,7 +407,7 @@ def test_parallel_tools_of_one_step() -> None:
         tool("c"),
         text("Done."),
     ]
-    messages = to_messages([QUESTION, assistant(*parts, field="parts")]).messages
+    messages = read_chat([QUESTION, assistant(*parts, field="parts")]).messages
     assert [len(message.get("tool_calls", ())) for message in messages] == [0, 2, 0, 0, 1, 0, 0]
 
 
@@ -481,7 +481,7 @@ def test_parallel_tools_of_one_step() -> None:
 )
 def test_what_is_not_understood(item: Any) -> None:
     """What shows a call, a result or words, and is not understood, drops the session whose answer may rest on it."""
-    chat = to_messages([QUESTION, item, ANSWER])
+    chat = read_chat([QUESTION, item, ANSWER])
     assert chat.damage["unread"] == 1 and not is_kept(chat)
     assert any(name.startswith("unread:") for name in chat.skipped)
 
@@ -489,7 +489,7 @@ def test_what_is_not_understood(item: Any) -> None:
 def test_two_tellings_of_one_call() -> None:
     """If a part and a field of one message tell the same call differently, nobody knows which one was made."""
     told = [{"name": "read", "args": {"a": 1}, "id": "c1"}]
-    chat = to_messages(
+    chat = read_chat(
         [
             QUESTION,
             assistant(
@@ -516,7 +516,7 @@ def test_two_tellings_of_one_call() -> None:
     ],
 )
 def test_refusals(refusal: Any) -> None:
-    chat = to_messages([QUESTION, refusal])
+    chat = read_chat([QUESTION, refusal])
     assert (
         chat.messages[-1] == {"role": "assistant", "content": "I cannot help with that."}
         and not +chat.damage
@@ -537,14 +537,14 @@ PICTURES = [
 @pytest.mark.parametrize("picture", PICTURES)
 def test_pictures(picture: Any) -> None:
     """The answer to a picture that the row lacks is not trained; the mark stands for it if the user keeps such sessions."""
-    chat = to_messages([{"role": "user", "content": [text("The total?"), picture]}, says("48.20")])
+    chat = read_chat([{"role": "user", "content": [text("The total?"), picture]}, says("48.20")])
     assert (chat.messages[0]["content"], chat.damage, chat.skipped) == (
         "The total?\n[image]",
         {"missing_media": 1},
         {"media:image": 1},
     )
     assert not is_kept(chat)
-    unanswered = to_messages([user("Hi"), says("Hello."), {"role": "user", "content": [picture]}])
+    unanswered = read_chat([user("Hi"), says("Hello."), {"role": "user", "content": [picture]}])
     assert not unanswered.damage
 
 
@@ -553,7 +553,7 @@ def test_a_document_whose_words_are_recorded() -> None:
         "type": "document",
         "source": {"type": "text", "media_type": "text/plain", "data": "Signed by Ann."},
     }
-    chat = to_messages([{"role": "user", "content": [words, text("Who signed?")]}, says("Ann.")])
+    chat = read_chat([{"role": "user", "content": [words, text("Who signed?")]}, says("Ann.")])
     assert (chat.messages[0]["content"], chat.damage) == ("Signed by Ann.\nWho signed?", {})
 
 
@@ -562,7 +562,7 @@ def test_a_result_that_is_a_picture() -> None:
         "role": "user",
         "content": [{"type": "tool_result", "tool_use_id": "1", "content": [PICTURES[2]]}],
     }
-    chat = to_messages([QUESTION, call("look", "1"), shown, ANSWER])
+    chat = read_chat([QUESTION, call("look", "1"), shown, ANSWER])
     assert (chat.messages[2]["content"], chat.damage) == ("[image]", {"missing_media": 1})
 
 
@@ -602,13 +602,13 @@ WHOLE = [
 @pytest.mark.parametrize("mark", CUT)
 def test_messages_that_were_cut_off(mark: dict[str, Any]) -> None:
     """A turn that a limit, a filter or the user ended is not trained to end there. It is counted, and the session stays."""
-    chat = to_messages(
+    chat = read_chat(
         [QUESTION, {"role": "assistant", "content": "It lies in", **mark}, user("And?"), ANSWER]
     )
     assert [message.get("weight") for message in chat.messages] == [None, 0, None, None]
     assert chat.damage == {"cut_message": 1} and is_kept(chat)
     called = [{"id": "c1", "function": {"name": "f", "arguments": "{}"}}]
-    chat = to_messages(
+    chat = read_chat(
         [QUESTION, {"role": "assistant", "content": None, "tool_calls": called, **mark}]
     )
     assert (chat.messages[1].get("weight"), chat.damage) == (0, {"cut_message": 1})
@@ -627,14 +627,14 @@ def test_a_cut_call_of_the_responses_api() -> None:
         "arguments": '{"a": 1',
         "status": "incomplete",
     }
-    chat = to_messages([QUESTION, cut])
+    chat = read_chat([QUESTION, cut])
     assert (chat.messages[1].get("weight"), chat.damage) == (0, {"cut_message": 1})
 
 
 def test_only_the_end_of_a_message_was_cut_off() -> None:
     """Of a message with a hosted call, the limit cut what follows the result."""
     parts = [*HOSTED["anthropic mcp"][0]["content"][:2], text("In U")]
-    chat = to_messages([QUESTION, assistant(*parts, stop_reason="max_tokens")])
+    chat = read_chat([QUESTION, assistant(*parts, stop_reason="max_tokens")])
     assert [message.get("weight") for message in chat.messages] == [None, None, None, 0]
 
 
@@ -689,8 +689,8 @@ def test_unknown_blocks(name: str, block: dict[str, Any], place: int, as_field: 
     else:
         chosen = lists[place % len(lists)]
         chosen.insert(place // len(lists) % (len(chosen) + 1), block)
-    before = to_messages(DIALECTS[name])
-    chat = to_messages(history)
+    before = read_chat(DIALECTS[name])
+    chat = read_chat(history)
     assert not is_kept(chat) or steps(chat) != steps(before), (name, history)
     assert not is_kept(chat) or len(steps(chat)) > len(steps(before)), (
         "what was inserted is read as a call, a result, or words"
@@ -699,7 +699,7 @@ def test_unknown_blocks(name: str, block: dict[str, Any], place: int, as_field: 
 
 def test_result_of_any_shape_stays() -> None:
     """A tool may return anything; it is no part of a message, and stays as JSON."""
-    chat = to_messages(
+    chat = read_chat(
         [QUESTION, call("f", "1"), result([{"type": "zz_call", "call_id": "c"}], "1"), ANSWER]
     )
     assert (

@@ -11,12 +11,17 @@ from hypothesis import strategies as st
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.sessions import repair
-from agent_pipeline.sessions.chat import to_messages
-from agent_pipeline.sessions.damage import DEFAULT_POLICY, KINDS, broken_by, repair_policy
+from agent_pipeline.sessions.chat import read_chat
+from agent_pipeline.sessions.damage import (
+    DAMAGE_KINDS,
+    DEFAULT_REPAIR_POLICY,
+    find_breaking_kind,
+    make_repair_policy,
+)
 from agent_pipeline.sessions.items import Chat
-from agent_pipeline.sessions.json_text import MAX_DEPTH, arguments_json
-from agent_pipeline.sessions.repair import repaired
-from agent_pipeline.sessions.session import Message, canonical_json
+from agent_pipeline.sessions.json_text import MAX_DEPTH, repair_arguments
+from agent_pipeline.sessions.repair import repair_messages
+from agent_pipeline.sessions.session import Message, dump_canonical_json
 from agent_pipeline_tests.stores import call, result, says, user
 
 
@@ -26,8 +31,8 @@ def roles(messages: list[Message]) -> str:
 
 def fixed(items: list[Any], **policy: Any) -> Chat:
     """Items as a repaired chat, with both counts together; the session's end is no matter of most of these tests."""
-    chat = to_messages(items)
-    found = repaired(chat.messages, chat.reasoning, DEFAULT_POLICY | policy)
+    chat = read_chat(items)
+    found = repair_messages(chat.messages, chat.reasoning, DEFAULT_REPAIR_POLICY | policy)
     damage = chat.damage + found.damage
     for kind in {"trailing_user", "trailing_tool"} - set(policy):
         damage.pop(kind, None)
@@ -74,7 +79,7 @@ DEEP = ['{"x":' + "[" * depth + "]" * depth + "}" for depth in (MAX_DEPTH + 1, 5
 )
 def test_arguments_become_the_json_of_one_object_or_are_counted(raw, expected, damage):
     counted: Counter[str] = Counter()
-    assert arguments_json(raw, counted) == expected
+    assert repair_arguments(raw, counted) == expected
     assert +counted == damage
 
 
@@ -87,7 +92,7 @@ def test_arguments_become_the_json_of_one_object_or_are_counted(raw, expected, d
 def test_arguments_that_are_well_keep_their_value_in_any_form(value):
     for raw in (json.dumps(value), json.dumps(json.dumps(value))):
         damage: Counter[str] = Counter()
-        assert json.loads(arguments_json(raw, damage)) == value
+        assert json.loads(repair_arguments(raw, damage)) == value
         assert not damage["invalid_arguments"]
 
 
@@ -225,7 +230,7 @@ def test_words_keep_their_order_and_none_is_lost(steps):
     ] == said
     empty = [
         message
-        for message in to_messages(items).messages
+        for message in read_chat(items).messages
         if not message["content"] and message["role"] != "tool"
     ]
     assert chat.damage["empty_message"] == sum("tool_calls" not in message for message in empty)
@@ -300,19 +305,20 @@ DAMAGED: dict[str, list[Any]] = {
 def test_every_kind_that_repair_finds_is_tried_here():
     of_readers = {"unread", "torn_record", "cut_text", "missing_media", "cut_message"}
     assert (
-        set(KINDS) - set(DAMAGED)
+        set(DAMAGE_KINDS) - set(DAMAGED)
         == {"invalid_item", "invalid_context", "invalid_tools"} | of_readers
     )
-    assert all(each.default in each.allowed for each in KINDS.values())
+    assert all(each.default in each.allowed for each in DAMAGE_KINDS.values())
 
 
 @pytest.mark.parametrize(
-    ("kind", "action"), [(kind, action) for kind in DAMAGED for action in KINDS[kind].allowed]
+    ("kind", "action"),
+    [(kind, action) for kind in DAMAGED for action in DAMAGE_KINDS[kind].allowed],
 )
 def test_each_kind_is_counted_and_treated_as_the_policy_says(kind, action):
     chat = fixed(DAMAGED[kind], **{kind: action})
     assert chat.damage[kind] >= 1
-    assert broken_by(chat.damage, DEFAULT_POLICY | {kind: action}) == (
+    assert find_breaking_kind(chat.damage, DEFAULT_REPAIR_POLICY | {kind: action}) == (
         kind if action == "drop_session" else None
     )
     if action == "drop_turn":
@@ -322,7 +328,7 @@ def test_each_kind_is_counted_and_treated_as_the_policy_says(kind, action):
             ).messages
         )
         assert chat.skipped["message:drop_turn"] > 0
-    again = repaired(chat.messages, chat.reasoning, DEFAULT_POLICY | {kind: action})
+    again = repair_messages(chat.messages, chat.reasoning, DEFAULT_REPAIR_POLICY | {kind: action})
     assert again.messages == chat.messages
     assert kind not in again.damage or action in ("keep", "drop_session"), (
         "what was repaired is met no more"
@@ -372,7 +378,7 @@ def test_the_raw_text_of_a_call_is_taken_out_only_beside_the_very_same_call(text
     chat = fixed([user("a"), says(text), *calls, says("d")])
     assert chat.messages[1]["content"] == (text if left is None else left)
     assert chat.damage == ({} if left is None else {"call_said_twice": 1})
-    alone = to_messages([user("a"), says(text)])
+    alone = read_chat([user("a"), says(text)])
     assert alone.damage or "tool_calls" in alone.messages[-1], (
         "the words of a call alone are a call, or damage, and never what was said"
     )
@@ -390,22 +396,23 @@ def test_many_beginnings_of_calls_take_no_long_time():
 
 def test_a_policy_for_no_kind_or_no_action_is_a_sentence():
     with pytest.raises(SettingsError, match="trailing_user"):
-        repair_policy({"trailing_users": "repair"})
+        make_repair_policy({"trailing_users": "repair"})
     with pytest.raises(
         SettingsError, match=r"orphan_output.*keep.*drop_session, drop_turn, repair"
     ):
-        repair_policy({"orphan_output": "keep"})
-    assert repair_policy({"trailing_user": "repair"}) == DEFAULT_POLICY | {
+        make_repair_policy({"orphan_output": "keep"})
+    assert make_repair_policy({"trailing_user": "repair"}) == DEFAULT_REPAIR_POLICY | {
         "trailing_user": "repair"
     }
 
 
 def test_a_session_is_dropped_by_the_first_kind_that_drops_it():
     assert (
-        broken_by({"unanswered_call": 1, "invalid_item": 2, "empty_message": 1}) == "invalid_item"
+        find_breaking_kind({"unanswered_call": 1, "invalid_item": 2, "empty_message": 1})
+        == "invalid_item"
     )
     assert (
-        broken_by(
+        find_breaking_kind(
             {
                 "reused_call_id": 3,
                 "empty_call_id": 1,
@@ -415,7 +422,7 @@ def test_a_session_is_dropped_by_the_first_kind_that_drops_it():
         )
         is None
     )
-    assert {kind for kind, action in DEFAULT_POLICY.items() if action == "drop_session"} == {
+    assert {kind for kind, action in DEFAULT_REPAIR_POLICY.items() if action == "drop_session"} == {
         "invalid_item", "unread", "torn_record", "cut_text", "missing_media", "invalid_context", "invalid_arguments",
         "orphan_output", "unanswered_call", "mismatched_call_id"
     }  # fmt: skip
@@ -531,18 +538,18 @@ HISTORIES = st.one_of(
     ),
 )
 POLICIES = st.fixed_dictionaries(
-    {kind: st.sampled_from(each.allowed) for kind, each in KINDS.items()}
+    {kind: st.sampled_from(each.allowed) for kind, each in DAMAGE_KINDS.items()}
 )
 
 
-@given(HISTORIES, st.one_of(st.just(DEFAULT_POLICY), POLICIES))
+@given(HISTORIES, st.one_of(st.just(DEFAULT_REPAIR_POLICY), POLICIES))
 @settings(max_examples=400)
 def test_repairing_again_changes_nothing(items, policy):
-    chat = to_messages(items)
+    chat = read_chat(items)
     before = copy.deepcopy(chat)
-    once = repaired(chat.messages, chat.reasoning, policy)
+    once = repair_messages(chat.messages, chat.reasoning, policy)
     assert chat == before, "what is given is left as it is"
-    twice = repaired(once.messages, once.reasoning, policy)
+    twice = repair_messages(once.messages, once.reasoning, policy)
     assert twice.messages == once.messages and twice.reasoning == once.reasoning
     assert not [kind for kind in twice.damage if policy[kind] in ("repair", "drop_turn")]
     assert (
@@ -559,18 +566,18 @@ def test_a_sound_session_passes_unchanged_to_the_byte(steps):
         items_from(steps),
         **dict.fromkeys(("unanswered_call", "trailing_user", "trailing_tool"), "repair"),
     )
-    before = canonical_json(sound.messages)
-    found = repaired(sound.messages, sound.reasoning)
+    before = dump_canonical_json(sound.messages)
+    found = repair_messages(sound.messages, sound.reasoning)
     assert found.messages is sound.messages
-    assert canonical_json(found.messages) == before
+    assert dump_canonical_json(found.messages) == before
     assert not found.damage and not found.skipped
 
 
-@given(HISTORIES, st.one_of(st.just(DEFAULT_POLICY), POLICIES))
+@given(HISTORIES, st.one_of(st.just(DEFAULT_REPAIR_POLICY), POLICIES))
 @settings(max_examples=150)
 def test_a_pass_changes_nothing_of_what_is_sound(items, policy):
-    chat = to_messages(items)
-    result = repaired(chat.messages, [], policy)
+    chat = read_chat(items)
+    result = repair_messages(chat.messages, [], policy)
     if result.messages is chat.messages:
         full = repair._Pass(chat.messages, [], policy).result()
         assert (full.messages, full.damage) == (chat.messages, result.damage)

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from agent_pipeline.sessions.session_trace import session_trace
+from agent_pipeline.sessions.session_trace import format_session_trace
 from agent_pipeline.sources.agents.pi import PiSource
 
 CALL = {
@@ -22,7 +22,8 @@ MESSAGES = [
 
 def test_a_trace_has_the_fields_that_the_hub_describes() -> None:
     head, *lines = map(
-        json.loads, session_trace("s1", MESSAGES, model="m", name="spade", error=None).splitlines()
+        json.loads,
+        format_session_trace("s1", MESSAGES, model="m", name="spade", error=None).splitlines(),
     )
     assert head == {"type": "session", "harness": "agent-pipeline", "id": "s1", "name": "spade"}
     assert {line["type"] for line in lines} == {"message"}
@@ -39,7 +40,7 @@ def test_a_trace_has_the_fields_that_the_hub_describes() -> None:
 
 def test_a_trace_is_read_again_as_the_same_conversation(tmp_path: Path) -> None:
     (tmp_path / "s1.jsonl").write_text(
-        session_trace(
+        format_session_trace(
             "s1", MESSAGES, model="m", project="shop", agent="support", judgment="acceptable"
         )
     )

@@ -18,9 +18,9 @@ from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import (
     SESSIONS,
     TURN,
-    column,
-    row_session,
-    session_row,
+    make_column,
+    make_session_row,
+    restore_session,
     to_batches,
     to_rows,
     to_table,
@@ -58,9 +58,9 @@ def test_a_session_comes_back_as_it_went():
         context={"a": [1, None]},
         archived=True,
     )
-    (row,) = to_rows(to_table([session_row(session)], SESSIONS))
-    assert row_session(row) == session
-    assert row_session(row).content_sha256() == row["content_sha256"] == session.content_sha256()
+    (row,) = to_rows(to_table([make_session_row(session)], SESSIONS))
+    assert restore_session(row) == session
+    assert restore_session(row).hash_content() == row["content_sha256"] == session.hash_content()
     assert "tool_calls" not in row["messages"][0]
 
 
@@ -151,7 +151,7 @@ TURNS = [FACTS | {"failed_measures": names} for names in ([], None, ["a", "b"])]
 )
 def test_a_column_is_what_pyarrow_makes_of_its_values(kind, values):
     for some in (values, [None, *values, None], [None], []):
-        made = column(some, pa.field("x", kind))
+        made = make_column(some, pa.field("x", kind))
         made.validate(full=True)
         assert made.equals(pa.array(some, kind)) and made.null_count == some.count(None)
 
@@ -162,7 +162,7 @@ def test_a_column_is_what_pyarrow_makes_of_its_values(kind, values):
 )
 def test_a_value_of_another_type_is_refused(kind, value):
     with pytest.raises((TypeError, AttributeError, KeyError)):
-        column([value], pa.field("x", kind))
+        make_column([value], pa.field("x", kind))
 
 
 def test_rows_are_written_and_read_without_pandas():

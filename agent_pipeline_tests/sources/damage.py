@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from agent_pipeline.errors import PartitionError, StoreError
-from agent_pipeline.ingestion.reading import ReadingOptions, fingerprint, read_sessions
+from agent_pipeline.ingestion.reading import ReadingOptions, fingerprint_partition, read_sessions
 from agent_pipeline.redaction import RedactionOptions
-from agent_pipeline.sessions.tables import SESSIONS, session_row, to_batches
+from agent_pipeline.sessions.tables import SESSIONS, make_session_row, to_batches
 from agent_pipeline.sources.formats.file_source import FileSource
 from agent_pipeline_tests.sources.samples import table
 
@@ -56,9 +56,9 @@ def must_survive(reader: type[FileSource], path: Path) -> int:
                 f"{key} has two sessions of one id"
             )
             rows += sum(
-                batch.num_rows for batch in to_batches(map(session_row, sessions), SESSIONS)
+                batch.num_rows for batch in to_batches(map(make_session_row, sessions), SESSIONS)
             )
-            assert fingerprint(source.stored(key))[1] == len(sessions)
+            assert fingerprint_partition(source.stored(key))[1] == len(sessions)
         assert rows or source.notes, f"{path} holds nothing, and nobody says why"
         for note in source.notes:
             note.encode("utf-8")

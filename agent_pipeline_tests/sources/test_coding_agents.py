@@ -12,8 +12,8 @@ from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.judging.context import EvaluationContext
 from agent_pipeline.judging.library import all_calls_answered, ended_with_answer
 from agent_pipeline.redaction import RedactionOptions
-from agent_pipeline.sessions.session import Session, tool_calls
-from agent_pipeline.sessions.text import is_failed
+from agent_pipeline.sessions.session import Session, list_calls
+from agent_pipeline.sessions.transcript import is_failed
 from agent_pipeline.sources import TraceSource, open_source, parse_location
 from agent_pipeline.sources.agents.claude_code import ClaudeCodeSource
 from agent_pipeline.sources.agents.codex import CodexSource
@@ -489,7 +489,7 @@ def test_the_lines_of_a_session_are_its_branch_with_the_last_line_and_its_side_c
     assert main.messages[1]["content"] == "I read.", (
         "three lines of one API message are one message, with parallel calls"
     )
-    assert [name for name, _ in tool_calls(main.messages)] == ["Read", "Read"]
+    assert [name for name, _ in list_calls(main.messages)] == ["Read", "Read"]
     assert [message["tool_call_id"] for message in main.messages if message["role"] == "tool"] == [
         "t1",
         "t2",

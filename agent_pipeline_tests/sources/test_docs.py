@@ -11,7 +11,7 @@ from typing import Any
 from agent_pipeline.config.assets import CurationConfig
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.judging.curation import Reason
-from agent_pipeline.sessions.damage import KINDS
+from agent_pipeline.sessions.damage import DAMAGE_KINDS
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources import SOURCES, open_source, readers
 from agent_pipeline_tests.sources.platforms.exports import placed, write
@@ -159,7 +159,7 @@ def test_every_kind_of_damage_has_its_default_its_policies_and_its_meaning_in_th
             ", ".join(f"`{action}`" for action in each.allowed),
             each.meaning,
         )
-        for kind, each in KINDS.items()
+        for kind, each in DAMAGE_KINDS.items()
     ]
 
 

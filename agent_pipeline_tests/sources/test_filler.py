@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_pipeline.sessions.json_text import arguments_json, has_repeated_key
+from agent_pipeline.sessions.json_text import has_repeated_key, repair_arguments
 from agent_pipeline.sources import open_source
 from agent_pipeline.sources.formats.fields import function_tools
 from agent_pipeline.sources.formats.filler import without_filler
@@ -150,7 +150,7 @@ def test_key_that_stands_twice(text: str, repeats: bool) -> None:
     """Readers of JSON keep the first or the last value, so nobody knows what was called."""
     assert has_repeated_key(text) == repeats
     damage: Counter[str] = Counter()
-    assert arguments_json(text, damage) == text
+    assert repair_arguments(text, damage) == text
     assert bool(damage["invalid_arguments"]) == repeats
 
 
@@ -169,4 +169,4 @@ def test_numbers_stay_as_they_were_recorded() -> None:
     """What was called is what is trained: no digit of a number in a JSON text changes."""
     text = '{"amount": 1.10, "account": 12345678901234567890123, "rate": 1e2, "tiny": 1e-7, "whole": 100.0}'
     damage: Counter[str] = Counter()
-    assert arguments_json(text, damage) == text and not +damage
+    assert repair_arguments(text, damage) == text and not +damage

@@ -18,7 +18,7 @@ from agent_pipeline.judging import Policy
 from agent_pipeline.keys import parse_key
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.session import Session
-from agent_pipeline.sessions.tables import SESSIONS, session_row, to_table
+from agent_pipeline.sessions.tables import SESSIONS, make_session_row, to_table
 from agent_pipeline.sources import SOURCES, open_source
 from agent_pipeline.sources.formats.fields import (
     counts,
@@ -192,9 +192,9 @@ def test_a_column_of_any_type_and_our_own_table_are_read(tmp_path: Path) -> None
         "3",
         "1.50",
     )
-    pq.write_table(to_table([session_row(session)], SESSIONS), tmp_path / "ours.parquet")
+    pq.write_table(to_table([make_session_row(session)], SESSIONS), tmp_path / "ours.parquet")
     (again,) = read(OpenAIChatSource(tmp_path / "ours.parquet"))
-    assert again.content_sha256() == session.content_sha256() and again.context == session.context
+    assert again.hash_content() == session.hash_content() and again.context == session.context
 
 
 @pytest.mark.parametrize(("score", "verdict"), [(1, "unacceptable"), (3, None), (5, "acceptable")])

@@ -10,7 +10,7 @@ from agent_pipeline.errors import StoreError
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.keys import make_key
 from agent_pipeline.redaction import RedactionOptions
-from agent_pipeline.sessions.damage import repair_policy
+from agent_pipeline.sessions.damage import make_repair_policy
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources import TraceSource, find, open_source
 from agent_pipeline.sources.benchmarks.agentdojo import AgentDojoSource
@@ -67,7 +67,7 @@ def test_no_result_of_agentdojo_is_put_to_another_call(real_traces: Path) -> Non
                 (call["function"], json.dumps(call["args"])) for call in results
             ]
     source, compared = AgentDojoSource(path), 0
-    keep = repair_policy({"duplicated_history": "keep"})  # a repeated call is a pair too
+    keep = make_repair_policy({"duplicated_history": "keep"})  # a repeated call is a pair too
     as_it_is = ReadingOptions(redaction=RedactionOptions(enabled=False), repair=keep)
     for key in source.partitions():
         for session in read_sessions(source, key, as_it_is):

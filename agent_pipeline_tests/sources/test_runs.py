@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent_pipeline.sessions.session import Session, tool_calls
+from agent_pipeline.sessions.session import Session, list_calls
 from agent_pipeline.sources import open_source
 from agent_pipeline.sources.benchmarks.agentdojo import AgentDojoSource
 from agent_pipeline.sources.benchmarks.inspect_ai import InspectSource
@@ -70,7 +70,7 @@ def test_what_the_user_of_tau2_did_with_tools_of_its_own_is_left_out_and_counted
         "###STOP###",
     )
     assert (
-        tool_calls([called])[0][0] == "update_task_status"
+        list_calls([called])[0][0] == "update_task_status"
         and told["tool_call_id"] == called["tool_calls"][0]["id"] == "c2"
     )
     assert '"status": "completed"' in told["content"] and answered["content"] == "It is marked."

@@ -13,10 +13,10 @@ import pytest
 
 from agent_pipeline.errors import PartitionError, StoreError
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.damage import DEFAULT_POLICY
+from agent_pipeline.sessions.damage import DEFAULT_REPAIR_POLICY
 from agent_pipeline.sessions.repair import repair_session
 from agent_pipeline.sessions.session import Session
-from agent_pipeline.sessions.tables import SESSIONS, session_row, to_rows, to_table
+from agent_pipeline.sessions.tables import SESSIONS, make_session_row, to_rows, to_table
 from agent_pipeline.sources import OmniagentsSource, OpenAIAgentsSource, open_source
 from agent_pipeline.sources.base import file_signature
 from agent_pipeline.sources.formats import sqlite
@@ -166,8 +166,8 @@ def test_what_is_no_utf8_and_no_json_number_can_still_be_written(tmp_path):
     sessions = read(home)
     assert len({session.session_id for session in sessions}) == 3
     for session in sessions:
-        repair_session(session, DEFAULT_POLICY)
-    rows = list(to_rows(to_table([session_row(session) for session in sessions], SESSIONS)))
+        repair_session(session, DEFAULT_REPAIR_POLICY)
+    rows = list(to_rows(to_table([make_session_row(session) for session in sessions], SESSIONS)))
     assert [row["messages"] for row in rows] == [[], [user("\ufffd\0")], HELLO]
     assert rows[2]["context"] == {"a": "\ufffd", "b": None, "c": [None], "task_id": "\ufffd"}
 
@@ -180,7 +180,7 @@ def test_a_judgment_that_is_no_text_breaks_nothing(tmp_path):
         "CREATE TABLE analysis (group_id, judgment)",
         "INSERT INTO analysis VALUES ('s1', 1)",
     )
-    assert to_table([session_row(session) for session in read(home)], SESSIONS)[
+    assert to_table([make_session_row(session) for session in read(home)], SESSIONS)[
         "judgment"
     ].to_pylist() == ["1"]
 

@@ -19,7 +19,7 @@ from agent_pipeline.config.settings import load_settings
 from agent_pipeline.datasets.ledger import read_ledger, record_tasks
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import DataError, LakeError, SettingsError
-from agent_pipeline.ingestion.forgotten import BlockList
+from agent_pipeline.ingestion.block_list import BlockList
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage import filesystem, leases
 from agent_pipeline.storage.lake import Lake

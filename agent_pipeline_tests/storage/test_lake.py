@@ -21,7 +21,7 @@ from agent_pipeline.datasets.publishing import trainers_lines
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Session
-from agent_pipeline.sessions.tables import SESSIONS, session_row, to_batches
+from agent_pipeline.sessions.tables import SESSIONS, make_session_row, to_batches
 from agent_pipeline.storage.lake import MANIFEST, Artifact, Lake, remove
 from agent_pipeline_tests.lakes import artifact
 
@@ -172,7 +172,9 @@ def test_the_same_rows_are_the_same_bytes(local):
 def test_duckdb_and_polars_read_the_partitions_as_one_table(local):
     session = {"source": "t", "messages": [{"role": "user", "content": "ü"}]}
     for agent in ("airline", "retail"):
-        row = session_row(Session(session_id=f"{agent}-1", project="tau", agent=agent, **session))
+        row = make_session_row(
+            Session(session_id=f"{agent}-1", project="tau", agent=agent, **session)
+        )
         local.stage(
             "sessions", PartitionKey("tau", agent), to_batches([row], SESSIONS), SESSIONS
         ).commit()

@@ -20,7 +20,7 @@ from agent_pipeline.models.loading import load_model
 from agent_pipeline.models.rendering import as_servers_send, as_template_wants
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.session import Session
-from agent_pipeline.sessions.tables import session_row
+from agent_pipeline.sessions.tables import make_session_row
 from agent_pipeline.sources import open_source
 from agent_pipeline.tokenization.encoding import encode_rows
 from agent_pipeline.tokenization.loss_masks import Encoded
@@ -77,7 +77,7 @@ def some(rows: list[Row]) -> list[Row]:
 
 
 def test_no_token_of_others_is_trained_in_any_real_row_of_imitation(smollm2_tokenizer, judged):
-    rows = some(list(sft_rows(map(session_row, judged[0]), SplitSizes())))
+    rows = some(list(sft_rows(map(make_session_row, judged[0]), SplitSizes())))
     encoded, counts, _ = encode_rows(smollm2_tokenizer, rows, LONGEST)
     assert len(encoded) == counts["in"] > 150
     assert (

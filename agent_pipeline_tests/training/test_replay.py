@@ -3,7 +3,7 @@
 import pytest
 
 from agent_pipeline.errors import DataError
-from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.tokenization.encoding import encode_row
 from agent_pipeline.training import sft
 from agent_pipeline.training.identity import trained_from
@@ -116,7 +116,7 @@ def test_rows_that_fall_out_take_their_share_of_replayed_ones_with_them(
 
 def test_replay_changes_the_identity_and_its_absence_changes_nothing(tiny_base):
     def identity(rows, *replay):
-        return sha256_of(trained_from(rows, tiny_base, "template", CONFIG, *replay))
+        return hash_json(trained_from(rows, tiny_base, "template", CONFIG, *replay))
 
     assert identity(NEW) == identity(NEW, [], 0.1)
     assert (

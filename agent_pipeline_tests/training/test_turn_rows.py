@@ -18,7 +18,7 @@ from agent_pipeline.models.chat_templates import load_tokenizer, training_templa
 from agent_pipeline.models.device import EXACT
 from agent_pipeline.models.loading import load_model
 from agent_pipeline.models.rendering import render, with_plain_ids
-from agent_pipeline.sessions.session import with_thoughts
+from agent_pipeline.sessions.session import add_thoughts
 from agent_pipeline.tokenization.encoding import encode_rows
 from agent_pipeline.tokenization.loss_masks import prompt_ids
 from agent_pipeline.training.decision_probes import probes
@@ -134,7 +134,7 @@ SECRET = "the secret thought"
 
 def thinking(number: int, thought: str = SECRET) -> dict:
     """A row in which the agent thinks before it calls, and before it answers."""
-    messages = with_thoughts(
+    messages = add_thoughts(
         row(number)["messages"], [{"message": at, "text": f"{thought} {at}"} for at in (2, 4)]
     )
     return row(number) | {"messages": messages}

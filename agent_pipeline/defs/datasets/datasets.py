@@ -27,7 +27,7 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.duplicates import near_across_splits
 from agent_pipeline.selection.leaks import find_leaks
 from agent_pipeline.sessions.session import Message
-from agent_pipeline.sessions.tables import stored_batches, to_rows
+from agent_pipeline.sessions.tables import read_batches, to_rows
 
 SPLIT_CHECK = "nothing_is_in_two_splits"
 
@@ -264,7 +264,7 @@ def near_check(
         file = workspace.open_lake().open(asset, key)
 
         def rows() -> Iterator[dict[str, Any]]:
-            read = to_rows(stored_batches(file, ["session_id", "split", "messages"]))
+            read = to_rows(read_batches(file, ["session_id", "split", "messages"]))
             parts = (row | {"messages": part(row["messages"])} for row in read)
             return (row for row in parts if row["messages"])
 

@@ -16,7 +16,7 @@ from agent_pipeline.config.settings import load_settings
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.io_managers.held import HoldingIOManager
 from agent_pipeline.keys import PartitionKey, parse_key
-from agent_pipeline.sessions.tables import DESCRIPTION, is_json, stored_batches
+from agent_pipeline.sessions.tables import DESCRIPTION, is_json_type, read_batches
 from agent_pipeline.storage.lake import StagedTable
 
 
@@ -92,7 +92,7 @@ def _name(context: dg.OutputContext | dg.InputContext) -> str:
 def _batches(file: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """A file's batches in the schema of the first file; the file is closed after them."""
     try:
-        for batch in stored_batches(file):
+        for batch in read_batches(file):
             yield batch if batch.schema.equals(schema) else batch.cast(schema)
     finally:
         file.close(force=True)
@@ -116,7 +116,8 @@ def _as_text(reader: pa.RecordBatchReader) -> pa.Table:
     """JSON columns as plain strings, for libraries that do not know the extension type."""
     table = reader.read_all()
     fields = [
-        field.with_type(pa.string()) if is_json(field.type) else field for field in table.schema
+        field.with_type(pa.string()) if is_json_type(field.type) else field
+        for field in table.schema
     ]
     return pa.Table.from_arrays(
         [column.cast(field.type) for column, field in zip(table.columns, fields, strict=True)],
@@ -167,7 +168,7 @@ def column_schema(schema: pa.Schema) -> dg.TableSchema:
         [
             dg.TableColumn(
                 field.name,
-                "json" if is_json(field.type) else str(field.type),
+                "json" if is_json_type(field.type) else str(field.type),
                 description=(field.metadata or {}).get(DESCRIPTION, b"").decode() or None,
                 constraints=dg.TableColumnConstraints(nullable=field.nullable),
             )

@@ -20,7 +20,7 @@ from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.runs import NIGHT_TAG, PENDING, PENDING_TAG
 from agent_pipeline.defs.specs import asset_options, check_result, own_check, version, warning
 from agent_pipeline.ingestion.ingestion import ingest
-from agent_pipeline.ingestion.scan import scan_new_sessions
+from agent_pipeline.ingestion.privacy_scan import scan_new_sessions
 from agent_pipeline.judging.agreement import Agreement
 from agent_pipeline.judging.client import LlmClient
 from agent_pipeline.judging.curation import Bounds
@@ -29,7 +29,7 @@ from agent_pipeline.judging.tables import curate_sessions, judge
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.own_models import OwnModels
 from agent_pipeline.redaction import Redactor
-from agent_pipeline.sessions.damage import repair_policy
+from agent_pipeline.sessions.damage import make_repair_policy
 
 
 @dg.observable_source_asset(
@@ -89,7 +89,7 @@ def sessions(
         config = in_force(context, workspace, SessionsConfig)
         key = agent_key(context)
         source = workspace.open_store()
-        policy = repair_policy(config.repair)
+        policy = make_repair_policy(config.repair)
         options = replace(workspace.settings().reading(key), repair=policy)
         found = ingest(
             source,

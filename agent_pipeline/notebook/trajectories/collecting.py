@@ -29,11 +29,11 @@ from agent_pipeline.notebook.trajectories.model import (
     trajectory_of,
 )
 from agent_pipeline.redaction import RedactionOptions, Redactor
-from agent_pipeline.sessions.chat import to_messages
-from agent_pipeline.sessions.damage import DEFAULT_POLICY, KINDS
-from agent_pipeline.sessions.json_text import json_line, storable
+from agent_pipeline.sessions.chat import read_chat
+from agent_pipeline.sessions.damage import DAMAGE_KINDS, DEFAULT_REPAIR_POLICY
+from agent_pipeline.sessions.json_text import dump_json_line, make_storable
 from agent_pipeline.sessions.repair import repair_session
-from agent_pipeline.sessions.session import Session, sha256_of
+from agent_pipeline.sessions.session import Session, hash_json
 from agent_pipeline.sources.formats.fields import number, text, verdict
 
 Agent = Callable[[Any], Any]
@@ -209,7 +209,7 @@ class TrajectoryCollector:
         path = Path(self.config.path)
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
-            file.write(json_line(msgspec.to_builtins(run)))
+            file.write(dump_json_line(msgspec.to_builtins(run)))
 
     def _redacted(self, run: AgentTrajectory) -> AgentTrajectory:
         """A session carries the trajectory through the redactor, which walks all its texts."""
@@ -218,7 +218,7 @@ class TrajectoryCollector:
             project="",
             agent="",
             source="",
-            context=storable(msgspec.to_builtins(run), Counter()),
+            context=make_storable(msgspec.to_builtins(run), Counter()),
         )
         self._redactor.redact(carrier)
         redacted = msgspec.convert(carrier.context, AgentTrajectory)
@@ -261,7 +261,7 @@ def task_of(task: Any) -> Task:
             f"A task of type {type(task).__name__} has no words: give a text, or an object with task_id and instruction."
         )
     name = None if isinstance(task, str) else text(value_of(task, "task_id", "id"))
-    return Task(name or f"text:{sha256_of(' '.join(words.lower().split()))[:16]}", words)
+    return Task(name or f"text:{hash_json(' '.join(words.lower().split()))[:16]}", words)
 
 
 def _completed(run: AgentTrajectory, answer: Any) -> AgentTrajectory:
@@ -287,7 +287,7 @@ def _completed(run: AgentTrajectory, answer: Any) -> AgentTrajectory:
         )
     if answer.get("messages"):
         session = session_of_chat(
-            to_messages(answer["messages"]),
+            read_chat(answer["messages"]),
             None,
             "trajectories",
             session_id="",
@@ -295,11 +295,13 @@ def _completed(run: AgentTrajectory, answer: Any) -> AgentTrajectory:
             agent="",
         )
         repair_session(
-            session, DEFAULT_POLICY
+            session, DEFAULT_REPAIR_POLICY
         )  # a trajectory has no place for a result without its call
         run = _completed(run, trajectory_of(session))
         run.error = (
-            f"the run was recorded with {KINDS[session.broken].meaning}" if session.broken else None
+            f"the run was recorded with {DAMAGE_KINDS[session.broken].meaning}"
+            if session.broken
+            else None
         )
     else:
         run.steps = [_step(step) for step in answer["steps"]]
@@ -318,11 +320,13 @@ def _step(step: Any) -> TrajectoryStep:
     """
     try:
         # Through what JSON has: whoever makes a step in a program may put anything into it.
-        stored = msgspec.convert(storable(msgspec.to_builtins(step), Counter()), TrajectoryStep)
+        stored = msgspec.convert(
+            make_storable(msgspec.to_builtins(step), Counter()), TrajectoryStep
+        )
     except (msgspec.ValidationError, TypeError) as error:
         raise DataError(
             f"The agent gave a step that is none ({error}): give thought, action, action_input, observation, reward."
         ) from error
     stored.reward = number(stored.reward)
-    json_line(stored.action_input)
+    dump_json_line(stored.action_input)
     return stored

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from agent_pipeline.errors import DataError, StoreError
-from agent_pipeline.sessions.json_text import arguments_json, json_line
-from agent_pipeline.sessions.session import Message, Session, Tool, sha256_of
+from agent_pipeline.sessions.json_text import dump_json_line, repair_arguments
+from agent_pipeline.sessions.session import Message, Session, Tool, hash_json
 from agent_pipeline.sources.formats.fields import number
 from agent_pipeline.storage.filesystem import write_atomically
 
@@ -60,7 +60,7 @@ class AgentTrajectory(msgspec.Struct):
     def trajectory_id(self) -> str:
         """Its name among the runs of its task: the task and the hash of what was done."""
         return (
-            f"{self.task_id}:{sha256_of([self.instruction, msgspec.to_builtins(self.steps)])[:16]}"
+            f"{self.task_id}:{hash_json([self.instruction, msgspec.to_builtins(self.steps)])[:16]}"
         )
 
     @property
@@ -80,7 +80,7 @@ def save_trajectories(path: str | Path, trajectories: Iterable[AgentTrajectory])
     Raises:
         OSError: it cannot be written.
     """
-    lines = (json_line(msgspec.to_builtins(each)) for each in trajectories)
+    lines = (dump_json_line(msgspec.to_builtins(each)) for each in trajectories)
     return write_atomically(Path(path), "".join(lines).encode("utf-8"))
 
 
@@ -236,7 +236,7 @@ def _steps(messages: list[Message]) -> list[TrajectoryStep]:
 def _called(name: str, raw: str) -> TrajectoryStep:
     """The step of a call; arguments that are no JSON object in any of the forms that repair can fix are its `invalid_input`."""
     damage: Counter[str] = Counter()
-    text = arguments_json(raw, damage)
+    text = repair_arguments(raw, damage)
     if damage["invalid_arguments"]:
         return TrajectoryStep(action=name, invalid_input=raw)
     return TrajectoryStep(action=name, action_input=json.loads(text))

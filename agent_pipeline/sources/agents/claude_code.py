@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.chat import text_of
-from agent_pipeline.sessions.items import unread
+from agent_pipeline.sessions.chat import read_text
+from agent_pipeline.sessions.items import mark_unread
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources.agents.claude_lines import (
     SPOKEN,
@@ -130,9 +130,9 @@ class ClaudeCodeSource(FileSource):
             for name, said in self._conversations(main, session_id, None, distinct, replaced[0]):
                 if name == session_id:
                     said["skipped"]["line:fork"] = left_out
-                    said["history"] += [unread("queued words")] * lost_in_queue(main)
-                    said["history"] += [unread("content-replacement")] * replaced[1]
-                    said["history"] += [unread("another line's uuid")] * contradicting
+                    said["history"] += [mark_unread("queued words")] * lost_in_queue(main)
+                    said["history"] += [mark_unread("content-replacement")] * replaced[1]
+                    said["history"] += [mark_unread("another line's uuid")] * contradicting
                 yield name, said
         for chain, lines in sorted(sides.items()):
             yield from self._conversations(
@@ -160,13 +160,13 @@ class ClaudeCodeSource(FileSource):
             for line in lines
             if line.get("type") not in SPOKEN
         )
-        unknown = [unread(kind) for line in lines if (kind := unknown_line(line))]
+        unknown = [mark_unread(kind) for line in lines if (kind := unknown_line(line))]
         broken = bool(taken) and taken[-1].get("isApiErrorMessage") is True
-        said["history"] += unknown + [unread("missing line")] * _missing_parents(taken, names)
+        said["history"] += unknown + [mark_unread("missing line")] * _missing_parents(taken, names)
         said["skipped"] += Counter(kinds) + Counter(other_branch=others)
         said["parent_session_id"] = parent
         said["error"] = (
-            (text(text_of(_message(taken[-1]).get("content"))[0]) or "the API gave an error")
+            (text(read_text(_message(taken[-1]).get("content"))[0]) or "the API gave an error")
             if broken
             else None
         )
@@ -340,7 +340,7 @@ def _history(taken: list[Record], replaced: dict[str, str]) -> list[Any]:
             if line.get("imagePasteIds") and not any(
                 block.get("type") in ("image", "document") for block in _blocks(line)
             ):
-                history.append(unread("pasted picture"))
+                history.append(mark_unread("pasted picture"))
             history.append(
                 _with_replacements(message, replaced)
                 | {"role": text(message.get("role")) or "user"}

@@ -7,7 +7,7 @@ shows no words, no call and no result; otherwise it is damage of its session.
 from collections.abc import Iterable
 from typing import Any
 
-from agent_pipeline.sessions.items import unread
+from agent_pipeline.sessions.items import mark_unread
 from agent_pipeline.sources.agents.claude_attachments import attached_media, attached_text
 from agent_pipeline.sources.agents.lines import says_something, words_in
 from agent_pipeline.sources.formats.fields import Record, objects, section, text
@@ -86,7 +86,7 @@ def message_of(line: Record) -> Any:
         return {"role": "user", "content": f"<system-reminder>\n{shown}\n</system-reminder>"}
     if kind in _REMINDERS or not says_something(attachment):
         return None
-    return unread(f"attachment {kind}")
+    return mark_unread(f"attachment {kind}")
 
 
 def _system_message(line: Record) -> Any:
@@ -95,7 +95,7 @@ def _system_message(line: Record) -> Any:
         return {"role": "user", "content": line.get("content")}
     if kind is None or kind in _SYSTEM_NOTES or not says_something(line):
         return None
-    return unread(f"system {kind}")
+    return mark_unread(f"system {kind}")
 
 
 def is_interruption(message: Record) -> bool:

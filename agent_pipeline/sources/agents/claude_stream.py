@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from operator import itemgetter
 from typing import Any
 
-from agent_pipeline.sessions.chat import text_of
-from agent_pipeline.sessions.items import unread
+from agent_pipeline.sessions.chat import read_text
+from agent_pipeline.sessions.items import mark_unread
 from agent_pipeline.sources.agents.claude_lines import is_interruption
 from agent_pipeline.sources.agents.codex import folder_name
 from agent_pipeline.sources.agents.lines import cut_last_turn, has_words, says_something, words_in
@@ -30,7 +30,7 @@ _NOTES = {
     "api_retry", "compact_boundary", "files_persisted", "hook_progress", "hook_response", "hook_started", "init",
     "session_state_changed", "status", "task_progress", "task_started", "task_updated",
 }  # fmt: skip
-_MISSING_REQUEST = unread("missing request")
+_MISSING_REQUEST = mark_unread("missing request")
 _SUMMARY = "This session is being continued"
 
 
@@ -113,7 +113,7 @@ def _conversations(
         and not _says_result(history, ended.get("result"))
         and "structured_output" not in ended
     ):
-        history.append(unread("result"))
+        history.append(mark_unread("result"))
     if _is_limit(ended.get("stop_reason")):
         cut_last_turn(history)
     said = {
@@ -157,7 +157,7 @@ def _history(lines: list[Record]) -> list[Any]:
         name = text(message.get("id"))
         if kind in _SPOKEN and compacted:
             if not words_in(message.get("content")).startswith(_SUMMARY):
-                history.append(unread("compaction"))
+                history.append(mark_unread("compaction"))
             compacted = False
         if kind == "assistant" and not asked:  # the agent speaks before anybody asked it anything
             history.append(_MISSING_REQUEST)
@@ -184,7 +184,7 @@ def _history(lines: list[Record]) -> list[Any]:
             if name is not None:
                 whole[name] = history[-1]
         elif _is_unknown(line, kind):
-            history.append(unread(f"line {text(line.get('subtype')) or kind}"))
+            history.append(mark_unread(f"line {text(line.get('subtype')) or kind}"))
     return history
 
 
@@ -204,7 +204,7 @@ def _says_result(history: list[Any], result: Any) -> bool:
     if not isinstance(result, str) or not result.strip():
         return True
     said = (
-        text_of(message.get("content"))[0]
+        read_text(message.get("content"))[0]
         for message in history
         if isinstance(message, dict) and message.get("role") == "assistant"
     )

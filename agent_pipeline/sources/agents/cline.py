@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from agent_pipeline.sessions.items import unread
+from agent_pipeline.sessions.items import mark_unread
 from agent_pipeline.sources.agents.codex import folder_name
 from agent_pipeline.sources.agents.lines import says_something, stretches_of, words_in
 from agent_pipeline.sources.formats.detection import sampled
@@ -101,7 +101,7 @@ def _edited(path: Path) -> list[Any]:
         changes = parsed(beside.read_bytes()) if path.name == _FILE and beside.is_file() else None
     except (OSError, ValueError):
         changes = ["unreadable"]
-    return [unread("messages that were shortened later")] if changes else []
+    return [mark_unread("messages that were shortened later")] if changes else []
 
 
 def _views(messages: list[Record]) -> list[list[Any]]:

@@ -12,8 +12,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from agent_pipeline.sessions.chat import plain_items
-from agent_pipeline.sessions.items import Item, unread
+from agent_pipeline.sessions.chat import read_items
+from agent_pipeline.sessions.items import Item, mark_unread
 from agent_pipeline.sources.agents.codex_lines import (
     Stretch,
     Thread,
@@ -83,7 +83,7 @@ class CodexSource(FileSource):
         )
         shared = {"tools": tools or None, "context": chosen(meta, _CONTEXT), "models": models}
         said = {
-            "history": _history(meta, last) + [unread("missing line")] * missing_lines(lines),
+            "history": _history(meta, last) + [mark_unread("missing line")] * missing_lines(lines),
             "skipped": Counter(taken_back=thread.taken_back),
             "usage": usages(lines),
             "times": [meta.get("timestamp"), *(line.get("timestamp") for line in lines)],
@@ -135,7 +135,7 @@ def _history(meta: Record, stretch: Stretch) -> list[Any]:
     system = [{"type": "message", "role": "system", "content": "\n\n".join(texts)}] if texts else []
     inherited = [
         _untrained(item)
-        for item in plain_items(stretch.items[count : max(count, stretch.inherited)])
+        for item in read_items(stretch.items[count : max(count, stretch.inherited)])
     ]
     return [*system, *inherited, *stretch.items[max(count, stretch.inherited) :]]
 

@@ -6,7 +6,7 @@ without its content. Its sessions are therefore damaged (`unread`); Codex's own 
 
 from typing import Any
 
-from agent_pipeline.sessions.items import unread
+from agent_pipeline.sessions.items import mark_unread
 from agent_pipeline.sources.agents.lines import cut_last_turn, says_something
 from agent_pipeline.sources.base import add_note
 from agent_pipeline.sources.formats.fields import Record, error_text, section, text
@@ -81,15 +81,15 @@ def _history(events: list[Record]) -> list[Any]:
     for event in events:
         kind, item = text(event.get("type")) or "none", section(event, "item")
         if kind == "turn.started":
-            history.append(unread("missing request"))
+            history.append(mark_unread("missing request"))
         elif kind == "turn.failed":
             cut_last_turn(history)
         elif kind == "item.completed":
             history += _messages(item)
         elif kind == "item.started" and text(item.get("id")) not in ended:
-            history.append(unread(f"item {text(item.get('type'))} that did not end"))
+            history.append(mark_unread(f"item {text(item.get('type'))} that did not end"))
         elif kind not in (*_EVENTS, "error") and says_something(event):
-            history.append(unread(f"event {kind}"))
+            history.append(mark_unread(f"event {kind}"))
     return history
 
 
@@ -124,7 +124,7 @@ def _messages(item: Record) -> list[Any]:
         )
     if kind == "error" or not says_something(item):
         return []
-    return [unread(f"item {kind}")]
+    return [mark_unread(f"item {kind}")]
 
 
 def _call(name: str, tool: str, arguments: Any, output: Any, failed: bool) -> list[Any]:

@@ -8,8 +8,8 @@ from bisect import bisect_left
 from itertools import pairwise, takewhile
 from typing import Any, NamedTuple
 
-from agent_pipeline.sessions.items import unread
-from agent_pipeline.sessions.session import json_bytes
+from agent_pipeline.sessions.items import mark_unread
+from agent_pipeline.sessions.session import encode_json
 from agent_pipeline.sources.agents.lines import says_something, words_in
 from agent_pipeline.sources.formats.fields import Record, elements, objects, section, text
 
@@ -118,13 +118,15 @@ class Thread:
         elif kind == "event_msg":
             self._add_event(payload)
         elif kind not in _BOOKKEEPING_LINES and says_something(line):
-            self._items.append(unread(f"line {kind or 'none'}"))
+            self._items.append(mark_unread(f"line {kind or 'none'}"))
 
     def end(self) -> list[Stretch]:
         """Return the stretches of the thread, the last of which is its end."""
         said = "\n".join(self._said)
-        self._items += [unread("user message event") for words in self._told if words not in said]
-        self._items += [unread("picture of the user")] * max(self._missing_pictures, 0)
+        self._items += [
+            mark_unread("user message event") for words in self._told if words not in said
+        ]
+        self._items += [mark_unread("picture of the user")] * max(self._missing_pictures, 0)
         return [*self.stretches, Stretch(self._items, self._inherited)]
 
     def _add_item(self, item: Record) -> None:
@@ -141,7 +143,7 @@ class Thread:
             )
         if injected(item, _ABORTED) is not None:
             self._cut()
-        self._items.append(unread(f"item {kind}") if kind in _COMPACTIONS else item)
+        self._items.append(mark_unread(f"item {kind}") if kind in _COMPACTIONS else item)
         if self._copied > 0:
             self._copied -= 1
             self._inherited = len(self._items)
@@ -164,13 +166,13 @@ class Thread:
         ):
             return
         elif kind not in _REPEATED_EVENTS and says_something(event):
-            self._items.append(unread(f"event {kind}"))
+            self._items.append(mark_unread(f"event {kind}"))
 
     def _roll_back(self, turns: Any) -> None:
         """Take back the last turns of the user, and what Codex put in front of them."""
         places = [at for at, item in enumerate(self._items) if _is_users(item)]
         if not isinstance(turns, int) or isinstance(turns, bool) or turns < 1:
-            self._items.append(unread("event thread_rolled_back"))
+            self._items.append(mark_unread("event thread_rolled_back"))
             return
         if not places:
             return
@@ -181,7 +183,7 @@ class Thread:
             cut < self._inherited and self.stretches
         ):  # the turn began before the compaction, and its beginning stands there
             self.stretches = [
-                each._replace(items=[*each.items, unread("turn taken back")])
+                each._replace(items=[*each.items, mark_unread("turn taken back")])
                 for each in self.stretches
             ]
         self.taken_back += len(self._items) - cut
@@ -219,7 +221,7 @@ class Thread:
             kept = [item for item in before if _is_users(item)]
             self._items = list(takewhile(lambda item: injected(item) is not None, before)) + kept
             if sum(len(words_in(item.get("content"))) for item in kept) > _MOST_KEPT:
-                self._items.append(unread("compaction of many words"))
+                self._items.append(mark_unread("compaction of many words"))
             self._items.append(
                 {"type": "message", "role": "user", "content": compacted.get("message")}
             )
@@ -273,7 +275,7 @@ def copied_from(parent: list[Record], child: list[Record]) -> int:
 
 
 def _content_of(item: Record) -> bytes:
-    return json_bytes({name: value for name, value in item.items() if name not in _VOLATILE})
+    return encode_json({name: value for name, value in item.items() if name not in _VOLATILE})
 
 
 def response_items(lines: list[Record]) -> list[Record]:

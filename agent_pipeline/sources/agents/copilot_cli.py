@@ -9,7 +9,7 @@ from collections import Counter
 from mimetypes import guess_type
 from typing import Any
 
-from agent_pipeline.sessions.items import unread
+from agent_pipeline.sessions.items import mark_unread
 from agent_pipeline.sources.agents.codex import folder_name
 from agent_pipeline.sources.agents.lines import branch, cut_last_turn, says_something, stretches_of
 from agent_pipeline.sources.formats.fields import Record, chosen, objects, section, text
@@ -86,7 +86,7 @@ class CopilotCLISource(FileSource):
             *(each.get("newModel") or each.get("model") for each in data),
         ]
         said = {
-            "history": [*last, *[unread("missing line")] * missing, *_unknown(events)],
+            "history": [*last, *[mark_unread("missing line")] * missing, *_unknown(events)],
             "skipped": Counter(other_branch=len(events) - len(way))
             + Counter({"line:subagent": len(helpers)}),
             "context": chosen(section(head, "context"), ("cwd", "repository", "branch")),
@@ -110,7 +110,7 @@ def _views(events: list[Record]) -> list[list[Any]]:
         ):
             if any(isinstance(each, dict) and each.get("role") == "assistant" for each in view):
                 views.append(view)
-            view = [unread(kind)]
+            view = [mark_unread(kind)]
         elif kind == "abort":
             cut_last_turn(view)
         elif (message := _message(kind, data)) is not None:
@@ -179,7 +179,7 @@ def _unknown(events: list[Record]) -> list[Any]:
         kind, data = text(event.get("type")) or "none", section(event, "data")
         told = data.get("output") if kind == "hook.end" else event
         if kind not in _BOOKKEEPING and kind not in _READ and says_something(told):
-            found.append(unread(f"event {kind}"))
+            found.append(mark_unread(f"event {kind}"))
         elif kind == "tool.execution_complete" and data.get("isUserRequested") is True:
-            found.append(unread("call of the user"))
+            found.append(mark_unread("call of the user"))
     return found

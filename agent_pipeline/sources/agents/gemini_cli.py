@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from agent_pipeline.sessions.chat import text_of
-from agent_pipeline.sessions.items import unread
+from agent_pipeline.sessions.chat import read_text
+from agent_pipeline.sessions.items import mark_unread
 from agent_pipeline.sources.agents.lines import cut_last_turn, says_something
 from agent_pipeline.sources.formats.fields import Record, elements, objects, section, text
 from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
@@ -77,7 +77,7 @@ class GeminiCLISource(FileSource):
             "times": [each.get(name) for name in ("startTime", "lastUpdated") for each in changes],
             "models": [each.get("model") for each in recorded],
             "parent_session_id": records[0][0].path.parent.name if is_helper else None,
-            "error": (text_of(failed.get("content"))[0] or "the API gave an error")
+            "error": (read_text(failed.get("content"))[0] or "the API gave an error")
             if failed
             else None,
         }
@@ -110,16 +110,16 @@ def _spoken(messages: list[Record]) -> list[Any]:
     history: list[Any] = []
     given: set[Any] = set()
     for message in messages:
-        kind, words = message.get("type"), text_of(message.get("content"))[0].lower()
+        kind, words = message.get("type"), read_text(message.get("content"))[0].lower()
         if kind in _NOTES:
             if "cancelled" in words or kind == "error":
                 cut_last_turn(history)
             elif "compress" in words:
-                history.append(unread("compressed context"))
+                history.append(mark_unread("compressed context"))
         elif kind in _ROLES:
             history += _turn(message, given)
         elif says_something(message):
-            history.append(unread(f"line {text(kind) or 'none'}"))
+            history.append(mark_unread(f"line {text(kind) or 'none'}"))
     return history
 
 
@@ -152,7 +152,7 @@ def _turn(each: Record, given: set[Any]) -> Iterator[Any]:
         content = new
     if content or each.get("type") == "user":
         yield {
-            "role": "system" if text_of(content)[0].startswith(_CONTEXT) else "user",
+            "role": "system" if read_text(content)[0].startswith(_CONTEXT) else "user",
             "content": content,
         }
 

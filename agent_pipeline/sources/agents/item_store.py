@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from agent_pipeline.errors import StoreError
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.chat import to_messages
+from agent_pipeline.sessions.chat import read_chat
 from agent_pipeline.sessions.session import RecordedItem, Session
 from agent_pipeline.sources.base import SEPARATOR, Stored, TraceSource, digest
 from agent_pipeline.sources.formats.fields import clean_text, parsed_object
@@ -54,7 +54,7 @@ class ItemStore(TraceSource):
             )
 
     def _session(self, key: PartitionKey, row: SessionRow, texts: list[Any]) -> Session:
-        chat = to_messages(list(map(parsed_object, texts)))
+        chat = read_chat(list(map(parsed_object, texts)))
         raw = as_text(row.context)
         context = parsed_object(raw)
         if context is None and raw not in (None, "", "null"):

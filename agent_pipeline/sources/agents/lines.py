@@ -3,7 +3,7 @@
 from operator import itemgetter
 from typing import Any
 
-from agent_pipeline.sessions.chat import text_of
+from agent_pipeline.sessions.chat import read_text
 from agent_pipeline.sources.formats.fields import Record, objects, text
 
 _CONTENT = {
@@ -49,7 +49,7 @@ def _is_filled(value: Any) -> bool:
 
 def words_in(content: Any) -> str:
     """The text of a message's content."""
-    return text_of(content)[0]
+    return read_text(content)[0]
 
 
 def has_words(message: Record) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from agent_pipeline.errors import PartitionError, StoreError
 from agent_pipeline.keys import PartitionKey, make_key
-from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.sources.agents.item_store import ItemStore, SessionRow, as_text, side_by_side
 from agent_pipeline.sources.base import (
     add_note,
@@ -109,7 +109,7 @@ class OmniagentsSource(ItemStore):
                 str(as_text(row[0]))
                 for row in connection.execute("SELECT session_id FROM sessions")
             )
-        return f"{file_signature(path)}|{sha256_of([[each, judgments.get(each)] for each in ids])}"
+        return f"{file_signature(path)}|{hash_json([[each, judgments.get(each)] for each in ids])}"
 
     def _database(self, key: PartitionKey) -> Path:
         if key not in self._paths:

@@ -7,7 +7,7 @@ replaces what stands before it, so that is a session of its own (`ID:before-comp
 from pathlib import Path
 from typing import Any
 
-from agent_pipeline.sessions.items import unread
+from agent_pipeline.sessions.items import mark_unread
 from agent_pipeline.sources.agents.codex import folder_name
 from agent_pipeline.sources.agents.lines import stretches_of
 from agent_pipeline.sources.formats.fields import Record, chosen, elements, objects, section, text
@@ -71,7 +71,7 @@ class OpenCodeSource(FileSource):
         usage = [section(each, "tokens") for each in infos]
         models = [each.get("modelID") or section(each, "model").get("modelID") for each in infos]
         said = {
-            "history": [*last, *[unread("part without its message")] * homeless],
+            "history": [*last, *[mark_unread("part without its message")] * homeless],
             "skipped": {"taken_back": taken_back},
             "context": chosen(info, ("directory", "title", "version")),
             "usage": usage,
@@ -182,7 +182,10 @@ def _views(messages: list[Record]) -> list[list[Any]]:
             kept = asked is not None and any(
                 text(part.get("tail_start_id")) for part in objects(asked.get("parts"))
             )
-            view = [{"role": "user", "content": _ASKED}, *([unread("compaction")] if kept else [])]
+            view = [
+                {"role": "user", "content": _ASKED},
+                *([mark_unread("compaction")] if kept else []),
+            ]
             made = [each | {"weight": 0} if isinstance(each, dict) else each for each in made]
             asked = None
         view += made
@@ -202,7 +205,7 @@ def _message(info: Record, parts: Any) -> list[Any]:
         is_lost = not error and not elements(parts)
         return [
             *made,
-            *([unread("message without parts")] if is_lost else []),
+            *([mark_unread("message without parts")] if is_lost else []),
         ]  # otherwise a request that failed
     message: Record = {"role": role, "content": shown}
     reasons = [
@@ -218,7 +221,7 @@ def _message(info: Record, parts: Any) -> list[Any]:
         message["finish_reason"] = text(error.get("name")) or str(last)
     made.append(message)
     if any(section(part, "state", "time").get("compacted") is not None for part in shown):
-        made.append(unread("result that was cleared later"))
+        made.append(mark_unread("result that was cleared later"))
     return made
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from agent_pipeline.sessions.items import unread
+from agent_pipeline.sessions.items import mark_unread
 from agent_pipeline.sources.agents.codex import folder_name
 from agent_pipeline.sources.agents.lines import says_something, stretches_of
 from agent_pipeline.sources.formats.fields import Record, elements, first_of, section, text
@@ -92,9 +92,9 @@ class OpenHandsSource(FileSource):
             }
             for view, copies in before
         ]
-        history = _messages(last, copied) + [unread("missing event")] * missing
+        history = _messages(last, copied) + [mark_unread("missing event")] * missing
         history += [
-            unread(f"event {text(each.get('kind'))}") for each in branch if _is_unknown(each)
+            mark_unread(f"event {text(each.get('kind'))}") for each in branch if _is_unknown(each)
         ]
         counted = Counter(
             f"event:{text(each.get('kind'))}"

@@ -8,7 +8,7 @@ were aborted are left out and counted, since pi does not show them to the model 
 from pathlib import Path
 from typing import Any
 
-from agent_pipeline.sessions.items import unread
+from agent_pipeline.sessions.items import mark_unread
 from agent_pipeline.sessions.session_trace import HARNESS
 from agent_pipeline.sources.agents.codex import folder_name
 from agent_pipeline.sources.agents.lines import branch, says_something, stretches_of
@@ -86,9 +86,11 @@ class PiSource(FileSource):
         messages = [section(entry, "message") for entry in way]
         used = [section(message, "usage") for message in messages]
         unknown = [
-            unread(f"line {text(entry.get('type'))}") for entry in entries if _is_unknown(entry)
+            mark_unread(f"line {text(entry.get('type'))}")
+            for entry in entries
+            if _is_unknown(entry)
         ]
-        history = [*last, *[unread("missing line")] * missing, *unknown]
+        history = [*last, *[mark_unread("missing line")] * missing, *unknown]
         models = [message.get("model") for message in messages]
         said = {
             "history": history,
@@ -178,7 +180,7 @@ def _views(way: list[Record], copied: set[str]) -> list[list[Any]]:
                 None,
             )
             view += (
-                [unread("compaction")]
+                [mark_unread("compaction")]
                 if first is None
                 else [message for each in entries[first:] for message in _messages(each, True)]
             )
@@ -208,7 +210,9 @@ def _messages(entry: Record, copied: bool) -> list[Any]:
         )
         if hidden or _was_given_up(section(message)):
             return []
-        made = _message(section(message)) if isinstance(message, dict) else unread("line message")
+        made = (
+            _message(section(message)) if isinstance(message, dict) else mark_unread("line message")
+        )
         return [_untrained(made) if copied else made]
     if kind == "custom_message":
         return [{"role": "user", "content": entry.get("content")}]

@@ -6,7 +6,7 @@ of a streamed answer repeats a part of the line before, and all of them name the
 
 from typing import Any
 
-from agent_pipeline.sessions.items import unread
+from agent_pipeline.sessions.items import mark_unread
 from agent_pipeline.sources.agents.claude_code import IFLOW_SESSION
 from agent_pipeline.sources.agents.codex import folder_name
 from agent_pipeline.sources.agents.lines import branch, says_something, stretches_of
@@ -71,7 +71,7 @@ class QwenCodeSource(FileSource):
             {},
         )
         said = {
-            "history": [*last, *[unread("missing line")] * missing, *_unknown(lines)],
+            "history": [*last, *[mark_unread("missing line")] * missing, *_unknown(lines)],
             "skipped": {"other_branch": len(lines) - len(way)},
             "context": chosen(next((line for line in lines if "cwd" in line), {}), _CONTEXT),
             "usage": [section(line, "usageMetadata") for line in way],
@@ -128,14 +128,14 @@ def _unknown(lines: list[Record]) -> list[Any]:
             and not (kind == "system" and subtype in _BOOKKEEPING)
             and says_something(line)
         ):
-            found.append(unread(f"line {subtype or kind}"))
+            found.append(mark_unread(f"line {subtype or kind}"))
     return found
 
 
 def _inherited(contents: Any) -> list[Any]:
     """Messages that the model saw at the beginning, and that are not trained here."""
     if not isinstance(contents, list):
-        return [unread("compressed history")]
+        return [mark_unread("compressed history")]
     return [{**section(each), "weight": 0} for each in contents]
 
 
@@ -187,7 +187,7 @@ def _iflow_history(lines: list[Record]) -> list[Any]:
         kind, message = text(line.get("type")) or "none", section(line, "message")
         if kind not in ("user", "assistant"):
             if says_something(line):
-                history.append(unread(f"line {kind}"))
+                history.append(mark_unread(f"line {kind}"))
             continue
         content = message.get("content")
         if kind == "assistant" and isinstance(content, list):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from agent_pipeline.sessions.items import unread
+from agent_pipeline.sessions.items import mark_unread
 from agent_pipeline.sources.formats.fields import (
     Record,
     chosen,
@@ -124,7 +124,7 @@ def _messages(step: Any) -> Iterator[Any]:
     if section(
         step, "extra", "context_management"
     ):  # from here on, the model saw another history than the steps before
-        yield unread("compaction")
+        yield mark_unread("compaction")
         return
     calls = [
         each | {"name": each.get("function_name")} if isinstance(each, dict) else None
@@ -193,7 +193,7 @@ def _results(calls: list[Any], results: list[Any]) -> Iterator[Any]:
         elif text(result.get("source_call_id")):
             yield _result(result, result["source_call_id"])
             if _is_reference(result):  # what a called agent answered stands elsewhere
-                yield unread("result of a called agent")
+                yield mark_unread("result of a called agent")
         elif _is_reference(result):
             continue
         elif not calls:
@@ -201,7 +201,7 @@ def _results(calls: list[Any], results: list[Any]) -> Iterator[Any]:
         elif (call_id := next(answered, None)) is not None:
             yield _result(result, call_id)
         else:
-            yield unread("result without a call")
+            yield mark_unread("result without a call")
 
 
 def _is_reference(result: Any) -> bool:

@@ -6,7 +6,7 @@ may end with calls that are judged and not answered. Lines of the file of failur
 
 from typing import Any
 
-from agent_pipeline.sessions.items import unread
+from agent_pipeline.sessions.items import mark_unread
 from agent_pipeline.sources.formats.fields import (
     Record,
     chosen,
@@ -102,7 +102,7 @@ def _turns(response: Record) -> list[Any]:
         return output
     last = output[-1]
     grows = all(last[: len(each)] == each for each in output)
-    return last if grows else [unread("transitions that do not go on with one another"), *last]
+    return last if grows else [mark_unread("transitions that do not go on with one another"), *last]
 
 
 def _task(record: Record, place: Place) -> str | None:

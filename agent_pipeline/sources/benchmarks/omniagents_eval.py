@@ -5,7 +5,7 @@ A result's `measures` (`{passed, reason, tier, counts}` by name) become its scor
 
 from collections import Counter
 
-from agent_pipeline.sessions.session import sha256_of
+from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.sources.formats.fields import (
     Record,
     chosen,
@@ -85,4 +85,4 @@ class OmniagentsEvalSource(RecordSource):
 def _task(result: Record) -> str | None:
     """The task that a result names; of a prompt in words, their sha256, since no text of a conversation travels in a key."""
     named, asked = text(result.get("task_id")), text(result.get("prompt"))
-    return named or (f"prompt:{sha256_of(asked)[:16]}" if asked else None)
+    return named or (f"prompt:{hash_json(asked)[:16]}" if asked else None)

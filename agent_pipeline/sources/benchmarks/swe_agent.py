@@ -7,7 +7,7 @@ out and counted; what a second agent said is a session of its own that names its
 
 from typing import Any
 
-from agent_pipeline.sessions.session import without
+from agent_pipeline.sessions.session import drop_keys
 from agent_pipeline.sources.formats.fields import (
     Record,
     chosen,
@@ -112,7 +112,7 @@ def _message(message: Any) -> Any:
         return message
     response = section(message, "extra", "response")
     choice = next(iter(objects(response.get("choices"))), response)
-    return without(message, "extra") | (
+    return drop_keys(message, "extra") | (
         {"finish_reason": reason} if (reason := stop_reason(choice)) else {}
     )
 

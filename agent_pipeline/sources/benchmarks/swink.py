@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from agent_pipeline.sessions.items import cut_text
+from agent_pipeline.sessions.items import mark_cut_text
 from agent_pipeline.sources.base import add_note, files_of
 from agent_pipeline.sources.formats.fields import (
     Record,
@@ -135,7 +135,7 @@ def _sets_of(results: Path) -> Path:
 def _prompts(case: Record) -> Iterator[Any]:
     """The prompts of a case; an item of damage if they are not known, because answers would stand without their question."""
     if not elements(case.get("user_messages")):
-        yield cut_text("prompts")
+        yield mark_cut_text("prompts")
     if case.get("system_prompt"):
         yield {"role": "system", "content": case["system_prompt"]}
     for asked in elements(case.get("user_messages")):

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from agent_pipeline.sessions.items import unread
+from agent_pipeline.sessions.items import mark_unread
 from agent_pipeline.sources.formats.fields import (
     Record,
     chosen,
@@ -56,7 +56,7 @@ class Tau2Source(RecordSource):
     def fields(self, record: Record, place: Place, session_id: str) -> Record:
         rewards, ended = section(record, "reward_info"), text(record.get("termination_reason"))
         messages, left_out = elements(record.get("messages")), Counter[str]()
-        ticks = [unread("tick of a voice run")] if record.get("ticks") else []
+        ticks = [mark_unread("tick of a voice run")] if record.get("ticks") else []
         measured = judged("reward", rewards.get("reward"))
         return {
             **chosen(

@@ -6,7 +6,7 @@ chains are left out. An answer without a finished chain has its query only. A ru
 
 from typing import Any
 
-from agent_pipeline.sessions.chat import to_messages
+from agent_pipeline.sessions.chat import read_chat
 from agent_pipeline.sources.base import add_note
 from agent_pipeline.sources.formats.fields import Record, chosen, elements, judged, section
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
@@ -43,7 +43,7 @@ class ToolBenchSource(RecordSource):
                 f"{place.path} has no finished chain of messages: only its query was read.",
             )
         query, _, method = place.path.stem.partition("_")
-        chat = to_messages(messages)
+        chat = read_chat(messages)
         called = (chat.messages[-1].get("tool_calls") or [None])[-1] if chat.messages else None
         return {
             **judged("win", record.get("win")),

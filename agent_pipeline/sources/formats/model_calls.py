@@ -6,9 +6,9 @@ What nobody can read becomes an item of damage at its place: `unread` for a form
 import re
 from typing import Any, NamedTuple
 
-from agent_pipeline.sessions.chat import text_of
-from agent_pipeline.sessions.evidence import SOURCES, stop_reason_in
-from agent_pipeline.sessions.items import Item, cut_text, unread
+from agent_pipeline.sessions.chat import read_text
+from agent_pipeline.sessions.evidence import SOURCE_FIELDS, find_stop_reason
+from agent_pipeline.sessions.items import Item, mark_cut_text, mark_unread
 from agent_pipeline.sources.formats.cut_texts import is_cut_json, is_printed_object
 from agent_pipeline.sources.formats.fields import decoded, decoded_text, first_of, objects, section
 
@@ -208,7 +208,7 @@ def with_beginning(asked: list[Any], answered: list[Any]) -> tuple[list[Any], li
     begun, first = asked[-1] if asked else None, answered[0] if answered else None
     if not isinstance(begun, dict) or not isinstance(first, dict) or begun.get("tool_calls"):
         return asked, answered
-    beginning = text_of(begun.get("content"), "")[0]
+    beginning = read_text(begun.get("content"), "")[0]
     if begun.get("role") != "assistant" or first.get("role") != "assistant" or not beginning:
         return asked, answered
     content = first.get("content")
@@ -222,7 +222,7 @@ def stop_reason(response: dict[str, Any]) -> str | None:
 
     A Responses object says it by its status, and by what makes it incomplete.
     """
-    reason = stop_reason_in(response)
+    reason = find_stop_reason(response)
     if reason is None and response.get("done") is False:  # Ollama: a piece of a stream
         reason = "partial"
     if reason is None and isinstance(response.get("output"), list):
@@ -248,7 +248,7 @@ def with_reason(messages: list[Any], reason: str | None) -> list[Any]:
 
 def _with_sources(messages: list[Any], records: tuple[dict[str, Any], ...]) -> list[Any]:
     """Return the messages of a response, the last with what the response says that its answer rests on."""
-    sources = {name: each[name] for each in records for name in SOURCES if each.get(name)}
+    sources = {name: each[name] for each in records for name in SOURCE_FIELDS if each.get(name)}
     if not sources or not messages or not isinstance(messages[-1], dict):
         return messages
     return [*messages[:-1], sources | messages[-1]]
@@ -265,9 +265,9 @@ def messages_of(value: Any, role: str, is_json: bool = False) -> list[Any]:
     value = decoded(value) if is_json else words_or_messages(value)
     if isinstance(value, str):
         if is_cut_json(value, is_json):
-            return [cut_text("json", value)]
+            return [mark_cut_text("json", value)]
         if is_printed_object(value):
-            return [unread("printed object")]
+            return [mark_unread("printed object")]
         # Several messages in one text: nobody can tell their words from their roles.
         return (
             [None]
@@ -313,7 +313,7 @@ def prompt_messages(prompt: Any) -> list[Any]:
     """
     if isinstance(prompt, str):
         if _RENDERED.search(prompt):
-            return [unread("prompt of a chat template")]
+            return [mark_unread("prompt of a chat template")]
         return [{"role": "user", "content": prompt}] if prompt.strip() else []
     return messages_of(prompt, "user")
 
@@ -343,7 +343,7 @@ def _with_own_blocks(message: Any) -> Any:
     if not isinstance(content, str) or not _CUT_BLOCKS.match(content):
         return message
     blocks = _blocks_in(content)
-    return message | {"content": blocks} if blocks else cut_text("json", content)
+    return message | {"content": blocks} if blocks else mark_cut_text("json", content)
 
 
 def _blocks_in(text: str) -> list[Any]:
@@ -366,7 +366,7 @@ def _marked(message: dict[str, Any], reason: str) -> dict[str, Any]:
     inner = next((name for name in ("kwargs", "data") if isinstance(message.get(name), dict)), None)
     if inner:
         return message | {inner: _marked(message[inner], reason)}
-    return message if stop_reason_in(message) is not None else message | {"finish_reason": reason}
+    return message if find_stop_reason(message) is not None else message | {"finish_reason": reason}
 
 
 def _unwrapped(response: dict[str, Any]) -> dict[str, Any]:

@@ -6,8 +6,8 @@ a good and a bad one, which is what a preference says.
 
 from typing import Any
 
-from agent_pipeline.sessions.chat import plain_items
-from agent_pipeline.sessions.items import unread
+from agent_pipeline.sessions.chat import read_items
+from agent_pipeline.sessions.items import mark_unread
 from agent_pipeline.sources.formats.fields import Record, chosen, decoded, first_text, section, text
 from agent_pipeline.sources.formats.file_source import Said
 from agent_pipeline.sources.formats.model_calls import (
@@ -103,12 +103,12 @@ def _conversation(record: Record, answer: Any) -> list[Any]:
         "length" if any(record.get(name) is True for name in _CUT) else None
     )
     said = with_reason(said, reason)
-    asked, items = plain_items(prompt), plain_items(said)
+    asked, items = read_items(prompt), read_items(said)
     if not asked:
         return (
             [*head, *said]
             if any(item.role == "user" for item in items)
-            else [*head, unread("prompt"), *said]
+            else [*head, mark_unread("prompt"), *said]
         )
     repeats = [(item.kind, item.role, item.text) for item in items[: len(asked)]]
     if repeats == [(item.kind, item.role, item.text) for item in asked]:

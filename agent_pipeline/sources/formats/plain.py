@@ -9,8 +9,8 @@ What else a record says is taken by its usual name: `session_id`, `project`, `ag
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from agent_pipeline.sessions.chat import ROLES, is_message, plain_items, to_messages
-from agent_pipeline.sessions.items import Chat, Item, unread
+from agent_pipeline.sessions.chat import ROLES, is_message, read_chat, read_items
+from agent_pipeline.sessions.items import Chat, Item, mark_unread
 from agent_pipeline.sources.formats.cut_texts import has_exporter_note
 from agent_pipeline.sources.formats.fields import (
     Record,
@@ -102,7 +102,7 @@ class PlainSource(RecordSource):
 
     @classmethod
     def chat(cls, record: Mapping[str, Any]) -> Chat:
-        return to_messages(first_of(record, *cls.content))
+        return read_chat(first_of(record, *cls.content))
 
     @classmethod
     def reads(cls, record: Record) -> bool:
@@ -183,7 +183,7 @@ class OpenAIChatSource(PlainSource):
             return super().fields(record, place, session_id)
         has_more = any(record.get(name) for name in _ANSWERS)
         answer, reason, used = (
-            _answer_beside(record, plain_items(given))
+            _answer_beside(record, read_items(given))
             if has_more
             else (Exchange([]), stop_reason(record), [])
         )
@@ -224,7 +224,7 @@ def _answer_beside(record: Record, items: list[Item]) -> tuple[Exchange, str | N
         found = response_of(
             beside | {"completion" if isinstance(value, str) else name: value} if is_part else value
         )
-        new = plain_items(found.messages)
+        new = read_items(found.messages)
         if not any(item.role == "assistant" or item.kind == "function_call" for item in new):
             unreadable.append(name)
         elif _ends_with(spoken, new):
@@ -242,7 +242,7 @@ def _answer_beside(record: Record, items: list[Item]) -> tuple[Exchange, str | N
     if answer.messages:
         return answer, None, used
     if unreadable and not used and not is_answered:
-        return Exchange([unread(unreadable[0])]), None, used
+        return Exchange([mark_unread(unreadable[0])]), None, used
     return answer, reason, used
 
 
@@ -297,9 +297,7 @@ class ShareGPTSource(PlainSource):
             if isinstance(record.get("system"), str)
             else []
         )
-        return to_messages(
-            [*system, *(map(_message, turns) if isinstance(turns, list) else [None])]
-        )
+        return read_chat([*system, *(map(_message, turns) if isinstance(turns, list) else [None])])
 
 
 def _message(turn: Any) -> Any:

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.chat import to_messages
+from agent_pipeline.sessions.chat import read_chat
 from agent_pipeline.sessions.items import Chat
-from agent_pipeline.sessions.json_text import storable
+from agent_pipeline.sessions.json_text import make_storable
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources.formats.fields import (
     Record,
@@ -53,7 +53,7 @@ def new_session(
     last time count, and the last model. `scores` are recorded by name; only `score` and `judgment` say whether the session is good. A run
     that the infrastructure failed has neither.
     """
-    chat = history if isinstance(history, Chat) else to_messages(history)
+    chat = history if isinstance(history, Chat) else read_chat(history)
     if skipped:
         chat.skipped.update(skipped)
     if damage:
@@ -77,7 +77,9 @@ def new_session(
         if form := _FORMS.get(name):
             formed = form(value)
             fields[name] = (
-                clean_text(storable(formed, chat.damage)) if isinstance(formed, str) else formed
+                clean_text(make_storable(formed, chat.damage))
+                if isinstance(formed, str)
+                else formed
             )
     if fields.get("error"):
         fields["score"] = fields["judgment"] = None
@@ -106,7 +108,7 @@ def new_session(
 def _storable(value: Any, chat: Chat) -> Any:
     """A value without half emoji; one nested too deeply is left out and counted."""
     try:
-        return storable(value, chat.damage)
+        return make_storable(value, chat.damage)
     except ValueError:
         chat.damage["invalid_context"] += 1
         return None

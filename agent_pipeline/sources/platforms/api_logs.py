@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from typing import Any, ClassVar
 
-from agent_pipeline.sessions.items import unread
+from agent_pipeline.sessions.items import mark_unread
 from agent_pipeline.sources.formats.fields import (
     Record,
     chosen,
@@ -215,7 +215,7 @@ def _joined(records: list[tuple[Place, Record]]) -> list[tuple[Place, Record]]:
                 (
                     place,
                     {
-                        "request": {"messages": [unread("custom_id of several batches")]},
+                        "request": {"messages": [mark_unread("custom_id of several batches")]},
                         "response": {},
                     },
                 )
@@ -257,11 +257,11 @@ def _with_history(records: list[tuple[Place, Record]]) -> list[tuple[Place, Reco
         if previous is None and not kept_elsewhere:
             whole.append((place, record))
             continue
-        earlier: list[Any] = [unread("conversation of the service")] if kept_elsewhere else []
+        earlier: list[Any] = [mark_unread("conversation of the service")] if kept_elsewhere else []
         met: set[str] = set()
         while previous is not None:
             if previous in met or previous not in calls:
-                earlier = [unread("previous_response_id"), *earlier]
+                earlier = [mark_unread("previous_response_id"), *earlier]
                 break
             met.add(previous)
             asked, answered = calls[previous]

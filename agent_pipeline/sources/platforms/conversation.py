@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from agent_pipeline.sessions.items import Item
-from agent_pipeline.sessions.session import canonical_arguments
+from agent_pipeline.sessions.session import canonicalize_arguments
 from agent_pipeline.sources.platforms.spans import Span
 
 Items = list[Item]
@@ -53,7 +53,7 @@ def key_of(item: Item) -> Any:
     if item.kind == "message":
         return item.role, item.text.strip()
     if item.kind == "function_call":
-        return "call", item.name, canonical_arguments(item.text or "{}")
+        return "call", item.name, canonicalize_arguments(item.text or "{}")
     if item.kind == "function_call_output":
         return "output", item.text.strip()
     return None if item.kind else ("none",)

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from agent_pipeline.sessions.chat import plain_items
-from agent_pipeline.sessions.items import Item, cut_text, unread
+from agent_pipeline.sessions.chat import read_items
+from agent_pipeline.sessions.items import Item, mark_cut_text, mark_unread
 from agent_pipeline.sources.formats.model_calls import is_damaged
 from agent_pipeline.sources.platforms.conversation import (
     Conversation,
@@ -67,12 +67,12 @@ def conversations_of(calls: Iterable[Span]) -> list[Conversation]:
     conversations: list[Conversation] = []
     calls = in_order(calls)
     # Hidden inputs leave an answer without its question. Where others have theirs, the tokens of a stream may pass for calls.
-    unasked: list[Any] = [None] if any(call.given for call in calls) else [cut_text("request")]
+    unasked: list[Any] = [None] if any(call.given for call in calls) else [mark_cut_text("request")]
     for call in calls:
-        asked = plain_items(call.given or unasked)
+        asked = read_items(call.given or unasked)
         system, given = split_head(asked)
         _place(
-            conversations, call, system, given, plain_items([*asked, *call.answered])[len(asked) :]
+            conversations, call, system, given, read_items([*asked, *call.answered])[len(asked) :]
         )  # what an answer follows says more
     return conversations
 
@@ -249,8 +249,8 @@ def _with_unread(span: Span) -> Span:
     A step without any message is left out, because frameworks call other steps model calls, too (llama-index's preparation of a call).
     If it was a call, the input of the next one says what it was asked and answered.
     """
-    given = span.given or ([unread("request")] if span.has_unread_request else [])
-    answered = span.answered or ([unread("response")] if span.has_unread_response else [])
+    given = span.given or ([mark_unread("request")] if span.has_unread_request else [])
+    answered = span.answered or ([mark_unread("response")] if span.has_unread_response else [])
     return replace(span, given=given, answered=answered)
 
 
@@ -258,5 +258,5 @@ def _system_around(conversation: Conversation, spans: list[Span]) -> Items:
     """The system prompt of the nearest step around a conversation that has one: some agents say it once, and not with each call."""
     around = steps_around(conversation.calls[0], {(span.trace, span.id): span for span in spans})
     return next(
-        (system for step in around if (system := split_head(list(plain_items(step.given)))[0])), []
+        (system for step in around if (system := split_head(list(read_items(step.given)))[0])), []
     )

@@ -4,7 +4,7 @@
 
 from typing import Any
 
-from agent_pipeline.sessions.items import cut_text
+from agent_pipeline.sessions.items import mark_cut_text
 from agent_pipeline.sources.formats.cut_texts import is_cut_json
 from agent_pipeline.sources.formats.fields import (
     Record,
@@ -123,7 +123,7 @@ def _whole_json(attribute: Record, value: Any) -> Any:
     """Return the value of an attribute: what its JSON stands for if that is its type, or an item of damage if that has lost its end."""
     if attribute.get("mime_type") != "application/json" or not isinstance(value, str):
         return value
-    return [cut_text("json", value)] if is_cut_json(value, is_json=True) else decoded(value)
+    return [mark_cut_text("json", value)] if is_cut_json(value, is_json=True) else decoded(value)
 
 
 def _genai_span(span: Span, attributes: Record) -> None:
@@ -144,7 +144,9 @@ def _genai_span(span: Span, attributes: Record) -> None:
     )
     is_cut = isinstance(system, str) and is_cut_json(system, is_json=True)
     head = (
-        [cut_text("system prompt", system)] if is_cut else [{"role": "system", "content": system}]
+        [mark_cut_text("system prompt", system)]
+        if is_cut
+        else [{"role": "system", "content": system}]
     )
     span.given = given if has_system else [*head, *given]
     span.answered = (
@@ -182,7 +184,7 @@ def _ai_sdk_span(span: Span, attributes: Record) -> None:
     span.kind = "model" if operation.endswith((".doGenerate", ".doStream")) else "other"
     prompt = first_of(attributes, "ai.prompt.messages", "ai.prompt")
     is_cut = isinstance(prompt, str) and is_cut_json(prompt, is_json=True)
-    request = request_of([cut_text("prompt", prompt)] if is_cut else prompt)
+    request = request_of([mark_cut_text("prompt", prompt)] if is_cut else prompt)
     calls = decoded(attributes.get("ai.response.toolCalls"))
     answered = [
         {"text": attributes[name]}
@@ -191,7 +193,7 @@ def _ai_sdk_span(span: Span, attributes: Record) -> None:
     ]
     said = messages_of([*answered, *elements(calls)], "assistant")
     if isinstance(calls, str) and calls.strip():  # JSON that has lost its end
-        said = [*said, cut_text("tool calls", calls)]
+        said = [*said, mark_cut_text("tool calls", calls)]
     span.given, span.answered = request.messages or span.given, said or span.answered
     span.tools = [
         decoded(each) for each in elements(decoded(attributes.get("ai.prompt.tools")))

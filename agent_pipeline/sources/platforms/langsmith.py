@@ -5,7 +5,7 @@ A run says what its SDK recorded: an API's request and response, or LangChain's 
 
 from typing import Any
 
-from agent_pipeline.sessions.items import unread
+from agent_pipeline.sessions.items import mark_unread
 from agent_pipeline.sources.base import add_note
 from agent_pipeline.sources.formats.fields import (
     Record,
@@ -105,7 +105,7 @@ class LangSmithSource(SpanSource):
             if len(elements(inputs.get("messages"))) > 1 and all(
                 isinstance(each, list) for each in elements(inputs.get("messages"))
             ):
-                span.given = [*span.given, unread("several prompts in one run")]
+                span.given = [*span.given, mark_unread("several prompts in one run")]
         return [span]
 
     def scores_of(self, record: Record) -> list[Score]:

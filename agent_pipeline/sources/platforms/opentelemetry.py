@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_pipeline.sessions.chat import ROLES
-from agent_pipeline.sessions.items import cut_text, unread
+from agent_pipeline.sessions.items import mark_cut_text, mark_unread
 from agent_pipeline.sources.formats.detection import sampled
 from agent_pipeline.sources.formats.fields import (
     Record,
@@ -108,9 +108,9 @@ class OpenTelemetrySource(SpanSource):
         span = replace(record["span"])
         fill_in(span, record["attributes"], record["kind"])
         if not (span.given or span.answered) and (unknown := _unread_messages(record)):
-            span.kind, span.given = "model", [unread(unknown)]
+            span.kind, span.given = "model", [mark_unread(unknown)]
         if record["lost"] and (span.given or span.answered):
-            span.given = [*span.given, cut_text("attributes")]
+            span.given = [*span.given, mark_cut_text("attributes")]
         return [span]
 
     def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
@@ -266,7 +266,7 @@ def _whole_message(message: Record) -> Any:
     calls = objects(message.get("tool_calls"))
     has_arguments = all("arguments" in (section(call, "function") or call) for call in calls)
     is_said = bool(calls) or not {"content", "parts"}.isdisjoint(message)
-    return message if has_arguments and is_said else cut_text("content that was not captured")
+    return message if has_arguments and is_said else mark_cut_text("content that was not captured")
 
 
 def _with_events(records: list[tuple[Place, Record]]) -> list[tuple[Place, Record]]:

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any, ClassVar
 
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.items import Item, assembled
+from agent_pipeline.sessions.items import Item, assemble_chat
 from agent_pipeline.sources.formats.cut_texts import MEDIA, cut_texts_in
 from agent_pipeline.sources.formats.fields import (
     Record,
@@ -117,7 +117,7 @@ def _arguments(conversation: Conversation, spans: list[Span]) -> Record:
     )
     items = [*conversation.system, *conversation.items]
     return {
-        "history": assembled(items),
+        "history": assemble_chat(items),
         "damage": conversation.damage
         + Counter(cut_text=cut_texts_in(items), missing_media=sum(map(_media_in, items))),
         "skipped": conversation.skipped,

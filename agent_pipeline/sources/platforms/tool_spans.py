@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from agent_pipeline.sessions.chat import call_item, result_item
+from agent_pipeline.sessions.chat import read_call, read_result
 from agent_pipeline.sessions.items import Item
 from agent_pipeline.sources.platforms.conversation import (
     Conversation,
@@ -82,5 +82,5 @@ def mark_failed(conversation: Conversation, tools: Sequence[Span]) -> None:
 
 
 def tool_items(span: Span) -> tuple[Item, Item]:
-    call = call_item({"name": span.name, "arguments": span.arguments, "call_id": span.call_id})
-    return call, result_item(call.call_id, span.output, bool(span.error))
+    call = read_call({"name": span.name, "arguments": span.arguments, "call_id": span.call_id})
+    return call, read_result(call.call_id, span.output, bool(span.error))

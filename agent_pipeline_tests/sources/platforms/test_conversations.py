@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_pipeline.sessions.items import assembled
+from agent_pipeline.sessions.items import assemble_chat
 from agent_pipeline.sources.platforms.conversation import HARMLESS, key_of, open_calls
 from agent_pipeline.sources.platforms.conversations import (
     conversations_in,
@@ -85,7 +85,7 @@ def test_the_words_and_the_calls_of_one_response_are_one_turn_also_where_a_span_
         answered=[said("assistant", "I look."), called],
     )
     (conversation,) = conversations_of([call])
-    asked, turn = assembled(conversation.items).messages
+    asked, turn = assemble_chat(conversation.items).messages
     assert (asked["content"], turn["content"], len(turn["tool_calls"])) == ("a?", "I look.", 1)
 
 

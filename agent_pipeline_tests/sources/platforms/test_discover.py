@@ -10,8 +10,8 @@ from typer.testing import CliRunner, Result
 from agent_pipeline.cli.app import app
 from agent_pipeline.definitions import defs
 from agent_pipeline.defs.resources import Workspace
+from agent_pipeline.ingestion.block_list import BlockList
 from agent_pipeline.ingestion.discovery import discover
-from agent_pipeline.ingestion.forgotten import BlockList
 from agent_pipeline.sources import SOURCES, Location, open_source, readers
 from agent_pipeline_tests.sources.platforms import exports
 from agent_pipeline_tests.sources.platforms.exports import write

@@ -7,7 +7,7 @@ from contextlib import closing
 from hypothesis import given, settings
 
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.chat import to_messages
+from agent_pipeline.sessions.chat import read_chat
 from agent_pipeline.sources import Location, open_source, open_sources, parse_location
 from agent_pipeline.sources.base import items_of
 from agent_pipeline_tests.datasets.chats import chats, session
@@ -26,19 +26,19 @@ ODD = [
 @settings(max_examples=100, deadline=None)
 @given(chats())
 def test_items_made_of_messages_give_the_same_messages_back(chat):
-    assert to_messages(items_of(session("s", chat))).messages == chat
+    assert read_chat(items_of(session("s", chat))).messages == chat
 
 
 def test_an_error_of_a_tool_is_one_in_the_items_too():
     told = {"role": "tool", "tool_call_id": "c1", "content": "gone", "is_error": True}
-    chat = to_messages([user("hi"), call("f", "c1"), told]).messages
-    assert to_messages(items_of(session("s", chat))).messages == chat and chat[-1] == told
+    chat = read_chat([user("hi"), call("f", "c1"), told]).messages
+    assert read_chat(items_of(session("s", chat))).messages == chat and chat[-1] == told
 
 
 def test_what_was_thought_is_before_what_followed_it():
     chat = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Hello."}]
     thoughts = [{"message": 1, "text": "be kind"}, {"message": 1, "text": "be brief"}]
-    back = to_messages(items_of(session("s", chat, reasoning=thoughts)))
+    back = read_chat(items_of(session("s", chat, reasoning=thoughts)))
     assert back.messages == chat and back.reasoning == thoughts
 
 

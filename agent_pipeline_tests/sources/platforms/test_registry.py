@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent_pipeline.errors import PartitionError, SettingsError, StoreError
-from agent_pipeline.ingestion.reading import fingerprint
+from agent_pipeline.ingestion.reading import fingerprint_partition
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import VERSION
 from agent_pipeline.sources import (
@@ -295,7 +295,10 @@ def test_one_store_in_a_list_is_that_store(tmp_path):
 def test_the_version_and_the_signature_change_with_any_of_the_stores(tmp_path):
     locations = two_homes(tmp_path)
     seen = {
-        (open_sources(locations).signature(), fingerprint(open_sources(locations).stored(KEY)))
+        (
+            open_sources(locations).signature(),
+            fingerprint_partition(open_sources(locations).stored(KEY)),
+        )
         for _ in range(2)
     }
     assert len(seen) == 1

@@ -16,8 +16,8 @@ from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import to_rows, to_table
 from agent_pipeline.storage.lake import Lake
 
-FORGOTTEN = "forgotten_sessions"
-ALIAS = "forgotten:"
+FORGOTTEN_TABLE = "forgotten_sessions"
+ALIAS_PREFIX = "forgotten:"
 _SCHEMA = pa.schema(
     [
         pa.field("id_hash", pa.string(), nullable=False),
@@ -27,9 +27,9 @@ _SCHEMA = pa.schema(
 )
 
 
-def alias(session_id: str) -> str:
+def make_alias(session_id: str) -> str:
     """What stands for the id of a forgotten session, wherever it was named."""
-    return ALIAS + hashlib.sha256(session_id.encode("utf-8")).hexdigest()[:32]
+    return ALIAS_PREFIX + hashlib.sha256(session_id.encode("utf-8")).hexdigest()[:32]
 
 
 class BlockList(NamedTuple):
@@ -45,14 +45,14 @@ class BlockList(NamedTuple):
             DataError: the list is damaged (nothing may be read then: it might be what was forgotten).
         """
         try:
-            rows = to_rows(lake.open(FORGOTTEN, None).read())
+            rows = to_rows(lake.open(FORGOTTEN_TABLE, None).read())
         except MissingError:
             return cls()
         keyed = (
             (row["id_hash"], PartitionKey(row["project"], row["agent"]) if row["agent"] else None)
             for row in rows
         )
-        return cls(frozenset((ALIAS + id_hash, key) for id_hash, key in keyed))
+        return cls(frozenset((ALIAS_PREFIX + id_hash, key) for id_hash, key in keyed))
 
     @classmethod
     def add(cls, lake: Lake, session_id: str, key: PartitionKey | None) -> "BlockList":
@@ -61,26 +61,30 @@ class BlockList(NamedTuple):
 
         def added() -> pa.Table:
             nonlocal blocked
-            blocked = cls(cls.read(lake).entries | {(alias(session_id), key)})
+            blocked = cls(cls.read(lake).entries | {(make_alias(session_id), key)})
             entries = sorted(blocked.entries, key=lambda entry: (entry[0], str(entry[1] or "")))
-            both = [(each.removeprefix(ALIAS), *(of or (None, None))) for each, of in entries]
+            both = [
+                (each.removeprefix(ALIAS_PREFIX), *(of or (None, None))) for each, of in entries
+            ]
             return to_table([dict(zip(_SCHEMA.names, each, strict=True)) for each in both], _SCHEMA)
 
-        lake.update(FORGOTTEN, None, added)
+        lake.update(FORGOTTEN_TABLE, None, added)
         return blocked
 
     def has(self, session_id: str, key: PartitionKey | None) -> bool:
         """Whether a partition's session is forgotten; without a partition, whether it is in all."""
         return bool(self.entries) and not self.entries.isdisjoint(
-            {(alias(session_id), None), (alias(session_id), key)}
+            {(make_alias(session_id), None), (make_alias(session_id), key)}
         )
 
     def where(self, session_id: str) -> list[str]:
         """The partitions in which a session is forgotten; `*` for all."""
-        return sorted(str(key or "*") for each, key in self.entries if each == alias(session_id))
+        return sorted(
+            str(key or "*") for each, key in self.entries if each == make_alias(session_id)
+        )
 
     def without_names(self, session: Session, key: PartitionKey) -> Session:
         """A session whose parent has an alias where it is forgotten."""
         if session.parent_session_id is not None and self.has(session.parent_session_id, key):
-            session.parent_session_id = alias(session.parent_session_id)
+            session.parent_session_id = make_alias(session.parent_session_id)
         return session

@@ -44,7 +44,7 @@ _EQUAL = 0.9
 """Requests within groups that are as alike as this are equal, however alike all requests are."""
 
 
-class Proposal(NamedTuple):
+class PatternProposal(NamedTuple):
     """A `task_pattern`, and by session id the task that it would name."""
 
     pattern: str
@@ -61,7 +61,7 @@ class Proposal(NamedTuple):
         return f"[agents.\"{partition}\"]\ntask_pattern = '{self.pattern}'"
 
 
-def propose_pattern(requests: Mapping[str, str]) -> Proposal | None:
+def propose_pattern(requests: Mapping[str, str]) -> PatternProposal | None:
     """Propose a `task_pattern` for sessions that the source puts to no task.
 
     Args:
@@ -86,7 +86,7 @@ def propose_pattern(requests: Mapping[str, str]) -> Proposal | None:
         within = _alike(words, (pair for pairs in _in_turn(groups) for pair in pairs))
         across = _alike(words, ((one[0], other[-1]) for one, other in combinations(groups, 2)))
         if within >= _LEAST_ALIKE and (within >= times * across or within >= _EQUAL > across):
-            return Proposal(_simplest(pattern, tasks), tasks)
+            return PatternProposal(_simplest(pattern, tasks), tasks)
     return None
 
 

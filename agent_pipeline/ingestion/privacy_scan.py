@@ -11,15 +11,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent_pipeline.ingestion.reading import Preparation, ReadingOptions
-from agent_pipeline.ingestion.seen import SEEN, ids_of, seen_sessions
+from agent_pipeline.ingestion.seen_sessions import SEEN_TABLE, make_id_column, read_seen_sessions
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import RedactionOptions, Redactor
-from agent_pipeline.sessions.tables import row_session, stored_batches, to_rows
+from agent_pipeline.sessions.tables import read_batches, restore_session, to_rows
 from agent_pipeline.sources.base import TraceSource
 from agent_pipeline.storage.lake import Lake
 
 
-class Scan(NamedTuple):
+class PrivacyScan(NamedTuple):
     """How many sessions there are and how many were searched; the finds by kind, and in which sessions they are."""
 
     sessions: int
@@ -38,7 +38,7 @@ def scan_new_sessions(
     options: RedactionOptions,
     source: TraceSource | None = None,
     reading: ReadingOptions | None = None,
-) -> Scan:
+) -> PrivacyScan:
     """Search the sessions that no earlier search found clean; those that are clean now are noted beside the table.
 
     Args:
@@ -54,14 +54,14 @@ def scan_new_sessions(
         StoreError: the store cannot be read.
     """
     redactor = Redactor(options)
-    seen, file = seen_sessions(lake, key) or (
+    seen, file = read_seen_sessions(lake, key) or (
         None,
         None,
     )  # without it, all of the table is searched
     clean = (
         seen.filter(seen["clean"])["session_id"].combine_chunks()
         if seen is not None
-        else ids_of([])
+        else make_id_column([])
     )
     kinds: Counter[str] = Counter()
     session_ids: list[str] = []
@@ -71,12 +71,12 @@ def scan_new_sessions(
         if source and options.enabled
         else {}
     )
-    for batch in stored_batches(file or lake.open("sessions", key)):
+    for batch in read_batches(file or lake.open("sessions", key)):
         sessions += batch.num_rows
         new = batch.filter(pc.invert(pc.is_in(batch["session_id"], clean)))
         searched += new.num_rows
         for row in to_rows([new]):
-            session = row_session(row)
+            session = restore_session(row)
             finds = Counter(redactor.finds(session).values())
             if private := values.get(session.session_id):
                 finds |= redactor.remaining(session, private)
@@ -84,12 +84,12 @@ def scan_new_sessions(
                 kinds.update(finds)
                 session_ids.append(session.session_id)
     if seen is not None and options.enabled and searched:
-        is_clean = pc.invert(pc.is_in(seen["session_id"], ids_of(session_ids)))
+        is_clean = pc.invert(pc.is_in(seen["session_id"], make_id_column(session_ids)))
         noted = seen.set_column(
             seen.schema.get_field_index("clean"), seen.schema.field("clean"), is_clean
         )
-        lake.stage(SEEN, key, noted.to_batches(), noted.schema).commit()
-    return Scan(sessions, searched, kinds, session_ids)
+        lake.stage(SEEN_TABLE, key, noted.to_batches(), noted.schema).commit()
+    return PrivacyScan(sessions, searched, kinds, session_ids)
 
 
 def _values_in_store(

@@ -12,9 +12,9 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from agent_pipeline.sessions.json_text import object_in
+from agent_pipeline.sessions.json_text import parse_object
 from agent_pipeline.sessions.session import Message, Tool
-from agent_pipeline.sessions.text import is_failed, is_refusal
+from agent_pipeline.sessions.transcript import is_failed, is_refusal
 
 CallShape = tuple[str, tuple[tuple[str, str], ...]]
 """A tool's name, and the names and JSON types of one call's arguments, in their order."""
@@ -31,7 +31,7 @@ JSON_TYPES: dict[type, str] = {
 }
 
 
-def call_shapes(messages: Iterable[Message]) -> frozenset[CallShape]:
+def find_call_shapes(messages: Iterable[Message]) -> frozenset[CallShape]:
     """The different calls of a session that teach what a tool takes.
 
     Calls that nothing answered, that failed or that the environment refused, whose arguments are no JSON object, or whose name no model
@@ -45,7 +45,7 @@ def call_shapes(messages: Iterable[Message]) -> frozenset[CallShape]:
         called = (
             open_calls.pop(message["tool_call_id"], None) if message["role"] == "tool" else None
         )
-        if called and (arguments := object_in(called["arguments"])) is not None:
+        if called and (arguments := parse_object(called["arguments"])) is not None:
             shape = _shape(called["name"], tuple(arguments), tuple(map(type, arguments.values())))
             if (
                 shape

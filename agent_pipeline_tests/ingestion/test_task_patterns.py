@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_pipeline.ingestion.trials import propose_pattern
+from agent_pipeline.ingestion.task_patterns import propose_pattern
 
 REQUESTS = [
     "Book a flight from Oslo to Rome",

@@ -5,11 +5,11 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from agent_pipeline.sessions.json_text import object_in
-from agent_pipeline.sessions.session import Message, tool_calls
+from agent_pipeline.sessions.json_text import parse_object
+from agent_pipeline.sessions.session import Message, list_calls
 
 
-class Call(NamedTuple):
+class PairedCall(NamedTuple):
     """One tool call: `arguments` is `None` where `raw` is not the JSON text of an object, `result` where nothing answered the call.
     `failed`: the result is an error (`is_failed`)."""
 
@@ -20,7 +20,7 @@ class Call(NamedTuple):
     failed: bool = False
 
 
-def paired_calls(messages: Sequence[Message]) -> list[Call]:
+def pair_calls(messages: Sequence[Message]) -> list[PairedCall]:
     """Every tool call in order, with its result.
 
     Results follow the message that called. A call takes the result that carries its id, else the oldest result that is left over.
@@ -40,7 +40,7 @@ def paired_calls(messages: Sequence[Message]) -> list[Call]:
             answer = answer or (left.popleft() if left else None)
             result, failed = (answer["content"], is_failed(answer)) if answer else (None, False)
             name, raw = call["function"]["name"], call["function"]["arguments"]
-            pairs.append(Call(name, object_in(raw), raw, result, failed))
+            pairs.append(PairedCall(name, parse_object(raw), raw, result, failed))
     return pairs
 
 
@@ -51,30 +51,30 @@ def _take_result(results: list[Message], call_id: str | None) -> Message | None:
     return None
 
 
-def message_texts(message: Message, names: bool = False) -> list[str]:
+def list_texts(message: Message, names: bool = False) -> list[str]:
     """A message's content and its calls' arguments; with `names` each call's name before its arguments."""
     texts = [message.get("content") or ""]
-    for name, raw in tool_calls([message]) if message.get("tool_calls") else ():
+    for name, raw in list_calls([message]) if message.get("tool_calls") else ():
         texts += [name, raw] if names else [raw]
     return texts
 
 
-def characters(messages: Iterable[Message]) -> int:
+def count_characters(messages: Iterable[Message]) -> int:
     """The length of a conversation: contents and arguments. About four characters are a token."""
-    return sum(sum(map(len, message_texts(message))) for message in messages)
+    return sum(sum(map(len, list_texts(message))) for message in messages)
 
 
-def readable(messages: Iterable[Message]) -> str:
+def format_transcript(messages: Iterable[Message]) -> str:
     """A conversation as a person reads it: `USER: …`, `ASSISTANT: …`, `CALL: name {…}`, `TOOL: …`, with a blank line between."""
     parts = []
     for message in messages:
         if message["content"] or not message.get("tool_calls"):
             parts.append(f"{message['role'].upper()}: {message['content']}")
-        parts += [f"CALL: {name} {raw}" for name, raw in tool_calls([message])]
+        parts += [f"CALL: {name} {raw}" for name, raw in list_calls([message])]
     return "\n\n".join(parts)
 
 
-def markdown(rows: Sequence[Sequence[str]]) -> str:
+def format_markdown_table(rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table, the head first; its first column is of texts, the others of numbers."""
     head, *others = (
         "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows
@@ -82,7 +82,7 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([head, f"|---|{'---:|' * (len(rows[0]) - 1)}", *others])
 
 
-def shortened(text: str, limit: int, where: str) -> str:
+def shorten_text(text: str, limit: int, where: str) -> str:
     """A text of about `limit` characters: of a longer one the beginning and the end, and `where` the rest is."""
     if len(text) <= limit:
         return text
@@ -111,7 +111,7 @@ def is_tool_error(text: str) -> bool:
         return True
     if not text.startswith("{") or 'rror"' not in text:  # most results need no decoding
         return False
-    value = object_in(text) or {}
+    value = parse_object(text) or {}
     return any(value.get(name) for name in _ERRORS)
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_pipeline.export.limits import why_unwritable
-from agent_pipeline.sessions.tools import ToolSchemas, call_shapes
+from agent_pipeline.sessions.tool_schemas import ToolSchemas, find_call_shapes
 
 
 def called(**arguments: object) -> list[dict]:
@@ -25,7 +25,7 @@ def called(**arguments: object) -> list[dict]:
 def inferred(*sessions: list[dict]) -> list[dict]:
     schemas = ToolSchemas()
     for session in sessions:
-        schemas.add(call_shapes(session))
+        schemas.add(find_call_shapes(session))
     return schemas.tools()
 
 

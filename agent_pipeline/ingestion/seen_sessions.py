@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.tables import column, row_batch
+from agent_pipeline.sessions.tables import make_batch, make_column
 from agent_pipeline.storage.lake import Lake
 
-SEEN = "sessions_seen"
+SEEN_TABLE = "sessions_seen"
 SEEN_SCHEMA = pa.schema(
     [
         pa.field("session_id", pa.string(), nullable=False),
@@ -29,7 +29,7 @@ SEEN_SCHEMA = pa.schema(
 TABLE_SHA256 = b"table_sha256"
 
 
-class Seen(NamedTuple):
+class SeenSession(NamedTuple):
     """What the next run must know of a session: a row of `sessions_seen`. `clean`: a search of the written row found nothing private.
 
     All of them are held as an Arrow table: the bytes of each id and some 60 more, and one text of all sessions that have the same.
@@ -44,12 +44,12 @@ class Seen(NamedTuple):
     clean: bool = False
 
 
-def seen_sessions(lake: Lake, key: PartitionKey) -> tuple[pa.Table, pq.ParquetFile] | None:
+def read_seen_sessions(lake: Lake, key: PartitionKey) -> tuple[pa.Table, pq.ParquetFile] | None:
     """What was noted of the sessions of the table that is in its place, and that table; `None` where nothing was, or it was noted of
     another table."""
     try:
         seen, file = (
-            lake.open(SEEN, key, SEEN_SCHEMA).read(),
+            lake.open(SEEN_TABLE, key, SEEN_SCHEMA).read(),
             lake.fs.open(lake.table("sessions", key)),
         )
         written = (seen.schema.metadata or {}).get(TABLE_SHA256)
@@ -62,22 +62,22 @@ def seen_sessions(lake: Lake, key: PartitionKey) -> tuple[pa.Table, pq.ParquetFi
         return None
 
 
-def sharing_calls(seen: pa.Table) -> pa.Table:
+def share_call_texts(seen: pa.Table) -> pa.Table:
     """The table as it is held: of all sessions with the same calls one text."""
     return seen.set_column(2, "calls", seen["calls"].dictionary_encode())
 
 
-def noted(seen: list[Seen]) -> pa.Table:
+def make_seen_table(seen: list[SeenSession]) -> pa.Table:
     """Some sessions as such a table."""
-    return sharing_calls(pa.Table.from_batches([row_batch(seen, SEEN_SCHEMA)]))
+    return share_call_texts(pa.Table.from_batches([make_batch(seen, SEEN_SCHEMA)]))
 
 
-def ids_of(names: Iterable[str]) -> pa.Array:
+def make_id_column(names: Iterable[str]) -> pa.Array:
     """Ids or tasks as a column."""
-    return column(list(names), SEEN_SCHEMA.field("session_id"))
+    return make_column(list(names), SEEN_SCHEMA.field("session_id"))
 
 
-class Rows:
+class RowReader:
     """Rows of a table in their order, a row group at a time; the next one is read (which needs no interpreter lock) meanwhile."""
 
     def __init__(self, file: pq.ParquetFile) -> None:
