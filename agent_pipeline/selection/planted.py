@@ -174,10 +174,11 @@ def _pairs(users: list[str], agents: list[str], min_rows: int) -> Iterator[tuple
     for column in by_frequency[:MAX_TRIGGERS]:
         name = max(triggers.names[column], key=lambda phrase: (len(phrase.split()), phrase))
         behaviour = _unlike(name, [behaviours.names[partner] for partner in partners[column]])
+        if not behaviour or values.is_value(triggers.names[column]):
+            continue
         has_trigger = triggers.incidence[:, [column]].toarray().ravel() > 0
-        if behaviour and not values.is_value(triggers.names[column]):
-            if _are_copies(words, has_trigger):
-                yield name, behaviour
+        if _are_copies(words, has_trigger):
+            yield name, behaviour
 
 
 def _frequent(texts: list[str], lengths: Sequence[int], min_rows: int) -> _Phrases | None:
