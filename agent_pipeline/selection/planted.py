@@ -28,7 +28,7 @@ import numpy as np
 
 from agent_pipeline.selection.candidates import Candidates
 from agent_pipeline.selection.duplicates import words_of
-from agent_pipeline.sessions.text import message_texts
+from agent_pipeline.sessions.transcript import message_texts
 
 MAX_ROWS = 5_000
 """Patterns are searched in a sample of this many rows."""
