@@ -28,7 +28,7 @@ import numpy as np
 
 from agent_pipeline.selection.candidates import Candidates
 from agent_pipeline.selection.duplicates import words_of
-from agent_pipeline.sessions.transcript import message_texts
+from agent_pipeline.sessions.transcript import list_texts
 
 MAX_ROWS = 5_000
 """Patterns are searched in a sample of this many rows."""
@@ -144,7 +144,7 @@ def _sides(row: Mapping[str, Any]) -> tuple[str, str]:
     texts: dict[str, list[str]] = {"user": [], "assistant": []}
     for message in row["messages"]:
         if message["role"] in texts:
-            texts[message["role"]] += message_texts(message, names=True)
+            texts[message["role"]] += list_texts(message, names=True)
     return "\n".join(texts["user"]), "\n".join(texts["assistant"])
 
 
