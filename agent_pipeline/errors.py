@@ -62,6 +62,18 @@ class DataError(PipelineError):
     """The data cannot give what was asked (no rows, no tasks, no held-out turns)."""
 
 
+class DamageError(DataError):
+    """A file of the lake is damaged or missing.
+
+    Attributes:
+        path: the file.
+    """
+
+    def __init__(self, message: str, path: object) -> None:
+        super().__init__(message)
+        self.path = str(path)
+
+
 class LakeError(DataError):
     """The lake cannot be read or written, or a newer version of the pipeline wrote it."""
 

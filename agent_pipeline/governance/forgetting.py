@@ -14,8 +14,7 @@ people keep of their own (labels, review files, Dagster's record of runs), is th
 import difflib
 import hashlib
 import json
-import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import reduce
 from pathlib import Path
@@ -30,7 +29,7 @@ from upath import UPath
 
 from agent_pipeline.datasets.ledger import LEDGER, remove_tasks
 from agent_pipeline.datasets.publishing import RECORDS, publish_again, record_of, unpublish
-from agent_pipeline.errors import DataError
+from agent_pipeline.errors import DamageError, DataError
 from agent_pipeline.governance.lineage import (
     FOLLOWS,
     TABLE,
@@ -104,18 +103,22 @@ def forget(
 
     Raises:
         UnknownSessionError: nothing names it; nothing was changed.
-        DataError: a run is working on one of its partitions, or trains on it, now; or a file is damaged.
+        DataError: a run is working on one of its partitions, or trains on it, now; or a table is damaged.
+        DamageError: the manifest of an artifact cannot be read, so that the session may be in it; nothing was changed.
     """
     lake.sweep()
     removal = _Removal(lake, session_id, key)
+    removal.refuse_unreadable(held=[])
     if not BlockList.read(lake).has(session_id, key) and not removal.is_known():
         raise UnknownSessionError(
             session_id, f"{lake.root}" if key is None else f"{key}", removal.nearest()
         )
     with ExitStack() as held:
-        for each in removal.partitions():
-            held.enter_context(lake.run_of(each))
+        partitions = removal.partitions()
+        for partition in partitions:
+            held.enter_context(lake.run_of(partition))
         removal.look()  # what runs wrote until their partition was held
+        removal.refuse_unreadable(partitions)
         report = removal.report
         report.partitions = BlockList.add(lake, session_id, key).where(session_id)
         if judge_cache is not None and judge_cache.exists():
@@ -143,6 +146,24 @@ class _Removal:
         self._files = [
             file for file in self.lake.files() if self.key is None or file.key in (None, self.key)
         ]
+
+    def refuse_unreadable(self, held: Sequence[PartitionKey | None]) -> None:
+        """Refuse to forget if the manifest of an artifact does not tell whether the session is in the artifact.
+
+        Another machine may be uploading an artifact, with the manifest last, to a partition that is not among the `held` ones.
+
+        Raises:
+            DamageError: a manifest is damaged, or missing.
+        """
+        for artifact in self.lake.unreadable(self._files):
+            if artifact.is_missing and not self.lake.is_local and artifact.key not in held:
+                continue
+            raise DamageError(
+                f"{artifact.path} is {artifact.reason}, so it is unknown whether {self.id!r} is in the {artifact.asset} "
+                f"{artifact.name} of {artifact.key}, and nothing was forgotten: put a copy of the file back, or delete the folder "
+                f"{artifact.path.parent}, and repeat.",
+                artifact.path,
+            )
 
     def tables(self) -> list[LakeFile]:
         """The tables that are there, the one that the others are made from last."""
@@ -184,15 +205,18 @@ class _Removal:
     def run(self) -> None:
         """Change every file, in an order in which a kill does no harm."""
         tasks, caches = self._survey()
+        # Caches come first: the rows of the session in other tables tell which caches may hold its text.
+        for file in self.tables():
+            if file.asset in _CACHES and file.key in caches:
+                self._delete(file.path)
         self._unfinished()
         for file, manifest in self.lake.manifests(self._files):
             self._model(file, manifest)
         self._unrecorded_copies()
         for file in self.tables():
             if file.asset in _CACHES:
-                if file.key in caches:
-                    self._delete(file.path)
-            elif file.asset == LEDGER:
+                continue
+            if file.asset == LEDGER:
                 self._ledger(file, tasks)
             elif file.asset != "sessions":
                 self._table(file)
@@ -340,11 +364,11 @@ class _Removal:
             others = manifest is not None and not any(
                 self.id in ids for ids in sessions_in(manifest).values()
             )
-            if others or (manifest and self.key and manifest["partition"] != str(self.key)):
+            if others or self.key not in (None, self.lake.asset_and_key(folder)[1]):
                 continue
             try:
                 with FileLock(f"{folder}.lock", timeout=0):
-                    shutil.rmtree(folder)
+                    self.lake.delete_unfinished(folder)
             except Timeout as error:
                 raise DataError(
                     f"What is being made in {folder} has {self.id!r} in it: cancel that run, or wait for its end, and repeat."
@@ -355,6 +379,8 @@ class _Removal:
         """The JSON files of an artifact; its transcripts, pages and logs, which are deleted first. The manifest comes before the rest."""
         if not any({self.id, self.alias} & set(ids) for ids in sessions_in(manifest).values()):
             return
+        # A kill after the last file was replaced must not leave the copy on this machine.
+        self.lake.drop_copy(place, manifest["identity"])
         folder, new = place.path.parent, self._scrubbed(manifest)
         if (
             "examples" in new["report"]
@@ -389,7 +415,6 @@ class _Removal:
         for name, data in ((MANIFEST, manifest_text(with_checksum(new)).encode()), *files.items()):
             self.lake.replace(folder / name, [data])
             self.report.changes.append(Change(path=str(folder / name), mentions=1))
-        self.lake.drop_copy(place, manifest["identity"])
 
     def _scrubbed(self, value: Any, name: str = "") -> Any:
         """JSON without the objects that are the session's own, and with the alias for its id in lists of sessions and of rows."""

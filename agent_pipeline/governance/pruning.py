@@ -1,36 +1,44 @@
-"""Which model directories nothing names any more, and their deletion.
+"""Pruning: which model directories nothing names any more, and their deletion.
 
-Kept of a partition: what the pointers of each asset name, the exports of the history's last changes with the episodes that they played, and
-every artifact that one of these was made from. Everything else only costs disk: a night that needs it makes it again. So does what a killed
-run left half made, once it is a week old: until then, the same run goes on from it.
+A partition keeps these artifacts:
+
+- the artifacts that the pointers of each asset name;
+- the exports of the last changes of the history, with the episodes that these exports played;
+- every artifact that one of the kept artifacts was made from.
+
+A run that needs another artifact makes it again. The folder that a killed run left is deleted after a week, because the same run
+resumes from it until then. What is served and which sessions an artifact was trained on do not belong here.
 """
 
-import shutil
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
+from graphlib import TopologicalSorter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import msgspec
 
+from agent_pipeline.errors import DamageError
 from agent_pipeline.governance.lineage import parents
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import own_episodes
 from agent_pipeline.promotion.ledger import EXPORT
-from agent_pipeline.storage.lake import Lake, remove
+from agent_pipeline.storage.artifacts import Deletion, UnreadableArtifact
+from agent_pipeline.storage.lake import Lake
 from agent_pipeline.storage.paths import LakeFile
 
-Found = dict[str, tuple[LakeFile, dict[str, Any]]]
 UNFINISHED_DAYS = 7
-"""How long what a killed run left can still be gone on with."""
+"""For how many days a run can resume from the folder that a killed run left."""
+_SECONDS_PER_DAY = 86_400
 
 
 class Unnamed(msgspec.Struct, frozen=True):
-    """An artifact that nothing names, or what is left of one that was never finished. Its files' `bytes` are what its deletion frees, but
-    for those that `serving` links to."""
+    """An artifact that nothing names, or what is left of one that was never finished or whose deletion was killed.
+
+    `bytes` is what its deletion frees, except for files that the serving folder links to.
+    """
 
     partition: str
     asset: str
@@ -39,134 +47,211 @@ class Unnamed(msgspec.Struct, frozen=True):
 
 
 class Pruned(msgspec.Struct, frozen=True):
-    """What nothing names, by partition and asset, and how many artifacts are kept; `deleted` is whether the former are gone."""
+    """The artifacts that nothing names, and how many artifacts are kept; `deleted` is whether the former were deleted."""
 
     unnamed: list[Unnamed]
     kept: int
     deleted: bool
 
 
+class StoredArtifact(NamedTuple):
+    """An artifact in the lake: the file of its manifest, and the manifest."""
+
+    file: LakeFile
+    manifest: dict[str, Any]
+
+    @property
+    def identity(self) -> str:
+        identity: str = self.manifest["identity"]
+        return identity
+
+
+class PartitionArtifacts(msgspec.Struct, frozen=True):
+    """The artifacts of a partition.
+
+    Attributes:
+        key: the partition.
+        by_identity: the artifacts whose manifest can be read.
+        unreadable: the other artifacts.
+    """
+
+    key: PartitionKey
+    by_identity: dict[str, StoredArtifact]
+    unreadable: list[UnreadableArtifact]
+
+
 def prune(lake: Lake, keep: int, key: PartitionKey | None = None, delete: bool = False) -> Pruned:
     """Find what nothing names, of one partition or of all, and delete it if `delete` is set.
 
-    `keep` is how many exports of the history stay beside the champion and the latest: those of its last changes, so that they can be rolled
-    back to or promoted.
+    A deletion that was killed is completed by the next call with `delete`.
+
+    Args:
+        lake: the lake.
+        keep: how many exports of the history stay in addition to the champion and the latest: those of the last changes, so that they
+            can be rolled back to or promoted.
+        key: the partition; without one, every partition.
+        delete: whether to delete; otherwise the lake stays as it is.
 
     Raises:
-        DataError: a run is working on a partition from which something is to be deleted.
+        DataError: a run is working on a partition from which something is to be deleted, or a log is damaged.
+        DamageError: the manifest of an artifact that stays cannot be read, so what the artifact was made from is unknown.
     """
-    unnamed, kept = [], 0
-    for partition, found in sorted(_artifacts(lake, key).items()):
-        gone = _unnamed(lake, partition, found, keep)
-        if delete and gone:
+    unnamed = [*_interrupted_deletions(lake, key, delete), *_old_unfinished(lake, key, delete)]
+    kept = 0
+    for partition in _partitions(lake, key):
+        stored = _read_partition(lake, partition)
+        to_delete = _unnamed(lake, stored, keep)
+        if delete and to_delete:
             with lake.run_of(partition):
-                # A run may have made, since it was listed, what names some of it; and people promote while no run goes on.
-                found = _artifacts(lake, partition)[partition]
-                gone = lake.fs.in_turn(
+                # Another run may have made artifacts after the first look. A person may promote while the partition is held.
+                stored = _read_partition(lake, partition)
+                to_delete = lake.fs.in_turn(
                     lake.folder("models", EXPORT, partition) / "pointers",
-                    partial(_take, lake, partition, found, keep),
+                    partial(_delete_unnamed, lake, stored, keep),
                 )
-                for file, manifest in gone:
-                    _delete(lake, file, manifest)
-        kept += len(found) - len(gone)
-        unnamed += [
-            Unnamed(
-                str(partition),
-                file.asset,
-                manifest["identity"],
-                sum(each["bytes"] for each in manifest["files"].values()),
-            )
-            for file, manifest in gone
-        ]
-    for folder in lake.unfinished():
-        asset, *names = (unquote(part.partition("=")[2] or part) for part in folder.parts[-4:-1])
-        size = _left(folder)
-        if size is not None and key in (None, partition := PartitionKey(*names)):
-            if delete:
-                with lake.run_of(partition):
-                    if _left(folder) is None:  # a run went on from it meanwhile
-                        continue
-                    shutil.rmtree(folder)
-            unnamed.append(Unnamed(str(partition), asset, folder.name, size))
-    return Pruned(
-        sorted(unnamed, key=lambda each: (each.partition, each.asset, each.identity)), kept, delete
+                for deletion in list(lake.deletions()):
+                    if deletion.key == partition:
+                        lake.complete_deletion(deletion)
+        kept += len(stored.by_identity) - len(to_delete)
+        for artifact in to_delete:
+            size = sum(file["bytes"] for file in artifact.manifest["files"].values())
+            unnamed.append(Unnamed(str(partition), artifact.file.asset, artifact.identity, size))
+    unnamed.sort(key=lambda item: (item.partition, item.asset, item.identity))
+    return Pruned(unnamed, kept, delete)
+
+
+def _partitions(lake: Lake, key: PartitionKey | None) -> list[PartitionKey]:
+    """Return the partition `key`, or without one every partition that has a folder of a model."""
+    if key is not None:
+        return [key]
+    models = lake.root / "models"
+    assets = [unquote(folder.name) for folder in models.iterdir()] if models.exists() else []
+    return sorted({found for asset in assets for found in lake.partitions("models", asset)})
+
+
+def _read_partition(lake: Lake, key: PartitionKey) -> PartitionArtifacts:
+    """Read the manifest of every artifact of a partition."""
+    models = lake.root / "models"
+    assets = [unquote(folder.name) for folder in models.iterdir()] if models.exists() else []
+    files = [file for asset in assets for file in lake.files(lake.folder("models", asset, key))]
+    artifacts = [StoredArtifact(file, manifest) for file, manifest in lake.manifests(files)]
+    return PartitionArtifacts(
+        key,
+        {artifact.identity: artifact for artifact in artifacts},
+        list(lake.unreadable(files)),
     )
 
 
-def _artifacts(lake: Lake, key: PartitionKey | None) -> defaultdict[PartitionKey, Found]:
-    """Every finished artifact by its identity, of one partition or of all."""
-    models, artifacts = lake.root / "models", defaultdict[PartitionKey, Found](dict)
-    assets = [unquote(each.name) for each in models.iterdir()] if models.exists() else []
-    folders = [lake.folder("models", asset, key) for asset in assets]
-    for file, manifest in lake.manifests(file for folder in folders for file in lake.files(folder)):
-        if file.key is not None:
-            artifacts[file.key][manifest["identity"]] = (file, manifest)
-    return artifacts
+def _interrupted_deletions(lake: Lake, key: PartitionKey | None, delete: bool) -> Iterator[Unnamed]:
+    """Yield what killed deletions left, and complete them if `delete` is set."""
+    for deletion in list(lake.deletions()):
+        if key in (None, deletion.key):
+            if delete:
+                with lake.run_of(deletion.key):
+                    lake.complete_deletion(deletion)
+            yield _left_over(deletion)
 
 
-def _left(folder: Path) -> int | None:
-    """The bytes of what a killed run left, where no run will go on from it."""
-    stats = [path.stat() for path in (folder, *folder.rglob("*")) if path.exists()]
-    is_old = stats and time.time() - max(each.st_mtime for each in stats) > UNFINISHED_DAYS * 86_400
-    return sum(each.st_size for each in stats) if is_old else None
+def _left_over(deletion: Deletion) -> Unnamed:
+    return Unnamed(str(deletion.key), deletion.asset, deletion.name, deletion.bytes)
 
 
-def _unnamed(
-    lake: Lake, key: PartitionKey, found: Found, keep: int
-) -> list[tuple[LakeFile, dict[str, Any]]]:
-    stays = _named(lake, key, found, keep)
-    return [found[identity] for identity in found if identity not in stays]
-
-
-def _take(
-    lake: Lake, key: PartitionKey, found: Found, keep: int
-) -> list[tuple[LakeFile, dict[str, Any]]]:
-    """Make what nothing names no artifact any more: a directory without a manifest is none, and cannot be promoted."""
-    gone = _unnamed(lake, key, found, keep)
-    for file, _ in gone:
-        remove(file.path)
-    return gone
-
-
-def _named(lake: Lake, key: PartitionKey, found: Found, keep: int) -> set[str]:
-    """The identities that stay: what pointers and history name, and all that those were made from."""
-    waiting = [
-        identity
-        for asset in {file.asset for file, _ in found.values()}
-        for identity in _roots(lake, key, asset, keep)
-    ]
-    stays: set[str] = set()
-    while waiting:
-        if (identity := waiting.pop()) in stays:
+def _old_unfinished(lake: Lake, key: PartitionKey | None, delete: bool) -> Iterator[Unnamed]:
+    """Yield the folders that killed runs left and that no run will resume from, and delete them if `delete` is set."""
+    for folder in list(lake.unfinished()):
+        asset, partition = lake.asset_and_key(folder)
+        size = _size_if_old(folder)
+        if size is None or key not in (None, partition):
             continue
-        stays.add(identity)
-        if identity in found:
-            file, manifest = found[identity]
-            waiting += parents(manifest)
-            # What a champion, or one that may be champion again, played says whether it is fit to act.
-            played = own_episodes(lake, key, identity) if file.asset == EXPORT else None
-            waiting += [played.identity] if played else []
-    return stays
+        if delete:
+            with lake.run_of(partition):
+                if _size_if_old(folder) is None:  # a run resumed from it after the first look
+                    continue
+                lake.delete_unfinished(folder)
+        yield Unnamed(str(partition), asset, folder.name, size)
+
+
+def _size_if_old(folder: Path) -> int | None:
+    """Return the bytes of an unfinished folder, or `None` if a run may still resume from it."""
+    stats = [path.stat() for path in (folder, *folder.rglob("*")) if path.exists()]
+    if not stats:
+        return None
+    age = time.time() - max(status.st_mtime for status in stats)
+    return (
+        sum(status.st_size for status in stats)
+        if age > UNFINISHED_DAYS * _SECONDS_PER_DAY
+        else None
+    )
+
+
+def _unnamed(lake: Lake, stored: PartitionArtifacts, keep: int) -> list[StoredArtifact]:
+    """Return the artifacts that nothing names, in the order in which they can be deleted.
+
+    Exports come first, because only an export can be promoted. Every other artifact comes before the artifacts that it was made from. If
+    the deletion is killed, no export is left without its adapter or without the episodes that speak against it.
+    """
+    named = _named(lake, stored, keep)
+    unnamed = {name: item for name, item in stored.by_identity.items() if name not in named}
+    parents_first = TopologicalSorter(
+        {
+            name: [parent for parent in parents(item.manifest) if parent in unnamed]
+            for name, item in unnamed.items()
+        }
+    ).static_order()
+    children_first = [unnamed[name] for name in reversed(list(parents_first))]
+    return sorted(children_first, key=lambda item: item.file.asset != EXPORT)
+
+
+def _delete_unnamed(lake: Lake, stored: PartitionArtifacts, keep: int) -> list[StoredArtifact]:
+    """Start the deletion of every artifact that nothing names, so that none of them can be promoted. Return them."""
+    unnamed = _unnamed(lake, stored, keep)
+    for artifact in unnamed:
+        lake.start_deletion(artifact.file)
+    return unnamed
+
+
+def _named(lake: Lake, stored: PartitionArtifacts, keep: int) -> set[str]:
+    """Return the identities that stay: those that pointers and history name, and everything that they were made from.
+
+    Raises:
+        DamageError: the manifest of one of them cannot be read.
+    """
+    assets = {artifact.file.asset for artifact in stored.by_identity.values()}
+    assets |= {artifact.asset for artifact in stored.unreadable}
+    unreadable = {artifact.name: artifact for artifact in stored.unreadable}
+    waiting = [name for asset in sorted(assets) for name in _roots(lake, stored.key, asset, keep)]
+    named: set[str] = set()
+    while waiting:
+        identity = waiting.pop()
+        if identity in named:
+            continue
+        named.add(identity)
+        if damaged := unreadable.get(identity[:16]):
+            raise DamageError(
+                f"{damaged.path} is {damaged.reason}, so what the {damaged.asset} {damaged.name} of {damaged.key} was made from is "
+                f"unknown, and nothing was deleted: put a copy of the file back, or materialize {damaged.asset} again.",
+                damaged.path,
+            )
+        if artifact := stored.by_identity.get(identity):
+            waiting += parents(artifact.manifest)
+            # The episodes of a champion, or of an export that may be champion again, tell whether it is fit to act.
+            if artifact.file.asset == EXPORT and (
+                played := own_episodes(lake, stored.key, identity)
+            ):
+                waiting.append(played.identity)
+    return named
 
 
 def _roots(lake: Lake, key: PartitionKey, asset: str, keep: int) -> Iterator[str]:
-    now, history = lake.pointers(asset, key), lake.history(asset, key)
-    yield from filter(None, (now.latest, now.champion))
-    if asset == EXPORT:
-        # The champion before this one may lie many nights back, and is what a rollback goes to.
-        for named in (("champion",), ("champion", "latest")):
-            earlier = dict.fromkeys(
-                getattr(entry, name) for entry in reversed(history) for name in named
-            )
-            yield from [each for each in earlier if each not in (None, now.latest, now.champion)][
-                :keep
-            ]
-
-
-def _delete(lake: Lake, file: LakeFile, manifest: dict[str, Any]) -> None:
-    folder = file.path.parent
-    for name in manifest["files"]:
-        remove(folder / name)
-    lake.drop_copy(file, manifest["identity"])
-    if lake.is_local:
-        shutil.rmtree(lake.fs.local(folder), ignore_errors=True)
+    """Yield the identities that the pointers of an asset name, and for exports those of the last changes of the history."""
+    pointers, history = lake.pointers(asset, key), lake.history(asset, key)
+    now_named = {pointers.latest, pointers.champion, None}
+    yield from (identity for identity in (pointers.latest, pointers.champion) if identity)
+    if asset != EXPORT:
+        return
+    champions = [entry.champion for entry in reversed(history)]
+    both = [name for entry in reversed(history) for name in (entry.champion, entry.latest)]
+    # The champion before this one may lie many changes back, and a rollback needs it.
+    for identities in (champions, both):
+        earlier = [name for name in dict.fromkeys(identities) if name and name not in now_named]
+        yield from earlier[:keep]

@@ -199,11 +199,15 @@ def unfit(lake: Lake, key: PartitionKey, export: Artifact) -> list[str]:
 
 
 def own_episodes(lake: Lake, key: PartitionKey, export: str) -> Artifact | None:
-    """The last episodes that the very export with this identity played, whatever other exports played since."""
+    """Return the last episodes that the very export with this identity played, whatever other exports played since.
+
+    Raises:
+        DamageError: an episodes artifact of the history is damaged, so that it may be the one.
+    """
     identities = dict.fromkeys(
         entry.latest for entry in reversed(lake.history("episodes", key)) if entry.latest
     )
-    played = (lake.find("episodes", key, identity) for identity in identities)
+    played = (lake.find_undamaged("episodes", key, identity) for identity in identities)
     return next(
         (each for each in played if each and each.manifest["made_from"].get(EXPORT) == export), None
     )

@@ -125,7 +125,7 @@ def comparison(
     """
 
     def made(asset: str, identity: str | None) -> Artifact | None:
-        artifact = identity and lake.find(asset, key, identity)
+        artifact = identity and lake.find_undamaged(asset, key, identity)
         if identity and not artifact:
             raise DataError(
                 f"The {asset} {identity[:16]} of {key} vanished after it was made: materialize champion again."
@@ -407,11 +407,16 @@ def read_transcripts(played: Artifact | None) -> list[dict[str, Any]]:
 
 
 def read_text(artifact: Artifact | None, file: str) -> str:
-    """The text of an artifact's file; empty without an artifact. Raises DataError where the file is gone."""
+    """Return the text of an artifact's file, or an empty text without an artifact.
+
+    Raises:
+        DataError: the file is gone.
+        DamageError: the file is damaged.
+    """
     if artifact is None:
         return ""
     try:
-        return (artifact.path / file).read_text(encoding="utf-8")
+        return artifact.read(file).decode("utf-8")
     except FileNotFoundError as error:
         raise DataError(
             f"The {artifact.asset} of {artifact.key} has no {file}: a session of it was forgotten, or it is of an older version. "

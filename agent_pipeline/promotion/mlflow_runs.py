@@ -132,7 +132,7 @@ def facts(
     """The lineage, the figures and the settings of an export."""
     adapters = trained_adapters(lake, key, export.manifest["made_from"]["adapter"])
     evaluated = lake.pointers("evaluation", key).latest
-    evaluation = lake.find("evaluation", key, evaluated) if evaluated else None
+    evaluation = lake.find_undamaged("evaluation", key, evaluated) if evaluated else None
     if (
         evaluation
         and evaluation.manifest["made_from"]["adapter"] != export.manifest["made_from"]["adapter"]

@@ -31,7 +31,7 @@ def promoted_by_itself(lake: Lake, key: PartitionKey) -> tuple[Artifact, Artifac
         for each in ledger(lake, key).records()
     )
     found = (
-        [lake.find(EXPORT, key, identity) for identity in promoted[:2] if identity]
+        [lake.find_undamaged(EXPORT, key, identity) for identity in promoted[:2] if identity]
         if by_itself
         else []
     )
@@ -92,7 +92,7 @@ def look(
             }
         )
         evaluations = [
-            lake.find("evaluation", key, result[name]) if result[name] else None
+            lake.find_undamaged("evaluation", key, result[name]) if result[name] else None
             for name in ("candidate", "champion")
         ]
         champion, before = scores(

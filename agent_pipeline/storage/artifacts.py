@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -11,17 +12,30 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
+from filelock import FileLock
 from upath import UPath
 
-from agent_pipeline.errors import DataError
+from agent_pipeline.errors import DamageError
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.storage.filesystem import Filesystem, put_file, sha256_file, sha256_files
+from agent_pipeline.storage.filesystem import (
+    Filesystem,
+    put_file,
+    remove,
+    sha256_file,
+    sha256_files,
+)
 from agent_pipeline.storage.paths import LakeFile, Paths
+from agent_pipeline.storage.roots import LOCAL
 
 MANIFEST = "manifest.json"
 CHECKSUM = "manifest_sha256"
 _AT_ONCE = 100
+_DELETING = ".deleting-"
+"""What the name of a model directory that is being deleted begins with, or of a marker next to one in a bucket."""
+_FOLDER_NAME = re.compile(r"[0-9a-f]{16}")
+"""The name of an artifact's directory, which is the beginning of the artifact's identity."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +48,29 @@ class Artifact:
     path: Path
     manifest: dict[str, Any]
 
+    def read(self, name: str) -> bytes:
+        """Return the content of a file of the artifact.
+
+        Raises:
+            FileNotFoundError: the artifact has no such file.
+            DamageError: the sha256 of the file does not match the manifest.
+        """
+        path, recorded = self.path / name, self.manifest["files"].get(name)
+        if recorded is None:
+            raise FileNotFoundError(path)
+        content = path.read_bytes()
+        if hashlib.sha256(content).hexdigest() != recorded["sha256"]:
+            raise self.damage([name])
+        return content
+
+    def damage(self, names: Sequence[str]) -> DamageError:
+        """Return the error that these files of the artifact are damaged."""
+        return DamageError(
+            f"The {self.asset} {self.identity[:16]} of {self.key} is damaged: the sha256 of {', '.join(names)} in {self.path} does not "
+            f"match its manifest. Put a copy back, or materialize {self.asset} again.",
+            self.path / names[0],
+        )
+
     @property
     def reference(self) -> dict[str, str]:
         """What names it to another process."""
@@ -43,6 +80,49 @@ class Artifact:
     def passed(self) -> bool:
         """Whether it passed its own check; one that failed is never reused, and is never its partition's latest or champion."""
         return passed(self.manifest)
+
+
+@dataclass(frozen=True)
+class Deletion:
+    """A model directory whose deletion has begun. A kill may have ended the process that deletes it.
+
+    Attributes:
+        asset: the asset of the directory.
+        key: the partition of the directory.
+        name: the name that the directory had.
+        path: what is left of the directory on this machine; the marker of the deletion in a bucket.
+        bytes: the size of what is left.
+    """
+
+    asset: str
+    key: PartitionKey
+    name: str
+    path: UPath
+    bytes: int
+
+
+@dataclass(frozen=True)
+class UnreadableArtifact:
+    """A directory of an artifact whose manifest cannot be read.
+
+    Attributes:
+        asset: the asset of the directory.
+        key: the partition of the directory.
+        name: the name of the directory, which is the beginning of the artifact's identity.
+        path: the path of the manifest.
+        is_missing: whether the manifest is missing; otherwise it is damaged, or of another artifact.
+    """
+
+    asset: str
+    key: PartitionKey
+    name: str
+    path: UPath
+    is_missing: bool
+
+    @property
+    def reason(self) -> str:
+        """What is wrong with the manifest, in words."""
+        return "missing" if self.is_missing else "damaged"
 
 
 class Artifacts(Paths):
@@ -104,14 +184,11 @@ class Artifacts(Paths):
         manifest = with_checksum(manifest)
         (building / MANIFEST).write_text(manifest_text(manifest), encoding="utf-8")
         final = building.with_name(identity[:16])
-        if final.exists():
-            replaced = building.with_name(f".building-{identity[:16]}-replaced")
-            shutil.rmtree(replaced, ignore_errors=True)  # what a kill between the next lines left
-            final.replace(replaced)
+        with _renaming(final):
+            replaced = _set_aside(final) if final.exists() else None
             building.replace(final)
-            shutil.rmtree(replaced)
-        else:
-            building.replace(final)
+            if replaced:
+                shutil.rmtree(replaced)
         if not self.fs.is_local:
             remote = self.artifact_folder(asset, key, identity)
             for name in [*manifest["files"], MANIFEST]:
@@ -133,6 +210,29 @@ class Artifacts(Paths):
             return None
         return Artifact(asset, key, identity, self.fs.local(folder), manifest)
 
+    def find_undamaged(self, asset: str, key: PartitionKey, identity: str) -> Artifact | None:
+        """Return the artifact with this identity, or `None` if it was deleted or failed its check.
+
+        `find` also returns `None` for a damaged artifact. A decision must not be made as if a damaged artifact had never existed.
+
+        Raises:
+            DamageError: the manifest is damaged or missing, or a file is missing or has another size.
+        """
+        if artifact := self.find(asset, key, identity):
+            return artifact
+        folder = self.artifact_folder(asset, key, identity)
+        manifest = read_manifest(folder / MANIFEST)
+        is_sound = manifest is not None and manifest["identity"] == identity
+        if is_sound and not passed(manifest or {}):
+            return None
+        if not self.fs.files(folder) or (folder.parent / f"{_DELETING}{folder.name}").exists():
+            return None
+        what = "a file of it is missing or cut off" if is_sound else "its manifest cannot be read"
+        raise DamageError(
+            f"The {asset} {identity[:16]} of {key} in {folder} is damaged ({what}): put a copy back, or materialize {asset} again.",
+            folder,
+        )
+
     def damaged_files(self, artifact: Artifact) -> list[str]:
         """Return the names of an artifact's files whose sha256 does not match the manifest. `find` compares their sizes only."""
         files = artifact.manifest["files"].items()
@@ -149,7 +249,7 @@ class Artifacts(Paths):
         A damaged copy of an artifact in a bucket is fetched again.
 
         Raises:
-            DataError: a file is damaged.
+            DamageError: a file is damaged.
         """
         damaged = self.damaged_files(artifact)
         if damaged and not self.fs.is_local:
@@ -158,10 +258,7 @@ class Artifacts(Paths):
             fetched = self.find(artifact.asset, artifact.key, artifact.identity)
             damaged = self.damaged_files(fetched) if fetched else damaged
         if damaged:
-            raise DataError(
-                f"The {artifact.asset} {artifact.identity[:16]} of {artifact.key} is damaged: the sha256 of {', '.join(damaged)} in "
-                f"{artifact.path} does not match its manifest. Put a copy back, or materialize {artifact.asset} again."
-            )
+            raise artifact.damage(damaged)
         return artifact
 
     def _fetch(self, folder: UPath, manifest: dict[str, Any]) -> None:
@@ -202,24 +299,122 @@ class Artifacts(Paths):
                 ignore_errors=True,
             )
 
+    def start_deletion(self, file: LakeFile) -> Deletion:
+        """Make the directory of the manifest `file` no artifact any more, in one step. `complete_deletion` deletes what it holds.
+
+        If the process is killed before `complete_deletion` has ended, `deletions` finds the rest.
+        """
+        folder, key = file.path.parent, file.key
+        assert key is not None, "models have partitions"
+        size = sum(path.stat().st_size for path in self.fs.files(folder))
+        if self.is_local:
+            with _renaming(Path(folder.path)):
+                left = UPath(_set_aside(Path(folder.path)))
+        else:
+            left = folder.parent / f"{_DELETING}{folder.name}"
+            self.fs.write(left, b"")
+            remove(file.path)
+        return Deletion(file.asset, key, folder.name, left, size)
+
+    def delete_unfinished(self, folder: Path) -> None:
+        """Delete a local folder that `unfinished` found. A run does not resume from it, even if the process is killed meanwhile."""
+        with _renaming(folder):
+            shutil.rmtree(_set_aside(folder))
+
+    def complete_deletion(self, deletion: Deletion) -> None:
+        """Delete what is left of a model directory. The caller holds the partition.
+
+        If the marker was written and the manifest was not removed, the artifact stays.
+        """
+        if deletion.path.protocol in LOCAL:
+            aside = Path(deletion.path.path)
+            with _renaming(aside):
+                if aside.exists():
+                    _complete_replacement(aside.with_name(deletion.name))
+                    shutil.rmtree(aside)
+            return
+        folder = deletion.path.parent / deletion.name
+        if not (folder / MANIFEST).exists():
+            for path in self.fs.files(folder):
+                remove(path)
+            shutil.rmtree(self.fs.local(folder), ignore_errors=True)
+        remove(deletion.path)
+
+    def deletions(self) -> Iterator[Deletion]:
+        """Yield the deletions that have begun and were not completed, in the lake and among the copies on this machine."""
+        models = self.root / "models"
+        for path in sorted(self.fs.local(models).glob(f"*/*/*/{_DELETING}*")):
+            if path.is_dir():
+                size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+                yield self._deletion(UPath(path), size)
+        if not self.is_local:
+            for path in self.fs.files(models):
+                if path.name.startswith(_DELETING):
+                    left = self.fs.files(path.parent / path.name.removeprefix(_DELETING))
+                    yield self._deletion(path, sum(file.stat().st_size for file in left))
+
+    def _deletion(self, path: UPath, size: int) -> Deletion:
+        asset, key = self.asset_and_key(path)
+        return Deletion(asset, key, path.name.removeprefix(_DELETING), path, size)
+
+    def asset_and_key(self, folder: Path | UPath) -> tuple[str, PartitionKey]:
+        """Return the asset and the partition of a model directory, which its path names."""
+        asset, project, agent = folder.parts[-4:-1]
+        key = PartitionKey(*(unquote(part.partition("=")[2]) for part in (project, agent)))
+        return unquote(asset), key
+
     def manifests(
         self, files: Iterable[LakeFile] | None = None
     ) -> Iterator[tuple[LakeFile, dict[str, Any]]]:
-        """The manifest of every finished artifact of every partition, or of those among `files`; of a bucket many are fetched at once."""
-        every = self.files() if files is None else files
-        names = (
+        """Yield the manifest of every finished artifact of every partition, or of those among `files`.
+
+        The manifests of a bucket are fetched many at once. Manifests that cannot be read are skipped; `unreadable` yields them.
+        """
+        for file, manifest in self._read_manifests(self.files() if files is None else files):
+            if manifest is not None:
+                yield file, manifest
+
+    def unreadable(self, files: Iterable[LakeFile]) -> Iterator[UnreadableArtifact]:
+        """Yield the artifacts among `files` whose manifest is missing or damaged."""
+        files = list(files)
+        deleting = {file.path for file in files if file.path.name.startswith(_DELETING)}
+        folders: dict[UPath, LakeFile] = {}
+        for file in files:
+            name = file.name.partition("/")[0]
+            if file.kind == "models" and file.key and _FOLDER_NAME.fullmatch(name):
+                folder = self.folder("models", file.asset, file.key) / name
+                if folder.parent / f"{_DELETING}{name}" not in deleting:
+                    folders[folder] = file
+        for file, manifest in self._read_manifests(files):
+            folders.pop(file.path.parent, None)
+            if manifest is None and file.key and file.path.exists():
+                yield self._unreadable(file, file.path, is_missing=False)
+        for folder, file in folders.items():
+            yield self._unreadable(file, folder / MANIFEST, is_missing=True)
+
+    @staticmethod
+    def _unreadable(file: LakeFile, manifest: UPath, is_missing: bool) -> UnreadableArtifact:
+        assert file.key is not None, "models have partitions"
+        return UnreadableArtifact(file.asset, file.key, manifest.parent.name, manifest, is_missing)
+
+    def _read_manifests(
+        self, files: Iterable[LakeFile]
+    ) -> Iterator[tuple[LakeFile, dict[str, Any] | None]]:
+        """Yield every file of a manifest among `files`, and the manifest; `None` for a manifest that is damaged or of another artifact."""
+        manifest_files = (
             file
-            for file in every
+            for file in files
             if file.kind == "models"
+            and file.key is not None
+            and file.name.count("/") == 1
             and file.path.name == MANIFEST
             and not file.name.startswith(".")
         )
-        while some := list(islice(names, _AT_ONCE)):
-            for file, content in zip(
-                some, self.fs.read_all([file.path for file in some]), strict=True
-            ):
-                if (manifest := _parsed(content)) is not None:
-                    yield file, manifest
+        while some := list(islice(manifest_files, _AT_ONCE)):
+            contents = self.fs.read_all([file.path for file in some])
+            for file, content in zip(some, contents, strict=True):
+                manifest = _parsed(content)
+                yield file, manifest if manifest and _belongs_to(manifest, file) else None
 
 
 def passed(manifest: Mapping[str, Any]) -> bool:
@@ -261,6 +456,36 @@ def _parsed(content: bytes) -> dict[str, Any] | None:
         return None
     # Older versions wrote none. A manifest whose checksum does not match is damaged, and so it is none.
     return None if CHECKSUM in value and value[CHECKSUM] != _checksum(value) else value
+
+
+def _belongs_to(manifest: Mapping[str, Any], file: LakeFile) -> bool:
+    """Whether a manifest lies in the directory of its own artifact. Two manifests that were exchanged do not."""
+    where = (manifest.get("asset"), manifest.get("partition"), manifest["identity"][:16])
+    return where == (file.asset, str(file.key), file.path.parent.name)
+
+
+def _renaming(folder: Path) -> FileLock:
+    """Return the lock for renaming a model directory, or what was renamed, on this machine."""
+    return FileLock(folder.with_name(".lock"))
+
+
+def _set_aside(folder: Path) -> Path:
+    """Rename a model directory, so that nothing finds it. Return its new path."""
+    aside = folder.with_name(f"{_DELETING}{folder.name.removeprefix('.')}")
+    if aside.exists():  # what a killed deletion left
+        shutil.rmtree(aside)
+    return folder.replace(aside)
+
+
+def _complete_replacement(final: Path) -> None:
+    """Rename the folder in which an artifact was built again, if `finish` was killed before it did and the artifact is complete."""
+    building = final.with_name(f".building-{final.name}")
+    manifest = read_manifest(UPath(building / MANIFEST))
+    files = manifest.get("files") if manifest else None
+    if files is None or final.exists():
+        return
+    if all(_is_whole(building / name, file) for name, file in files.items()):
+        building.replace(final)
 
 
 @cache

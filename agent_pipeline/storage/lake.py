@@ -143,11 +143,14 @@ class Lake(Tables, Pointers):
             lock.release()
 
     def sweep(self) -> None:
-        """Remove what killed runs had staged under the root.
+        """Remove what killed runs had staged under the root, and what killed deletions of models left.
 
         Raises:
             DataError: a run is working on a partition that has such a file.
         """
+        for deletion in list(self.deletions()):
+            with self.run_of(deletion.key):
+                self.complete_deletion(deletion)
         for file in self.files():
             if is_staged(file.path.name):
                 with self.run_of(file.key):

@@ -1,43 +1,61 @@
-"""An append-only log: numbered files that are never changed or deleted, `00000007.json` in a folder of its own.
+"""Append-only logs: numbered files that are never changed or deleted, `00000007.json` in the folder of the log.
 
 A writer creates the file after the last one that it has read. A file can be created only once (in a folder by a lock, in a bucket by a
-conditional write), so of two writers one succeeds and the other reads again (`Filesystem.in_turn`).
+conditional write). If two writers create the same file, one succeeds and the other reads again (`Filesystem.in_turn`).
 
-Each entry ends with two checksums: `previous_sha256` of the whole file before it, and `sha256` of its own number and content. A disk that
-changed or emptied an entry is noticed, and is an error: an entry that is passed over would bring back an older champion, or forget a
-decision that was spent. Entries of older versions have no checksums, and are read as they are.
+Each entry ends with the name of its log and two checksums: `previous_sha256` of the whole file before it, and `sha256` of its own number
+and content. An entry that a disk changed, emptied or lost, or that was exchanged with another, is an error. Passing over it would bring
+back an older champion, or forget a decision that was spent. A person who has no copy of the entry can accept the loss: the file
+`00000007.lost` stands for the entry. Entries of older versions have no checksums or no name of their log, and are read as they are.
+
+What an entry records does not belong here.
 """
 
 import hashlib
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import msgspec
 from upath import UPath
 
-from agent_pipeline.errors import DataError
+from agent_pipeline.errors import DamageError
 from agent_pipeline.storage.filesystem import Filesystem
 
 Record = TypeVar("Record")
 
+_LOST = ".lost"
+"""The suffix of a file that a person created in place of an entry that cannot be restored."""
+_LAST = "last"
+"""The name of the file that records the number of the last entry, so that the loss of the last entry is noticed."""
 _SEALED = re.compile(
-    rb'(\{.*,"previous_sha256":"([0-9a-f]{64}|)"),"sha256":"([0-9a-f]{64})"\}', re.DOTALL
+    rb'(\{.*?(?:,"log":("(?:[^"\\]|\\.)*"))?,"previous_sha256":"([0-9a-f]{64}|)"),"sha256":"([0-9a-f]{64})"\}',
+    re.DOTALL,
 )
 _NAMES_OF_CHECKSUMS = (b'"previous_sha256"', b'"sha256"')
 
 
+@dataclass(frozen=True)
+class Seal:
+    """The checksums of an entry, and the name of its log; empty in an entry that an older version wrote."""
+
+    log: str
+    previous_sha256: str
+
+
 class Log(Generic[Record]):
-    """The records of one kind in a folder."""
+    """The log of one kind of record in a folder."""
 
     def __init__(self, fs: Filesystem, folder: UPath, kind: type[Record]) -> None:
         self._fs, self._folder, self._kind = fs, folder, kind
+        self._name = folder.relative_to(fs.root).as_posix()
 
     def records(self) -> list[Record]:
         """Return every record, oldest first.
 
         Raises:
-            DataError: an entry is damaged.
+            DamageError: an entry is damaged or missing.
         """
         return self._read(self._paths())
 
@@ -45,83 +63,145 @@ class Log(Generic[Record]):
         """Return the last record, or `None` if there is none.
 
         Raises:
-            DataError: it is damaged, or the entry before it is.
+            DamageError: the last entry or the entry before it is damaged, or an entry is missing.
         """
         records = self._read(self._paths()[-2:])
         return records[-1] if records else None
 
     def append(self, make: Callable[[int], Record | None]) -> Record | None:
-        """Write the record that `make` gives for the next number; nothing where it gives `None`. `make` is called again where another
-        writer was faster.
+        """Write the record that `make` returns for the next number, and return it. If `make` returns `None`, write nothing.
+
+        `make` is called again if another writer was faster.
 
         Raises:
-            DataError: others were faster for ten minutes, or the last entry is damaged.
+            DataError: others were faster for ten minutes.
+            DamageError: the last entry is damaged, or an entry is missing.
         """
 
-        def written() -> Record | None:
-            paths = self._paths()
+        def write_next() -> Record | None:
+            paths = self._paths(with_lost=True)
             number = _number(paths[-1]) + 1 if paths else 1
-            if (record := make(number)) is not None:
-                last = self._fs.read(paths[-1]) if paths else b""
-                if paths:
-                    self._checked(paths[-1], last, sealed_before=False)
-                previous = hashlib.sha256(last).hexdigest() if paths else ""
-                self._fs.write(
-                    self._folder / f"{number:08}.json",
-                    seal(msgspec.json.encode(record), number, previous),
-                    over="",
-                )
+            record = make(number)
+            if record is None:
+                return None
+            previous_sha256 = ""
+            if paths:
+                content = self._fs.read(paths[-1])
+                previous_sha256 = hashlib.sha256(content).hexdigest()
+                if paths[-1].suffix != _LOST:
+                    self._check(paths[-1], content, must_be_sealed=False)
+            entry = seal(msgspec.json.encode(record), number, self._name, previous_sha256)
+            self._fs.write(self._folder / f"{number:08}.json", entry, over="")
+            self._fs.write(self._folder / _LAST, self._numbered(number))
             return record
 
-        return self._fs.in_turn(self._folder, written)
+        return self._fs.in_turn(self._folder, write_next)
 
-    def _paths(self) -> list[UPath]:
-        paths = (
-            path
-            for path in self._fs.files(self._folder)
-            if path.suffix == ".json" and path.stem.isdigit()
-        )
-        return sorted(paths, key=_number)
+    def _paths(self, with_lost: bool = False) -> list[UPath]:
+        """Return the files of the entries, oldest first; with those that stand for lost entries if `with_lost` is set.
+
+        Raises:
+            DamageError: an entry is missing.
+        """
+        last = self._last_number()  # read before the listing, so that no writer overtakes it
+        paths = self._list_paths()
+        if _first_gap(last, paths):
+            # A listing that a writer overtakes may show a new entry and lack the new entry before it.
+            paths = self._list_paths()
+        if gap := _first_gap(last, paths):
+            raise self._missing(gap)
+        ordered = [paths[number] for number in sorted(paths)]
+        return [path for path in ordered if with_lost or path.suffix != _LOST]
+
+    def _list_paths(self) -> dict[int, UPath]:
+        """List the files of the entries by their numbers, and for an entry that a person gave up the file that stands for it."""
+        numbered = [path for path in self._fs.files(self._folder) if path.stem.isdigit()]
+        entries = {_number(path): path for path in numbered if path.suffix == ".json"}
+        lost = {_number(path): path for path in numbered if path.suffix == _LOST}
+        return lost | entries
+
+    def _last_number(self) -> int:
+        """Return the number that the file `last` records; 0 if the file is damaged, or an older version wrote the log.
+
+        A writer that is killed leaves a smaller number than that of its entry.
+        """
+        try:
+            content = self._fs.read(self._folder / _LAST)
+        except FileNotFoundError:
+            return 0
+        number = content[:8]
+        return int(number) if number.isdigit() and content == self._numbered(int(number)) else 0
+
+    def _numbered(self, number: int) -> bytes:
+        """Return the content of the file `last`."""
+        text = f"{number:08}"
+        return f"{text} {_checksum(self._name.encode(), number)}\n".encode()
 
     def _read(self, paths: Sequence[UPath]) -> list[Record]:
-        """Read entries in their order, and check each by its own checksum and by the entry after it."""
+        """Read entries in their order. Check each by its own checksum and by the entry after it."""
         records: list[Record] = []
-        before: tuple[UPath, bytes] | None = None
+        before: UPath | None = None
+        content_before = b""
         sealed_before = False
         for path, content in zip(paths, self._fs.read_all(paths), strict=True):
-            previous_sha256 = self._checked(path, content, sealed_before)
-            follows = (
-                previous_sha256 is not None
-                and before is not None
-                and _number(before[0]) == _number(path) - 1
-            )
-            if before and follows and hashlib.sha256(before[1]).hexdigest() != previous_sha256:
-                raise _damaged(before[0], "the entry after it has another checksum of it")
-            sealed_before = sealed_before or previous_sha256 is not None
-            before = (path, content)
+            entry_seal = self._check(path, content, must_be_sealed=sealed_before)
+            follows = before is not None and _number(before) == _number(path) - 1
+            sha256_before = hashlib.sha256(content_before).hexdigest()
+            if before and follows and entry_seal and entry_seal.previous_sha256 != sha256_before:
+                raise _damaged(before, f"{path.name} has another checksum of it")
             try:
                 records.append(msgspec.json.decode(content, type=self._kind))
             except msgspec.DecodeError as error:
                 raise _damaged(path, str(error)) from error
+            sealed_before = sealed_before or entry_seal is not None
+            before, content_before = path, content
         return records
 
-    @staticmethod
-    def _checked(path: UPath, content: bytes, sealed_before: bool) -> str | None:
-        """Return the checksum of the entry before, or `None` for an entry of an older version."""
+    def _check(self, path: UPath, content: bytes, must_be_sealed: bool) -> Seal | None:
+        """Check an entry by its own checksum. Return its seal, or `None` for an entry of an older version."""
         sealed = _SEALED.fullmatch(content)
         if sealed is None:
-            if sealed_before or not content or any(name in content for name in _NAMES_OF_CHECKSUMS):
+            has_a_name = any(name in content for name in _NAMES_OF_CHECKSUMS)
+            if must_be_sealed or not content or has_a_name:
                 raise _damaged(path, "it has no checksum, or only a part of one")
             return None
-        if _checksum(sealed[1], _number(path)) != sealed[3].decode():
+        body, log, previous_sha256, sha256 = sealed.groups()
+        if _checksum(body, _number(path)) != sha256.decode():
             raise _damaged(path, "its checksum does not match its content")
-        return sealed[2].decode()
+        name = msgspec.json.decode(log, type=str) if log else ""
+        if name not in ("", self._name):
+            raise _damaged(path, f"it is an entry of {name}")
+        return Seal(name, previous_sha256.decode())
+
+    def _missing(self, number: int) -> DamageError:
+        path = self._folder / f"{number:08}.json"
+        return DamageError(
+            f"The entry {path} is missing: put a copy of the file back. Without a copy, create the empty file {path.stem}{_LOST} next to "
+            "it; what the entry recorded is then forgotten.",
+            path,
+        )
 
 
-def seal(content: bytes, number: int, previous_sha256: str) -> bytes:
-    """Return an entry's JSON object with its checksums."""
-    body = content[:-1] + f',"previous_sha256":"{previous_sha256}"'.encode()
+def seal(content: bytes, number: int, log: str, previous_sha256: str) -> bytes:
+    """Return an entry's JSON object with the name of its log and its checksums.
+
+    Args:
+        content: a JSON object.
+        number: the number of the entry.
+        log: the path of the log's folder under the root of the lake.
+        previous_sha256: the sha256 of the file before; empty for the first entry.
+    """
+    body = content[:-1] + b',"log":' + msgspec.json.encode(log)
+    body += f',"previous_sha256":"{previous_sha256}"'.encode()
     return body + f',"sha256":"{_checksum(body, number)}"}}'.encode()
+
+
+def _first_gap(last: int, paths: dict[int, UPath]) -> int | None:
+    """Return the number of the first entry that has no file, or `None` if every number up to the last one has a file."""
+    for number in range(1, max((last, *paths)) + 1):
+        if number not in paths:
+            return number
+    return None
 
 
 def _checksum(body: bytes, number: int) -> str:
@@ -132,8 +212,9 @@ def _number(path: UPath) -> int:
     return int(path.stem)
 
 
-def _damaged(path: UPath, why: str) -> DataError:
-    return DataError(
-        f"The entry {path} is damaged ({why}): put a copy of the file back. Without a copy, delete it: what it said is then forgotten, and "
-        "the entry before it counts."
+def _damaged(path: UPath, reason: str) -> DamageError:
+    return DamageError(
+        f"The entry {path} is damaged ({reason}): put a copy of the file back. Without a copy, rename it to {path.stem}{_LOST}; what the "
+        "entry recorded is then forgotten, and if it is the last one, the entry before it counts.",
+        path,
     )

@@ -54,9 +54,13 @@ def candidate(lake: Lake, key: PartitionKey, chain: Sequence[Step]) -> Artifact:
 
 
 def trained_adapters(lake: Lake, key: PartitionKey, identity: str) -> list[Artifact]:
-    """An adapter by its identity, after those that it was trained on from; empty where it is gone."""
+    """Return an adapter by its identity, after the adapters that it was trained on from. The list is empty if it was deleted.
+
+    Raises:
+        DamageError: an adapter is damaged.
+    """
     for step in STEPS:
-        if adapter := lake.find(adapter_of(step), key, identity):
+        if adapter := lake.find_undamaged(adapter_of(step), key, identity):
             before = adapter.manifest["made_from"].get("reference")
             return [*(trained_adapters(lake, key, before) if before else ()), adapter]
     return []

@@ -1,8 +1,5 @@
 """Commands that are killed at every point, and then repeated: what is served, the pointer and the history agree."""
 
-import os
-import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,19 +22,10 @@ from agent_pipeline.promotion.champions import (
 )
 from agent_pipeline.promotion.ledger import EXPORT, completed_moves
 from agent_pipeline.storage.lake import Artifact, Lake
+from agent_pipeline_tests.interruptions import run_killed
 from agent_pipeline_tests.lakes import artifact
 
 KEY = PartitionKey("shop", "support")
-WRITES = {
-    "os.rename",
-    "os.remove",
-    "os.link",
-    "os.mkdir",
-    "os.rmdir",
-    "os.truncate",
-    "shutil.copyfile",
-}
-"""The audit events of CPython that change a disk; opening a file to write it is another."""
 
 
 def export(lake: Lake, name: str, with_adapter: bool) -> Artifact:
@@ -66,31 +54,6 @@ class Champions:
             promote(self.lake, KEY, promoted.identity)
             serve_champion(self.lake, KEY)
             complete_move(self.lake, KEY)
-
-
-def run_killed(command: Callable[[], None], event_number: int) -> bool:
-    """Run a command in a process of its own, killed at its n-th event. Return whether it was killed."""
-    if (child := os.fork()) == 0:
-        try:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            left = [event_number]
-
-            def count(event: str, details: tuple[object, ...]) -> None:
-                if event in WRITES or (
-                    event == "open" and isinstance(details[2], int) and details[2] & os.O_ACCMODE
-                ):
-                    left[0] -= 1
-                    if left[0] == 0:
-                        os.kill(os.getpid(), signal.SIGKILL)
-
-            sys.addaudithook(count)
-            command()
-        except BaseException:
-            os._exit(1)
-        os._exit(0)
-    status = os.waitpid(child, 0)[1]
-    assert status in (0, signal.SIGKILL), status
-    return status == signal.SIGKILL
 
 
 COMMANDS: dict[str, tuple[Callable[[], None], int]] = {

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from upath import UPath
 
-from agent_pipeline.errors import DataError
+from agent_pipeline.errors import DamageError, DataError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.lake import Artifact, Lake, remove
 from agent_pipeline_tests.lakes import artifact
@@ -139,15 +139,62 @@ def test_no_flipped_bit_of_an_entry_is_silent(tmp_path, data):
         raise AssertionError("the chain has no bit without a meaning")
 
 
-def test_entry_that_was_deleted_by_hand_is_forgotten(lake):
-    for made in (build(lake, OLD), build(lake, NEW)):
-        lake.set_champion(made)
-    remove(entries_folder(lake) / "00000002.json")
-    assert lake.pointers("model", KEY).champion == OLD
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_missing_entry(lake, number):
+    """A missing entry was passed over: a missing last entry brought back the champion before it."""
+    identities = [OLD, NEW, "c" * 64]
+    for identity in identities:
+        lake.set_champion(build(lake, identity))
+    path = entries_folder(lake) / f"{number:08}.json"
+    remove(path)
+    for read in (lake.history, lake.pointers, lake.champion):
+        with pytest.raises(DamageError) as error:
+            read("model", KEY)
+        assert error.value.path == str(path)
+    with pytest.raises(DamageError):
+        lake.set_champion(build(lake, "d" * 64))
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_entry_whose_loss_a_person_accepted(lake, number):
+    identities = [OLD, NEW, "c" * 64]
+    for identity in identities:
+        lake.set_champion(build(lake, identity))
+    path = entries_folder(lake) / f"{number:08}.json"
+    remove(path)
+    (entries_folder(lake) / f"{number:08}.lost").write_bytes(b"")
+    left = [identity for place, identity in enumerate(identities, 1) if place != number]
+    assert [entry.champion for entry in lake.history("model", KEY)] == left
+    assert lake.pointers("model", KEY).champion == left[-1]
+    lake.set_champion(build(lake, "d" * 64))
+    assert [entry.generation for entry in lake.history("model", KEY)][-1] == 4
+    assert lake.champion("model", KEY).identity == "d" * 64
+
+
+@pytest.mark.parametrize("content", [b"", b"00000001", b"00000009 " + b"0" * 64])
+def test_damaged_record_of_the_last_number(lake, content):
+    for identity in (OLD, NEW):
+        lake.set_champion(build(lake, identity))
+    (entries_folder(lake) / "last").write_bytes(content)
+    assert lake.champion("model", KEY).identity == NEW
     lake.set_champion(build(lake, "c" * 64))
-    lake.set_champion(build(lake, NEW))
-    remove(entries_folder(lake) / "00000002.json")
-    assert [entry.generation for entry in lake.history("model", KEY)] == [1, 3]
+    assert lake.champion("model", KEY).identity == "c" * 64
+
+
+def test_entries_that_were_exchanged(lake):
+    """The first entries of two logs have the same number, and no entry before them."""
+    other = PartitionKey("tau", "retail")
+    lake.set_champion(build(lake, OLD))
+    lake.set_champion(artifact(lake, "model", other, {}, {}, identity=NEW, latest=False))
+    one, two = (
+        lake.folder("models", "model", key) / "pointers" / "00000001.json" for key in (KEY, other)
+    )
+    first, second = one.read_bytes(), two.read_bytes()
+    one.write_bytes(second)
+    two.write_bytes(first)
+    for key in (KEY, other):
+        with pytest.raises(DamageError):
+            lake.pointers("model", key)
 
 
 def test_entries_of_an_older_version_are_read_and_then_guarded(lake):
