@@ -10,13 +10,13 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from agent_pipeline.ingestion.forgotten import alias
 from upath import UPath
 
 from agent_pipeline.errors import DamageError
 from agent_pipeline.governance.forgetting import forget
 from agent_pipeline.governance.pruning import UNFINISHED_DAYS, prune
 from agent_pipeline.governance.scanning import scan
-from agent_pipeline.ingestion.forgotten import alias
 from agent_pipeline.judging.client import AnswerCache
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import (
