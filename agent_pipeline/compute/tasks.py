@@ -187,6 +187,13 @@ def on_policy(params: Params, progress: Progress = silent) -> Result:
     return build_further(on_policy, params, reference, made_from, make, verdicts_of(whole))
 
 
+REMOVED_EVALUATION_OPTIONS: dict[str, Any] = {"own_template": False, "sessions_in_prompt": 0}
+"""Options that were removed, with the values that they have now in every identity of an evaluation.
+
+An evaluation of an earlier version, which has these values, is therefore reused.
+"""
+
+
 @task(version=15, libraries=MODELS)
 def evaluate(
     params: Params, progress: Progress = silent, base_passes: "BasePasses | None" = None
@@ -200,7 +207,12 @@ def evaluate(
     from agent_pipeline.reports.inspect_log import write_log
     from agent_pipeline.reports.page import PAGE, Split, evaluation_page
 
-    split = params["config"].get("split", "test")
+    config = {
+        name: value
+        for name, value in params["config"].items()
+        if name not in REMOVED_EVALUATION_OPTIONS
+    }
+    split = config.get("split", "test")
     stored, adapter = (
         heldout_rows(*asked_lake(params), split),
         find_artifact(params, params["adapter"]),
@@ -208,23 +220,18 @@ def evaluate(
     rows, base = seen_by_models(params, stored), _base_of(params, adapter)
     made_from = {
         "adapter": adapter.identity,
-        "config": params["config"],
+        "config": config | REMOVED_EVALUATION_OPTIONS,
         "device": str(fast_device()),  # what is asked in two types does not compare
         **rows_made_from(stored),
         **surrogates_made_from(stored, rows),
     }
-    kept = list(dataset_rows(*asked_lake(params))) if params["config"]["sessions_in_prompt"] else []
-    shown = seen_by_models(params, kept)
-    if shown:
-        made_from["shown"] = rows_made_from(kept) | surrogates_made_from(kept, shown)
 
     def make(folder: Path) -> dict[str, Any]:
         report = evaluate_adapter(
             rows,
             base,
             adapter.path,
-            **params["config"],
-            sessions=shown,
+            **config,
             progress=progress,
             base_passes=base_passes,
         )
@@ -440,8 +447,6 @@ def compare(params: Params, progress: Progress = silent) -> Result:
     on_select = on_test | {
         "split": "select",
         "max_samples": params["select_turns"],
-        "own_template": False,
-        "sessions_in_prompt": 0,
     }
     base_passes: BasePasses = {}
     has_select = any(True for _ in dataset_rows(*asked_lake(params), ("select",)))

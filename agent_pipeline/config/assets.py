@@ -226,13 +226,9 @@ class EvaluationConfig(Options):
         description="Turns with a longer prompt, in tokens, lose their oldest exchanges.",
     )
     seed: int = Field(default=0, description="Seed of the choice of turns.")
-    own_template: bool = Field(
-        default=False, description="Ask the base in its own chat template too; one more generation."
-    )
-    sessions_in_prompt: int = Field(
-        default=0,
-        ge=0,
-        description="Ask the base with so many similar training sessions in its prompt too; slow, 0: not at all.",
+    removed_options = dict.fromkeys(
+        ("own_template", "sessions_in_prompt"),
+        "the base model is prompted exactly as the adapter, and no reported figure used another prompt",
     )
 
 

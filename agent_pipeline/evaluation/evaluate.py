@@ -1,7 +1,7 @@
 """An adapter against the base model that it was trained from, on the same held-out turns.
 
 The weights are loaded once; PEFT switches the adapter off for the base's turn, so the two differ in nothing else. Both get the
-training template: the base is asked in the form that the adapter was trained on. Other ways to ask the base are in `rivals`.
+training template: the base is asked in the form that the adapter was trained on.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,6 @@ from agent_pipeline.evaluation.decision import auc
 from agent_pipeline.evaluation.intervals import jackknife, reported
 from agent_pipeline.evaluation.model_comparison import accuracies, by_tool, differences
 from agent_pipeline.evaluation.paired import paired
-from agent_pipeline.evaluation.rivals import compare, rivals
 from agent_pipeline.evaluation.samples import as_text, turn_samples
 from agent_pipeline.evaluation.scoring import Score, score
 from agent_pipeline.evaluation.turns import Answering, ForwardPass, Question, Reply
@@ -44,21 +43,17 @@ def evaluate(
     progress: Progress = silent,
     split: str = "test",
     max_length: int = 2048,
-    own_template: bool = False,
-    sessions_in_prompt: int = 0,
-    sessions: Sequence[Mapping[str, Any]] = (),
     base_passes: BasePasses | None = None,
 ) -> dict[str, Any]:
     """Both models on the rows of `split`; other rows are not looked at.
 
     Loss, P(call) and `verified_calls` are of all turns, from one forward pass a model; answers are of at most `max_samples` (0: none).
-    `own_template` asks the base in its own template too, `sessions_in_prompt` with so many of `sessions` (rows that are not held out) in
-    its prompt. `base_passes` holds the base's last pass, and gets this one: adapters that are evaluated on the same turns with one
+    `base_passes` holds the base's last pass, and gets this one: adapters that are evaluated on the same turns with one
     such dict ask it once.
 
     The report: the `device`, `n` and `counts`; for `base` and `adapter` the held-out loss (nats an assistant token), the AUC of their
     decisions, the share of turns with a call that they write as it was recorded, token for token (`verified_calls`), and the means of
-    `comparison.METRICS`; their `differences` (adapter − base) with 95 % intervals over tasks; `rivals`, the base asked otherwise;
+    `comparison.METRICS`; their `differences` (adapter − base) with 95 % intervals over tasks;
     `by_tool`; `examples`; `samples`, one entry a turn; `row_losses`, one a row. No times.
 
     Raises:
@@ -122,19 +117,6 @@ def evaluate(
         ]
         for name in replies
     }
-    compared: dict[str, tuple[dict[str, Any], list[dict[str, Any] | None]]] = {}
-    for name, prompt_of in rivals(
-        answering, base, own_template, sessions, sessions_in_prompt
-    ).items():
-        with answering.model.disable_adapter():
-            chosen_questions = [questions[index] for index in asked]
-            compared[name] = compare(
-                answering,
-                chosen_questions,
-                prompt_of,
-                scores["adapter"],
-                f"turns answered by the base, {name}",
-            )
     tasks = [sample.task_key for sample in samples]
     decisions, verified = _decisions(questions, passes), _verified_calls(questions, passes)
     entries = [
@@ -145,7 +127,6 @@ def evaluate(
                 for name in replies
             },
         )
-        | {f"base_{name}": each[at] for name, (_, each) in compared.items()}
         for at, index in enumerate(asked)
     ]
     return {
@@ -181,7 +162,6 @@ def evaluate(
             "verified_calls": verified["difference"],
             **differences(tasks, scores["base"], scores["adapter"]),
         },
-        "rivals": {name: report for name, (report, _) in compared.items()},
         "by_tool": by_tool(
             [sample.calls[0].name if sample.calls else None for sample in samples],
             tasks,

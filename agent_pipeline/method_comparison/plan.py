@@ -33,12 +33,11 @@ def comparison(settings: Settings, key: PartitionKey, config: ComparisonConfig) 
             f"{key} has no rows in the split {config.split} to measure on: set method_comparison.split, or give more tasks."
         )
     shared = overrides(config.settings, [*TRAINING, "evaluation", "episodes"])
-    own = {"split": config.split, "own_template": False, "sessions_in_prompt": 0}
     return {
         "methods": msgspec.to_builtins(methods(settings, key, config, shared)),
         "seeds": config.seeds,
         "held_out": config.split,
-        "evaluation": _in_force(settings, key, "evaluation", shared) | own,
+        "evaluation": _in_force(settings, key, "evaluation", shared) | {"split": config.split},
         "episodes": _in_force(settings, key, "episodes", shared)
         | {"trials": 1},  # models in memory answer greedily
         "world": settings.world(key),

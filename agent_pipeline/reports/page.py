@@ -188,21 +188,6 @@ def figure_rows(split: Split) -> list[Row]:
                 *_interval(None),
             ]
         )
-    for name, rival in ({} if split.champion else split.report["rivals"]).items():
-        accuracy, difference = (
-            rival["exact_call_accuracy"],
-            rival["differences"]["exact_call_accuracy"],
-        )
-        if difference is not None:
-            now = split.report["adapter"]["exact_call_accuracy"]
-            rows.append(
-                [
-                    f"exact call accuracy, base: {name}",
-                    f"{accuracy:.3f}",
-                    f"{now:.3f}",
-                    *_interval(difference),
-                ]
-            )
     return rows
 
 

@@ -114,7 +114,6 @@ def report_on(entries: list[dict[str, Any]]) -> dict[str, Any]:
         "base": models[0],
         "adapter": models[1],
         "differences": differences(tasks, *scored),
-        "rivals": {},
     }
 
 
