@@ -152,7 +152,7 @@ def first_line(error: BaseException) -> str:
 
 
 LESS_MEMORY = (
-    "set gradient_checkpointing to on, lower max_length (and batch_size, if it was raised), set precision to bfloat16, or choose a smaller "
+    "set gradient_checkpointing to on, lower max_length (and per_device_train_batch_size, if it was raised), set precision to bfloat16, or choose a smaller "
     "base_model (docs/training.md, Out of memory)"
 )
 """What helps a training that ran out of memory, in the order in which it costs least."""

@@ -5,8 +5,10 @@ The settings file, run config, the command's `--set`, notebooks and the document
 
 import difflib
 import json
+import logging
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any, ClassVar, Literal, Self, cast, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -44,20 +46,55 @@ class Options(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     other_names: ClassVar[Mapping[str, str]] = {}
     """What other systems call an option of this group: their name to ours."""
+    earlier_names: ClassVar[Mapping[str, str]] = {}
+    """Names that options of this group had in an earlier version, with their names of today.
+
+    An earlier name is accepted, with a hint in the log. Hashes keep it (`hashed`), so that renaming
+    an option changes no identity.
+    """
     removed_options: ClassVar[Mapping[str, str]] = {}
     """Options that this group had in an earlier version, and why each was removed."""
 
     def __init__(self, **values: Any) -> None:
         try:
-            super().__init__(**values)
+            super().__init__(**self.with_current_names(values))
         except ValidationError as error:
             raise SettingsError(problem(error, type(self))) from None
 
     def changed(self, **values: Any) -> Self:
         """A copy with other values, which are validated. Raises SettingsError."""
-        return type(self)(
-            **({name: getattr(self, name) for name in self.model_fields_set} | values)
-        )
+        set_values = {name: getattr(self, name) for name in self.model_fields_set}
+        return type(self)(**(set_values | self.with_current_names(values)))
+
+    @classmethod
+    def with_current_names(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return values with the names of today instead of names of an earlier version.
+
+        Raises:
+            SettingsError: an option was set under both of its names.
+        """
+        renamed: dict[str, Any] = {}
+        for name, value in values.items():
+            current_name = cls.earlier_names.get(name, name)
+            if current_name != name:
+                _log_earlier_name(name, current_name)
+                if current_name in values:
+                    raise SettingsError(
+                        f"{name!r} is the earlier name of {current_name!r}, and both are set: "
+                        f"leave {name} out."
+                    )
+            renamed[current_name] = value
+        return renamed
+
+    @classmethod
+    def with_hashed_names(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return values under the names that enter hashes: an option keeps its first name."""
+        first_names = {current: earlier for earlier, current in cls.earlier_names.items()}
+        return {first_names.get(name, name): value for name, value in values.items()}
+
+    def hashed(self) -> dict[str, Any]:
+        """Return all options as JSON, under the names that enter hashes."""
+        return self.with_hashed_names(self.model_dump(mode="json"))
 
     @classmethod
     def validated(cls, values: Mapping[str, Any], prefix: str = "", where: str = "") -> Self:
@@ -69,7 +106,11 @@ class Options(BaseModel):
         group = cls.__new__(cls)
         try:
             BaseModel.__init__(
-                group, **{name: cls.parsed(name, value) for name, value in values.items()}
+                group,
+                **{
+                    name: cls.parsed(name, value)
+                    for name, value in cls.with_current_names(values).items()
+                },
             )
         except ValidationError as error:
             raise SettingsError(problem(error, cls, prefix, where)) from None
@@ -78,7 +119,7 @@ class Options(BaseModel):
     @classmethod
     def parsed(cls, name: str, value: Any) -> Any:
         """A text as the type of an option: JSON, or for a list its entries separated by commas. Other values stay as they are."""
-        field = cls.model_fields.get(name)
+        field = cls.model_fields.get(cls.earlier_names.get(name, name))
         if (
             not isinstance(value, str)
             or field is None
@@ -103,18 +144,29 @@ class Options(BaseModel):
     @classmethod
     def translated(cls, values: Mapping[str, Any]) -> Self:
         """The group from values under our names or another system's; names of neither are ignored. Raises SettingsError."""
-        ours = {cls.other_names.get(name, name): value for name, value in values.items()}
+        names = {**cls.other_names, **cls.earlier_names}
+        ours = {names.get(name, name): value for name, value in values.items()}
         return cls(**{name: value for name, value in ours.items() if name in cls.model_fields})
+
+
+@cache
+def _log_earlier_name(name: str, current_name: str) -> None:
+    """Log the hint once per process: a settings file is read many times."""
+    logging.getLogger(__name__).warning(
+        "The setting %s is called %s now. Both names are accepted: use the new one.",
+        name,
+        current_name,
+    )
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The end of a sentence about an unknown name: `: did you mean lora_r?`, or all known names where none is similar.
 
     Example:
-        >>> did_you_mean("lorar", ["lora_r", "epochs"])
+        >>> did_you_mean("lorar", ["lora_r", "max_steps"])
         ': did you mean lora_r?'
-        >>> did_you_mean("xyz", ["lora_r", "epochs"])
-        ': choose one of epochs, lora_r.'
+        >>> did_you_mean("xyz", ["lora_r", "max_steps"])
+        ': choose one of lora_r, max_steps.'
     """
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1)

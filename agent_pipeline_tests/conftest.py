@@ -179,7 +179,7 @@ def adapter_dir(tiny_base: "BaseModel", once: Once) -> Path:
     return once(
         "adapter",
         lambda out: train_adapter(
-            [row(n) for n in range(24)], tiny_base, TRAINING.changed(epochs=8), out
+            [row(n) for n in range(24)], tiny_base, TRAINING.changed(num_train_epochs=8), out
         ),
     )
 

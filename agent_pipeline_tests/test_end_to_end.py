@@ -181,7 +181,7 @@ def test_a_training_that_is_killed_leaves_the_last_good_adapter_and_goes_on_from
         "--select",
         "sft_adapter",
         "--set",
-        "epochs=60",
+        "num_train_epochs=60",
         "--set",
         "max_steps=24",
     )

@@ -207,9 +207,9 @@ def measured(
     gc.collect()  # the model before
     torch.cuda.reset_peak_memory_stats()
     config = TrainingConfig(
-        batch_size=step_rows,
-        gradient_accumulation=1,
-        checkpoint_steps=10_000,
+        per_device_train_batch_size=step_rows,
+        gradient_accumulation_steps=1,
+        save_steps=10_000,
         in_order=True,
         **options,
     )

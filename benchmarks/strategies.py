@@ -89,7 +89,9 @@ class Bench:
 
     def config(self, seed: int, steps: int) -> TrainingConfig:
         """The demo's, but for the steps: as many passes as they need, no checkpoints."""
-        return TrainingConfig(seed=42 + seed, epochs=1000, max_steps=steps, checkpoint_steps=10_000)
+        return TrainingConfig(
+            seed=42 + seed, num_train_epochs=1000, max_steps=steps, save_steps=10_000
+        )
 
     def losses(self) -> tuple[dict[str, float | None], dict[str, int]]:
         """By row id: the base model's loss on each training row, and the assistant's tokens."""

@@ -32,7 +32,7 @@ from benchmarks.redaction import REAL_TRACES
 from benchmarks.strategies import AGENT, ROOT, data_assets
 
 TOKENS = int(sys.argv[1]) if len(sys.argv) > 1 else 8000
-CONFIG = TrainingConfig(checkpoint_steps=10_000)
+CONFIG = TrainingConfig(save_steps=10_000)
 STEP_ROWS = int(os.environ.get("STEP_ROWS", CONFIG.step_rows))
 PLAIN, TREES = "plain TRL", "trees of prefixes"
 
@@ -116,7 +116,7 @@ def measured(
         model = load_model(base, device)
         (tokenizer, _), config = (
             load_tokenizer(base.path),
-            CONFIG.changed(gradient_accumulation=STEP_ROWS),
+            CONFIG.changed(gradient_accumulation_steps=STEP_ROWS),
         )
         began = time.process_time()
         trainer = sft.build_trainer(model, tokenizer, rows, config, device, Path(folder), silent)

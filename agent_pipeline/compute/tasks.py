@@ -63,9 +63,12 @@ def train(params: Params, progress: Progress = silent) -> Result:
     from agent_pipeline.selection.leaks import refuse_leaks
     from agent_pipeline.selection.replay import night_rows
     from agent_pipeline.selection.tables import check_chosen_calls, picked_rows
-    from agent_pipeline.training.config import TrainingConfig
+    from agent_pipeline.training.config import (
+        TrainingConfig,
+        describe_size_defaults,
+        resolve_size_defaults,
+    )
     from agent_pipeline.training.sft import train_adapter
-    from agent_pipeline.training.size_defaults import sized, sized_sentence
 
     lake, key = asked_lake(params)
     if params.get("leaks", "refuse") == "refuse":
@@ -80,7 +83,7 @@ def train(params: Params, progress: Progress = silent) -> Result:
     )
     stored, rows, replayed = rows, seen_by_models(params, rows), seen_by_models(params, replay.rows)
     base = asked_base(params)
-    config = TrainingConfig(**sized(params["config"], "sft", base))
+    config = TrainingConfig(**resolve_size_defaults(params["config"], "sft", base))
     check_chosen_calls(lake, key, rows)
     _, template = load_tokenizer(base.path, base.trust_remote_code)
     rehearsal = params["rehearsal"]
@@ -100,7 +103,7 @@ def train(params: Params, progress: Progress = silent) -> Result:
 
     result = build(train, params, "sft_adapter", origin, make)
     made_up = sum(seen is not row for seen, row in zip(rows, stored, strict=True))
-    by_size = sized_sentence(params["config"], config.model_dump(), base)
+    by_size = describe_size_defaults(params["config"], config.model_dump(), base)
     figures = {"rows": len(rows), "rows_with_surrogates": made_up, "by_size": by_size}
     return result | figures | {"replay": replay.report(), "replayed": replay.sentence()}
 
@@ -111,14 +114,14 @@ def prefer(params: Params, progress: Progress = silent) -> Result:
 
     Where nothing can be trained, the artifact holds no adapter, and its report the reason (`skipped`).
     """
+    from agent_pipeline.training.config import resolve_size_defaults
     from agent_pipeline.training.further_steps import origin_of
     from agent_pipeline.training.preference_steps import train_preferences
-    from agent_pipeline.training.size_defaults import sized
 
     (lake, key), method = asked_lake(params), params["method"]
     reference = find_artifact(params, params["reference"])
     base = _base_of(params, reference)
-    config = FURTHER[method](**sized(params["config"], method, base))
+    config = FURTHER[method](**resolve_size_defaults(params["config"], method, base))
     judged = seen_by_models(
         params, dataset_rows(lake, key, ("train", "select", "test"), params["dataset"])
     )
@@ -150,14 +153,14 @@ def on_policy(params: Params, progress: Progress = silent) -> Result:
     """An adapter trained on by `method` from what it writes itself about the rows of the `train` split of `sft_dataset`, watched on those
     of `select`; `skipped` as in `prefer`."""
     from agent_pipeline.evaluation.rollouts import practice
+    from agent_pipeline.training.config import resolve_size_defaults
     from agent_pipeline.training.further_steps import origin_of
     from agent_pipeline.training.on_policy_steps import train_on_policy
-    from agent_pipeline.training.size_defaults import sized
 
     (lake, key), method = asked_lake(params), params["method"]
     reference = find_artifact(params, params["reference"])
     base = _base_of(params, reference)
-    config = FURTHER[method](**sized(params["config"], method, base))
+    config = FURTHER[method](**resolve_size_defaults(params["config"], method, base))
     select, teacher = seen_by_models(params, dataset_rows(lake, key, ("select",))), None
     whole = seen_by_models(params, dataset_rows(lake, key))
     rows, play, origin = practice(whole, config, params["world"])

@@ -191,7 +191,7 @@ class AdapterConfig(AdapterTraining):
             "1.5e-3 below 0.3 billion weights, 5e-4 below 1 billion, 2e-4 below 20 billion, else 1e-4"
         ),
     )
-    epochs: float = Field(
+    num_train_epochs: float = Field(
         default=0.0,
         ge=0,
         description="Passes over the chosen rows; 0: by the size of the base model (1 below 0.3 billion weights, else 2).",

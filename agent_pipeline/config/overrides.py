@@ -27,9 +27,11 @@ def overrides(texts: Sequence[str], selected: Collection[str]) -> dict[str, dict
             )
         asset, _, name = path.strip().rpartition(".")
         for owner in _owners(asset, name, selected):
-            value = ASSETS[owner].parsed(name, written.strip())
-            values.setdefault(owner, {})[name] = getattr(
-                ASSETS[owner].validated({name: value}, f"{owner}."), name
+            options = ASSETS[owner]
+            value = options.parsed(name, written.strip())
+            current_name = options.earlier_names.get(name, name)
+            values.setdefault(owner, {})[current_name] = getattr(
+                options.validated({name: value}, f"{owner}."), current_name
             )
     return values
 
@@ -40,7 +42,7 @@ def _owners(asset: str, name: str, selected: Collection[str]) -> list[str]:
     having = [
         each
         for each, options in ASSETS.items()
-        if name in options.model_fields and asset in ("", each)
+        if (name in options.model_fields or name in options.earlier_names) and asset in ("", each)
     ]
     if not having:
         candidates = [ASSETS[asset]] if asset else list(ASSETS.values())

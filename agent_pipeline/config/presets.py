@@ -19,7 +19,11 @@ PRESETS: dict[str, Mapping[str, Mapping[str, Any]]] = {
         "dpo_adapter": {"max_steps": 4, "max_length": 1024},
         "kto_adapter": {"max_steps": 4, "max_length": 1024},
         **{
-            f"{step}_adapter": {"max_steps": 2, "batch_size": 2, "max_new_tokens": 32}
+            f"{step}_adapter": {
+                "max_steps": 2,
+                "per_device_train_batch_size": 2,
+                "max_completion_length": 32,
+            }
             for step in ("sdft", "distill", "grpo")
         },
         "evaluation": {"max_samples": 8, "max_new_tokens": 32, "max_length": 1024},
@@ -30,11 +34,15 @@ PRESETS: dict[str, Mapping[str, Mapping[str, Any]]] = {
     "cpu": {},
     "gpu": {
         "sft_coreset": {"target_size": 10_000},
-        "sft_adapter": {"batch_size": 8, "max_length": 8192},
-        "dpo_adapter": {"batch_size": 8, "max_length": 8192},
-        "kto_adapter": {"batch_size": 8, "max_length": 8192},
+        "sft_adapter": {"per_device_train_batch_size": 8, "max_length": 8192},
+        "dpo_adapter": {"per_device_train_batch_size": 8, "max_length": 8192},
+        "kto_adapter": {"per_device_train_batch_size": 8, "max_length": 8192},
         **{
-            f"{step}_adapter": {"batch_size": 16, "max_length": 8192, "max_new_tokens": 512}
+            f"{step}_adapter": {
+                "per_device_train_batch_size": 16,
+                "max_length": 8192,
+                "max_completion_length": 512,
+            }
             for step in ("sdft", "distill", "grpo")
         },
         "evaluation": {"max_samples": 400, "max_new_tokens": 512, "max_length": 8192},

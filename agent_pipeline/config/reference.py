@@ -33,7 +33,14 @@ def reference() -> str:
             others = ", ".join(
                 f"`{other}`" for other, ours in options.other_names.items() if ours == name
             )
-            meaning = f"{field.description}{f' Elsewhere: {others}.' if others else ''}"
+            earlier_names = ", ".join(
+                f"`{earlier}`" for earlier, now in options.earlier_names.items() if now == name
+            )
+            meaning = str(field.description)
+            if earlier_names:
+                meaning += f" Also accepted: {earlier_names}."
+            if others:
+                meaning += f" Elsewhere: {others}."
             lines.append(
                 f"| `{name}` | `{_shown(field.get_default(call_default_factory=True))}` | {allowed(field)} | {_cell(meaning)} |"
             )

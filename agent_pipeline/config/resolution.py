@@ -72,11 +72,15 @@ def resolve(
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for place, layer in _layers(settings, asset, key):
-        values |= layer
+        values |= options.with_current_names(layer)
         origins |= {
-            name: settings.variable(*_path(place, asset, key), name) or place for name in layer
+            options.earlier_names.get(name, name): settings.variable(
+                *_path(place, asset, key), name
+            )
+            or place
+            for name in layer
         }
-    for name, value in (run or {}).items():
+    for name, value in options.with_current_names(run or {}).items():
         if name not in values or values[name] != value:
             values[name] = value
             origins[name] = THIS_RUN
@@ -189,7 +193,7 @@ def fingerprint(settings: Settings, key: PartitionKey, run: RunValues | None = N
     )
     return hash_json(
         {
-            "assets": {name: options.model_dump(mode="json") for name, options in assets.items()},
+            "assets": {name: options.hashed() for name, options in assets.items()},
             "reading": reading,
             "split": settings.split.shares,
             "llama_cpp": settings.llama_cpp,

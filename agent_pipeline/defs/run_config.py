@@ -41,7 +41,14 @@ def config_fields(options: type[Options]) -> dict[str, dg.Field]:
         name: (field.annotation, Field(default=shown[name], description=field.description))
         for name, field in options.model_fields.items()
     }
-    return create_model(options.__name__, __base__=dg.Config, **fields).to_fields_dict()
+    schema = create_model(options.__name__, __base__=dg.Config, **fields).to_fields_dict()
+    for earlier_name, name in options.earlier_names.items():
+        schema[earlier_name] = dg.Field(
+            schema[name].config_type,
+            is_required=False,
+            description=f"The earlier name of {name}.",
+        )
+    return schema
 
 
 def in_force(

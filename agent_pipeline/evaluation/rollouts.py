@@ -118,7 +118,7 @@ def practice(
         play = world_rollouts(
             load_world(world),
             config.max_turns,
-            config.max_new_tokens,
+            config.max_completion_length,
             config.max_length,
             config.harm_penalty,
         )

@@ -65,7 +65,11 @@ def methods(
                 f"The method {name!r} trains by {step}, which no comparison does: choose of sft, {', '.join(PREFERENCES)}."
             )
         rows = _rows(settings, key, method.mix, "train")
-        given = {asset: shared.get(asset, {}) | method.assets.get(asset, {}) for asset in TRAINING}
+        given = {
+            asset: shared.get(asset, {})
+            | ASSETS[asset].with_current_names(method.assets.get(asset, {}))
+            for asset in TRAINING
+        }
         if "sft_coreset" in method.assets:
             given["sft_coreset"] = {
                 "target_size": config.coreset_size or min(MOST, ceil(rows / 2))

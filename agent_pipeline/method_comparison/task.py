@@ -14,6 +14,7 @@ from agent_pipeline.compute.artifact_cache import MODELS, build, find_artifact
 from agent_pipeline.compute.coresets import method_coreset
 from agent_pipeline.compute.registry import TASKS, Params, Result, task
 from agent_pipeline.compute.tasks import episodes, evaluate, prefer, train
+from agent_pipeline.config.assets import ASSETS
 from agent_pipeline.evaluation.evaluate import BasePasses
 from agent_pipeline.method_comparison.report import CHART, PAGE, chart, page
 from agent_pipeline.method_comparison.results import PASS_FIGURES, Cost, Method, Run, compared
@@ -52,7 +53,7 @@ def compare_methods(params: Params, progress: Progress = silent) -> Result:
         made |= {each.identity: each for each in artifacts}
         gc.collect()  # a trainer and its model hold each other
     made_from = {
-        "methods": params["methods"],
+        "methods": [_hashed_method(method) for method in params["methods"]],
         "held_out": params["held_out"],
         "runs": [[run.method, run.seed, *run.made_by] for run in runs],
     }
@@ -71,6 +72,14 @@ def compare_methods(params: Params, progress: Progress = silent) -> Result:
         return report
 
     return build(compare_methods, params, "method_comparison", made_from, make, list(made.values()))
+
+
+def _hashed_method(method: Params) -> Params:
+    """Return the parameters of a method with its settings under the names that enter hashes."""
+    assets = {
+        asset: ASSETS[asset].with_hashed_names(values) for asset, values in method["assets"].items()
+    }
+    return method | {"assets": assets}
 
 
 def _run(

@@ -194,8 +194,8 @@ class RLTrainingConfig:
     ) -> Any:
         from agent_pipeline.evaluation.rollouts import practice
         from agent_pipeline.models.chat_templates import template_stops, training_template
+        from agent_pipeline.training.config import fill_size_defaults
         from agent_pipeline.training.on_policy_steps import trainer_over
-        from agent_pipeline.training.size_defaults import with_sizes
         from agent_pipeline.training.trainers.common import reporting, shared_arguments
         from agent_pipeline.training.trainers.on_policy import Setting
 
@@ -208,7 +208,9 @@ class RLTrainingConfig:
         asked, play, _ = practice(rows, config, self.reward_model or "")
         if isinstance(model, str):
             model = load_model(base_model(model), device)
-        config = GrpoTraining(**with_sizes(config.model_dump(), "grpo", model.num_parameters()))
+        config = GrpoTraining(
+            **fill_size_defaults(config.model_dump(), "grpo", model.num_parameters())
+        )
         arguments = shared_arguments(config, device, Path(output_dir), 0, config.max_length) | {
             "save_strategy": "no"
         }

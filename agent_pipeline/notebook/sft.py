@@ -65,15 +65,19 @@ class SFTTrainingConfig:
 
         config = TrainingConfig.translated(vars(self))
         own = {
-            "per_device_train_batch_size": config.batch_size,
-            "gradient_accumulation_steps": config.gradient_accumulation,
+            "per_device_train_batch_size": config.per_device_train_batch_size,
+            "gradient_accumulation_steps": config.gradient_accumulation_steps,
             **{
                 name: getattr(self, name)
                 for name in ("max_length", "packing", "save_strategy", "logging_steps", "report_to")
             },
         }
         shared = shared_arguments(
-            config, probe_device(), Path(self.output_dir), 0, config.batch_size * self.max_length
+            config,
+            probe_device(),
+            Path(self.output_dir),
+            0,
+            config.per_device_train_batch_size * self.max_length,
         )
         return SFTConfig(**(shared | own | changes))
 

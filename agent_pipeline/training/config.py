@@ -1,14 +1,24 @@
-"""Every number that has an effect on what is trained, with defaults for small models on few tool-call rows on a CPU.
+"""The options of every training step, and the defaults that follow from the size of the base model.
 
-The learning rate is one for LoRA, not for full fine-tuning (2e-5 is usual there). A training of a hundred steps begins with gradients many
-times as large as those of its end, where decisions are learned: Adam's usual memory of a thousand steps (`adam_beta2` 0.999) would make the
-last steps small.
+Every number that changes what is trained is here. Options have the names of TRL, transformers and
+PEFT. How an option becomes an argument of a trainer belongs to `trainers`.
+
+The defaults suit small models and a few hundred rows of tool calls on a CPU:
+
+- The learning rate is one for LoRA. A full fine-tune needs about a tenth of it.
+- A training run of a hundred steps begins with gradients many times larger than those at its end,
+  where decisions are learned. Adam's usual memory of a thousand steps (`adam_beta2` 0.999) would
+  keep the last steps small.
 """
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from agent_pipeline.errors import ModelError, first_line
+from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.models.device import Precision
 from agent_pipeline.options import Options
 
@@ -25,44 +35,47 @@ Scheduler = Literal[
 
 
 STORED_TOKENS = 900
-"""Above so many tokens a batch, `gradient_checkpointing="auto"` recomputes activations instead of keeping them; on a CPU (on a GPU, its
-memory decides: `trainers.common.stored_tokens`).
+"""Tokens per pass above which `gradient_checkpointing="auto"` recomputes activations on a CPU.
 
-Measured for SmolLM2-135M in float32 on 2 cores: 3.1 MB a token when kept, so 900 tokens peak at about 4.1 GB (to which a tree's attention
-adds up to 0.5 GB, `trainers.tree_attention.KEPT_BYTES`). Recomputing
-takes a fifth of the speed (125 → 99 tokens/s at batch 1 × 300 tokens), and gives back 1.5 of 5.1 GB (batch 4 × 300 tokens).
+On a GPU the free memory decides (`trainers.common.stored_tokens`). Measured with SmolLM2-135M in
+float32 on 2 cores: kept activations take 3.1 MB per token, so 900 tokens peak at about 4.1 GB. The
+attention of a tree adds up to 0.5 GB (`engine.tree_attention.KEPT_BYTES`). Recomputing costs a fifth
+of the speed (125 → 99 tokens/s at batch 1 × 300 tokens) and saves 1.5 of 5.1 GB (batch 4 × 300).
 """
 
+BY_SIZE = "Peak learning rate; 0: by the size of the base model ({}; see training/config.py)."
 
-BY_SIZE = (
-    "Peak learning rate; 0: by the size of the base model ({}; see training/size_defaults.py)."
-)
+_NOT_HASHED = {"gradient_checkpointing", "save_steps", "processes", "most_dropped"}
+"""Options that change how a model is trained, but not which model results."""
 
 
 class Training(Options):
-    """What every trainer needs to know. An optimizer step sees `step_rows` rows."""
+    """The options of every trainer. An optimizer step sees `step_rows` rows."""
 
     other_names = {
-        # TRL and transformers
-        "num_train_epochs": "epochs",
-        "per_device_train_batch_size": "batch_size",
-        "lr_scheduler_type": "lr_scheduler",
         # SAGE and omniagents
-        "num_epochs": "epochs",
+        "num_epochs": "num_train_epochs",
         "max_seq_length": "max_length",
-        "per_device_batch_size": "batch_size",
+        "per_device_batch_size": "per_device_train_batch_size",
+    }
+    earlier_names = {
+        "epochs": "num_train_epochs",
+        "lr_scheduler": "lr_scheduler_type",
+        "batch_size": "per_device_train_batch_size",
     }
 
-    epochs: float = Field(default=1.0, gt=0, description="Passes over the chosen rows.")
+    num_train_epochs: float = Field(default=1.0, gt=0, description="Passes over the chosen rows.")
     max_steps: int = Field(
-        default=0, ge=0, description="Stop after so many optimizer steps; 0 trains all epochs."
+        default=0,
+        ge=0,
+        description="Optimizer steps after which training stops; 0 trains all epochs.",
     )
     learning_rate: float = Field(
         default=1.5e-3,
         gt=0,
         description="Peak learning rate; LoRA needs ten times that of a full fine-tune.",
     )
-    lr_scheduler: Scheduler = Field(
+    lr_scheduler_type: Scheduler = Field(
         default="linear", description="How the learning rate falls after the warm-up."
     )
     warmup_ratio: float = Field(
@@ -75,28 +88,33 @@ class Training(Options):
         default=0.95,
         gt=0,
         lt=1,
-        description="Decay of Adam's mean of squared gradients; a small one forgets a short training's large first gradients.",
+        description="Decay of Adam's mean of squared gradients; a small value forgets the large "
+        "first gradients of a short training run.",
     )
     max_grad_norm: float = Field(
-        default=1.0, gt=0, description="Gradients are clipped to this norm."
+        default=1.0, gt=0, description="Norm to which gradients are clipped."
     )
-    batch_size: int = Field(
+    per_device_train_batch_size: int = Field(
         default=1,
         ge=1,
-        description="Rows in a forward pass; on a CPU, a tree of prefixes holds the tokens of two such passes.",
+        description="Rows per forward pass; on a CPU, a tree of prefixes holds the tokens of two "
+        "such passes.",
     )
     gradient_checkpointing: Literal["auto", "on", "off"] = Field(
         default="auto",
-        description="Recompute activations to save memory; auto does so for long rows. It does not change what is trained.",
+        description="Whether activations are recomputed to save memory; auto does so for long rows. "
+        "The trained model is the same.",
     )
     max_length: int = Field(
         default=2048,
         ge=16,
-        description="Tokens of a row; longer rows lose their oldest exchanges, never part of an answer.",
+        description="Tokens per row; longer rows lose their oldest exchanges, never part of an "
+        "answer.",
     )
     precision: Precision = Field(
         default="auto",
-        description="Type of the frozen weights and of products; auto takes bfloat16 where the machine multiplies faster in it.",
+        description="Type of the frozen weights and of matrix products; auto uses bfloat16 if the "
+        "machine multiplies faster in it.",
     )
     seed: int = Field(
         default=42,
@@ -105,53 +123,64 @@ class Training(Options):
     )
 
     def identity(self) -> dict[str, Any]:
-        """The options that change what is trained: how memory is saved, how often a checkpoint is written and who computes, do not."""
-        return self.model_dump(
-            exclude={"gradient_checkpointing", "checkpoint_steps", "processes", "most_dropped"}
-        )
+        """Return the options that change what is trained, under the names that enter hashes.
+
+        How memory is saved, how often a checkpoint is written and how many processes compute do
+        not change the trained model.
+        """
+        return self.with_hashed_names(self.model_dump(exclude=_NOT_HASHED))
 
     @property
     def step_rows(self) -> int:
-        """Rows of an optimizer step."""
-        return self.batch_size
+        """Rows per optimizer step."""
+        return self.per_device_train_batch_size
 
     def checkpoints_gradients(self, tokens: int, stored: int = STORED_TOKENS) -> bool:
-        """Whether to recompute activations on the way back; `tokens` are those of a pass, `stored` those that memory holds."""
-        return (
-            tokens > stored
-            if self.gradient_checkpointing == "auto"
-            else self.gradient_checkpointing == "on"
-        )
+        """Return whether activations are recomputed in the backward pass.
+
+        Args:
+            tokens: Tokens per forward pass.
+            stored: Tokens whose activations fit into memory.
+        """
+        if self.gradient_checkpointing == "auto":
+            return tokens > stored
+        return self.gradient_checkpointing == "on"
 
 
 _REMOVED_DEFAULTS = {"decision_weight": 1.0, "balance_classes": False}
 """Options that were removed, with the values that had no effect.
 
-They stay in the identity of a training, so that an adapter of an earlier version is found again.
+They stay in the identity of a training run, so that an adapter of an earlier version is found again.
 """
 
 
 class AdapterTraining(Training):
-    """How an adapter is trained. An optimizer step sees `batch_size` × `gradient_accumulation` rows.
+    """The options of imitation learning with an adapter.
 
-    On a few hundred rows, steps teach more than large batches: with 2 rows a step instead of 4, the same tokens give twice the steps.
-    Where a model takes trees of prefixes (`trainers.tree`), the rows of a step are packed, and the two numbers matter by their product
-    and, on a CPU, by the memory of a tree. Elsewhere one row at a time is the fastest on a CPU, since nothing is padding.
+    An optimizer step sees `per_device_train_batch_size` × `gradient_accumulation_steps` rows. On a
+    few hundred rows, steps teach more than large batches: with 2 rows per step instead of 4, the
+    same tokens give twice the steps.
+
+    If a model is trained over trees of prefixes (`trainers.sft`), the rows of a step are packed. Then
+    only the product of the two numbers matters and, on a CPU, the memory of a tree. For other models
+    one row at a time is fastest on a CPU, because there is no padding.
     """
 
-    other_names = {
-        **Training.other_names,
-        "gradient_accumulation_steps": "gradient_accumulation",
-        # PEFT
-        "r": "lora_r",
-        "loraplus_lr_ratio": "lora_plus_lr_ratio",
+    other_names = {**Training.other_names, "r": "lora_r"}
+    earlier_names = {
+        **Training.earlier_names,
+        "gradient_accumulation": "gradient_accumulation_steps",
+        "lora_plus_lr_ratio": "loraplus_lr_ratio",
     }
     removed_options = dict.fromkeys(
         _REMOVED_DEFAULTS, "loss weights made models that did far fewer of their tasks"
     )
 
-    gradient_accumulation: int = Field(
-        default=2, ge=1, description="An optimizer step has batch_size times so many rows."
+    gradient_accumulation_steps: int = Field(
+        default=2,
+        ge=1,
+        description="Forward passes per optimizer step: a step has per_device_train_batch_size times "
+        "as many rows.",
     )
     lora_r: int = Field(default=16, ge=1, description="Rank of the adapter's matrices.")
     lora_alpha: int = Field(
@@ -162,52 +191,60 @@ class AdapterTraining(Training):
     )
     target_modules: str = Field(
         default="all-linear",
-        description="Modules that get an adapter: all-linear, or names separated by commas, such as q_proj, v_proj.",
+        description="Modules that get an adapter: all-linear, or names separated by commas, such as "
+        "q_proj, v_proj.",
     )
     use_dora: bool = Field(
-        default=False, description="Train direction and magnitude apart (DoRA, Liu et al. 2024)."
+        default=False,
+        description="Whether direction and magnitude are trained separately (DoRA, Liu et al. 2024).",
     )
     use_lora_plus: bool = Field(
         default=False,
-        description="Train the adapter's second matrices faster than the first ones (LoRA+, Hayou et al. 2024).",
+        description="Whether the adapter's second matrices are trained faster than the first ones "
+        "(LoRA+, Hayou et al. 2024).",
     )
-    lora_plus_lr_ratio: float = Field(
-        default=16.0, ge=1, description="LoRA+: how many times as fast."
+    loraplus_lr_ratio: float = Field(
+        default=16.0, ge=1, description="LoRA+: learning rate of matrix B divided by that of A."
     )
 
     most_dropped: float = Field(
         default=0.1,
         ge=0,
         le=1,
-        description="Share of the rows that may be dropped, or lose their beginning, because of max_length or the chat template. If it is "
-        "more, nothing is trained, and the error proposes a max_length.",
+        description="Largest share of the rows that may be dropped, or lose their beginning, because "
+        "of max_length or the chat template. If the share is larger, nothing is trained, and the "
+        "error proposes a max_length.",
     )
     processes: int = Field(
         default=1,
         ge=1,
-        description="Processes that share the rows of a step, each with a GPU; the model is that of one process.",
+        description="Processes that share the rows of a step, each with its own GPU; the trained "
+        "model is that of one process.",
     )
 
     @property
     def step_rows(self) -> int:
-        return self.batch_size * self.gradient_accumulation
+        return self.per_device_train_batch_size * self.gradient_accumulation_steps
 
 
 class TrainingConfig(AdapterTraining):
-    """How a model is trained: an adapter, or with `use_lora=False` every weight.
+    """The options of imitation learning, with an adapter or (`use_lora=False`) of every weight.
 
     Raises:
-        SettingsError: a value is out of range, or two contradict each other.
+        SettingsError: a value is out of range, or two values contradict each other.
     """
 
+    earlier_names = {**AdapterTraining.earlier_names, "checkpoint_steps": "save_steps"}
+
     use_lora: bool = Field(
-        default=True, description="Train an adapter; false trains every weight of the model."
+        default=True,
+        description="Whether an adapter is trained; false trains every weight of the model.",
     )
     in_order: bool = Field(
-        default=False, description="See the rows in the order given, not shuffled."
+        default=False, description="Whether the rows keep their order instead of being shuffled."
     )
-    checkpoint_steps: int = Field(
-        default=10, ge=1, description="Write a checkpoint every so many optimizer steps."
+    save_steps: int = Field(
+        default=10, ge=1, description="Optimizer steps between two checkpoints."
     )
 
     @model_validator(mode="after")
@@ -215,7 +252,7 @@ class TrainingConfig(AdapterTraining):
         for name in ("use_dora", "use_lora_plus"):
             if getattr(self, name) and not self.use_lora:
                 raise ValueError(
-                    f"{name} is a way to train an adapter, and use_lora is off: turn that on."
+                    f"{name} is a way to train an adapter, and use_lora is off: turn use_lora on."
                 )
         return self
 
@@ -225,13 +262,16 @@ class TrainingConfig(AdapterTraining):
 
     @property
     def modules(self) -> str | list[str]:
-        """`target_modules` as PEFT wants it: `all-linear`, or the names between commas."""
+        """The value of `target_modules` for PEFT: `all-linear`, or a list of names."""
         names = [name.strip() for name in self.target_modules.split(",") if name.strip()]
         return names[0] if names == ["all-linear"] else names
 
 
 class FurtherTraining(Training):
-    """How an adapter that imitates is trained on. It keeps its rank and modules."""
+    """The options of every step that continues to train an SFT adapter.
+
+    The adapter keeps its rank and modules.
+    """
 
     learning_rate: float = Field(
         default=0.0,
@@ -241,18 +281,22 @@ class FurtherTraining(Training):
     adam_beta2: float = Field(
         default=0.999, gt=0, lt=1, description="Decay of Adam's mean of squared gradients."
     )
-    batch_size: int = Field(default=4, ge=1, description="Rows of an optimizer step.")
-    min_rows: int = Field(default=8, ge=1, description="Train nothing from fewer rows.")
+    per_device_train_batch_size: int = Field(
+        default=4, ge=1, description="Rows per optimizer step."
+    )
+    min_rows: int = Field(default=8, ge=1, description="Rows below which nothing is trained.")
     stop_steps: int = Field(
         default=5,
         ge=1,
-        description="Measure the kinds of decision on the split select, and write a checkpoint, every so many steps.",
+        description="Optimizer steps between two measurements of the kinds of decision on the split "
+        "select. Each measurement also writes a checkpoint.",
     )
     stop_fall: float = Field(
         default=0.05,
         ge=0,
         le=1,
-        description="Stop where the mean probability of the right decision falls so much for one kind.",
+        description="Fall of the mean probability of the right decision, for one kind, at which "
+        "training stops.",
     )
     stop_turns: int = Field(
         default=16, ge=0, description="Turns of each kind that are measured; 0 never stops."
@@ -260,52 +304,54 @@ class FurtherTraining(Training):
 
 
 class PreferenceTraining(FurtherTraining):
-    """How an adapter that imitates is trained on from preferences; it is the reference itself."""
+    """The options of training an SFT adapter from preferences; the SFT adapter is the reference."""
 
     other_names = {**Training.other_names, "kl_coef": "beta"}
 
     beta: float = Field(
         default=0.1,
         gt=0,
-        description="How strongly the adapter is held near the one that it starts from.",
+        description="How strongly the adapter is held near the SFT adapter.",
     )
 
 
 class DpoTraining(PreferenceTraining):
-    """How an adapter is trained from pairs (DPO, Rafailov et al. 2023), a turn a side."""
+    """How an adapter is trained from pairs of turns (DPO, Rafailov et al. 2023)."""
 
     sft_weight: float = Field(
         default=0.2,
         ge=0,
-        description="Weight of the chosen turns' own loss, which anchors their probability (RPO, Pang et al. 2024).",
+        description="Weight of the chosen turns' own loss, which anchors their probability (RPO, "
+        "Pang et al. 2024).",
     )
 
 
 class KtoTraining(PreferenceTraining):
-    """How an adapter is trained from sessions that are each good or bad (KTO, Ethayarajh et al. 2024)."""
+    """How an adapter is trained from sessions, each good or bad (KTO, Ethayarajh et al. 2024)."""
 
 
 class OnPolicyTraining(FurtherTraining):
-    """How an adapter is trained on what it writes itself."""
+    """The options of training an adapter on what it writes itself."""
 
-    temperature: float = Field(default=1.0, gt=0, description="Temperature at which it writes.")
-    max_new_tokens: int = Field(
-        default=96, ge=1, description="Longest message that it writes, in tokens."
+    earlier_names = {**Training.earlier_names, "max_new_tokens": "max_completion_length"}
+
+    temperature: float = Field(
+        default=1.0, gt=0, description="Temperature at which the adapter writes."
+    )
+    max_completion_length: int = Field(
+        default=96, ge=1, description="Longest message that the adapter writes, in tokens."
     )
 
 
 class GrpoTraining(OnPolicyTraining):
-    """How an adapter is trained from rewards (GRPO, Shao et al. 2024): what earned more than the other trials of its row gains.
+    """How an adapter is trained from rewards (GRPO, Shao et al. 2024).
 
-    An optimizer step sees `batch_size` rows, `generations` trials of each.
+    A trial that earned more than the other trials of its row becomes more probable. An optimizer step
+    sees `per_device_train_batch_size` rows, with `num_generations` trials of each.
     """
 
-    other_names = {
-        **Training.other_names,
-        "kl_coef": "beta",
-        "num_generations": "generations",
-        "max_completion_length": "max_new_tokens",
-    }
+    other_names = {**Training.other_names, "kl_coef": "beta"}
+    earlier_names = {**OnPolicyTraining.earlier_names, "generations": "num_generations"}
 
     learning_rate: float = Field(
         default=0.0,
@@ -315,31 +361,41 @@ class GrpoTraining(OnPolicyTraining):
     beta: float = Field(
         default=0.04,
         ge=0,
-        description="How strongly the adapter is held near the one that it starts from.",
+        description="How strongly the adapter is held near the adapter that it starts from.",
     )
-    generations: int = Field(
+    num_generations: int = Field(
         default=4, ge=2, description="Trials of a row, which are compared with each other."
     )
     use_world: bool = Field(
         default=True,
-        description="Play the tasks in the agent's world, where it has one; false rewards single turns by the logged ones.",
+        description="Whether tasks are played in the agent's world, if it has one; false rewards "
+        "single turns by comparison with the logged turns.",
     )
     max_turns: int = Field(
-        default=12, ge=1, description="The assistant's messages after which an episode is given up."
+        default=12,
+        ge=1,
+        description="Assistant messages after which an episode is cut off.",
     )
     harm_penalty: float = Field(
         default=1.0,
         ge=0,
-        description="Taken off the reward of an episode that changes the world wrongly; what a call costs where none was due.",
+        description="Reward that is subtracted if an episode changes the world wrongly; also the "
+        "penalty for a call when no call was due.",
     )
 
 
 class SdftTraining(OnPolicyTraining):
-    """How an adapter learns from itself (SDFT, Shenfeld et al. 2026): the teacher is the same adapter, shown what the agent did."""
+    """How an adapter learns from itself (SDFT, Shenfeld et al. 2026).
+
+    The teacher is the same adapter with the logged turn in its prompt.
+    """
 
 
 class DistillTraining(OnPolicyTraining):
-    """How an adapter learns from a larger model: it writes, the teacher says how (on-policy distillation, Agarwal et al. 2024)."""
+    """How an adapter learns from a larger model (on-policy distillation, Agarwal et al. 2024).
+
+    The adapter writes, and the teacher rates every token.
+    """
 
     teacher_model: str = Field(
         default="",
@@ -353,12 +409,12 @@ class DistillTraining(OnPolicyTraining):
         default=1.0,
         ge=0,
         le=1,
-        description="The divergence: 0 is the forward one, 1 the reverse one.",
+        description="The divergence: 0 is the forward KL divergence, 1 the reverse.",
     )
 
 
 Step = Literal["sft", "sdft", "distill", "dpo", "kto", "grpo"]
-"""The trainings of an agent's chain, in order."""
+"""The training steps of an agent's chain, in order."""
 
 FURTHER: dict[Step, type[Any]] = {
     "sdft": SdftTraining,
@@ -367,9 +423,134 @@ FURTHER: dict[Step, type[Any]] = {
     "kto": KtoTraining,
     "grpo": GrpoTraining,
 }
-"""The options of each step after imitation, a `FurtherTraining`."""
+"""The options of each step after SFT, a subclass of `FurtherTraining`."""
 
 PREFERENCES = {"dpo": "preference_dataset", "kto": "kto_dataset"}
-"""The steps that train from preferences, with their data sets; the others train from `sft_dataset`."""
+"""The steps that train from preferences, with their data sets; other steps use `sft_dataset`."""
 
-NO_TEACHER = "distill has no teacher: set distill_adapter.teacher_model to a larger model with the same vocabulary."
+NO_TEACHER = (
+    "distill has no teacher: set distill_adapter.teacher_model to a larger model with the same "
+    "vocabulary."
+)
+
+# Defaults that depend on the size of the base model:
+#
+# | weights           | SFT    | further steps | GRPO | epochs of SFT |
+# |-------------------|--------|---------------|------|---------------|
+# | below 0.3 billion | 1.5e-3 | 2e-4          | 5e-5 | 1             |
+# | below 1 billion   | 5e-4   | 5e-5          | 2e-5 | 2             |
+# | below 20 billion  | 2e-4   | 2e-5          | 1e-5 | 2             |
+# | more              | 1e-4   | 1e-5          | 5e-6 | 2             |
+#
+# The first line was measured with SmolLM2-135M (docs/training.md). QLoRA (Dettmers et al. 2023,
+# table 9) uses 2e-4 for 7 and 13 billion weights, and 1e-4 for 33 and 65 billion. The best LoRA rates
+# of Llama 2 7B lie between 2e-4 and 5e-4 (Biderman et al. 2024). The second line lies in between. A
+# full fine-tune takes a tenth of LoRA's rate (Schulman et al. 2025, "LoRA Without Regret").
+_SIZE_BOUNDS = (0.3e9, 1e9, 20e9)
+_SFT_RATES = (1.5e-3, 5e-4, 2e-4, 1e-4)
+_FURTHER_RATES = (2e-4, 5e-5, 2e-5, 1e-5)
+_GRPO_RATES = (5e-5, 2e-5, 1e-5, 5e-6)
+_SFT_EPOCHS = (1.0, 2.0, 2.0, 2.0)
+
+_UNKNOWN_WEIGHTS = 7e9
+"""Weights that are assumed if a model's files do not tell.
+
+A rate that is too low trains slowly. A rate that is too high destroys the model.
+"""
+
+_SIZED_OPTIONS = ("learning_rate", "num_train_epochs")
+
+
+def count_weights(folder: Path) -> int | None:
+    """Return the number of weights of a model, read from the headers of its safetensors files.
+
+    Returns:
+        The number of weights, or None if there are no safetensors files.
+
+    Raises:
+        ModelError: a file is not a safetensors file, or is cut off.
+    """
+    from math import prod
+
+    from safetensors import SafetensorError, safe_open
+
+    count = 0
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, framework="np") as file:
+                for name in file.keys():  # noqa: SIM118  it is not a dict
+                    count += prod(file.get_slice(name).get_shape())
+        except SafetensorError as error:
+            raise ModelError(
+                f"The weights {path} cannot be read ({first_line(error)}): fetch the base model again."
+            ) from error
+    return count or None
+
+
+def fill_size_defaults(
+    values: Mapping[str, Any], method: str, weight_count: float | None
+) -> dict[str, Any]:
+    """Fill in the learning rate and the epochs if they are 0: left to the size of the base model.
+
+    Args:
+        values: Options of a training step, by name.
+        method: The step: sft, dpo, kto, sdft, distill or grpo.
+        weight_count: The number of weights of the base model; None if it is unknown.
+
+    Returns:
+        The options. Options that were set keep their values.
+    """
+    weights = weight_count or _UNKNOWN_WEIGHTS
+    size_class = sum(weights >= bound for bound in _SIZE_BOUNDS)
+    if method == "sft":
+        rate, epochs = _SFT_RATES[size_class], _SFT_EPOCHS[size_class]
+    elif method == "grpo":
+        rate, epochs = _GRPO_RATES[size_class], 1.0
+    else:
+        rate, epochs = _FURTHER_RATES[size_class], 1.0
+    if not values.get("use_lora", True):
+        rate *= 0.1
+    return {
+        **values,
+        "learning_rate": values.get("learning_rate") or rate,
+        "num_train_epochs": values.get("num_train_epochs") or epochs,
+    }
+
+
+def resolve_size_defaults(
+    values: Mapping[str, Any], method: str, base: BaseModel
+) -> dict[str, Any]:
+    """Call `fill_size_defaults` for a base model on disk.
+
+    The files of the model are read only if an option is left to its size.
+
+    Args:
+        values: Options of a training step, by name.
+        method: The step: sft, dpo, kto, sdft, distill or grpo.
+        base: The base model.
+    """
+    if all(values.get(name) for name in _SIZED_OPTIONS):
+        return dict(values)
+    return fill_size_defaults(values, method, count_weights(base.path))
+
+
+def describe_size_defaults(
+    set_values: Mapping[str, Any], values: Mapping[str, Any], base: BaseModel
+) -> str:
+    """Return a sentence that names the options that follow from the size of the base model.
+
+    Args:
+        set_values: The options as they were set, with 0 for what is left to the size.
+        values: The options after `resolve_size_defaults`.
+        base: The base model.
+
+    Returns:
+        The sentence, or an empty string if no option follows from the size.
+    """
+    names = [name for name in _SIZED_OPTIONS if not set_values.get(name)]
+    if not names:
+        return ""
+    count = count_weights(base.path)
+    size = f"{count / 1e9:.2g} billion weights" if count else "unknown size"
+    filled = " and ".join(f"{name} = {values[name]:g}" for name in names)
+    return f"{filled}: the default for a base model of {size} ({base.name})."

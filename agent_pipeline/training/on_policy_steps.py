@@ -18,10 +18,9 @@ from agent_pipeline.models.loading import load_model
 from agent_pipeline.models.rendering import render
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.tokenization.loss_masks import prompt_ids
-from agent_pipeline.training.config import NO_TEACHER, OnPolicyTraining
+from agent_pipeline.training.config import NO_TEACHER, OnPolicyTraining, resolve_size_defaults
 from agent_pipeline.training.further_steps import NothingTrained, Start, origin_of, train_on
 from agent_pipeline.training.sft import only_train
-from agent_pipeline.training.size_defaults import sized
 from agent_pipeline.training.trainers.common import let_a_step_train, reporting, shared_arguments
 from agent_pipeline.training.trainers.on_policy import Play, Row, Setting, on_policy_trainer
 
@@ -55,7 +54,7 @@ def train_on_policy(
         ModelError: base, adapter or teacher cannot be loaded.
     """
     only_train(rows)
-    config = type(config)(**sized(config.model_dump(), method, base))
+    config = type(config)(**resolve_size_defaults(config.model_dump(), method, base))
     if method == "distill" and teacher is None:
         raise SettingsError(NO_TEACHER)
     tokenizer, template = load_tokenizer(adapter_dir, base.trust_remote_code)
@@ -111,8 +110,12 @@ def trainer_over(method: str, setting: Setting) -> "Trainer":
     config, rows = setting.config, setting.rows
     if method != "grpo":
         rows = [row | texts(setting.tokenizer, row) for row in rows]
-    steps = math.ceil(len(rows) * config.epochs / config.batch_size)
-    seen = in_order(rows, min(steps, config.max_steps or steps) * config.batch_size, config.seed)
+    steps = math.ceil(len(rows) * config.num_train_epochs / config.per_device_train_batch_size)
+    seen = in_order(
+        rows,
+        min(steps, config.max_steps or steps) * config.per_device_train_batch_size,
+        config.seed,
+    )
     arguments = setting.arguments | {"num_train_epochs": 1, "max_steps": -1}
     trainer = on_policy_trainer(method, replace(setting, rows=seen, arguments=arguments))
     let_a_step_train(trainer)
@@ -136,7 +139,9 @@ def _fitting(
         for row in rows
         if "prompt" in row
     }
-    turns = {row_id: len(prompt) + config.max_new_tokens for row_id, prompt in prompts.items()}
+    turns = {
+        row_id: len(prompt) + config.max_completion_length for row_id, prompt in prompts.items()
+    }
     kept = [row for row in rows if turns.get(row["row_id"], 0) <= config.max_length]
     return kept, max(
         (turns[row["row_id"]] for row in kept if row["row_id"] in turns), default=config.max_length

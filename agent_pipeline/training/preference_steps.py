@@ -11,7 +11,7 @@ from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.models.chat_templates import load_tokenizer
 from agent_pipeline.models.device import Device
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.training.config import PreferenceTraining
+from agent_pipeline.training.config import PreferenceTraining, resolve_size_defaults
 from agent_pipeline.training.further_steps import NothingTrained, Start, origin_of, train_on
 from agent_pipeline.training.preference_examples import (
     Encode,
@@ -22,7 +22,6 @@ from agent_pipeline.training.preference_examples import (
     with_reference,
 )
 from agent_pipeline.training.sft import only_train, token_counts
-from agent_pipeline.training.size_defaults import sized
 from agent_pipeline.training.trainers.common import shared_arguments
 from agent_pipeline.training.trainers.dpo import Dpo
 from agent_pipeline.training.trainers.kto import Kto
@@ -71,7 +70,7 @@ def train_preferences(
         ModelError: base or adapter cannot be loaded.
     """
     only_train(rows)
-    config = type(config)(**sized(config.model_dump(), method, base))
+    config = type(config)(**resolve_size_defaults(config.model_dump(), method, base))
     of = METHODS[method]
     tokenizer, template = load_tokenizer(adapter_dir, base.trust_remote_code)
     encoded = of.encode(tokenizer, rows, config.max_length, progress)
@@ -90,13 +89,17 @@ def train_preferences(
 
         examples = with_reference(model, encoded.rows, progress)
         held = with_reference(model, of.encode(tokenizer, heldout, config.max_length, silent).rows)
-        step_rows = [row for example in examples[: config.batch_size] for row in example.rows]
+        step_rows = [
+            row
+            for example in examples[: config.per_device_train_batch_size]
+            for row in example.rows
+        ]
         arguments = TrainingArguments(
             **shared_arguments(
                 config, device, work_dir, len(examples), len(prefix_tree(step_rows).tokens)
             ),
             gradient_checkpointing_kwargs={"use_reentrant": False},
-            per_device_train_batch_size=config.batch_size,
+            per_device_train_batch_size=config.per_device_train_batch_size,
             save_steps=config.stop_steps,
         )
         trainer = preference_trainer(model, examples, objective, arguments, progress, [watch])

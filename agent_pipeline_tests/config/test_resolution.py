@@ -57,7 +57,11 @@ def test_the_run_beats_the_agent_which_beats_all_agents_which_beat_the_preset(to
         resolve(settings, AdapterConfig),
         resolve(settings, AdapterConfig, SUPPORT, {"lora_r": 24}),
     )
-    assert (general.options.max_steps, general.options.lora_r, general.options.epochs) == (
+    assert (
+        general.options.max_steps,
+        general.options.lora_r,
+        general.options.num_train_epochs,
+    ) == (
         4,
         6,
         0.0,
@@ -71,7 +75,7 @@ def test_the_run_beats_the_agent_which_beats_all_agents_which_beat_the_preset(to
         own.origins["lora_r"] == THIS_RUN
         and own.origins["base_model"] == '[agents."shop/support".assets.sft_adapter]'
     )
-    assert "epochs" not in own.origins
+    assert "num_train_epochs" not in own.origins
     assert resolve(settings, AdapterConfig, SUPPORT).options.lora_r == 12
     assert resolve(settings, AdapterConfig, INTERN) == general
 
@@ -145,10 +149,33 @@ def test_an_agents_preset_replaces_the_general_one(toml) -> None:
 def test_every_other_name_leads_to_an_option() -> None:
     for options in ASSETS.values():
         assert set(options.other_names.values()) <= set(options.model_fields)
-        assert not set(options.other_names) & set(options.model_fields)
+        assert set(options.earlier_names.values()) <= set(options.model_fields)
+        assert not {*options.other_names, *options.earlier_names} & set(options.model_fields)
     assert TrainingConfig.translated(
         {"num_train_epochs": 3, "r": 4, "output_dir": "x"}
-    ) == TrainingConfig(epochs=3, lora_r=4)
+    ) == TrainingConfig(num_train_epochs=3, lora_r=4)
+
+
+@pytest.mark.parametrize("asset", [name for name in ASSETS if ASSETS[name].earlier_names])
+def test_earlier_names(toml, asset) -> None:
+    """A settings file or a run of an earlier version sets the same options, and hashes keep their names."""
+    options = ASSETS[asset]
+    defaults = options().model_dump(mode="json")
+    for earlier, current in options.earlier_names.items():
+        default = defaults[current]
+        value, other = ("cosine", "constant") if isinstance(default, str) else (default + 3, 7)
+        toml(f"[assets.{asset}]\n{earlier} = {value!r}")
+        settings = load_settings()
+        resolved = resolve(settings, options)
+        assert getattr(resolved.options, current) == value
+        assert resolve(load_settings(), options, SUPPORT, {current: other}).options == (
+            options(**{earlier: other})
+        )
+        assert overrides([f"{asset}.{earlier}={value}"], {asset}) == {asset: {current: value}}
+        assert resolved.options.hashed()[earlier] == value
+        assert current not in resolved.options.hashed()
+        with pytest.raises(SettingsError):
+            options.validated({earlier: value, current: value})
 
 
 @pytest.mark.parametrize(
@@ -156,7 +183,7 @@ def test_every_other_name_leads_to_an_option() -> None:
     [
         ("[assets.sft_adaptr]\nlora_r = 8", "sft_adapter"),
         ("[assets.sft_adapter]\nlorar = 8", "lora_r"),
-        ("[assets.sft_adapter]\nnum_train_epochs = 2", "epochs"),
+        ("[assets.sft_adapter]\nnum_epochs = 2", "num_train_epochs"),
         ('[agents."shop/support".assets.evaluatio]\nseed = 1', "evaluation"),
         ('[agents."shop/support".assets.evaluation]\nmax_sample = 1', "max_samples"),
         ('[agents."shop/support"]\npresett = "cpu"', "preset"),
@@ -180,7 +207,7 @@ def test_a_misspelt_name_anywhere_in_the_file_is_refused_with_the_nearest(
     ("text", "nearest"),
     [
         ("lorar=8", "lora_r"),
-        ("sft_adapter.epoch=2", "epochs"),
+        ("sft_adapter.epoch=2", "num_train_epochs"),
         ("sft_adaptr.epochs=2", "sft_adapter"),
         ("r=8", "lora_r"),
     ],
@@ -217,7 +244,7 @@ def test_removed_option(toml, asset, name, reason) -> None:
         ("lora_dropout", "1", "below 1"),
         ("max_grad_norm", "0", "above 0"),
         ("use_dora", "perhaps", "true or false"),
-        ("lr_scheduler", "cosinus", "one of linear, cosine"),
+        ("lr_scheduler_type", "cosinus", "one of linear, cosine"),
     ],
 )
 def test_a_wrong_value_is_refused_for_its_real_reason_in_the_shell_and_in_the_file(

@@ -134,8 +134,8 @@ def test_the_candidate_is_the_last_adapter_of_the_agents_chain(chain: Chain) -> 
 @pytest.mark.parametrize(
     ("step", "config"),
     [
-        ("grpo", {"generations": 2}),
-        ("grpo", {"generations": 2, "use_world": False}),
+        ("grpo", {"num_generations": 2}),
+        ("grpo", {"num_generations": 2, "use_world": False}),
         ("sdft", {}),
         ("distill", {}),
     ],
@@ -144,7 +144,12 @@ def test_a_step_that_trains_on_what_it_writes_is_the_candidate(
     chain: Chain, step: Step, config: dict[str, Any]
 ) -> None:
     imitating, asset = chain.candidate(), adapter_of(step)
-    config = config | {"min_rows": 2, "batch_size": 2, "max_new_tokens": 8, "max_length": 512}
+    config = config | {
+        "min_rows": 2,
+        "per_device_train_batch_size": 2,
+        "max_new_tokens": 8,
+        "max_length": 512,
+    }
     config |= {"teacher_model": str(chain.base.path)} if step == "distill" else {}
     assert check_of(chain.night(f'["sft", "{step}"]', asset, **config)).passed
     adapter = chain.lake.latest(asset, KEY)

@@ -32,8 +32,8 @@ from agent_pipeline_tests.training.world import TRAINING, row
 pytestmark = pytest.mark.slow
 ROWS = [row(number) for number in range(8)]
 STEPS = {
-    "batch_size": 2,
-    "epochs": 1.5,
+    "per_device_train_batch_size": 2,
+    "num_train_epochs": 1.5,
     "stop_steps": 2,
     "stop_fall": 1.0,
     "max_length": 512,
@@ -102,7 +102,7 @@ def trained(of: str, base, adapter: Path, out: Path, progress=silent, **changes)
 @pytest.fixture(scope="module")
 def base(once, tiny_base) -> BaseModel:
     """A base model that often calls the weather: what it writes earns now more, now less."""
-    whole = TRAINING.changed(use_lora=False, epochs=26, learning_rate=1e-3)
+    whole = TRAINING.changed(use_lora=False, num_train_epochs=26, learning_rate=1e-3)
     folder = once("talking-base", lambda out: train_adapter(ROWS, tiny_base, whole, out))
     return BaseModel("tiny-talker", folder, directory_revision(folder))
 
@@ -111,7 +111,9 @@ def base(once, tiny_base) -> BaseModel:
 def adapter(once, base) -> Path:
     return once(
         "talking-adapter",
-        lambda out: train_adapter(ROWS, base, TRAINING.changed(epochs=1, learning_rate=1e-4), out),
+        lambda out: train_adapter(
+            ROWS, base, TRAINING.changed(num_train_epochs=1, learning_rate=1e-4), out
+        ),
     )
 
 

@@ -66,7 +66,7 @@ SESSIONS, HELDOUT_SESSIONS = (
 SELECT = [row(number, "select") for number in range(40, 46)]
 STEPS = {
     "learning_rate": 2e-3,
-    "epochs": 4,
+    "num_train_epochs": 4,
     "stop_steps": 3,
     "stop_fall": 1.0,
     "precision": "float32",
@@ -79,7 +79,9 @@ METHODS = {"dpo": (PAIRS, HELDOUT, DPO), "kto": (SESSIONS, HELDOUT_SESSIONS, KTO
 @pytest.fixture(scope="module")
 def imitated(tiny_base, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("sft")
-    train_adapter([row(number) for number in range(24)], tiny_base, TRAINING.changed(epochs=1), out)
+    train_adapter(
+        [row(number) for number in range(24)], tiny_base, TRAINING.changed(num_train_epochs=1), out
+    )
     return out
 
 

@@ -23,7 +23,11 @@ from agent_pipeline_tests.training.world import TRAINING, row
 
 ROWS = [row(number) | {"tools": []} for number in range(7)]
 CONFIG = TRAINING.changed(
-    epochs=2, batch_size=3, gradient_accumulation=1, checkpoint_steps=1, precision="float32"
+    num_train_epochs=2,
+    per_device_train_batch_size=3,
+    gradient_accumulation_steps=1,
+    save_steps=1,
+    precision="float32",
 )
 
 

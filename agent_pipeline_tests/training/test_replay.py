@@ -15,7 +15,9 @@ pytestmark = pytest.mark.slow
 
 NEW = [row(number) | {"tools": []} for number in range(18)]  # short rows train faster
 OLD = [row(number) | {"tools": []} for number in range(30, 32)]
-CONFIG = TRAINING.changed(epochs=2, batch_size=5, gradient_accumulation=2, checkpoint_steps=1)
+CONFIG = TRAINING.changed(
+    num_train_epochs=2, per_device_train_batch_size=5, gradient_accumulation_steps=2, save_steps=1
+)
 
 
 @pytest.fixture
@@ -87,7 +89,7 @@ def test_a_training_that_replays_goes_on_from_its_checkpoint_to_the_same_bytes(t
             raise Killed
 
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    config = CONFIG.changed(batch_size=4, gradient_accumulation=1)
+    config = CONFIG.changed(per_device_train_batch_size=4, gradient_accumulation_steps=1)
     rows, replay = NEW[:6], {"replayed": OLD, "replay_ratio": 0.25}
     train_adapter(rows, tiny_base, config, whole, **replay)
     with pytest.raises(Killed):

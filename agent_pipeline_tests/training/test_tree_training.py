@@ -74,10 +74,10 @@ def test_the_gradients_of_a_step_are_those_of_its_rows(
 
 def test_both_trainers_reach_the_same_loss(tiny_base, tiny_tokenizer, rows, tmp_path, monkeypatch):
     config = TrainingConfig(
-        epochs=2,
+        num_train_epochs=2,
         learning_rate=4e-3,
-        batch_size=2,
-        gradient_accumulation=2,
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=2,
         max_length=512,
         lora_r=4,
     )
@@ -161,7 +161,10 @@ def test_a_tree_keeps_no_more_activations_than_two_batches_have(
 ):
     monkeypatch.setattr("agent_pipeline.training.trainers.sft.STORED_TOKENS", 1)
     config = TrainingConfig(
-        gradient_accumulation=len(rows), gradient_checkpointing=recomputed, max_length=512, lora_r=4
+        gradient_accumulation_steps=len(rows),
+        gradient_checkpointing=recomputed,
+        max_length=512,
+        lora_r=4,
     )
     model = load_model(tiny_base, probe_device())
     trainer = build_trainer(model, tiny_tokenizer, rows, config, probe_device(), tmp_path, silent)

@@ -33,12 +33,12 @@ TOOL = {
     },
 }
 TRAINING = TrainingConfig(
-    epochs=4,
+    num_train_epochs=4,
     learning_rate=4e-3,
-    batch_size=4,
-    gradient_accumulation=1,
+    per_device_train_batch_size=4,
+    gradient_accumulation_steps=1,
     max_length=512,
-    checkpoint_steps=4,
+    save_steps=4,
     lora_r=8,
     precision="float32",
 )

@@ -36,10 +36,10 @@ def shared_arguments(
     of `stored` tokens fit into memory."""
     return {
         "output_dir": str(work_dir),
-        "num_train_epochs": config.epochs,
+        "num_train_epochs": config.num_train_epochs,
         "max_steps": _max_steps(rows, config),
         "learning_rate": config.learning_rate,
-        "lr_scheduler_type": config.lr_scheduler,
+        "lr_scheduler_type": config.lr_scheduler_type,
         "warmup_steps": config.warmup_ratio,  # below 1 it is a share of all steps
         "adam_beta2": config.adam_beta2,
         "max_grad_norm": config.max_grad_norm,
@@ -106,7 +106,7 @@ def stored_tokens(model: "PreTrainedModel", trains_all: bool = False) -> int:
 
 def _max_steps(rows: int, config: Training) -> int:
     """TRL's `max_steps`: −1 where `epochs` decides, so that `max_steps` can only make a training shorter."""
-    by_epochs = math.ceil(math.ceil(rows / config.step_rows) * config.epochs)
+    by_epochs = math.ceil(math.ceil(rows / config.step_rows) * config.num_train_epochs)
     return config.max_steps if 0 < config.max_steps < by_epochs else -1
 
 

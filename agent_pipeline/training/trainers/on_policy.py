@@ -67,10 +67,10 @@ def on_policy_trainer(method: str, setting: Setting) -> "Trainer":
     arguments = (
         setting.arguments
         | {
-            "max_completion_length": config.max_new_tokens,
+            "max_completion_length": config.max_completion_length,
             "temperature": config.temperature,
             "shuffle_dataset": False,  # a training that goes on from a checkpoint sees what it would have seen
-            "gradient_accumulation_steps": config.batch_size,
+            "gradient_accumulation_steps": config.per_device_train_batch_size,
             "gradient_checkpointing_kwargs": {"use_reentrant": False},
         }
     )
@@ -146,8 +146,8 @@ def _grpo(setting: Setting, arguments: dict[str, Any]) -> "Trainer":
         args=GRPOConfig(
             **arguments,
             beta=config.beta,
-            num_generations=config.generations,
-            per_device_train_batch_size=config.generations,
+            num_generations=config.num_generations,
+            per_device_train_batch_size=config.num_generations,
         ),
         # TRL repeats prompts and hands them to `rollouts`; ours are the rows' numbers.
         train_dataset=Dataset.from_dict(

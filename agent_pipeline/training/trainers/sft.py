@@ -60,7 +60,10 @@ def build_trainer(
             "processes is more than 1, and this model is trained row by row, by one process: set it to 1."
         )
     longest = max(len(row.input_ids) for row in rows)
-    tokens, stored = config.batch_size * longest, stored_tokens(model, not config.use_lora)
+    tokens, stored = (
+        config.per_device_train_batch_size * longest,
+        stored_tokens(model, not config.use_lora),
+    )
     if as_trees and device.name != "cpu":
         tokens = 2 * longest
         max_nodes = (
@@ -71,10 +74,12 @@ def build_trainer(
     arguments = SFTConfig(
         **shared_arguments(config, device, work_dir, len(rows), tokens, stored),
         train_sampling_strategy="sequential" if config.in_order else "random",
-        save_steps=config.checkpoint_steps,
+        save_steps=config.save_steps,
         max_length=None,  # rows fit already; TRL's own truncation would cut answers in the middle
-        per_device_train_batch_size=config.step_rows if as_trees else config.batch_size,
-        gradient_accumulation_steps=1 if as_trees else config.gradient_accumulation,
+        per_device_train_batch_size=config.step_rows
+        if as_trees
+        else config.per_device_train_batch_size,
+        gradient_accumulation_steps=1 if as_trees else config.gradient_accumulation_steps,
     )
     trainer = trainer_over(
         model,
@@ -86,7 +91,7 @@ def build_trainer(
         max_nodes if as_trees else None,
     )
     if config.use_lora_plus:
-        use_lora_plus(trainer, config.lora_plus_lr_ratio)
+        use_lora_plus(trainer, config.loraplus_lr_ratio)
     if replayed:
         order = MixedOrder(
             len(rows) - replayed, replayed, config.seed, shuffled=not config.in_order
