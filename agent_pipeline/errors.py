@@ -8,6 +8,7 @@ trace is left for our own bugs.
 import errno
 import os
 import re
+from collections.abc import Mapping
 from typing import ClassVar
 
 _CREDENTIALS = re.compile(r"(?<=://)[^\s/@'\"]+@")
@@ -106,6 +107,34 @@ class PassingError(WorkerError):
     """A heavy task failed for a reason that may be gone when it is tried again."""
 
     retryable = True
+
+
+class PrivateDataError(PipelineError):
+    """Something that would leave the lake holds private data.
+
+    Attributes:
+        kinds_by_file: how often each kind was found, by the name of the file or text. The values are not kept.
+    """
+
+    def __init__(self, what: str, kinds_by_file: Mapping[str, Mapping[str, int]]) -> None:
+        self.kinds_by_file = {name: dict(kinds) for name, kinds in kinds_by_file.items()}
+        found = "; ".join(
+            f"{name}: {counts_in_words(kinds)}" for name, kinds in sorted(kinds_by_file.items())
+        )
+        super().__init__(
+            f"{what} holds private data ({found}), so it does not leave the lake: remove the data at its source, or name what may "
+            "stay in redaction.allow."
+        )
+
+
+def counts_in_words(kinds: Mapping[str, int]) -> str:
+    """Return counts by kind in words.
+
+    Example:
+        >>> counts_in_words({"PHONE": 1, "EMAIL": 2})
+        '2 EMAIL, 1 PHONE'
+    """
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
 
 
 class ExportError(PipelineError):

@@ -1,6 +1,7 @@
 """Messages to people, sent by Apprise to the addresses of the setting `notify.urls`.
 
-A message leaves the machine, so it never holds what a user or an agent wrote. Which events are
+A message leaves the machine, so it never holds what a user or an agent wrote. If something in a
+message looks private all the same, a pseudonym takes its place. Which events are
 worth a message is decided by the callers: `defs.automation` and `governance.champion_moves`.
 """
 
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent_pipeline.errors import SettingsError
+from agent_pipeline.redaction.exceptions import redact_sentence
 from agent_pipeline.storage.pointers import Entry
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ def send_notifications(urls: Sequence[str], notifications: Iterable[Notification
         shown_lines = lines[:MAX_LINES]
         if len(lines) > MAX_LINES:
             shown_lines.append(f"and {len(lines) - MAX_LINES} more")
-        if senders and not _send_message(senders, cause, "\n".join(shown_lines)):
+        if senders and not _send_message(senders, cause, redact_sentence("\n".join(shown_lines))):
             refused_causes.append(f"{cause} ({len(lines)})")
     if not refused_causes:
         return ""

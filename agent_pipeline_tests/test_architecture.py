@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "agent_pipeline"
 
 ROOMS = (
     "json_types", "errors", "options", "keys", "progress", "plugins", "sessions", "storage",
-    "notifications", "redaction", "sources", "ingestion", "judging", "datasets", "selection",
+    "redaction", "notifications", "sources", "ingestion", "judging", "datasets", "selection",
     "models", "tokenization", "engine", "training", "evaluation", "reports", "export", "promotion",
     "config", "governance", "compute", "method_comparison", "worker", "notebook", "sample", "defs",
     "definitions", "cli",

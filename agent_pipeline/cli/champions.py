@@ -25,6 +25,7 @@ from agent_pipeline.promotion.decide import hold as hold_back
 from agent_pipeline.promotion.evidence import ASSET
 from agent_pipeline.promotion.ledger import EXPORT, last_decision, ledger
 from agent_pipeline.promotion.report import headline, interval, page, summary
+from agent_pipeline.redaction import Redactor
 from agent_pipeline.reports.page import PAGE
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.storage.pointers import Entry
@@ -46,7 +47,11 @@ def promote(
     why: WHY = "",
 ) -> None:
     """Make an export the partition's champion: the model that is served until another is promoted."""
-    _print_champion(partition, lambda lake, key: champion_history.promote(lake, key, identity, why))
+    redactor = Redactor(load_settings().redaction_options)
+    _print_champion(
+        partition,
+        lambda lake, key: champion_history.promote(lake, key, identity, why, redactor),
+    )
 
 
 def rollback(

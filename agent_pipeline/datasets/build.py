@@ -26,9 +26,12 @@ from agent_pipeline.datasets.sft import SFT, sft_rows
 from agent_pipeline.datasets.sharegpt import SHAREGPT, sharegpt_rows
 from agent_pipeline.datasets.splits import ROW, SplitSizes, overlaps
 from agent_pipeline.datasets.verdicts import judges_of, verdict_counts
-from agent_pipeline.errors import DataError
+from agent_pipeline.errors import DataError, PrivateDataError
+from agent_pipeline.ingestion.derived import scan_derived
 from agent_pipeline.judging.turns import check_facts
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.redaction import Redactor
+from agent_pipeline.redaction.files import kinds_in_texts
 from agent_pipeline.sessions.tables import (
     define_required,
     read_batches,
@@ -235,7 +238,7 @@ def build(
     crossing: Callable[[pq.ParquetFile], dict[str, list[str]]] | None = None,
     ledger: Ledger | None = None,
 ) -> Built:
-    """Stage rows, a batch in memory at a time; check that nothing is in two splits; commit; publish; push where that is wanted.
+    """Stage rows, a batch in memory at a time; check that nothing is in two splits; commit; publish. `push_built` pushes.
 
     Without a key the rows are of `agents`; `crossing` names what else of the staged table is in two splits. Raises as `build_sft`.
     """
@@ -279,9 +282,28 @@ def build(
     built.tasks_in_an_older_split = ledger.older_than_the_sizes if ledger else None
     built.jsonl = lake.folder("jsonl", asset, key) if publication.jsonl else None
     built.huggingface = lake.folder("huggingface", asset, key) if publication.huggingface else None
-    if files.push_to and built.huggingface:
-        built.pushed_to = push(built.huggingface, files.push_to, not files.push_public)
     return built
+
+
+def push_built(
+    lake: Lake, key: PartitionKey | None, built: Built, files: FileOptions, redactor: Redactor
+) -> None:
+    """Push a data set to the hub if the settings say so, and if nothing private is in its table or its card.
+
+    Raises:
+        PrivateDataError: something private was found; nothing is pushed.
+        ExportError: the hub cannot be reached, or refuses.
+    """
+    if not (files.push_to and built.huggingface):
+        return
+    asset = built.kind.asset
+    found = {f"the table {asset}": scan_derived(lake, asset, key, redactor).kinds}
+    card = (built.huggingface / "README.md").read_text(encoding="utf-8")
+    found["README.md"] = kinds_in_texts([card], redactor)
+    if any(found.values()):
+        kinds = {name: counts for name, counts in found.items() if counts}
+        raise PrivateDataError(f"The data set for {files.push_to}", kinds)
+    built.pushed_to = push(built.huggingface, files.push_to, not files.push_public)
 
 
 _SESSION_COLUMNS = ["session_id", "rejected_session_id"]

@@ -24,6 +24,8 @@ def said_of(event: dg.DagsterEvent) -> str | None:
             return data.user_failure_data.description
         if is_interruption(event):
             return INTERRUPTED
+        if data.error and data.error.cls_name == "DagsterAssetCheckFailedError":
+            return None  # the line of the check says why
         return data.error_display_string.strip() if data.error else "failed"
     if (
         event.is_job_failure and not event.job_failure_data.first_step_failure_event

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import dagster as dg
 
 from agent_pipeline.errors import PipelineError, disk_sentence, first_line, is_retryable
+from agent_pipeline.redaction.exceptions import redact_exception, redact_sentence
 
 RETRIES, RETRY_SECONDS = 2, 60.0
 
@@ -14,22 +15,26 @@ RETRIES, RETRY_SECONDS = 2, 60.0
 def user_errors() -> Iterator[None]:
     """Let what the user can fix, and a lost connection, end the run with a sentence; let our own bugs end it with their stack trace.
 
-    A step whose error may pass is tried again, and its last try ends with the sentence.
+    What is private in the text of an error becomes a pseudonym, since Dagster keeps the text. A step whose error may pass is tried again, and its last try ends with the sentence.
     """
     try:
         yield
     except Exception as error:
         sentence = str(error) if isinstance(error, PipelineError) else disk_sentence(error)
-        if is_retryable(error):
+        retryable, connection = is_retryable(error), first_line(error)
+        public = redact_exception(error)
+        if retryable:
             if _tries() < RETRIES:
-                raise dg.RetryRequested(RETRIES, RETRY_SECONDS) from error
+                raise dg.RetryRequested(RETRIES, RETRY_SECONDS) from public
             sentence = (
                 sentence
-                or f"A connection was lost ({first_line(error)}): repeat it once the store and the lake can be reached."
+                or f"A connection was lost ({connection}): repeat it once the store and the lake can be reached."
             )
         if sentence is None:
-            raise
-        raise dg.Failure(sentence, allow_retries=False) from error
+            if public is error:
+                raise
+            raise public from public.__cause__
+        raise dg.Failure(redact_sentence(sentence), allow_retries=False) from public
 
 
 def _tries() -> int:

@@ -18,6 +18,7 @@ from agent_pipeline.promotion.champions import (
 )
 from agent_pipeline.promotion.ledger import EXPORT
 from agent_pipeline.promotion.mlflow_runs import write_run
+from agent_pipeline.redaction import Redactor
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.storage.pointers import Entry
 
@@ -44,7 +45,7 @@ def follow(settings: Settings, key: PartitionKey, entry: Entry) -> tuple[list[st
         )
     elif not entry.moved and (difference := serving_difference(lake, key)):
         warnings.append(f"An earlier command was interrupted: {difference}. It is completed now.")
-    lines = serve_champion(lake, key, **resolve(settings, ServingConfig, key).options.model_dump())
+    lines = _serve(settings, lake, key)
     if written := write_run(lake, key):
         (lines if written.ok else warnings).append(written.text)
     moved = entry if entry.moved else interrupted
@@ -53,6 +54,11 @@ def follow(settings: Settings, key: PartitionKey, entry: Entry) -> tuple[list[st
     ):
         warnings.append(problem)
     return warnings, lines
+
+
+def _serve(settings: Settings, lake: Lake, key: PartitionKey) -> list[str]:
+    options = resolve(settings, ServingConfig, key).options.model_dump()
+    return serve_champion(lake, key, **options, redactor=Redactor(settings.redaction_options))
 
 
 def complete_interrupted_moves(
@@ -64,9 +70,7 @@ def complete_interrupted_moves(
         try:
             difference, rolled_back = serving_difference(lake, key), interrupted_rollback(lake, key)
             if difference:
-                serve_champion(
-                    lake, key, **resolve(settings, ServingConfig, key).options.model_dump()
-                )
+                _serve(settings, lake, key)
         except (PipelineError, OSError) as error:
             sentences.append(
                 f"{key}: what is served cannot be compared with the champion, or brought up to date: {error}"

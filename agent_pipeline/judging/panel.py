@@ -1,10 +1,10 @@
 """All judges on a stream of sessions: everything that costs nothing first, the language model only where it still matters."""
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from pydantic import Field, field_validator
 
@@ -121,6 +121,9 @@ class JudgingOptions(Options):
         return Limits(self.llm_max_requests, self.llm_max_tokens, self.llm_max_usd)
 
 
+_Reasoned = TypeVar("_Reasoned", MeasureResult, Opinion)
+
+
 class _Heard(NamedTuple):
     key: Any
     session: Session
@@ -135,7 +138,7 @@ class Panel:
     """The judges of one run, and what they said, counted.
 
     `ask_llm`: `undecided` asks the model where its opinion can still change the verdict, `all` wherever there is something to judge (to see
-    how far it agrees with people). `pending` counts the sessions that it should have judged and did not (a limit, an outage, an answer that
+    how far it agrees with people). `redact` replaces what is private in the reasons of measures and of the model. `pending` counts the sessions that it should have judged and did not (a limit, an outage, an answer that
     did not parse): they are not done. Archived and empty sessions and failures of the infrastructure are never asked about.
     """
 
@@ -145,6 +148,7 @@ class Panel:
     llm: LlmJudge | None = None
     ask_llm: AskLlm = "undecided"
     turn_measures: Sequence[ConfiguredMeasure] = ()
+    redact: Callable[[str], str] = str
     verdicts: Counter[str] = field(default_factory=Counter)
     pending: int = 0
     failed: Counter[str] = field(default_factory=Counter)
@@ -211,7 +215,7 @@ class Panel:
     def _hear(self, key: Any, session: Session) -> _Heard:
         context = EvaluationContext.of(session)
         self.undeclared.update(session.scores.keys() - self.policy.metrics.keys())
-        results = {each.name: each.take(context) for each in self.measures}
+        results = {measure.name: self._redacted(measure.take(context)) for measure in self.measures}
         opinions = opinions_of(
             session, results, self.policy, self.labels.by_id.get(session.session_id)
         )
@@ -219,6 +223,10 @@ class Panel:
         return _Heard(
             key, session, results, opinions, asked, turn_facts(context, self.turn_measures)
         )
+
+    def _redacted(self, judged: _Reasoned) -> _Reasoned:
+        reason = self.redact(judged.reason)
+        return judged if reason is judged.reason else judged._replace(reason=reason)
 
     def _matters(self, session: Session, opinions: dict[str, Opinion]) -> bool:
         if session.archived or session.error is not None or session.attack_succeeded:
@@ -228,7 +236,8 @@ class Panel:
         return self.ask_llm == "all" or self.policy.asks_for("llm", opinions)
 
     def _decided(self, heard: _Heard) -> tuple[Any, Judged]:
-        opinions = heard.opinions | ({"llm": heard.llm.result()} if heard.llm else {})
+        of_model = {"llm": self._redacted(heard.llm.result())} if heard.llm else {}
+        opinions = heard.opinions | of_model
         judged = decide(heard.session, self.policy, heard.results, opinions)._replace(
             turns=heard.turns
         )

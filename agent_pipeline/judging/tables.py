@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -29,6 +30,9 @@ from agent_pipeline.sessions.tables import (
 )
 from agent_pipeline.storage.lake import Lake, StagedTable
 
+REASONS_IN_MEMORY = 1 << 14
+"""Most reasons of measures are the same for many sessions."""
+
 
 def judge(
     lake: Lake,
@@ -39,6 +43,8 @@ def judge(
     open_judge: Callable[[Limits], LlmJudge],
 ) -> tuple[StagedTable, Panel]:
     """Judge every session of the table `sessions`; `open_judge` gives the language model, where it is among those who decide.
+
+    What is private in the reasons of people, measures and the language model becomes pseudonyms, as in sessions.
 
     Returns the table, not yet in its place, and the panel, which counted what its judges said.
 
@@ -51,6 +57,7 @@ def judge(
     _check_labels(lake, key, labels, options.smallest_share)
     labels.leave_out_shared(_shared(lake, key, labels))
     labels.redact(redactor)
+    panel.redact = lru_cache(REASONS_IN_MEMORY)(redactor.redact_text)
     with open_judge(options.limits) if panel.policy.has("llm") else nullcontext() as panel.llm:
         return judge_sessions(lake, key, panel), panel
 

@@ -10,6 +10,7 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.export.ollama import check_rendering, create, model_name
 from agent_pipeline.export.serving_folder import (
     MODELFILE,
+    PEFT,
     clear_folder,
     partition_folder,
     read_folder,
@@ -27,6 +28,8 @@ from agent_pipeline.promotion.ledger import (
     ledger,
 )
 from agent_pipeline.promotion.report import summary
+from agent_pipeline.redaction import Redactor
+from agent_pipeline.redaction.files import refuse_private
 from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
@@ -61,6 +64,7 @@ def serve(
     ollama: bool = False,
     server: str = "",
     hub: str = "",
+    redactor: Redactor | None = None,
 ) -> Serving:
     """Put a partition's champion into the folder that servers read, or empty the folder if there is no champion.
 
@@ -71,8 +75,10 @@ def serve(
         ollama: whether to create the champion in Ollama.
         server: the URL of a running llama-server that reads the folder's preset.
         hub: a repository of the Hugging Face hub to push the champion to.
+        redactor: what is private. Nothing private may be in the texts that are served and pushed. `None`: they are not searched.
 
     Raises:
+        PrivateDataError: something private is in a text that would be served or pushed; what was served before stays served.
         ExportError: Ollama refused the model, or renders other prompts than it was trained on; or the hub refused it.
         DataError: the champion's files are gone. Others as `serving_folder.served_form`.
     """
@@ -86,6 +92,8 @@ def serve(
             adapters = trained_adapters(lake, key, champion.manifest["made_from"]["adapter"])
             for artifact_to_serve in [champion, *adapters[-1:]]:
                 lake.verified(artifact_to_serve)
+            if redactor:
+                _refuse_private_texts(lake, champion, redactor)
             form = write_folder(lake, key, champion, adapters[-1] if adapters else None)
             messages = [
                 f"{folder} serves {champion.identity[:16]} as {form}.",
@@ -99,12 +107,28 @@ def serve(
             SERVING, key, identity, building, made_from, {"name": name}, parents=parents
         )
         if champion:
-            messages += _register(lake, key, champion, adapters, folder, name, ollama, hub)
+            messages += _register(
+                lake, key, champion, adapters, folder, name, ollama, hub, redactor
+            )
         elif ollama or hub:
             messages.append("Ollama and the hub are given champions only.")
     return Serving(
         artifact, champion, folder, unfit(lake, key, champion) if champion else [], messages
     )
+
+
+def _refuse_private_texts(lake: Lake, export: Artifact, redactor: Redactor) -> None:
+    adapters = trained_adapters(lake, export.key, export.manifest["made_from"]["adapter"])
+    what = f"The export {export.identity[:16]} of {export.key}"
+    refuse_private(what, redactor, _served_files(export, adapters))
+
+
+def _served_files(champion: Artifact, adapters: Sequence[Artifact]) -> dict[str, Path]:
+    """Return the files of an export, and those of its adapter, that are served or pushed."""
+    files = {path.name: path for path in champion.path.glob("*") if path.suffix in (".gguf", "")}
+    for name in PEFT if adapters else ():
+        files[name] = adapters[-1].path / name
+    return {name: path for name, path in sorted(files.items()) if path.is_file()}
 
 
 def _serve_nothing(lake: Lake, key: PartitionKey, server: str) -> list[str]:
@@ -153,6 +177,7 @@ def _register(
     name: str,
     ollama: bool,
     hub: str,
+    redactor: Redactor | None,
 ) -> Iterator[str]:
     """Give a champion to Ollama and to the hub, if the settings say so. Yield what to tell a person."""
     if ollama and not (folder / MODELFILE).is_file():
@@ -166,6 +191,8 @@ def _register(
         identity = champion.identity
         told = own_episodes(lake, key, identity), unfit(lake, key, champion)
         text = card(champion, last_decision(lake, key, identity), template_used(adapters), *told)
+        if redactor:
+            refuse_private(f"The model card for {hub}", redactor, texts={"README.md": text})
         yield push(hub, folder, champion, text)
 
 
@@ -213,14 +240,25 @@ def own_episodes(lake: Lake, key: PartitionKey, export: str) -> Artifact | None:
     )
 
 
-def promote(lake: Lake, key: PartitionKey, identity: str = "", why: str = "") -> Entry:
+def promote(
+    lake: Lake,
+    key: PartitionKey,
+    identity: str = "",
+    why: str = "",
+    redactor: Redactor | None = None,
+) -> Entry:
     """Make an export the champion: the latest, or the one whose identity, or whose adapter's, begins with `identity`.
+
+    Nothing that `redactor` calls private may be in its texts. Without a redactor they are not searched.
 
     Raises:
         DataError: there is no such export, or more than one; or the pointers moved meanwhile.
+        PrivateDataError: something private is in a text of the export, so it cannot be served.
     """
     seen = lake.pointers(EXPORT, key)
     export = export_named(lake, key, identity) if identity else lake.latest(EXPORT, key)
+    if redactor:
+        _refuse_private_texts(lake, export, redactor)
     return lake.set_champion(export, why=why, expected=seen.generation, command="promote")
 
 

@@ -6,7 +6,7 @@
 | registered model `shop~support`: MLflow takes no `/` | a version a champion; the alias `champion` is on the one of now |
 
 A run holds settings, figures, and as tags what it was made of. Nothing that a session says goes there: no message, no session id, and no
-reason that a person gave.
+reason that a person gave. What looks private in a setting or a sentence becomes a pseudonym.
 """
 
 import os
@@ -21,6 +21,7 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import own_episodes
 from agent_pipeline.promotion.ledger import EXPORT, last_decision
 from agent_pipeline.promotion.report import headline, sentences
+from agent_pipeline.redaction import RedactionOptions, Redactor
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.training.chain import trained_adapters
@@ -110,6 +111,7 @@ def _run(client: "MlflowClient", lake: Lake, key: PartitionKey, export: Artifact
     place = experiment.experiment_id if experiment else client.create_experiment(name)
     found = client.search_runs([place], f"tags.{EXPORT} = '{export.identity}'", max_results=1)
     tags, figures, settings = facts(lake, key, export)
+    redact = Redactor(RedactionOptions()).redact_text
     run = (
         found[0]
         if found
@@ -119,8 +121,8 @@ def _run(client: "MlflowClient", lake: Lake, key: PartitionKey, export: Artifact
     client.log_batch(
         run.info.run_id,
         metrics=[Metric(name, value, now, 0) for name, value in figures.items()],
-        params=[Param(name, str(value)) for name, value in settings.items()],
-        tags=[RunTag(name, str(value)) for name, value in tags.items()],
+        params=[Param(name, redact(str(value))) for name, value in settings.items()],
+        tags=[RunTag(name, redact(str(value))) for name, value in tags.items()],
     )
     client.set_terminated(run.info.run_id)
     return run

@@ -9,7 +9,7 @@ Fails closed: a detector that cannot be loaded or raises is a `RedactionError`, 
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from agent_pipeline.errors import RedactionError, SettingsError
@@ -22,7 +22,7 @@ from agent_pipeline.redaction.search import Search
 from agent_pipeline.redaction.texts import rewrite, seen_by_detectors, texts_of, unescaped_text
 from agent_pipeline.redaction.trials import Known
 from agent_pipeline.redaction.values import Values
-from agent_pipeline.sessions.session import Session, hash_json
+from agent_pipeline.sessions.session import Message, Session, hash_json
 
 DEFAULT_TYPES = tuple(kind for kind in KINDS if kind not in OPT_IN)
 
@@ -135,6 +135,26 @@ class Redactor:
             session, [*seen_by_detectors(texts_of(session)), *_names_of(session).values()]
         )
 
+    def finds_in_texts(self, texts: Sequence[str]) -> dict[str, str]:
+        """Return every private value of texts that belong to no session, with its kind.
+
+        Raises:
+            RedactionError: a detector raised.
+        """
+        return self._private_values(_carrier(()), seen_by_detectors(list(texts)))
+
+    def redact_text(self, text: str) -> str:
+        """Return a text that belongs to no session, such as a judge's reason, with pseudonyms.
+
+        Raises:
+            RedactionError: a detector raised.
+        """
+        if self._detectors is None or not text.strip():
+            return text
+        carrier = _carrier([text])
+        self.redact(carrier)
+        return str(carrier.messages[0]["content"])
+
     def remaining(self, session: Session, values: Mapping[str, str]) -> Counter[str]:
         """How many places of a redacted session hold one of the values in any form, by kind; the session stays as it is.
 
@@ -205,6 +225,12 @@ class Redactor:
 
     def _identity(self, kind: str, value: str) -> str:
         return identity(kind, value, self._regions)
+
+
+def _carrier(texts: Sequence[str]) -> Session:
+    """Return a session that holds texts of no session."""
+    messages: list[Message] = [{"role": "user", "content": text} for text in texts]
+    return Session(session_id="", project="", agent="", source="texts", messages=messages)
 
 
 def _prompts_of(session: Session) -> list[str]:

@@ -36,6 +36,7 @@ class Exports:
 
     def __init__(self, bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.bench, self.lake, self.parity = bench, bench.lake, True
+        self.modelfile = "FROM ./model-f16.gguf\n"
         self.lake.stage(
             "sft_dataset", KEY, to_table([row(1, "test")], SFT).to_batches(), SFT
         ).commit()
@@ -66,7 +67,7 @@ class Exports:
         params = on_this_machine(asked)
 
         def make(folder: Any) -> dict[str, Any]:
-            (folder / "Modelfile").write_text("FROM ./model-f16.gguf\n", encoding="utf-8")
+            (folder / "Modelfile").write_text(self.modelfile, encoding="utf-8")
             (folder / "model-f16.gguf").write_text("GGUF", encoding="utf-8")
             return FAILS | {"ok": self.parity}
 

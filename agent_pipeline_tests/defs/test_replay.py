@@ -111,12 +111,14 @@ def test_no_row_of_a_held_out_task_or_text_stays_and_curation_is_obeyed(nights):
 
 
 def test_what_is_remembered_is_redacted_by_the_settings_of_the_run_and_what_is_forgotten_goes(
-    nights,
+    nights, monkeypatch
 ):
     data = rows(*range(40))
     for row in data:
         row["messages"][1]["content"] += " Write to ada@lovelace.org."
+    monkeypatch.setenv("AGENT_PIPELINE_REDACTION__ENABLED", "false")
     nights.night(data)
+    monkeypatch.delenv("AGENT_PIPELINE_REDACTION__ENABLED")
     nights.night(rows(*range(40, 80)))
     old = [row for row in nights.buffer() if int(row["session_id"].split("-")[1]) < 40]
     assert len(old) == 18

@@ -8,7 +8,7 @@ from threading import Thread
 import pytest
 
 from agent_pipeline.compute.artifact_cache import find_artifact
-from agent_pipeline.errors import DataError, ExportError
+from agent_pipeline.errors import DataError, ExportError, PrivateDataError
 from agent_pipeline.export import serving_folder
 from agent_pipeline.export.gguf_export import ADAPTER, base_gguf_file
 from agent_pipeline.export.ollama import OllamaResult
@@ -24,6 +24,7 @@ from agent_pipeline.promotion.champions import (
     serve_champion,
 )
 from agent_pipeline.promotion.ledger import EXPORT
+from agent_pipeline.redaction import RedactionOptions, Redactor
 from agent_pipeline.reports.episode_report import ROWS
 from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.lake import Artifact, Lake
@@ -192,6 +193,27 @@ def test_only_a_champion_is_created_in_ollama_and_only_where_it_is_asked_for(
         .read_text()
         .startswith(f"create shop-support -f {lake.root.path}/serving/shop/support/Modelfile")
     )
+
+
+def test_nothing_private_is_served(lake):
+    """A model's metadata was served without a search; what was served before stays served."""
+    redactor = Redactor(RedactionOptions())
+    export(lake, "first")
+    promote(lake, KEY)
+    serve_champion(lake, KEY, redactor=redactor)
+    before = serving_files(lake)
+    export(lake, "trained by ann.lee@shop.io")
+    champion = lake.pointers(EXPORT, KEY).champion
+    with pytest.raises(PrivateDataError):
+        promote(lake, KEY, redactor=redactor)
+    assert lake.pointers(EXPORT, KEY).champion == champion
+    promote(lake, KEY)
+    with pytest.raises(PrivateDataError) as error:
+        serve_champion(lake, KEY, redactor=redactor)
+    assert error.value.kinds_by_file == {"model-f16.gguf": {"EMAIL": 1}}
+    assert serving_files(lake) == before and "ann.lee" not in str(error.value)
+    allowing = Redactor(RedactionOptions(allow=("ann.lee@shop.io",)))
+    assert serve_champion(lake, KEY, redactor=allowing) and serving_files(lake) != before
 
 
 def test_a_champion_is_pushed_to_the_hub_with_its_card_and_a_refusal_is_one_sentence(

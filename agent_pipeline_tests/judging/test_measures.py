@@ -23,7 +23,9 @@ from agent_pipeline.judging import (
     parse_measure,
     parse_measures,
 )
+from agent_pipeline.judging.measures import ConfiguredMeasure
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.redaction import RedactionOptions, Redactor
 from agent_pipeline.sessions.transcript import is_tool_error
 from agent_pipeline.sources import open_source
 from agent_pipeline_tests.judging.sessions import ANSWERED, calls, result, session, tool
@@ -37,6 +39,20 @@ def taken(text: str, messages: Any = ANSWERED, **fields: Any) -> MeasureResult:
 
 def passed(text: str, messages: Any = ANSWERED, **fields: Any) -> bool | None:
     return taken(text, messages, **fields).passed
+
+
+def test_reasons_are_redacted():
+    """A measure of the user's may quote another system, and its reason reaches every table and the metadata."""
+
+    def quoting(context: EvaluationContext) -> tuple[bool, str]:
+        return False, "the record of ann.lee@shop.io differs"
+
+    told = [ConfiguredMeasure("m", quoting)]
+    panel = Panel(told, Policy(), Labels(), redact=Redactor(RedactionOptions()).redact_text)
+    ((_, judged),) = panel.judge([(None, session(ANSWERED))])
+    assert [result.reason for result in judged.measures.values()] == [
+        "the record of <EMAIL_1> differs"
+    ]
 
 
 # What a measure is given

@@ -13,8 +13,10 @@ from agent_pipeline.datasets.build import (
     build_preferences,
     build_sft,
     build_sharegpt,
+    push_built,
 )
 from agent_pipeline.datasets.preferences import Pairing, why_no_pairs
+from agent_pipeline.datasets.publishing import FileOptions
 from agent_pipeline.datasets.splits import ALIKE, empty_splits, first_request
 from agent_pipeline.datasets.verdicts import verdict_sentence
 from agent_pipeline.defs.failures import user_errors
@@ -24,6 +26,7 @@ from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import asset_options, check_result, own_check, version
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.redaction import Redactor
 from agent_pipeline.selection.duplicates import near_across_splits
 from agent_pipeline.selection.leaks import find_leaks
 from agent_pipeline.sessions.session import Message
@@ -66,7 +69,13 @@ def sft_dataset(
             for split, each in built.turn_classes.items()
             for name, count in each.items()
         }
-        return result(built, {"turn_classes": counts_table(classes, "split: class of the turn")})
+        return result(
+            workspace,
+            agent_key(context),
+            built,
+            config,
+            {"turn_classes": counts_table(classes, "split: class of the turn")},
+        )
 
 
 @dg.asset(
@@ -97,7 +106,7 @@ def preference_dataset(
         if not built.table.rows:
             more["why_no_pairs"] = why_no_pairs(built.counts)
             context.log.warning(more["why_no_pairs"])
-        return result(built, more)
+        return result(workspace, agent_key(context), built, config, more)
 
 
 @dg.asset(
@@ -113,16 +122,15 @@ def kto_dataset(
     with user_errors():
         config = in_force(context, workspace, KtoConfig)
         lake, key = workspace.open_lake(), agent_key(context)
-        return result(
-            build_kto(
-                lake,
-                key,
-                workspace.settings().split_sizes,
-                config.all_sessions,
-                config,
-                config.reasoning,
-            )
+        built = build_kto(
+            lake,
+            key,
+            workspace.settings().split_sizes,
+            config.all_sessions,
+            config,
+            config.reasoning,
         )
+        return result(workspace, key, built, config)
 
 
 @dg.asset(
@@ -140,13 +148,27 @@ def sharegpt_dataset(
     """The SFT rows as ShareGPT conversations, calls as `function_call` and results as `observation`."""
     with user_errors():
         config = in_force(context, workspace, ShareGptConfig)
-        return result(
-            build_sharegpt(workspace.open_lake(), agent_key(context), config.alternating, config)
-        )
+        key = agent_key(context)
+        built = build_sharegpt(workspace.open_lake(), key, config.alternating, config)
+        return result(workspace, key, built, config)
 
 
-def result(built: Built, more: dict[str, Any] | None = None) -> dg.MaterializeResult:
-    """What the UI shows of a data set."""
+def result(
+    workspace: Workspace,
+    key: PartitionKey | None,
+    built: Built,
+    files: FileOptions,
+    more: dict[str, Any] | None = None,
+) -> dg.MaterializeResult:
+    """Push a data set if the settings of its `files` say so, and return what the UI shows of it.
+
+    Raises:
+        PrivateDataError: it would be pushed, and something private is in it.
+        ExportError: the hub refuses it.
+    """
+    if files.push_to:
+        redactor = Redactor(workspace.settings().redaction_options)
+        push_built(workspace.open_lake(), key, built, files, redactor)
     metadata: dict[str, Any] = {
         "rows": built.table.rows,
         "counts": counts_table(built.counts, "what"),

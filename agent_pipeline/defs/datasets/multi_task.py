@@ -57,7 +57,7 @@ def multi_task_dataset(
             "without_an_sft_dataset": _named(missing) or "none",
             "mixing": mixing.model_dump(),
         }
-        return result(built, more)
+        return result(workspace, None, built, config, more)
 
 
 def _proportions(mix: Mix) -> dg.MetadataValue:

@@ -20,6 +20,7 @@ from agent_pipeline.promotion.decide import hold as hold_back
 from agent_pipeline.promotion.evidence import decide_night
 from agent_pipeline.promotion.next_steps import outlook
 from agent_pipeline.promotion.report import figure_rows, headline, sentences, summary
+from agent_pipeline.redaction import Redactor
 from agent_pipeline.reports.page import PAGE
 from agent_pipeline.storage.lake import Artifact
 from agent_pipeline.storage.pointers import Entry
@@ -153,7 +154,11 @@ def promote_export(context: dg.OpExecutionContext, workspace: dg.ResourceParam[W
     with user_errors():
         given = context.op_config
         entry = champions.promote(
-            workspace.open_lake(), parse_key(context.partition_key), given["identity"], given["why"]
+            workspace.open_lake(),
+            parse_key(context.partition_key),
+            given["identity"],
+            given["why"],
+            Redactor(workspace.settings().redaction_options),
         )
         _serve(context, workspace, entry)
 

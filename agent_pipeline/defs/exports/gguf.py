@@ -24,6 +24,7 @@ from agent_pipeline.defs.worker_client import built, run_worker
 from agent_pipeline.export.converter import LORA
 from agent_pipeline.promotion.champions import how_to_promote, serve
 from agent_pipeline.promotion.ledger import EXPORT
+from agent_pipeline.redaction import Redactor
 from agent_pipeline.storage.lake import Artifact
 
 CHECK = "exported_model_is_the_trained_model"
@@ -162,7 +163,8 @@ def serving(
         config = in_force(context, workspace, ServingConfig)
         key, lake = agent_key(context), workspace.open_lake()
         latest = lake.pointers(EXPORT, key).latest
-        serves = serve(lake, key, **config.model_dump())
+        redactor = Redactor(workspace.settings().redaction_options)
+        serves = serve(lake, key, **config.model_dump(), redactor=redactor)
         champion = serves.champion
         if champion and latest and champion.identity != latest:
             context.log.info(

@@ -1,0 +1,159 @@
+"""Checks that search for private data in what is made from `sessions`: tables, exports, pages and logs.
+
+The check of `sessions` itself is in `traces`. `sft_coreset` and `trained_sessions` have no check: they hold ids, hashes,
+scores and reasons of a fixed list.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import dagster as dg
+
+from agent_pipeline.datasets.multi_task import ASSET as MULTI_TASK
+from agent_pipeline.defs.failures import user_errors
+from agent_pipeline.defs.metadata import counts_table, table
+from agent_pipeline.defs.partitions import AGENTS, agent_key
+from agent_pipeline.defs.resources import Workspace
+from agent_pipeline.defs.specs import check_result
+from agent_pipeline.errors import counts_in_words
+from agent_pipeline.ingestion.derived import scan_derived
+from agent_pipeline.redaction import Redactor
+from agent_pipeline.redaction.files import finds_in_files
+from agent_pipeline.redaction.surrogates import TEXTS, with_surrogates
+from agent_pipeline.selection.tables import dataset_rows
+from agent_pipeline.sessions.session import dump_canonical_json
+from agent_pipeline.storage.artifacts import MANIFEST
+
+TABLE_CHECK, TEXTS_CHECK = "nothing_private_was_added", "its_texts_hold_nothing_private"
+
+
+def _table_check(
+    asset: str, partitions: dg.PartitionsDefinition | None = AGENTS
+) -> dg.AssetChecksDefinition:
+    """Return the check of a table that is made from `sessions`."""
+
+    @dg.asset_check(
+        asset=asset,
+        name=TABLE_CHECK,
+        partitions_def=partitions,
+        blocking=True,
+        description="Passes if the detectors find nothing private in the texts of this table that sessions does not hold. If it "
+        "fails, nothing is made of the table: remove the value at its source, or name it in redaction.allow.",
+    )
+    def check(
+        context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
+    ) -> dg.AssetCheckResult:
+        with user_errors():
+            key = agent_key(context) if partitions else None
+            redactor = Redactor(workspace.settings().redaction_options)
+            scan = scan_derived(workspace.open_lake(), asset, key, redactor)
+        why = None
+        if scan.kinds:
+            why = (
+                f"{asset} holds private data ({counts_in_words(scan.kinds)}) in the columns {', '.join(scan.columns)}: nothing is made "
+                "of this table"
+            )
+        metadata = {
+            "rows": scan.rows,
+            "texts": scan.texts,
+            "searched": scan.searched,
+            "found": counts_table(scan.kinds, "kind of private data"),
+        }
+        return check_result(not scan.kinds, why, metadata)
+
+    return check
+
+
+judged_sessions_check = _table_check("judged_sessions")
+curated_sessions_check = _table_check("curated_sessions")
+sft_dataset_check = _table_check("sft_dataset")
+preference_dataset_check = _table_check("preference_dataset")
+kto_dataset_check = _table_check("kto_dataset")
+sharegpt_dataset_check = _table_check("sharegpt_dataset")
+replay_buffer_check = _table_check("replay_buffer")
+multi_task_dataset_check = _table_check(MULTI_TASK, partitions=None)
+
+
+def _texts_check(asset: str, blocking: bool, description: str) -> dg.AssetChecksDefinition:
+    """Return the check of the texts in an artifact's folder."""
+
+    @dg.asset_check(
+        asset=asset,
+        name=TEXTS_CHECK,
+        partitions_def=AGENTS,
+        blocking=blocking,
+        description=description,
+    )
+    def check(
+        context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
+    ) -> dg.AssetCheckResult:
+        with user_errors():
+            settings, lake, key = workspace.settings(), workspace.open_lake(), agent_key(context)
+            redactor = Redactor(settings.redaction_options)
+            latest = lake.pointers(asset, key).latest
+            artifact = lake.find(asset, key, latest) if latest else None
+            files = _files_in(artifact.path) if artifact else {}
+            finds = finds_in_files(files, redactor)
+            if finds and not blocking:
+                allowed = set(redactor.finds_in_texts(list(_texts_of_rows(workspace, context))))
+                finds = finds_in_files({name: files[name] for name in finds}, redactor, allowed)
+        return _texts_result(asset, files, finds, blocking)
+
+    return check
+
+
+def _texts_result(
+    asset: str, files: Mapping[str, Path], finds: Mapping[str, Counter[str]], blocks: bool
+) -> dg.AssetCheckResult:
+    kinds: Counter[str] = sum(finds.values(), Counter())
+    why = None
+    if finds:
+        named = "; ".join(
+            f"{name}: {counts_in_words(found)}" for name, found in sorted(finds.items())
+        )
+        what_follows = "it is not served" if blocks else "read the files before you share them"
+        why = f"the texts of {asset} hold what looks private ({named}): {what_follows}"
+    rows = [[name, counts_in_words(found)] for name, found in sorted(finds.items())]
+    metadata = {
+        "files": len(files),
+        "found": counts_table(kinds, "kind of private data"),
+        "in_files": table(["file", "found"], rows),
+    }
+    return check_result(not finds, why, metadata, blocks=blocks)
+
+
+def _files_in(folder: Path) -> dict[str, Path]:
+    """Return the files of an artifact by their names. The manifest names sessions and settings, and is not one of its texts."""
+    return {
+        str(path.relative_to(folder)): path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != MANIFEST
+    }
+
+
+def _texts_of_rows(workspace: Workspace, context: dg.AssetCheckExecutionContext) -> Iterator[str]:
+    """Yield the texts of the held-out rows as models read them: with made-up values, which are not private."""
+    lake, key = workspace.open_lake(), agent_key(context)
+    for row in with_surrogates(dataset_rows(lake, key, ("select", "test"))):
+        yield dump_canonical_json([row[name] for name in TEXTS if row.get(name)])
+
+
+gguf_export_texts = _texts_check(
+    "gguf_export",
+    True,
+    "Passes if the detectors find nothing private in the metadata of the GGUF files and in the Modelfile. If it fails, the export is "
+    "neither played, decided on nor served.",
+)
+evaluation_texts = _texts_check(
+    "evaluation",
+    False,
+    "Passes if the pages and the Inspect logs hold nothing that looks private, besides the made-up values of the held-out rows. If it "
+    "fails, read the answers of the model before you share a page.",
+)
+episodes_texts = _texts_check(
+    "episodes",
+    False,
+    "Passes if the transcripts hold nothing that looks private, besides the made-up values of the held-out rows. If it fails, the model "
+    "or the world wrote it: read the transcripts before you share them.",
+)

@@ -1,0 +1,161 @@
+"""The search for private data in files and texts that leave the lake: exports, cards, pages, logs.
+
+The tables have a search of their own (`ingestion.scan`, `ingestion.derived`). Here a file is read as its reader reads it:
+the metadata of a GGUF, the members of an archive, the strings of a JSON text. The vocabulary of a tokenizer is not
+searched, because it is that of the base model.
+"""
+
+import gzip
+import json
+import zipfile
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from agent_pipeline.errors import PrivateDataError
+from agent_pipeline.redaction import Redactor
+
+TEXT_SUFFIXES = frozenset(
+    {
+        ".txt", ".md", ".json", ".jsonl", ".html", ".htm", ".csv", ".tsv", ".yaml", ".yml", ".toml", ".ini", ".jinja", ".log",
+        ".xml", ".py", "",
+    }
+)  # fmt: skip
+"""Files that are texts. A file without a suffix is one, such as a Modelfile."""
+
+_VOCABULARY = ("tokenizer.ggml.tokens", "tokenizer.ggml.merges", "tokenizer.ggml.token_type")
+_CHUNK = 1 << 20
+_OVERLAP = 400
+
+
+def finds_in_files(
+    files: Mapping[str, Path], redactor: Redactor, allowed: Collection[str] = ()
+) -> dict[str, Counter[str]]:
+    """Return how often each kind of private value is in files, by the file's name; files without a find are left out.
+
+    Args:
+        files: the files to search, by the names to report.
+        redactor: what is private.
+        allowed: values that are no finds, such as made-up ones.
+
+    Raises:
+        RedactionError: a detector raised.
+    """
+    finds = {}
+    for name, path in files.items():
+        if kinds := kinds_in_texts(texts_of_file(path), redactor, allowed):
+            finds[name] = kinds
+    return finds
+
+
+def kinds_in_texts(
+    texts: Iterable[str], redactor: Redactor, allowed: Collection[str] = ()
+) -> Counter[str]:
+    """Return how many different private values of each kind are in texts."""
+    values: dict[str, str] = {}
+    for text in texts:
+        values |= redactor.finds_in_texts([text])
+    return Counter(kind for value, kind in values.items() if value not in allowed)
+
+
+def refuse_private(
+    what: str,
+    redactor: Redactor,
+    files: Mapping[str, Path] | None = None,
+    texts: Mapping[str, str] | None = None,
+) -> None:
+    """Check that nothing private is in what is about to be served or published.
+
+    Args:
+        what: what it is, for the error.
+        redactor: what is private.
+        files: files by the names to report.
+        texts: texts that no file holds yet, by the names to report.
+
+    Raises:
+        PrivateDataError: something private was found.
+        RedactionError: a detector raised.
+    """
+    finds = finds_in_files(files or {}, redactor)
+    for name, text in (texts or {}).items():
+        if kinds := kinds_in_texts([text], redactor):
+            finds[name] = kinds
+    if finds:
+        raise PrivateDataError(what, finds)
+
+
+def texts_of_file(path: Path) -> Iterator[str]:
+    """Yield the texts that a file holds; nothing for a file of numbers, such as weights."""
+    if path.suffix == ".gguf":
+        yield from _texts_of_gguf(path)
+    elif path.suffix == ".safetensors":
+        yield from _metadata_of_safetensors(path)
+    elif path.suffix in (".eval", ".zip"):
+        yield from _texts_of_archive(path)
+    elif path.suffix == ".gz":
+        with gzip.open(path, "rt", encoding="utf-8", errors="replace") as opened:
+            yield from _chunks(opened)
+    elif path.name == "tokenizer.json":
+        yield from _texts_of_tokenizer(path)
+    elif path.suffix.lower() in TEXT_SUFFIXES:
+        with path.open(encoding="utf-8", errors="replace") as opened:
+            yield from _chunks(opened)
+
+
+def _chunks(opened: Any) -> Iterator[str]:
+    """Yield an open text in pieces that overlap, so that no value is cut apart."""
+    end = ""
+    while piece := opened.read(_CHUNK):
+        yield end + piece
+        end = piece[-_OVERLAP:]
+
+
+def _texts_of_archive(path: Path) -> Iterator[str]:
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            yield name
+            with archive.open(name) as member:
+                yield member.read().decode("utf-8", "replace")
+
+
+def _texts_of_gguf(path: Path) -> Iterator[str]:
+    """Yield the texts in the metadata of a GGUF file, without its vocabulary."""
+    from gguf import GGUFReader, GGUFValueType
+
+    try:
+        reader = GGUFReader(path)
+    except (ValueError, IndexError, OSError):  # no GGUF, or one that is cut off
+        with path.open("rb") as opened:
+            yield opened.read(_CHUNK).decode("utf-8", "replace")
+        return
+    for name, field in reader.fields.items():
+        if name in _VOCABULARY or GGUFValueType.STRING not in field.types:
+            continue
+        value = field.contents()
+        yield from (f"{name}: {text}" for text in (value if isinstance(value, list) else [value]))
+
+
+def _metadata_of_safetensors(path: Path) -> Iterator[str]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as opened:
+            yield json.dumps(opened.metadata() or {}, ensure_ascii=False)
+    except SafetensorError:  # cut off, or of another format: its check of the sha256 refuses it
+        return
+
+
+def _texts_of_tokenizer(path: Path) -> Iterator[str]:
+    try:
+        tokenizer = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        yield path.read_text(encoding="utf-8", errors="replace")
+        return
+    if isinstance(tokenizer, dict) and isinstance(tokenizer.get("model"), dict):
+        tokenizer["model"] = {
+            name: value
+            for name, value in tokenizer["model"].items()
+            if name not in ("vocab", "merges")
+        }
+    yield json.dumps(tokenizer, ensure_ascii=False)

@@ -1,0 +1,122 @@
+"""The search of files and texts that leave the lake, and of the texts of exceptions."""
+
+import gzip
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+from pydantic import TypeAdapter
+
+from agent_pipeline.errors import PrivateDataError
+from agent_pipeline.redaction import RedactionOptions, Redactor
+from agent_pipeline.redaction.exceptions import redact_exception, redact_sentence
+from agent_pipeline.redaction.files import finds_in_files, kinds_in_texts, refuse_private
+
+PRIVATE = "ann.lee@shop.io"
+
+
+@pytest.fixture(scope="module")
+def redactor() -> Redactor:
+    return Redactor(RedactionOptions())
+
+
+def write_gguf(path: Path, **fields: str) -> None:
+    """Write a GGUF file with a vocabulary that holds an address."""
+    import numpy as np
+    from gguf import GGUFWriter
+
+    writer = GGUFWriter(path, "llama")
+    for name, text in fields.items():
+        writer.add_string(name.replace("__", "."), text)
+    writer.add_array("general.tags", ["a", "b"])
+    writer.add_array("tokenizer.ggml.tokens", ["a", PRIVATE])
+    writer.add_tensor("weights", np.zeros((2, 32), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def write_archive(path: Path) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("samples/1.json", json.dumps({"input": PRIVATE}))
+
+
+FILES = {
+    "a.gguf": lambda path: write_gguf(path, general__description=f"by {PRIVATE}"),
+    "a.eval": write_archive,
+    "a.log.gz": lambda path: path.write_bytes(gzip.compress(PRIVATE.encode())),
+    "Modelfile": lambda path: path.write_text(f"SYSTEM write to {PRIVATE}"),
+    "a.jsonl": lambda path: path.write_text(json.dumps({"text": PRIVATE.replace("@", "\\u0040")})),
+    "a.html": lambda path: path.write_text(f"<p>{PRIVATE.replace('@', '&#64;')}</p>"),
+    "tokenizer.json": lambda path: path.write_text(
+        json.dumps({"model": {"vocab": {"a": 1}}, "added_tokens": [{"content": PRIVATE}]})
+    ),
+    "far.md": lambda path: path.write_text("word " * 400_000 + PRIVATE),
+    "border.md": lambda path: path.write_text("x" * ((1 << 20) - 5) + " " + PRIVATE),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files(tmp_path, redactor, name):
+    """Models' metadata, logs and cards were published without a search."""
+    FILES[name](tmp_path / name)
+    finds = finds_in_files({name: tmp_path / name}, redactor)
+    assert list(finds) == [name] and set(finds[name]) == {"EMAIL"}
+
+
+def test_vocabularies_weights_and_made_up_values(tmp_path, redactor):
+    write_gguf(tmp_path / "a.gguf", general__name="shop/support")
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {PRIVATE: 1}}}))
+    (tmp_path / "a.bin").write_bytes(PRIVATE.encode())
+    files = {path.name: path for path in tmp_path.iterdir()}
+    assert len(files) == 3 and finds_in_files(files, redactor) == {}
+    assert kinds_in_texts([PRIVATE], redactor, allowed=[PRIVATE]) == {}
+
+
+def test_a_damaged_gguf_is_searched_as_text(tmp_path, redactor):
+    (tmp_path / "a.gguf").write_text(f"GGUF {PRIVATE}")
+    assert finds_in_files({"a.gguf": tmp_path / "a.gguf"}, redactor)
+
+
+def test_the_error_counts_and_shows_no_value(tmp_path, redactor):
+    FILES["Modelfile"](tmp_path / "Modelfile")
+    with pytest.raises(PrivateDataError) as error:
+        refuse_private(
+            "The model", redactor, {"Modelfile": tmp_path / "Modelfile"}, {"card": PRIVATE}
+        )
+    assert error.value.kinds_by_file == {"Modelfile": {"EMAIL": 1}, "card": {"EMAIL": 1}}
+    assert PRIVATE not in str(error.value)
+    refuse_private("The model", redactor, texts={"card": "# shop/support"})
+
+
+@pytest.mark.parametrize(
+    "fail",
+    [
+        lambda: {}["password: s3cretPw9"],
+        lambda: int(f"mail {PRIVATE}"),
+        lambda: TypeAdapter(int).validate_python(PRIVATE),
+        Path(f"/nowhere/{PRIVATE}").read_bytes,
+        lambda: json.loads(PRIVATE),
+        lambda: PRIVATE.encode("ascii").decode("utf-16"),
+    ],
+)
+def test_exceptions(fail):
+    """Dagster keeps the text of an exception and of its causes, and they quoted what they could not read."""
+    try:
+        try:
+            fail()
+        except Exception as cause:
+            raise ValueError(f"it cannot be read: {PRIVATE}") from cause
+    except ValueError as error:
+        public = redact_exception(error)
+    texts = " ".join(map(str, (public, public.__cause__, public.__context__)))
+    assert isinstance(public, ValueError) and "it cannot be read: <EMAIL_1>" in texts
+    assert PRIVATE not in texts and "s3cretPw9" not in texts and public.__cause__.__traceback__
+
+
+def test_an_exception_without_private_data_stays_the_same():
+    error = OSError(2, "No such file", "/tmp/a")
+    assert redact_exception(error) is error and error.args == (2, "No such file")
+    assert redact_sentence("The lake is away.") == "The lake is away."
