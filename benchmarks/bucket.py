@@ -205,7 +205,7 @@ def race(writers: str = "200") -> None:
         asked(endpoint)
         took, requests = list(pool.map(write, range(count))), asked(endpoint).total()
         tasks, entries = (
-            read_ledger(lakes[0], key, SplitSizes()).known,
+            read_ledger(lakes[0], key, SplitSizes()).recorded,
             lakes[0].history("model", key),
         )
     assert [each.against for each in entries] == [None, *(each.latest for each in entries[:-1])], (

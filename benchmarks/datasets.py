@@ -94,37 +94,37 @@ def make_lake(root: Path, count: int) -> None:
 
 def sft(lake: Lake) -> int:
     """The table `sft_dataset`, as the asset writes it."""
-    from agent_pipeline.datasets.curated import Curated
-    from agent_pipeline.datasets.sft import SFT, sft_rows
+    from agent_pipeline.datasets.curated import CuratedSessions
+    from agent_pipeline.datasets.sft import SFT, make_sft_rows
     from agent_pipeline.datasets.splits import SplitSizes
 
-    found = Curated.open(lake, KEY, SplitSizes())
-    return written(lake, "sft_dataset", sft_rows(found.kept(), found.ledger), SFT)
+    found = CuratedSessions.open(lake, KEY, SplitSizes())
+    return written(lake, "sft_dataset", make_sft_rows(found.read_kept(), found.ledger), SFT)
 
 
 def preferences(lake: Lake) -> int:
     """The table `preference_dataset`."""
-    from agent_pipeline.datasets.curated import Curated
-    from agent_pipeline.datasets.preferences import PREFERENCES, rows_of_cases
+    from agent_pipeline.datasets.curated import CuratedSessions
+    from agent_pipeline.datasets.preferences import PREFERENCES, pair_trials
     from agent_pipeline.datasets.splits import SplitSizes
 
-    found, counts = Curated.open(lake, KEY, SplitSizes()), Counter[str]()
+    found, counts = CuratedSessions.open(lake, KEY, SplitSizes()), Counter[str]()
     return written(
         lake,
         "preference_dataset",
-        rows_of_cases(found.cases(counts), found.ledger, counts),
+        pair_trials(found.read_trials(counts), found.ledger, counts),
         PREFERENCES,
     )
 
 
 def kto(lake: Lake) -> int:
     """The table `kto_dataset`, of all judged sessions."""
-    from agent_pipeline.datasets.curated import Curated
-    from agent_pipeline.datasets.kto import KTO, labelled_rows
+    from agent_pipeline.datasets.curated import CuratedSessions
+    from agent_pipeline.datasets.kto import KTO, make_kto_rows
     from agent_pipeline.datasets.splits import SplitSizes
 
-    found = Curated.open(lake, KEY, SplitSizes())
-    return written(lake, "kto_dataset", labelled_rows(found.labelled(), found.ledger), KTO)
+    found = CuratedSessions.open(lake, KEY, SplitSizes())
+    return written(lake, "kto_dataset", make_kto_rows(found.read_labelled(), found.ledger), KTO)
 
 
 def written(lake: Lake, asset: str, rows: Iterator[dict[str, Any]], schema: Any) -> int:
@@ -163,7 +163,7 @@ def loop(lake: Lake) -> int:
             messages.pop()
         if messages:
             kept = {name: row[name] for name in columns if name != "kept"}
-            made = {"row_id": row["session_id"], "split": sizes.of(row["task_key"])}
+            made = {"row_id": row["session_id"], "split": sizes.find_split(row["task_key"])}
             rows.append(kept | made | {"messages": messages, "tools": json.loads(row["tools"])})
     datasets.disable_progress_bars()
     datasets.Dataset.from_list(rows).to_parquet(str(Path(lake.root.path) / "plain.parquet"))

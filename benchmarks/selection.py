@@ -275,7 +275,7 @@ def losses() -> None:
 
 def sample_rows(tokenizer_path: Path) -> list[Any]:
     """The acceptable sessions of the sample's `shop/support`, without copies, as training encodes them."""
-    from agent_pipeline.datasets.sft import sft_rows
+    from agent_pipeline.datasets.sft import make_sft_rows
     from agent_pipeline.datasets.splits import SplitSizes
     from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
     from agent_pipeline.keys import PartitionKey
@@ -287,7 +287,7 @@ def sample_rows(tokenizer_path: Path) -> list[Any]:
     store = open_source(Path(__file__).parents[1] / "data" / "sample")
     sessions = read_sessions(store, PartitionKey("shop", "support"), ReadingOptions())
     rows = list(
-        sft_rows(
+        make_sft_rows(
             (make_session_row(session) for session in sessions if session.judgment == "acceptable"),
             SplitSizes(),
         )

@@ -15,7 +15,7 @@ from rich.table import Column, Table
 from agent_pipeline.cli.report import latest
 from agent_pipeline.cli.running import print_outcome
 from agent_pipeline.config.settings import load_settings
-from agent_pipeline.datasets.verdicts import verdict_sentence
+from agent_pipeline.datasets.verdicts import describe_verdicts
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.intervals import shown
 from agent_pipeline.governance.champion_moves import complete_interrupted_moves, follow
@@ -184,7 +184,7 @@ def _print_history(lake: Lake, key: PartitionKey) -> None:
         )
         rival = _short(record.champion) if record.champion else "its base"
         what = f"{_short(record.candidate)} against {rival}{gain}{chance}"
-        verdicts = f"; {verdict_sentence(record.verdicts)}" if record.verdicts else ""
+        verdicts = f"; {describe_verdicts(record.verdicts)}" if record.verdicts else ""
         _print_entry(record.number, record.when, what + verdicts, record.why or summary(decision))
     if records:
         last = records[-1]

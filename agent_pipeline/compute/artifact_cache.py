@@ -11,8 +11,8 @@ from upath import UPath
 
 from agent_pipeline.compute.registry import Params, Result, Task
 from agent_pipeline.config.settings import Settings, load_settings
-from agent_pipeline.datasets.multi_task import ASSET as MIXED
-from agent_pipeline.datasets.verdicts import unverified, verdict_counts
+from agent_pipeline.datasets.multi_task import MIXED_TABLE as MIXED
+from agent_pipeline.datasets.verdicts import VerdictCounts, count_verdicts, describe_unverified
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.models.base_model import BaseModel, resolve_base_model
@@ -169,7 +169,7 @@ def build_further(
     reference: Artifact,
     made_from: dict[str, Any],
     make: Callable[[Path], dict[str, Any]],
-    verdicts: dict[str, Any],
+    verdicts: VerdictCounts,
 ) -> Result:
     """The adapter of a step after imitation; where nothing can be trained, the artifact holds the reason alone.
 
@@ -178,7 +178,7 @@ def build_further(
     from agent_pipeline.training.further_steps import NothingTrained
 
     if before := reference.manifest["report"].get("verdicts"):
-        verdicts = verdict_counts(verdicts["by"], before)
+        verdicts = count_verdicts(verdicts["by"], before)
 
     def make_or_skip(folder: Path) -> dict[str, Any]:
         try:
@@ -196,7 +196,7 @@ def build_further(
         task,
         params,
         adapter_of(params["method"]),
-        made_from | unverified(verdicts),
+        made_from | describe_unverified(verdicts),
         make_or_skip,
         [reference],
     )

@@ -22,7 +22,7 @@ from agent_pipeline.compute.artifact_cache import (
 )
 from agent_pipeline.compute.coresets import embed, losses
 from agent_pipeline.compute.registry import TASKS, Params, Result, task
-from agent_pipeline.datasets.verdicts import unverified, verdicts_of
+from agent_pipeline.datasets.verdicts import count_row_verdicts, describe_unverified
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.progress import Progress, silent
@@ -87,10 +87,10 @@ def train(params: Params, progress: Progress = silent) -> Result:
     check_chosen_calls(lake, key, rows)
     _, template = load_tokenizer(base.path, base.trust_remote_code)
     rehearsal = params["rehearsal"]
-    verdicts = verdicts_of([*rows, *replayed])
+    verdicts = count_row_verdicts([*rows, *replayed])
     origin = adapter_origin(
         rows, base, template.jinja, config, replayed, params["replay_ratio"], rehearsal
-    ) | unverified(verdicts)
+    ) | describe_unverified(verdicts)
 
     def make(folder: Path) -> dict[str, Any]:
         replaying = (
@@ -145,7 +145,7 @@ def prefer(params: Params, progress: Progress = silent) -> Result:
         )
 
     made_from = origin_of(method, rows, select, base, reference.identity, config)
-    return build_further(prefer, params, reference, made_from, make, verdicts_of(rows))
+    return build_further(prefer, params, reference, made_from, make, count_row_verdicts(rows))
 
 
 @task(version=6, libraries=(*MODELS, "trl"))
@@ -187,7 +187,7 @@ def on_policy(params: Params, progress: Progress = silent) -> Result:
         )
 
     made_from = origin_of(method, rows, select, base, reference.identity, config, **origin)
-    return build_further(on_policy, params, reference, made_from, make, verdicts_of(whole))
+    return build_further(on_policy, params, reference, made_from, make, count_row_verdicts(whole))
 
 
 REMOVED_EVALUATION_OPTIONS: dict[str, Any] = {"own_template": False, "sessions_in_prompt": 0}

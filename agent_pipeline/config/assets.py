@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from agent_pipeline.config.methods import QUICK
-from agent_pipeline.datasets.preferences import Strategy
+from agent_pipeline.datasets.preferences import PairingStrategy
 from agent_pipeline.datasets.publishing import ConversationFileOptions, FileOptions
 from agent_pipeline.evaluation.scores import Policy
 from agent_pipeline.judging.leaks import LEAKS
@@ -103,7 +103,7 @@ class SftConfig(ConversationFileOptions, ThoughtOptions):
 class PreferenceConfig(FileOptions, ThoughtOptions):
     """How good and bad trials are paired."""
 
-    strategy: Strategy = Field(
+    strategy: PairingStrategy = Field(
         default="margin",
         description="margin: the widest difference of scores first, each session once. best_worst: one pair a case. all_pairs: every pair. "
         "nearest_length: the most alike in length first, each session once.",

@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 
 from agent_pipeline.config.compute import Compute
 from agent_pipeline.config.methods import AssetValues, Chain
-from agent_pipeline.datasets.mixing import Strategy
+from agent_pipeline.datasets.mixing import MixingStrategy
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.options import Section
 from agent_pipeline.redaction import DEFAULT_TYPES
@@ -199,7 +199,7 @@ class MixingSettings(Section):
         default={"*": 1.0},
         description="By project/agent, or by a pattern such as tau/*: each agent that fits has this weight.",
     )
-    strategy: Strategy = Field(
+    strategy: MixingStrategy = Field(
         default="weighted",
         description="weighted, balanced, or proportional to what the agents have.",
     )

@@ -301,7 +301,7 @@ class Settings(BaseSettings):
     @property
     def split_sizes(self) -> SplitSizes:
         """The shares of the tasks that are held out; raises SettingsError."""
-        return SplitSizes(self.split.test, self.split.select).checked()
+        return SplitSizes(self.split.test, self.split.select).validated()
 
     @property
     def redaction_options(self) -> RedactionOptions:

@@ -1,5 +1,7 @@
-"""From curated sessions to the forms that trainers read: SFT rows, preference pairs, ShareGPT conversations.
+"""The forms of curated sessions that trainers read: SFT rows, preference pairs, KTO rows, ShareGPT.
 
-Pure functions from sessions to rows, the permanent split by task, and the schemas of the tables. Every row carries `session_id`,
-`content_sha256` and `task_key`, so that it can be traced to the session it came from.
+The permanent split by task, the tables' schemas and the published files belong here. Which rows
+are trained on does not: that is decided in `selection`.
+
+Every row has `session_id`, `content_sha256` and `task_key`, which name the session it is from.
 """

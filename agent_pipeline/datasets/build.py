@@ -1,14 +1,16 @@
-"""A data set on its way into the lake: staged, checked, put into its place, published.
+"""The making of a data set in the lake: its rows are staged, checked, committed and published.
 
-Nothing is replaced before the rows are proved to be in one split each, and nothing is published before the table is in its place.
+A table replaces the last one only after the rows are proved to be in one split each, and files are
+published only after the table is in its place. How rows are made from sessions does not belong here
+(`sft`, `preferences`, `kto`, `sharegpt`).
 """
 
 import hashlib
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, cast
 
 import msgspec
 import pyarrow as pa
@@ -16,16 +18,23 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from upath import UPath
 
-from agent_pipeline.datasets.cards import Publication, push
-from agent_pipeline.datasets.curated import Curated
-from agent_pipeline.datasets.kto import KTO, labelled_rows
+from agent_pipeline.datasets.cards import Publication, push_folder
+from agent_pipeline.datasets.curated import CuratedSessions
+from agent_pipeline.datasets.kto import KTO, make_kto_rows
 from agent_pipeline.datasets.ledger import Ledger
-from agent_pipeline.datasets.preferences import PREFERENCES, Pairing, length_ratio, rows_of_cases
+from agent_pipeline.datasets.preferences import (
+    DEFAULT_PAIRING,
+    PREFERENCES,
+    Pairing,
+    PreferenceRow,
+    compute_length_ratio,
+    pair_trials,
+)
 from agent_pipeline.datasets.publishing import ConversationFileOptions, FileOptions, publish
-from agent_pipeline.datasets.sft import SFT, sft_rows
-from agent_pipeline.datasets.sharegpt import SHAREGPT, sharegpt_rows
-from agent_pipeline.datasets.splits import ROW, SplitSizes, overlaps
-from agent_pipeline.datasets.verdicts import judges_of, verdict_counts
+from agent_pipeline.datasets.sft import SFT, SftRow, make_sft_rows
+from agent_pipeline.datasets.sharegpt import SHAREGPT, make_sharegpt_rows
+from agent_pipeline.datasets.splits import LINEAGE_COLUMNS, SplitSizes, find_overlaps
+from agent_pipeline.datasets.verdicts import VerdictCounts, count_verdicts, list_judges
 from agent_pipeline.errors import DataError, PrivateDataError
 from agent_pipeline.ingestion.derived import scan_derived
 from agent_pipeline.judging.turns import check_facts
@@ -41,30 +50,49 @@ from agent_pipeline.sessions.tables import (
 )
 from agent_pipeline.storage.lake import Lake, StagedTable
 
-Row = dict[str, Any]
+StoredRow = dict[str, Any]
+"""A row of a data set's table as it was written, for the preview."""
 
-FIRST_ROWS = 5
+FindOverlaps = Callable[[pq.ParquetFile], dict[str, list[str]]]
+"""A function that returns what is in more than one split of a staged table, by kind."""
 
-
-class SplitError(DataError):
-    """Something is in more than one split; `overlaps` names it by kind. The table that was there before is still there."""
-
-    def __init__(self, asset: str, overlaps: dict[str, list[str]]) -> None:
-        self.overlaps = overlaps
-        what = "; ".join(
-            f"{kind} {', '.join(names[:3])}" for kind, names in overlaps.items() if names
-        )
-        super().__init__(
-            f"{asset} was not replaced, because something is in more than one split ({what}): give trials of one task the same task id "
-            "(task_pattern), or drop one of two equal sessions."
-        )
-
+PREVIEW_ROWS = 5
 
 DEFAULT_FILES = FileOptions()
 
 
-class Kind(NamedTuple):
-    """What a data set is: its asset, schema, and the column that its rows are about; what its card says, and the hub's task category."""
+class SplitError(DataError):
+    """Something is in more than one split; the table that was there before is still there.
+
+    Attributes:
+        asset: The data set that was not replaced.
+        overlaps: The names of what is in more than one split, by kind.
+    """
+
+    def __init__(self, asset: str, overlaps: dict[str, list[str]]) -> None:
+        self.asset = asset
+        self.overlaps = overlaps
+        examples = "; ".join(
+            f"{kind} {', '.join(names[:3])}" for kind, names in overlaps.items() if names
+        )
+        super().__init__(
+            f"{asset} was not replaced, because something is in more than one split ({examples}): "
+            "give trials of one task the same task id (task_pattern), or drop one of two equal "
+            "sessions."
+        )
+
+
+@dataclass(frozen=True)
+class DatasetKind:
+    """A kind of data set.
+
+    Attributes:
+        asset: The data set's asset.
+        schema: The columns of the table.
+        text: The column that holds the rows' texts.
+        description: A sentence for the card about what a row is.
+        task: A task category of the hub.
+    """
 
     asset: str
     schema: pa.Schema
@@ -73,54 +101,74 @@ class Kind(NamedTuple):
     task: str
 
 
-_SFT = Kind(
-    "sft_dataset", SFT, "messages", "Conversations of an agent, to imitate.", "text-generation"
+_SFT = DatasetKind(
+    asset="sft_dataset",
+    schema=SFT,
+    text="messages",
+    description="Conversations of an agent, to imitate.",
+    task="text-generation",
 )
-_PAIRS = Kind(
-    "preference_dataset",
-    PREFERENCES,
-    "prompt",
-    "A good and a bad answer of an agent to one prompt.",
-    "reinforcement-learning",
+_PREFERENCES = DatasetKind(
+    asset="preference_dataset",
+    schema=PREFERENCES,
+    text="prompt",
+    description="A good and a bad answer of an agent to one prompt.",
+    task="reinforcement-learning",
 )
-_KTO = Kind(
-    "kto_dataset",
-    KTO,
-    "completion",
-    "Answers, each with a label: good or bad.",
-    "reinforcement-learning",
+_KTO = DatasetKind(
+    asset="kto_dataset",
+    schema=KTO,
+    text="completion",
+    description="Answers, each with a label: good or bad.",
+    task="reinforcement-learning",
 )
-_SHAREGPT = Kind(
-    "sharegpt_dataset",
-    SHAREGPT,
-    "conversations",
-    "Conversations in ShareGPT's form.",
-    "text-generation",
+_SHAREGPT = DatasetKind(
+    asset="sharegpt_dataset",
+    schema=SHAREGPT,
+    text="conversations",
+    description="Conversations in ShareGPT's form.",
+    task="text-generation",
 )
 
 
 @dataclass
-class Built:
-    """A data set that is in its place, and what a person wants to know of it.
+class BuiltDataset:
+    """A data set that is in its place, with facts about it for a person.
 
-    `lengths` are the bytes of JSON of each row's text column; `ratios` the length of each chosen answer by that of the rejected one;
-    `turn_classes` the assistant's turns of each class, by split; `formless` the rows that the published form has no place for, by reason;
-    `in_two_splits` the proof that nothing is; `verdicts` who judged the rows (`verdicts.verdict_counts`).
+    Attributes:
+        kind: The kind of data set.
+        table: The committed table.
+        counts: What became of the sessions, by what was counted.
+        splits: The rows of each split.
+        task_count: The number of tasks.
+        lengths: The length of each row's text column, in bytes of JSON.
+        first_rows: A few rows for a preview.
+        overlaps: What is in more than one split, by kind: empty lists, which prove that nothing is.
+        rows_without_form: The rows that cannot be published in the form of the files, by reason.
+        length_ratios: Of preference pairs, the length of the chosen answer divided by that of the
+            rejected answer.
+        turn_classes: Of SFT rows, the agent's turns of each class, by split.
+        moved_tasks: The tasks in another split than today's sizes would give them; `None` if the
+            data set has no ledger.
+        verdicts: How many rows somebody verified.
+        jsonl: The folder of the JSONL files.
+        huggingface: The Hugging Face folder.
+        pushed_to: The address of the commit on the hub.
     """
 
-    kind: Kind
+    kind: DatasetKind
     table: StagedTable
     counts: Counter[str]
     splits: Counter[str]
-    tasks: int
+    task_count: int
     lengths: "array[int]"
-    first: list[Row]
-    in_two_splits: dict[str, list[str]]
-    formless: Counter[str]
-    ratios: "array[float]" = field(default_factory=lambda: array("d"))
+    first_rows: list[StoredRow]
+    overlaps: dict[str, list[str]]
+    rows_without_form: Counter[str]
+    verdicts: VerdictCounts
+    length_ratios: "array[float]" = field(default_factory=lambda: array("d"))
     turn_classes: dict[str, Counter[str]] = field(default_factory=dict)
-    tasks_in_an_older_split: int | None = None
-    verdicts: dict[str, Any] = field(default_factory=dict)
+    moved_tasks: int | None = None
     jsonl: UPath | None = None
     huggingface: UPath | None = None
     pushed_to: str | None = None
@@ -133,31 +181,44 @@ def build_sft(
     untrained_facts: Sequence[str] = (),
     files: FileOptions = DEFAULT_FILES,
     thoughts: bool = False,
-) -> Built:
-    """Build `sft_dataset`: conversations to imitate, with what was thought before each message if `thoughts`. Turns with one of the facts
-    (`judging.turns.TurnFacts`) are not trained.
+) -> BuiltDataset:
+    """Build `sft_dataset`: conversations to imitate.
+
+    Args:
+        lake: The lake that has the curated sessions.
+        key: The partition.
+        sizes: The sizes of the split.
+        untrained_facts: Names of `judging.turns.TurnFacts`; turns with one of them are not
+            trained.
+        files: Which files are published.
+        thoughts: Whether messages have the recorded thoughts.
 
     Raises:
-        DataError: there are no curated sessions, or they or the ledger are damaged.
-        SettingsError: one is not a fact about a turn.
-        SplitError: something is in two splits.
-        ExportError: the hub refuses.
+        DataError: There are no curated sessions, or the sessions or the ledger are damaged.
+        SettingsError: One of `untrained_facts` is not a fact about a turn.
+        SplitError: Something is in more than one split.
+        ExportError: The hub refuses the folder.
     """
     check_facts(untrained_facts)
-    counts, curated = Counter[str](), Curated.open(lake, key, sizes)
-    classes: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    curated = CuratedSessions.open(lake, key, sizes)
+    counts: Counter[str] = Counter()
+    turn_classes: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
-    def rows() -> Iterator[Row]:
-        for row in sft_rows(curated.kept(), curated.ledger, counts, untrained_facts, thoughts):
-            classes[row["split"]].update(each or "nothing" for each in row["turn_classes"])
+    def make_rows() -> Iterator[SftRow]:
+        kept = curated.read_kept()
+        for row in make_sft_rows(kept, curated.ledger, counts, untrained_facts, thoughts):
+            classes = [turn_class or "nothing" for turn_class in row["turn_classes"]]
+            turn_classes[row["split"]].update(classes)
             yield row
 
     filters = [
-        f"turns with the fact {each} have weight 0: they are not trained"
-        for each in untrained_facts
+        f"turns with the fact {fact} have weight 0: they are not trained"
+        for fact in untrained_facts
     ]
-    built = build(lake, key, _SFT, rows(), counts, filters, files, ledger=curated.ledger)
-    built.turn_classes = dict(classes)
+    built = build_dataset(
+        lake, key, _SFT, make_rows(), counts, filters, files, ledger=curated.ledger
+    )
+    built.turn_classes = dict(turn_classes)
     return built
 
 
@@ -165,26 +226,42 @@ def build_preferences(
     lake: Lake,
     key: PartitionKey,
     sizes: SplitSizes,
-    pairing: Pairing | None = None,
+    pairing: Pairing = DEFAULT_PAIRING,
     files: FileOptions = DEFAULT_FILES,
     thoughts: bool = False,
-) -> Built:
-    """Build `preference_dataset`: pairs for DPO. `thoughts` and errors are as in `build_sft`."""
-    counts, curated = Counter[str](), Curated.open(lake, key, sizes, thoughts)
-    pairing, ratios = pairing or Pairing(), array("d")
+) -> BuiltDataset:
+    """Build `preference_dataset`: pairs of a good and a bad answer, for DPO.
 
-    def rows() -> Iterator[Row]:
-        for row in curated.with_verdicts(
-            rows_of_cases(curated.cases(counts), curated.ledger, counts, pairing)
-        ):
-            ratios.append(length_ratio(row))
+    Args:
+        lake: The lake that has the curated sessions.
+        key: The partition.
+        sizes: The sizes of the split.
+        pairing: The rules of pairing.
+        files: Which files are published.
+        thoughts: Whether messages have the recorded thoughts.
+
+    Raises:
+        DataError, SplitError, ExportError: As in `build_sft`.
+    """
+    curated = CuratedSessions.open(lake, key, sizes, thoughts)
+    counts: Counter[str] = Counter()
+    length_ratios = array("d")
+
+    def make_rows() -> Iterator[PreferenceRow]:
+        trials = curated.read_trials(counts)
+        rows = pair_trials(trials, curated.ledger, counts, pairing)
+        for row in curated.add_judges(rows):
+            length_ratios.append(compute_length_ratio(row))
             yield row
 
     filters = [
-        f"pairs by the strategy {pairing.strategy}, scores apart by {pairing.min_margin} or more, equal ones never"
+        f"pairs by the strategy {pairing.strategy}, scores apart by {pairing.min_margin} or more, "
+        "equal ones never"
     ]
-    built = build(lake, key, _PAIRS, rows(), counts, filters, files, ledger=curated.ledger)
-    built.ratios = ratios
+    built = build_dataset(
+        lake, key, _PREFERENCES, make_rows(), counts, filters, files, ledger=curated.ledger
+    )
+    built.length_ratios = length_ratios
     return built
 
 
@@ -195,78 +272,116 @@ def build_kto(
     all_sessions: bool = False,
     files: FileOptions = DEFAULT_FILES,
     thoughts: bool = False,
-) -> Built:
-    """Build `kto_dataset`: labelled answers, of the sessions in no preference pair unless `all_sessions`. `thoughts` and errors are as in
-    `build_sft`."""
-    counts, curated = Counter[str](), Curated.open(lake, key, sizes, thoughts)
-    paired = (
-        () if all_sessions else lake.open("preference_dataset", key).read(_SESSION_COLUMNS).columns
-    )
-    rows = labelled_rows(
-        curated.labelled(),
-        curated.ledger,
-        {name for column in paired for name in column.to_pylist()},
-        counts,
-    )
-    filters = (
-        [] if all_sessions else ["sessions that are in a preference pair are not repeated here"]
-    )
-    return build(
-        lake, key, _KTO, curated.with_verdicts(rows), counts, filters, files, ledger=curated.ledger
-    )
+) -> BuiltDataset:
+    """Build `kto_dataset`: answers with a label.
+
+    Args:
+        lake: The lake that has the curated sessions and, unless `all_sessions`, the preference
+            data set.
+        key: The partition.
+        sizes: The sizes of the split.
+        all_sessions: Whether sessions that are in a preference pair have rows too.
+        files: Which files are published.
+        thoughts: Whether messages have the recorded thoughts.
+
+    Raises:
+        DataError, SplitError, ExportError: As in `build_sft`.
+    """
+    curated = CuratedSessions.open(lake, key, sizes, thoughts)
+    counts: Counter[str] = Counter()
+    paired_ids: set[str] = set()
+    filters: list[str] = []
+    if not all_sessions:
+        pairs = lake.open("preference_dataset", key).read(_SESSION_COLUMNS)
+        for column in pairs.columns:
+            paired_ids.update(column.to_pylist())
+        filters.append("sessions that are in a preference pair are not repeated here")
+    labelled = curated.read_labelled()
+    rows = curated.add_judges(make_kto_rows(labelled, curated.ledger, paired_ids, counts))
+    return build_dataset(lake, key, _KTO, rows, counts, filters, files, ledger=curated.ledger)
 
 
 def build_sharegpt(
     lake: Lake, key: PartitionKey, alternating: bool = True, files: FileOptions = DEFAULT_FILES
-) -> Built:
-    """Build `sharegpt_dataset` from `sft_dataset`. Raises as `build_sft`."""
+) -> BuiltDataset:
+    """Build `sharegpt_dataset` from `sft_dataset`.
+
+    Args:
+        lake: The lake that has the SFT data set.
+        key: The partition.
+        alternating: Whether conversations whose turns do not alternate are left out.
+        files: Which files are published.
+
+    Raises:
+        DataError, SplitError, ExportError: As in `build_sft`.
+    """
     counts: Counter[str] = Counter()
-    rows = sharegpt_rows(to_rows(read_batches(lake.open("sft_dataset", key))), counts, alternating)
+    sft_rows = to_rows(read_batches(lake.open("sft_dataset", key)))
+    rows = make_sharegpt_rows(sft_rows, counts, alternating)
     filters = ["conversations whose turns do not alternate are left out"] if alternating else []
-    return build(lake, key, _SHAREGPT, rows, counts, filters, files)
+    return build_dataset(lake, key, _SHAREGPT, rows, counts, filters, files)
 
 
-def build(
+def build_dataset(
     lake: Lake,
     key: PartitionKey | None,
-    kind: Kind,
-    rows: Iterable[Row],
+    kind: DatasetKind,
+    rows: Iterable[Mapping[str, Any]],
     counts: Counter[str],
     filters: list[str],
     files: FileOptions = DEFAULT_FILES,
     agents: Sequence[PartitionKey] = (),
-    crossing: Callable[[pq.ParquetFile], dict[str, list[str]]] | None = None,
+    find_more_overlaps: FindOverlaps | None = None,
     ledger: Ledger | None = None,
-) -> Built:
-    """Stage rows, a batch in memory at a time; check that nothing is in two splits; commit; publish. `push_built` pushes.
+) -> BuiltDataset:
+    """Stage rows, check that nothing is in two splits, commit the table, and publish its files.
 
-    Without a key the rows are of `agents`; `crossing` names what else of the staged table is in two splits. Raises as `build_sft`.
+    Memory holds one batch of rows at a time. `push_dataset` pushes the files to the hub.
+
+    Args:
+        lake: The lake that the data set is written to.
+        key: The partition; `None` for a data set of several agents.
+        kind: The kind of data set.
+        rows: The rows, which are read once.
+        counts: What became of the sessions; it is complete once the rows have been read.
+        filters: Sentences for the card about what was left out.
+        files: Which files are published.
+        agents: The partitions that the rows are from, if there is no `key`.
+        find_more_overlaps: Finds other things that are in two splits of the staged table.
+        ledger: The ledger that gave the rows their splits.
+
+    Raises:
+        DataError, SplitError, ExportError: As in `build_sft`.
     """
-    asset, schema, text, description, task = kind
-    splits, judges, lengths, first = Counter[str](), Counter[str](), array("q"), list[Row]()
+    splits: Counter[str] = Counter()
+    judges: Counter[str] = Counter()
+    lengths = array("q")
+    first_rows: list[StoredRow] = []
 
-    def counted() -> Iterator[pa.RecordBatch]:
-        for batch in to_batches(rows, schema):
+    def make_batches() -> Iterator[pa.RecordBatch]:
+        for batch in to_batches(cast(Iterable[dict[str, Any]], rows), kind.schema):
             splits.update(batch["split"].to_pylist())
-            judges.update(judges_of(batch))
-            lengths.extend(pc.binary_length(batch[text].storage).to_pylist())
-            first.extend(to_rows([batch.slice(0, FIRST_ROWS - len(first))]))
+            judges.update(list_judges(batch))
+            lengths.extend(pc.binary_length(batch[kind.text].storage).to_pylist())
+            first_rows.extend(to_rows([batch.slice(0, PREVIEW_ROWS - len(first_rows))]))
             yield batch
 
-    table = lake.stage(asset, key, counted(), schema)
-    with pq.ParquetFile(table.file) as file:
-        found = in_two_splits(file) | (crossing(file) if crossing else {})
-        tasks = pc.count_distinct(file.read(["task_key"])["task_key"]).as_py()
-    if any(found.values()):
+    table = lake.stage(kind.asset, key, make_batches(), kind.schema)
+    with pq.ParquetFile(table.file) as staged_file:
+        overlaps = find_row_overlaps(staged_file)
+        if find_more_overlaps:
+            overlaps |= find_more_overlaps(staged_file)
+        task_keys = staged_file.read(["task_key"])["task_key"]
+    if any(overlaps.values()):
         table.file.unlink()
-        raise SplitError(asset, found)
+        raise SplitError(kind.asset, overlaps)
     table.commit()
     publication = Publication(
-        asset=asset,
+        asset=kind.asset,
         partition=str(key) if key else None,
-        agents=[str(each) for each in ([key] if key else agents)],
-        description=description,
-        task=task,
+        agents=[str(agent) for agent in ([key] if key else agents)],
+        description=kind.description,
+        task=kind.task,
         jsonl=files.jsonl,
         huggingface=files.huggingface or bool(files.push_to),
         format=files.format if isinstance(files, ConversationFileOptions) else "conversational",
@@ -275,70 +390,98 @@ def build(
         filters=filters,
         table_sha256=table.sha256,
     )
-    built = Built(
-        kind, table, counts, splits, tasks, lengths, first, found, publish(lake, publication)
+    built = BuiltDataset(
+        kind=kind,
+        table=table,
+        counts=counts,
+        splits=splits,
+        task_count=pc.count_distinct(task_keys).as_py(),
+        lengths=lengths,
+        first_rows=first_rows,
+        overlaps=overlaps,
+        rows_without_form=publish(lake, publication),
+        verdicts=count_verdicts(judges),
+        moved_tasks=ledger.count_moved_tasks() if ledger else None,
     )
-    built.verdicts = verdict_counts(judges)
-    built.tasks_in_an_older_split = ledger.older_than_the_sizes if ledger else None
-    built.jsonl = lake.folder("jsonl", asset, key) if publication.jsonl else None
-    built.huggingface = lake.folder("huggingface", asset, key) if publication.huggingface else None
+    if publication.jsonl:
+        built.jsonl = lake.folder("jsonl", kind.asset, key)
+    if publication.huggingface:
+        built.huggingface = lake.folder("huggingface", kind.asset, key)
     return built
 
 
-def push_built(
-    lake: Lake, key: PartitionKey | None, built: Built, files: FileOptions, redactor: Redactor
+def push_dataset(
+    lake: Lake,
+    key: PartitionKey | None,
+    built: BuiltDataset,
+    files: FileOptions,
+    redactor: Redactor,
 ) -> None:
-    """Push a data set to the hub if the settings say so, and if nothing private is in its table or its card.
+    """Push a data set to the hub if the settings name a repository, and set `built.pushed_to`.
+
+    Args:
+        lake: The lake that has the data set.
+        key: The data set's partition; `None` for a data set of several agents.
+        built: The data set.
+        files: The settings, which name the repository.
+        redactor: Searches the table and the card for private data.
 
     Raises:
-        PrivateDataError: something private was found; nothing is pushed.
-        ExportError: the hub cannot be reached, or refuses.
+        PrivateDataError: The table or the card has private data; nothing is pushed.
+        ExportError: The hub cannot be reached, or refuses.
     """
     if not (files.push_to and built.huggingface):
         return
     asset = built.kind.asset
-    found = {f"the table {asset}": scan_derived(lake, asset, key, redactor).kinds}
     card = (built.huggingface / "README.md").read_text(encoding="utf-8")
-    found["README.md"] = kinds_in_texts([card], redactor)
-    if any(found.values()):
-        kinds = {name: counts for name, counts in found.items() if counts}
-        raise PrivateDataError(f"The data set for {files.push_to}", kinds)
-    built.pushed_to = push(built.huggingface, files.push_to, not files.push_public)
+    kinds_by_source = {
+        f"the table {asset}": scan_derived(lake, asset, key, redactor).kinds,
+        "README.md": kinds_in_texts([card], redactor),
+    }
+    private = {source: kinds for source, kinds in kinds_by_source.items() if kinds}
+    if private:
+        raise PrivateDataError(f"The data set for {files.push_to}", private)
+    built.pushed_to = push_folder(built.huggingface, files.push_to, not files.push_public)
 
 
 _SESSION_COLUMNS = ["session_id", "rejected_session_id"]
-_PLACES = pa.schema(
-    [
-        *map(ROW.__getitem__, (1, 3, 4)),
-        *define_required(pa.binary(), content_sha256="sha256 of the texts"),
-    ]
+
+_OVERLAP_COLUMNS = pa.schema(
+    [column for column in LINEAGE_COLUMNS if column.name in ("session_id", "task_key", "split")]
+    + define_required(pa.binary(), content_sha256="sha256 of the texts")
 )
 
 
-def in_two_splits(file: pq.ParquetFile) -> dict[str, list[str]]:
-    """The sessions, tasks and exact texts of a data set that are in more than one split."""
-    places = (
-        {
-            "session_id": _session_name(row, name),
-            "task_key": row["task_key"],
-            "content_sha256": _text_sha256(row),
-            "split": row["split"],
-        }
-        for row in to_rows(read_batches(file), raw=True)
-        for name in _SESSION_COLUMNS
-        if name in row
-    )
-    found = overlaps(to_table(places, _PLACES))
-    return found | {"content_sha256": [each.hex() for each in found["content_sha256"]]}
+def find_row_overlaps(file: pq.ParquetFile) -> dict[str, list[str]]:
+    """Return the sessions, tasks and exact texts of a table that are in more than one split."""
+    overlaps = find_overlaps(to_table(_list_split_facts(file), _OVERLAP_COLUMNS))
+    hashes = [content_sha256.hex() for content_sha256 in overlaps["content_sha256"]]
+    return {**overlaps, "content_sha256": hashes}
 
 
-def _session_name(row: Row, column: str) -> str:
-    """A session's id; in a table of several agents with its agent before it."""
-    return f"{row['project']}/{row['agent']}:{row[column]}" if "agent" in row else str(row[column])
+def _list_split_facts(file: pq.ParquetFile) -> Iterator[dict[str, Any]]:
+    """Yield a row of `_OVERLAP_COLUMNS` for every session of every row of a table."""
+    for row in to_rows(read_batches(file), raw=True):
+        for column in _SESSION_COLUMNS:
+            if column in row:
+                yield {
+                    "session_id": _name_session(row, column),
+                    "task_key": row["task_key"],
+                    "content_sha256": _hash_texts(row),
+                    "split": row["split"],
+                }
 
 
-def _text_sha256(row: Row) -> bytes:
-    """sha256 of a row's JSON columns, not of its session: two sessions may differ only in what was cut off their end."""
-    return hashlib.sha256(
-        b"\n".join(bytes(value) for value in row.values() if type(value) is msgspec.Raw)
-    ).digest()
+def _name_session(row: Mapping[str, Any], column: str) -> str:
+    """Return a session's id; in a table of several agents, with its agent in front."""
+    session_id = str(row[column])
+    return f"{row['project']}/{row['agent']}:{session_id}" if "agent" in row else session_id
+
+
+def _hash_texts(row: Mapping[str, Any]) -> bytes:
+    """Return the sha256 of a row's JSON columns.
+
+    The hash of the session would not do: two sessions may differ only in what was cut off.
+    """
+    texts = [bytes(value) for value in row.values() if type(value) is msgspec.Raw]
+    return hashlib.sha256(b"\n".join(texts)).digest()

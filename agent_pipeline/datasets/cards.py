@@ -1,10 +1,14 @@
-"""The dataset card of a Hugging Face folder, and pushing the folder to the hub."""
+"""The dataset card of a Hugging Face folder, and the upload of the folder to the hub.
+
+The files of the folder do not belong here (`publishing`).
+"""
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Literal
 
 import msgspec
 import pyarrow as pa
@@ -25,9 +29,10 @@ _TEMPLATE = """---
 
 | split | rows | tasks |
 |---|---:|---:|
-{% for line in splits %}| {{ line[0] }} | {{ line[1] }} | {{ line[2] }} |
+{% for line in splits %}| {{ line.split }} | {{ line.rows }} | {{ line.tasks }} |
 {% endfor %}
-A task is in one split, with all its trials, and stays there. Every row names its session, task and content hash where its format
+A task is in one split, with all its trials, and stays there. Every row names its session, task \
+and content hash where its format
 has a place for them.
 {% for heading, text in sections %}
 ## {{ heading }}
@@ -37,10 +42,21 @@ has a place for them.
 
 
 class Publication(msgspec.Struct, kw_only=True):
-    """How a data set is published: everything that its files depend on beside the lake's tables.
+    """A record of how a data set is published: what its files depend on besides the lake's tables.
 
-    `agents` are the partitions that the rows are from; a data set of several agents has no `partition` (`None`). `task` is a task category
-    of the hub; `counts` and `filters` are shown by the card. `table_sha256` is the version of the table that the files were made from.
+    Attributes:
+        asset: The data set's asset.
+        partition: The data set's partition; `None` for a data set of several agents.
+        agents: The partitions that the rows are from.
+        description: A sentence for the card about what a row is.
+        task: A task category of the hub.
+        jsonl: Whether JSONL files are written.
+        huggingface: Whether a Hugging Face folder is written.
+        format: The form of the rows in the files.
+        license: The licence that the card names.
+        counts: Counts for the card, by what was counted.
+        filters: Sentences for the card about what was left out.
+        table_sha256: The version of the table that the files were made from.
     """
 
     asset: str
@@ -58,110 +74,150 @@ class Publication(msgspec.Struct, kw_only=True):
 
     @property
     def key(self) -> PartitionKey | None:
+        """The data set's partition as a key."""
         return parse_key(self.partition) if self.partition else None
 
     @property
     def title(self) -> str:
+        """The card's title."""
         return f"{self.partition} {self.asset}" if self.partition else self.asset
 
 
-def card(lake: Lake, publication: Publication, lines: Sequence[tuple[str, int, Any]]) -> str:
-    """The card's text; `lines` are (split, rows, tasks).
+@dataclass(frozen=True)
+class SplitLine:
+    """A line of the card's table of splits; `tasks` is a dash if the form has no task column."""
 
-    Sources, drop reasons and limits are those of the curated sessions, which every row is from. The card names no data files: their names
-    say the splits, and with a list of them `load_dataset` would keep its cache of another folder of the same name (datasets 5.2 hashes the
+    split: str
+    rows: int
+    tasks: int | Literal["–"]
+
+
+def render_card(lake: Lake, publication: Publication, split_lines: Sequence[SplitLine]) -> str:
+    """Return the text of a dataset card.
+
+    Sources, drop reasons and limits are those of the curated sessions that the rows are from. The
+    card lists no data files, since their names tell the splits. With a list of files,
+    `load_dataset` would take its cache of another folder of the same name (datasets 5.2 hashes the
     list, not the files).
 
+    Args:
+        lake: The lake that has the curated sessions.
+        publication: How the data set is published.
+        split_lines: The lines of the table of splits.
+
     Raises:
-        DataError: there are no curated sessions.
+        DataError: The lake has no curated sessions of one of the agents.
     """
     from huggingface_hub import DatasetCard, DatasetCardData
 
-    columns = ["source", "tools_origin", "drop_reason", "created_at"]
-    table = pa.concat_tables(
-        lake.open("curated_sessions", parse_key(each)).read(columns) for each in publication.agents
-    )
-    dropped = Counter(table["drop_reason"].drop_null().to_pylist())
-    times = sorted(time for time in table["created_at"].to_pylist() if time is not None)
-    span = f", from {times[0]:%Y-%m-%d} to {times[-1]:%Y-%m-%d}" if times else ""
-    agents = publication.agents
-    data = DatasetCardData(
+    row_count = sum(line.rows for line in split_lines)
+    card_data = DatasetCardData(
         license=publication.license,
         pretty_name=publication.title,
         task_categories=[publication.task],
-        size_categories=[_size(sum(line[1] for line in lines))],
+        size_categories=[_find_size_category(row_count)],
         tags=["agents", "tool-use"],
     )
-    named = f"the agent{'s' if len(agents) > 1 else ''} {', '.join(f'`{each}`' for each in agents)}"
-    sections = {
+    agents = ", ".join(f"`{agent}`" for agent in publication.agents)
+    named_agents = f"the agent{'s' if len(publication.agents) > 1 else ''} {agents}"
+    return str(
+        DatasetCard.from_template(
+            card_data,
+            template_str=_TEMPLATE,
+            title=publication.title,
+            description=f"{publication.description} Made from the session traces of "
+            f"{named_agents} by agent-pipeline.",
+            splits=split_lines,
+            sections=_write_sections(lake, publication),
+        )
+    )
+
+
+def _write_sections(lake: Lake, publication: Publication) -> list[tuple[str, str]]:
+    """Return the heading and the text of each section below the table of splits."""
+    columns = ["source", "tools_origin", "drop_reason", "created_at"]
+    sessions = pa.concat_tables(
+        lake.open("curated_sessions", parse_key(agent)).read(columns)
+        for agent in publication.agents
+    )
+    dropped = Counter(sessions["drop_reason"].drop_null().to_pylist())
+    sources = Counter(sessions["source"].to_pylist())
+    times = sorted(sessions["created_at"].drop_null().to_pylist())
+    span = f", from {times[0]:%Y-%m-%d} to {times[-1]:%Y-%m-%d}" if times else ""
+    inferred_count = sessions["tools_origin"].to_pylist().count("inferred")
+    sentences = {
         "Counts": [
             f"{name.replace('_', ' ')}: {count:,}"
             for name, count in sorted(publication.counts.items())
         ],
         "Sources": [
-            f"{name}: {count:,} sessions{span}"
-            for name, count in sorted(Counter(table["source"].to_pylist()).items())
+            f"{source}: {count:,} sessions{span}" for source, count in sorted(sources.items())
         ],
         "Filters": [
-            *(f"{reason}: {count:,} sessions dropped" for reason, count in sorted(dropped.items())),
-            *publication.filters,
-        ],
-        "Known limits": _limits(len(agents), table["tools_origin"].to_pylist().count("inferred")),
+            f"{reason}: {count:,} sessions dropped" for reason, count in sorted(dropped.items())
+        ]
+        + publication.filters,
+        "Known limits": _list_limits(len(publication.agents), inferred_count),
     }
-    texts = {
-        heading: "\n".join(f"- {sentence}" for sentence in sentences) or "- none"
-        for heading, sentences in sections.items()
-    }
-    return str(
-        DatasetCard.from_template(
-            data,
-            template_str=_TEMPLATE,
-            title=publication.title,
-            description=f"{publication.description} Made from the session traces of {named} by agent-pipeline.",
-            splits=lines,
-            sections=[*texts.items(), ("Licence", _licence(publication.license))],
-        )
-    )
+    sections = []
+    for heading, lines in sentences.items():
+        sections.append((heading, "\n".join(f"- {line}" for line in lines) or "- none"))
+    return [*sections, ("Licence", _describe_licence(publication.license))]
 
 
-def _limits(agents: int, inferred: int) -> list[str]:
+def _list_limits(agent_count: int, inferred_count: int) -> list[str]:
+    agents = "one agent on its" if agent_count == 1 else "these agents on their"
     limits = [
-        f"sessions of {'one agent on its' if agents == 1 else 'these agents on their'} own tasks: they show what was asked, not what "
-        "could be asked",
-        "verdicts are those that judged_sessions was configured to take, with the mistakes of whoever gave them",
-        "private data is replaced by placeholders where a detector found it; no detector finds all of it",
+        f"sessions of {agents} own tasks: they show what was asked, not what could be asked",
+        "verdicts are those that judged_sessions was configured to take, with the mistakes of "
+        "whoever gave them",
+        "private data is replaced by placeholders where a detector found it; no detector finds "
+        "all of it",
     ]
-    if inferred:
+    if inferred_count:
         limits.append(
-            f"the tool schemas of {inferred:,} sessions are inferred from their calls: names and types, no descriptions"
+            f"the tool schemas of {inferred_count:,} sessions are inferred from their calls: "
+            "names and types, no descriptions"
         )
     return limits
 
 
-def _licence(license: str) -> str:
-    if license == "other":
-        return "None was named: the sessions belong to the owner of the store that they were read from. Name one before sharing this."
-    return f"`{license}`, as named by the maker of this data set."
+def _describe_licence(license_name: str) -> str:
+    if license_name == "other":
+        return (
+            "None was named: the sessions belong to the owner of the store that they were read "
+            "from. Name one before sharing this."
+        )
+    return f"`{license_name}`, as named by the maker of this data set."
 
 
-def _size(rows: int) -> str:
-    """The hub's category of a number of rows."""
-    for limit, name in (
-        (1000, "n<1K"),
-        (10_000, "1K<n<10K"),
-        (100_000, "10K<n<100K"),
-        (1_000_000, "100K<n<1M"),
-    ):
-        if rows < limit:
-            return name
+def _find_size_category(row_count: int) -> str:
+    """Return the hub's category of a number of rows."""
+    categories = {
+        1000: "n<1K",
+        10_000: "1K<n<10K",
+        100_000: "10K<n<100K",
+        1_000_000: "100K<n<1M",
+    }
+    for limit, category in categories.items():
+        if row_count < limit:
+            return category
     return "1M<n<10M"
 
 
-def push(folder: UPath, repository: str, private: bool = True) -> str:
-    """Upload a folder to the Hugging Face hub, as the user who is logged in there; the address of the commit.
+def push_folder(folder: UPath, repository: str, private: bool = True) -> str:
+    """Upload a folder to the Hugging Face hub, as the user who is logged in on this machine.
+
+    Args:
+        folder: The folder in the lake.
+        repository: The data set on the hub, `owner/name`; it is made if it does not exist.
+        private: Whether a data set that is made is private.
+
+    Returns:
+        The address of the commit.
 
     Raises:
-        ExportError: the hub cannot be reached, or refuses.
+        ExportError: The hub cannot be reached, or refuses.
     """
     from httpx2 import HTTPError
     from huggingface_hub import HfApi
@@ -170,23 +226,26 @@ def push(folder: UPath, repository: str, private: bool = True) -> str:
     hub = HfApi()
     try:
         hub.create_repo(repository, repo_type="dataset", private=private, exist_ok=True)
-        with TemporaryDirectory(prefix="agent-pipeline-") as here:
-            for file in folder.fs.find(
-                folder.path
-            ):  # `get` would read the folder's name as a pattern
-                copy = Path(here + file[len(folder.path.rstrip("/")) :])
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                folder.fs.get_file(file, str(copy))
+        with TemporaryDirectory(prefix="agent-pipeline-") as local_folder:
+            _download_folder(folder, Path(local_folder))
             return str(
                 hub.upload_folder(
                     repo_id=repository,
-                    folder_path=here,
+                    folder_path=local_folder,
                     repo_type="dataset",
                     commit_message="Update the data set",
                 )
             )
     except (HTTPError, HFValidationError, LocalTokenNotFoundError, OSError) as error:
         raise ExportError(
-            f"The data set cannot be pushed to {repository} ({first_line(error)}): log in with 'hf auth login', or leave push_to "
-            "empty; the folder is complete where it is."
+            f"The data set cannot be pushed to {repository} ({first_line(error)}): log in with "
+            "'hf auth login', or leave push_to empty; the folder is complete where it is."
         ) from error
+
+
+def _download_folder(folder: UPath, target: Path) -> None:
+    """Copy every file of a folder of the lake; `get` would read the folder's name as a pattern."""
+    for file in folder.fs.find(folder.path):
+        copy = target / file[len(folder.path.rstrip("/")) :].lstrip("/")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        folder.fs.get_file(file, str(copy))

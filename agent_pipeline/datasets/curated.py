@@ -1,35 +1,38 @@
-"""What data sets read of a partition's curated sessions: the positive and the negative examples, each as a trial of its task.
+"""The curated sessions of a partition as data sets read them: good and bad trials of tasks.
 
-Memory holds a batch of sessions, and of the others only ids and tasks. Sessions that are needed in another order than the table's lie in a
-temporary file beside the table until they are read.
+Reading belongs here. How rows of a data set are made from sessions does not (`sft`, `preferences`,
+`kto`).
+
+Memory holds one batch of sessions, and only ids and tasks of the other sessions. Sessions that are
+needed in another order than the table's are in a temporary file next to the table until they are
+read.
 """
 
 import pickle
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from operator import itemgetter
 from tempfile import TemporaryFile
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent_pipeline.datasets.ledger import Ledger, record_tasks
-from agent_pipeline.datasets.preferences import Case
-from agent_pipeline.datasets.sketches import groups_alike
+from agent_pipeline.datasets.preferences import TaskTrials
+from agent_pipeline.datasets.sketches import group_similar_texts
 from agent_pipeline.datasets.splits import (
-    ALIKE,
+    MIN_REQUEST_SIMILARITY,
     SplitSizes,
-    first_request,
-    is_unnamed,
-    request_text,
-    root_tasks,
+    find_first_request,
+    find_root_tasks,
+    is_unnamed_task,
+    join_request,
 )
 from agent_pipeline.judging.curation import Use
 from agent_pipeline.keys import PartitionKey
@@ -44,15 +47,25 @@ from agent_pipeline.sessions.tables import (
 )
 from agent_pipeline.storage.lake import Lake
 
-ASSET = "curated_sessions"
-_FAILED = b'"is_error":true'
+CURATED_TABLE = "curated_sessions"
+
+StoredRow = dict[str, Any]
+"""A row of `curated_sessions` with some of its columns; JSON columns are `msgspec.Raw`."""
+
+ReadRow = Callable[[int], StoredRow]
+"""A function that reads a row by its index."""
+
+SelectRows = Callable[[pa.RecordBatch], pa.BooleanArray]
+"""A function that says which rows of a batch are wanted."""
+
+_Row = TypeVar("_Row", bound=Mapping[str, Any])
+
+_ERROR_MARK = b'"is_error":true'
 _ZSTD = pa.Codec("zstd", compression_level=1)
 
-Row = dict[str, Any]
-
-_DECIDED = ["session_id", "task_key", "kept", "use"]
-_READ = [
-    *_DECIDED,
+_USE_COLUMNS = ["session_id", "task_key", "kept", "use"]
+_READ_COLUMNS = [
+    *_USE_COLUMNS,
     "content_sha256",
     "project",
     "agent",
@@ -71,205 +84,243 @@ _READ = [
 
 
 @dataclass(frozen=True)
-class Curated:
+class CuratedSessions:
     """The curated sessions of a partition.
 
-    `roots` are the tasks of forks and side chains by session id; `ledger` knows the split of every task; `in_order` says that the table is
-    sorted by session id, as the pipeline writes it; `thoughts`, that the messages of sessions have what was thought before them. JSON
-    columns of rows are `msgspec.Raw`.
+    Attributes:
+        lake: The lake that has the table.
+        key: The partition.
+        ledger: The split of every task of the partition.
+        root_tasks: The tasks of forks and side chains, by session id.
+        is_sorted: Whether the table is sorted by session id, as the pipeline writes it.
+        thoughts: Whether the messages of sessions have the recorded thoughts.
     """
 
     lake: Lake
     key: PartitionKey
     ledger: Ledger
-    roots: dict[str, str]
-    in_order: bool
+    root_tasks: dict[str, str]
+    is_sorted: bool
     thoughts: bool = False
 
     @classmethod
     def open(
         cls, lake: Lake, key: PartitionKey, sizes: SplitSizes, thoughts: bool = False
-    ) -> "Curated":
+    ) -> "CuratedSessions":
         """Read the partition's tasks and record them in the ledger.
 
-        Sessions whose task nobody names (neither the source nor a setting) are trials of one task if their requests are nearly the same:
-        such tasks get one split.
+        If neither the source nor a setting names the tasks of some sessions, and their requests
+        are nearly the same, the sessions count as trials of one task: their tasks get one split.
+
+        Args:
+            lake: The lake that has the table.
+            key: The partition.
+            sizes: The sizes of the split.
+            thoughts: Whether the messages of sessions get the recorded thoughts.
 
         Raises:
-            DataError: there is no such table, it is an older version's, or it or the ledger is damaged.
+            DataError: There is no such table, an older version wrote the table, or the table or
+                the ledger is damaged.
         """
-        table = _short_columns(lake, key, ["session_id", "parent_session_id", "task_key"])
-        ids, parents = table["session_id"], table["parent_session_id"]
-        related = pc.or_(pc.is_valid(parents), pc.is_in(ids, parents))
-        roots = root_tasks(table.filter(related).to_pylist())
-        tasks = pc.unique(_with_roots(table, roots)["task_key"])
-        return cls(
-            lake,
-            key,
-            record_tasks(lake, key, tasks, sizes, partial(_alike_tasks, lake, key, roots)),
-            roots,
-            is_sorted(ids),
-            thoughts,
-        )
+        table = _read_short_columns(lake, key, ["session_id", "parent_session_id", "task_key"])
+        session_ids, parents = table["session_id"], table["parent_session_id"]
+        has_relatives = pc.or_(pc.is_valid(parents), pc.is_in(session_ids, parents))
+        root_tasks = find_root_tasks(table.filter(has_relatives).to_pylist())
+        tasks = pc.unique(_set_root_tasks(table, root_tasks)["task_key"])
+        group_tasks = partial(_group_unnamed_tasks, lake, key, root_tasks)
+        ledger = record_tasks(lake, key, tasks, sizes, group_tasks)
+        return cls(lake, key, ledger, root_tasks, is_sorted(session_ids), thoughts)
 
-    def kept(self) -> Iterator[Row]:
-        """The rows to imitate, by session id."""
-        return self._rows(lambda batch: batch["kept"])
+    def read_kept(self) -> Iterator[StoredRow]:
+        """Yield the rows to imitate, by session id."""
+        return self._read_by_id(lambda batch: batch["kept"])
 
-    def labelled(self) -> Iterator[tuple[Session, bool]]:
-        """The positive (true) and the negative examples, by session id."""
-        return ((_session(row, self.thoughts), row["kept"]) for row in self._rows(_is_example))
+    def read_labelled(self) -> Iterator[tuple[Session, bool]]:
+        """Yield every positive (true) and negative (false) example, by session id."""
+        for row in self._read_by_id(_is_example):
+            yield _make_session(row, self.thoughts), row["kept"]
 
-    def cases(self, counts: Counter[str]) -> Iterator[Case]:
-        """The positive and the negative examples of each task that has both, by task.
+    def read_trials(self, counts: Counter[str]) -> Iterator[TaskTrials]:
+        """Yield the positive and negative examples of each task that has both, by task.
 
-        The others are not read; they count as `sessions_without_a_partner`, by reason: `no_negative_of_the_task` or
-        `no_positive_of_the_task`.
+        Args:
+            counts: Receives `sessions_without_a_partner`, the examples of the other tasks, which
+                are not read, and of these `no_negative_of_the_task` and
+                `no_positive_of_the_task`.
         """
-        decided = _with_roots(_short_columns(self.lake, self.key, _DECIDED), self.roots)
-        examples = decided.filter(_is_example(decided))
-        positive, negative = (
-            examples.filter(examples["kept"]),
-            examples.filter(pc.invert(examples["kept"])),
-        )
-        both = pc.unique(positive["task_key"]).filter(
-            pc.is_in(pc.unique(positive["task_key"]), negative["task_key"])
-        )
-        for examples_of_one, missing in ((positive, "negative"), (negative, "positive")):
-            alone = pc.sum(
-                pc.invert(pc.is_in(examples_of_one["task_key"], both)), min_count=0
-            ).as_py()
-            counts[f"no_{missing}_of_the_task"] += alone
-            counts["sessions_without_a_partner"] += alone
-        examples = examples.filter(pc.is_in(examples["task_key"], both))
-        number = make_column(range(len(examples)), pa.field("number", pa.int64()))
-        examples = examples.append_column("number", number).sort_by(
+        uses = _read_short_columns(self.lake, self.key, _USE_COLUMNS)
+        uses = _set_root_tasks(uses, self.root_tasks)
+        examples = uses.filter(_is_example(uses))
+        tasks = _find_tasks_with_both(examples, counts)
+        examples = examples.filter(pc.is_in(examples["task_key"], tasks))
+        row_index = make_column(range(len(examples)), pa.field("row_index", pa.int64()))
+        examples = examples.append_column("row_index", row_index).sort_by(
             [(name, "ascending") for name in ("task_key", "session_id", "kept")]
         )
-        wanted = self._batches(
-            lambda batch: pc.and_(_is_example(batch), pc.is_in(batch["task_key"], both))
+        batches = self._read_batches(
+            lambda batch: pc.and_(_is_example(batch), pc.is_in(batch["task_key"], tasks))
         )
-        with spilled(self.lake, ASSET, self.key, wanted) as row:
-            for task, trials in groupby(to_rows(examples), key=itemgetter("task_key")):
-                case = Case(task, [], [])
-                for trial in trials:
-                    (case.good if trial["kept"] else case.bad).append(
-                        partial(self._read, row, trial["number"])
-                    )
-                yield case
+        with spill_rows(self.lake, CURATED_TABLE, self.key, batches) as read_row:
+            for task_key, rows in groupby(to_rows(examples), key=lambda row: row["task_key"]):
+                trials = TaskTrials(task_key)
+                for row in rows:
+                    trial = partial(self._read_session, read_row, row["row_index"])
+                    (trials.good if row["kept"] else trials.bad).append(trial)
+                yield trials
 
-    def with_verdicts(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Add who judged each row's session to rows that were made of sessions (`verdict_by`, `rejected_verdict_by`)."""
-        table = _short_columns(self.lake, self.key, ["session_id", "verdict_by"])
-        judges = dict(
-            zip(table["session_id"].to_pylist(), table["verdict_by"].to_pylist(), strict=True)
-        )
+    def add_judges(self, rows: Iterable[_Row]) -> Iterator[_Row]:
+        """Yield rows that were made of sessions, with who judged each row's session.
+
+        The judge is `verdict_by`, and for the rejected session of a pair `rejected_verdict_by`.
+        """
+        table = _read_short_columns(self.lake, self.key, ["session_id", "verdict_by"])
+        session_ids, judges = table["session_id"].to_pylist(), table["verdict_by"].to_pylist()
+        judges_by_id = dict(zip(session_ids, judges, strict=True))
         for row in rows:
-            judged = {"verdict_by": judges[row["session_id"]]}
+            judged: Any = dict(row)
+            judged["verdict_by"] = judges_by_id[row["session_id"]]
             if "rejected_session_id" in row:
-                judged["rejected_verdict_by"] = judges[row["rejected_session_id"]]
-            yield row | judged
+                judged["rejected_verdict_by"] = judges_by_id[row["rejected_session_id"]]
+            yield judged
 
-    def _read(self, row: Callable[[int], Row], number: int) -> Session:
-        return _session(_heard(row(number)), self.thoughts)
+    def _read_session(self, read_row: ReadRow, row_index: int) -> Session:
+        return _make_session(_drop_error_marks(read_row(row_index)), self.thoughts)
 
-    def _rows(self, wanted: Any) -> Iterator[Row]:
-        if self.in_order:
-            yield from map(_heard, to_rows(self._batches(wanted), raw=True))
+    def _read_by_id(self, select: SelectRows) -> Iterator[StoredRow]:
+        """Yield the selected rows, sorted by session id, without error marks."""
+        if self.is_sorted:
+            for row in to_rows(self._read_batches(select), raw=True):
+                yield _drop_error_marks(row)
             return
-        ids: list[pa.Array] = []
+        session_ids: list[pa.Array] = []
 
-        def noted() -> Iterator[pa.RecordBatch]:
-            for batch in self._batches(wanted):
-                ids.append(batch["session_id"])
+        def note_ids() -> Iterator[pa.RecordBatch]:
+            for batch in self._read_batches(select):
+                session_ids.append(batch["session_id"])
                 yield batch
 
-        with spilled(self.lake, ASSET, self.key, noted()) as row:
-            yield from (
-                _heard(row(number.as_py()))
-                for number in pc.sort_indices(pa.chunked_array(ids, pa.string()))
-            )
+        with spill_rows(self.lake, CURATED_TABLE, self.key, note_ids()) as read_row:
+            for row_index in pc.sort_indices(pa.chunked_array(session_ids, pa.string())):
+                yield _drop_error_marks(read_row(row_index.as_py()))
 
-    def _batches(self, wanted: Any) -> Iterator[pa.RecordBatch]:
-        """The rows of the table that are wanted, a batch in memory at a time."""
-        for batch in read_batches(self.lake.open(ASSET, self.key), _READ):
-            batch = _with_roots(batch, self.roots)
-            yield batch.filter(wanted(batch))
-
-
-def _alike_tasks(lake: Lake, key: PartitionKey, roots: dict[str, str]) -> dict[str, str]:
-    """The groups of unnamed tasks whose requests are nearly the same."""
-    rows = to_rows(read_batches(lake.open(ASSET, key), ["session_id", "task_key", "messages"]))
-    tasks = ((roots.get(row["session_id"], row["task_key"]), row["messages"]) for row in rows)
-    requests = ((task, first_request(messages)) for task, messages in tasks if is_unnamed(task))
-    return groups_alike(
-        ((task, request_text(messages)) for task, messages in requests if messages), ALIKE
-    )
+    def _read_batches(self, select: SelectRows) -> Iterator[pa.RecordBatch]:
+        """Yield the selected rows of the table, one batch in memory at a time."""
+        file = self.lake.open(CURATED_TABLE, self.key)
+        for stored_batch in read_batches(file, _READ_COLUMNS):
+            batch = _set_root_tasks(stored_batch, self.root_tasks)
+            yield batch.filter(select(batch))
 
 
-def _heard(row: Row) -> Row:
-    """A row as data sets have it: without marks of errors."""
-    if _FAILED not in bytes(row["messages"]):
+def _find_tasks_with_both(examples: pa.Table, counts: Counter[str]) -> pa.Array:
+    """Return the tasks that have positive and negative examples; count the other examples."""
+    positive = examples.filter(examples["kept"])["task_key"]
+    negative = examples.filter(pc.invert(examples["kept"]))["task_key"]
+    positive_tasks = pc.unique(positive)
+    tasks = positive_tasks.filter(pc.is_in(positive_tasks, negative))
+    for task_keys, missing in ((positive, "negative"), (negative, "positive")):
+        has_no_partner = pc.invert(pc.is_in(task_keys, tasks))
+        count = pc.sum(has_no_partner, min_count=0).as_py()
+        counts[f"no_{missing}_of_the_task"] += count
+        counts["sessions_without_a_partner"] += count
+    return tasks
+
+
+def _group_unnamed_tasks(
+    lake: Lake, key: PartitionKey, root_tasks: dict[str, str]
+) -> dict[str, str]:
+    """Return the groups of unnamed tasks whose requests are nearly the same."""
+    file = lake.open(CURATED_TABLE, key)
+
+    def read_requests() -> Iterator[tuple[str, str]]:
+        for row in to_rows(read_batches(file, ["session_id", "task_key", "messages"])):
+            task_key = root_tasks.get(row["session_id"], row["task_key"])
+            if is_unnamed_task(task_key):
+                request = find_first_request(row["messages"])
+                if request:
+                    yield task_key, join_request(request)
+
+    return group_similar_texts(read_requests(), MIN_REQUEST_SIMILARITY)
+
+
+def _drop_error_marks(row: StoredRow) -> StoredRow:
+    """Return a row as data sets have it: without marks of errors."""
+    if _ERROR_MARK not in bytes(row["messages"]):
         return row
-    return row | {
-        "messages": msgspec.Raw(encode_json(drop_error_marks(msgspec.json.decode(row["messages"]))))
-    }
+    messages = drop_error_marks(msgspec.json.decode(row["messages"]))
+    return row | {"messages": msgspec.Raw(encode_json(messages))}
 
 
-def _session(row: Row, thoughts: bool) -> Session:
-    """A row's session; its score is that of its verdict, so that no score overrules a person in a pair. With `thoughts` its reasoning is in
-    its messages."""
+def _make_session(row: StoredRow, thoughts: bool) -> Session:
+    """Return a row's session, with the score of its verdict.
+
+    With that score, no score of the source overrules a person in a pair.
+
+    Args:
+        row: A row of the table.
+        thoughts: Whether the session's reasoning moves into its messages.
+    """
     session = msgspec.structs.replace(restore_session(row), score=row["verdict_score"])
     if not (thoughts and session.reasoning):
         return session
-    return msgspec.structs.replace(
-        session, messages=add_thoughts(session.messages, session.reasoning), reasoning=[]
-    )
+    messages = add_thoughts(session.messages, session.reasoning)
+    return msgspec.structs.replace(session, messages=messages, reasoning=[])
 
 
-def _short_columns(lake: Lake, key: PartitionKey, columns: list[str]) -> pa.Table:
-    """Some short columns of all sessions."""
+def _read_short_columns(lake: Lake, key: PartitionKey, columns: list[str]) -> pa.Table:
+    """Return some short columns of all sessions."""
     return pa.Table.from_batches(
-        read_batches(lake.open(ASSET, key, CURATED), columns),
-        pa.schema(map(CURATED.field, columns)),
+        read_batches(lake.open(CURATED_TABLE, key, CURATED), columns),
+        pa.schema([CURATED.field(name) for name in columns]),
     )
 
 
-def _with_roots(table: Any, roots: dict[str, str]) -> Any:
-    """A table or batch whose forks and side chains are trials of their roots' tasks."""
-    if not roots:
+def _set_root_tasks(table: Any, root_tasks: dict[str, str]) -> Any:
+    """Return a table or batch in which forks and side chains have the tasks of their roots."""
+    if not root_tasks:
         return table
-    tasks = zip(table["session_id"].to_pylist(), table["task_key"].to_pylist(), strict=True)
-    at = table.schema.get_field_index("task_key")
-    field = table.schema.field(at)
-    return table.set_column(
-        at, field, make_column([roots.get(name, task) for name, task in tasks], field)
-    )
+    column_index = table.schema.get_field_index("task_key")
+    column = table.schema.field(column_index)
+    session_ids, task_keys = table["session_id"].to_pylist(), table["task_key"].to_pylist()
+    new_keys = [
+        root_tasks.get(session_id, task_key)
+        for session_id, task_key in zip(session_ids, task_keys, strict=True)
+    ]
+    return table.set_column(column_index, column, make_column(new_keys, column))
 
 
-def _is_example(table: Any) -> Any:
-    """Which rows are positive or negative examples."""
-    return pc.invert(pc.is_in(table["use"], make_column([Use.NEITHER.value], CURATED.field("use"))))
+def _is_example(table: pa.Table | pa.RecordBatch) -> Any:
+    """Return which rows of a table or batch are positive or negative examples."""
+    neither = make_column([Use.NEITHER.value], CURATED.field("use"))
+    return pc.invert(pc.is_in(table["use"], neither))
 
 
 @contextmanager
-def spilled(
+def spill_rows(
     lake: Lake, asset: str, key: PartitionKey | None, batches: Iterable[pa.RecordBatch]
-) -> Iterator[Callable[[int], Row]]:
-    """Rows on disk, each read by its number as often as it is needed; their file lies beside the table while it is used.
+) -> Iterator[ReadRow]:
+    """Write rows to a temporary file, and return a function that reads a row by its index.
 
-    It has no name: whatever happens to this process, nothing of the sessions is left behind.
+    The file is next to the table and has no name. Whatever happens to this process, nothing of the
+    sessions is left behind.
+
+    Args:
+        lake: The lake that has the table.
+        asset: The table's asset.
+        key: The table's partition.
+        batches: The rows to write.
     """
-    places = array("q")
-    with TemporaryFile(prefix=".rows-", dir=lake.fs.scratch(lake.table(asset, key).parent)) as file:
+    offsets = array("q")
+    scratch = lake.fs.scratch(lake.table(asset, key).parent)
+    with TemporaryFile(prefix=".rows-", dir=scratch) as file:
         for row in to_rows(batches, raw=True):
-            places.append(file.tell())
-            text = pickle.dumps(row)
-            pickle.dump((len(text), _ZSTD.compress(text, asbytes=True)), file)
+            offsets.append(file.tell())
+            pickled = pickle.dumps(row)
+            pickle.dump((len(pickled), _ZSTD.compress(pickled, asbytes=True)), file)
 
-        def read(number: int) -> Row:
-            file.seek(places[number])
-            size, packed = pickle.load(file)
-            return pickle.loads(_ZSTD.decompress(packed, size, asbytes=True))
+        def read_row(row_index: int) -> StoredRow:
+            file.seek(offsets[row_index])
+            size, compressed = pickle.load(file)
+            row: StoredRow = pickle.loads(_ZSTD.decompress(compressed, size, asbytes=True))
+            return row
 
-        yield read
+        yield read_row

@@ -1,13 +1,18 @@
-"""The forms in which SFT rows leave the lake: as they are, as OpenAI's fine-tuning file, and as prompt and completion.
+"""The forms in which SFT rows leave the lake.
 
-In a prompt-completion form the completion is the agent's last answer, and the prompt is **everything** before it: an answer without the
-calls and results that led to it would teach the model to make things up. A row that does not end with an answer to a user has no such form.
+The forms are the rows themselves, OpenAI's fine-tuning file, and prompt and completion. The files
+in which rows are written do not belong here (`publishing`).
+
+In a prompt-completion form, the completion is the agent's last answer, and the prompt is
+**everything** before it: an answer without the calls and results that led to it would teach the
+model to make things up. A row that does not end with an answer to a user has no such form.
 """
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -16,83 +21,134 @@ from agent_pipeline.sessions.transcript import format_transcript
 
 Format = Literal["conversational", "openai", "prompt_completion", "prompt_completion_messages"]
 
-NO_FORM = NO_ANSWER, REFUSED_NAME = "rows_without_an_answer", "rows_with_a_name_that_openai_refuses"
-"""Why a row has no such form."""
+NO_ANSWER = "rows_without_an_answer"
+REFUSED_NAME = "rows_with_a_name_that_openai_refuses"
+NO_FORM_REASONS = (NO_ANSWER, REFUSED_NAME)
+"""The reasons why a row does not have a form."""
 
-Row = dict[str, Any]
+FormattedRow = dict[str, Any]
+"""A row in one of the forms; its columns are those of `RowForm.make_schema`."""
 
-
-class Form(NamedTuple):
-    """Its columns of a table that has those of `SFT` and perhaps more, and a row in it, or the reason why the row has no such form."""
-
-    columns: Callable[[pa.Schema], pa.Schema]
-    convert: Callable[[Row], Row | str]
+_OPENAI_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
-def in_form(rows: Iterable[Row], name: str, counts: Counter[str] | None = None) -> Iterator[Row]:
-    """SFT rows in a form; `counts` gets `rows_in_form`, and of the others why they have no such form (`NO_FORM`)."""
-    counts, convert = Counter() if counts is None else counts, FORMS[name].convert
+@dataclass(frozen=True)
+class RowForm:
+    """A form of SFT rows.
+
+    Attributes:
+        make_schema: Returns the columns of the form for a table with the columns of `SFT`.
+        convert: Returns a row in the form, or the reason why it does not have this form.
+    """
+
+    make_schema: Callable[[pa.Schema], pa.Schema]
+    convert: Callable[[Mapping[str, Any]], FormattedRow | str]
+
+
+def convert_rows(
+    rows: Iterable[Mapping[str, Any]], name: str, counts: Counter[str] | None = None
+) -> Iterator[FormattedRow]:
+    """Yield the SFT rows that have a form, in that form.
+
+    Args:
+        rows: Rows of `SFT`, their JSON columns decoded.
+        name: The name of the form, a key of `FORMS`.
+        counts: Receives `rows_in_form`, and the other rows by reason (`NO_FORM_REASONS`).
+    """
+    counts = Counter() if counts is None else counts
+    form = FORMS[name]
     for row in rows:
-        converted = convert(row)
-        counts[converted if isinstance(converted, str) else "rows_in_form"] += 1
-        if not isinstance(converted, str):
+        converted = form.convert(row)
+        if isinstance(converted, str):
+            counts[converted] += 1
+        else:
+            counts["rows_in_form"] += 1
             yield converted
 
 
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+def _keep_row(row: Mapping[str, Any]) -> FormattedRow | str:
+    return dict(row)
 
 
-def _openai(row: Row) -> Row | str:
-    """OpenAI's file has only these two keys, no thoughts, and no empty list of tools. OpenAI refuses a whole file for one bad name: a row
-    that calls such a tool has no such form, and any other row goes without that tool."""
-    if not all(_NAME.fullmatch(name) for name, _ in list_calls(row["messages"])):
+def _to_openai(row: Mapping[str, Any]) -> FormattedRow | str:
+    """Return a row for OpenAI's file, which has no other keys, no thoughts and no empty tools.
+
+    OpenAI refuses a whole file for one bad name. A row that calls a tool with such a name does not
+    have this form; any other row goes without the tool.
+    """
+    if not all(_OPENAI_NAME.fullmatch(name) for name, _ in list_calls(row["messages"])):
         return REFUSED_NAME
+    converted: FormattedRow = {
+        "messages": [drop_keys(message, THOUGHT) for message in row["messages"]]
+    }
+    tools = [_wrap_function(tool) for tool in row["tools"]]
     tools = [
-        tool
-        for tool in map(_function, row["tools"])
-        if _NAME.fullmatch(str(tool["function"].get("name", "")))
+        tool for tool in tools if _OPENAI_NAME.fullmatch(str(tool["function"].get("name", "")))
     ]
-    return {"messages": [drop_keys(message, THOUGHT) for message in row["messages"]]} | (
-        {"tools": tools} if tools else {}
-    )
+    if tools:
+        converted["tools"] = tools
+    return converted
 
 
-def _function(tool: Tool) -> Tool:
+def _wrap_function(tool: Tool) -> Tool:
     return tool if "function" in tool else {"type": "function", "function": tool}
 
 
-def _parted(row: Row) -> Row | str:
+def _to_prompt_completion(row: Mapping[str, Any]) -> FormattedRow | str:
+    """Return a row whose prompt and completion are messages."""
     messages = [drop_keys(message, "weight") for message in row["messages"]]
-    answered = messages[-1]["content"] and not messages[-1].get("tool_calls")
-    if not answered or not any(message["role"] == "user" for message in messages):
+    ends_with_answer = messages[-1]["content"] and not messages[-1].get("tool_calls")
+    if not ends_with_answer or not any(message["role"] == "user" for message in messages):
         return NO_ANSWER
-    kept = {name: value for name, value in row.items() if name != "messages"}
-    return kept | {"prompt": messages[:-1], "completion": messages[-1:]}
+    converted = {name: value for name, value in row.items() if name != "messages"}
+    return converted | {"prompt": messages[:-1], "completion": messages[-1:]}
 
 
-def _parted_text(row: Row) -> Row | str:
-    parted = _parted(row)
-    if isinstance(parted, str):
-        return parted
-    # The space belongs to the answer: a prompt that ends with a space has other tokens than the two together.
-    return parted | {
-        "prompt": format_transcript(parted["prompt"]) + "\n\nASSISTANT:",
-        "completion": " " + parted["completion"][0]["content"],
+def _to_texts(row: Mapping[str, Any]) -> FormattedRow | str:
+    """Return a row whose prompt and completion are texts."""
+    converted = _to_prompt_completion(row)
+    if isinstance(converted, str):
+        return converted
+    # The space belongs to the answer. A prompt that ends with a space has other tokens than the
+    # prompt and the answer in one text.
+    return converted | {
+        "prompt": format_transcript(converted["prompt"]) + "\n\nASSISTANT:",
+        "completion": " " + converted["completion"][0]["content"],
     }
 
 
-def _with(table: pa.Schema, column: pa.DataType) -> pa.Schema:
-    """The columns of a table with a prompt and a completion for its messages."""
-    at = table.get_field_index("messages")
-    parts = [pa.field(name, column, nullable=False) for name in ("prompt", "completion")]
-    return pa.schema([*list(table)[:at], *parts, *list(table)[at + 1 :]])
+def _keep_columns(table: pa.Schema) -> pa.Schema:
+    return table
 
 
-FORMS: dict[str, Form] = {
-    "conversational": Form(lambda table: table, lambda row: row),
-    "openai": Form(
-        lambda table: pa.schema([table.field("messages"), pa.field("tools", pa.json_())]), _openai
-    ),
-    "prompt_completion": Form(lambda table: _with(table, pa.string()), _parted_text),
-    "prompt_completion_messages": Form(lambda table: _with(table, pa.json_()), _parted),
+def _make_openai_columns(table: pa.Schema) -> pa.Schema:
+    return pa.schema([table.field("messages"), pa.field("tools", pa.json_())])
+
+
+def _make_message_columns(table: pa.Schema) -> pa.Schema:
+    return _replace_messages(table, pa.json_())
+
+
+def _make_text_columns(table: pa.Schema) -> pa.Schema:
+    return _replace_messages(table, pa.string())
+
+
+def _replace_messages(table: pa.Schema, column_type: pa.DataType) -> pa.Schema:
+    """Return the columns with a prompt and a completion in the place of the messages."""
+    columns: list[pa.Field] = []
+    for column in table:
+        if column.name == "messages":
+            columns.append(pa.field("prompt", column_type, nullable=False))
+            columns.append(pa.field("completion", column_type, nullable=False))
+        else:
+            columns.append(column)
+    return pa.schema(columns)
+
+
+FORMS: dict[str, RowForm] = {
+    "conversational": RowForm(_keep_columns, _keep_row),
+    "openai": RowForm(_make_openai_columns, _to_openai),
+    "prompt_completion": RowForm(_make_text_columns, _to_texts),
+    "prompt_completion_messages": RowForm(_make_message_columns, _to_prompt_completion),
 }
+"""The forms by name, one for each `Format`."""

@@ -1,8 +1,11 @@
-"""The ledger of task → split: a task keeps the split that it was given first, whatever the settings or the store become later.
+"""The ledger of task → split: a task keeps its first split when the settings or the store change.
 
-It is a small table of the lake, one a partition. A task that it does not know gets its split by hash and is recorded. If the ledger is
-lost, the hash gives the same splits again, as long as the sizes of the split are the same. Memory holds it as Arrow does, the bytes of each
-key and some ten more: a partition may have as many tasks as sessions.
+The ledger is a small table in the lake, one per partition. A task that is not in the ledger gets
+its split by hash and is recorded. If the ledger is lost, the hash gives the same splits again, as
+long as the sizes of the split are the same. How the hash decides is in `splits`.
+
+A partition may have as many tasks as sessions, so memory holds the ledger as an Arrow table: the
+bytes of each key and about ten more.
 """
 
 from bisect import bisect_left
@@ -14,71 +17,82 @@ from typing import cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent_pipeline.datasets.splits import ROW, SPLITS, Split, SplitSizes
+from agent_pipeline.datasets.splits import LINEAGE_COLUMNS, SPLITS, Split, SplitSizes
 from agent_pipeline.errors import DataError, MissingError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.tables import make_column
 from agent_pipeline.storage.lake import Lake
 
-LEDGER = "split_ledger"
-SCHEMA = pa.schema(ROW[-2:])
+LEDGER_TABLE = "split_ledger"
+LEDGER = pa.schema([column for column in LINEAGE_COLUMNS if column.name in ("task_key", "split")])
+"""The columns of the ledger."""
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """The splits of a partition's tasks: `known`, sorted by `task_key`; `sizes` decides for tasks that it does not know."""
+    """The splits of a partition's tasks.
+
+    Attributes:
+        sizes: Decides the split of tasks that are not recorded.
+        recorded: The recorded tasks, a table of `LEDGER` sorted by `task_key`.
+    """
 
     sizes: SplitSizes
-    known: pa.Table
+    recorded: pa.Table
 
     @classmethod
-    def with_tasks(cls, sizes: SplitSizes, known: Mapping[str, Split]) -> "Ledger":
-        """A ledger that knows these tasks."""
-        return cls(
-            sizes,
-            pa.Table.from_pylist(
-                [dict(zip(SCHEMA.names, each, strict=True)) for each in sorted(known.items())],
-                SCHEMA,
-            ),
-        )
+    def from_splits(cls, sizes: SplitSizes, splits_by_task: Mapping[str, Split]) -> "Ledger":
+        """Return a ledger in which these tasks are recorded."""
+        rows = [
+            {"task_key": task_key, "split": split}
+            for task_key, split in sorted(splits_by_task.items())
+        ]
+        return cls(sizes, pa.Table.from_pylist(rows, LEDGER))
 
-    def of(self, task_key: str) -> Split:
-        """The split of a task, as it was recorded first."""
-        tasks, splits = self._columns
-        at = bisect_left(tasks, task_key, key=str)
-        found = at < len(tasks) and tasks[at].as_py() == task_key
-        return cast(Split, splits[at].as_py()) if found else self.sizes.of(task_key)
+    def find_split(self, task_key: str) -> Split:
+        """Return the recorded split of a task, or the split by hash if the task is new."""
+        task_keys, splits = self._columns
+        row_index = bisect_left(task_keys, task_key, key=str)
+        if row_index < len(task_keys) and task_keys[row_index].as_py() == task_key:
+            return cast(Split, splits[row_index].as_py())
+        return self.sizes.find_split(task_key)
 
     @cached_property
     def _columns(self) -> list[pa.Array]:
-        return [each.combine_chunks() for each in self.known.columns]
+        return [column.combine_chunks() for column in self.recorded.columns]
 
-    @property
-    def older_than_the_sizes(self) -> int:
-        """How many tasks are in another split than today's sizes would give them."""
+    def count_moved_tasks(self) -> int:
+        """Return how many tasks are in another split than today's sizes would give them."""
         return sum(
-            split.as_py() != self.sizes.of(task.as_py())
-            for task, split in zip(*self.known.columns, strict=True)
+            split.as_py() != self.sizes.find_split(task_key.as_py())
+            for task_key, split in zip(*self.recorded.columns, strict=True)
         )
 
 
 def read_ledger(lake: Lake, key: PartitionKey, sizes: SplitSizes) -> Ledger:
-    """The recorded tasks; none where the partition has no ledger.
+    """Return the ledger of a partition; an empty ledger if none was written.
+
+    Args:
+        lake: The lake that the ledger is in.
+        key: The partition.
+        sizes: The sizes that decide the split of tasks that are not recorded.
 
     Raises:
-        DataError: the ledger is damaged.
+        DataError: The ledger is damaged.
     """
     try:
-        known = lake.open(LEDGER, key).read(SCHEMA.names)
+        recorded = lake.open(LEDGER_TABLE, key).read(LEDGER.names)
     except MissingError:
-        return Ledger(sizes, pa.Table.from_batches([], SCHEMA))
+        return Ledger(sizes, pa.Table.from_batches([], LEDGER))
     except (DataError, pa.ArrowException, OSError) as error:
         raise DataError(
-            f"The ledger of the split of {key} at {lake.table(LEDGER, key)} is damaged: put a copy of it back, or delete it, and every "
-            "task gets the split of its hash again, which is the same as long as the sizes of the split are."
+            f"The split ledger of {key} at {lake.table(LEDGER_TABLE, key)} is damaged: restore a "
+            "copy of it, or delete it. Without a ledger, every task gets the split of its hash "
+            "again, which is the same split if the sizes have not changed."
         ) from error
-    # A copy that was put back may lie in another order: a task that is looked for in vain would move to the split of its hash.
-    return Ledger(sizes, pa.Table.from_arrays(known.columns, schema=SCHEMA).sort_by("task_key"))
+    # A restored copy may be in another order, in which the search would not find a task.
+    table = pa.Table.from_arrays(recorded.columns, schema=LEDGER).sort_by("task_key")
+    return Ledger(sizes, table)
 
 
 def record_tasks(
@@ -86,90 +100,112 @@ def record_tasks(
     key: PartitionKey,
     tasks: pa.Array,
     sizes: SplitSizes,
-    alike: Callable[[], Mapping[str, str]] | None = None,
+    group_tasks: Callable[[], Mapping[str, str]] | None = None,
 ) -> Ledger:
-    """The ledger with these tasks in it; it is written, in one step, if one of them is new.
+    """Record tasks in the ledger of a partition; write the ledger in one step if a task is new.
 
     Args:
-        lake: The lake of the ledger.
-        key: Its partition.
-        tasks: The tasks to record.
-        sizes: They decide the split of a new task.
-        alike: Gives the group of each task whose request is nearly that of another task. It is asked only if a task is new. The new tasks
-            of a group get the split of the group's known tasks, else that of the group's name: no trial of a task then tests what another
-            trial trains.
+        lake: The lake that the ledger is in.
+        key: The partition.
+        tasks: The task keys to record, strings.
+        sizes: The sizes that decide the split of a new task.
+        group_tasks: Returns the group of each task whose request is nearly that of another task.
+            It is called only if a task is new. The new tasks of a group get the split of the
+            group's recorded tasks, or else the split of the group's name, so that no trial of a
+            task tests what another trial trains.
+
+    Returns:
+        The ledger with these tasks.
 
     Raises:
-        DataError: the ledger is damaged.
+        DataError: The ledger is damaged.
     """
-    groups = cache(alike) if alike else dict[str, str]
+    group_once = cache(group_tasks) if group_tasks else dict[str, str]
 
-    def recorded(known: pa.Table) -> pa.Table:
-        new = pc.unique(tasks.filter(pc.invert(pc.is_in(tasks, known["task_key"]))))
-        split_of = _splits_of_groups(groups() if len(new) else {}, known, sizes)
-        splits = make_column([split_of(task.as_py()) for task in new], SCHEMA.field("split"))
-        return (
-            pa.concat_tables([known, pa.Table.from_arrays([new, splits], schema=SCHEMA)]).sort_by(
-                "task_key"
-            )
-            if len(new)
-            else known
+    def add_new_tasks(recorded: pa.Table) -> pa.Table:
+        is_new = pc.invert(pc.is_in(tasks, recorded["task_key"]))
+        new_tasks = pc.unique(tasks.filter(is_new))
+        if not len(new_tasks):
+            return recorded
+        choose_split = _split_by_group(group_once(), Ledger(sizes, recorded))
+        splits = [choose_split(task.as_py()) for task in new_tasks]
+        new_rows = pa.Table.from_arrays(
+            [new_tasks, make_column(splits, LEDGER.field("split"))], schema=LEDGER
         )
+        return pa.concat_tables([recorded, new_rows]).sort_by("task_key")
 
-    return _changed(lake, key, sizes, recorded)
-
-
-def _splits_of_groups(
-    groups: Mapping[str, str], known: pa.Table, sizes: SplitSizes
-) -> Callable[[str], Split]:
-    """The split of a new task. If tasks of a group are known in several splits, the group's new tasks are trained, not tested."""
-    ledger, by_group = Ledger(sizes, known), dict[str, set[Split]]()
-    recorded = set(
-        known.filter(
-            pc.is_in(known["task_key"], make_column(list(groups), SCHEMA.field("task_key")))
-        )["task_key"].to_pylist()
-    )
-    for task in recorded:
-        by_group.setdefault(groups[task], set()).add(ledger.of(task))
-
-    def split_of(task: str) -> Split:
-        group = groups.get(task, task)
-        return min(by_group.get(group, {sizes.of(group)}), key=SPLITS.index)
-
-    return split_of
+    return _update_ledger(lake, key, sizes, add_new_tasks)
 
 
-def remove_tasks(lake: Lake, key: PartitionKey, gone: Set[str], renamed: Mapping[str, str]) -> int:
-    """Take tasks out of the ledger, and give others another name in the split that they have; returns how many were taken out.
+def _split_by_group(groups: Mapping[str, str], ledger: Ledger) -> Callable[[str], Split]:
+    """Return a function that decides the split of a new task.
+
+    If the recorded tasks of a group are in several splits, the group's new tasks are trained.
+    """
+    grouped_tasks = make_column(list(groups), LEDGER.field("task_key"))
+    is_grouped = pc.is_in(ledger.recorded["task_key"], grouped_tasks)
+    splits_by_group: dict[str, set[Split]] = {}
+    for task_key in ledger.recorded.filter(is_grouped)["task_key"].to_pylist():
+        splits_by_group.setdefault(groups[task_key], set()).add(ledger.find_split(task_key))
+
+    def choose_split(task_key: str) -> Split:
+        group = groups.get(task_key, task_key)
+        if group in splits_by_group:
+            return min(splits_by_group[group], key=SPLITS.index)
+        return ledger.sizes.find_split(group)
+
+    return choose_split
+
+
+def remove_tasks(
+    lake: Lake, key: PartitionKey, removed: Set[str], new_names: Mapping[str, str]
+) -> int:
+    """Remove tasks from the ledger, and rename other tasks, which keep their split.
+
+    Args:
+        lake: The lake that the ledger is in.
+        key: The partition.
+        removed: The keys of the tasks to remove.
+        new_names: The new key of each task to rename, by its old key.
+
+    Returns:
+        How many tasks were removed.
 
     Raises:
-        DataError: the ledger is damaged.
+        DataError: The ledger is damaged.
     """
-    taken: list[str] = []
+    removed_count = 0
 
-    def left(table: pa.Table) -> pa.Table:
-        known = dict(zip(*table.to_pydict().values(), strict=True))
-        taken[:] = gone & known.keys()
-        return Ledger.with_tasks(
-            SplitSizes(),
-            {renamed.get(task, task): split for task, split in known.items() if task not in gone},
-        ).known
+    def remove(recorded: pa.Table) -> pa.Table:
+        nonlocal removed_count
+        splits_by_task = dict(zip(*recorded.to_pydict().values(), strict=True))
+        removed_count = len(removed & splits_by_task.keys())
+        remaining = {
+            new_names.get(task_key, task_key): split
+            for task_key, split in splits_by_task.items()
+            if task_key not in removed
+        }
+        return Ledger.from_splits(SplitSizes(), remaining).recorded
 
-    _changed(lake, key, SplitSizes(), left)
-    return len(taken)
+    _update_ledger(lake, key, SplitSizes(), remove)
+    return removed_count
 
 
-def _changed(
+def _update_ledger(
     lake: Lake, key: PartitionKey, sizes: SplitSizes, change: Callable[[pa.Table], pa.Table]
 ) -> Ledger:
-    """The ledger after a change. Several assets of a partition, on several machines, may change it at once."""
-    ledger = Ledger(sizes, pa.Table.from_batches([], SCHEMA))
+    """Return the ledger after a change.
 
-    def changed() -> pa.Table | None:
+    Several assets of a partition, on several machines, may change the ledger at once; the lake
+    repeats the change on the newest ledger until nobody else wrote in between.
+    """
+    ledger = Ledger(sizes, pa.Table.from_batches([], LEDGER))
+
+    def change_newest() -> pa.Table | None:
         nonlocal ledger
-        before = read_ledger(lake, key, sizes).known
+        before = read_ledger(lake, key, sizes).recorded
         ledger = Ledger(sizes, change(before).combine_chunks())
-        return None if ledger.known.equals(before) else ledger.known
+        return None if ledger.recorded.equals(before) else ledger.recorded
 
-    lake.update(LEDGER, key, changed)
+    lake.update(LEDGER_TABLE, key, change_newest)
     return ledger

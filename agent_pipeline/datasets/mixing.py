@@ -1,8 +1,10 @@
-"""Several tasks' data in exact proportions (AgentTuning, Zeng et al. 2023).
+"""Mixing of several tasks' data in exact proportions (AgentTuning, Zeng et al. 2023).
 
-How many of each task is decided by largest remainders over exact fractions. What a task has too little of goes to the others, by their
-weights, and is reported. No sample is given twice: equal contents, in one task or in two, are taken once and counted. Which samples, and in
-which order, follows from their contents and the seed alone, not from the order in which they are given.
+Largest remainders over exact fractions decide how many samples each task gives. If a task has too
+few samples, the other tasks give more, by their weights, and the shortfall is reported. No sample
+is taken twice: equal contents, in one task or in two, are taken once and counted. The contents and
+the seed alone decide which samples are taken and in which order; the order of the input does not
+matter. Tables of the lake do not belong here (`multi_task`).
 """
 
 from collections import Counter
@@ -16,12 +18,13 @@ import msgspec
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.sessions.session import hash_json
 
-Strategy = Literal["weighted", "balanced", "proportional"]
+MixingStrategy = Literal["weighted", "balanced", "proportional"]
+
 _Key = TypeVar("_Key", str, int)
 
 
 class TaskSample(msgspec.Struct, frozen=True):
-    """One sample of a task; `source` says where it is from."""
+    """A sample of a task; `source` names where the sample is from."""
 
     task_type: str
     data: dict[str, Any]
@@ -30,49 +33,65 @@ class TaskSample(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class MixerConfig:
-    """How tasks are mixed.
+    """Rules of how tasks are mixed.
 
-    `weighted`: by `task_weights`, which need no sum of 1. `balanced`: as many of each. `proportional`: by the tasks' own sizes.
-    With weights, these two are of the tasks whose weight is above 0.
-
-    `total_samples`: how many in all; without it, as many as there can be with every task in its exact share (a task without samples aside).
+    Attributes:
+        task_weights: The weight of each task; the sum does not matter. A task with weight 0 gives
+            no samples.
+        strategy: `weighted`: by `task_weights`. `balanced`: as many samples of each task.
+            `proportional`: by the tasks' own sizes.
+        shuffle: Whether samples are in a drawn order, or task after task.
+        seed: The seed of the choice and of the order.
+        total_samples: How many samples are taken. `None` takes as many as possible with every
+            task in its exact share, except for tasks without samples.
 
     Raises:
-        SettingsError: a weight is negative or not finite, none is above 0, or there is no such strategy.
+        SettingsError: A weight is negative or not finite, no weight is above 0, or there is no
+            such strategy.
     """
 
     task_weights: Mapping[str, float] = field(default_factory=dict)
-    strategy: Strategy = "weighted"
+    strategy: MixingStrategy = "weighted"
     shuffle: bool = True
     seed: int = 42
     total_samples: int | None = None
 
     def __post_init__(self) -> None:
-        if self.strategy not in get_args(Strategy):
+        strategies = get_args(MixingStrategy)
+        if self.strategy not in strategies:
             raise SettingsError(
-                f"There is no mixing strategy {self.strategy!r}: choose one of {', '.join(get_args(Strategy))}."
+                f"There is no mixing strategy {self.strategy!r}: choose one of "
+                f"{', '.join(strategies)}."
             )
-        if bad := sorted(
-            task for task, weight in self.task_weights.items() if not 0 <= weight < float("inf")
-        ):
+        for task, weight in sorted(self.task_weights.items()):
+            if not 0 <= weight < float("inf"):
+                raise SettingsError(
+                    f"The weight of the task {task!r} is {weight}: give a number of 0 or more."
+                )
+        needs_weights = bool(self.task_weights) or self.strategy == "weighted"
+        if needs_weights and not any(self.task_weights.values()):
             raise SettingsError(
-                f"The weight of the task {bad[0]!r} is {self.task_weights[bad[0]]}: give a number of 0 or more."
-            )
-        if not any(self.task_weights.values()) and (
-            self.task_weights or self.strategy == "weighted"
-        ):
-            raise SettingsError(
-                "No task has a weight above 0: give task_weights, as {'tool_use': 0.6, 'planning': 0.4}."
+                "No task has a weight above 0: give task_weights, "
+                "as {'tool_use': 0.6, 'planning': 0.4}."
             )
         if self.total_samples is not None and self.total_samples < 1:
             raise SettingsError(
-                f"The mixer's total_samples is {self.total_samples}: give 1 or more, or none for as many as there can be."
+                f"The mixer's total_samples is {self.total_samples}: give 1 or more, or none for "
+                "as many as there can be."
             )
 
 
 class TaskShare(NamedTuple):
-    """What became of one task: its exact share, how many samples it has and how many of those were equal to others, how many its share asks
-    for, how many it has too few, and how many were taken."""
+    """The outcome of mixing for one task.
+
+    Attributes:
+        share: The task's exact share.
+        available: How many distinct samples the task has.
+        duplicates: How many samples were left out because they equal other samples.
+        asked: How many samples the share asks for.
+        shortfall: How many samples the task has too few.
+        taken: How many samples were taken.
+    """
 
     share: float
     available: int
@@ -83,153 +102,193 @@ class TaskShare(NamedTuple):
 
 
 class MultiTaskMixer:
-    """Mixes data sets of tasks. `report`, of the last `mix`, has a `TaskShare` by task."""
+    """A mixer of data sets of several tasks.
+
+    Attributes:
+        config: The rules.
+        report: The outcome of the last `mix`, by task.
+    """
 
     def __init__(self, config: MixerConfig) -> None:
         self.config = config
         self.report: dict[str, TaskShare] = {}
 
     def mix(self, task_datasets: Mapping[str, Sequence[Any]]) -> list[TaskSample]:
-        """Samples of all tasks: in a drawn order, or (without `shuffle`) task after task.
+        """Return samples of all tasks, in a drawn order or (without `shuffle`) task after task.
 
-        A data set holds `TaskSample`s or rows (their `source`, else their `session_id`, is kept as the source).
+        Args:
+            task_datasets: The samples of each task: `TaskSample`s, or rows whose `source`, or else
+                `session_id`, becomes the source.
 
         Raises:
-            SettingsError: a data set has no weight, or a weight no data set.
-            DataError: there is nothing to mix.
+            SettingsError: A data set has no weight, or a weight has no data set.
+            DataError: There is nothing to mix.
         """
-        pools, duplicates = _distinct(task_datasets)
+        pools, duplicates = _index_distinct(task_datasets)
         sizes = {task: len(pool) for task, pool in pools.items()}
-        shares = self._shares(sizes)
+        shares = self._compute_shares(sizes)
         total = self.config.total_samples
         if total is None:
-            whole = sum(share for task, share in shares.items() if sizes[task])
-            total = min(
-                (
-                    int(sizes[task] * whole / share)
-                    for task, share in shares.items()
-                    if share and sizes[task]
-                ),
-                default=0,
-            )
-        asked, taken = largest_remainder(total, shares), _filled(total, sizes, shares)
+            total = _find_largest_total(sizes, shares)
+        asked = round_by_largest_remainder(total, shares)
+        taken = _share_out(total, sizes, shares)
         if not sum(taken.values()):
-            raise DataError(
-                f"There is nothing to mix: {', '.join(f'{task} has {size} samples' for task, size in sorted(sizes.items()))}."
+            described = ", ".join(
+                f"{task} has {size} samples" for task, size in sorted(sizes.items())
             )
+            raise DataError(f"There is nothing to mix: {described}.")
         self.report = {
             task: TaskShare(
-                float(shares[task]),
-                sizes[task],
-                duplicates[task],
-                asked[task],
-                max(asked[task] - sizes[task], 0),
-                taken[task],
+                share=float(shares[task]),
+                available=sizes[task],
+                duplicates=duplicates[task],
+                asked=asked[task],
+                shortfall=max(asked[task] - sizes[task], 0),
+                taken=taken[task],
             )
             for task in sorted(sizes)
         }
-        chosen = [
-            (key, sample)
-            for task in sorted(pools)
-            for key, sample in self._drawn(pools[task], taken[task])
-        ]
+        chosen: list[tuple[str, TaskSample]] = []
+        for task in sorted(pools):
+            chosen += self._draw(pools[task], taken[task])
         if self.config.shuffle:
-            chosen.sort(key=lambda pair: hash_json([self.config.seed, "order", pair[0]]))
+            chosen.sort(key=lambda hashed: hash_json([self.config.seed, "order", hashed[0]]))
         return [sample for _, sample in chosen]
 
     def get_task_distribution(self, samples: Sequence[TaskSample]) -> dict[str, float]:
-        """The share of each task among samples, by name; empty where there are none."""
+        """Return the share of each task among samples, by name; empty without samples."""
         counts = Counter(sample.task_type for sample in samples)
         return {task: counts[task] / len(samples) for task in sorted(counts)}
 
-    def _shares(self, sizes: Mapping[str, int]) -> dict[str, Fraction]:
-        """Each task's exact share, by the strategy."""
+    def _compute_shares(self, sizes: Mapping[str, int]) -> dict[str, Fraction]:
+        """Return each task's exact share, by the strategy."""
+        self._check_tasks(sizes)
+        weights = {task: self._weigh(task, size) for task, size in sizes.items()}
+        sum_of_weights = sum(weights.values())
+        if not sum_of_weights:
+            return dict.fromkeys(weights, Fraction(0))
+        return {task: weight / sum_of_weights for task, weight in weights.items()}
+
+    def _check_tasks(self, sizes: Mapping[str, int]) -> None:
+        """Check that the weights and the data name the same tasks."""
         weights = self.config.task_weights
-        if weights and (unknown := sorted(set(weights) ^ set(sizes))):
-            what = (
-                "a weight but no data set"
-                if unknown[0] in weights
-                else "a data set but no weight (0 leaves it out)"
-            )
+        if not weights:
+            return
+        for task in sorted(set(weights) ^ set(sizes)):
+            if task in weights:
+                problem = "a weight but no data set"
+            else:
+                problem = "a data set but no weight (0 leaves it out)"
             raise SettingsError(
-                f"The task {unknown[0]!r} has {what}: name the same tasks in task_weights and in the data."
+                f"The task {task!r} has {problem}: name the same tasks in task_weights and in "
+                "the data."
             )
-        # As it is written: 0.2 is a fifth, not the binary number next to it.
-        given = {task: Fraction(str(weights[task])) if weights else Fraction(1) for task in sizes}
-        if self.config.strategy != "weighted":
-            proportional = self.config.strategy == "proportional"
-            given = {
-                task: Fraction(sizes[task] if proportional else 1) if weight else Fraction(0)
-                for task, weight in given.items()
-            }
-        whole = sum(given.values())
-        return {task: weight / whole if whole else Fraction(0) for task, weight in given.items()}
 
-    def _drawn(self, pool: Mapping[str, TaskSample], count: int) -> list[tuple[str, TaskSample]]:
-        """Samples of one task: those of the lowest places, which are hashes of seed and content."""
-        places = sorted(pool, key=lambda key: hash_json([self.config.seed, key]))
-        return [(key, pool[key]) for key in sorted(places[:count])]
+    def _weigh(self, task: str, size: int) -> Fraction:
+        """Return the weight of a task, by the strategy."""
+        weights = self.config.task_weights
+        # The text of the weight is exact: 0.2 is a fifth, not the binary number next to it.
+        weight = Fraction(str(weights[task])) if weights else Fraction(1)
+        if self.config.strategy == "weighted" or not weight:
+            return weight
+        return Fraction(size if self.config.strategy == "proportional" else 1)
+
+    def _draw(self, pool: Mapping[str, TaskSample], count: int) -> list[tuple[str, TaskSample]]:
+        """Return samples of one task with the hashes of their contents, sorted by hash.
+
+        The samples with the lowest hashes of seed and content are taken.
+        """
+        hashes = sorted(pool, key=lambda content_hash: hash_json([self.config.seed, content_hash]))
+        return [(content_hash, pool[content_hash]) for content_hash in sorted(hashes[:count])]
 
 
-def largest_remainder(total: int, shares: Mapping[_Key, Fraction]) -> dict[_Key, int]:
-    """Whole numbers next to `total` × share whose sum is `total` (0 where no share is).
+def _find_largest_total(sizes: Mapping[str, int], shares: Mapping[str, Fraction]) -> int:
+    """Return how many samples there can be with every task that has samples in its share."""
+    used_shares = {task: share for task, share in shares.items() if share and sizes[task]}
+    sum_of_shares = sum(used_shares.values())
+    totals = [int(sizes[task] * sum_of_shares / share) for task, share in used_shares.items()]
+    return min(totals, default=0)
 
-    The largest remainders are rounded up; of equal ones the first by name or number.
+
+def round_by_largest_remainder(total: int, shares: Mapping[_Key, Fraction]) -> dict[_Key, int]:
+    """Return whole numbers next to `total` × share whose sum is `total`.
+
+    The largest remainders are rounded up, and of equal remainders the first by name or number. The
+    sum is 0 if every share is 0.
     """
     exact = {task: total * share for task, share in shares.items()}
-    counts = {task: int(number) for task, number in exact.items()}
-    left = (total if any(shares.values()) else 0) - sum(counts.values())
-    for task in sorted(counts, key=lambda task: (counts[task] - exact[task], task))[:left]:
+    counts = {task: int(amount) for task, amount in exact.items()}
+    missing = (total if any(shares.values()) else 0) - sum(counts.values())
+    by_remainder = sorted(counts, key=lambda task: (counts[task] - exact[task], task))
+    for task in by_remainder[:missing]:
         counts[task] += 1
     return counts
 
 
-def _filled(total: int, sizes: Mapping[str, int], shares: Mapping[str, Fraction]) -> dict[str, int]:
-    """How many each task gives: of those whose share asks for more than they have all, of the rest their shares of what is left."""
-    full: set[str] = set()
+def _share_out(
+    total: int, sizes: Mapping[str, int], shares: Mapping[str, Fraction]
+) -> dict[str, int]:
+    """Return how many samples each task gives.
+
+    A task whose share asks for more samples than it has gives all of them, and the other tasks
+    share what is left.
+    """
+    exhausted: set[str] = set()
     while True:
-        others = {task: share for task, share in shares.items() if share and task not in full}
-        left, whole = total - sum(sizes[task] for task in full), sum(others.values())
-        over = {task for task, share in others.items() if left * share > sizes[task] * whole}
-        if not over:
+        others = {task: share for task, share in shares.items() if share and task not in exhausted}
+        remaining = total - sum(sizes[task] for task in exhausted)
+        sum_of_shares = sum(others.values())
+        newly_exhausted = {
+            task
+            for task, share in others.items()
+            if remaining * share > sizes[task] * sum_of_shares
+        }
+        if not newly_exhausted:
             break
-        full |= over
-    given = {task: sizes[task] if task in full else 0 for task in sizes}
-    return given | largest_remainder(left, {task: share / whole for task, share in others.items()})
+        exhausted |= newly_exhausted
+    counts = {task: sizes[task] if task in exhausted else 0 for task in sizes}
+    other_shares = {task: share / sum_of_shares for task, share in others.items()}
+    return counts | round_by_largest_remainder(remaining, other_shares)
 
 
-def _distinct(
+def _index_distinct(
     task_datasets: Mapping[str, Sequence[Any]],
 ) -> tuple[dict[str, dict[str, TaskSample]], Counter[str]]:
-    """Each task's samples by the hash of their content, each content once, in the first task by name; and how many were left out."""
+    """Return each task's samples by the hash of their content, and how many were left out.
+
+    Each content is taken once, in the first task by name.
+    """
     pools: dict[str, dict[str, TaskSample]] = {}
     duplicates: Counter[str] = Counter()
-    seen: set[str] = set()
+    seen_hashes: set[str] = set()
     for task in sorted(task_datasets):
         pools[task] = {}
-        # Among equal contents the first by hash is taken, so that the order in which they are given does not matter.
-        for sample in sorted(
-            _samples(task, task_datasets[task]),
-            key=lambda sample: hash_json(msgspec.to_builtins(sample)),
-        ):
-            key = _content(sample.data)
-            if key in seen:
+        samples = _make_samples(task, task_datasets[task])
+        # Of equal contents the first by hash is taken, so that the order does not matter.
+        samples.sort(key=lambda sample: hash_json(msgspec.to_builtins(sample)))
+        for sample in samples:
+            content_hash = _hash_content(sample.data)
+            if content_hash in seen_hashes:
                 duplicates[task] += 1
                 continue
-            seen.add(key)
-            pools[task][key] = sample
+            seen_hashes.add(content_hash)
+            pools[task][content_hash] = sample
     return pools, duplicates
 
 
-def _samples(task: str, dataset: Sequence[Any]) -> list[TaskSample]:
-    return [
-        TaskSample(task, each.data, each.source)
-        if isinstance(each, TaskSample)
-        else TaskSample(task, dict(each), str(each.get("source") or each.get("session_id") or ""))
-        for each in dataset
-    ]
+def _make_samples(task: str, dataset: Sequence[Any]) -> list[TaskSample]:
+    samples = []
+    for entry in dataset:
+        if isinstance(entry, TaskSample):
+            samples.append(TaskSample(task, entry.data, entry.source))
+        else:
+            source = str(entry.get("source") or entry.get("session_id") or "")
+            samples.append(TaskSample(task, dict(entry), source))
+    return samples
 
 
-def _content(data: Mapping[str, Any]) -> str:
-    """What makes a sample the same sample: the conversation of a row that has one, else all of it."""
-    return hash_json([data["messages"], data.get("tools") or []] if "messages" in data else data)
+def _hash_content(data: Mapping[str, Any]) -> str:
+    """Return a hash of a sample's conversation, or of all its data if it has no conversation."""
+    if "messages" in data:
+        return hash_json([data["messages"], data.get("tools") or []])
+    return hash_json(data)

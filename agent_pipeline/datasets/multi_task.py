@@ -1,44 +1,48 @@
-"""One data set of several agents: their SFT rows, mixed by weights, each row in the split where it was.
+"""One data set of several agents: their SFT rows, mixed by weights, each row in its own split.
 
-Which rows are taken is decided on a few hashes a row; then the conversations of those are read once more. The rows to train on are mixed by
-the weights. The held-out splits hold every row of the agents that take part: they measure, and no weight makes an agent easier to measure.
+A few hashes of each row decide which rows are taken; then the conversations of the taken rows are
+read once more. The rows to train on are mixed by the weights. The held-out splits have every row of
+the agents that take part: they measure, and no weight makes an agent easier to measure.
 
-Each agent's own split knows nothing of the others' tasks. What would be in two splits here (a task's key, an exact text, or everything that
-users wrote before the agent answered, in two agents) stays where it is held out more: `test`, then `select`, then `train`.
+The split of one agent does not depend on the tasks of the other agents. A task's key, an exact
+text, or a first request (everything that users wrote before the agent answered) may therefore be in
+two splits here, in two agents. Such rows stay where they are held out more: in `test`, else in
+`select`, else in `train`. The arithmetic of the proportions does not belong here (`mixing`).
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from sys import intern
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from agent_pipeline.datasets.build import Built, Kind, build
-from agent_pipeline.datasets.curated import spilled
+from agent_pipeline.datasets.build import BuiltDataset, DatasetKind, build_dataset
+from agent_pipeline.datasets.curated import spill_rows
 from agent_pipeline.datasets.mixing import (
     MixerConfig,
+    MixingStrategy,
     MultiTaskMixer,
-    Strategy,
     TaskSample,
     TaskShare,
 )
 from agent_pipeline.datasets.publishing import ConversationFileOptions
-from agent_pipeline.datasets.sft import SFT
-from agent_pipeline.datasets.splits import SPLITS, first_request
+from agent_pipeline.datasets.sft import SFT, SftRow
+from agent_pipeline.datasets.splits import SPLITS, Split, find_first_request
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Message
 from agent_pipeline.sessions.tables import define_required, read_batches, to_rows
 from agent_pipeline.storage.lake import Lake
 
-ASSET, SOURCE = "multi_task_dataset", "sft_dataset"
+MIXED_TABLE = "multi_task_dataset"
+SFT_TABLE = "sft_dataset"
 
 MULTI_TASK = pa.schema(
     [
@@ -50,255 +54,370 @@ MULTI_TASK = pa.schema(
         ),
     ]
 )
-"""The columns of `SFT`, and the agent of the row. `row_id` is the agent's with `project/agent:` before it."""
+"""The columns of `SFT`, and the agent of the row.
 
-_KIND = Kind(
-    ASSET, MULTI_TASK, "messages", "Conversations of several agents, to imitate.", "text-generation"
+The `row_id` is that of the agent's row with `project/agent:` in front.
+"""
+
+
+class MultiTaskRow(SftRow):
+    """A row of `MULTI_TASK`."""
+
+    project: str
+    agent: str
+
+
+_MULTI_TASK = DatasetKind(
+    asset=MIXED_TABLE,
+    schema=MULTI_TASK,
+    text="messages",
+    description="Conversations of several agents, to imitate.",
+    task="text-generation",
 )
 
-Row = dict[str, Any]
+_ID_COLUMNS = ["row_id", "task_key", "split"]
 
-_IDS = ["row_id", "task_key", "split"]
-_RANK: dict[str, int] = {split: rank for rank, split in enumerate(SPLITS)}
+_RANKS: dict[str, int] = {split: rank for rank, split in enumerate(SPLITS)}
+"""How much each split is held out; a larger number is held out more."""
 
 
-class Candidate(NamedTuple):
-    """What is known of a row before it is taken: its agent, ids and split, and hashes of its text and of the first request."""
+@dataclass(frozen=True)
+class MixCandidate:
+    """The facts about a row that decide whether it is taken.
+
+    Attributes:
+        key: The row's agent.
+        row_id: The row's id in the agent's table.
+        task_key: The row's task.
+        split: The row's split.
+        text: A hash of the conversation and the tools.
+        request: A hash of the first request; `None` if there is no request.
+    """
 
     key: PartitionKey
     row_id: str
     task_key: str
-    split: str
+    split: Split
     text: bytes
     request: bytes | None
 
 
 @dataclass
-class Mix:
-    """Which rows were taken, in their order; `shares` of the training split by agent; how many rows were taken, by agent and split."""
+class MixedRows:
+    """The choice of the rows that are mixed.
+
+    Attributes:
+        taken: The agent and the row id of each taken row, in the order of the table.
+        shares: The outcome of mixing the split `train`, by agent.
+        splits: How many rows were taken of each split, by agent.
+    """
 
     taken: list[tuple[PartitionKey, str]] = field(default_factory=list)
     shares: dict[str, TaskShare] = field(default_factory=dict)
     splits: dict[str, Counter[str]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class BuiltMix:
+    """A mixed data set that is in its place.
+
+    Attributes:
+        dataset: The data set.
+        mixed: The choice of its rows.
+        agents_without_rows: The agents with a weight that have no SFT data set yet.
+    """
+
+    dataset: BuiltDataset
+    mixed: MixedRows
+    agents_without_rows: list[PartitionKey]
+
+
 def build_multi_task(
     lake: Lake,
     known: Sequence[PartitionKey],
     weights: Mapping[str, float],
-    strategy: Strategy,
+    strategy: MixingStrategy,
     seed: int,
     total: int | None,
     files: ConversationFileOptions,
-) -> tuple[Built, Mix, list[PartitionKey]]:
-    """Build `multi_task_dataset` from the SFT rows of the `known` agents that have a weight; also which rows it has, and the agents that
-    have no SFT rows yet.
+) -> BuiltMix:
+    """Build `multi_task_dataset` from the SFT rows of the agents that have a weight.
+
+    Args:
+        lake: The lake that has the agents' SFT data sets.
+        known: All agents.
+        weights: Weights by agent (`tau/airline`) or pattern (`tau/*`).
+        strategy: How the rows to train on are mixed.
+        seed: The seed of the choice and of the order.
+        total: How many rows to train on are taken; `None` or 0 takes as many as possible.
+        files: Which files are published.
 
     Raises:
-        SettingsError: a weight fits no agent, or no agent has a weight above 0.
-        DataError: no agent has rows to train on, or a table is damaged.
-        SplitError: something is in two splits.
-        ExportError: the hub refuses.
+        SettingsError: A weight fits no agent, or no agent has a weight above 0.
+        DataError: No agent has rows to train on, or a table is damaged.
+        SplitError: Something is in more than one split.
+        ExportError: The hub refuses the folder.
     """
-    weighted = weights_of(known, weights)
-    keys = [key for key, weight in weighted.items() if weight]
+    weight_by_agent = find_weights(known, weights)
+    keys = [key for key, weight in weight_by_agent.items() if weight]
     if not keys:
         raise SettingsError(
-            f"[mixing] gives none of the {len(known)} known agents a weight above 0: give weights, as {{'*' = 1}}."
+            f"[mixing] gives none of the {len(known)} known agents a weight above 0: give "
+            "weights, as {'*' = 1}."
         )
-    missing = [key for key in keys if not lake.has(SOURCE, key)]
-    if len(missing) == len(keys):
+    without_rows = [key for key in keys if not lake.has(SFT_TABLE, key)]
+    if len(without_rows) == len(keys):
         raise DataError(
-            f"None of the agents {', '.join(map(str, keys[:20]))} has an {SOURCE}: materialize {SOURCE} of them first."
+            f"None of the agents {', '.join(map(str, keys[:20]))} has an {SFT_TABLE}: materialize "
+            f"{SFT_TABLE} of them first."
         )
     counts = Counter(
         agents=len(keys),
         agents_without_a_weight=len(known) - len(keys),
-        agents_without_an_sft_dataset=len(missing),
+        agents_without_an_sft_dataset=len(without_rows),
     )
     config = MixerConfig(
-        {str(key): weighted[key] for key in keys}, strategy, seed=seed, total_samples=total or None
+        {str(key): weight_by_agent[key] for key in keys},
+        strategy,
+        seed=seed,
+        total_samples=total or None,
     )
-    mixed = mix(
-        {key: [] if key in missing else list(candidates(lake, key)) for key in keys}, config, counts
-    )
-    shown = ", ".join(f"{name} = {weight:g}" for name, weight in weights.items())
+    candidates: dict[PartitionKey, Sequence[MixCandidate]] = {}
+    for key in keys:
+        candidates[key] = [] if key in without_rows else list(read_candidates(lake, key))
+    mixed = choose_rows(candidates, config, counts)
+    shown_weights = ", ".join(f"{name} = {weight:g}" for name, weight in weights.items())
     filters = [
-        f"training rows mixed by the strategy {strategy}, weights {shown}",
+        f"training rows mixed by the strategy {strategy}, weights {shown_weights}",
         "rows that another agent holds out more are left out; equal conversations are taken once",
     ]
-    rows, agents = mixed_rows(lake, mixed.taken), [key for key in keys if key not in missing]
-    built = build(lake, None, _KIND, rows, counts, filters, files, agents, crossing_requests)
-    return built, mixed, missing
+    dataset = build_dataset(
+        lake,
+        None,
+        _MULTI_TASK,
+        read_mixed_rows(lake, mixed.taken),
+        counts,
+        filters,
+        files,
+        agents=[key for key in keys if key not in without_rows],
+        find_more_overlaps=find_request_overlaps,
+    )
+    return BuiltMix(dataset, mixed, without_rows)
 
 
-def weights_of(
+def find_weights(
     keys: Sequence[PartitionKey], weights: Mapping[str, float]
 ) -> dict[PartitionKey, float]:
-    """The weight of each agent that has one: that of its name, else of the first pattern (`tau/*`) that fits it.
+    """Return the weight of each agent that has one.
+
+    The weight of the agent's own name counts, or else that of the first pattern that fits.
+
+    Args:
+        keys: The agents.
+        weights: Weights by agent (`tau/airline`) or pattern (`tau/*`).
 
     Raises:
-        SettingsError: a name or a pattern fits no agent.
+        SettingsError: A name or a pattern fits no agent.
     """
-    fitting = {
-        key: next(
-            (
-                pattern
-                for pattern in (str(key), *weights)
-                if pattern in weights and fnmatchcase(str(key), pattern)
-            ),
-            None,
-        )
-        for key in keys
-    }
     for pattern in weights:
         if not any(fnmatchcase(str(key), pattern) for key in keys):
             known = ", ".join(map(str, keys)) or "none"
             raise SettingsError(
                 f"The weight of {pattern!r} in [mixing] fits no agent: known are {known}."
             )
-    return {key: weights[pattern] for key, pattern in fitting.items() if pattern is not None}
+    weight_by_agent: dict[PartitionKey, float] = {}
+    for key in keys:
+        for pattern in (str(key), *weights):
+            if pattern in weights and fnmatchcase(str(key), pattern):
+                weight_by_agent[key] = weights[pattern]
+                break
+    return weight_by_agent
 
 
-def candidates(lake: Lake, key: PartitionKey) -> Iterator[Candidate]:
-    """Every row of an agent's SFT table; memory holds a batch of them.
-
-    Raises:
-        DataError: there is no such table, or it is damaged.
-    """
-    read = read_batches(lake.open(SOURCE, key), [*_IDS, "messages", "tools"])
-    return (_candidate(key, row) for row in to_rows(read, raw=True))
-
-
-def crossing_requests(file: pq.ParquetFile) -> dict[str, list[str]]:
-    """The rows of a mixed table whose request another agent has in a split that is held out more."""
-    rows = to_rows(read_batches(file, [*_IDS, "project", "agent", "messages", "tools"]), raw=True)
-    found = crossing(_candidate(PartitionKey(row["project"], row["agent"]), row) for row in rows)
-    return {"request": [each.row_id for each in found["request"]]}
-
-
-def crossing(found: Iterable[Candidate]) -> dict[str, list[Candidate]]:
-    """The rows that another agent has in a split that is held out more, by what they have in common: task, exact text, or request."""
-    every = list(found)
-    crossed: dict[str, list[Candidate]] = {}
-    for kind in ("task_key", "text", "request"):
-        holders: dict[Any, frozenset[tuple[int, PartitionKey]]] = {None: frozenset()}
-        alike: dict[
-            Any, Any
-        ] = {}  # nearly all of them have one holder: memory has each set of holders once
-        for each in every:
-            if (name := getattr(each, kind)) is not None:
-                holding = holders.get(name, frozenset()) | {(_RANK[each.split], each.key)}
-                holders[name] = alike.setdefault(holding, holding)
-        crossed[kind] = [
-            each
-            for each in every
-            if any(
-                rank > _RANK[each.split] and key != each.key
-                for rank, key in holders[getattr(each, kind)]
-            )
-        ]
-    return crossed
-
-
-def mix(
-    found: Mapping[PartitionKey, Sequence[Candidate]], config: MixerConfig, counts: Counter[str]
-) -> Mix:
-    """Choose the rows. `config` has a weight for each agent, by name; agents of weight 0 are to be left out before.
-
-    `counts` gets `rows_of_the_agents` = `rows` + `left_out_as_<what>_is_held_out_more` + `equal_to_another_row` + `not_needed`.
+def read_candidates(lake: Lake, key: PartitionKey) -> Iterator[MixCandidate]:
+    """Yield every row of an agent's SFT table as a candidate; memory holds a batch of the rows.
 
     Raises:
-        DataError: no agent has a row to train on.
+        DataError: There is no such table, or the table is damaged.
     """
-    every = [each for rows in found.values() for each in rows]
-    counts["rows_of_the_agents"] += len(every)
+    batches = read_batches(lake.open(SFT_TABLE, key), [*_ID_COLUMNS, "messages", "tools"])
+    for row in to_rows(batches, raw=True):
+        yield _make_candidate(key, row)
+
+
+def _make_candidate(key: PartitionKey, row: Mapping[str, Any]) -> MixCandidate:
+    text = bytes(row["messages"]) + b"\n" + bytes(row["tools"])
+    return MixCandidate(
+        key=key,
+        row_id=row["row_id"],
+        task_key=row["task_key"],
+        split=intern(row["split"]),  # type: ignore[arg-type]  # a text of the table is a `Split`
+        text=sha256(text).digest(),
+        request=_hash_request(msgspec.json.decode(row["messages"])),
+    )
+
+
+def _hash_request(messages: Sequence[Message]) -> bytes | None:
+    """Return a hash of the first request, with case and white space folded; `None` without one."""
+    request = find_first_request(messages)
+    if not request:
+        return None
+    texts = [" ".join(message["content"].lower().split()) for message in request]
+    return sha256("\n".join(texts).encode("utf-8")).digest()
+
+
+def find_request_overlaps(file: pq.ParquetFile) -> dict[str, list[str]]:
+    """Return the rows of a mixed table whose request another agent holds out more."""
+    columns = [*_ID_COLUMNS, "project", "agent", "messages", "tools"]
+    candidates = [
+        _make_candidate(PartitionKey(row["project"], row["agent"]), row)
+        for row in to_rows(read_batches(file, columns), raw=True)
+    ]
+    held_out_more = find_held_out_more(candidates)["request"]
+    return {"request": [candidate.row_id for candidate in held_out_more]}
+
+
+def find_held_out_more(candidates: Sequence[MixCandidate]) -> dict[str, list[MixCandidate]]:
+    """Return the rows that another agent has in a split that is held out more.
+
+    Returns:
+        The rows by what the two agents have in common: `task_key`, `text` or `request`.
+    """
+    return {
+        "task_key": _find_held_out(candidates, [row.task_key for row in candidates]),
+        "text": _find_held_out(candidates, [row.text for row in candidates]),
+        "request": _find_held_out(candidates, [row.request for row in candidates]),
+    }
+
+
+def _find_held_out(
+    candidates: Sequence[MixCandidate], values: Sequence[Hashable | None]
+) -> list[MixCandidate]:
+    """Return the rows whose value another agent has in a split that is held out more.
+
+    Args:
+        candidates: All rows.
+        values: The value of each row; rows with the value `None` have nothing in common.
+    """
+    holders_by_value: dict[Hashable, frozenset[tuple[int, PartitionKey]]] = {}
+    # Nearly all values have one holder, so memory has each distinct set of holders once.
+    shared_sets: dict[Hashable, frozenset[tuple[int, PartitionKey]]] = {}
+    for candidate, value in zip(candidates, values, strict=True):
+        if value is not None:
+            holder = (_RANKS[candidate.split], candidate.key)
+            holders = holders_by_value.get(value, frozenset()) | {holder}
+            holders_by_value[value] = shared_sets.setdefault(holders, holders)
+    held_out: list[MixCandidate] = []
+    for candidate, value in zip(candidates, values, strict=True):
+        own_rank = _RANKS[candidate.split]
+        holders = holders_by_value.get(value, frozenset())
+        if any(rank > own_rank and key != candidate.key for rank, key in holders):
+            held_out.append(candidate)
+    return held_out
+
+
+_COMMON_PARTS = {"task_key": "its_task", "text": "its_text", "request": "its_request"}
+
+
+def choose_rows(
+    candidates: Mapping[PartitionKey, Sequence[MixCandidate]],
+    config: MixerConfig,
+    counts: Counter[str],
+) -> MixedRows:
+    """Choose the rows of the mixed data set.
+
+    Args:
+        candidates: The rows of each agent that has a weight above 0.
+        config: The rules of mixing, with a weight for each agent by name.
+        counts: Receives `rows_of_the_agents`, which is the sum of `rows`,
+            `left_out_as_<part>_is_held_out_more`, `equal_to_another_row` and `not_needed`.
+
+    Raises:
+        DataError: No agent has a row to train on.
+    """
+    all_candidates = [candidate for rows in candidates.values() for candidate in rows]
+    counts["rows_of_the_agents"] += len(all_candidates)
     left_out: set[tuple[PartitionKey, str]] = set()
-    for kind, rows in crossing(every).items():
-        new = {(each.key, each.row_id) for each in rows} - left_out
-        counts[f"left_out_as_{_CROSSING[kind]}_is_held_out_more"] += len(new)
-        left_out |= new
-    keys = {str(key): key for key in sorted(found)}
-    mixed = Mix(splits={name: Counter() for name in keys})
+    for part, rows in find_held_out_more(all_candidates).items():
+        held_out = {(candidate.key, candidate.row_id) for candidate in rows} - left_out
+        counts[f"left_out_as_{_COMMON_PARTS[part]}_is_held_out_more"] += len(held_out)
+        left_out |= held_out
+    keys_by_name = {str(key): key for key in sorted(candidates)}
+    mixed = MixedRows(splits={name: Counter() for name in keys_by_name})
     for split in SPLITS:
         pools = {
             name: [
-                TaskSample(name, {"text": each.text.hex()}, each.row_id)
-                for each in found[key]
-                if each.split == split and (key, each.row_id) not in left_out
+                TaskSample(name, {"text": candidate.text.hex()}, candidate.row_id)
+                for candidate in candidates[key]
+                if candidate.split == split and (key, candidate.row_id) not in left_out
             ]
-            for name, key in keys.items()
+            for name, key in keys_by_name.items()
         }
         if not any(pools.values()):
             if split == "train":
+                agents = ", ".join(keys_by_name)
                 raise DataError(
-                    f"There is nothing to mix: no agent of {', '.join(map(str, sorted(found)))} has a row to train on."
+                    f"There is nothing to mix: no agent of {agents} has a row to train on."
                 )
             continue
-        mixer = MultiTaskMixer(
-            config
-            if split == "train"
-            else MixerConfig(config.task_weights, "proportional", seed=config.seed)
-        )
+        if split == "train":
+            mixer = MultiTaskMixer(config)
+        else:
+            mixer = MultiTaskMixer(
+                MixerConfig(config.task_weights, "proportional", seed=config.seed)
+            )
         for sample in mixer.mix(pools):
-            mixed.taken.append((keys[sample.task_type], sample.source))
+            mixed.taken.append((keys_by_name[sample.task_type], sample.source))
             mixed.splits[sample.task_type][split] += 1
-        mixed.shares = mixed.shares or mixer.report
-        counts["equal_to_another_row"] += sum(share.duplicates for share in mixer.report.values())
-        counts["not_needed"] += sum(
-            share.available - share.taken for share in mixer.report.values()
-        )
+        if split == "train":
+            mixed.shares = mixer.report
+        for share in mixer.report.values():
+            counts["equal_to_another_row"] += share.duplicates
+            counts["not_needed"] += share.available - share.taken
     counts["rows"] += len(mixed.taken)
     return mixed
 
 
-def mixed_rows(lake: Lake, taken: Sequence[tuple[PartitionKey, str]]) -> Iterator[Row]:
-    """The taken rows of `MULTI_TASK`, in their order; memory holds a batch of an agent's rows.
+def read_mixed_rows(
+    lake: Lake, taken: Sequence[tuple[PartitionKey, str]]
+) -> Iterator[dict[str, Any]]:
+    """Yield the taken rows as rows of `MULTI_TASK`, in their order.
 
-    Each agent's table is read once; its rows lie in a temporary file until their turn comes.
+    Each agent's table is read once, a batch in memory at a time. Its rows are in a temporary file
+    until they are yielded.
+
+    Args:
+        lake: The lake that has the agents' tables.
+        taken: The agent and the row id of each row.
 
     Raises:
-        DataError: a row is gone, because its table was replaced meanwhile.
+        DataError: A row is gone, because its table was replaced meanwhile.
     """
-    wanted: dict[PartitionKey, set[str]] = defaultdict(set)
+    row_ids_by_agent: dict[PartitionKey, set[str]] = defaultdict(set)
     for key, row_id in taken:
-        wanted[key].add(row_id)
-    places: dict[tuple[PartitionKey, str], int] = {}
+        row_ids_by_agent[key].add(row_id)
+    row_indices: dict[tuple[PartitionKey, str], int] = {}
 
-    def batches() -> Iterator[pa.RecordBatch]:
-        for key in sorted(wanted):
-            for batch in read_batches(lake.open(SOURCE, key), SFT.names):
-                batch = batch.filter(pc.is_in(batch["row_id"], pa.array(sorted(wanted[key]))))
+    def read_taken() -> Iterator[pa.RecordBatch]:
+        for key in sorted(row_ids_by_agent):
+            row_ids = pa.array(sorted(row_ids_by_agent[key]))
+            for stored_batch in read_batches(lake.open(SFT_TABLE, key), SFT.names):
+                batch = stored_batch.filter(pc.is_in(stored_batch["row_id"], row_ids))
                 for row_id in batch["row_id"].to_pylist():
-                    places[key, row_id] = len(places)
+                    row_indices[key, row_id] = len(row_indices)
                 yield batch
 
-    with spilled(lake, ASSET, None, batches()) as row:
-        if gone := [f"{row_id} of {key}" for key, row_id in taken if (key, row_id) not in places]:
+    with spill_rows(lake, MIXED_TABLE, None, read_taken()) as read_row:
+        missing = [(key, row_id) for key, row_id in taken if (key, row_id) not in row_indices]
+        if missing:
+            key, row_id = missing[0]
             raise DataError(
-                f"{len(gone)} rows of {SOURCE} were replaced while they were mixed ({gone[0]}): materialize {ASSET} again."
+                f"{len(missing)} rows of {SFT_TABLE} were replaced while they were mixed "
+                f"({row_id} of {key}): materialize {MIXED_TABLE} again."
             )
         for key, row_id in taken:
-            taken_row = row(places[key, row_id])
-            yield taken_row | {
+            yield read_row(row_indices[key, row_id]) | {
                 "row_id": f"{key}:{row_id}",
                 "project": key.project,
                 "agent": key.agent,
             }
-
-
-_CROSSING = {"task_key": "its_task", "text": "its_text", "request": "its_request"}
-
-
-def _candidate(key: PartitionKey, row: Row) -> Candidate:
-    text = sha256(bytes(row["messages"]) + b"\n" + bytes(row["tools"])).digest()
-    row_id, task_key, split = (row[name] for name in _IDS)
-    return Candidate(
-        key, row_id, task_key, intern(split), text, _request(msgspec.json.decode(row["messages"]))
-    )
-
-
-def _request(messages: Sequence[Message]) -> bytes | None:
-    """A hash of the first request, case and white space folded; `None` where there is none."""
-    texts = [" ".join(message["content"].lower().split()) for message in first_request(messages)]
-    return sha256("\n".join(texts).encode("utf-8")).digest() if texts else None

@@ -1,14 +1,22 @@
 """Preference pairs: a positive and a negative trial of one task, from the same prompt.
 
-A pair needs an equal system prompt, tools and request: everything before the agent answers the first user message that says something.
-Call ids are numbered first, since every run draws its own. The two conversations are cut at the first message that differs, and only where
-both continue with the agent's message there: if a user or a tool
-answered differently first, the agents were not asked the same, and there is no pair. Equal answers make no pair, nor does an answer that is
-the beginning of the other, nor do equal scores. A failure of the infrastructure and an obeyed injection are neither positive nor negative.
+The schema of `preference_dataset` and the pairing of trials belong here; how two conversations are
+compared does not (`comparison`).
+
+A pair needs an equal system prompt, equal tools and an equal request: everything before the agent
+answers the first user message that says something. Call ids are numbered first, since every run
+draws its own. The two conversations are split at the first message that differs, and both must
+continue with a message of the agent. If a user or a tool answered differently first, the agents
+did not have the same prompt, and there is no pair.
+
+These trials make no pair either: trials with equal answers, a trial whose answers are the beginning
+of the other's, and trials with equal scores. A failure of the infrastructure and an obeyed
+injection are neither positive nor negative.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from hashlib import sha256
 from heapq import merge
@@ -17,18 +25,18 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from agent_pipeline.datasets.pair_messages import (
-    Parts,
-    answer_length,
-    answers,
-    comparable,
-    no_difference,
-    parted,
-    to_last_answer,
+from agent_pipeline.datasets.comparison import (
+    SplitPair,
+    cut_after_last_answer,
+    find_equal_answers,
+    hash_answers,
+    measure_answers,
+    normalize_calls,
+    split_at_first_difference,
 )
-from agent_pipeline.datasets.splits import TaskSplit
+from agent_pipeline.datasets.splits import LineageRow, TaskSplit
 from agent_pipeline.sessions.greetings import find_request_end
-from agent_pipeline.sessions.session import Message, Session, encode_json, hash_json
+from agent_pipeline.sessions.session import Message, Session, Tool, encode_json, hash_json
 from agent_pipeline.sessions.tables import define_optional, define_required
 
 PREFERENCES = pa.schema(
@@ -58,46 +66,84 @@ PREFERENCES = pa.schema(
         *define_optional(
             pa.string(),
             verdict_by="the judge that found the good session good; unverified: nobody checked it",
-            rejected_verdict_by="the judge that found the bad session bad; unverified: nobody checked it",
+            rejected_verdict_by="the judge that found the bad session bad; "
+            "unverified: nobody checked it",
         ),
     ]
 )
+"""The columns of `preference_dataset`."""
 
-Strategy = Literal["margin", "best_worst", "all_pairs", "nearest_length"]
+
+class PreferenceRow(LineageRow):
+    """A row of `PREFERENCES`."""
+
+    case_id: str
+    rejected_session_id: str
+    rejected_content_sha256: str
+    margin: float | None
+    prompt: list[Message]
+    chosen: list[Message]
+    rejected: list[Message]
+    tools: list[Tool]
+    verdict_by: str | None
+    rejected_verdict_by: str | None
+
+
+PairingStrategy = Literal["margin", "best_worst", "all_pairs", "nearest_length"]
 
 
 class Pairing(NamedTuple):
-    """How the positive and the negative sessions of a case are paired.
+    """Rules that say which positive and negative trials of a task are paired.
 
-    `margin`: the widest difference of scores first, each session once. `best_worst`: the one pair with the widest difference.
-    `all_pairs`: every pair. `nearest_length`: the most alike in length first, each session once, so that length says least about which
-    is better. Scores must differ by `min_margin`; a case has at most `max_per_case` pairs (0: no limit).
+    Attributes:
+        strategy: The order of the pairs. `margin`: the widest difference of scores first, each
+            session once. `best_worst`: the one pair with the widest difference. `all_pairs`:
+            every pair. `nearest_length`: the most similar in length first, each session once, so
+            that length tells little about which is better.
+        min_margin: The least difference of the scores of a pair.
+        max_per_case: Most pairs of a task; 0 is no limit.
     """
 
-    strategy: Strategy = "margin"
+    strategy: PairingStrategy = "margin"
     min_margin: float = 0.0
     max_per_case: int = 8
 
 
 DEFAULT_PAIRING = Pairing()
-TRIALS_IN_MEMORY = 64
 
+TRIALS_IN_MEMORY = 64
+"""Most trials of a task whose sessions memory holds at once."""
 
 Trial = Callable[[], Session]
-"""Reads a session, which may lie on disk until then."""
-Opened = tuple[Session, list[Message]]
+"""A function that reads a session, which may be on disk until then."""
 
 
-class Case(NamedTuple):
-    """The positive (`good`) and the negative (`bad`) trials of a task."""
+@dataclass
+class TaskTrials:
+    """The trials of a task: the positive (`good`) and the negative (`bad`) ones."""
 
     task_key: str
-    good: list[Trial]
-    bad: list[Trial]
+    good: list[Trial] = field(default_factory=list)
+    bad: list[Trial] = field(default_factory=list)
 
 
-class _Member(NamedTuple):
-    """What is known of a trial while its session is not in memory; `answers` has 16 bytes of a hash for each of the agent's messages."""
+@dataclass(frozen=True)
+class _OpenedTrial:
+    """The session of a trial, and its messages in the form in which they are compared."""
+
+    session: Session
+    messages: list[Message]
+
+
+OpenTrial = Callable[[Trial], _OpenedTrial]
+
+
+@dataclass(frozen=True)
+class _TrialSummary:
+    """The facts about a trial that memory holds while its session is on disk.
+
+    `answers` has 16 bytes of a hash for each of the agent's messages (`hash_answers`).
+    """
 
     session_id: str
     score: float | None
@@ -106,205 +152,327 @@ class _Member(NamedTuple):
     trial: Trial
 
 
-class _Candidate(NamedTuple):
-    chosen: _Member
-    rejected: _Member
+@dataclass
+class _SamePrompt:
+    """The trials of a task that begin with the same prompt."""
+
+    good: list[_TrialSummary] = field(default_factory=list)
+    bad: list[_TrialSummary] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _PairCandidate:
+    """A good and a bad trial that may become a pair."""
+
+    chosen: _TrialSummary
+    rejected: _TrialSummary
     margin: float | None
 
     @property
     def ids(self) -> tuple[str, str]:
         return self.chosen.session_id, self.rejected.session_id
 
+    @property
+    def width(self) -> float:
+        return _measure_width(self.margin)
 
-class _Group(NamedTuple):
-    """The candidates of two scores: all positive trials with the one and all negative ones with the other, both by id."""
+    @property
+    def length_difference(self) -> int:
+        return abs(self.chosen.length - self.rejected.length)
+
+
+@dataclass(frozen=True)
+class _ScoreGroup:
+    """The good trials with one score and the bad trials with another, each sorted by id."""
 
     margin: float | None
-    good: list[_Member]
-    bad: list[_Member]
+    good: list[_TrialSummary]
+    bad: list[_TrialSummary]
 
-    def candidates(self) -> Iterator[_Candidate]:
-        return (
-            _Candidate(chosen, rejected, self.margin)
-            for chosen, rejected in product(self.good, self.bad)
-        )
+    @property
+    def width(self) -> float:
+        return _measure_width(self.margin)
 
-    def unused(self, used: set[str]) -> int:
-        """How many of them have both trials unused."""
-        good, bad = (
-            sum(each.session_id not in used for each in members)
-            for members in (self.good, self.bad)
-        )
-        return good * bad
+    def list_candidates(self) -> Iterator[_PairCandidate]:
+        """Yield every pair of a good and a bad trial."""
+        for chosen, rejected in product(self.good, self.bad):
+            yield _PairCandidate(chosen, rejected, self.margin)
+
+    def count_unused(self, used_ids: set[str]) -> int:
+        """Return how many pairs have no trial among the used ids."""
+        good_count = sum(summary.session_id not in used_ids for summary in self.good)
+        bad_count = sum(summary.session_id not in used_ids for summary in self.bad)
+        return good_count * bad_count
 
 
-def preference_rows(
+def _measure_width(margin: float | None) -> float:
+    """Return how far two scores are apart; verdicts without scores are as far as scores can be."""
+    return 1.0 if margin is None else margin
+
+
+def pair_sessions(
     good: Iterable[Session],
     bad: Iterable[Session],
-    split: TaskSplit,
+    task_split: TaskSplit,
     counts: Counter[str] | None = None,
     pairing: Pairing = DEFAULT_PAIRING,
-) -> Iterator[dict[str, Any]]:
-    """`rows_of_cases` of sessions that are in memory; their order does not matter."""
-    trials: dict[str, tuple[list[Trial], list[Trial]]] = defaultdict(lambda: ([], []))
-    for at, sessions in enumerate((good, bad)):
+) -> Iterator[PreferenceRow]:
+    """Yield `pair_trials` of sessions in memory; the order of the sessions does not matter.
+
+    Args:
+        good: The positive sessions.
+        bad: The negative sessions.
+        task_split: Decides the split of a task.
+        counts: Receives the counts of `pair_trials`.
+        pairing: The rules of pairing.
+    """
+    trials_by_task: dict[str, TaskTrials] = {}
+    for sessions, is_good in ((good, True), (bad, False)):
         for session in sessions:
-            trials[session.task_key][at].append(partial(_unchanged, session))
-    return rows_of_cases(
-        (Case(task, *trials[task]) for task in sorted(trials)), split, counts, pairing
-    )
+            task_key = session.task_key
+            trials = trials_by_task.setdefault(task_key, TaskTrials(task_key))
+            (trials.good if is_good else trials.bad).append(partial(_return_session, session))
+    sorted_trials = (trials_by_task[task_key] for task_key in sorted(trials_by_task))
+    return pair_trials(sorted_trials, task_split, counts, pairing)
 
 
-def _unchanged(session: Session) -> Session:
+def _return_session(session: Session) -> Session:
     return session
 
 
-def rows_of_cases(
-    cases: Iterable[Case],
-    split: TaskSplit,
+def pair_trials(
+    tasks: Iterable[TaskTrials],
+    task_split: TaskSplit,
     counts: Counter[str] | None = None,
     pairing: Pairing = DEFAULT_PAIRING,
-) -> Iterator[dict[str, Any]]:
-    """Rows of `PREFERENCES`, in the order of the cases, and within a case in that of the strategy.
+) -> Iterator[PreferenceRow]:
+    """Yield rows of `PREFERENCES`, in the order of the tasks, and within a task of the strategy.
 
-    `margin` is the difference of the two scores, `None` where one of them has none and the verdicts alone say which is better.
+    A row's `margin` is the difference of the two scores. It is `None` if one of the sessions has
+    no score, and the verdicts alone say which is better.
 
-    `counts` gets `pairs`; the pairings that made none, by reason (`equal_answers`, `one_is_a_beginning_of_the_other`,
-    `a_user_or_tool_differs_first`, `no_common_request`, `a_turn_is_not_to_be_trained`, `not_better_by_the_margin`);
-    `pairings_over_the_limit`, which were not tried; `reasoning_left_out`, the recorded thoughts of pairs that their messages do not have;
-    the sessions `left_out_as_infrastructure_error` or `_attack_succeeded`; and `sessions_without_a_partner`, which are for the unpaired
-    (KTO) set, of these `no_negative_of_the_task`, `no_positive_of_the_task` and `no_partner_with_the_same_prompt`.
+    Args:
+        tasks: The trials of each task.
+        task_split: Decides the split of a task.
+        counts: Receives `pairs` and, by reason, what made no pair. Two trials that were tried:
+            `equal_answers`, `one_is_a_beginning_of_the_other`, `a_user_or_tool_differs_first`,
+            `no_common_request`, `a_turn_is_not_to_be_trained`, `not_better_by_the_margin`. Two
+            trials that were not tried: `pairings_over_the_limit`. Sessions:
+            `left_out_as_infrastructure_error`, `left_out_as_attack_succeeded`, and
+            `sessions_without_a_partner`, which KTO can train on, of these
+            `no_negative_of_the_task`, `no_positive_of_the_task` and
+            `no_partner_with_the_same_prompt`. `reasoning_left_out` counts the recorded thoughts
+            of pairs that are not in their messages.
+        pairing: The rules of pairing.
     """
     counts = Counter() if counts is None else counts
-    for case in cases:
-        # Several pairings look at one trial, and a case may have more trials than memory should hold.
-        opened = lru_cache(maxsize=TRIALS_IN_MEMORY)(_opened)
-        starts: dict[str, tuple[list[_Member], list[_Member]]] = defaultdict(lambda: ([], []))
-        for at, trials in enumerate((case.good, case.bad)):
-            for trial in trials:
-                session, messages = opened(trial)
-                if (unfit := unfit_to_compare(session)) is not None:
-                    counts[f"left_out_as_{unfit}"] += 1
-                    continue
-                counts["sessions_without_a_partner"] += 1
-                member = _Member(
-                    session.session_id,
-                    session.score,
-                    answer_length(session.messages),
-                    answers(messages),
-                    trial,
-                )
-                starts[_start(session)][at].append(member)
-        missing = (
-            None
-            if case.good and case.bad
-            else "no_positive_of_the_task"
-            if case.bad
-            else "no_negative_of_the_task"
-        )
-        for members in starts.values():
-            if not all(members):
-                counts[missing or "no_partner_with_the_same_prompt"] += len(members[0]) + len(
-                    members[1]
-                )
-        groups = [
-            group
-            for members in starts.values()
-            for group in _groups(*members, pairing.min_margin, counts)
-        ]
-        partnered: set[str] = set()
-        for pair, parts in _pairs(groups, pairing, opened, counts):
+    for trials in tasks:
+        # Several pairs read one trial, and a task may have more trials than memory should hold.
+        open_trial: OpenTrial = lru_cache(maxsize=TRIALS_IN_MEMORY)(_open_trial)
+        prompts = _group_by_prompt(trials, open_trial, counts)
+        _count_missing_partners(trials, prompts, counts)
+        groups: list[_ScoreGroup] = []
+        for same_prompt in prompts:
+            groups += _group_by_score(same_prompt, pairing.min_margin, counts)
+        paired_ids: set[str] = set()
+        for candidate, parts in _choose_pairs(groups, pairing, open_trial, counts):
             counts["pairs"] += 1
-            partnered |= set(pair.ids)
-            chosen, rejected = (opened(each.trial)[0] for each in (pair.chosen, pair.rejected))
-            if left_out := len(chosen.reasoning) + len(rejected.reasoning):
-                counts["reasoning_left_out"] += left_out
-            yield _row(case.task_key, split, chosen, rejected, pair.margin, parts)
-        counts["sessions_without_a_partner"] -= len(partnered)
+            paired_ids |= set(candidate.ids)
+            chosen = open_trial(candidate.chosen.trial).session
+            rejected = open_trial(candidate.rejected.trial).session
+            thought_count = len(chosen.reasoning) + len(rejected.reasoning)
+            if thought_count:
+                counts["reasoning_left_out"] += thought_count
+            yield {
+                "row_id": f"{chosen.session_id}|{rejected.session_id}",
+                "case_id": trials.task_key,
+                "session_id": chosen.session_id,
+                "rejected_session_id": rejected.session_id,
+                "content_sha256": chosen.hash_content(),
+                "rejected_content_sha256": rejected.hash_content(),
+                "task_key": trials.task_key,
+                "split": task_split.find_split(trials.task_key),
+                "margin": candidate.margin,
+                "prompt": parts.prompt,
+                "chosen": parts.chosen,
+                "rejected": parts.rejected,
+                "tools": chosen.tools,
+                "verdict_by": None,
+                "rejected_verdict_by": None,
+            }
+        counts["sessions_without_a_partner"] -= len(paired_ids)
 
 
-def _opened(trial: Trial) -> Opened:
-    """A session, and its messages as they are compared."""
+def _open_trial(trial: Trial) -> _OpenedTrial:
     session = trial()
-    return session, to_last_answer(comparable(session.messages))
+    return _OpenedTrial(session, cut_after_last_answer(normalize_calls(session.messages)))
 
 
-def unfit_to_compare(session: Session) -> str | None:
-    """Why a session is neither a positive nor a negative example, whatever its verdict; `None` where it may be one."""
+def find_unfit_reason(session: Session) -> str | None:
+    """Return why a session is neither a positive nor a negative example, whatever its verdict.
+
+    Return `None` if the session may be an example.
+    """
     if session.error is not None:
         return "infrastructure_error"
     return "attack_succeeded" if session.attack_succeeded else None
 
 
-def _groups(
-    good: list[_Member], bad: list[_Member], min_margin: float, counts: Counter[str]
-) -> Iterator[_Group]:
-    by_score: tuple[dict[float | None, list[_Member]], ...] = (defaultdict(list), defaultdict(list))
-    for scored, members in zip(by_score, (good, bad), strict=True):
-        for member in sorted(members, key=lambda member: member.session_id):
-            scored[member.score].append(member)
-    for (best, chosen), (worst, rejected) in product(by_score[0].items(), by_score[1].items()):
-        margin = None if best is None or worst is None else best - worst
-        if margin is None or (margin > 0 and margin >= min_margin):
-            yield _Group(margin, chosen, rejected)
-        else:
-            counts["not_better_by_the_margin"] += len(chosen) * len(rejected)
-
-
-def _width(of: _Candidate | _Group) -> float:
-    """Verdicts without scores are as far apart as scores can be."""
-    return 1.0 if of.margin is None else of.margin
-
-
-def _ordered(groups: list[_Group], strategy: Strategy) -> Iterator[_Candidate]:
-    """The candidates of a case in the order of the strategy. They are made lazily where that is possible: a case may have millions."""
-    everyone = (each for group in groups for each in group.candidates())
-    if strategy == "nearest_length":
-        yield from sorted(
-            everyone, key=lambda each: (abs(each.chosen.length - each.rejected.length), each.ids)
-        )
-    elif strategy == "all_pairs":
-        # Among pairs of one margin the hash decides: by id, a limit would leave only pairs of the first positive session.
-        yield from sorted(everyone, key=lambda each: (-_width(each), hash_json(each.ids)))
-    else:
-        for _, alike in groupby(sorted(groups, key=lambda group: -_width(group)), key=_width):
-            yield from merge(*(group.candidates() for group in alike), key=lambda each: each.ids)
-
-
-def _pairs(
-    groups: list[_Group], pairing: Pairing, opened: Callable[[Trial], Opened], counts: Counter[str]
-) -> Iterator[tuple[_Candidate, Parts]]:
-    """The pairs of a case, in the order of the strategy."""
-    limit = 1 if pairing.strategy == "best_worst" else pairing.max_per_case
-    once = pairing.strategy in ("margin", "nearest_length")
-    used: set[str] = set()
-    pairs = 0
-    for tried, each in enumerate(_ordered(groups, pairing.strategy)):
-        if limit and pairs == limit:
-            barred = used if once else set()
-            before = islice(_ordered(groups, pairing.strategy), tried)
-            free = sum(group.unused(barred) for group in groups) - sum(
-                not barred & set(other.ids) for other in before
-            )
-            counts["pairings_over_the_limit"] += free
-            return
-        if once and used & set(each.ids):
+def _group_by_prompt(
+    trials: TaskTrials, open_trial: OpenTrial, counts: Counter[str]
+) -> list[_SamePrompt]:
+    """Return the trials that may be paired, grouped by what they begin with."""
+    prompts: dict[str, _SamePrompt] = defaultdict(_SamePrompt)
+    for trial, is_good in [(trial, True) for trial in trials.good] + [
+        (trial, False) for trial in trials.bad
+    ]:
+        opened = open_trial(trial)
+        session = opened.session
+        unfit_reason = find_unfit_reason(session)
+        if unfit_reason is not None:
+            counts[f"left_out_as_{unfit_reason}"] += 1
             continue
-        parts = no_difference(each.chosen.answers, each.rejected.answers) or parted(
-            opened(each.chosen.trial)[1], opened(each.rejected.trial)[1]
+        counts["sessions_without_a_partner"] += 1
+        summary = _TrialSummary(
+            session.session_id,
+            session.score,
+            measure_answers(session.messages),
+            hash_answers(opened.messages),
+            trial,
         )
+        same_prompt = prompts[_hash_prompt(session)]
+        (same_prompt.good if is_good else same_prompt.bad).append(summary)
+    return list(prompts.values())
+
+
+def _hash_prompt(session: Session) -> str:
+    """Return a hash of the tools and of everything before the agent answers the request.
+
+    If the users greet first, the request comes after the agent's greeting. Otherwise any two
+    sessions that begin with "Hi" would pair.
+    """
+    messages = normalize_calls(session.messages)
+    answer_index = find_request_end(messages) or 0
+    while answer_index < len(messages) and messages[answer_index]["role"] != "assistant":
+        answer_index += 1
+    return sha256(encode_json([messages[:answer_index], session.tools])).hexdigest()
+
+
+def _count_missing_partners(
+    trials: TaskTrials, prompts: list[_SamePrompt], counts: Counter[str]
+) -> None:
+    """Count the trials for which there is no trial of the other verdict."""
+    if trials.good and trials.bad:
+        reason = "no_partner_with_the_same_prompt"
+    elif trials.bad:
+        reason = "no_positive_of_the_task"
+    else:
+        reason = "no_negative_of_the_task"
+    for same_prompt in prompts:
+        if not (same_prompt.good and same_prompt.bad):
+            counts[reason] += len(same_prompt.good) + len(same_prompt.bad)
+
+
+def _group_by_score(
+    same_prompt: _SamePrompt, min_margin: float, counts: Counter[str]
+) -> Iterator[_ScoreGroup]:
+    """Yield the groups of trials whose good score is better than the bad one by the margin."""
+    good_by_score = _index_by_score(same_prompt.good)
+    bad_by_score = _index_by_score(same_prompt.bad)
+    for good_score, good in good_by_score.items():
+        for bad_score, bad in bad_by_score.items():
+            margin = None
+            if good_score is not None and bad_score is not None:
+                margin = good_score - bad_score
+            if margin is None or (margin > 0 and margin >= min_margin):
+                yield _ScoreGroup(margin, good, bad)
+            else:
+                counts["not_better_by_the_margin"] += len(good) * len(bad)
+
+
+def _index_by_score(summaries: list[_TrialSummary]) -> dict[float | None, list[_TrialSummary]]:
+    by_score: dict[float | None, list[_TrialSummary]] = defaultdict(list)
+    for summary in sorted(summaries, key=lambda summary: summary.session_id):
+        by_score[summary.score].append(summary)
+    return by_score
+
+
+def _order_candidates(
+    groups: list[_ScoreGroup], strategy: PairingStrategy
+) -> Iterator[_PairCandidate]:
+    """Yield the candidates of a task in the order of the strategy.
+
+    The strategies `margin` and `best_worst` make candidates lazily: a task may have millions.
+    """
+    if strategy in ("margin", "best_worst"):
+        by_width = sorted(groups, key=lambda group: -group.width)
+        for _, same_width in groupby(by_width, key=lambda group: group.width):
+            streams = [group.list_candidates() for group in same_width]
+            yield from merge(*streams, key=lambda candidate: candidate.ids)
+        return
+    candidates = [candidate for group in groups for candidate in group.list_candidates()]
+    if strategy == "nearest_length":
+        candidates.sort(key=lambda candidate: (candidate.length_difference, candidate.ids))
+    else:
+        # Among pairs of one margin a hash decides. In the order of the ids, a limit would leave
+        # only pairs of the first good session.
+        candidates.sort(key=lambda candidate: (-candidate.width, hash_json(candidate.ids)))
+    yield from candidates
+
+
+def _choose_pairs(
+    groups: list[_ScoreGroup],
+    pairing: Pairing,
+    open_trial: OpenTrial,
+    counts: Counter[str],
+) -> Iterator[tuple[_PairCandidate, SplitPair]]:
+    """Yield the pairs of a task in the order of the strategy, and count why others make none."""
+    limit = 1 if pairing.strategy == "best_worst" else pairing.max_per_case
+    each_session_once = pairing.strategy in ("margin", "nearest_length")
+    used_ids: set[str] = set()
+    pair_count = 0
+    for tried_count, candidate in enumerate(_order_candidates(groups, pairing.strategy)):
+        if limit and pair_count == limit:
+            barred_ids = used_ids if each_session_once else set()
+            counts["pairings_over_the_limit"] += _count_untried(
+                groups, pairing.strategy, tried_count, barred_ids
+            )
+            return
+        if each_session_once and used_ids & set(candidate.ids):
+            continue
+        parts = _compare(candidate, open_trial)
         if isinstance(parts, str):
             counts[parts] += 1
             continue
-        pairs += 1
-        used |= set(each.ids)
-        yield each, parts
+        pair_count += 1
+        used_ids |= set(candidate.ids)
+        yield candidate, parts
 
 
-_NO_PAIR = {
+def _compare(candidate: _PairCandidate, open_trial: OpenTrial) -> SplitPair | str:
+    """Return the two conversations, split where they differ, or why they make no pair."""
+    reason = find_equal_answers(candidate.chosen.answers, candidate.rejected.answers)
+    if reason is not None:
+        return reason
+    chosen = open_trial(candidate.chosen.trial)
+    rejected = open_trial(candidate.rejected.trial)
+    return split_at_first_difference(chosen.messages, rejected.messages)
+
+
+def _count_untried(
+    groups: list[_ScoreGroup], strategy: PairingStrategy, tried_count: int, barred_ids: set[str]
+) -> int:
+    """Return how many candidates without a barred session are left after the tried ones."""
+    unused_count = sum(group.count_unused(barred_ids) for group in groups)
+    tried = islice(_order_candidates(groups, strategy), tried_count)
+    return unused_count - sum(not barred_ids & set(candidate.ids) for candidate in tried)
+
+
+_REASONS_FOR_NO_PAIR = {
     "no_negative_of_the_task": "sessions have no negative trial of their task",
     "no_positive_of_the_task": "sessions have no positive trial of their task",
-    "no_partner_with_the_same_prompt": "sessions have no partner with the same system prompt, tools and first request",
+    "no_partner_with_the_same_prompt": "sessions have no partner with the same system prompt, "
+    "tools and first request",
     "left_out_as_infrastructure_error": "sessions ended in a failure of the infrastructure",
     "left_out_as_attack_succeeded": "sessions obeyed an injection",
     "not_better_by_the_margin": "pairings have scores that do not differ by the margin",
@@ -316,56 +484,22 @@ _NO_PAIR = {
 }
 
 
-def why_no_pairs(counts: Mapping[str, int]) -> str:
-    """A sentence for the case that there are no pairs, from the counts of `rows_of_cases`, the most frequent reason first."""
-    reasons = sorted(
-        ((counts[name], text) for name, text in _NO_PAIR.items() if counts.get(name)), reverse=True
-    )
-    return f"There are no pairs: {'; '.join(f'{count:,} {text}' for count, text in reasons) or 'there are no judged sessions'}."
+def explain_missing_pairs(counts: Mapping[str, int]) -> str:
+    """Return a sentence about why there are no pairs, the most frequent reason first.
 
-
-def length_ratio(row: Mapping[str, Any]) -> float:
-    """The length of a pair's chosen answer by that of the rejected one; where it is far from 1, a model learns the length first."""
-    return answer_length(row["chosen"]) / max(1, answer_length(row["rejected"]))
-
-
-def _start(session: Session) -> str:
-    """Identity of everything before the agent's answer to the request, and of the tools.
-
-    If the users greet first, the request comes after the agent's greeting. Without it, two sessions that both begin with "Hi" would pair.
+    Args:
+        counts: The counts of `pair_trials`.
     """
-    messages = comparable(session.messages)
-    begin = find_request_end(messages) or 0
-    first = next(
-        (index for index in range(begin, len(messages)) if messages[index]["role"] == "assistant"),
-        len(messages),
-    )
-    return sha256(encode_json([messages[:first], session.tools])).hexdigest()
+    reasons = [
+        (counts[name], text) for name, text in _REASONS_FOR_NO_PAIR.items() if counts.get(name)
+    ]
+    texts = [f"{count:,} {text}" for count, text in sorted(reasons, reverse=True)]
+    return f"There are no pairs: {'; '.join(texts) or 'there are no judged sessions'}."
 
 
-def _row(
-    task_key: str,
-    split: TaskSplit,
-    chosen: Session,
-    rejected: Session,
-    margin: float | None,
-    parts: Parts,
-) -> dict[str, Any]:
-    prompt, chosen_rest, rejected_rest = parts
-    return {
-        "row_id": f"{chosen.session_id}|{rejected.session_id}",
-        "case_id": task_key,
-        "session_id": chosen.session_id,
-        "rejected_session_id": rejected.session_id,
-        "content_sha256": chosen.hash_content(),
-        "rejected_content_sha256": rejected.hash_content(),
-        "task_key": task_key,
-        "split": split.of(task_key),
-        "margin": margin,
-        "prompt": prompt,
-        "chosen": chosen_rest,
-        "rejected": rejected_rest,
-        "tools": chosen.tools,
-        "verdict_by": None,
-        "rejected_verdict_by": None,
-    }
+def compute_length_ratio(row: Mapping[str, Any]) -> float:
+    """Return the length of a pair's chosen answer divided by that of the rejected answer.
+
+    If the ratios are far from 1, a model learns the length first.
+    """
+    return measure_answers(row["chosen"]) / max(1, measure_answers(row["rejected"]))

@@ -1,16 +1,18 @@
-"""What is published of a data set's table: JSONL files and a Hugging Face folder.
+"""The files that are published of a data set's table: JSONL files and a Hugging Face folder.
 
     <lake>/jsonl/<asset>/project=<p>/agent=<a>/<split>.jsonl
-    <lake>/huggingface/<asset>/project=<p>/agent=<a>/README.md                            the card
+    <lake>/huggingface/<asset>/project=<p>/agent=<a>/README.md         the card
     <lake>/huggingface/<asset>/project=<p>/agent=<a>/data/<split>-00000-of-00001.parquet
-    <lake>/published/<asset>/project=<p>/agent=<a>/publication.json                       how, and of which version of the table
+    <lake>/published/<asset>/project=<p>/agent=<a>/publication.json    how, and from which table
 
-Everything is made from the table as it lies in the lake, so it can be made again by the same code: when a session is forgotten, say.
-`datasets.load_dataset(folder)` reads the splits.
+All files are made from the table in the lake. The same code can therefore make them again, for
+example after a session was forgotten. `datasets.load_dataset(folder)` reads the splits. The text of
+the card does not belong here (`cards`), nor does the form of the rows (`formats`).
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,8 +22,14 @@ import pyarrow.parquet as pq
 from pydantic import Field
 from upath import UPath
 
-from agent_pipeline.datasets.cards import Publication, card
-from agent_pipeline.datasets.formats import FORMS, NO_FORM, Format, in_form
+from agent_pipeline.datasets.cards import Publication, SplitLine, render_card
+from agent_pipeline.datasets.formats import (
+    FORMS,
+    NO_FORM_REASONS,
+    Format,
+    FormattedRow,
+    convert_rows,
+)
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.datasets.splits import SPLITS
 from agent_pipeline.keys import PartitionKey, parse_key
@@ -29,25 +37,27 @@ from agent_pipeline.options import Options
 from agent_pipeline.sessions.tables import make_scalar, read_batches, to_batches, to_rows
 from agent_pipeline.storage.lake import Lake, put_file, remove, sha256_file, sync
 
-RECORDS = "published"
+PUBLICATIONS = "published"
 """The kind of lake file that holds the records of publications."""
 
 
 class FileOptions(Options):
-    """What is written beside the table."""
+    """Which files are written besides the table."""
 
-    jsonl: bool = Field(default=True, description="Write a JSONL file a split beside the table.")
+    jsonl: bool = Field(default=True, description="Write a JSONL file per split besides the table.")
     huggingface: bool = Field(
         default=False,
-        description="Write a Hugging Face dataset folder with a dataset card beside the table.",
+        description="Write a Hugging Face dataset folder with a dataset card besides the table.",
     )
     license: str = Field(
         default="other",
-        description="Licence that the dataset card names, by the hub's identifier (mit, cc-by-4.0).",
+        description="Licence that the dataset card names, by the hub's identifier "
+        "(mit, cc-by-4.0).",
     )
     push_to: str = Field(
         default="",
-        description="Push the folder to this data set of the Hugging Face hub (owner/name); empty: never.",
+        description="Data set of the Hugging Face hub (owner/name) to which the folder is pushed; "
+        "empty: none.",
     )
     push_public: bool = Field(
         default=False, description="Make a data set that is pushed for the first time public."
@@ -55,107 +65,110 @@ class FileOptions(Options):
 
 
 class ConversationFileOptions(FileOptions):
-    """The form of what is written beside a table of conversations."""
+    """Which files are written besides a table of conversations, and in which form."""
 
     format: Format = Field(
         default="conversational",
-        description="Form of the JSONL and of the folder: conversational (messages, tools), openai (its fine-tuning file), "
-        "prompt_completion (texts), prompt_completion_messages (TRL's conversational one). The table is conversational always.",
+        description="Form of the JSONL and of the folder: conversational (messages, tools), "
+        "openai (its fine-tuning file), prompt_completion (texts), prompt_completion_messages "
+        "(TRL's conversational form). The table is always conversational.",
     )
 
 
-_OF_THE_TABLE = {"split", "score", "created_at"}
+_UNPUBLISHED_COLUMNS = {"split", "score", "created_at"}
+"""The split is in the file's name, and only selection uses the score and the time.
+
+The JSON reader of `datasets` would take the times for local ones.
+"""
 
 
-def trainers_lines(rows: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
-    """Rows of a split as lines of the file that trainers read; JSON columns may be `msgspec.Raw`.
+def encode_trainer_lines(rows: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
+    """Yield rows of a split as lines of the JSONL file that trainers read.
 
-    The split (the file's name says it), what only selection uses (the JSON reader of `datasets` takes times for local ones) and keys
-    without a value are left out; `tools` stays, because LLaMA-Factory needs the key in every row of a file with tools.
+    Keys without a value are left out, except `tools`, because LLaMA-Factory needs the key in every
+    row of a file with tools. JSON columns may be `msgspec.Raw`.
     """
     for row in rows:
-        kept = {
+        published = {
             name: value
             for name, value in row.items()
-            if name == "tools" or (name not in _OF_THE_TABLE and value is not None)
+            if name == "tools" or (name not in _UNPUBLISHED_COLUMNS and value is not None)
         }
-        yield msgspec.json.encode(kept) + b"\n"
+        yield msgspec.json.encode(published) + b"\n"
 
 
 def publish(lake: Lake, publication: Publication) -> Counter[str]:
-    """Write the files from the table, and remove those of an earlier publication that this one does not have.
+    """Write the files from the table, and remove files of an earlier publication.
 
-    Each file appears whole; the record comes last. Returns how many rows have no such form, by reason.
+    Each file appears whole, and the record of the publication comes last.
+
+    Returns:
+        How many rows do not have the form of the files, by reason; empty if the table has one form.
 
     Raises:
-        DataError: there is no table, or no curated sessions for the card.
+        DataError: There is no table, or there are no curated sessions for the card.
     """
-    formless: Counter[str] = Counter()
+    rows_without_form: Counter[str] = Counter()
     for split in SPLITS:
-        rows = _rows(lake, publication, split, formless) if publication.jsonl else ()
-        lake.replace(
-            lake.folder("jsonl", publication.asset, publication.key) / f"{split}.jsonl",
-            trainers_lines(rows),
-        )
+        rows: Iterable[FormattedRow] = ()
+        if publication.jsonl:
+            rows = _read_rows(lake, publication, split, rows_without_form)
+        path = lake.folder("jsonl", publication.asset, publication.key) / f"{split}.jsonl"
+        lake.replace(path, encode_trainer_lines(rows))
     if publication.huggingface:
-        _write_folder(lake, publication, formless if not publication.jsonl else Counter())
+        # Rows are counted once, although both kinds of files read them.
+        counts = Counter[str]() if publication.jsonl else rows_without_form
+        _write_folder(lake, publication, counts)
     else:
-        _remove(lake, lake.folder("huggingface", publication.asset, publication.key))
-    record = lake.folder(RECORDS, publication.asset, publication.key) / "publication.json"
+        _remove_files(lake, lake.folder("huggingface", publication.asset, publication.key))
+    record = lake.folder(PUBLICATIONS, publication.asset, publication.key) / "publication.json"
     lake.replace(record, [msgspec.json.format(msgspec.json.encode(publication), indent=1)])
-    return (
-        Counter({reason: formless[reason] for reason in NO_FORM})
-        if _has_forms(lake, publication)
-        else Counter()
-    )
+    if not _has_forms(lake, publication):
+        return Counter()
+    return Counter({reason: rows_without_form[reason] for reason in NO_FORM_REASONS})
 
 
 def unpublish(lake: Lake, asset: str, key: PartitionKey | None) -> list[UPath]:
-    """Remove everything that is published of a table; the files that were there."""
-    return [
-        path
-        for kind in ("jsonl", "huggingface", RECORDS)
-        for path in _remove(lake, lake.folder(kind, asset, key))
-    ]
+    """Remove all files that are published of a table, and return their paths."""
+    removed: list[UPath] = []
+    for kind in ("jsonl", "huggingface", PUBLICATIONS):
+        removed += _remove_files(lake, lake.folder(kind, asset, key))
+    return removed
 
 
-def publish_again(lake: Lake, asset: str, key: PartitionKey | None) -> list[UPath]:
-    """Make the files of a table again if they are not of the version that lies in the lake; returns the files that changed.
+def republish(lake: Lake, asset: str, key: PartitionKey | None) -> list[UPath]:
+    """Make the files of a table again if the table has changed, and return the changed paths.
 
-    Files that cannot be made again (there is no record of how, or no table) are removed.
+    Files that cannot be made again are removed: there is no record of the publication, no table,
+    or no curated sessions for the card.
     """
-    publication = record_of(lake, asset, key)
-    agents = (
-        publication.agents if publication and publication.huggingface else ()
-    )  # the card tells of their curated sessions
-    if not (
-        publication
-        and lake.has(asset, key)
-        and all(lake.has("curated_sessions", parse_key(each)) for each in agents)
-    ):
+    publication = read_publication(lake, asset, key)
+    if publication is None or not lake.has(asset, key):
         return unpublish(lake, asset, key)
-    sha256 = sha256_file(lake.table(asset, key))
-    if sha256 == publication.table_sha256:
+    if publication.huggingface:
+        for agent in publication.agents:
+            if not lake.has("curated_sessions", parse_key(agent)):
+                return unpublish(lake, asset, key)
+    table_sha256 = sha256_file(lake.table(asset, key))
+    if table_sha256 == publication.table_sha256:
         return []
-    publish(lake, msgspec.structs.replace(publication, table_sha256=sha256))
-    return [
-        path
-        for kind in ("jsonl", "huggingface")
-        for path in lake.fs.files(lake.folder(kind, asset, key))
-    ]
+    publish(lake, msgspec.structs.replace(publication, table_sha256=table_sha256))
+    changed: list[UPath] = []
+    for kind in ("jsonl", "huggingface"):
+        changed += lake.fs.files(lake.folder(kind, asset, key))
+    return changed
 
 
-def record_of(lake: Lake, asset: str, key: PartitionKey | None) -> Publication | None:
-    """The record of how a table is published, if there is one."""
+def read_publication(lake: Lake, asset: str, key: PartitionKey | None) -> Publication | None:
+    """Return the record of how a table is published, if there is a readable record."""
+    path = lake.folder(PUBLICATIONS, asset, key) / "publication.json"
     try:
-        return msgspec.json.decode(
-            (lake.folder(RECORDS, asset, key) / "publication.json").read_bytes(), type=Publication
-        )
+        return msgspec.json.decode(path.read_bytes(), type=Publication)
     except (msgspec.MsgspecError, OSError):
         return None
 
 
-def _remove(lake: Lake, folder: UPath) -> list[UPath]:
+def _remove_files(lake: Lake, folder: UPath) -> list[UPath]:
     files = lake.fs.files(folder)
     for path in files:
         remove(path)
@@ -163,43 +176,59 @@ def _remove(lake: Lake, folder: UPath) -> list[UPath]:
 
 
 def _has_forms(lake: Lake, publication: Publication) -> bool:
-    return set(SFT.names) <= set(lake.open(publication.asset, publication.key).schema_arrow.names)
+    """Return whether the table has the columns of `SFT`, which can be written in every form."""
+    table = lake.open(publication.asset, publication.key).schema_arrow
+    return set(SFT.names) <= set(table.names)
 
 
-def _rows(
+def _read_rows(
     lake: Lake, publication: Publication, split: str, counts: Counter[str]
-) -> Iterator[dict[str, Any]]:
-    """The rows of a split of the table, in the publication's form; JSON columns that stay as they are, as `msgspec.Raw`."""
-    plain = publication.format == "conversational" or not _has_forms(lake, publication)
+) -> Iterator[FormattedRow]:
+    """Return the rows of a split of the table, in the publication's form.
+
+    JSON columns that stay as they are, are `msgspec.Raw`.
+    """
+    is_unchanged = publication.format == "conversational" or not _has_forms(lake, publication)
     file = lake.open(publication.asset, publication.key)
-    wanted = make_scalar(split, pa.string())
-    batches = (batch.filter(pc.equal(batch["split"], wanted)) for batch in read_batches(file))
-    rows = to_rows(batches, raw=plain)
-    return rows if plain else in_form(rows, publication.format, counts)
+    wanted_split = make_scalar(split, pa.string())
+    batches = (batch.filter(pc.equal(batch["split"], wanted_split)) for batch in read_batches(file))
+    rows = to_rows(batches, raw=is_unchanged)
+    return rows if is_unchanged else convert_rows(rows, publication.format, counts)
 
 
 def _write_folder(lake: Lake, publication: Publication, counts: Counter[str]) -> None:
-    table = lake.open(publication.asset, publication.key).schema_arrow
-    schema = FORMS[publication.format].columns(table) if _has_forms(lake, publication) else table
+    """Write the Hugging Face folder: a Parquet file per split with rows, and then the card."""
+    schema = lake.open(publication.asset, publication.key).schema_arrow
+    if _has_forms(lake, publication):
+        schema = FORMS[publication.format].make_schema(schema)
     target = lake.folder("huggingface", publication.asset, publication.key)
-    lines = []
+    lines: list[SplitLine] = []
     for split in SPLITS:
-        tasks: set[str] = set()
-        rows, count = _rows(lake, publication, split, counts), 0
-        place = target / "data" / f"{split}-00000-of-00001.parquet"
-        with lake.fs.staging(place) as file:
-            with pq.ParquetWriter(file, schema, compression="zstd", compression_level=3) as writer:
-                for batch in to_batches(rows, schema):
-                    count += batch.num_rows
-                    tasks.update(
-                        batch["task_key"].to_pylist() if "task_key" in schema.names else ()
-                    )
-                    writer.write_batch(batch)
+        path = target / "data" / f"{split}-00000-of-00001.parquet"
+        with lake.fs.staging(path) as file:
+            rows = _read_rows(lake, publication, split, counts)
+            line = _write_split(file, split, rows, schema)
             sync(file)
-        lines.append((split, count, len(tasks) if "task_key" in schema.names else "–"))
-        if count:
-            put_file(file, place)
+        lines.append(line)
+        if line.rows:
+            put_file(file, path)
         else:
             file.unlink()
-            remove(place)
-    lake.replace(target / "README.md", [card(lake, publication, lines).encode("utf-8")])
+            remove(path)
+    lake.replace(target / "README.md", [render_card(lake, publication, lines).encode("utf-8")])
+
+
+def _write_split(
+    file: Path, split: str, rows: Iterable[FormattedRow], schema: pa.Schema
+) -> SplitLine:
+    """Write the rows of a split to a Parquet file, and return what the card tells about them."""
+    has_tasks = "task_key" in schema.names
+    tasks: set[str] = set()
+    row_count = 0
+    with pq.ParquetWriter(file, schema, compression="zstd", compression_level=3) as writer:
+        for batch in to_batches(rows, schema):
+            row_count += batch.num_rows
+            if has_tasks:
+                tasks.update(batch["task_key"].to_pylist())
+            writer.write_batch(batch)
+    return SplitLine(split, row_count, len(tasks) if has_tasks else "–")

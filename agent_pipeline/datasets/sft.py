@@ -1,35 +1,42 @@
-"""Supervised fine-tuning rows: one kept session is one conversation that ends with a trained message of the agent.
+"""Rows for supervised fine-tuning (SFT): one kept session becomes one conversation to imitate.
 
-Messages are in OpenAI's form. A turn that is not to be trained has OpenAI's `weight: 0` on the assistant's message; a message without
-`weight` is trained. `tokenization.loss_masks` honours it.
+The schema of `sft_dataset` and the way from a session to its row belong here. Which sessions are
+kept is decided in `judging`, which rows are trained on in `selection`.
+
+Messages are in OpenAI's form. An assistant's message that must not be trained has OpenAI's
+`weight: 0`; a message without `weight` is trained. The loss masks of training honour it.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
-from agent_pipeline.datasets.splits import ROW, TaskSplit
+from agent_pipeline.datasets.splits import LINEAGE_COLUMNS, LineageRow, TaskSplit
 from agent_pipeline.judging.turns import untrained_turns
 from agent_pipeline.sessions.session import (
     Message,
+    Tool,
     add_thoughts,
     drop_error_marks,
     hash_json,
     is_trained,
 )
 from agent_pipeline.sessions.tables import decode_json, define_optional, define_required
-from agent_pipeline.sessions.turn_class import classify_text
+from agent_pipeline.sessions.turn_class import TurnClass, classify_text
 
 SFT = pa.schema(
     [
-        *ROW,
+        *LINEAGE_COLUMNS,
         *define_required(
-            pa.json_(), messages="chat messages to the agent's last; weight 0: not trained on"
+            pa.json_(),
+            messages="chat messages up to the agent's last; weight 0: not trained on",
+            tools="the tools that the agent had: OpenAI function schemas",
         ),
-        *define_required(pa.json_(), tools="the tools that the agent had: OpenAI function schemas"),
         *define_optional(
             pa.float64(),
             score="how good the session is, 0 to 1; of equal rows the better one is kept",
@@ -45,11 +52,25 @@ SFT = pa.schema(
         ),
     ]
 )
-"""A new column needs a line here, a value in `sft_rows`, and its origin in `defs.columns`. `score`: see `known_score`."""
+"""The columns of `sft_dataset`.
+
+A new column needs a line here, a value in `make_sft_rows`, and its origin in `defs.columns`.
+"""
 
 
-class _Head(msgspec.Struct, gc=False):
-    """What decides where a conversation is cut, and the classes of its turns."""
+class SftRow(LineageRow):
+    """A row of `SFT`; JSON columns may be `msgspec.Raw`, which is written as it is."""
+
+    messages: list[Message] | msgspec.Raw
+    tools: list[Tool] | msgspec.Raw
+    score: float | None
+    created_at: datetime | None
+    turn_classes: list[TurnClass | None]
+    verdict_by: str | None
+
+
+class _MessageHead(msgspec.Struct, gc=False):
+    """The part of a message that decides where a conversation is cut, and the class of a turn."""
 
     role: str
     content: str | None = ""
@@ -57,91 +78,148 @@ class _Head(msgspec.Struct, gc=False):
     weight: float = 1
 
 
-_HEADS = msgspec.json.Decoder(list[_Head])
+_DECODER = msgspec.json.Decoder(list[_MessageHead])
 
 
-def sft_rows(
+@dataclass(frozen=True)
+class _Turns:
+    """The turns of a session, as indices of its messages.
+
+    Attributes:
+        heads: The head of every message.
+        agent: The agent's messages.
+        excluded: The agent's messages that a fact excludes from training.
+        trained: The agent's messages that are trained.
+    """
+
+    heads: list[_MessageHead]
+    agent: list[int]
+    excluded: list[int]
+    trained: list[int]
+
+    def classify(self) -> list[TurnClass | None]:
+        """Return the class of each of the agent's messages up to the last trained message."""
+        classes: list[TurnClass | None] = []
+        for message_index in self.agent:
+            if message_index <= self.trained[-1]:
+                head = self.heads[message_index]
+                classes.append("call" if head.tool_calls else classify_text(head.content or ""))
+        return classes
+
+
+def make_sft_rows(
     rows: Iterable[Mapping[str, Any]],
-    split: TaskSplit,
+    task_split: TaskSplit,
     counts: Counter[str] | None = None,
     untrained_facts: Sequence[str] = (),
     thoughts: bool = False,
-) -> Iterator[dict[str, Any]]:
-    """Rows of `SFT` from rows of sessions (`make_session_row`, or the table `curated_sessions`), one at a time, in their order.
+) -> Iterator[SftRow]:
+    """Yield rows of `SFT` for rows of sessions, one at a time, in their order.
 
-    JSON columns may be `msgspec.Raw`; they are decoded only where a conversation changes. A turn with one of `untrained_facts` (names of
-    `judging.turns.TurnFacts`, read in the column `turns`) is not trained. What follows the last trained message (a closing user message, a
-    last tool result) is cut; a session without one makes no row. `row_id` is the session id, followed by `#` and the positions of the turns
-    that a fact took out: another choice of turns is another row. `counts` gets `sessions`, `rows`, `trailing_messages_cut`,
-    `no_assistant_message`, `no_turn_to_train`, `turns`, `turns_not_trained`, and of the recorded thoughts of the rows `reasoning_left_out`
-    or, with `thoughts`, `reasoning_kept`: the messages then have them, and `content_sha256` counts them in.
+    What follows the last trained message (a closing user message, a last tool result) is cut. A
+    session without a trained message makes no row. The `row_id` is the session id, followed by `#`
+    and the indices of the messages that a fact excluded: another choice of turns is another row.
+
+    Args:
+        rows: Rows of `sessions` or `curated_sessions`. JSON columns may be `msgspec.Raw`; they are
+            decoded only if a conversation changes.
+        task_split: Decides the split of a task.
+        counts: Receives `sessions`, `rows`, `trailing_messages_cut`, `no_assistant_message`,
+            `no_turn_to_train`, `turns`, `turns_not_trained`, and the recorded thoughts of the
+            rows: `reasoning_left_out`, or `reasoning_kept` if `thoughts`.
+        untrained_facts: Names of `judging.turns.TurnFacts`. A turn with one of these facts in the
+            column `turns` is not trained.
+        thoughts: Whether messages have the recorded thoughts, which `content_sha256` then covers.
     """
     counts = Counter() if counts is None else counts
     for row in rows:
         counts["sessions"] += 1
-        messages = row["messages"]
-        heads = (
-            _HEADS.decode(messages)
-            if isinstance(messages, msgspec.Raw)
-            else msgspec.convert(messages, list[_Head])
-        )
-        turns = [at for at, each in enumerate(heads) if each.role == "assistant"]
-        untrained = [turns[at] for at in untrained_turns(row.get("turns") or (), untrained_facts)]
-        trained = [at for at in turns if heads[at].weight and at not in untrained]
-        counts["turns"] += len(turns)
-        if len(trained) < len(turns):
-            counts["turns_not_trained"] += len(turns) - len(trained)
-        if not trained:
-            counts["no_turn_to_train" if turns else "no_assistant_message"] += 1
+        turns = _find_turns(row, untrained_facts)
+        counts["turns"] += len(turns.agent)
+        if len(turns.trained) < len(turns.agent):
+            counts["turns_not_trained"] += len(turns.agent) - len(turns.trained)
+        if not turns.trained:
+            counts["no_turn_to_train" if turns.agent else "no_assistant_message"] += 1
             continue
         counts["rows"] += 1
-        if recorded := decode_json(row.get("reasoning") or []):
-            counts["reasoning_kept" if thoughts else "reasoning_left_out"] += len(recorded)
-        counts["trailing_messages_cut"] += len(heads) - trained[-1] - 1
-        thought = recorded if thoughts else []
-        if untrained or thought or trained[-1] + 1 < len(heads):
-            kept = add_thoughts(decode_json(messages), thought)[: trained[-1] + 1]
-            messages = [
-                message | {"weight": 0} if at in untrained else message
-                for at, message in enumerate(kept)
-            ]
-        yield {
-            "row_id": row["session_id"]
-            + ("#" + ",".join(map(str, untrained)) if untrained else ""),
-            "session_id": row["session_id"],
-            "content_sha256": hash_json([row["content_sha256"], thought])
-            if thought
-            else row["content_sha256"],
-            "task_key": row["task_key"],
-            "split": split.of(row["task_key"]),
-            "messages": messages,
-            "tools": row["tools"],
-            "score": known_score(row),
-            "created_at": row["created_at"],
-            "turn_classes": [
-                "call" if heads[at].tool_calls else classify_text(heads[at].content or "")
-                for at in turns
-                if at <= trained[-1]
-            ],
-            "verdict_by": row.get("verdict_by"),
-        }
+        recorded_thoughts = decode_json(row.get("reasoning") or [])
+        if recorded_thoughts:
+            counts["reasoning_kept" if thoughts else "reasoning_left_out"] += len(recorded_thoughts)
+        counts["trailing_messages_cut"] += len(turns.heads) - turns.trained[-1] - 1
+        yield _make_row(row, turns, task_split, recorded_thoughts if thoughts else [])
 
 
-def known_score(session: Mapping[str, Any]) -> float | None:
-    """How good a session is, 0 to 1; `None` where nobody judged it.
+def _find_turns(row: Mapping[str, Any], untrained_facts: Sequence[str]) -> _Turns:
+    messages = row["messages"]
+    if isinstance(messages, msgspec.Raw):
+        heads = _DECODER.decode(messages)
+    else:
+        heads = msgspec.convert(messages, list[_MessageHead])
+    agent = [index for index, head in enumerate(heads) if head.role == "assistant"]
+    excluded_turns = untrained_turns(row.get("turns") or (), untrained_facts)
+    excluded = [agent[turn_index] for turn_index in excluded_turns]
+    trained = [index for index in agent if heads[index].weight and index not in excluded]
+    return _Turns(heads, agent, excluded, trained)
 
-    A judged session has its `verdict_score`, in which no score overrules a person. Otherwise the source's judgment counts, else its score.
+
+def _make_row(
+    row: Mapping[str, Any],
+    turns: _Turns,
+    task_split: TaskSplit,
+    thoughts: Sequence[Mapping[str, Any]],
+) -> SftRow:
+    """Return the SFT row of a session that has a turn to train."""
+    messages = row["messages"]
+    end = turns.trained[-1] + 1
+    if turns.excluded or thoughts or end < len(turns.heads):
+        messages = add_thoughts(decode_json(messages), thoughts)[:end]
+        for message_index in turns.excluded:
+            if message_index < end:
+                messages[message_index] = messages[message_index] | {"weight": 0}
+    row_id = row["session_id"]
+    if turns.excluded:
+        row_id += "#" + ",".join(map(str, turns.excluded))
+    content_sha256 = row["content_sha256"]
+    if thoughts:
+        content_sha256 = hash_json([content_sha256, thoughts])
+    return {
+        "row_id": row_id,
+        "session_id": row["session_id"],
+        "content_sha256": content_sha256,
+        "task_key": row["task_key"],
+        "split": task_split.find_split(row["task_key"]),
+        "messages": messages,
+        "tools": row["tools"],
+        "score": _find_score(row),
+        "created_at": row["created_at"],
+        "turn_classes": turns.classify(),
+        "verdict_by": row.get("verdict_by"),
+    }
+
+
+def _find_score(session_row: Mapping[str, Any]) -> float | None:
+    """Return how good a session is, 0 to 1; `None` if nobody judged it.
+
+    A judged session has a `verdict_score`, in which no score overrules a person. Otherwise the
+    source's judgment counts, and without a judgment the source's score.
     """
-    if "verdict_score" in session:
-        return session["verdict_score"]
-    return {"acceptable": 1.0, "unacceptable": 0.0}.get(session["judgment"] or "", session["score"])
+    score: float | None
+    if "verdict_score" in session_row:
+        score = session_row["verdict_score"]
+    elif session_row["judgment"] in ("acceptable", "unacceptable"):
+        score = 1.0 if session_row["judgment"] == "acceptable" else 0.0
+    else:
+        score = session_row["score"]
+    return score
 
 
-def to_last_assistant(messages: list[Message]) -> list[Message]:
-    """The messages up to and with the last trained one of the assistant, as data sets have them; empty where there is none."""
-    trained = (
-        index
-        for index, message in enumerate(messages)
-        if message["role"] == "assistant" and is_trained(message)
-    )
-    return drop_error_marks(messages[: max(trained, default=-1) + 1])
+def cut_after_last_trained_turn(messages: list[Message]) -> list[Message]:
+    """Return the messages up to the last trained message of the agent, without error marks.
+
+    The list is empty if no message is trained.
+    """
+    end = 0
+    for index, message in enumerate(messages):
+        if message["role"] == "assistant" and is_trained(message):
+            end = index + 1
+    return drop_error_marks(messages[:end])

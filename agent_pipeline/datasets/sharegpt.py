@@ -1,36 +1,50 @@
-"""ShareGPT conversations: `{"from", "value"}` turns of `system`, `human`, `gpt`, `function_call` and `observation`.
+"""ShareGPT conversations: `{"from", "value"}` turns of `system`, `human`, `gpt` and calls.
 
-This is the form that LLaMA-Factory documents for tool use. A call's value is the JSON of `{"name", "arguments"}` with the arguments as an
-object; several calls in one message (and their results) are one turn whose value is a JSON list. After the system turn, human or
-observation and gpt or function_call alternate, else the loader discards the conversation. Axolotl reads the same turns with its mappings of
-`from` and `value` and its `roles`. Both read `tools`, the JSON text of OpenAI's schemas, or null. It is a text because schemas have no one
-type: datasets 4.0, the newest that LLaMA-Factory 0.9.5 takes, refuses a JSON file of them. It is null and not empty because Axolotl 0.19
-decodes whatever text it finds.
+The schema of `sharegpt_dataset` and the way from OpenAI messages to ShareGPT turns and back belong
+here.
 
-What that form has no place for is in keys that loaders ignore, so that `messages_of` restores the chat: `ids` of calls and results, `words`
-beside calls, `lengths` of messages that were joined into one turn, the `thought` before a turn, and `train: false` (Axolotl's
-`message_field_training: train`) on a turn that is not trained.
+LLaMA-Factory documents this form for tool use. The value of a `function_call` turn is the JSON of
+`{"name", "arguments"}` with the arguments as an object. Several calls in one message, and their
+results (`observation`), are one turn whose value is a JSON list. After the system turn, turns of
+input (`human`, `observation`) and of the agent (`gpt`, `function_call`) must alternate; the loader
+discards other conversations. Axolotl reads the same turns with mappings of `from` and `value`.
+
+Both loaders read `tools`, the JSON text of OpenAI's schemas, or null. The schemas are a text
+because they have no common type: datasets 4.0, the newest that LLaMA-Factory 0.9.5 accepts,
+refuses a JSON file of such schemas. A row without tools has null, and not an empty text, because
+Axolotl 0.19 decodes any text.
+
+Facts that the form has no place for are in keys that loaders ignore, so that `from_sharegpt_turns`
+restores the chat:
+
+- `ids` of calls and results,
+- `words` next to calls,
+- `lengths` of messages that were joined into one turn,
+- the `thought` before a turn,
+- `train: false` (Axolotl's `message_field_training: train`) on a turn that is not trained.
 """
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
-from agent_pipeline.datasets.splits import ROW
+from agent_pipeline.datasets.splits import LINEAGE_COLUMNS, LineageRow
+from agent_pipeline.json_types import JsonObject
 from agent_pipeline.sessions.session import THOUGHT, Message, Tool, is_trained
 from agent_pipeline.sessions.tables import define_optional, define_required
 
 SHAREGPT = pa.schema(
     [
-        *ROW,
+        *LINEAGE_COLUMNS,
         *define_required(
             pa.json_(),
-            conversations="turns of from (system, human, gpt, function_call, observation) and value",
+            conversations="turns of from (system, human, gpt, function_call, observation) "
+            "and value",
         ),
         *define_optional(
             pa.string(),
@@ -39,160 +53,150 @@ SHAREGPT = pa.schema(
         ),
     ]
 )
+"""The columns of `sharegpt_dataset`."""
 
-Turn = dict[str, Any]
-
-_FROM = {"system": "system", "user": "human", "assistant": "gpt"}
-_ROLE = {name: role for role, name in _FROM.items()}
-_BETWEEN = "\n\n"
-"""Separates messages of one role that are joined into one turn."""
-
-_TAKES_NONE: Tool = {"type": "object", "properties": {}}
+ShareGptTurn = JsonObject
+"""A turn: `from`, `value`, and the keys that loaders ignore."""
 
 
-class _Call(msgspec.Struct):
+class ShareGptRow(LineageRow):
+    """A row of `SHAREGPT`."""
+
+    conversations: list[ShareGptTurn]
+    tools: str | None
+    verdict_by: str | None
+
+
+_COPIED_COLUMNS = [*(column.name for column in LINEAGE_COLUMNS), "verdict_by"]
+"""The columns that are copied from an SFT row, if the row has them."""
+
+_TURN_NAMES = {"system": "system", "user": "human", "assistant": "gpt"}
+_ROLES = {turn_name: role for role, turn_name in _TURN_NAMES.items()}
+
+_SEPARATOR = "\n\n"
+"""The text between messages of one role that are joined into one turn."""
+
+_NO_PARAMETERS: JsonObject = {"type": "object", "properties": {}}
+
+
+class _WrittenCall(msgspec.Struct):
     """A call as it is written in a turn's value; the arguments keep their text."""
 
     name: str
     arguments: msgspec.Raw
 
 
-def sharegpt_rows(
-    sft_rows: Iterable[dict[str, Any]], counts: Counter[str] | None = None, alternating: bool = True
-) -> Iterator[dict[str, Any]]:
-    """Rows of `SHAREGPT`, one for each SFT row, in its order.
+def make_sharegpt_rows(
+    sft_rows: Iterable[Mapping[str, Any]],
+    counts: Counter[str] | None = None,
+    alternating: bool = True,
+) -> Iterator[ShareGptRow]:
+    """Yield a row of `SHAREGPT` for each SFT row, in the order of the SFT rows.
 
-    With `alternating`, rows whose turns do not alternate are left out, since loaders that need it discard them. A row with a tool schema
-    that is not an object (or whose function or parameters are not) is left out. `counts` gets `rows`, `turns_do_not_alternate`,
-    `invalid_tool_schema`, and `words_beside_calls`: turns of which such loaders see the call and not the words.
+    Args:
+        sft_rows: Rows of `SFT`, their JSON columns decoded.
+        counts: Receives `rows`; the rows that are left out, `turns_do_not_alternate` and
+            `invalid_tool_schema` (a tool schema, its function or its parameters are not an
+            object); and `words_beside_calls`, the turns of which loaders see the call and not
+            the words.
+        alternating: Whether to leave out rows whose turns do not alternate.
     """
     counts = Counter() if counts is None else counts
     for row in sft_rows:
-        turns = conversations(row["messages"])
-        if alternating and not alternates(turns):
+        turns = to_sharegpt_turns(row["messages"])
+        if alternating and not turns_alternate(turns):
             counts["turns_do_not_alternate"] += 1
             continue
-        tools = [_schema(tool) for tool in row["tools"]]
+        tools = [_complete_schema(tool) for tool in row["tools"]]
         if None in tools:
             counts["invalid_tool_schema"] += 1
             continue
         counts["rows"] += 1
         counts["words_beside_calls"] += sum("words" in turn for turn in turns)
-        lineage = {name: row[name] for name in SHAREGPT.names if name in row and name != "tools"}
-        yield lineage | {
+        lineage = {name: row[name] for name in _COPIED_COLUMNS if name in row}
+        sharegpt_row: Any = lineage | {
             "conversations": turns,
             "tools": json.dumps(tools, ensure_ascii=False) if tools else None,
         }
+        yield sharegpt_row
 
 
-def _schema(tool: Any) -> Tool | None:
-    """A tool in OpenAI's form, with parameters even if it takes none, which LLaMA-Factory needs; `None` where it is not a schema."""
+def _complete_schema(tool: Any) -> Tool | None:
+    """Return a tool in OpenAI's form; `None` if it is not a schema.
+
+    A tool without parameters gets empty ones, which LLaMA-Factory needs.
+    """
     function = tool.get("function", tool) if isinstance(tool, dict) else None
-    parameters = (function.get("parameters") or {}) if isinstance(function, dict) else None
-    if not isinstance(function, dict) or not isinstance(parameters, dict):
+    if not isinstance(function, dict):
         return None
-    return {"type": "function", "function": function | {"parameters": _TAKES_NONE | parameters}}
+    parameters = function.get("parameters") or {}
+    if not isinstance(parameters, dict):
+        return None
+    return {"type": "function", "function": function | {"parameters": _NO_PARAMETERS | parameters}}
 
 
-def conversations(messages: list[Message]) -> list[Turn]:
-    """A chat as ShareGPT turns; `messages_of` is the way back."""
-    turns: list[Turn] = []
-    for role, members in groupby(messages, key=lambda message: message["role"]):
+def to_sharegpt_turns(messages: list[Message]) -> list[ShareGptTurn]:
+    """Return a chat as ShareGPT turns; `from_sharegpt_turns` is the way back."""
+    turns: list[ShareGptTurn] = []
+    for role, group in groupby(messages, key=lambda message: message["role"]):
         if role == "assistant":
-            turns += [_agent_turn(message) for message in members]
+            turns += [_make_agent_turn(message) for message in group]
         elif role == "tool":
-            turns.append(_results(list(members)))
+            turns.append(_make_observation(list(group)))
         else:
-            texts = [message["content"] for message in members]
-            joined = {"lengths": [len(text) for text in texts]} if len(texts) > 1 else {}
-            turns.append({"from": _FROM[role], "value": _BETWEEN.join(texts)} | joined)
+            texts = [message["content"] for message in group]
+            turn: ShareGptTurn = {"from": _TURN_NAMES[role], "value": _SEPARATOR.join(texts)}
+            if len(texts) > 1:
+                turn["lengths"] = [len(text) for text in texts]
+            turns.append(turn)
     return turns
 
 
-def messages_of(turns: list[Turn]) -> list[Message]:
-    """The chat that `conversations` made the turns of."""
-    messages: list[Message] = []
-    for turn in turns:
-        kind, value = turn["from"], turn["value"]
-        if kind == "observation":
-            texts = json.loads(value) if len(turn["ids"]) > 1 else [value]
-            messages += [
-                {"role": "tool", "tool_call_id": id_, "content": text}
-                for id_, text in zip(turn["ids"], texts, strict=True)
-            ]
-        elif kind == "function_call":
-            decoded = msgspec.json.decode(value, type=_Call | list[_Call])
-            named = zip(
-                turn["ids"], decoded if isinstance(decoded, list) else [decoded], strict=True
-            )
-            calls = [_openai_call(id_, call) for id_, call in named]
-            messages.append(
-                {"role": "assistant", "content": turn.get("words", ""), "tool_calls": calls}
-            )
-        else:
-            start = 0
-            for length in turn.get("lengths", [len(value)]):
-                messages.append({"role": _ROLE[kind], "content": value[start : start + length]})
-                start += length + len(_BETWEEN)
-        if turn.get("train") is False:
-            messages[-1]["weight"] = 0
-        if "thought" in turn:
-            messages[-1][THOUGHT] = turn["thought"]
-    return messages
-
-
-def alternates(turns: list[Turn]) -> bool:
-    """Whether, after a system turn at the start, input and the agent's turns alternate, and the agent has the last word."""
-    inputs = [
-        turn["from"] in ("human", "observation")
-        for turn in turns
-        if turn is not turns[0] or turn["from"] != "system"
-    ]
-    kinds = {turn["from"] for turn in turns[1:]}
-    return (
-        "system" not in kinds
-        and len(inputs) % 2 == 0
-        and inputs == [at % 2 == 0 for at in range(len(inputs))]
-    )
-
-
-def _agent_turn(message: Message) -> Turn:
-    more = {} if is_trained(message) else {"train": False}
-    more |= {"thought": message[THOUGHT]} if THOUGHT in message else {}
+def _make_agent_turn(message: Message) -> ShareGptTurn:
     calls = message.get("tool_calls") or ()
-    if not calls:
-        return {"from": "gpt", "value": message["content"]} | more
-    texts = [_call_json(call["function"]) for call in calls]
-    words = {"words": message["content"]} if message["content"] else {}
-    value = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
-    return (
-        {"from": "function_call", "value": value, "ids": [call["id"] for call in calls]}
-        | words
-        | more
-    )
+    turn: ShareGptTurn
+    if calls:
+        texts = [_write_call(call["function"]) for call in calls]
+        turn = {
+            "from": "function_call",
+            "value": texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]",
+            "ids": [call["id"] for call in calls],
+        }
+        if message["content"]:
+            turn["words"] = message["content"]
+    else:
+        turn = {"from": "gpt", "value": message["content"]}
+    if not is_trained(message):
+        turn["train"] = False
+    if THOUGHT in message:
+        turn["thought"] = message[THOUGHT]
+    return turn
 
 
-def _results(messages: list[Message]) -> Turn:
+def _make_observation(messages: list[Message]) -> ShareGptTurn:
+    """Return the turn of the results that follow one message."""
     texts = [message["content"] for message in messages]
-    value = texts[0] if len(texts) == 1 else json.dumps(texts, ensure_ascii=False)
     return {
         "from": "observation",
-        "value": value,
+        "value": texts[0] if len(texts) == 1 else json.dumps(texts, ensure_ascii=False),
         "ids": [message["tool_call_id"] for message in messages],
     }
 
 
-def _call_json(function: dict[str, str]) -> str:
-    """A call's JSON. Arguments that are the text of an object stay that text; others become a JSON string."""
-    text = function["arguments"]
-    arguments = text if _is_object(text) else json.dumps(text, ensure_ascii=False)
-    return (
-        f'{{"name": {json.dumps(function["name"], ensure_ascii=False)}, "arguments": {arguments}}}'
-    )
+def _write_call(function: Mapping[str, str]) -> str:
+    """Return the JSON of a call.
+
+    Arguments that are the text of an object keep that text. Other arguments become a JSON string.
+    """
+    arguments = function["arguments"]
+    if not _is_object(arguments):
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    name = json.dumps(function["name"], ensure_ascii=False)
+    return f'{{"name": {name}, "arguments": {arguments}}}'
 
 
 def _is_object(text: str) -> bool:
-    if text[:1] != "{" or text[-1:] != "}":  # spaces around it would be lost
+    if text[:1] != "{" or text[-1:] != "}":  # spaces around the object would be lost
         return False
     try:
         msgspec.json.decode(text, type=dict[str, msgspec.Raw])
@@ -202,7 +206,67 @@ def _is_object(text: str) -> bool:
     return True
 
 
-def _openai_call(id_: str, call: _Call) -> dict[str, Any]:
-    raw = bytes(call.arguments).decode("utf-8")
-    arguments = raw if raw.startswith("{") else json.loads(raw)
-    return {"id": id_, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+def from_sharegpt_turns(turns: list[ShareGptTurn]) -> list[Message]:
+    """Return the chat from which `to_sharegpt_turns` made the turns."""
+    messages: list[Message] = []
+    for turn in turns:
+        if turn["from"] == "observation":
+            messages += _read_observation(turn)
+        elif turn["from"] == "function_call":
+            messages.append(_read_calls(turn))
+        else:
+            messages += _read_texts(turn)
+        if turn.get("train") is False:
+            messages[-1]["weight"] = 0
+        if "thought" in turn:
+            messages[-1][THOUGHT] = turn["thought"]
+    return messages
+
+
+def _read_observation(turn: ShareGptTurn) -> list[Message]:
+    call_ids, value = turn["ids"], turn["value"]
+    texts = json.loads(value) if len(call_ids) > 1 else [value]
+    return [
+        {"role": "tool", "tool_call_id": call_id, "content": text}
+        for call_id, text in zip(call_ids, texts, strict=True)
+    ]
+
+
+def _read_calls(turn: ShareGptTurn) -> Message:
+    decoded = msgspec.json.decode(turn["value"], type=_WrittenCall | list[_WrittenCall])
+    written_calls = decoded if isinstance(decoded, list) else [decoded]
+    calls = []
+    for call_id, call in zip(turn["ids"], written_calls, strict=True):
+        text = bytes(call.arguments).decode("utf-8")
+        arguments = text if text.startswith("{") else json.loads(text)
+        function = {"name": call.name, "arguments": arguments}
+        calls.append({"id": call_id, "type": "function", "function": function})
+    return {"role": "assistant", "content": turn.get("words", ""), "tool_calls": calls}
+
+
+def _read_texts(turn: ShareGptTurn) -> list[Message]:
+    """Return the messages that were joined into a turn of words."""
+    value = turn["value"]
+    messages: list[Message] = []
+    start = 0
+    for length in turn.get("lengths", [len(value)]):
+        text = value[start : start + length]
+        messages.append({"role": _ROLES[turn["from"]], "content": text})
+        start += length + len(_SEPARATOR)
+    return messages
+
+
+def turns_alternate(turns: list[ShareGptTurn]) -> bool:
+    """Return whether input and the agent's turns alternate, and the agent has the last word.
+
+    One system turn may come first.
+    """
+    if turns and turns[0]["from"] == "system":
+        turns = turns[1:]
+    if len(turns) % 2:
+        return False
+    for index, turn in enumerate(turns):
+        expected = ("human", "observation") if index % 2 == 0 else ("gpt", "function_call")
+        if turn["from"] not in expected:
+            return False
+    return True

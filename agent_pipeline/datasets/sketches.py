@@ -1,103 +1,150 @@
-"""Sketches of texts (MinHash) and an index of them (LSH), by which texts that are nearly the same are found.
+"""Sketches of texts (MinHash) and an index of sketches (LSH) that find nearly equal texts.
 
-Two sets' sketches agree in a hash with the chance that is their Jaccard similarity (Broder 1997); an index by bands finds those that agree
-in all hashes of a band (Indyk and Motwani 1998).
+Two sets' sketches agree in a hash with a probability equal to their Jaccard similarity (Broder
+1997). An index by bands finds the sketches that agree in all hashes of a band (Indyk and Motwani
+1998). What is done with nearly equal texts does not belong here.
 """
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from rensa import RMinHash, RMinHashLSH
 
-SHINGLE = 5
-"""Words in a row that are compared across the split: a template with other words in it shares few of them."""
+WORDS_PER_SHINGLE = 5
+"""Consecutive words in a shingle: a template filled with other words shares few shingles."""
 
-HASHES = 256
-RECALL = 0.995
-"""Of pairs exactly at the threshold, the share that the bands must find."""
+MAX_HASHES = 256
+"""Most hashes of a sketch."""
+
+MIN_RECALL = 0.995
+"""Share of the pairs exactly at the threshold that the bands must find."""
 
 
 class Sketches:
-    """Sketches, and an `index` of them by number, in which sets at least so alike as the threshold share a band."""
+    """A factory of sketches with an `index` of them by number.
+
+    In the index, sets that are at least as similar as the threshold share a band.
+    """
 
     def __init__(self, threshold: float, seed: int = 0) -> None:
-        count, width = bands(threshold)
-        self._hashes, self._seed = count * width, seed
-        self.index = RMinHashLSH(threshold, self._hashes, count)
+        band_count, band_width = choose_bands(threshold)
+        self._hash_count = band_count * band_width
+        self._seed = seed
+        self.index = RMinHashLSH(threshold, self._hash_count, band_count)
 
-    def of(self, words: Sequence[bytes] | Sequence[str]) -> Any:
-        """The sketch of a set (what stands in it twice counts once); its `jaccard` estimates the similarity to another sketch."""
-        sketch = RMinHash(self._hashes, self._seed)
+    def sketch(self, words: Sequence[bytes] | Sequence[str]) -> RMinHash:
+        """Return the sketch of a set of words; repeated words count once.
+
+        The sketch's `jaccard` estimates the similarity to another sketch.
+        """
+        sketch = RMinHash(self._hash_count, self._seed)
         sketch.update(words)
         return sketch
 
     def add_sets(self, sets: Sequence[Sequence[bytes]], start: int) -> list[bool]:
-        """Put sets into the index, numbered from `start` on; of each whether it shares a band with another one in the index."""
-        sketches = RMinHash.digest_matrix_from_token_byte_sets(sets, self._hashes, self._seed)
-        flags: list[bool] = self.index.insert_matrix_and_query_duplicate_flags(sketches, start)
-        return flags
+        """Add sets to the index, numbered from `start`.
 
-
-def bands(threshold: float, hashes: int = HASHES) -> tuple[int, int]:
-    """(bands, hashes a band): the widest bands, which raise the fewest false candidates, and the fewest of them that find 99.5 % of
-    pairs at the threshold."""
-    for width in range(hashes, 1, -1):
-        agree = threshold**width  # the chance that a pair at the threshold shares a band
-        count = (
-            1
-            if agree == 1
-            else math.ceil(math.log(1 - RECALL) / math.log1p(-agree))
-            if agree > 1e-9
-            else hashes
+        Returns:
+            For each set, whether it shares a band with another set in the index.
+        """
+        matrix = RMinHash.digest_matrix_from_token_byte_sets(sets, self._hash_count, self._seed)
+        shares_a_band: list[bool] = self.index.insert_matrix_and_query_duplicate_flags(
+            matrix, start
         )
-        if count * width <= hashes:
+        return shares_a_band
+
+
+def choose_bands(threshold: float, max_hashes: int = MAX_HASHES) -> tuple[int, int]:
+    """Return the number of bands and the hashes per band for a similarity threshold.
+
+    Wide bands raise few false candidates, so the widest bands are taken that still find 99.5 % of
+    the pairs at the threshold with at most `max_hashes` hashes.
+    """
+    for width in range(max_hashes, 1, -1):
+        band_probability = threshold**width  # that a pair at the threshold shares a band
+        if band_probability == 1:
+            count = 1
+        elif band_probability > 1e-9:
+            count = math.ceil(math.log(1 - MIN_RECALL) / math.log1p(-band_probability))
+        else:
+            count = max_hashes
+        if count * width <= max_hashes:
             return count, width
-    return hashes, 1
+    return max_hashes, 1
 
 
-def shingles(text: str) -> list[str]:
-    """Every five words in a row, in lower case; a shorter text is one shingle."""
+def split_into_shingles(text: str) -> list[str]:
+    """Return every distinct sequence of five words, in lower case; a short text is one shingle."""
     words = text.lower().split()
-    return sorted(
-        {" ".join(words[at : at + SHINGLE]) for at in range(max(1, len(words) - SHINGLE + 1))}
-    )
+    starts = range(max(1, len(words) - WORDS_PER_SHINGLE + 1))
+    return sorted({" ".join(words[start : start + WORDS_PER_SHINGLE]) for start in starts})
 
 
-def groups_alike(texts: Iterable[tuple[str, str]], threshold: float) -> dict[str, str]:
+class _Groups:
+    """Groups of names that are joined pairwise (a union-find forest).
+
+    The representative of a group is its first name.
+    """
+
+    def __init__(self) -> None:
+        self._parents: dict[str, str] = {}
+
+    def find_representative(self, name: str) -> str:
+        """Return the representative of a name's group; a new name is a group of its own."""
+        parent = self._parents.setdefault(name, name)
+        while parent != name:
+            grandparent = self._parents[parent]
+            self._parents[name] = grandparent  # shortens the path for the next search
+            name = grandparent
+            parent = self._parents[name]
+        return name
+
+    def join(self, one: str, other: str) -> None:
+        """Join the groups of two names."""
+        first, second = sorted((self.find_representative(one), self.find_representative(other)))
+        self._parents[second] = first
+
+    def list_shared(self) -> dict[str, str]:
+        """Return the representative of each name that is in a group with other names."""
+        representatives = {name: self.find_representative(name) for name in list(self._parents)}
+        shared = {
+            representative
+            for name, representative in representatives.items()
+            if name != representative
+        }
+        return {
+            name: representative
+            for name, representative in representatives.items()
+            if representative in shared
+        }
+
+
+def group_similar_texts(texts: Iterable[tuple[str, str]], threshold: float) -> dict[str, str]:
     """Group the owners of texts that are nearly the same.
 
     Args:
-        texts: An owner and a text; an owner may have several texts.
-        threshold: Estimated Jaccard similarity of the texts' shingles from which on they are nearly the same.
+        texts: Pairs of an owner and a text; an owner may have several texts.
+        threshold: Estimated Jaccard similarity of the texts' shingles from which two texts are
+            nearly the same.
 
     Returns:
-        The first owner (by name) of the group of each owner that is in a group with others. The order of the texts does not matter.
+        The first owner (by name) of the group of each owner that is in a group with other owners.
+        The order of the texts does not matter.
     """
-    sketches, owners, known = Sketches(threshold), dict[str, list[str]](), list[tuple[str, Any]]()
-    leader: dict[str, str] = {}
-
-    def lead(owner: str) -> str:
-        while leader.setdefault(owner, owner) != owner:
-            leader[owner] = owner = leader[leader[owner]]
-        return owner
-
-    def join(one: str, other: str) -> None:
-        first, second = sorted((lead(one), lead(other)))
-        leader[second] = first
-
+    sketches = Sketches(threshold)
+    groups = _Groups()
+    owners_by_text: dict[str, list[str]] = {}
     for owner, text in texts:
-        own = owners.setdefault(" ".join(text.lower().split()), [])
-        own.append(owner)
-        join(own[0], owner)
-    for text, own in sorted(owners.items()):
-        sketch = sketches.of(shingles(text))
-        for number in sketches.index.query(sketch):
-            other, other_sketch = known[number]
+        owners = owners_by_text.setdefault(" ".join(text.lower().split()), [])
+        owners.append(owner)
+        groups.join(owners[0], owner)
+    indexed: list[tuple[str, RMinHash]] = []
+    for text, owners in sorted(owners_by_text.items()):
+        sketch = sketches.sketch(split_into_shingles(text))
+        for text_index in sketches.index.query(sketch):
+            other_owner, other_sketch = indexed[text_index]
             if sketch.jaccard(other_sketch) >= threshold:
-                join(own[0], other)
-        sketches.index.insert(len(known), sketch)
-        known.append((own[0], sketch))
-    members = {owner: lead(owner) for owner in leader}
-    several = {first for owner, first in members.items() if owner != first}
-    return {owner: first for owner, first in members.items() if first in several}
+                groups.join(owners[0], other_owner)
+        sketches.index.insert(len(indexed), sketch)
+        indexed.append((owners[0], sketch))
+    return groups.list_shared()

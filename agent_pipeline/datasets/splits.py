@@ -1,13 +1,15 @@
 """The permanent split: a task is in `train`, `select` or `test`, with all its trials.
 
-A hash of the task's key alone decides. Adding sessions, running again or moving the store never moves a task, so no test task was in an
-earlier training set. `ledger` keeps it so when the sizes change.
+A hash of the task's key alone decides the split. Adding sessions, running again or moving the
+store never moves a task, so no test task was in an earlier training set. `ledger` keeps the splits
+when the sizes change; the file of the ledger does not belong here.
 """
 
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol, TypedDict, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,142 +22,211 @@ from agent_pipeline.sessions.tables import define_required, make_scalar
 Split = Literal["train", "select", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
+MIN_REQUEST_SIMILARITY = 0.9
+"""Jaccard similarity of five-word sequences from which two requests are nearly the same."""
 
-ROW = define_required(
+LINEAGE_COLUMNS = define_required(
     pa.string(),
     row_id="the row; unique in the table",
-    session_id="the session that it is from",
-    content_sha256="sha256 (hex) of the content that it is from",
+    session_id="the session that the row is from",
+    content_sha256="sha256 (hex) of the session's messages and tools",
     task_key="the session's task",
     split="the task's permanent split: train, select or test",
 )
-"""The columns of every data set's rows."""
+"""The columns that every data set begins with."""
+
+
+class LineageRow(TypedDict):
+    """The columns that every row of a data set has."""
+
+    row_id: str
+    session_id: str
+    content_sha256: str
+    task_key: str
+    split: Split
 
 
 class TaskSplit(Protocol):
-    """Knows the split of a task: sizes alone, or a ledger."""
+    """A source of splits: the sizes of the split alone, or a ledger."""
 
-    def of(self, task_key: str) -> Split:
-        """The split of a task."""
+    def find_split(self, task_key: str) -> Split:
+        """Return the split of a task."""
         ...
 
 
 class SplitSizes(NamedTuple):
-    """Expected shares of the tasks; the rest, `1 - test - select`, trains."""
+    """The expected shares of the tasks; the rest, `1 - test - select`, is trained."""
 
     test: float = 0.2
     select: float = 0.1
 
-    def checked(self) -> "SplitSizes":
-        """Itself.
+    def validated(self) -> "SplitSizes":
+        """Return these sizes if they are shares that leave something to train on.
 
         Raises:
-            SettingsError: the shares are no shares, or leave nothing to train on.
+            SettingsError: A size is negative, or the two sizes leave nothing to train on.
         """
         if not (self.test >= 0 and self.select >= 0 and sum(self) < 1):  # NaN fails too
             raise SettingsError(
-                f"The split sizes test={self.test} and select={self.select} must be shares whose sum is below 1."
+                f"The split sizes test={self.test} and select={self.select} must be shares "
+                "whose sum is below 1."
             )
         return self
 
-    def of(self, task_key: str) -> Split:
-        """By sha256 of a task's key, uniform in [0, 1): the lowest part is `test`, the next `select`, the rest `train`."""
-        place = int.from_bytes(hashlib.sha256(task_key.encode("utf-8")).digest()[:8], "big") / 2**64
-        if place < self.test:
+    def find_split(self, task_key: str) -> Split:
+        """Return the split of a task from the sha256 of its key.
+
+        The hash, read as a number in [0, 1), is uniform: the lowest part is `test`, the next
+        part `select`, and the rest `train`.
+        """
+        digest = hashlib.sha256(task_key.encode("utf-8")).digest()
+        position = int.from_bytes(digest[:8], "big") / 2**64
+        if position < self.test:
             return "test"
-        return "select" if place < self.test + self.select else "train"
+        return "select" if position < self.test + self.select else "train"
 
     def share(self, split: Split) -> float:
+        """Return the expected share of the tasks in a split."""
         return {"test": self.test, "select": self.select, "train": 1 - sum(self)}[split]
 
 
-def with_splits(rows: Iterable[Mapping[str, Any]], split: TaskSplit) -> Iterator[dict[str, Any]]:
-    """Rows from outside the lake (distilled, collected), each with the `split` of its `task_key`.
+def add_splits(
+    rows: Iterable[Mapping[str, Any]], task_split: TaskSplit
+) -> Iterator[dict[str, Any]]:
+    """Yield rows from outside the lake (distilled, collected), each with its task's `split`.
 
-    With the ledger of the agent that is trained (`ledger.read_ledger`), a task that it holds out is held out here too, if it has the same
-    key: the id that the source gives, else the first user message.
+    Pass the ledger of the agent that is trained (`ledger.read_ledger`). A task that the ledger
+    holds out is then held out here too, if its key is the same: the id that the source gives, or
+    else the first user message.
     """
-    return (dict(row) | {"split": split.of(row["task_key"])} for row in rows)
+    for row in rows:
+        yield {**row, "split": task_split.find_split(row["task_key"])}
 
 
-def tasks_needed(share: float, certainty: float = 0.95) -> int:
-    """How many tasks it takes for at least one to fall into a split of this share, with this certainty."""
+def count_tasks_needed(share: float, certainty: float = 0.95) -> int:
+    """Return how many tasks give a split of this share at least one task, with this certainty."""
     return math.ceil(math.log(1 - certainty) / math.log(1 - share))
 
 
-def empty_splits(rows: pa.Table, sizes: SplitSizes) -> list[str]:
-    """A sentence for each split that should have rows (`split`, `task_key`) and has none, with the number of tasks that would do."""
-    tasks = {split: pc.count_distinct(part["task_key"]).as_py() for split, part in _by_split(rows)}
-    number = sum(tasks.values())
+@dataclass(frozen=True)
+class EmptySplit:
+    """A split that should have rows and has none.
+
+    Attributes:
+        split: The split.
+        task_count: The number of tasks in all splits.
+        tasks_needed: The number of tasks that give the split a task, 19 times out of 20.
+    """
+
+    split: Split
+    task_count: int
+    tasks_needed: int
+
+    def describe(self) -> str:
+        """Return a sentence about the split."""
+        return (
+            f"{self.split} has no rows, because none of the {self.task_count} tasks fell into it: "
+            f"with {self.tasks_needed} tasks it has one, 19 times out of 20."
+        )
+
+
+def find_empty_splits(rows: pa.Table, sizes: SplitSizes) -> list[EmptySplit]:
+    """Return the splits that should have rows and have none.
+
+    Args:
+        rows: A table with the columns `split` and `task_key`.
+        sizes: The sizes of the split, which say which splits should have rows.
+    """
+    tasks_by_split = {
+        split: pc.count_distinct(part["task_key"]).as_py() for split, part in _split_rows(rows)
+    }
+    task_count = sum(tasks_by_split.values())
     return [
-        f"{split} has no rows: it got none of the {number} tasks; with {tasks_needed(sizes.share(split))} it gets one, 19 times of 20."
+        EmptySplit(split, task_count, count_tasks_needed(sizes.share(split)))
         for split in SPLITS
-        if sizes.share(split) > 0 and split not in tasks
+        if sizes.share(split) > 0 and split not in tasks_by_split
     ]
 
 
-def root_tasks(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """The task of every session that has a parent among the rows (a fork, a sub-agent's work): its root's, by session id.
+def find_root_tasks(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the task of the root session of every session that has a parent among the rows.
 
-    A row has `session_id`, `parent_session_id` (or `None`) and `task_key`. Sessions in a circle keep their own tasks.
+    A session with a parent is a fork or a sub-agent's work. Sessions whose parents form a circle
+    keep their own tasks.
+
+    Args:
+        rows: Rows with `session_id`, `parent_session_id` (or `None`) and `task_key`.
+
+    Returns:
+        The root's task key by the session id of the descendant.
     """
-    known = {row["session_id"]: (row["parent_session_id"], row["task_key"]) for row in rows}
-    found = {}
-    for session_id, (parent, _) in known.items():
-        seen = {session_id}
-        while parent in known and parent not in seen:
-            seen.add(parent)
-            found[session_id] = known[parent][1]
-            parent = known[parent][0]
-        if parent in seen:
-            found.pop(session_id, None)
-    return found
+    parents_and_tasks = {
+        row["session_id"]: (row["parent_session_id"], row["task_key"]) for row in rows
+    }
+    root_tasks: dict[str, str] = {}
+    for session_id, (parent, _) in parents_and_tasks.items():
+        ancestors = {session_id}
+        while parent in parents_and_tasks and parent not in ancestors:
+            ancestors.add(parent)
+            parent, root_tasks[session_id] = parents_and_tasks[parent]
+        if parent in ancestors:
+            root_tasks.pop(session_id, None)
+    return root_tasks
 
 
-def overlaps(rows: pa.Table) -> dict[str, list[Any]]:
-    """What is in more than one split, by kind: session ids, task keys, and contents (by hash). Empty lists are the proof of none."""
-    crossing = {}
+def find_overlaps(rows: pa.Table) -> dict[str, list[Any]]:
+    """Return what is in more than one split, by kind; empty lists prove that nothing is.
+
+    Args:
+        rows: A table with `session_id`, `task_key`, `content_sha256` and `split`.
+
+    Returns:
+        The sorted session ids, task keys and content hashes that are in several splits.
+    """
+    overlaps: dict[str, list[Any]] = {}
     for kind in ("session_id", "task_key", "content_sha256"):
         values = pa.chunked_array(
-            [pc.unique(part[kind]) for _, part in _by_split(rows)], rows.schema.field(kind).type
+            [pc.unique(part[kind]) for _, part in _split_rows(rows)], rows.schema.field(kind).type
         )
-        places = pc.value_counts(values)
-        crossing[kind] = sorted(
-            places.filter(pc.greater(places.field("counts"), make_scalar(1, pa.int64())))
-            .field("values")
-            .to_pylist()
-        )
-    return crossing
+        value_counts = pc.value_counts(values)
+        in_several = pc.greater(value_counts.field("counts"), make_scalar(1, pa.int64()))
+        overlaps[kind] = sorted(value_counts.filter(in_several).field("values").to_pylist())
+    return overlaps
 
 
-def _by_split(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-    """The rows of each split. `group_by` does that too, and imports pandas."""
+def _split_rows(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    """Yield each split with its rows. `group_by` does that too, but imports pandas."""
     for split in pc.unique(rows["split"]):
         yield split.as_py(), rows.filter(pc.equal(rows["split"], split))
 
 
-ALIKE = 0.9
-"""Similarity (Jaccard, of five words in a row) from which on two requests are nearly the same."""
+def is_unnamed_task(task_key: str) -> bool:
+    """Return whether neither the source nor a setting names a task.
 
-
-def is_unnamed(task_key: str) -> bool:
-    """Tell whether neither the source nor a setting names a task, so that its key is that of its request or of its session."""
+    The key of such a task is made from its request or from its session.
+    """
     return task_key.startswith(("text:", "session:"))
 
 
-def request_text(request: Sequence[Message]) -> str:
+def join_request(request: Sequence[Message]) -> str:
     """Return the words of a request as one text."""
     return "\n".join(message["content"] for message in request)
 
 
-def first_request(messages: Sequence[Message]) -> list[Message]:
-    """Return what users wrote before the agent answered their first message that says something; nothing if no message does."""
-    asked = find_request_end(messages)
-    if asked is None:
+def find_first_request(messages: Sequence[Message]) -> list[Message]:
+    """Return the users' messages up to the agent's answer to the first request.
+
+    The first request is the first user message that says more than a greeting. The list is empty
+    if no message does.
+    """
+    request_end = find_request_end(messages)
+    if request_end is None:
         return []
-    answered = next(
-        (at for at in range(asked, len(messages)) if messages[at]["role"] == "assistant"),
-        len(messages),
-    )
-    users = (message for message in messages[:answered] if message["role"] == "user")
-    return [message for message in users if says_something(message["content"])]
+    answer_index = request_end
+    while answer_index < len(messages) and messages[answer_index]["role"] != "assistant":
+        answer_index += 1
+    return [
+        message
+        for message in messages[:answer_index]
+        if message["role"] == "user" and says_something(message["content"])
+    ]

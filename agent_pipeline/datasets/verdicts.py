@@ -1,37 +1,48 @@
-"""Who judged the rows of a data set or of a training run: the counts that tell verified rows from unverified ones."""
+"""Counts of the judges of rows, which tell verified rows from rows that nobody checked.
+
+How verdicts are reached does not belong here (`judging`).
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 import pyarrow as pa
 
 from agent_pipeline.judging.policy import VERIFIERS
 
 JUDGE_COLUMNS = ("verdict_by", "rejected_verdict_by")
-UNKNOWN = "unknown"
+
+UNKNOWN_JUDGE = "unknown"
 """The judge of a row whose table was written before tables had the column `verdict_by`."""
 
 
-def judges_of(batch: pa.RecordBatch) -> list[str]:
+class VerdictCounts(TypedDict):
+    verdicts: int
+    verified: int
+    by: dict[str, int]
+
+
+"""The number of verdicts, of those by a person, a score or a judge, and of those by each judge."""
+
+
+def list_judges(batch: pa.RecordBatch) -> list[str]:
     """Return the judge of every verdict in a batch of rows; a pair has two verdicts."""
     columns = [name for name in JUDGE_COLUMNS if name in batch.schema.names]
-    return [judge or UNKNOWN for name in columns for judge in batch[name].to_pylist()]
+    return [judge or UNKNOWN_JUDGE for name in columns for judge in batch[name].to_pylist()]
 
 
-def verdicts_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the `verdict_counts` of rows of a data set."""
-    return verdict_counts(
-        Counter(
-            row.get(name) or UNKNOWN
-            for row in rows
-            for name in JUDGE_COLUMNS
-            if name in row or name == "verdict_by"
-        )
-    )
+def count_row_verdicts(rows: Iterable[Mapping[str, Any]]) -> VerdictCounts:
+    """Return the `count_verdicts` of rows of a data set."""
+    judges: Counter[str] = Counter()
+    for row in rows:
+        judges[row.get("verdict_by") or UNKNOWN_JUDGE] += 1
+        if "rejected_verdict_by" in row:
+            judges[row["rejected_verdict_by"] or UNKNOWN_JUDGE] += 1
+    return count_verdicts(judges)
 
 
-def verdict_counts(judges: Mapping[str, int], *earlier: Mapping[str, Any]) -> dict[str, Any]:
+def count_verdicts(judges: Mapping[str, int], *earlier: Mapping[str, Any]) -> VerdictCounts:
     """Count verdicts by whether somebody verified the session.
 
     Args:
@@ -39,33 +50,36 @@ def verdict_counts(judges: Mapping[str, int], *earlier: Mapping[str, Any]) -> di
         earlier: Results of this function to add.
 
     Returns:
-        `verdicts` (their number), `verified` (those by a person, a score or a judge), and `by`, the verdicts by judge.
+        `verdicts` (their number), `verified` (those by a person, a score or a judge), and `by`,
+        the verdicts by judge.
 
     Example:
-        >>> verdict_counts({"label": 2, "unverified": 3})
+        >>> count_verdicts({"label": 2, "unverified": 3})
         {'verdicts': 5, 'verified': 2, 'by': {'label': 2, 'unverified': 3}}
     """
-    by = Counter(judges)
+    verdicts_by_judge = Counter(judges)
     for counts in earlier:
-        by.update(counts["by"])
+        verdicts_by_judge.update(counts["by"])
     return {
-        "verdicts": by.total(),
-        "verified": sum(by[name] for name in VERIFIERS),
-        "by": dict(sorted(by.items())),
+        "verdicts": verdicts_by_judge.total(),
+        "verified": sum(verdicts_by_judge[judge] for judge in VERIFIERS),
+        "by": dict(sorted(verdicts_by_judge.items())),
     }
 
 
-def verdict_sentence(counts: Mapping[str, Any]) -> str:
+def describe_verdicts(counts: Mapping[str, Any]) -> str:
     """Return how many verdicts are verified, as a sentence without a full stop."""
     return (
         f"{counts['verified']:,} of {counts['verdicts']:,} verdicts by a person, a score or a judge"
     )
 
 
-def unverified(counts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the origin of a model says of its verdicts: nothing if all of them are verified.
+def describe_unverified(counts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a model's provenance about its verdicts; empty if all are verified.
 
-    Other verdicts make another model of the same rows, because its report says other counts. A model of verified rows keeps the
-    identity that it had before there were counts.
+    Other verdicts on the same rows make another model, because the model's report has other
+    counts. A model of verified rows keeps the identity that it had before verdicts were counted.
     """
-    return {} if counts["verified"] == counts["verdicts"] else {"verdicts": dict(counts)}
+    if counts["verified"] == counts["verdicts"]:
+        return {}
+    return {"verdicts": dict(counts)}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from agent_pipeline.datasets.multi_task import ASSET as MULTI_TASK
+from agent_pipeline.datasets.multi_task import MIXED_TABLE as MULTI_TASK
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import counts_table, table
 from agent_pipeline.defs.partitions import AGENTS, agent_key

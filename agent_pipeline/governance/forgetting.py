@@ -27,8 +27,8 @@ import pyarrow.parquet as pq
 from filelock import FileLock, Timeout
 from upath import UPath
 
-from agent_pipeline.datasets.ledger import LEDGER, remove_tasks
-from agent_pipeline.datasets.publishing import RECORDS, publish_again, record_of, unpublish
+from agent_pipeline.datasets.ledger import LEDGER_TABLE, remove_tasks
+from agent_pipeline.datasets.publishing import PUBLICATIONS, read_publication, republish, unpublish
 from agent_pipeline.errors import DamageError, DataError
 from agent_pipeline.governance.lineage import (
     FOLLOWS,
@@ -216,13 +216,13 @@ class _Removal:
         for file in self.tables():
             if file.asset in _CACHES:
                 continue
-            if file.asset == LEDGER:
+            if file.asset == LEDGER_TABLE:
                 self._ledger(file, tasks)
             elif file.asset != "sessions":
                 self._table(file)
         for file in self._files:
-            if file.kind == RECORDS:
-                changed = publish_again(self.lake, file.asset, file.key)
+            if file.kind == PUBLICATIONS:
+                changed = republish(self.lake, file.asset, file.key)
                 self.report.changes += [
                     Change(path=str(path), rebuilt=path.exists(), deleted=not path.exists())
                     for path in changed
@@ -345,7 +345,7 @@ class _Removal:
                 continue
             if any(part.startswith((".building-", ".rows-")) for part in file.path.parts):
                 self._delete(file.path)
-            elif file.kind in _COPIES and record_of(self.lake, file.asset, file.key) is None:
+            elif file.kind in _COPIES and read_publication(self.lake, file.asset, file.key) is None:
                 table = tables.get((file.asset, file.key))
                 if (table and self.has_own_rows(table)) or found_in(file, [self.id]):
                     for path in unpublish(self.lake, file.asset, file.key):

@@ -10,7 +10,7 @@ from agent_pipeline.config.methods import METHODS, TRAINING
 from agent_pipeline.config.overrides import overrides
 from agent_pipeline.config.resolution import resolve
 from agent_pipeline.config.settings import Settings
-from agent_pipeline.datasets.multi_task import ASSET as MIXED
+from agent_pipeline.datasets.multi_task import MIXED_TABLE as MIXED
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.method_comparison.results import Method

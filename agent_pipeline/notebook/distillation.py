@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from agent_pipeline.datasets.splits import TaskSplit, with_splits
+from agent_pipeline.datasets.splits import TaskSplit, add_splits
 from agent_pipeline.errors import DataError
 from agent_pipeline.notebook.intake import (
     Intake,
@@ -114,7 +114,7 @@ def eval_results_to_sft_dataset(
         return Dataset(to_table(rows, DISTILLATION))
     return Dataset(
         to_table(
-            with_splits(rows, split),
+            add_splits(rows, split),
             DISTILLATION.append(pa.field("split", pa.string(), nullable=False)),
         )
     )

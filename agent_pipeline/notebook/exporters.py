@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypedDict, get_args
 
 import msgspec
 
-from agent_pipeline.datasets.preferences import Pairing, preference_rows
-from agent_pipeline.datasets.sharegpt import alternates, conversations, sharegpt_rows
+from agent_pipeline.datasets.preferences import Pairing, pair_sessions
+from agent_pipeline.datasets.sharegpt import make_sharegpt_rows, to_sharegpt_turns, turns_alternate
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.keys import PartitionKey
@@ -197,16 +197,16 @@ class ShareGptExporter(Exporter):
                 for message in _without_results(example.messages, counts)
             ]
             counts["calls_left_out"] += len(list_calls(example.messages))
-            turns = conversations([message for message in words if message["content"]])
+            turns = to_sharegpt_turns([message for message in words if message["content"]])
             return {
                 "conversations": [
                     {name: turn[name] for name in ("from", "value")} for turn in turns
                 ]
             }
-        (row,) = sharegpt_rows(
+        (row,) = make_sharegpt_rows(
             [{"messages": example.messages, "tools": example.session.tools}], alternating=False
         )
-        counts["turns_do_not_alternate"] += not alternates(
+        counts["turns_do_not_alternate"] += not turns_alternate(
             row["conversations"]
         )  # some loaders throw these away
         return {name: value for name, value in row.items() if value}
@@ -236,7 +236,7 @@ class DpoExporter(Exporter):
                 )
             else:
                 counts["neither_good_nor_bad" if trace.scored else "not_scored"] += 1
-        for row in preference_rows(*good_and_bad, SplitSizes(), counts, options.pairing):
+        for row in pair_sessions(*good_and_bad, SplitSizes(), counts, options.pairing):
             if options.original:
                 chosen, rejected = (
                     _without_results(row["prompt"] + row[name], counts)
@@ -245,7 +245,7 @@ class DpoExporter(Exporter):
                 yield {"case_id": row["case_id"], "chosen": chosen, "rejected": rejected}
                 continue
             good, bad = (traces[int(row[name])] for name in ("session_id", "rejected_session_id"))
-            record = {
+            record: dict[str, Any] = {
                 name: row[name]
                 for name in ("case_id", "prompt", "chosen", "rejected", "tools")
                 if name != "tools" or row[name]

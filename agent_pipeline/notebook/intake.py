@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-from agent_pipeline.datasets.preferences import unfit_to_compare
-from agent_pipeline.datasets.sft import to_last_assistant
+from agent_pipeline.datasets.preferences import find_unfit_reason
+from agent_pipeline.datasets.sft import cut_after_last_trained_turn
 from agent_pipeline.errors import ArgumentError
 from agent_pipeline.ingestion.reading import find_task_key
 from agent_pipeline.judging import ConfiguredMeasure, parse_measure
@@ -80,12 +80,12 @@ class Intake:
 
 
 def _example(session: Session) -> Example | str:
-    if reason := unfit_to_compare(session) or (
+    if reason := find_unfit_reason(session) or (
         f"broken:{session.broken}" if session.broken else None
     ):
         return reason
     session.messages = drop_error_marks(session.messages)
-    messages = to_last_assistant(session.messages)
+    messages = cut_after_last_trained_turn(session.messages)
     return Example(session, messages) if messages else "no_assistant_message"
 
 

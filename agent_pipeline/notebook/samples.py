@@ -12,8 +12,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from agent_pipeline.datasets.sft import to_last_assistant
-from agent_pipeline.datasets.sharegpt import messages_of
+from agent_pipeline.datasets.sft import cut_after_last_trained_turn
+from agent_pipeline.datasets.sharegpt import from_sharegpt_turns
 from agent_pipeline.datasets.splits import SPLITS
 from agent_pipeline.errors import DataError
 from agent_pipeline.ingestion.reading import find_task_key
@@ -158,7 +158,7 @@ def _row(record: Any, place: int, split: str) -> Row | str:
             return "weights_without_their_messages"
         for message, weight in zip(turns, weights, strict=True):
             message.update({} if weight else {"weight": 0})
-    messages = to_last_assistant(session.messages)
+    messages = cut_after_last_trained_turn(session.messages)
     if not any(is_trained(message) for message in messages if message["role"] == "assistant"):
         return "nothing_to_learn"
     name = _text(record, "row_id") or _text(record, "session_id") or f"record-{place}"
@@ -216,7 +216,7 @@ def _turns(record: Record) -> tuple[Chat, list[int]]:
     turns = objects(record["conversations"])
     acts = [turn for turn in turns if turn.get("from") in ("function_call", "observation")]
     if acts and all("ids" in turn for turn in acts):
-        return _weighted(messages_of(turns))
+        return _weighted(from_sharegpt_turns(turns))
     weights = [
         int(turn.get("train") is not False)
         for turn in turns

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import pyarrow as pa
 
 from agent_pipeline.config.settings import load_settings
-from agent_pipeline.datasets.formats import FORMS, NO_ANSWER, in_form
-from agent_pipeline.datasets.preferences import unfit_to_compare
-from agent_pipeline.datasets.sft import SFT, sft_rows
+from agent_pipeline.datasets.formats import FORMS, NO_ANSWER, convert_rows
+from agent_pipeline.datasets.preferences import find_unfit_reason
+from agent_pipeline.datasets.sft import SFT, make_sft_rows
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import ArgumentError, DataError, NoSessionsError
 from agent_pipeline.ingestion.block_list import BlockList
@@ -177,8 +177,10 @@ def export_traces_for_sft(
     _warn(source)
     row_counts: Counter[str] = Counter()
     rows = list(
-        in_form(
-            sft_rows(map(make_session_row, passing), SplitSizes(), row_counts), format, row_counts
+        convert_rows(
+            make_sft_rows(map(make_session_row, passing), SplitSizes(), row_counts),
+            format,
+            row_counts,
         )
     )
     counts.update(
@@ -194,7 +196,9 @@ def export_traces_for_sft(
             "loosen what took most of them."
         )
     columns = [
-        column for column in FORMS[format].columns(SFT) if column.name not in ("row_id", "split")
+        column
+        for column in FORMS[format].make_schema(SFT)
+        if column.name not in ("row_id", "split")
     ]
     return Dataset(to_table(rows, pa.schema(columns)))
 
@@ -221,7 +225,7 @@ def _unfit(session: Session, leaks: list[re.Pattern[str]]) -> str | None:
     if session.broken is not None:
         return f"broken:{session.broken}"
     session.messages, _, leak = without_leaks(session.messages, leaks)
-    return unfit_to_compare(session) or (None if leak is None else "verdict_leak")
+    return find_unfit_reason(session) or (None if leak is None else "verdict_leak")
 
 
 def _why_unmeasured(

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from math import ceil
 from typing import NamedTuple
 
-from agent_pipeline.datasets.ledger import LEDGER
+from agent_pipeline.datasets.ledger import LEDGER_TABLE
 from agent_pipeline.datasets.splits import SPLITS, SplitSizes
 from agent_pipeline.evaluation.scores import Decision
 from agent_pipeline.keys import PartitionKey
@@ -61,7 +61,7 @@ def share_that_suffices(tasks: HeldOutTasks, needed: int, sizes: SplitSizes) -> 
         if sizes.test + share > MAX_HELD_OUT:
             return None
         wider = SplitSizes(sizes.test, share)
-        if sum(wider.of(task) == "select" for task in tasks.first_seen) >= needed:
+        if sum(wider.find_split(task) == "select" for task in tasks.first_seen) >= needed:
             return share
     return None
 
@@ -139,7 +139,7 @@ def _setting(
     if lake.pointers(EXPORT, key).champion:
         return [f"`split.select = {share:g}` gets there sooner: it applies to new tasks."]
     return [
-        f"`split.select = {share:g}` gets there now, if you also delete {lake.table(LEDGER, key)}, which keeps each task in its split. "
+        f"`split.select = {share:g}` gets there now, if you also delete {lake.table(LEDGER_TABLE, key)}, which keeps each task in its split. "
         "Do so only before the first promotion."
     ]
 

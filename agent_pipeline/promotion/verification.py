@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from agent_pipeline.datasets.verdicts import UNKNOWN, verdict_counts
+from agent_pipeline.datasets.verdicts import UNKNOWN_JUDGE, count_verdicts
 from agent_pipeline.judging.curation import Use
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.tables import DATASET
@@ -23,7 +23,7 @@ def verdicts_on_training(lake: Lake, key: PartitionKey, export: Artifact) -> dic
     up in today's tables; a session that is not there counts as `unknown`.
 
     Returns:
-        Counts as of `verdict_counts`; no verdicts if it is not known what the export was trained on.
+        Counts as of `count_verdicts`; no verdicts if it is not known what the export was trained on.
 
     Raises:
         DataError: a table is damaged.
@@ -36,7 +36,7 @@ def verdicts_on_training(lake: Lake, key: PartitionKey, export: Artifact) -> dic
         for adapter in adapters
         for session in adapter.manifest["made_from"].get("sessions", ())
     }
-    judges = dict.fromkeys(sessions, UNKNOWN)
+    judges = dict.fromkeys(sessions, UNKNOWN_JUDGE)
     if sessions and lake.has("curated_sessions", key):
         file = lake.open("curated_sessions", key)
         wanted = ["session_id", "verdict_by", "use"]
@@ -45,8 +45,8 @@ def verdicts_on_training(lake: Lake, key: PartitionKey, export: Artifact) -> dic
                 if (name := session.as_py()) in judges:
                     # Older versions let measures alone find a session good.
                     by_measures = judge.as_py() == "measures" and use.as_py() == Use.POSITIVE
-                    judges[name] = UNVERIFIED if by_measures else judge.as_py() or UNKNOWN
-    return verdict_counts(Counter(judges.values()))
+                    judges[name] = UNVERIFIED if by_measures else judge.as_py() or UNKNOWN_JUDGE
+    return dict(count_verdicts(Counter(judges.values())))
 
 
 def is_verified(verdicts: Mapping[str, Any]) -> bool:
@@ -54,7 +54,7 @@ def is_verified(verdicts: Mapping[str, Any]) -> bool:
     return (
         bool(verdicts["verdicts"])
         and not verdicts["by"].get(UNVERIFIED)
-        and not verdicts["by"].get(UNKNOWN)
+        and not verdicts["by"].get(UNKNOWN_JUDGE)
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent_pipeline.datasets.splits import ROW
+from agent_pipeline.datasets.splits import LINEAGE_COLUMNS
 from agent_pipeline.errors import DataError
 from agent_pipeline.selection.embeddings import conversation_text
 from agent_pipeline.sessions.session import Message, encode_json, is_trained, list_calls
@@ -23,7 +23,7 @@ Row = Mapping[str, Any]
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 
-IDS = ROW[:-1]
+IDS = LINEAGE_COLUMNS[:-1]
 
 CANDIDATE = pa.schema(
     [

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from agent_pipeline.datasets.mixing import largest_remainder
+from agent_pipeline.datasets.mixing import round_by_largest_remainder
 from agent_pipeline.errors import DataError
 
 LANDMARKS = 4096
@@ -144,7 +144,7 @@ def apportion(total: int, room: Sequence[int]) -> list[int]:
     """Shares `total` out in proportion to `room`, none above it; sums to min(total, sum of room). Ties: the first."""
     whole = sum(room)
     shares = {index: Fraction(places, whole or 1) for index, places in enumerate(room)}
-    return list(largest_remainder(min(total, whole), shares).values())
+    return list(round_by_largest_remainder(min(total, whole), shares).values())
 
 
 def coverage(vectors: np.ndarray, chosen: Sequence[int], seed: int = 0) -> dict[str, float]:

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import pyarrow.compute as pc
 
-from agent_pipeline.datasets.sketches import Sketches, bands, shingles
+from agent_pipeline.datasets.sketches import Sketches, choose_bands, split_into_shingles
 from agent_pipeline.datasets.splits import SPLITS
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.selection.candidates import Candidates
@@ -114,7 +114,7 @@ def near_pairs(
 
     @lru_cache(maxsize=50_000)
     def sketch_of(row: int) -> Any:
-        return sketches.of(words_of(texts[row]))
+        return sketches.sketch(words_of(texts[row]))
 
     pairs: list[Pair] = []
     highest: list[float] = []
@@ -122,7 +122,7 @@ def near_pairs(
         words = [list(set(words_of(text))) for text in texts[start : start + BATCH]]
         flags = sketches.add_sets(words, start)
         for place in (place for place, flag in enumerate(flags) if flag and words[place]):
-            row, sketch = start + place, sketches.of(words[place])
+            row, sketch = start + place, sketches.sketch(words[place])
             others = sorted(other for other in sketches.index.query(sketch) if other < row)
             if not others:
                 continue
@@ -154,7 +154,7 @@ def rows_with_candidates(texts: Iterable[str], threshold: float = NEAR, seed: in
         for offset, shares in enumerate(sketches.add_sets(batch, start)):
             if shares and batch[offset]:
                 candidates.add(start + offset)
-                candidates.update(sketches.index.query(sketches.of(batch[offset])))
+                candidates.update(sketches.index.query(sketches.sketch(batch[offset])))
         start += len(batch)
     return sorted(candidates)
 
@@ -205,7 +205,7 @@ def near_across_splits(
     """
     sketches = Sketches(threshold)
     shared = _share_a_band_across(
-        ((row["split"], _sketch(sketches, row)) for row in read()), bands(threshold)
+        ((row["split"], _sketch(sketches, row)) for row in read()), choose_bands(threshold)
     )
     ordered = sorted(
         (
@@ -240,7 +240,7 @@ def near_across_splits(
 
 
 def _sketch(sketches: Sketches, row: Mapping[str, Any]) -> Any:
-    return sketches.of(shingles(conversation_text(row["messages"])))
+    return sketches.sketch(split_into_shingles(conversation_text(row["messages"])))
 
 
 def _share_a_band_across(sketches: Iterable[tuple[str, Any]], shape: tuple[int, int]) -> np.ndarray:

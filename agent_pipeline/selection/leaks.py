@@ -8,7 +8,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from agent_pipeline.datasets.splits import ALIKE, SPLITS, first_request, is_unnamed, request_text
+from agent_pipeline.datasets.splits import (
+    MIN_REQUEST_SIMILARITY,
+    SPLITS,
+    find_first_request,
+    is_unnamed_task,
+    join_request,
+)
 from agent_pipeline.errors import DataError
 from agent_pipeline.ingestion.task_patterns import PatternProposal, propose_pattern
 from agent_pipeline.keys import PartitionKey
@@ -57,7 +63,7 @@ def find_leaks(lake: Lake, key: PartitionKey) -> Leaks:
     unnamed, held_out = set[str](), 0
     for row in dataset_rows(lake, key, SPLITS, columns=_COLUMNS):
         held_out += row["split"] != "train"
-        if is_unnamed(row["task_key"]):
+        if is_unnamed_task(row["task_key"]):
             unnamed.add(row["session_id"])
     if not unnamed:
         return Leaks([], held_out, None)
@@ -66,7 +72,7 @@ def find_leaks(lake: Lake, key: PartitionKey) -> Leaks:
     for row in dataset_rows(lake, key, SPLITS, columns=(*_COLUMNS, "messages")):
         if row["session_id"] in unnamed:
             splits[row["session_id"]] = row["split"]
-            requests[row["session_id"]] = request_text(first_request(row["messages"]))
+            requests[row["session_id"]] = join_request(find_first_request(row["messages"]))
     proposal = propose_pattern(requests)
     leaks = {leak.session_id: leak for leak in _near(splits, requests)}
     leaks |= {leak.session_id: leak for leak in _by_id(splits, proposal.tasks if proposal else {})}
@@ -96,7 +102,7 @@ def _near(splits: Mapping[str, str], requests: Mapping[str, str]) -> Iterator[Le
                     "messages": [{"role": "user", "content": text}],
                 }
 
-    for near in near_across_splits(rows, ALIKE):
+    for near in near_across_splits(rows, MIN_REQUEST_SIMILARITY):
         yield Leak(near.session_id, near.split, near.other_session_id, near.other_split)
 
 

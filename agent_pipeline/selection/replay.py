@@ -102,7 +102,9 @@ def held_out(lake: Lake, key: PartitionKey, sizes: SplitSizes) -> Callable[[Row]
     """Tells whether a row may never be trained on: the ledger holds out its task, or a held-out row says the same."""
     ledger = read_ledger(lake, key, sizes)
     texts = {conversation_sha256(row) for row in dataset_rows(lake, key, ("select", "test"))}
-    return lambda row: ledger.of(row["task_key"]) != "train" or conversation_sha256(row) in texts
+    return lambda row: (
+        ledger.find_split(row["task_key"]) != "train" or conversation_sha256(row) in texts
+    )
 
 
 def held_out_sessions(lake: Lake, key: PartitionKey, sizes: SplitSizes) -> list[str]:

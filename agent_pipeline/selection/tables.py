@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent_pipeline.datasets.sft import SFT
-from agent_pipeline.datasets.splits import ROW
+from agent_pipeline.datasets.splits import LINEAGE_COLUMNS
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.tables import (
@@ -28,7 +28,7 @@ PICKS = "coreset.json"
 
 CORESET = pa.schema(
     [
-        *ROW[:-1],
+        *LINEAGE_COLUMNS[:-1],
         *define_required(pa.bool_(), chosen="whether the row is trained on"),
         *define_optional(pa.int64(), rank="its place among the chosen rows, from 1"),
         *define_optional(pa.float64(), score="what the strategy ranked it by"),

@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from agent_pipeline.datasets.kto import labelled_rows
+from agent_pipeline.datasets.kto import make_kto_rows
 from agent_pipeline.judging import EvaluationContext, parse_measures
 from agent_pipeline.judging.turns import turn_facts
 from agent_pipeline.sessions.chat import read_chat
@@ -106,6 +106,6 @@ def kto_rows(good, bad, split, paired=(), counts=None):
     labelled = [
         (each, label) for sessions, label in ((good, True), (bad, False)) for each in sessions
     ]
-    return labelled_rows(
+    return make_kto_rows(
         sorted(labelled, key=lambda pair: pair[0].session_id), split, paired, counts
     )

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from agent_pipeline.datasets.build import (
-    Kind,
+    DatasetKind,
     SplitError,
-    build,
+    build_dataset,
     build_kto,
     build_preferences,
     build_sft,
 )
-from agent_pipeline.datasets.cards import push
-from agent_pipeline.datasets.curated import ASSET
-from agent_pipeline.datasets.preferences import preference_rows, why_no_pairs
-from agent_pipeline.datasets.publishing import ConversationFileOptions, FileOptions, publish_again
-from agent_pipeline.datasets.sft import SFT, sft_rows
+from agent_pipeline.datasets.cards import push_folder
+from agent_pipeline.datasets.curated import CURATED_TABLE
+from agent_pipeline.datasets.preferences import explain_missing_pairs, pair_sessions
+from agent_pipeline.datasets.publishing import ConversationFileOptions, FileOptions, republish
+from agent_pipeline.datasets.sft import SFT, make_sft_rows
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import THOUGHT, add_thoughts
@@ -43,7 +43,7 @@ def curated(lake, *sessions, **columns):
         rows.append(
             row | {"drop_reason": None if good else "unacceptable", "missed_measures": []} | columns
         )
-    lake.stage(ASSET, KEY, to_batches(rows, CURATED), CURATED).commit()
+    lake.stage(CURATED_TABLE, KEY, to_batches(rows, CURATED), CURATED).commit()
 
 
 def jsonl(lake, asset="sft_dataset", split="train"):
@@ -65,8 +65,8 @@ def test_no_data_set_has_the_mark_that_a_tool_failed(tmp_path):
         build_preferences(lake, KEY, ALL_TRAIN),
         build_kto(lake, KEY, ALL_TRAIN, all_sessions=True),
     ]
-    assert all(each.first for each in built) and "is_error" not in json.dumps(
-        [each.first for each in built], default=str
+    assert all(each.first_rows for each in built) and "is_error" not in json.dumps(
+        [each.first_rows for each in built], default=str
     )
 
 
@@ -76,14 +76,14 @@ def test_a_data_set_with_one_task_in_two_splits_replaces_nothing_and_publishes_n
     build_sft(lake, KEY, ALL_TRAIN)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     rows = list(
-        sft_rows(
+        make_sft_rows(
             rows_of(session("a", [user("x"), says("y")]), session("b", [user("x"), says("z")])),
             ALL_TRAIN,
         )
     )
     rows[1]["split"] = "test"
     with pytest.raises(SplitError) as error:
-        build(lake, KEY, Kind("sft_dataset", SFT, "messages", "", ""), rows, {}, [])
+        build_dataset(lake, KEY, DatasetKind("sft_dataset", SFT, "messages", "", ""), rows, {}, [])
     assert error.value.overlaps["task_key"] and not error.value.overlaps["session_id"]
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
@@ -100,9 +100,9 @@ def test_recorded_thoughts_are_in_the_messages_or_counted_in_every_data_set(tmp_
     pairs = build_preferences(lake, KEY, ALL_TRAIN, thoughts=thoughts)
     kto = build_kto(lake, KEY, ALL_TRAIN, all_sessions=True, thoughts=thoughts)
     shown = [
-        sft.first[0]["messages"][-1],
-        *(pairs.first[0][side][0] for side in ("chosen", "rejected")),
-        kto.first[0]["completion"][0],
+        sft.first_rows[0]["messages"][-1],
+        *(pairs.first_rows[0][side][0] for side in ("chosen", "rejected")),
+        kto.first_rows[0]["completion"][0],
     ]
     assert all((message.get(THOUGHT) == "hm") == thoughts for message in shown)
     assert [built.counts["reasoning_left_out"] for built in (sft, pairs, kto)] == (
@@ -116,9 +116,7 @@ def test_trials_that_differ_in_their_thoughts_only_make_no_pair():
     good, bad = ([session(name, chat, score=score)] for name, score in (("a", 1.0), ("b", 0.0)))
     good[0].messages = add_thoughts(chat, [{"message": 1, "text": "hm"}])
     counts: Counter[str] = Counter()
-    assert (
-        list(preference_rows(good, bad, ALL_TRAIN, counts)) == [] and counts["equal_answers"] == 1
-    )
+    assert list(pair_sessions(good, bad, ALL_TRAIN, counts)) == [] and counts["equal_answers"] == 1
 
 
 def test_what_is_published_is_made_from_the_table_and_again_when_the_table_is_another(tmp_path):
@@ -130,12 +128,12 @@ def test_what_is_published_is_made_from_the_table_and_again_when_the_table_is_an
     )
     files = ConversationFileOptions(huggingface=True, format="prompt_completion")
     built = build_sft(lake, KEY, ALL_TRAIN, files=files)
-    assert [line["session_id"] for line in jsonl(lake)] == ["a", "b"] and publish_again(
+    assert [line["session_id"] for line in jsonl(lake)] == ["a", "b"] and republish(
         lake, "sft_dataset", KEY
     ) == []
     table = lake.open("sft_dataset", KEY).read().slice(0, 1)
     lake.stage("sft_dataset", KEY, table.to_batches(), SFT).commit()
-    changed = publish_again(lake, "sft_dataset", KEY)
+    changed = republish(lake, "sft_dataset", KEY)
     assert [line["completion"] for line in jsonl(lake)] == [
         " y"
     ] and built.jsonl / "train.jsonl" in changed
@@ -167,7 +165,10 @@ def test_a_score_never_overrules_the_verdict_that_a_person_gave(tmp_path):
         "verdict_score": 0.0,
     }
     lake.stage(
-        ASSET, KEY, to_batches(sorted(rows, key=lambda row: row["session_id"]), CURATED), CURATED
+        CURATED_TABLE,
+        KEY,
+        to_batches(sorted(rows, key=lambda row: row["session_id"]), CURATED),
+        CURATED,
     ).commit()
     assert build_preferences(lake, KEY, ALL_TRAIN).counts["pairs"] == 1
     assert lake.open("preference_dataset", KEY).read(["session_id", "margin"]).to_pylist() == [
@@ -195,11 +196,11 @@ def test_a_session_that_is_neither_is_nobodys_negative(tmp_path):
         "drop_reason": "measure",
         "missed_measures": ["ended_with_answer"],
     }
-    lake.stage(ASSET, KEY, to_batches(rows, CURATED), CURATED).commit()
+    lake.stage(CURATED_TABLE, KEY, to_batches(rows, CURATED), CURATED).commit()
     built = build_preferences(lake, KEY, ALL_TRAIN)
     assert (
         built.table.rows == 0
-        and "1 sessions have no negative trial of their task" in why_no_pairs(built.counts)
+        and "1 sessions have no negative trial of their task" in explain_missing_pairs(built.counts)
     )
 
 
@@ -220,6 +221,6 @@ def test_a_folder_is_pushed_whole_wherever_it_lies(root, tmp_path, monkeypatch):
     for name in ("README.md", "data/train.parquet"):
         lake.replace(lake.root.joinpath("huggingface", "sft_dataset", *name.split("/")), [b"1"])
     assert (
-        push(lake.root / "huggingface" / "sft_dataset", "me/mine")
+        push_folder(lake.root / "huggingface" / "sft_dataset", "me/mine")
         == "['README.md', 'data/train.parquet']"
     )

@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from agent_pipeline.datasets.curated import ASSET, Curated
-from agent_pipeline.datasets.kto import labelled_rows
+from agent_pipeline.datasets.curated import CURATED_TABLE, CuratedSessions
+from agent_pipeline.datasets.kto import make_kto_rows
 from agent_pipeline.datasets.preferences import (
     TRIALS_IN_MEMORY,
-    Case,
-    preference_rows,
-    rows_of_cases,
+    TaskTrials,
+    pair_sessions,
+    pair_trials,
 )
-from agent_pipeline.datasets.sft import SFT, sft_rows
+from agent_pipeline.datasets.sft import SFT, make_sft_rows
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Session
@@ -42,7 +42,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 Decided = list[tuple[Session, str | None]]
 
 
-def stored(lake: Lake, decided: Decided, **fields) -> Curated:
+def stored(lake: Lake, decided: Decided, **fields) -> CuratedSessions:
     """A lake's curated sessions, each with the reason why it was dropped."""
     rows = [
         make_session_row(each)
@@ -51,8 +51,8 @@ def stored(lake: Lake, decided: Decided, **fields) -> Curated:
         | fields
         for each, reason in decided
     ]
-    lake.stage(ASSET, KEY, to_batches(rows, CURATED, size=3), CURATED).commit()
-    return Curated.open(lake, KEY, SplitSizes())
+    lake.stage(CURATED_TABLE, KEY, to_batches(rows, CURATED, size=3), CURATED).commit()
+    return CuratedSessions.open(lake, KEY, SplitSizes())
 
 
 def _use(reason: str | None) -> dict:
@@ -98,7 +98,8 @@ def test_rows_are_those_of_sessions_in_memory_whatever_the_order_of_the_table(
     lake = Lake(str(tmp_path_factory.getbasetemp() / f"lake{next(NUMBERS)}"))
     found = stored(lake, everyone)
     tasks = {
-        each.session_id: found.roots.get(each.session_id, each.task_key) for each, _ in everyone
+        each.session_id: found.root_tasks.get(each.session_id, each.task_key)
+        for each, _ in everyone
     }
     memory = [
         (structs.replace(each, task_key=tasks[each.session_id]), reason)
@@ -111,16 +112,16 @@ def test_rows_are_those_of_sessions_in_memory_whatever_the_order_of_the_table(
     for table in (everyone, shuffled):
         found = stored(lake, table)
         counts: tuple[Counter[str], ...] = (Counter(), Counter())
-        assert list(rows_of_cases(found.cases(counts[0]), SplitSizes(), counts[0])) == list(
-            preference_rows(good, bad, SplitSizes(), counts[1])
+        assert list(pair_trials(found.read_trials(counts[0]), SplitSizes(), counts[0])) == list(
+            pair_sessions(good, bad, SplitSizes(), counts[1])
         )
         # Where all of a task are good, or bad, nothing is compared: only that no partner was found is counted.
         assert counts[0] == counts[1]
-        assert list(labelled_rows(found.labelled(), SplitSizes())) == list(
+        assert list(make_kto_rows(found.read_labelled(), SplitSizes())) == list(
             kto_rows(good, bad, SplitSizes())
         )
-        rows = to_table(sft_rows(found.kept(), SplitSizes()), SFT)
-        assert rows.equals(to_table(sft_rows(rows_of(*good), SplitSizes()), SFT))
+        rows = to_table(make_sft_rows(found.read_kept(), SplitSizes()), SFT)
+        assert rows.equals(to_table(make_sft_rows(rows_of(*good), SplitSizes()), SFT))
     assert not [
         path for path in Path(lake.root.path).rglob(".*") if path.is_file() and path.name != ".lock"
     ], "the store of rows left a file"
@@ -142,8 +143,10 @@ def test_rows_of_a_table_and_of_memory_are_the_same_whatever_the_text(tmp_path, 
     ]
     found = stored(Lake(str(tmp_path)), [(each, None) for each in sessions])
     counts: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
-    table = to_table(sft_rows(found.kept(), SplitSizes(), counts[0], facts), SFT)
-    assert table.equals(to_table(sft_rows(rows_of(*sessions), SplitSizes(), counts[1], facts), SFT))
+    table = to_table(make_sft_rows(found.read_kept(), SplitSizes(), counts[0], facts), SFT)
+    assert table.equals(
+        to_table(make_sft_rows(rows_of(*sessions), SplitSizes(), counts[1], facts), SFT)
+    )
     assert counts[0] == counts[1] and counts[0]["trailing_messages_cut"] == 2
     rows = list(to_rows(table))
     assert {(row["score"], row["created_at"]) for row in rows} == {(0.5, NOON)}
@@ -178,7 +181,7 @@ def test_a_case_of_more_trials_than_memory_should_hold_is_read_a_few_at_a_time()
     good, bad = ([trial(side, number) for number in range(2000)] for side in "gb")
     counts: Counter[str] = Counter()
     tracemalloc.start()
-    rows = list(rows_of_cases([Case("t", good, bad)], SplitSizes(), counts))
+    rows = list(pair_trials([TaskTrials("t", good, bad)], SplitSizes(), counts))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(rows) == 8 and alive["most"] <= TRIALS_IN_MEMORY + 2
@@ -192,7 +195,7 @@ def test_a_stored_table_is_read_a_row_group_at_a_time(tmp_path):
         Lake(str(tmp_path)),
         [(session(f"s{number}", [user("x"), says("y")]), None) for number in range(10)],
     )
-    file = found.lake.open(ASSET, KEY)
+    file = found.lake.open(CURATED_TABLE, KEY)
     assert [batch.num_rows for batch in read_batches(file, ["session_id"])] == [3, 3, 3, 1]
 
 

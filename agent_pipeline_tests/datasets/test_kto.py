@@ -5,8 +5,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_pipeline.datasets.kto import KTO, prompt_and_completion
-from agent_pipeline.datasets.preferences import preference_rows
+from agent_pipeline.datasets.kto import KTO, split_at_first_answer
+from agent_pipeline.datasets.preferences import pair_sessions
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.keys import parse_key
@@ -18,14 +18,14 @@ from agent_pipeline_tests.datasets.chats import answers, calls, chats, kto_rows,
 
 def test_the_completion_is_all_that_came_of_the_first_request():
     done = [calls(("1", "f", {})), answers("1", "one"), says("Done.")]
-    assert prompt_and_completion([user("x"), *done, user("bye")]) == ([user("x")], done)
-    assert prompt_and_completion([says("Hello!"), user("x"), *done]) == (
+    assert split_at_first_answer([user("x"), *done, user("bye")]) == ([user("x")], done)
+    assert split_at_first_answer([says("Hello!"), user("x"), *done]) == (
         [says("Hello!"), user("x")],
         done,
     )
     assert (
-        prompt_and_completion([user("x")]) is None
-        and prompt_and_completion([says("Hello!")]) is None
+        split_at_first_answer([user("x")]) is None
+        and split_at_first_answer([says("Hello!")]) is None
     )
 
 
@@ -65,7 +65,7 @@ def test_a_bad_session_is_never_a_beginning_of_it_that_nobody_found_bad():
 def test_every_judged_session_is_in_a_pair_a_label_or_counted(good, bad):
     good = [session(f"g{number}", messages) for number, messages in enumerate(good)]
     bad = [session(f"b{number}", messages) for number, messages in enumerate(bad)]
-    pairs = list(preference_rows(good, bad, SplitSizes()))
+    pairs = list(pair_sessions(good, bad, SplitSizes()))
     paired = {row[name] for row in pairs for name in ("session_id", "rejected_session_id")}
     counts: Counter[str] = Counter()
     rows = list(kto_rows(good, bad, SplitSizes(), paired, counts))
@@ -90,9 +90,7 @@ def test_the_airlines_trials_that_cannot_pair_are_all_labelled(real_traces):
         [each for each in sessions if each.judgment == judgment]
         for judgment in ("acceptable", "unacceptable")
     )
-    assert not list(preference_rows(good, bad, SplitSizes())), (
-        "every trial's user begins differently"
-    )
+    assert not list(pair_sessions(good, bad, SplitSizes())), "every trial's user begins differently"
     counts: Counter[str] = Counter()
     rows = list(kto_rows(good, bad, SplitSizes(), counts=counts))
     assert counts == {"desirable": 30, "undesirable": 64} and len(rows) == 94

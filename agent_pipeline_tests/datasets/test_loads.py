@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from agent_pipeline.datasets.formats import FORMS, in_form
+from agent_pipeline.datasets.formats import FORMS, convert_rows
 from agent_pipeline.datasets.kto import KTO
-from agent_pipeline.datasets.preferences import PREFERENCES, preference_rows
-from agent_pipeline.datasets.publishing import trainers_lines
-from agent_pipeline.datasets.sft import SFT, sft_rows
-from agent_pipeline.datasets.sharegpt import SHAREGPT, sharegpt_rows
+from agent_pipeline.datasets.preferences import PREFERENCES, pair_sessions
+from agent_pipeline.datasets.publishing import encode_trainer_lines
+from agent_pipeline.datasets.sft import SFT, make_sft_rows
+from agent_pipeline.datasets.sharegpt import SHAREGPT, make_sharegpt_rows
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Session
@@ -60,19 +60,19 @@ def sessions(side: str, answer: str) -> list[Session]:
 @pytest.fixture(scope="module")
 def tables() -> dict[str, tuple[list[dict[str, Any]], pa.Schema]]:
     good, bad = sessions("g", "Yes:"), sessions("b", "No.")
-    sft = list(sft_rows(rows_of(*good), ALL_TRAIN))
+    sft = list(make_sft_rows(rows_of(*good), ALL_TRAIN))
     made = {
         "sft": (sft, SFT),
-        "preferences": (list(preference_rows(good, bad, ALL_TRAIN)), PREFERENCES),
+        "preferences": (list(pair_sessions(good, bad, ALL_TRAIN)), PREFERENCES),
         "kto": (list(kto_rows(good, bad, ALL_TRAIN)), KTO),
-        "sharegpt": (list(sharegpt_rows(sft)), SHAREGPT),
+        "sharegpt": (list(make_sharegpt_rows(sft)), SHAREGPT),
         "parted": (
-            list(in_form(sft, "prompt_completion_messages")),
-            FORMS["prompt_completion_messages"].columns(SFT),
+            list(convert_rows(sft, "prompt_completion_messages")),
+            FORMS["prompt_completion_messages"].make_schema(SFT),
         ),
         "parted_text": (
-            list(in_form(sft, "prompt_completion")),
-            FORMS["prompt_completion"].columns(SFT),
+            list(convert_rows(sft, "prompt_completion")),
+            FORMS["prompt_completion"].make_schema(SFT),
         ),
     }
     assert {name: len(rows) for name, (rows, _) in made.items()} == dict.fromkeys(made, 6) | {
@@ -103,7 +103,7 @@ def test_parquet_and_json_load_as_they_were_written_with_no_key_filled_in(
     rows, schema = tables[name]
     assert list(load("parquet", parquet[name], tmp_path)) == rows
     lake = Lake(tmp_path / "lake")
-    lake.replace(lake.folder("jsonl", name, KEY) / "train.jsonl", trainers_lines(rows))
+    lake.replace(lake.folder("jsonl", name, KEY) / "train.jsonl", encode_trainer_lines(rows))
     loaded = load("json", str(lake.folder("jsonl", name, KEY) / "train.jsonl"), tmp_path)
     for theirs, ours in zip(loaded, rows, strict=True):
         left_out = {"split", "score", "created_at"}
@@ -184,7 +184,7 @@ def test_trl_sees_conversations_and_their_tools(parquet: Any, model: Any, tmp_pa
 
 
 def test_calls_without_words_keep_no_empty_keys() -> None:
-    [made] = sft_rows(rows_of(session("a", [user("x"), calls(("1", "f", {}))])), ALL_TRAIN)
+    [made] = make_sft_rows(rows_of(session("a", [user("x"), calls(("1", "f", {}))])), ALL_TRAIN)
     assert sorted(made["messages"][0]) == ["content", "role"] and sorted(made["messages"][1]) == [
         "content",
         "role",

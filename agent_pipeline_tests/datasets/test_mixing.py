@@ -12,7 +12,7 @@ from agent_pipeline.datasets.mixing import (
     MixerConfig,
     MultiTaskMixer,
     TaskSample,
-    largest_remainder,
+    round_by_largest_remainder,
 )
 from agent_pipeline.errors import DataError, SettingsError
 
@@ -145,7 +145,7 @@ def test_whole_numbers_are_within_one_of_the_exact_ones_and_sum_to_the_total(
     total, weights
 ) -> None:
     shares = {str(place): Fraction(weight, sum(weights)) for place, weight in enumerate(weights)}
-    counts = largest_remainder(total, shares)
+    counts = round_by_largest_remainder(total, shares)
     assert sum(counts.values()) == total
     assert all(abs(counts[task] - total * share) < 1 for task, share in shares.items())
 

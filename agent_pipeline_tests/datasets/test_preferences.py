@@ -8,14 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from agent_pipeline.datasets import pair_messages
-from agent_pipeline.datasets.pair_messages import comparable, to_last_answer
+from agent_pipeline.datasets.comparison import (
+    cut_after_last_answer,
+    find_equal_answers,
+    hash_answers,
+    normalize_calls,
+    split_at_first_difference,
+)
 from agent_pipeline.datasets.preferences import (
     PREFERENCES,
     Pairing,
-    length_ratio,
-    preference_rows,
-    why_no_pairs,
+    compute_length_ratio,
+    explain_missing_pairs,
+    pair_sessions,
 )
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
@@ -31,10 +36,10 @@ from agent_pipeline_tests.judging.sessions import judge
 
 def split_pair(good, bad):
     """The prompt and the two continuations, or why the two make no pair."""
-    good, bad = (to_last_answer(comparable(messages)) for messages in (good, bad))
-    return pair_messages.no_difference(
-        *map(pair_messages.answers, (good, bad))
-    ) or pair_messages.parted(good, bad)
+    good, bad = (cut_after_last_answer(normalize_calls(messages)) for messages in (good, bad))
+    return find_equal_answers(hash_answers(good), hash_answers(bad)) or split_at_first_difference(
+        good, bad
+    )
 
 
 def of_agent(messages):
@@ -50,7 +55,7 @@ def test_ids_of_calls_and_of_their_results_become_the_same_numbers():
         calls(("g", "h", {})),
         answers("g", "3"),
     ]
-    same = comparable(messages)
+    same = normalize_calls(messages)
     assert [call["id"] for message in same for call in message.get("tool_calls", ())] == [
         "call_1",
         "call_2",
@@ -68,9 +73,9 @@ def test_ids_of_calls_and_of_their_results_become_the_same_numbers():
 def test_trials_that_differ_in_ids_alone_share_the_call_and_its_result():
     good = [user("x"), calls(("abc", "f", {"a": 1})), answers("abc", "one"), says("Right.")]
     bad = [user("x"), calls(("xyz", "f", {"a": 1})), answers("xyz", "one"), says("Wrong.")]
-    prompt, chosen, rejected = split_pair(good, bad)
-    assert [message["role"] for message in prompt] == ["user", "assistant", "tool"]
-    assert (chosen, rejected) == ([says("Right.")], [says("Wrong.")])
+    parts = split_pair(good, bad)
+    assert [message["role"] for message in parts.prompt] == ["user", "assistant", "tool"]
+    assert (parts.chosen, parts.rejected) == ([says("Right.")], [says("Wrong.")])
 
 
 def test_where_a_user_or_a_tool_answers_differently_first_there_is_no_pair():
@@ -136,7 +141,7 @@ def test_an_agent_that_speaks_first_makes_no_pair_without_a_prompt():
 )
 def test_a_turn_that_is_not_to_be_trained_is_in_no_answer_and_makes_no_difference(good, bad, made):
     parts = split_pair([user("x"), *good], [user("x"), *bad])
-    assert (parts if isinstance(made, str) else parts[1]) == made
+    assert (parts if isinstance(made, str) else parts.chosen) == made
 
 
 def test_pairs_need_one_task_one_start_and_the_same_tools():
@@ -151,7 +156,7 @@ def test_pairs_need_one_task_one_start_and_the_same_tools():
     ]
     counts: Counter[str] = Counter()
     rows = list(
-        preference_rows(good, [trial("b1", "wrong"), trial("b2", "wrong")], SplitSizes(), counts)
+        pair_sessions(good, [trial("b1", "wrong"), trial("b2", "wrong")], SplitSizes(), counts)
     )
     assert [(row["row_id"], row["session_id"], row["rejected_session_id"]) for row in rows] == [
         ("g1|b1", "g1", "b1")
@@ -162,7 +167,7 @@ def test_pairs_need_one_task_one_start_and_the_same_tools():
         "no_negative_of_the_task": 1,
         "no_partner_with_the_same_prompt": 2,
     }
-    assert "2 sessions have no partner with the same system prompt" in why_no_pairs(counts)
+    assert "2 sessions have no partner with the same system prompt" in explain_missing_pairs(counts)
 
 
 @given(st.lists(chats(), max_size=4), st.lists(chats(), max_size=4))
@@ -171,16 +176,18 @@ def test_every_pair_is_two_real_sessions_that_part_at_what_the_agent_did(good, b
     good = [session(f"g{number}", messages) for number, messages in enumerate(good)]
     bad = [session(f"b{number}", messages) for number, messages in enumerate(bad)]
     counts: Counter[str] = Counter()
-    rows = list(preference_rows(good, bad, SplitSizes(), counts))
+    rows = list(pair_sessions(good, bad, SplitSizes(), counts))
     assert list(to_rows(to_table(rows, PREFERENCES))) == rows
-    assert rows == list(preference_rows(reversed(good), reversed(bad), SplitSizes())), (
+    assert rows == list(pair_sessions(reversed(good), reversed(bad), SplitSizes())), (
         "the order of sessions does not matter"
     )
     assert 2 * len(rows) + counts["sessions_without_a_partner"] == len(good) + len(bad)
     by_id = {each.session_id: each.messages for each in good + bad}
     for row in rows:
         for side, owner in (("chosen", "session_id"), ("rejected", "rejected_session_id")):
-            assert row["prompt"] + row[side] == to_last_answer(comparable(by_id[row[owner]]))
+            assert row["prompt"] + row[side] == cut_after_last_answer(
+                normalize_calls(by_id[row[owner]])
+            )
             assert row[side][0]["role"] == row[side][-1]["role"] == "assistant"
         chosen, rejected = of_agent(row["chosen"]), of_agent(row["rejected"])
         assert chosen[: len(rejected)] != rejected and rejected[: len(chosen)] != chosen
@@ -197,7 +204,7 @@ def trials(side, *scored, **fields):
 
 def pairs(good, bad, **pairing):
     counts: Counter[str] = Counter()
-    rows = list(preference_rows(good, bad, SplitSizes(), counts, Pairing(**pairing)))
+    rows = list(pair_sessions(good, bad, SplitSizes(), counts, Pairing(**pairing)))
     return [(row["session_id"], row["rejected_session_id"], row["margin"]) for row in rows], counts
 
 
@@ -267,7 +274,7 @@ def test_the_ratio_of_lengths_counts_what_the_agent_said_and_called():
             "rejected": [says("12345")],
         }
     ]
-    assert [length_ratio(row) for row in rows] == [2.0]
+    assert [compute_length_ratio(row) for row in rows] == [2.0]
 
 
 def curated(sessions):
@@ -308,7 +315,7 @@ def test_all_cases_of_agentdojo_with_both_verdicts_give_a_pair_and_no_pair_is_a_
     good, bad, reasons = curated(agentdojo)
     assert reasons[Reason.INFRASTRUCTURE_ERROR] == 12 and reasons[Reason.ATTACK_SUCCEEDED] == 155
     counts: Counter[str] = Counter()
-    rows = list(preference_rows(good, bad, SplitSizes(), counts, Pairing(max_per_case=0)))
+    rows = list(pair_sessions(good, bad, SplitSizes(), counts, Pairing(max_per_case=0)))
     paired = {row["task_key"] for row in rows}
     unattacked = [each for each in agentdojo if each.context.get("attack_type") in (None, "none")]
     both = set.intersection(
@@ -342,7 +349,7 @@ def test_a_bad_run_of_agentdojo_that_was_stopped_while_it_called_is_a_rejected_s
         called = each.messages[-1]["tool_calls"]
         assert each.judgment == "unacceptable" and each.damage["unanswered_call"] == len(called)
     alone = [each for each in stopped if each.task_key == "workspace/injection_task_0"]
-    rows = list(preference_rows(good, alone, SplitSizes()))
+    rows = list(pair_sessions(good, alone, SplitSizes()))
     assert len(rows) == 1 and rows[0]["rejected"][-1]["tool_calls"], (
         "the one bad trial of its case called to the end"
     )
@@ -360,7 +367,7 @@ def test_trials_of_tau_bench_whose_users_began_differently_make_no_pair_and_all_
             and len({each.task_key for each in sessions}) == 25
         )
         assert not list(
-            preference_rows(good, bad, SplitSizes(), pairing=Pairing("all_pairs", max_per_case=0))
+            pair_sessions(good, bad, SplitSizes(), pairing=Pairing("all_pairs", max_per_case=0))
         )
         labels = {row["session_id"]: row["label"] for row in kto_rows(good, bad, SplitSizes())}
         assert labels == {each.session_id: each.judgment == "acceptable" for each in sessions}
@@ -374,7 +381,7 @@ def test_the_samples_pairs_share_calls_with_their_results(sample_store):
         [each for each in sessions if each.judgment == judgment and not each.damage]
         for judgment in ("acceptable", "unacceptable")
     )
-    rows = list(preference_rows(good, bad, SplitSizes()))
+    rows = list(pair_sessions(good, bad, SplitSizes()))
     assert len(rows) > 5
     assert any(message["role"] == "tool" for row in rows for message in row["prompt"])
     for row in rows:
@@ -400,7 +407,7 @@ def test_sessions_that_both_begin_with_a_greeting_are_no_pair_unless_they_ask_th
     other = talk("other", "Hello!", "What is the weather in town 1?", "I do not know.")
     same = talk("same", "Hello!", "Cancel booking B0.", "I cannot.")
     counts = Counter[str]()
-    rows = list(preference_rows([good], [other, same], SplitSizes(), counts))
+    rows = list(pair_sessions([good], [other, same], SplitSizes(), counts))
     assert [row["rejected_session_id"] for row in rows] == ["same"]
     assert [message["content"] for message in rows[0]["prompt"]] == [
         "Hi",

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_pipeline.datasets.sft import SFT, sft_rows, to_last_assistant
+from agent_pipeline.datasets.sft import SFT, cut_after_last_trained_turn, make_sft_rows
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.selection.candidates import Candidates
 from agent_pipeline.selection.duplicates import duplicates
@@ -31,7 +31,9 @@ def test_a_row_ends_with_the_agents_last_message_and_what_is_cut_is_counted():
         session("b", [user("x"), calls(("1", "f", {})), answers("1", "z")]),
     ]
     rows = list(
-        sft_rows(rows_of(*ends, session("c", [user("x")]), session("d", [])), SplitSizes(), counts)
+        make_sft_rows(
+            rows_of(*ends, session("c", [user("x")]), session("d", [])), SplitSizes(), counts
+        )
     )
     assert [(row["row_id"], row["messages"][-1]["role"], len(row["messages"])) for row in rows] == [
         ("a", "assistant", 2),
@@ -59,7 +61,7 @@ def test_turns_with_a_fact_that_is_not_to_be_trained_stay_as_context():
         answers("3", "Error: no such order"),
     ]
     counts: Counter[str] = Counter()
-    [row] = sft_rows(with_turns(session("a", chat)), SplitSizes(), counts, ["tool_error"])
+    [row] = make_sft_rows(with_turns(session("a", chat)), SplitSizes(), counts, ["tool_error"])
     assert row["messages"] == [chat[0], chat[1] | {"weight": 0}, *chat[2:6]], (
         "what follows the last trained turn is cut"
     )
@@ -70,10 +72,10 @@ def test_turns_with_a_fact_that_is_not_to_be_trained_stay_as_context():
 def test_thoughts_that_are_not_trained_are_counted():
     counts: Counter[str] = Counter()
     thinking = session("a", [user("x"), says("y")], reasoning=[{"message": 1, "text": "hm"}])
-    [row] = sft_rows(rows_of(thinking), SplitSizes(), counts)
+    [row] = make_sft_rows(rows_of(thinking), SplitSizes(), counts)
     assert counts["reasoning_left_out"] == 1 and row["messages"] == thinking.messages
     counts.clear()
-    [thought] = sft_rows(rows_of(thinking), SplitSizes(), counts, thoughts=True)
+    [thought] = make_sft_rows(rows_of(thinking), SplitSizes(), counts, thoughts=True)
     assert counts["reasoning_kept"] == 1 and "reasoning_left_out" not in counts
     assert (
         thought["messages"] == [user("x"), says("y") | {THOUGHT: "hm"}]
@@ -85,10 +87,10 @@ def test_a_session_of_such_turns_alone_is_no_row():
     counts: Counter[str] = Counter()
     rows = with_turns(session("a", [user("x"), says("y")]), measures=["answer_mentions('z')"])
     assert (
-        list(sft_rows(rows, SplitSizes(), counts, ["failed_measures"])) == []
+        list(make_sft_rows(rows, SplitSizes(), counts, ["failed_measures"])) == []
         and counts["no_turn_to_train"] == 1
     )
-    assert len(list(sft_rows(rows, SplitSizes(), None, ["tool_error"]))) == 1
+    assert len(list(make_sft_rows(rows, SplitSizes(), None, ["tool_error"]))) == 1
 
 
 def test_of_rows_alike_the_better_judged_stands_and_then_the_earlier():
@@ -103,7 +105,7 @@ def test_of_rows_alike_the_better_judged_stands_and_then_the_earlier():
         session(name, [user("x"), says("y")], score=score, created_at=time)
         for name, (score, time) in judged.items()
     ]
-    rows = list(to_rows(to_table(sft_rows(rows_of(*sessions), SplitSizes()), SFT)))
+    rows = list(to_rows(to_table(make_sft_rows(rows_of(*sessions), SplitSizes()), SFT)))
     assert {row["row_id"]: (row["score"], row["created_at"]) for row in rows} == judged
     assert {
         each.row_id: each.duplicate_of for each in duplicates(Candidates.of(lambda: rows)).rows
@@ -117,7 +119,7 @@ def test_of_a_session_that_no_judge_heard_the_sources_judgment_counts_before_its
             for verdict in (None, "acceptable")
         )
     )
-    assert [row["score"] for row in sft_rows(rows, SplitSizes())] == [0.5, 1.0]
+    assert [row["score"] for row in make_sft_rows(rows, SplitSizes())] == [0.5, 1.0]
 
 
 @given(st.lists(chats(), max_size=4))
@@ -127,12 +129,16 @@ def test_every_session_is_a_row_or_counted_and_rows_survive_the_lake(everyone):
         for number, messages in enumerate(everyone)
     ]
     counts: Counter[str] = Counter()
-    rows = list(sft_rows(rows_of(*sessions), SplitSizes(), counts))
+    rows = list(make_sft_rows(rows_of(*sessions), SplitSizes(), counts))
     assert counts["rows"] + counts["no_assistant_message"] == counts["sessions"] == len(sessions)
     assert list(to_rows(to_table(rows, SFT))) == rows
     by_id = {each.session_id: each for each in sessions}
     for row in rows:
         messages = by_id[row["session_id"]].messages
-        assert row["messages"] == messages[: len(row["messages"])] == to_last_assistant(messages)
+        assert (
+            row["messages"]
+            == messages[: len(row["messages"])]
+            == cut_after_last_trained_turn(messages)
+        )
         assert all(message["role"] != "assistant" for message in messages[len(row["messages"]) :])
-        assert row["split"] == SplitSizes().of(row["task_key"])
+        assert row["split"] == SplitSizes().find_split(row["task_key"])

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_pipeline.datasets.formats import REFUSED_NAME, in_form
-from agent_pipeline.datasets.sft import sft_rows
+from agent_pipeline.datasets.formats import REFUSED_NAME, convert_rows
+from agent_pipeline.datasets.sft import make_sft_rows
 from agent_pipeline.datasets.sharegpt import (
     SHAREGPT,
-    alternates,
-    conversations,
-    messages_of,
-    sharegpt_rows,
+    from_sharegpt_turns,
+    make_sharegpt_rows,
+    to_sharegpt_turns,
+    turns_alternate,
 )
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
@@ -44,7 +44,7 @@ def test_words_calls_and_results_are_turns_that_alternate():
         answers("3", "three"),
         says("Done."),
     ]
-    turns = conversations(chat)
+    turns = to_sharegpt_turns(chat)
     assert [(turn["from"], turn["value"]) for turn in turns] == [
         ("system", "s"),
         ("human", "x\n\ny"),
@@ -54,8 +54,8 @@ def test_words_calls_and_results_are_turns_that_alternate():
         ("observation", '["two", "three"]'),
         ("gpt", "Done."),
     ]
-    assert turns[2]["words"] == "Let me see." and alternates(turns)
-    assert messages_of(turns) == chat
+    assert turns[2]["words"] == "Let me see." and turns_alternate(turns)
+    assert from_sharegpt_turns(turns) == chat
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_words_calls_and_results_are_turns_that_alternate():
     ],
 )
 def test_what_loaders_throw_away_is_left_out_and_counted(chat):
-    assert llama_factory_refuses({"conversations": conversations(chat), "tools": ""})
+    assert llama_factory_refuses({"conversations": to_sharegpt_turns(chat), "tools": ""})
     row = {
         "row_id": "a",
         "session_id": "a",
@@ -81,16 +81,16 @@ def test_what_loaders_throw_away_is_left_out_and_counted(chat):
         "tools": [],
     }
     counts: Counter[str] = Counter()
-    assert list(sharegpt_rows([row], counts)) == [] and counts == {"turns_do_not_alternate": 1}
-    assert len(list(sharegpt_rows([row], alternating=False))) == 1
-    assert messages_of(conversations(chat)) == chat
+    assert list(make_sharegpt_rows([row], counts)) == [] and counts == {"turns_do_not_alternate": 1}
+    assert len(list(make_sharegpt_rows([row], alternating=False))) == 1
+    assert from_sharegpt_turns(to_sharegpt_turns(chat)) == chat
 
 
 def rows_with(*tools):
     sessions = [
         session(str(at), [user("x"), says("y")], tools=each) for at, each in enumerate(tools)
     ]
-    return list(sharegpt_rows(sft_rows(rows_of(*sessions), SplitSizes())))
+    return list(make_sharegpt_rows(make_sft_rows(rows_of(*sessions), SplitSizes())))
 
 
 def test_tools_are_the_json_of_their_schemas_and_null_where_there_are_none():
@@ -171,9 +171,11 @@ def test_every_chat_comes_back_as_it_was(messages, odd, unlearnt):
         message | {"weight": 0} if marked else message
         for message, marked in zip(messages, untrained, strict=True)
     ]
-    turns = conversations(messages)
-    assert messages_of(json.loads(json.dumps(turns))) == messages
-    assert alternates(turns) == (not llama_factory_refuses({"conversations": turns, "tools": ""}))
+    turns = to_sharegpt_turns(messages)
+    assert from_sharegpt_turns(json.loads(json.dumps(turns))) == messages
+    assert turns_alternate(turns) == (
+        not llama_factory_refuses({"conversations": turns, "tools": ""})
+    )
     IS_AXOLOTL.validate({"conversations": turns, "tools": None})
 
 
@@ -185,9 +187,9 @@ def test_a_row_with_a_tool_schema_that_is_none_is_left_out_and_counted(schema):
     counts = Counter()
     rows = [
         row | {"tools": [schema]}
-        for row in sft_rows(rows_of(session("a", [user("x"), says("y")])), SplitSizes())
+        for row in make_sft_rows(rows_of(session("a", [user("x"), says("y")])), SplitSizes())
     ]
-    assert list(sharegpt_rows(rows, counts)) == [] and counts["invalid_tool_schema"] == 1
+    assert list(make_sharegpt_rows(rows, counts)) == [] and counts["invalid_tool_schema"] == 1
 
 
 EMPTY_NAME = "<empty-function-name>"
@@ -221,9 +223,9 @@ def test_every_real_session_comes_back_from_sharegpt_and_from_openais_lines_as_i
         ]
         for each in sessions:  # as data sets are made
             each.messages = drop_error_marks(each.messages)
-        rows = list(sft_rows(rows_of(*sessions), SplitSizes()))
+        rows = list(make_sft_rows(rows_of(*sessions), SplitSizes()))
         for at, row in enumerate(rows):
-            for line in in_form([row], "openai", counts):
+            for line in convert_rows([row], "openai", counts):
                 back = json.loads(json.dumps(line, ensure_ascii=False))
                 assert (
                     at % 20 or IS_OPENAI.validate(back) is None
@@ -232,10 +234,11 @@ def test_every_real_session_comes_back_from_sharegpt_and_from_openais_lines_as_i
                 assert (back["messages"], back.get("tools", [])) == (row["messages"], tools)
         for each in sessions:
             assert (
-                messages_of(json.loads(json.dumps(conversations(each.messages)))) == each.messages
+                from_sharegpt_turns(json.loads(json.dumps(to_sharegpt_turns(each.messages))))
+                == each.messages
             )
         tools = {row["row_id"]: row["tools"] for row in rows}
-        shared = list(sharegpt_rows(rows))
+        shared = list(make_sharegpt_rows(rows))
         for made in shared:
             assert not llama_factory_refuses(made), made["session_id"]
             assert json.loads(made["tools"] or "[]") == tools[made["row_id"]]

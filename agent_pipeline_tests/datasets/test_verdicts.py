@@ -8,10 +8,10 @@ import pytest
 from agent_pipeline.datasets.build import build_kto, build_preferences, build_sft, build_sharegpt
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.datasets.verdicts import (
-    unverified,
-    verdict_counts,
-    verdict_sentence,
-    verdicts_of,
+    count_row_verdicts,
+    count_verdicts,
+    describe_unverified,
+    describe_verdicts,
 )
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.judging import Label, Labels, Panel
@@ -109,22 +109,22 @@ def test_verdicts_are_counted_by_who_gave_them():
         {"verdict_by": "measures"},
         {},
     ]
-    counts = verdicts_of(rows)
+    counts = count_row_verdicts(rows)
     assert counts == {
         "verdicts": 5,
         "verified": 2,
         "by": {"label": 1, "measures": 1, "score": 1, "unknown": 1, "unverified": 1},
     }
-    assert verdict_counts(Counter(label=1), counts)["verified"] == 3
-    assert verdict_sentence(counts).startswith("2 of 5 verdicts")
+    assert count_verdicts(Counter(label=1), counts)["verified"] == 3
+    assert describe_verdicts(counts).startswith("2 of 5 verdicts")
 
 
 def test_only_unverified_rows_change_the_identity_of_a_model():
     """The same rows with other verdicts are trained again, so that the report's counts stay true."""
-    assert unverified(verdict_counts({"score": 3})) == {}
-    assert unverified(verdict_counts({"score": 3, "unverified": 1})) != unverified(
-        verdict_counts({"score": 2, "unverified": 2})
-    )
+    assert describe_unverified(count_verdicts({"score": 3})) == {}
+    assert describe_unverified(
+        count_verdicts({"score": 3, "unverified": 1})
+    ) != describe_unverified(count_verdicts({"score": 2, "unverified": 2}))
 
 
 def test_a_session_that_somebody_verifies_is_news_though_its_verdict_stays(airline):

@@ -7,7 +7,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from agent_pipeline.datasets.formats import in_form
+from agent_pipeline.datasets.formats import convert_rows
 from agent_pipeline.definitions import build_defs
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.tables import CURATED, restore_session, to_batches, to_rows
@@ -139,7 +139,7 @@ def test_on_request_there_is_a_folder_with_a_card_that_load_dataset_reads(
         written = {split: list(loaded[split]) for split in loaded}
         expected: dict[str, list] = {}
         for row in (
-            in_form(rows(shop, name), asked["sft_dataset"]["format"])
+            convert_rows(rows(shop, name), asked["sft_dataset"]["format"])
             if name == "sft_dataset"
             else rows(shop, name)
         ):

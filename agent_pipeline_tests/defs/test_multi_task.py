@@ -9,7 +9,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from agent_pipeline.datasets.multi_task import ASSET
+from agent_pipeline.datasets.multi_task import MIXED_TABLE
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.defs.partitions import AGENTS
 from agent_pipeline.keys import PartitionKey, parse_key
@@ -69,7 +69,7 @@ class Mixing:
         self.bench.instance.add_dynamic_partitions(AGENTS.name or "", [str(key) for key in keys])
 
     def run(self, **config: Any) -> dg.ExecuteInProcessResult:
-        ops = {"ops": {ASSET: {"config": config}}} if config else {}
+        ops = {"ops": {MIXED_TABLE: {"config": config}}} if config else {}
         return self.bench.defs.resolve_job_def("mix").execute_in_process(
             instance=self.bench.instance, run_config=ops, raise_on_error=False
         )
@@ -82,8 +82,8 @@ class Mixing:
     def made(self, **config: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         result = self.run(**config)
         assert result.success
-        return list(to_rows(self.bench.lake.open(ASSET, None).iter_batches())), metadata(
-            result, ASSET
+        return list(to_rows(self.bench.lake.open(MIXED_TABLE, None).iter_batches())), metadata(
+            result, MIXED_TABLE
         )
 
 
@@ -243,13 +243,13 @@ def test_from_the_shell_it_needs_no_partition_and_a_partition_has_none_of_it(ben
     keys = [PartitionKey("shop", "support"), PartitionKey("office", "rooms")]
     for key in keys:
         assert materialize(bench.defs, bench.instance, key, "+sft_dataset").success
-    result = materialize(bench.defs, bench.instance, None, ASSET, ["huggingface=false"])
+    result = materialize(bench.defs, bench.instance, None, MIXED_TABLE, ["huggingface=false"])
     assert result.success
-    rows = list(to_rows(bench.lake.open(ASSET, None).iter_batches()))
+    rows = list(to_rows(bench.lake.open(MIXED_TABLE, None).iter_batches()))
     assert {(made["project"], made["agent"]) for made in rows} == set(keys)
     train = Counter(made["project"] for made in rows if made["split"] == "train")
     assert train["shop"] == train["office"] > 10, "as many of each as the smaller has"
     with pytest.raises(SettingsError, match="partition"):
-        materialize(bench.defs, bench.instance, keys[0], ASSET)
+        materialize(bench.defs, bench.instance, keys[0], MIXED_TABLE)
     with pytest.raises(SettingsError, match="multi_task_dataset"):
         materialize(bench.defs, bench.instance, None, "sft_dataset")

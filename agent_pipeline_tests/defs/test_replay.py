@@ -21,7 +21,9 @@ CHOSEN = {"sft_coreset": {"strategy": "random", "target_size": 18}}
 
 def rows(*numbers: int) -> list[dict]:
     """Rows whose tasks have the sides that their hashes give them."""
-    made = [weather(number) | {"split": SplitSizes().of(f"task-{number}")} for number in numbers]
+    made = [
+        weather(number) | {"split": SplitSizes().find_split(f"task-{number}")} for number in numbers
+    ]
     for number, row in zip(numbers, made, strict=True):
         row["messages"][1]["content"] += f" Order {number}."
     return [row | {"content_sha256": hash_json(row["messages"])} for row in made]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from agent_pipeline.datasets.sft import SFT
-from agent_pipeline.datasets.verdicts import verdict_counts
+from agent_pipeline.datasets.verdicts import count_verdicts
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.model_comparison import accuracies, differences
 from agent_pipeline.evaluation.scores import Policy
@@ -136,7 +136,7 @@ class Night:
             "base_model": "b",
             "base_revision": "",
         }
-        verdicts = verdict_counts(
+        verdicts = count_verdicts(
             {"label": 8 - unverified, "unverified": unverified} if unverified else {"label": 8}
         )
         made_from |= {"sessions": sessions, "config": {"lora_r": 8}}

@@ -38,7 +38,7 @@ def lake(tmp_path: Path) -> Lake:
 def put_tasks(lake: Lake, count: int, per_day: float = 5.0) -> None:
     """Tasks that came at a rate until today, each in the split of its hash."""
     rows = [
-        row(number, SIZES.of(f"t{number}"))
+        row(number, SIZES.find_split(f"t{number}"))
         | {
             "row_id": f"r{number}",
             "task_key": f"t{number}",
@@ -64,7 +64,7 @@ def test_proposed_share_is_the_smallest_that_holds_out_enough(count, needed, sel
     )
 
     def held_out(share: float) -> int:
-        return sum(SplitSizes(0.2, share).of(name) == "select" for name in names)
+        return sum(SplitSizes(0.2, share).find_split(name) == "select" for name in names)
 
     if share is None:
         assert held_out(0.5) < needed
@@ -80,7 +80,7 @@ def test_outlook_names_tasks_date_and_setting(lake: Lake):
         Night(lake, FAIR).decide().decision, tasks=20, needed_tasks=60
     )
     said = outlook(lake, KEY, decision, SIZES, 400, TODAY)
-    there = sum(SIZES.of(f"t{number}") == "select" for number in range(200))
+    there = sum(SIZES.find_split(f"t{number}") == "select" for number in range(200))
     assert f"{there} of 200 tasks are held out" in said and "needs 60" in said
     date = (TODAY + timedelta(days=-(-(60 - there) // 0.5))).date()
     assert f"around {date}" in said and "5.0 new tasks per day" in said
@@ -101,12 +101,18 @@ def test_setting_that_outlook_proposes_gets_there(lake: Lake):
     assert share is not None
     wider = SplitSizes(0.2, share)
     assert (
-        sum(read_ledger(lake, KEY, wider).of(f"t{number}") == "select" for number in range(200))
+        sum(
+            read_ledger(lake, KEY, wider).find_split(f"t{number}") == "select"
+            for number in range(200)
+        )
         < 60
     )
     lake.table("split_ledger", KEY).unlink()
     assert (
-        sum(read_ledger(lake, KEY, wider).of(f"t{number}") == "select" for number in range(200))
+        sum(
+            read_ledger(lake, KEY, wider).find_split(f"t{number}") == "select"
+            for number in range(200)
+        )
         >= 60
     )
 

@@ -20,11 +20,11 @@ from typer.testing import CliRunner
 import agent_pipeline.storage.tables
 from agent_pipeline.cli.app import app
 from agent_pipeline.datasets.cards import Publication
-from agent_pipeline.datasets.ledger import LEDGER, read_ledger, record_tasks
-from agent_pipeline.datasets.preferences import PREFERENCES, preference_rows
+from agent_pipeline.datasets.ledger import LEDGER_TABLE, read_ledger, record_tasks
+from agent_pipeline.datasets.preferences import PREFERENCES, pair_sessions
 from agent_pipeline.datasets.publishing import publish
-from agent_pipeline.datasets.sft import SFT, sft_rows
-from agent_pipeline.datasets.splits import SplitSizes, root_tasks
+from agent_pipeline.datasets.sft import SFT, make_sft_rows
+from agent_pipeline.datasets.splits import SplitSizes, find_root_tasks
 from agent_pipeline.definitions import build_defs
 from agent_pipeline.defs.io_managers.artifacts import ArtifactIOManager
 from agent_pipeline.defs.resources import Workspace
@@ -158,7 +158,7 @@ def make_lake(
         }
     lake.stage("judged_sessions", key, to_batches(rows, JUDGED, 3), JUDGED).commit()
     lake.stage("curated_sessions", key, to_batches(rows, CURATED, 3), CURATED).commit()
-    roots = root_tasks(rows)
+    roots = find_root_tasks(rows)
     trials = [
         restore_session(row | {"task_key": roots.get(row["session_id"], row["task_key"])})
         for row in rows
@@ -166,10 +166,12 @@ def make_lake(
     ledger = record_tasks(lake, key, pa.array([each.task_key for each in trials]), SplitSizes())
     kept = {row["session_id"] for row in rows if row["kept"]}
     sft = list(
-        sft_rows([make_session_row(each) for each in trials if each.session_id in kept], ledger)
+        make_sft_rows(
+            [make_session_row(each) for each in trials if each.session_id in kept], ledger
+        )
     )
     pairs = list(
-        preference_rows(
+        pair_sessions(
             [t for t in trials if t.session_id in kept],
             [t for t in trials if t.judgment == "unacceptable"],
             ledger,
@@ -310,7 +312,7 @@ def everything(lake: Lake, but: str = "") -> dict[str, list[dict]]:
         if (
             file.kind == "tables"
             and file.path.suffix == ".parquet"
-            and file.asset not in (SEEN_TABLE, FORGOTTEN_TABLE, LEDGER, OLD_SPACE, VECTORS)
+            and file.asset not in (SEEN_TABLE, FORGOTTEN_TABLE, LEDGER_TABLE, OLD_SPACE, VECTORS)
         ):
             rows = to_rows(lake.open(file.asset, file.key).iter_batches())
             free = ("parent_session_id", "duplicate_of", "task_key", "case_id")
@@ -720,7 +722,7 @@ def test_a_table_of_all_partitions_loses_the_row_of_the_one_that_is_meant(lake: 
 def splits(lake: Lake) -> dict[str, str]:
     return {
         row["task_key"]: row["split"]
-        for row in read_ledger(lake, KEY, SplitSizes()).known.to_pylist()
+        for row in read_ledger(lake, KEY, SplitSizes()).recorded.to_pylist()
     }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agent_pipeline.datasets.preferences import preference_rows
+from agent_pipeline.datasets.preferences import pair_sessions
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.keys import PartitionKey
@@ -60,7 +60,7 @@ def test_a_hundred_sessions_of_25_tasks_are_read_and_94_are_judged(airline):
         None: 6,
     }
     assert set(Counter(session.task_key for session in airline).values()) == {4}
-    assert len({SplitSizes().of(session.task_key) for session in airline}) == 3
+    assert len({SplitSizes().find_split(session.task_key) for session in airline}) == 3
 
 
 def test_no_call_is_mispaired_though_ids_are_used_again(airline, played):
@@ -140,7 +140,7 @@ def test_trials_whose_users_began_differently_are_no_pairs_and_are_counted(airli
         for judgment in ("acceptable", "unacceptable")
     )
     counts: Counter[str] = Counter()
-    assert not list(preference_rows(good, bad, SplitSizes(), counts))
+    assert not list(pair_sessions(good, bad, SplitSizes(), counts))
     assert counts["sessions_without_a_partner"] == 94
     assert (
         counts["no_partner_with_the_same_prompt"]

@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_pipeline.datasets.curated import Curated
-from agent_pipeline.datasets.kto import labelled_rows
-from agent_pipeline.datasets.preferences import Pairing, rows_of_cases
+from agent_pipeline.datasets.curated import CuratedSessions
+from agent_pipeline.datasets.kto import make_kto_rows
+from agent_pipeline.datasets.preferences import Pairing, pair_trials
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.judging import JUDGES, Label, Labels, Opinion, Panel, Policy, parse_measures
 from agent_pipeline.judging.curation import Bounds
@@ -145,9 +145,11 @@ def test_no_good_session_is_a_bad_answer_and_no_bad_one_an_example(
     model: Any = Scripted([each["llm"] for each in everyone]) if policy.has("llm") else None
     judge_sessions(lake, KEY, Panel(parse_measures(MEASURES), policy, labels, model)).commit()
     curate_sessions(lake, KEY, required, Bounds(), [])[0].commit()
-    curated, counts = Curated.open(lake, KEY, SplitSizes()), Counter[str]()
-    kto = list(labelled_rows(curated.labelled(), curated.ledger, set(), counts))
-    pairs = list(rows_of_cases(curated.cases(counts), curated.ledger, counts, Pairing("all_pairs")))
+    curated, counts = CuratedSessions.open(lake, KEY, SplitSizes()), Counter[str]()
+    kto = list(make_kto_rows(curated.read_labelled(), curated.ledger, set(), counts))
+    pairs = list(
+        pair_trials(curated.read_trials(counts), curated.ledger, counts, Pairing("all_pairs"))
+    )
     good = {row["session_id"] for row in [*(row for row in kto if row["label"]), *pairs]}
     bad = {row["session_id"] for row in kto if not row["label"]} | {
         row["rejected_session_id"] for row in pairs

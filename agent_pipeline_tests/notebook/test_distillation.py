@@ -111,7 +111,9 @@ def test_a_task_that_the_students_ledger_holds_out_is_held_out_here_whatever_its
         "",
     )
     for sides in (("test", "train", "select"), ("train", "test", "train")):
-        ledger = Ledger.with_tasks(SplitSizes(), dict(zip(("t1", "t2", asked), sides, strict=True)))
+        ledger = Ledger.from_splits(
+            SplitSizes(), dict(zip(("t1", "t2", asked), sides, strict=True))
+        )
         made = eval_results_to_sft_dataset(
             [result(True, task_id="t1"), result(True, task_id="t2"), result(True)], split=ledger
         )

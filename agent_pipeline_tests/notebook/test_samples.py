@@ -7,8 +7,8 @@ from datasets import Dataset
 from hypothesis import given, settings
 from pyarrow.parquet import write_table
 
-from agent_pipeline.datasets.sft import SFT, to_last_assistant
-from agent_pipeline.datasets.sharegpt import sharegpt_rows
+from agent_pipeline.datasets.sft import SFT, cut_after_last_trained_turn
+from agent_pipeline.datasets.sharegpt import make_sharegpt_rows
 from agent_pipeline.errors import DataError
 from agent_pipeline.notebook.samples import read_samples, rows_only
 from agent_pipeline.notebook.trajectories.model import AgentTrajectory, TrajectoryStep
@@ -64,7 +64,7 @@ def test_turns_that_are_not_to_be_learnt_stay_so():
 def test_a_row_of_our_sharegpt_table_loses_nothing():
     spoken = row(1)["messages"]
     spoken = [*spoken[:2], spoken[2] | {"content": "Let me see.", "weight": 0}, *spoken[3:]]
-    (made,) = sharegpt_rows([row(1) | {"messages": spoken}])
+    (made,) = make_sharegpt_rows([row(1) | {"messages": spoken}])
     (found,) = read_samples([made]).rows
     assert found["messages"] == spoken and found["tools"] == [TOOL]
 
@@ -185,6 +185,6 @@ def test_a_file_with_a_broken_line_is_not_trained_on_in_part(tmp_path):
 @settings(max_examples=60, deadline=None)
 @given(chats())
 def test_a_sound_conversation_stays_as_it_is_to_its_last_answer(chat):
-    expected = to_last_assistant(chat)
+    expected = cut_after_last_trained_turn(chat)
     if expected:
         assert messages({"messages": chat}) == expected

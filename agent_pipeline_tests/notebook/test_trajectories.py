@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_pipeline.datasets.ledger import Ledger
-from agent_pipeline.datasets.preferences import comparable
+from agent_pipeline.datasets.preferences import normalize_calls
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import DataError, InfrastructureError, SettingsError, StoreError
 from agent_pipeline.judging.client import Endpoint
@@ -98,7 +98,9 @@ def test_a_session_survives_being_a_trajectory(messages) -> None:
     made = messages_of(
         trajectory_of(session("s", [{"role": "system", "content": "Be kind."}, *messages]))
     )
-    assert comparable(made) == comparable([{"role": "system", "content": "Be kind."}, *messages])
+    assert normalize_calls(made) == normalize_calls(
+        [{"role": "system", "content": "Be kind."}, *messages]
+    )
 
 
 @given(
@@ -616,7 +618,7 @@ def test_one_call_collects_filters_and_converts() -> None:
         collect_and_convert(agent, ["poor"])
     assert len(collect_and_convert(agent, ["good", "poor"], min_reward=0.0)) == 2
     for side in ("train", "test"):
-        ledger = Ledger.with_tasks(SplitSizes(), {rows[0]["task_key"]: side})
+        ledger = Ledger.from_splits(SplitSizes(), {rows[0]["task_key"]: side})
         assert collect_and_convert(agent, ["good"], split=ledger) == [rows[0] | {"split": side}]
 
 
@@ -629,7 +631,7 @@ def test_real_sessions_keep_every_word_call_and_result_as_trajectories(real_trac
     for each in sessions:
         each.messages = repair_messages(each.messages).messages
         runs.append(trajectory_of(each))
-        assert comparable(messages_of(runs[-1])) == comparable(each.messages)
+        assert normalize_calls(messages_of(runs[-1])) == normalize_calls(each.messages)
     converter = TrajectoryToSFTConverter()
     rows = converter.convert(TrajectoryFilter().filter(runs))
     assert len(rows) > 20 and converter.counts["rows"] == converter.counts["trajectories"]

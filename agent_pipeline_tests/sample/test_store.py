@@ -200,7 +200,9 @@ def test_an_agent_leaves_enough_to_train_and_to_hold_out_of_every_kind_of_decisi
     ]
     kinds = {split: Counter() for split in get_args(Split)}
     for task_id in clean:
-        kinds[SplitSizes().of(task_id)][kind_of(DOMAINS[agent.project], tasks[task_id])] += 1
+        kinds[SplitSizes().find_split(task_id)][
+            kind_of(DOMAINS[agent.project], tasks[task_id])
+        ] += 1
     trained, held_out = kinds["train"], kinds["test"]
     assert trained.total() >= rows and held_out.total() >= 80
     assert held_out["refuse or ask"] >= 20  # the world is to stay as it is

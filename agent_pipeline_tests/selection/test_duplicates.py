@@ -11,15 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent_pipeline.datasets.sketches import choose_bands, split_into_shingles
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.selection import duplicates as dedup
 from agent_pipeline.selection.candidates import Candidates
 from agent_pipeline.selection.duplicates import (
     Duplicate,
-    bands,
     near_across_splits,
     near_pairs,
-    shingles,
 )
 from agent_pipeline_tests.conftest import REPOSITORY
 from agent_pipeline_tests.datasets.chats import says, user
@@ -133,9 +132,13 @@ def test_duplicates_do_not_depend_on_order(data):
 
 def test_bands_find_pairs_at_the_threshold():
     for threshold in (0.5, 0.8, 0.95):
-        count, width = bands(threshold)
+        count, width = choose_bands(threshold)
         assert count * width <= 256 and 1 - (1 - threshold**width) ** count >= 0.995
-    assert bands(0.8) == (29, 8) and bands(1.0) == (1, 256) and bands(0.01) == (256, 1)
+    assert (
+        choose_bands(0.8) == (29, 8)
+        and choose_bands(1.0) == (1, 256)
+        and choose_bands(0.01) == (256, 1)
+    )
 
 
 def test_few_rows_and_texts_without_words_have_no_near_duplicates():
@@ -225,8 +228,8 @@ def test_an_agents_system_prompt_makes_no_two_rows_alike():
 
 
 def test_shingles_are_five_words_in_a_row():
-    assert shingles("a b\nfind 1") == ["a b find 1"] and shingles("") == [""]
-    assert shingles("A b c d e f") == ["a b c d e", "b c d e f"]
+    assert split_into_shingles("a b\nfind 1") == ["a b find 1"] and split_into_shingles("") == [""]
+    assert split_into_shingles("A b c d e f") == ["a b c d e", "b c d e f"]
 
 
 def test_another_process_finds_the_same_similarity():

@@ -87,7 +87,7 @@ def test_named_tasks_stay_where_their_hash_puts_them(tmp_path):
     lake = dataset(tmp_path, KEY, sessions)
     rows = lake.open("sft_dataset", KEY).read(["task_key", "split"]).to_pylist()
     assert {row["task_key"]: row["split"] for row in rows} == {
-        each.task_key: SplitSizes().of(each.task_key) for each in sessions
+        each.task_key: SplitSizes().find_split(each.task_key) for each in sessions
     }
     refuse_leaks(lake, KEY)
 

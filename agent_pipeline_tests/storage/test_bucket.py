@@ -166,7 +166,9 @@ def test_writers_on_several_machines_lose_no_update_and_the_history_is_whole(mac
     tasks = {f"task-{number}" for number in range(24)} | {
         f"process-{number}" for number in range(10)
     }
-    assert set(read_ledger(machines[3], KEY, SplitSizes()).known["task_key"].to_pylist()) == tasks
+    assert (
+        set(read_ledger(machines[3], KEY, SplitSizes()).recorded["task_key"].to_pylist()) == tasks
+    )
     entries = machines[1].history("model", KEY)
     assert [entry.generation for entry in entries] == list(range(1, 25))
     assert {entry.latest for entry in entries} == {each.identity for each in artifacts}

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from upath import UPath
 
-from agent_pipeline.datasets.publishing import trainers_lines
+from agent_pipeline.datasets.publishing import encode_trainer_lines
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Session
@@ -201,7 +201,7 @@ def test_duckdb_and_polars_read_the_partitions_as_one_table(local):
 
 def test_jsonl_has_an_object_a_line_and_no_file_without_rows(lake):
     path = lake.folder("jsonl", "rows", KEY) / "train.jsonl"
-    lake.replace(path, trainers_lines([{"a": "ü\n"}, {"b": None, "tools": None}]))
+    lake.replace(path, encode_trainer_lines([{"a": "ü\n"}, {"b": None, "tools": None}]))
     assert path.read_text(encoding="utf-8") == '{"a":"ü\\n"}\n{"tools":null}\n'
     lake.replace(path, [])
     assert not path.exists()

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from agent_pipeline.datasets.kto import labelled_rows
-from agent_pipeline.datasets.preferences import Pairing, preference_rows
-from agent_pipeline.datasets.sft import sft_rows
+from agent_pipeline.datasets.kto import make_kto_rows
+from agent_pipeline.datasets.preferences import Pairing, pair_sessions
+from agent_pipeline.datasets.sft import make_sft_rows
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.models.base_model import BaseModel
@@ -77,7 +77,7 @@ def some(rows: list[Row]) -> list[Row]:
 
 
 def test_no_token_of_others_is_trained_in_any_real_row_of_imitation(smollm2_tokenizer, judged):
-    rows = some(list(sft_rows(map(make_session_row, judged[0]), SplitSizes())))
+    rows = some(list(make_sft_rows(map(make_session_row, judged[0]), SplitSizes())))
     encoded, counts, _ = encode_rows(smollm2_tokenizer, rows, LONGEST)
     assert len(encoded) == counts["in"] > 150
     assert (
@@ -98,7 +98,7 @@ def test_no_token_of_others_is_trained_in_any_real_judgment_where_stock_trl_trai
 
     good, bad = judged
     if method == "dpo":
-        rows = list(preference_rows(good, bad, SplitSizes(), pairing=Pairing(max_per_case=0)))
+        rows = list(pair_sessions(good, bad, SplitSizes(), pairing=Pairing(max_per_case=0)))
         encode, sides = encode_pairs, ("chosen", "rejected")
         rows = [
             row
@@ -108,7 +108,7 @@ def test_no_token_of_others_is_trained_in_any_real_judgment_where_stock_trl_trai
     else:
         rows = some(
             list(
-                labelled_rows(
+                make_kto_rows(
                     [*((each, True) for each in good), *((each, False) for each in bad)],
                     SplitSizes(),
                 )

@@ -8,17 +8,21 @@ import dagster as dg
 
 from agent_pipeline.config.assets import KtoConfig, PreferenceConfig, SftConfig, ShareGptConfig
 from agent_pipeline.datasets.build import (
-    Built,
+    BuiltDataset,
     build_kto,
     build_preferences,
     build_sft,
     build_sharegpt,
-    push_built,
+    push_dataset,
 )
-from agent_pipeline.datasets.preferences import Pairing, why_no_pairs
+from agent_pipeline.datasets.preferences import Pairing, explain_missing_pairs
 from agent_pipeline.datasets.publishing import FileOptions
-from agent_pipeline.datasets.splits import ALIKE, empty_splits, first_request
-from agent_pipeline.datasets.verdicts import verdict_sentence
+from agent_pipeline.datasets.splits import (
+    MIN_REQUEST_SIMILARITY,
+    find_empty_splits,
+    find_first_request,
+)
+from agent_pipeline.datasets.verdicts import describe_verdicts
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import counts_table, histogram, preview, table
 from agent_pipeline.defs.partitions import AGENTS, agent_key
@@ -102,9 +106,9 @@ def preference_dataset(
             config,
             config.reasoning,
         )
-        more = _lengths(built.ratios)
+        more = _lengths(built.length_ratios)
         if not built.table.rows:
-            more["why_no_pairs"] = why_no_pairs(built.counts)
+            more["why_no_pairs"] = explain_missing_pairs(built.counts)
             context.log.warning(more["why_no_pairs"])
         return result(workspace, agent_key(context), built, config, more)
 
@@ -156,7 +160,7 @@ def sharegpt_dataset(
 def result(
     workspace: Workspace,
     key: PartitionKey | None,
-    built: Built,
+    built: BuiltDataset,
     files: FileOptions,
     more: dict[str, Any] | None = None,
 ) -> dg.MaterializeResult:
@@ -168,37 +172,35 @@ def result(
     """
     if files.push_to:
         redactor = Redactor(workspace.settings().redaction_options)
-        push_built(workspace.open_lake(), key, built, files, redactor)
+        push_dataset(workspace.open_lake(), key, built, files, redactor)
     metadata: dict[str, Any] = {
         "rows": built.table.rows,
         "counts": counts_table(built.counts, "what"),
         "splits": counts_table(built.splits, "split"),
-        "tasks": built.tasks,
+        "tasks": built.task_count,
         **(
             {
-                "verdicts": verdict_sentence(built.verdicts),
+                "verdicts": describe_verdicts(built.verdicts),
                 "verdicts_by": counts_table(built.verdicts["by"], "judge"),
             }
             if built.verdicts["by"]
             else {}
         ),
-        "preview": preview(built.first, built.kind.text),
+        "preview": preview(built.first_rows, built.kind.text),
         "lengths": histogram(
             built.lengths, f"{built.kind.asset}: {built.kind.text} of a row", "bytes of JSON"
         ),
         **(more or {}),
-        **built.formless,
+        **built.rows_without_form,
     }
-    if built.tasks_in_an_older_split is not None:
-        metadata["tasks_in_another_split_than_the_settings_would_give"] = (
-            built.tasks_in_an_older_split
-        )
+    if built.moved_tasks is not None:
+        metadata["tasks_in_another_split_than_the_settings_would_give"] = built.moved_tasks
     for name, folder in (("jsonl", built.jsonl), ("huggingface", built.huggingface)):
         if folder is not None:
             metadata[name] = dg.MetadataValue.path(str(folder))
     if built.pushed_to is not None:
         metadata["pushed_to"] = dg.MetadataValue.url(built.pushed_to)
-    check = check_result(True, None, dict.fromkeys(built.in_two_splits, "none"), SPLIT_CHECK)
+    check = check_result(True, None, dict.fromkeys(built.overlaps, "none"), SPLIT_CHECK)
     return dg.MaterializeResult(
         value=built.table,
         data_version=version(built.table.sha256),
@@ -233,7 +235,8 @@ def every_split_has_rows(
             .open("sft_dataset", agent_key(context))
             .read(["split", "task_key"])
         )
-        empty = empty_splits(rows, workspace.settings().split_sizes)
+        empty_splits = find_empty_splits(rows, workspace.settings().split_sizes)
+        empty = [empty_split.describe() for empty_split in empty_splits]
     return check_result(
         not empty,
         " ".join(empty) or None,
@@ -259,7 +262,7 @@ def no_held_out_request_is_nearly_a_training_request(
     key = agent_key(context)
     with user_errors():
         found = find_leaks(workspace.open_lake(), key)
-    near = near_check(workspace, "sft_dataset", key, ALIKE, first_request)
+    near = near_check(workspace, "sft_dataset", key, MIN_REQUEST_SIMILARITY, find_first_request)
     if not found.leaks:
         return near
     head = ["session", "its split", "is a trial of the task of", "of the split"]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import dagster as dg
 
 from agent_pipeline.config.assets import MultiTaskConfig
-from agent_pipeline.datasets.multi_task import ASSET, SOURCE, Mix, build_multi_task
+from agent_pipeline.datasets.multi_task import MIXED_TABLE, SFT_TABLE, MixedRows, build_multi_task
 from agent_pipeline.datasets.splits import SPLITS
 from agent_pipeline.defs.datasets.datasets import near_check, result, split_check
 from agent_pipeline.defs.failures import user_errors
@@ -16,7 +16,7 @@ from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import asset_options
 from agent_pipeline.keys import PartitionKey, parse_key
 
-_FROM_ALL = dg.AssetDep(SOURCE, partition_mapping=dg.AllPartitionMapping())
+_FROM_ALL = dg.AssetDep(SFT_TABLE, partition_mapping=dg.AllPartitionMapping())
 
 
 @dg.asset(
@@ -25,7 +25,7 @@ _FROM_ALL = dg.AssetDep(SOURCE, partition_mapping=dg.AllPartitionMapping())
         {"parquet", "dataset"},
         options=MultiTaskConfig,
         partitions=None,
-        checks=[split_check(ASSET, partitions=None)],
+        checks=[split_check(MIXED_TABLE, partitions=None)],
     ),
     deps=[_FROM_ALL],
 )
@@ -42,12 +42,13 @@ def multi_task_dataset(
         known = sorted(
             parse_key(key) for key in context.instance.get_dynamic_partitions(AGENTS.name or "")
         )
-        built, mix, missing = build_multi_task(
+        built = build_multi_task(
             lake, known, mixing.weights, mixing.strategy, mixing.seed, mixing.total, config
         )
+        mix, missing = built.mixed, built.agents_without_rows
         if missing:
             context.log.warning(
-                f"{len(missing)} agents have no {SOURCE}, their share goes to the others: {_named(missing)}."
+                f"{len(missing)} agents have no {SFT_TABLE}, their share goes to the others: {_named(missing)}."
             )
         more = {
             "proportions": _proportions(mix),
@@ -57,10 +58,10 @@ def multi_task_dataset(
             "without_an_sft_dataset": _named(missing) or "none",
             "mixing": mixing.model_dump(),
         }
-        return result(workspace, None, built, config, more)
+        return result(workspace, None, built.dataset, config, more)
 
 
-def _proportions(mix: Mix) -> dg.MetadataValue:
+def _proportions(mix: MixedRows) -> dg.MetadataValue:
     """A line an agent: its share as wanted and as it came out, of what, and how many rows it gave to each split."""
     total = sum(share.taken for share in mix.shares.values())
     head = ["agent", "wanted", "real", "rows to train on", "asked for", "too few", *SPLITS]
@@ -93,4 +94,4 @@ def no_held_out_row_of_an_agent_is_nearly_a_training_row_of_any(
     workspace: dg.ResourceParam[Workspace],
 ) -> dg.AssetCheckResult:
     """No row is nearly the same (four words in five, by MinHash) as a row of a split before its own, of the same agent or another."""
-    return near_check(workspace, ASSET, None)
+    return near_check(workspace, MIXED_TABLE, None)

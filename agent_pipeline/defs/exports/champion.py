@@ -5,7 +5,7 @@ from typing import Any
 import dagster as dg
 
 from agent_pipeline.config.assets import ChampionConfig
-from agent_pipeline.datasets.verdicts import verdict_sentence
+from agent_pipeline.datasets.verdicts import describe_verdicts
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import numbers, table
 from agent_pipeline.defs.partitions import AGENTS, agent_key
@@ -96,7 +96,7 @@ def champion(
         record, decision = decided.record, decided.record.decision
         context.log.info(f"the decision on {gguf_export.identity[:16]}: {summary(decision)}")
         if record.verdicts:
-            context.log.info(verdict_sentence(record.verdicts))
+            context.log.info(describe_verdicts(record.verdicts))
         if decided.waits:
             context.log.info(
                 f"{gguf_export.identity[:16]} wins and waits for a person: `agent-pipeline promote {key}`"
@@ -113,7 +113,7 @@ def champion(
             metadata={
                 "decision": headline(decision),
                 "why": "\n".join(sentences(decision)),
-                "verdicts": verdict_sentence(record.verdicts) if record.verdicts else "not known",
+                "verdicts": describe_verdicts(record.verdicts) if record.verdicts else "not known",
                 "held_out_tasks": tasks,
                 "wins_and_waits_for_a_person": decided.waits,
                 "champion": decided.champion or "none",

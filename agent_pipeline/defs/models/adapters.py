@@ -5,7 +5,7 @@ from typing import Any
 import dagster as dg
 
 from agent_pipeline.config.assets import AdapterConfig, EvaluationConfig
-from agent_pipeline.datasets.verdicts import verdict_sentence
+from agent_pipeline.datasets.verdicts import describe_verdicts
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import curve, numbers, table
 from agent_pipeline.defs.partitions import agent_key
@@ -175,7 +175,7 @@ def told_verdicts(context: dg.AssetExecutionContext, report: dict[str, Any]) -> 
     verdicts = report.get("verdicts")
     if not verdicts:
         return {}
-    sentence = verdict_sentence(verdicts)
+    sentence = describe_verdicts(verdicts)
     if verdicts["verified"] < verdicts["verdicts"]:
         context.log.warning(
             f"{context.partition_key} is trained on unverified sessions: {sentence}."

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from agent_pipeline.datasets.splits import TaskSplit, with_splits
+from agent_pipeline.datasets.splits import TaskSplit, add_splits
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.models.families import hermes
 from agent_pipeline.models.rendering import as_template_wants
@@ -177,7 +177,7 @@ def collect_and_convert(
         raise DataError(
             f"No run of the agent makes a training row ({reasons}): lower min_reward, or give tasks that it can do."
         )
-    return rows if split is None else list(with_splits(rows, split))
+    return rows if split is None else list(add_splits(rows, split))
 
 
 def react_text(messages: list[Message], observations: bool = True) -> str:

@@ -1,0 +1,133 @@
+"""The comparison of two conversations: what both begin with, and what each of them continues with.
+
+Only messages are compared here. Which conversations are compared is decided in `preferences`.
+"""
+
+from dataclasses import dataclass
+from hashlib import sha256
+
+from agent_pipeline.sessions.session import (
+    THOUGHT,
+    Message,
+    canonicalize_arguments,
+    drop_keys,
+    encode_json,
+    is_trained,
+)
+from agent_pipeline.sessions.transcript import count_characters
+
+
+@dataclass(frozen=True)
+class SplitPair:
+    """Two conversations that begin with the same messages.
+
+    Attributes:
+        prompt: The messages that both begin with.
+        chosen: The rest of the better conversation.
+        rejected: The rest of the worse conversation.
+    """
+
+    prompt: list[Message]
+    chosen: list[Message]
+    rejected: list[Message]
+
+
+def cut_after_last_answer(messages: list[Message]) -> list[Message]:
+    """Return the messages up to the agent's last message, trained or not.
+
+    A verdict is about all of the agent's messages.
+    """
+    end = len(messages)
+    while end > 0 and messages[end - 1]["role"] != "assistant":
+        end -= 1
+    return messages[:end]
+
+
+def has_untrained_turn(messages: list[Message]) -> bool:
+    """Return whether one of the agent's messages has `weight: 0`.
+
+    Trainers of pairs and of KTO rows do not honour this mark.
+    """
+    return not all(is_trained(message) for message in _list_answers(messages))
+
+
+def hash_answers(messages: list[Message]) -> bytes:
+    """Return 16 bytes of a hash for each of the agent's messages, one after the other.
+
+    Messages of users and tools do not count: they may differ in two trials whose agents did the
+    same.
+    """
+    return b"".join(
+        sha256(encode_json(_drop_unseen(message))).digest()[:16]
+        for message in _list_answers(messages)
+    )
+
+
+def find_equal_answers(chosen: bytes, rejected: bytes) -> str | None:
+    """Return why two conversations, by their `hash_answers`, make no pair; `None` if they may."""
+    if chosen == rejected:
+        return "equal_answers"
+    if chosen.startswith(rejected) or rejected.startswith(chosen):
+        return "one_is_a_beginning_of_the_other"
+    return None
+
+
+def split_at_first_difference(chosen: list[Message], rejected: list[Message]) -> SplitPair | str:
+    """Split two conversations at the first message that differs.
+
+    Both conversations must have a message there, of the agent in both.
+
+    Returns:
+        The two conversations, or the reason why they make no pair.
+    """
+    common = 0
+    while _drop_unseen(chosen[common]) == _drop_unseen(rejected[common]):
+        common += 1
+    if not chosen[common]["role"] == rejected[common]["role"] == "assistant":
+        return "a_user_or_tool_differs_first"
+    if not any(message["role"] == "user" for message in chosen[:common]):
+        return "no_common_request"
+    if has_untrained_turn(chosen[common:]) or has_untrained_turn(rejected[common:]):
+        return "a_turn_is_not_to_be_trained"
+    return SplitPair(chosen[:common], chosen[common:], rejected[common:])
+
+
+def _drop_unseen(message: Message) -> Message:
+    """Return a message without its weight and thoughts, which the other side never saw."""
+    return drop_keys(message, "weight", THOUGHT)
+
+
+def _list_answers(messages: list[Message]) -> list[Message]:
+    return [message for message in messages if message["role"] == "assistant"]
+
+
+def measure_answers(messages: list[Message]) -> int:
+    """Return how many characters the agent wrote, in words and in calls."""
+    return count_characters(_list_answers(messages))
+
+
+def normalize_calls(messages: list[Message]) -> list[Message]:
+    """Return a copy in which two runs that did the same look the same.
+
+    Call ids, which every run draws itself, are numbered in order (`call_1`, …), and arguments are
+    canonical JSON.
+    """
+    copies: list[Message] = []
+    new_ids: dict[str, str] = {}
+    call_count = 0
+    for message in messages:
+        calls = message.get("tool_calls")
+        if calls:
+            new_calls = []
+            for call in calls:
+                call_count += 1
+                new_ids[call["id"]] = f"call_{call_count}"
+                arguments = canonicalize_arguments(call["function"]["arguments"])
+                function = call["function"] | {"arguments": arguments}
+                new_calls.append(call | {"id": new_ids[call["id"]], "function": function})
+            message = message | {"tool_calls": new_calls}
+        if "tool_call_id" in message:
+            old_id = message["tool_call_id"]
+            message = message | {"tool_call_id": new_ids.get(old_id, old_id)}
+        copies.append(message)
+    return copies
