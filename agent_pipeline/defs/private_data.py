@@ -4,6 +4,7 @@ The check of `sessions` itself is in `traces`. `sft_coreset` and `trained_sessio
 scores and reasons of a fixed list.
 """
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,6 +22,7 @@ from agent_pipeline.ingestion.derived import scan_derived
 from agent_pipeline.redaction import Redactor
 from agent_pipeline.redaction.files import finds_in_files
 from agent_pipeline.redaction.surrogates import TEXTS, with_surrogates
+from agent_pipeline.reports.episode_report import TRANSCRIPTS
 from agent_pipeline.selection.tables import dataset_rows
 from agent_pipeline.sessions.session import dump_canonical_json
 from agent_pipeline.storage.artifacts import MANIFEST
@@ -96,7 +98,8 @@ def _texts_check(asset: str, blocking: bool, description: str) -> dg.AssetChecks
             files = _files_in(artifact.path) if artifact else {}
             finds = finds_in_files(files, redactor)
             if finds and not blocking:
-                allowed = set(redactor.finds_in_texts(list(_texts_of_rows(workspace, context))))
+                made_up = [*_texts_of_rows(workspace, context), *_texts_beside_models(files)]
+                allowed = set(redactor.finds_in_texts(made_up))
                 finds = finds_in_files({name: files[name] for name in finds}, redactor, allowed)
         return _texts_result(asset, files, finds, blocking)
 
@@ -137,6 +140,15 @@ def _texts_of_rows(workspace: Workspace, context: dg.AssetCheckExecutionContext)
     lake, key = workspace.open_lake(), agent_key(context)
     for row in with_surrogates(dataset_rows(lake, key, ("select", "test"))):
         yield dump_canonical_json([row[name] for name in TEXTS if row.get(name)])
+
+
+def _texts_beside_models(files: Mapping[str, Path]) -> Iterator[str]:
+    """Yield what no model wrote in transcripts: what the recorded agent wrote, with made-up values, and what the world answered."""
+    for line in files[TRANSCRIPTS].read_text("utf-8").splitlines() if TRANSCRIPTS in files else ():
+        episode = json.loads(line)
+        for message in episode["messages"]:
+            if episode["player"] == "recorded" or message["role"] != "assistant":
+                yield dump_canonical_json(message)
 
 
 gguf_export_texts = _texts_check(

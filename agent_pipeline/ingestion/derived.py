@@ -2,7 +2,7 @@
 
 The check of `sessions` has searched every text of that table. So a text of another table is searched only if no text of
 `sessions` is the same: a judge's reason, a text of the settings, a form that a data set gives a call. The rows of a data
-set are mostly copies, and to recognise a copy costs a tenth of a search. Ids and hashes stay, as they do in `sessions`.
+set are mostly copies, and to recognise a copy costs a twentieth of a search. Ids and hashes stay, as they do in `sessions`.
 """
 
 from array import array

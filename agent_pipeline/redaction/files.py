@@ -1,6 +1,6 @@
 """The search for private data in files and texts that leave the lake: exports, cards, pages, logs.
 
-The tables have a search of their own (`ingestion.scan`, `ingestion.derived`). Here a file is read as its reader reads it:
+The tables have a search of their own (`ingestion.privacy_scan`, `ingestion.derived`). Here a file is read as its reader reads it:
 the metadata of a GGUF, the members of an archive, the strings of a JSON text. The vocabulary of a tokenizer is not
 searched, because it is that of the base model.
 """

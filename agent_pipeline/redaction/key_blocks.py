@@ -55,9 +55,10 @@ def _lines_before(text: str, end: int) -> str:
 
 
 _BASE64 = re.compile(
-    r"(?<![A-Za-z0-9+/=_-])(?:[A-Za-z0-9+/]{40,}+(?:\n[A-Za-z0-9+/]{40,}+)*+(?:\n[A-Za-z0-9+/]{2,39})?|[A-Za-z0-9+/_-]{16,}+)={0,2}"
+    r"(?<![A-Za-z0-9+/=_-])(?=[a-z0-9+/_-]{0,15}[A-Z])(?:[A-Za-z0-9+/]{40,}+(?:\n[A-Za-z0-9+/]{40,}+)*+(?:\n[A-Za-z0-9+/]{2,39})?|[A-Za-z0-9+/_-]{16,}+)={0,2}"
     r"(?![A-Za-z0-9+/=_-])"
 )
+"""Base64 of a text has a capital among its first characters, which most long words of code have not."""
 _BINARY = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f]")
 _URL_SAFE = str.maketrans("-_", "+/")
 _START = 40

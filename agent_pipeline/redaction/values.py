@@ -3,12 +3,13 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
+from itertools import groupby
 
 from agent_pipeline.redaction.kinds import WORDS
 from agent_pipeline.redaction.scripts import is_of_script_without_blanks
 
-_MAX_PREFIXES_TO_SEARCH = 16
-_MAX_CHARACTERS_TO_COMPARE = 4
+_MAX_PREFIXES_TO_SEARCH = 8
+_MAX_CHARACTERS_TO_COMPARE = 6
 
 
 class Addresses:
@@ -49,14 +50,8 @@ class Values:
     @cached_property
     def _first_characters(self) -> re.Pattern[str]:
         """An expression that matches, with no characters, where the first characters of a value may stand."""
-        count = min(self._prefix_length, _MAX_CHARACTERS_TO_COMPARE)
-        sets = ({prefix[place] for prefix in self._lengths} for place in range(count))
-        return re.compile(
-            self._boundary
-            + "(?="
-            + "".join(f"[{''.join(map(re.escape, sorted(each)))}]" for each in sets)
-            + ")"
-        )
+        beginnings = {value[:_MAX_CHARACTERS_TO_COMPARE] for value in self._values}
+        return re.compile(f"{self._boundary}(?={_expression_for(sorted(beginnings))})")
 
     def occurrences(self, text: str) -> Iterator[tuple[int, str]]:
         """Yield every place where a value begins in a text, and the value."""
@@ -86,6 +81,16 @@ class Values:
             for start, value in self.occurrences(text)
             if is_whole_word(value, kinds[value], text, start)
         }
+
+
+def _expression_for(texts: list[str]) -> str:
+    """Return an expression for any of the sorted texts. Their common beginnings are compared once."""
+    if "" in texts:  # a shorter text ends here, and all others begin with it
+        return ""
+    branches = []
+    for first, group in groupby(texts, key=lambda text: text[0]):
+        branches.append(re.escape(first) + _expression_for([text[1:] for text in group]))
+    return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
 
 
 def is_whole_word(value: str, kind: str, text: str, start: int) -> bool:

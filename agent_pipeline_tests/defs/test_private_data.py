@@ -1,16 +1,24 @@
 """The checks for private data in the graph: what they stop, and what they show."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
 
-from agent_pipeline.defs.private_data import TABLE_CHECK, TEXTS_CHECK
+from agent_pipeline.defs.private_data import (
+    TABLE_CHECK,
+    TEXTS_CHECK,
+    _texts_beside_models,
+    _texts_result,
+)
 from agent_pipeline.judging import MEASURES
-from agent_pipeline.redaction import Redactor
+from agent_pipeline.redaction import RedactionOptions, Redactor
+from agent_pipeline.redaction.files import finds_in_files
+from agent_pipeline.reports.episode_report import TRANSCRIPTS
 from agent_pipeline_tests.defs.conftest import Bench, checks
 from agent_pipeline_tests.defs.test_exports import KEY, Exports, made
-from agent_pipeline_tests.lakes import artifact
 
 __all__ = ["made"]
 
@@ -64,10 +72,26 @@ def test_an_export_with_something_private_is_not_served(made: Exports) -> None:
     assert not made.lake.history("serving", KEY)
 
 
-def test_a_page_with_an_invented_address_is_a_warning(made: Exports, bench: Bench) -> None:
-    adapter = made.adapter("good")
-    artifact(made.lake, "episodes", KEY, {"adapter": adapter.identity}, {"a.html": PRIVATE})
-    found = bench.defs.resolve_asset_graph().asset_check_keys
-    assert {key.name for key in found if key.asset_key.to_user_string() == "episodes"} >= {
-        TEXTS_CHECK
+def test_what_no_model_wrote_is_no_find(tmp_path: Path) -> None:
+    """Transcripts hold made-up values of recorded sessions, and what a world answers."""
+    messages = {
+        "model": [("user", "user@a.io"), ("assistant", "model@a.io"), ("tool", "world@a.io")],
+        "recorded": [("assistant", "recorded@a.io")],
     }
+    lines = [
+        json.dumps({"player": player, "messages": [{"role": r, "content": c} for r, c in pairs]})
+        for player, pairs in messages.items()
+    ]
+    (tmp_path / TRANSCRIPTS).write_text("\n".join(lines), encoding="utf-8")
+    texts = " ".join(_texts_beside_models({TRANSCRIPTS: tmp_path / TRANSCRIPTS}))
+    assert all(name in texts for name in ("user@", "world@", "recorded@")) and "model@" not in texts
+
+
+def test_an_invented_address_in_a_page_is_a_warning(tmp_path: Path) -> None:
+    """A model may make an address up, so a page with one stops nothing."""
+    (tmp_path / "report.html").write_text(f"<p>{PRIVATE}</p>", encoding="utf-8")
+    files = {"report.html": tmp_path / "report.html"}
+    finds = finds_in_files(files, Redactor(RedactionOptions()))
+    check = _texts_result("evaluation", files, finds, blocks=False)
+    assert not check.passed and PRIVATE not in str(check) and "report.html: 1 EMAIL" in str(check)
+    assert check.severity == dg.AssetCheckSeverity.WARN
