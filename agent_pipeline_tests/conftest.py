@@ -19,6 +19,7 @@ from agent_pipeline.sample.cast import CAST
 
 if TYPE_CHECKING:
     from agent_pipeline.models.base_model import BaseModel
+    from agent_pipeline.models.chat_renderer import ChatRenderer
 
 # The same examples in every run: a test that fails today fails tomorrow, and no slow machine makes one fail.
 settings.register_profile("agent-pipeline", deadline=None, derandomize=True, database=None)
@@ -163,11 +164,11 @@ def tiny_base(once: Once) -> "BaseModel":
 
 
 @pytest.fixture(scope="session")
-def tiny_tokenizer(tiny_base: "BaseModel") -> Any:
-    """Its tokenizer."""
-    from agent_pipeline.models.chat_templates import load_tokenizer
+def tiny_renderer(tiny_base: "BaseModel") -> "ChatRenderer":
+    """Its tokenizer with its chat template."""
+    from agent_pipeline.models.chat_renderer import load_renderer
 
-    return load_tokenizer(tiny_base.path)[0]
+    return load_renderer(tiny_base.path)
 
 
 @pytest.fixture(scope="session")

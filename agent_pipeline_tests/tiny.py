@@ -1,11 +1,14 @@
 """The embedded base model, and one that trains in seconds: SmolLM2's tokenizer, which the converter knows, on a Llama of random weights."""
 
+import copy
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from filelock import FileLock
 
 from agent_pipeline.models.base_model import EMBEDDED, BaseModel, resolve_base_model
+from agent_pipeline.models.chat_renderer import ChatRenderer
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "agent-pipeline"
 
@@ -15,6 +18,12 @@ def embedded_base() -> BaseModel:
     CACHE.mkdir(parents=True, exist_ok=True)
     with FileLock(CACHE / "embedded-base.lock"):
         return resolve_base_model(EMBEDDED, CACHE)
+
+
+def with_jinja(renderer: ChatRenderer, jinja: str) -> ChatRenderer:
+    """Return a copy of a renderer with the text of another chat template, and the same facts."""
+    template = replace(renderer.template, jinja=jinja)
+    return ChatRenderer(copy.deepcopy(renderer.tokenizer), template)
 
 
 def make_tiny_base(directory: Path) -> Path:

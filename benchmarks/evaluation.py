@@ -19,7 +19,7 @@ from agent_pipeline.evaluation.evaluate import evaluate
 from agent_pipeline.evaluation.greedy import greedy
 from agent_pipeline.evaluation.heldout import heldout_rows
 from agent_pipeline.evaluation.samples import turn_samples
-from agent_pipeline.evaluation.turns import Answering, stop_ids
+from agent_pipeline.evaluation.turns import Answering
 from agent_pipeline.keys import parse_key
 from agent_pipeline.method_comparison.results import PASS_FIGURES, rank_correlation
 from agent_pipeline.models.base_model import resolve_base_model
@@ -43,11 +43,11 @@ def main(partition: str, count: int) -> None:
     ]
     encoded = [
         each
-        for row in as_trained(answering.tokenizer, rows)
-        if (each := encode_row(answering.tokenizer, row, 2048))
+        for row in as_trained(answering.renderer, rows)
+        if (each := encode_row(answering.renderer, row, 2048))
     ]
     prompts, limits = [each.prompt for each in questions], [each.limit for each in questions]
-    stops = sorted(stop_ids(answering.tokenizer, answering.template))
+    stops = sorted(answering.renderer.answer_end_ids)
     for name in ("base", "adapter"):
         with answering.model.disable_adapter() if name == "base" else nullcontext():
             times = [time.process_time()]

@@ -279,7 +279,7 @@ def sample_rows(tokenizer_path: Path) -> list[Any]:
     from agent_pipeline.datasets.splits import SplitSizes
     from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
     from agent_pipeline.keys import PartitionKey
-    from agent_pipeline.models.chat_templates import load_tokenizer
+    from agent_pipeline.models.chat_renderer import load_renderer
     from agent_pipeline.sessions.tables import make_session_row
     from agent_pipeline.sources import open_source
     from agent_pipeline.tokenization.encoding import encode_rows
@@ -293,9 +293,7 @@ def sample_rows(tokenizer_path: Path) -> list[Any]:
         )
     )
     distinct = {identity(row["messages"]): row for row in reversed(rows)}
-    encoded, *_ = encode_rows(
-        load_tokenizer(tokenizer_path)[0], list(distinct.values())[::-1], 2048
-    )
+    encoded, *_ = encode_rows(load_renderer(tokenizer_path), list(distinct.values())[::-1], 2048)
     return [row.encoded for row in encoded]
 
 

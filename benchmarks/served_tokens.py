@@ -26,14 +26,13 @@ from agent_pipeline.export.converter import convert
 from agent_pipeline.export.limits import unwritable_calls
 from agent_pipeline.export.llama import LlamaCpp
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
-from agent_pipeline.models.chat_templates import load_tokenizer
+from agent_pipeline.models.chat_renderer import ChatRenderer, load_renderer
 from agent_pipeline.models.json_numbers import NumberText, parse_json
-from agent_pipeline.models.rendering import render
 from agent_pipeline.models.special_tokens import MARK
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.session import Session, list_calls
 from agent_pipeline.sources import open_source
-from agent_pipeline.tokenization.loss_masks import character_spans, encode
+from agent_pipeline.tokenization.loss_masks import encode
 from agent_pipeline_tests.tiny import make_tiny_base
 from benchmarks.redaction import REAL_TRACES
 
@@ -82,15 +81,17 @@ def arguments_of_turn(turn: str) -> list[Any]:
     return found
 
 
-def trained_as_recorded(tokenizer: Any, messages: Sequence[dict[str, Any]], tools: Any) -> bool:
+def trained_as_recorded(
+    renderer: ChatRenderer, messages: Sequence[dict[str, Any]], tools: Any
+) -> bool:
     """Return whether each trained call has the recorded arguments: keys in their order, values, and each number's digits."""
-    text = render(tokenizer, list(messages), tools)
-    spans = character_spans(tokenizer, list(messages), tools, text)
+    text = renderer.render(list(messages), tools)
+    spans = renderer.assistant_spans(list(messages), tools, text)
     trained = [value for start, end in spans for value in arguments_of_turn(text[start:end])]
     return str(trained) == str([parse_json(raw) for _, raw in list_calls(list(messages))])
 
 
-def compare_prompts(llama: LlamaCpp, tokenizer: Any, sessions: Sequence[Session]) -> None:
+def compare_prompts(llama: LlamaCpp, renderer: ChatRenderer, sessions: Sequence[Session]) -> None:
     """Print how many banking sessions have the same prompts in llama.cpp, and calls that are trained as they were recorded."""
     counts: Counter[str] = Counter()
     for session in sessions:
@@ -102,7 +103,7 @@ def compare_prompts(llama: LlamaCpp, tokenizer: Any, sessions: Sequence[Session]
         counts["prompts"] += len(asked)
         try:
             equal = [
-                render(tokenizer, messages[:index], tools, True)
+                renderer.render(messages[:index], tools, True)
                 == llama.render(as_clients_send(messages[:index]), tools)
                 for index in asked
             ]
@@ -112,7 +113,7 @@ def compare_prompts(llama: LlamaCpp, tokenizer: Any, sessions: Sequence[Session]
         counts["equal prompts"] += sum(equal)
         counts["equal"] += all(equal)
         counts["equal with decimals"] += all(equal) and decimal
-        recorded = trained_as_recorded(tokenizer, messages, tools)
+        recorded = trained_as_recorded(renderer, messages, tools)
         counts["recorded"] += recorded
         if not (all(equal) and recorded):
             print(f"differs: {session.session_id}")
@@ -124,7 +125,9 @@ def compare_prompts(llama: LlamaCpp, tokenizer: Any, sessions: Sequence[Session]
     print(f"- all trained calls equal to the recorded text: {counts['recorded']}")
 
 
-def compare_turns(llama: LlamaCpp, tokenizer: Any, stores: dict[str, list[Session]]) -> None:
+def compare_turns(
+    llama: LlamaCpp, renderer: ChatRenderer, stores: dict[str, list[Session]]
+) -> None:
     """Print how many conversations of several turns have the tokens of their training row at the server."""
     print(
         f"\n| conversations of {LEAST_TURNS} and more turns | rows | turns | calls | tokens | equal | special tokens in a text |"
@@ -138,12 +141,12 @@ def compare_turns(llama: LlamaCpp, tokenizer: Any, stores: dict[str, list[Sessio
         counts: Counter[str] = Counter()
         for session in long[:: max(len(long) // share, 1)][:share]:
             messages, tools = up_to_last_answer(session), session.tools or []
-            ids = encode(tokenizer, messages, tools).input_ids
+            ids = encode(renderer, messages, tools).input_ids
             served = llama.tokenize(
                 llama.render(as_clients_send(messages), tools, add_generation_prompt=False),
                 add_special=True,
             )
-            literal = MARK in render(tokenizer, messages, tools)
+            literal = MARK in renderer.render(messages, tools)
             same = served == ids
             counts += Counter(
                 rows=1,
@@ -162,8 +165,8 @@ def compare_turns(llama: LlamaCpp, tokenizer: Any, stores: dict[str, list[Sessio
                     ),
                     min(len(ids), len(served)),
                 )
-                print(f"differs: {session.session_id} at token {at}: {tokenizer.decode(ids[at - 5 : at + 8])!r} in training, "
-                      f"{tokenizer.decode(served[at - 5 : at + 8])!r} served")  # fmt: skip
+                print(f"differs: {session.session_id} at token {at}: {renderer.tokenizer.decode(ids[at - 5 : at + 8])!r} in training, "
+                      f"{renderer.tokenizer.decode(served[at - 5 : at + 8])!r} served")  # fmt: skip
         values = [counts[each] for each in ("rows", "turns", "calls", "tokens", "equal", "literal")]
         print(f"| {name} | {' | '.join(f'{value:,}' for value in values)} |")
 
@@ -185,8 +188,9 @@ def print_limits(stores: dict[str, list[Session]]) -> None:
 def main(traces: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         base = make_tiny_base(Path(folder) / "base")
-        tokenizer, template = load_tokenizer(base)
-        tokenizer.save_pretrained(base)
+        renderer = load_renderer(base)
+        renderer.tokenizer.save_pretrained(base)
+        template = renderer.template
         print(f"template: {template.origin}, arguments as {template.arguments_as}")
         stores = {
             "sample": list(sessions_of(ROOT / "data" / "sample")),
@@ -201,8 +205,8 @@ def main(traces: Path) -> None:
                 for session in stores["AgentDojo"]
                 if "banking" in f"{session.project}/{session.session_id}"
             ]
-            compare_prompts(llama, tokenizer, banking)
-            compare_turns(llama, tokenizer, stores)
+            compare_prompts(llama, renderer, banking)
+            compare_turns(llama, renderer, stores)
         print_limits(stores)
 
 

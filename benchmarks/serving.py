@@ -20,7 +20,7 @@ from agent_pipeline.export.quantizer import find_tool
 from agent_pipeline.export.serving_folder import base_folder, serving_root
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.models.base_model import EMBEDDED, resolve_base_model
-from agent_pipeline.models.chat_templates import load_tokenizer
+from agent_pipeline.models.chat_renderer import load_renderer
 from agent_pipeline.models.device import fast_device
 from agent_pipeline.models.loading import load_model
 from agent_pipeline.promotion.champions import promote, rollback, serve_champion
@@ -57,7 +57,7 @@ def main(champions: int, rank: int) -> None:
 
     cache = load_settings().cache_path
     base = resolve_base_model(EMBEDDED, cache)
-    tokenizer, _ = load_tokenizer(base.path)
+    renderer = load_renderer(base.path)
     model: Any = get_peft_model(
         load_model(base, fast_device("auto")),
         LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"),
@@ -68,7 +68,7 @@ def main(champions: int, rank: int) -> None:
         keys = [PartitionKey("desks", f"desk-{number}") for number in range(champions)]
         # The last one is a newer champion of the first partition, to be rolled back.
         for number, key in enumerate([*keys, keys[0]]):
-            row = encode(tokenizer, [*ASKED, own_call(number)], TOOLS)
+            row = encode(renderer, [*ASKED, own_call(number)], TOOLS)
             ids, labels = (torch.tensor([each]) for each in (row.input_ids, row.labels))
             optimizer = torch.optim.AdamW(
                 [each for each in model.parameters() if each.requires_grad], lr=2e-3, weight_decay=0
@@ -86,7 +86,7 @@ def main(champions: int, rank: int) -> None:
             made_from = {"base_model": base.name, "base_revision": base.revision, "number": number}
             building = lake.building("sft_adapter", key, hash_json(number))
             model.save_pretrained(building)
-            tokenizer.save_pretrained(building)
+            renderer.tokenizer.save_pretrained(building)
             adapter = lake.finish("sft_adapter", key, hash_json(number), building, made_from, {})
             building = lake.building("gguf_export", key, adapter.identity)
             convert_lora(base.path, adapter.path, building / ADAPTER)

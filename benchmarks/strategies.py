@@ -169,7 +169,7 @@ class Bench:
         rows = [
             (row["task_key"], fitting)
             for row in self.test
-            if (fitting := encode_row(answering.tokenizer, row, 2048))
+            if (fitting := encode_row(answering.renderer, row, 2048))
         ]
         read = answering.forward([fitting for _, fitting in rows], questions)
         scores = [

@@ -19,7 +19,7 @@ from agent_pipeline.config.settings import load_settings
 from agent_pipeline.engine.tree_loss import shared_fraction
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.models.base_model import EMBEDDED, BaseModel, resolve_base_model
-from agent_pipeline.models.chat_templates import load_tokenizer
+from agent_pipeline.models.chat_renderer import load_renderer
 from agent_pipeline.models.device import EXACT, Device, exact_device
 from agent_pipeline.models.loading import load_model
 from agent_pipeline.progress import silent
@@ -87,12 +87,12 @@ def largest(store: Path) -> PartitionKey:
 
 def chosen_rows(base: BaseModel, store: Path, key: PartitionKey) -> list[Encoded]:
     """Training rows drawn by chance, whole steps of at most `TOKENS` together (at least one step)."""
-    tokenizer, _ = load_tokenizer(base.path)
+    renderer = load_renderer(base.path)
     rows = [row for row in data_assets(store, key) if row["split"] == "train"]
     encoded = [
         each.encoded
         for each in encode_rows(
-            tokenizer, random.Random(0).sample(rows, len(rows)), CONFIG.max_length
+            renderer, random.Random(0).sample(rows, len(rows)), CONFIG.max_length
         ).rows
     ]
     sizes = [
@@ -114,10 +114,8 @@ def measured(
     sft.trains_as_trees = lambda *_: as_trees
     with tempfile.TemporaryDirectory() as folder:
         model = load_model(base, device)
-        (tokenizer, _), config = (
-            load_tokenizer(base.path),
-            CONFIG.changed(gradient_accumulation_steps=STEP_ROWS),
-        )
+        tokenizer = load_renderer(base.path).tokenizer
+        config = CONFIG.changed(gradient_accumulation_steps=STEP_ROWS)
         began = time.process_time()
         trainer = sft.build_trainer(model, tokenizer, rows, config, device, Path(folder), silent)
         trainer.train()

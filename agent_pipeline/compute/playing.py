@@ -16,12 +16,11 @@ from agent_pipeline.evaluation.episodes import (
     play_side_by_side,
 )
 from agent_pipeline.evaluation.players import endpoint_player, model_player, recorded_player
-from agent_pipeline.evaluation.turns import stop_ids
 from agent_pipeline.evaluation.worlds import load_world
 from agent_pipeline.export.serving_folder import Form
 from agent_pipeline.judging.client import Endpoint
 from agent_pipeline.models.base_model import BaseModel
-from agent_pipeline.models.chat_templates import load_tokenizer
+from agent_pipeline.models.chat_renderer import load_renderer
 from agent_pipeline.models.device import fast_device
 from agent_pipeline.models.loading import load_model
 from agent_pipeline.progress import Progress, silent
@@ -156,5 +155,5 @@ def memory_player(
     """The base model in memory, with an adapter on it or alone, asked in the template of `tokenizer_dir`."""
     model = load_model(base, fast_device(), adapter_dir).requires_grad_(False)
     fast_products(model)
-    tokenizer, template = load_tokenizer(tokenizer_dir, base.trust_remote_code)
-    yield model_player(model, tokenizer, stop_ids(tokenizer, template), max_new_tokens, max_length)
+    renderer = load_renderer(tokenizer_dir, base.trust_remote_code)
+    yield model_player(model, renderer, max_new_tokens, max_length)

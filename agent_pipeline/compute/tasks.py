@@ -59,7 +59,7 @@ def train(params: Params, progress: Progress = silent) -> Result:
     """A LoRA adapter from the rows of the `train` split that `sft_coreset` chose, or the artifact `coreset` of a comparison, and from rows
     of earlier nights (`replay`), beside answers of the base itself (`rehearsal`)."""
     from agent_pipeline.datasets.splits import SplitSizes
-    from agent_pipeline.models.chat_templates import load_tokenizer
+    from agent_pipeline.models.chat_renderer import load_renderer
     from agent_pipeline.selection.leaks import refuse_leaks
     from agent_pipeline.selection.replay import night_rows
     from agent_pipeline.selection.tables import check_chosen_calls, picked_rows
@@ -85,11 +85,11 @@ def train(params: Params, progress: Progress = silent) -> Result:
     base = asked_base(params)
     config = TrainingConfig(**resolve_size_defaults(params["config"], "sft", base))
     check_chosen_calls(lake, key, rows)
-    _, template = load_tokenizer(base.path, base.trust_remote_code)
+    renderer = load_renderer(base.path, base.trust_remote_code)
     rehearsal = params["rehearsal"]
     verdicts = count_row_verdicts([*rows, *replayed])
     origin = adapter_origin(
-        rows, base, template.jinja, config, replayed, params["replay_ratio"], rehearsal
+        rows, base, renderer.template.jinja, config, replayed, params["replay_ratio"], rehearsal
     ) | describe_unverified(verdicts)
 
     def make(folder: Path) -> dict[str, Any]:
@@ -97,7 +97,14 @@ def train(params: Params, progress: Progress = silent) -> Result:
             {"replayed": replayed, "replay_ratio": params["replay_ratio"]} if replayed else {}
         )
         report = train_adapter(
-            rows, base, config, folder, progress=progress, rehearsal=rehearsal, **replaying
+            rows,
+            base,
+            config,
+            folder,
+            progress=progress,
+            rehearsal=rehearsal,
+            renderer=renderer,
+            **replaying,
         )
         return report | {"verdicts": verdicts}
 

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from agent_pipeline.models.base_model import BaseModel
-from agent_pipeline.models.chat_templates import load_tokenizer
+from agent_pipeline.models.chat_renderer import load_renderer
 from agent_pipeline.models.device import probe_device
 from agent_pipeline.models.loading import load_model
-from agent_pipeline.models.special_tokens import marked, token_ids
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.selection.embeddings import HIDDEN_STATES, Encoder, unit
 
@@ -37,7 +36,8 @@ def hidden_states(texts: Sequence[str], base: BaseModel, progress: Progress = si
     """
     import torch
 
-    tokenizer, _ = load_tokenizer(base.path, base.trust_remote_code)
+    renderer = load_renderer(base.path, base.trust_remote_code)
+    tokenizer = renderer.tokenizer
     model = load_model(base, probe_device())
     body = getattr(model, model.base_model_prefix)
     config = model.config.get_text_config()
@@ -51,9 +51,8 @@ def hidden_states(texts: Sequence[str], base: BaseModel, progress: Progress = si
     windows: list[np.ndarray] = []
     for number, text in enumerate(texts):
         # Half a character is in some logs; tokenizers accept none.
-        ids = token_ids(
-            tokenizer, marked(tokenizer, text.encode("utf-8", "replace").decode("utf-8"))
-        )
+        storable_text = text.encode("utf-8", "replace").decode("utf-8")
+        ids = renderer.token_ids(renderer.mark_literals(storable_text))
         for start in range(0, len(ids), size):
             owners.append(number)
             windows.append(np.array([first, *ids[start : start + size]], dtype=np.int32))

@@ -15,7 +15,7 @@ import numpy as np
 from agent_pipeline.engine.cpu_attention import grouped_attention
 from agent_pipeline.engine.prefix_tree import PrefixTree, prefix_tree
 from agent_pipeline.models.base_model import BaseModel
-from agent_pipeline.models.chat_templates import load_tokenizer
+from agent_pipeline.models.chat_renderer import ChatRenderer, load_renderer
 from agent_pipeline.models.device import probe_device
 from agent_pipeline.models.loading import load_model
 from agent_pipeline.progress import Progress, silent
@@ -24,7 +24,7 @@ from agent_pipeline.tokenization.loss_masks import Encoded
 
 if TYPE_CHECKING:
     import torch
-    from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import DynamicCache, PreTrainedModel
 
 GPU_NODES = 8192
 """Tokens of a pass over a prefix tree on a GPU: 1.5 times as fast as 2,048 (Qwen2.5-0.5B's shape, an H200)."""
@@ -303,22 +303,22 @@ def row_losses(
 
     Rows are shortened as in training; one that cannot be trained on has no loss. Raises ModelError.
     """
-    tokenizer, _ = load_tokenizer(adapter_dir or base.path, base.trust_remote_code)
+    renderer = load_renderer(adapter_dir or base.path, base.trust_remote_code)
     return losses_of(
-        load_model(base, probe_device(), adapter_dir), tokenizer, rows, max_length, progress
+        load_model(base, probe_device(), adapter_dir), renderer, rows, max_length, progress
     )
 
 
 def losses_of(
     model: "PreTrainedModel",
-    tokenizer: "PreTrainedTokenizerBase",
+    renderer: ChatRenderer,
     rows: Iterable[dict[str, Any]],
     max_length: int,
     progress: Progress = silent,
 ) -> list[RowLoss]:
     """The loss of each SFT row under a model in memory: that of all its turns, where each of them is a row of its own."""
     encoded = [
-        [encode_row(tokenizer, part, max_length) for part in as_trained(tokenizer, [row])]
+        [encode_row(renderer, part, max_length) for part in as_trained(renderer, [row])]
         for row in rows
     ]
     losses = iter(

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from agent_pipeline.engine.scoring import TokenScores
-from agent_pipeline.models.rendering import render, thought_end
-from agent_pipeline.models.special_tokens import marked, tokens
+from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.sessions.session import THOUGHT, Message, Tool
 from agent_pipeline.tokenization.loss_masks import Encoded, call_places
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    pass
 
 _OPENING = re.compile(r"\s*(?:<[^<>]*>[^\s<{\[\"]*|\[\w+\]|\S{1,2})")
 _ANSWER = "answer_q7"
@@ -28,7 +27,7 @@ _CALL = {"id": "call00001", "type": "function", "function": {"name": "tool_q7", 
 
 
 def call_branches(
-    tokenizer: "PreTrainedTokenizerBase",
+    renderer: ChatRenderer,
     prompt: Sequence[Message],
     tools: Sequence[Tool] | None,
     words: str,
@@ -44,9 +43,8 @@ def call_branches(
     words = words.strip()
     branches = []
     try:
-        before = render(tokenizer, list(prompt), list(tools or ()), add_generation_prompt=True)
-        answer = render(
-            tokenizer,
+        before = renderer.render(list(prompt), list(tools or ()), add_generation_prompt=True)
+        answer = renderer.render(
             [*prompt, {"role": "assistant", "content": _ANSWER, THOUGHT: thought}],
             list(tools or ()),
         )
@@ -60,18 +58,19 @@ def call_branches(
                 "tool_calls": [_CALL],
                 THOUGHT: thought,
             }
-            text = render(tokenizer, [*prompt, turn], list(tools or ()))
-            shown = marked(tokenizer, words[:place])
+            text = renderer.render([*prompt, turn], list(tools or ()))
+            shown = renderer.mark_literals(words[:place])
             begin = (
                 len(begun) if begun.startswith(before) and text.startswith(begun) else len(before)
             )
-            begin = max(begin, len(before) + thought_end(tokenizer, turn, text[len(before) :]))
+            begin = max(begin, len(before) + renderer.thought_end(turn, text[len(before) :]))
             at = text.find(shown, begin) if text.startswith(before) else -1
             opening = _OPENING.match(text, at + len(shown)) if at >= 0 else None
             if opening is None:
                 return []
-            ids, offsets = tokens(tokenizer, text[: opening.end()])
-            branches.append(Encoded(ids, [end > at + len(shown) for _, end in offsets], []))
+            tokens = renderer.tokenize(text[: opening.end()])
+            opens = [end > at + len(shown) for _, end in tokens.offsets]
+            branches.append(Encoded(tokens.ids, opens, []))
     except (TemplateError, TypeError):
         return branches if thought else []
     return branches

@@ -69,7 +69,7 @@ def evaluate(
             f"{max(10, 2 * given)} tasks, or a larger share for {split}."
         )
     answering = Answering.of(base, adapter_dir, max_length, progress)
-    tokenizer = answering.tokenizer
+    renderer = answering.renderer
     questions = [
         question for sample in every if (question := answering.question(sample, max_new_tokens))
     ]
@@ -77,9 +77,9 @@ def evaluate(
         raise DataError(
             f"None of {len(every)} held-out turns fits into {max_length} tokens: raise max_length."
         )
-    heldout = as_trained(tokenizer, heldout)
+    heldout = as_trained(renderer, heldout)
     rows_that_fit = [
-        (row, fitting) for row in heldout if (fitting := encode_row(tokenizer, row, max_length))
+        (row, fitting) for row in heldout if (fitting := encode_row(renderer, row, max_length))
     ]
     chosen = (
         {sample.key for sample in turn_samples(heldout, max_samples, split, seed)[0]}
@@ -93,7 +93,7 @@ def evaluate(
     base_passes = {} if base_passes is None else base_passes
     same = _fingerprint(
         base,
-        answering.template.jinja,
+        renderer.template.jinja,
         [fitting.encoded for _, fitting in rows_that_fit],
         questions,
         asked,

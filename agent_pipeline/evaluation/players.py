@@ -11,22 +11,21 @@ from agent_pipeline.engine.scoring import Read
 from agent_pipeline.errors import InfrastructureError, first_line
 from agent_pipeline.evaluation.episodes import Conversation, Player, Reply
 from agent_pipeline.judging.client import Endpoint
+from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.models.families import read_reply
 from agent_pipeline.sessions.json_text import replace_surrogates
 from agent_pipeline.sessions.session import Message, Tool
-from agent_pipeline.tokenization.loss_masks import prompt_ids
 
 _REFUSED = (400, 413, 422)
 """What says that this request is wrong; of another, the answer may be another."""
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
 
 def model_player(
     model: "PreTrainedModel",
-    tokenizer: "PreTrainedTokenizerBase",
-    stops: set[int],
+    renderer: ChatRenderer,
     max_new_tokens: int = 96,
     max_length: int = 2048,
 ) -> Player:
@@ -35,7 +34,7 @@ def model_player(
     read: dict[tuple[int, int], Read] = {}
 
     def reply(conversations: Sequence[Conversation]) -> list[Reply]:
-        prompts = [prompt_ids(tokenizer, each.messages, each.tools) for each in conversations]
+        prompts = [renderer.prompt_ids(each.messages, each.tools) for each in conversations]
         fitting = [
             at for at, prompt in enumerate(prompts) if len(prompt) + max_new_tokens <= max_length
         ]
@@ -46,15 +45,18 @@ def model_player(
             [] if len(fitting) <= BATCH and size <= CACHE_BYTES else None
         )
         answers = generate(
-            model, [prompts[at] for at in fitting], limits, stops, read=before, keep=kept
+            model,
+            [prompts[at] for at in fitting],
+            limits,
+            renderer.answer_end_ids,
+            read=before,
+            keep=kept,
         )
         read.clear()
         read.update({name: new for name, new in zip(names, kept or (), strict=False) if new})
         replies = [Reply(None)] * len(conversations)
         for at, tokens in zip(fitting, answers, strict=True):
-            text = tokenizer.decode(
-                tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False
-            )
+            text = renderer.decode(tokens)
             cut = "length" if len(tokens) == max_new_tokens else None
             replies[at] = Reply(
                 message_of(text, conversations[at].tools), len(prompts[at]), len(tokens), cut

@@ -13,16 +13,14 @@ from agent_pipeline.evaluation.players import message_of
 from agent_pipeline.evaluation.samples import TurnSample, turn_samples
 from agent_pipeline.evaluation.scoring import score
 from agent_pipeline.evaluation.worlds import World, load_world, world_source
+from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.models.families import FAMILIES
-from agent_pipeline.models.rendering import render
-from agent_pipeline.models.special_tokens import tokens
 from agent_pipeline.sessions.session import Message
-from agent_pipeline.tokenization.loss_masks import prompt_ids
 from agent_pipeline.training.config import GrpoTraining, OnPolicyTraining
 from agent_pipeline.training.trainers.on_policy import Play, Rollout, Row, Sample
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    pass
 
 LENIENT, NAMED, RIGHT_CLASS = 0.8, 0.2, 0.2
 """What a turn earns that is not right as a whole: the same call to a reader; the right tools with other arguments; an answer of the right
@@ -60,13 +58,11 @@ def turn_rollouts(samples: Sequence[TurnSample], harm_penalty: float) -> tuple[l
         for row_id, sample in by_id.items()
     ]
 
-    def rollouts(
-        tokenizer: "PreTrainedTokenizerBase", stops: set[int], asked: Sequence[Row], sample: Sample
-    ) -> list[Rollout]:
-        prompts = [prompt_ids(tokenizer, row["prompt"], row["tools"]) for row in asked]
+    def rollouts(renderer: ChatRenderer, asked: Sequence[Row], sample: Sample) -> list[Rollout]:
+        prompts = [renderer.prompt_ids(row["prompt"], row["tools"]) for row in asked]
         played = []
         for row, prompt, written in zip(asked, prompts, sample(prompts), strict=True):
-            text, ended = _text(tokenizer, written, stops)
+            text, ended = _text(renderer, written)
             reward = turn_reward(by_id[row["row_id"]], text, not ended, harm_penalty)
             played.append(
                 Rollout(
@@ -92,10 +88,8 @@ def world_rollouts(
     """The play of tasks in a world. An episode earns its world's reward where it came to an answer, less `harm_penalty` where it changed
     the world wrongly."""
 
-    def rollouts(
-        tokenizer: "PreTrainedTokenizerBase", stops: set[int], asked: Sequence[Row], sample: Sample
-    ) -> list[Rollout]:
-        writer = _Writer(tokenizer, stops, sample, max_length - max_new_tokens)
+    def rollouts(renderer: ChatRenderer, asked: Sequence[Row], sample: Sample) -> list[Rollout]:
+        writer = _Writer(renderer, sample, max_length - max_new_tokens)
         episodes = play(world, asked, writer.reply, max_turns, at_once=len(asked))
         return [
             writer.rollout(number, episode, harm_penalty) for number, episode in enumerate(episodes)
@@ -134,20 +128,14 @@ class _Writer:
 
     def __init__(
         self,
-        tokenizer: "PreTrainedTokenizerBase",
-        stops: set[int],
+        renderer: ChatRenderer,
         sample: Sample,
         longest_prompt: int,
     ) -> None:
-        self._tokenizer, self._stops, self._sample, self._longest = (
-            tokenizer,
-            stops,
-            sample,
-            longest_prompt,
-        )
+        self._renderer, self._sample, self._longest = renderer, sample, longest_prompt
         # In some templates a turn of the past ends with another token than one that is written (gpt-oss).
         ends = {
-            *tokenizer.convert_ids_to_tokens(sorted(stops)),
+            *renderer.template.stops,
             *(stop for family in FAMILIES for stop in family.stops),
         }
         self._stop = re.compile("|".join(map(re.escape, sorted(ends))))
@@ -159,7 +147,7 @@ class _Writer:
             if each.number in self._prompts:
                 self._after[each.number] += [(token, False) for token in self._heard(each)]
             else:
-                self._prompts[each.number] = prompt_ids(self._tokenizer, each.messages, each.tools)
+                self._prompts[each.number] = self._renderer.prompt_ids(each.messages, each.tools)
                 self._after[each.number] = []
         contexts = [
             self._prompts[each.number] + [token for token, _ in self._after[each.number]]
@@ -186,8 +174,7 @@ class _Writer:
         )
 
         def rendered(turn: Message) -> str:
-            return render(
-                self._tokenizer,
+            return self._renderer.render(
                 [*messages[:last], turn, *messages[last + 1 :]],
                 tools,
                 add_generation_prompt=True,
@@ -203,16 +190,16 @@ class _Writer:
             if left != right
         )
         heard = self._stop.split(one[len(one) - same :], maxsplit=1)[-1]
-        ids, offsets = tokens(self._tokenizer, text)
+        tokens = self._renderer.tokenize(text)
         return [
             token
-            for token, (start, _) in zip(ids, offsets, strict=True)
+            for token, (start, _) in zip(tokens.ids, tokens.offsets, strict=True)
             if start >= len(text) - len(heard)
         ]
 
     def _reply(self, conversation: Conversation, context: list[int], written: list[int]) -> Reply:
         self._after[conversation.number] += [(token, True) for token in written]
-        text, ended = _text(self._tokenizer, written, self._stops)
+        text, ended = _text(self._renderer, written)
         if not ended:
             return Reply(None, len(context), len(written), "length")
         message = message_of(text, conversation.tools)
@@ -224,7 +211,7 @@ class _Writer:
 
     def rollout(self, number: int, episode: Episode, harm_penalty: float) -> Rollout:
         # An episode whose beginning is too long has no token of the model's; TRL wants one, which carries no loss.
-        after = self._after[number] or [(min(self._stops), False)]
+        after = self._after[number] or [(min(self._renderer.stop_ids), False)]
         harm = bool(episode.wrong_changes)
         reward = (episode.reward if episode.end == "answered" else 0.0) - harm_penalty * harm
         written, own = map(list, zip(*after, strict=True))
@@ -248,14 +235,8 @@ def _ending(turn: Message, end: str) -> Message:
     return {**turn, "tool_calls": [*calls[:-1], last]}
 
 
-def _text(
-    tokenizer: "PreTrainedTokenizerBase", written: list[int], stops: set[int]
-) -> tuple[str, bool]:
+def _text(renderer: ChatRenderer, written: list[int]) -> tuple[str, bool]:
     """What was written, without its stop token, and whether it had one."""
-    ended = bool(written) and written[-1] in stops
-    text = tokenizer.decode(
-        written[:-1] if ended else written,
-        skip_special_tokens=False,
-        clean_up_tokenization_spaces=False,
-    )
+    ended = bool(written) and written[-1] in renderer.stop_ids
+    text = renderer.decode(written[:-1] if ended else written)
     return text, ended

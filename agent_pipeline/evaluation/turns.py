@@ -12,16 +12,16 @@ from agent_pipeline.evaluation.decision import call_branches, call_probability
 from agent_pipeline.evaluation.greedy import Continuation, Writer, writes
 from agent_pipeline.evaluation.samples import TurnSample
 from agent_pipeline.models.base_model import BaseModel
-from agent_pipeline.models.chat_templates import TrainingTemplate, load_tokenizer, template_stops
+from agent_pipeline.models.chat_renderer import ChatRenderer, load_renderer
 from agent_pipeline.models.device import Device, fast_device, probe_device
 from agent_pipeline.models.loading import load_model
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import THOUGHT, Message
 from agent_pipeline.tokenization.encoding import EncodedRow, encode_row
-from agent_pipeline.tokenization.loss_masks import Encoded, prompt_ids, turn_ids
+from agent_pipeline.tokenization.loss_masks import Encoded
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
 MARGIN = 24
 """New tokens allowed beyond the length of what was expected: room for other spacing and written-out defaults, an end for rambling."""
@@ -81,11 +81,6 @@ class ForwardPass:
     replies: list[Reply]
 
 
-def stop_ids(tokenizer: "PreTrainedTokenizerBase", template: TrainingTemplate) -> set[int]:
-    """The tokens that end an answer."""
-    return template_stops(tokenizer, template) | {tokenizer.eos_token_id} - {None}
-
-
 def _answer(
     writer: Writer, number: int, question: Question
 ) -> Callable[[TokenScores, Read | None], None]:
@@ -100,8 +95,7 @@ class Answering:
     """A model with its tokenizer and template. Prompts and rows of more than `max_length` tokens lose their oldest exchanges."""
 
     model: "PreTrainedModel"
-    tokenizer: "PreTrainedTokenizerBase"
-    template: TrainingTemplate
+    renderer: ChatRenderer
     max_length: int = 2048
     progress: Progress = silent
     device: str = ""
@@ -117,7 +111,7 @@ class Answering:
     ) -> "Answering":
         """The base model, with the adapter in `trained` on it, or the whole model that lies there; on `device`, by default `fast_device`,
         and for a whole model, which is trained in float32, `probe_device`. Raises ModelError."""
-        tokenizer, template = load_tokenizer(trained or base.path, base.trust_remote_code)
+        renderer = load_renderer(trained or base.path, base.trust_remote_code)
         adapter = trained is not None and (trained / "adapter_config.json").is_file()
         whole = (
             BaseModel(base.name, trained, base.revision, base.trust_remote_code)
@@ -127,7 +121,7 @@ class Answering:
         device = device or (fast_device() if whole is base else probe_device())
         model = load_model(whole, device, trained if adapter else None).requires_grad_(False)
         fast_products(model)
-        return cls(model, tokenizer, template, max_length, progress, str(device))
+        return cls(model, renderer, max_length, progress, str(device))
 
     def question(self, sample: TurnSample, max_new_tokens: int) -> Question | None:
         """The sample as tokens, shortened as in training; None where that is not enough, or where the template cannot render it."""
@@ -137,23 +131,23 @@ class Answering:
             "messages": [*sample.prompt, sample.expected],
             "tools": sample.tools,
         }
-        fitting = encode_row(self.tokenizer, row, self.max_length)
+        fitting = encode_row(self.renderer, row, self.max_length)
         if fitting is None:
             return None
         ids, (start, end) = fitting.encoded.input_ids, fitting.encoded.turns[-1]
         prompt, expected = (
-            prompt_ids(self.tokenizer, fitting.messages[:-1], sample.tools),
+            self.renderer.prompt_ids(fitting.messages[:-1], sample.tools),
             ids[start:end],
         )
         if prompt != ids[:start]:  # a token straddles the border
-            expected = turn_ids(self.tokenizer, fitting.messages, sample.tools)
+            expected = self.renderer.turn_ids(fitting.messages, sample.tools)
         whole = Encoded(
             [*prompt, *expected],
             [False] * len(prompt) + [True] * len(expected),
             [(len(prompt), len(prompt) + len(expected))],
         )
         branches = call_branches(
-            self.tokenizer,
+            self.renderer,
             fitting.messages[:-1],
             sample.tools,
             sample.text,
@@ -184,7 +178,7 @@ class Answering:
             *(question.row for question in questions),
             *branches,
         ]
-        stops = stop_ids(self.tokenizer, self.template)
+        stops = self.renderer.answer_end_ids
         writer = Writer(self.model, stops, self.progress)
         then = {
             len(rows) + index: _answer(writer, number, questions[index])
@@ -209,7 +203,7 @@ class Answering:
 
     def replies(self, questions: Sequence[Question], text: str = "turns answered") -> list[Reply]:
         """The greedy answer to each question. Special tokens stay: in some families they are what says "this is a call"."""
-        writer = Writer(self.model, stop_ids(self.tokenizer, self.template))
+        writer = Writer(self.model, self.renderer.answer_end_ids)
         then = {
             number: _answer(writer, number, question) for number, question in enumerate(questions)
         }
@@ -231,9 +225,7 @@ class Answering:
 
     def text(self, tokens: list[int]) -> str:
         """Generated tokens as text, special tokens included."""
-        return self.tokenizer.decode(
-            tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False
-        )
+        return self.renderer.decode(tokens)
 
     def on(self, samples: Sequence[TurnSample], max_new_tokens: int = 96) -> list[str | None]:
         """The greedy answer at each turn; None for a turn that cannot be asked."""

@@ -12,12 +12,12 @@ from agent_pipeline.engine.prefix_tree import shared_prefix
 from agent_pipeline.errors import ExportError
 from agent_pipeline.evaluation.players import message_of
 from agent_pipeline.export.llama import LlamaCpp
+from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.models.rendering import with_plain_ids
 from agent_pipeline.sessions.session import THOUGHT, Message, Tool, drop_keys
-from agent_pipeline.tokenization.loss_masks import prompt_ids
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    pass
 
 LEAST_TURNS = 3
 """A conversation with as many of the assistant's turns shows what the server makes of its own answers, twice."""
@@ -69,7 +69,7 @@ class Played(msgspec.Struct):
 
 def play(
     llama: LlamaCpp,
-    tokenizer: "PreTrainedTokenizerBase",
+    renderer: ChatRenderer,
     conversations: Sequence[dict[str, Any]],
     most: int,
     max_new_tokens: int,
@@ -81,7 +81,7 @@ def play(
 
     Args:
         llama: The server.
-        tokenizer: The model's tokenizer, with its training template.
+        renderer: The model's tokenizer with its chat template.
         conversations: Held-out conversations; those with the most turns are played.
         most: How many are played.
         max_new_tokens: The longest answer.
@@ -89,14 +89,14 @@ def play(
     played = Played()
     longest = sorted(conversations, key=lambda conversation: -turns_of(conversation["messages"]))
     for conversation in [each for each in longest if turns_of(each["messages"]) > 1][:most]:
-        _play_one(llama, tokenizer, conversation, played, max_new_tokens)
+        _play_one(llama, renderer, conversation, played, max_new_tokens)
         played.conversations += 1
     return played
 
 
 def _play_one(
     llama: LlamaCpp,
-    tokenizer: "PreTrainedTokenizerBase",
+    renderer: ChatRenderer,
     conversation: dict[str, Any],
     played: Played,
     max_new_tokens: int,
@@ -113,7 +113,7 @@ def _play_one(
                 return
             try:
                 answer = _answer(
-                    llama, tokenizer, sent, trained, tools, played, max_new_tokens, turns
+                    llama, renderer, sent, trained, tools, played, max_new_tokens, turns
                 )
             except ExportError:  # a call that the limit cut off cannot be read, and the context may be too short for this turn
                 played.parted += 1
@@ -145,7 +145,7 @@ def _result(call_id: str, content: str) -> Message:
 
 def _answer(
     llama: LlamaCpp,
-    tokenizer: "PreTrainedTokenizerBase",
+    renderer: ChatRenderer,
     sent: list[Message],
     trained: list[Message],
     tools: list[Tool],
@@ -154,7 +154,7 @@ def _answer(
     turns: int,
 ) -> tuple[Message, Message] | None:
     """Return the model's next answer as the client gets it and as a training row would hold it; None if the conversation ends here."""
-    prompt = prompt_ids(tokenizer, trained, tools)
+    prompt = renderer.prompt_ids(trained, tools)
     served = llama.tokenize(llama.render(sent, tools), add_special=True)
     if turns:
         played.turns += 1
@@ -162,7 +162,7 @@ def _answer(
     if served != prompt:
         # A first prompt that differs is a matter of `check_template`.
         played.difference = played.difference or (
-            _difference(tokenizer, prompt, served, turns + 1) if turns else ""
+            _difference(renderer, prompt, served, turns + 1) if turns else ""
         )
         return None
     answer, text = llama.chat_and_text(sent, tools, max_new_tokens)
@@ -180,9 +180,9 @@ def _answer(
     return kept, ({**kept, "content": words.rstrip(BLANKS)} if calls else kept)
 
 
-def _difference(
-    tokenizer: "PreTrainedTokenizerBase", prompt: list[int], served: list[int], turn: int
-) -> str:
+def _difference(renderer: ChatRenderer, prompt: list[int], served: list[int], turn: int) -> str:
     at = shared_prefix([prompt, served])
-    here, there = (tokenizer.decode(tokens[max(at - 3, 0) : at + 8]) for tokens in (prompt, served))
+    here, there = (
+        renderer.tokenizer.decode(tokens[max(at - 3, 0) : at + 8]) for tokens in (prompt, served)
+    )
     return f"turn {turn} is shown as {there!r} by the server, and as {here!r} in training"

@@ -34,12 +34,10 @@ from agent_pipeline.export.quantizer import (
     write_imatrix,
 )
 from agent_pipeline.models.base_model import BaseModel
-from agent_pipeline.models.chat_templates import probe
+from agent_pipeline.models.chat_renderer import read_renderer, wrap_tokenizer
 from agent_pipeline.models.device import exact_device
 from agent_pipeline.models.families import family_of
 from agent_pipeline.models.loading import load_model, read_tokenizer
-from agent_pipeline.models.rendering import render
-from agent_pipeline.models.special_tokens import token_ids
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import hash_json
 
@@ -91,7 +89,8 @@ def export(
         ExportError, ModelError, DataError: a step fails, logits disagree, or template or tokens differ.
     """
     _check(outtypes, llama_cpp_path)
-    asked = parity.prompts(read_tokenizer(adapter_dir, base.trust_remote_code), conversations)
+    renderer = read_renderer(adapter_dir, base.trust_remote_code)
+    asked = parity.prompts(renderer.tokenizer, conversations, renderer.render)
     progress(0, 2 + 2 * len(outtypes), "export: merging the adapter")
     merged = BaseModel(base.name, out_dir / "merged", base.revision, base.trust_remote_code)
     logits = merge_adapter(
@@ -158,11 +157,12 @@ def export_whole(
     _check(outtypes, llama_cpp_path)
     steps = 2 + 2 * len(outtypes)
     tokenizer = read_tokenizer(whole.path, whole.trust_remote_code)
-    has_template = bool(tokenizer.chat_template)
-    asked = parity.prompts(tokenizer, conversations, render if has_template else parity.words_only)
+    renderer = wrap_tokenizer(tokenizer)
+    render = renderer.render if renderer else parity.words_only
+    asked = parity.prompts(tokenizer, conversations, render)
     progress(1, steps, f"export: writing {', '.join(outtypes)}")
     files = write_files(
-        whole, out_dir, outtypes, llama_cpp_path, name, [each for each in measured if has_template]
+        whole, out_dir, outtypes, llama_cpp_path, name, measured if renderer else []
     )
     failed = {LORA: over} if LORA in outtypes and isinstance(over, str) else {}
     loaded = {kind: (path, None) for kind, path in files.items()} | (
@@ -178,11 +178,11 @@ def export_whole(
             path,
             n_ctx=needed,
             lora=adapter,
-            chat_template=tokenizer.chat_template if adapter else "",
+            chat_template=renderer.template.jinja if renderer and adapter else "",
         ) as servers:
             llama = servers[0]
             template[kind] = (
-                parity.check_template(llama, tokenizer, conversations) if has_template else None
+                parity.check_template(llama, renderer, conversations) if renderer else None
             )
             quantised = kind in parity.EXACT_TYPES and set(loaded) - {*parity.EXACT_TYPES, LORA}
             some = asked[:EXACT_PROMPTS] if quantised else asked
@@ -190,11 +190,11 @@ def export_whole(
                 servers, [prompt.ids for prompt in some], max_new_tokens
             )
             served[kind] = (
-                server_answers(llama, asked, answered[kind], max_new_tokens) if has_template else {}
+                server_answers(llama, asked, answered[kind], max_new_tokens) if renderer else {}
             )
             played[kind] = (
-                play(llama, tokenizer, conversations, SERVER_TURNS, max_new_tokens)
-                if has_template
+                play(llama, renderer, conversations, SERVER_TURNS, max_new_tokens)
+                if renderer
                 else Played()
             )
             limit = llama.context_length
@@ -224,10 +224,10 @@ def export_whole(
         if each.difference
     }
 
-    ends = probe(tokenizer, tokenizer.chat_template).stops if has_template else ()
+    ends = renderer.template.stops if renderer else ()
     family = family_of(ends, model.config.model_type)
     stops = tuple(dict.fromkeys([*(family.stops if family else ()), *ends]))
-    fallback = library_template(family.ollama_base) if family and not has_template else None
+    fallback = library_template(family.ollama_base) if family and not renderer else None
     num_ctx = context_size(longest_row or longest, limit)
     sizes = {kind: path.stat().st_size for kind, path in files.items()}
     best = (
@@ -250,7 +250,7 @@ def export_whole(
         "gate": kept,
         "limits": limits_by_tool(
             chain(conversations, trained),
-            has_template and tokenizer.init_kwargs.get("arguments_as", "dict") == "dict",
+            renderer is not None and renderer.template.arguments_as == "dict",
             next((each["tools"] for each in template.values() if each), {}),
         ),
         "played": {kind: msgspec.to_builtins(each) for kind, each in played.items()},
@@ -259,7 +259,7 @@ def export_whole(
         "ollama": {
             "gguf": served_file,
             "family": family.name if family else None,
-            "template": "gguf" if has_template else "ollama" if fallback else None,
+            "template": "gguf" if renderer else "ollama" if fallback else None,
             "stops": list(stops),
             "num_ctx": num_ctx,
         },
@@ -296,11 +296,11 @@ def write_files(
     source = source or convert(whole.path, out_dir / "whole.gguf", "f32", llama_cpp_path, name)
     imatrix = None
     if measured:
-        tokenizer = read_tokenizer(whole.path, whole.trust_remote_code)
-        rendered = (
-            render(tokenizer, each["messages"], each.get("tools") or []) for each in measured
-        )
-        texts = [token_ids(tokenizer, text) for text in rendered]
+        renderer = read_renderer(whole.path, whole.trust_remote_code)
+        texts = [
+            renderer.token_ids(renderer.render(row["messages"], row.get("tools") or []))
+            for row in measured
+        ]
         imatrix = write_imatrix(
             load_model(whole, exact_device()),
             texts,

@@ -17,12 +17,12 @@ import msgspec
 from agent_pipeline.errors import ExportError
 from agent_pipeline.export.converter import last_line, run
 from agent_pipeline.export.parity import first_difference
-from agent_pipeline.models.rendering import render
-from agent_pipeline.models.special_tokens import unmarked
+from agent_pipeline.models.chat_renderer import ChatRenderer
+from agent_pipeline.models.special_tokens import remove_marks
 from agent_pipeline.sessions.session import Message, Tool
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    pass
 
 TOOL: Tool = {
     "type": "function",
@@ -152,7 +152,7 @@ def create(name: str, modelfile_path: Path) -> OllamaResult:
     return OllamaResult(name, True, f"Ollama has {name}: try `ollama run {name}`.")
 
 
-def check_rendering(name: str, tokenizer: "PreTrainedTokenizerBase") -> str:
+def check_rendering(name: str, renderer: ChatRenderer) -> str:
     """Whether Ollama makes the prompt of a tool's round trip that the model `name` was trained on, in a sentence; nothing is answered.
 
     It asks by `_debug_render_only` (https://github.com/ollama/ollama/blob/main/api/types.go).
@@ -179,7 +179,7 @@ def check_rendering(name: str, tokenizer: "PreTrainedTokenizerBase") -> str:
             there = json.load(response)["_debug_info"]["rendered_template"]
     except (OSError, ValueError, KeyError) as error:
         return f"What Ollama renders was not compared: {url} did not say it ({error})."
-    here = unmarked(render(tokenizer, ROUND_TRIP, [TOOL], add_generation_prompt=True))
+    here = remove_marks(renderer.render(ROUND_TRIP, [TOOL], add_generation_prompt=True))
     if here != there:
         raise ExportError(
             f"Ollama renders a prompt of {name} otherwise than training did, {first_difference(here, there)}: do not use it."

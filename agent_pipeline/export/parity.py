@@ -18,8 +18,9 @@ from agent_pipeline.evaluation.greedy import verified_beginning
 from agent_pipeline.export.conversations import as_clients_send
 from agent_pipeline.export.converter import LORA
 from agent_pipeline.export.llama import Completion, LlamaCpp
-from agent_pipeline.models.rendering import render, turns_apart, with_plain_ids
-from agent_pipeline.models.special_tokens import MARK, special_tokens, token_ids, tokens, unmarked
+from agent_pipeline.models.chat_renderer import ChatRenderer
+from agent_pipeline.models.rendering import with_plain_ids
+from agent_pipeline.models.special_tokens import MARK, remove_marks, tokenize
 from agent_pipeline.sessions.session import THOUGHT, Message, Tool, drop_keys
 from agent_pipeline.tokenization.loss_masks import Encoded
 
@@ -106,7 +107,7 @@ def prompt_of(messages: list[Message]) -> list[Message]:
 def prompts(
     tokenizer: "PreTrainedTokenizerBase",
     conversations: Sequence[dict[str, Any]],
-    render: Callable[..., str] = render,
+    render: Callable[..., str],
 ) -> list[Prompt]:
     """What is asked, as transformers sees it: of every second conversation its first call, of the others the last answer.
 
@@ -128,21 +129,19 @@ def prompts(
             Prompt(
                 before,
                 tools,
-                token_ids(tokenizer, render(tokenizer, before, tools, add_generation_prompt=True)),
+                tokenize(tokenizer, render(before, tools, add_generation_prompt=True)).ids,
             )
         )
     return found
 
 
-def words_only(
-    tokenizer: Any, messages: list[Message], tools: Any, add_generation_prompt: bool = False
-) -> str:
+def words_only(messages: list[Message], tools: Any, add_generation_prompt: bool = False) -> str:
     """In place of a chat template where a model has none: what the messages say, a line each."""
     return "\n".join(message.get("content") or "" for message in messages)
 
 
 def check_template(
-    llama: LlamaCpp, tokenizer: "PreTrainedTokenizerBase", conversations: Sequence[dict[str, Any]]
+    llama: LlamaCpp, renderer: ChatRenderer, conversations: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
     """Check that llama.cpp shows the model the same text and the same tokens as training did.
 
@@ -152,7 +151,7 @@ def check_template(
 
     Args:
         llama: The server, which has loaded the file.
-        tokenizer: The tokenizer, with its training template.
+        renderer: The tokenizer with its chat template.
         conversations: Held-out conversations.
 
     Returns:
@@ -163,9 +162,8 @@ def check_template(
     Raises:
         ExportError: a difference that no tool causes, with its place.
     """
-    if tokenizer.chat_template != llama.chat_template and tokenizer.chat_template != template_of(
-        llama.path
-    ):
+    jinja = renderer.template.jinja
+    if jinja not in (llama.chat_template, template_of(llama.path)):
         raise ExportError(
             f"{llama.path} holds no chat template, or another one than the tokenizer, so it would be served with another text than it was "
             "trained on: save the adapter's tokenizer with its training template and export again."
@@ -174,20 +172,20 @@ def check_template(
     added = llama.tokenize("", add_special=True)
     counts = {"texts": 0, "tokens": 0, "special_literals": 0, "line_ends": 0}
     found: dict[str, dict[str, Any]] = {}
-    for number, conversation in enumerate([*conversations, *_probes(tokenizer)], 1):
+    for number, conversation in enumerate([*conversations, *_probes(renderer)], 1):
         messages, tools = (
             [drop_keys(message, THOUGHT) for message in conversation["messages"]],
             conversation.get("tools") or [],
         )
-        for what, part, ask in _parts(tokenizer, messages):
-            here = render(tokenizer, part, tools, add_generation_prompt=ask)
+        for what, part, ask in _parts(renderer, messages):
+            here = renderer.render(part, tools, add_generation_prompt=ask)
             ids, pieces = (
-                token_ids(tokenizer, here),
-                _pieces(tokenizer, here) if MARK in here else None,
+                renderer.token_ids(here),
+                _pieces(renderer, here) if MARK in here else None,
             )
-            here = unmarked(here)
+            here = remove_marks(here)
             if added and ids[: len(added)] == added:
-                here = here.removeprefix(tokenizer.decode(added))
+                here = here.removeprefix(renderer.tokenizer.decode(added))
             try:
                 there = llama.render(as_clients_send(part, here), tools, add_generation_prompt=ask)
                 if here != there and here == (
@@ -195,12 +193,12 @@ def check_template(
                 ):
                     there, counts["line_ends"] = unended, counts["line_ends"] + 1
             except ExportError:
-                if not count_causes(found, tools_at_fault(llama, tokenizer, part, tools)):
+                if not count_causes(found, tools_at_fault(llama, renderer, part, tools)):
                     raise
                 break
             if here != there:
                 if conversation is not PROBE and count_causes(
-                    found, tools_at_fault(llama, tokenizer, part, tools)
+                    found, tools_at_fault(llama, renderer, part, tools)
                 ):
                     break
                 where = (
@@ -240,22 +238,22 @@ def check_template(
     return {**counts, "tools": dict(sorted(found.items()))}
 
 
-def _probes(tokenizer: "PreTrainedTokenizerBase") -> list[dict[str, Any]]:
+def _probes(renderer: ChatRenderer) -> list[dict[str, Any]]:
     """Return the conversation made for this check, unless the template refuses it."""
     try:
-        render(tokenizer, PROBE["messages"], PROBE["tools"])
+        renderer.render(PROBE["messages"], PROBE["tools"])
     except Exception:  # a template is a program
         return []
     return [PROBE]
 
 
 def _parts(
-    tokenizer: "PreTrainedTokenizerBase", messages: list[Message]
+    renderer: ChatRenderer, messages: list[Message]
 ) -> list[tuple[str, list[Message], bool]]:
     """Return what is compared of a conversation: a name, the messages, and whether the model is asked after them."""
     parts = [("prompt", prompt_of(messages), True), ("conversation", messages, False)]
     # A server writes no call as it was recorded if it rounds its numbers; then, and if turns are rows, only prompts are ever asked for.
-    if turns_apart(tokenizer, [*messages, {"role": "user"}]):
+    if renderer.trains_turns_apart([*messages, {"role": "user"}]):
         return [
             ("prompt", messages[:at], True)
             for at, message in enumerate(messages)
@@ -273,7 +271,7 @@ def count_causes(found: dict[str, dict[str, Any]], causes: Mapping[str, str]) ->
 
 def tools_at_fault(
     llama: LlamaCpp,
-    tokenizer: "PreTrainedTokenizerBase",
+    renderer: ChatRenderer,
     messages: list[Message],
     tools: list[Tool],
 ) -> dict[str, str]:
@@ -289,7 +287,7 @@ def tools_at_fault(
             tried.append((call["function"]["name"], "a call", alone, []))
     causes: dict[str, str] = {}
     for name, what, alone, schemas in tried:
-        here = unmarked(render(tokenizer, alone, schemas, add_generation_prompt=True))
+        here = remove_marks(renderer.render(alone, schemas, add_generation_prompt=True))
         try:
             there = llama.render(with_plain_ids(alone), schemas)
             if not here.endswith(there):  # llama.cpp takes away the token that begins a text
@@ -314,17 +312,16 @@ def template_of(gguf: Path) -> str | None:
     return field.contents() if field else None
 
 
-def _pieces(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int | str]:
+def _pieces(renderer: ChatRenderer, text: str) -> list[int | str]:
     """A marked text as the ids of its special tokens and, between them, what is text."""
-    specials, pieces, at = special_tokens(tokenizer), list[int | str](), 0
-    ids, offsets = tokens(tokenizer, text)
-    for token, name, (start, end) in zip(
-        ids, tokenizer.convert_ids_to_tokens(ids), offsets, strict=True
-    ):
+    specials, pieces, at = renderer.special_tokens, list[int | str](), 0
+    tokens = renderer.tokenize(text)
+    names = renderer.tokenizer.convert_ids_to_tokens(tokens.ids)
+    for token, name, (start, end) in zip(tokens.ids, names, tokens.offsets, strict=True):
         if name in specials:
-            pieces += [between, token] if (between := unmarked(text[at:start])) else [token]
+            pieces += [between, token] if (between := remove_marks(text[at:start])) else [token]
             at = end
-    return [*pieces, rest] if (rest := unmarked(text[at:])) else pieces
+    return [*pieces, rest] if (rest := remove_marks(text[at:])) else pieces
 
 
 def end_ids(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> set[int]:

@@ -1,52 +1,46 @@
-"""A conversation as the text that the model sees: the tokenizer's chat template, applied to canonical messages.
+"""A conversation as text: a chat template, called with the messages that it accepts.
 
-The canonical form keeps a call's arguments as a JSON string; templates want an object (most), that string (some), or either (ours). Which
-one is a property of the template (`templates.probe` finds it) that travels with the tokenizer as `init_kwargs["arguments_as"]`, so
-it is saved in `tokenizer_config.json` beside the template it belongs to. So is `rows`: whether a conversation is one row, or each of its
-assistant's turns is one, where the template shows the past otherwise than it was said (thoughts left out, tools moved to the last user).
-And `reasoning`, where the template shows thoughts: their key, and what it writes between a thought and what is said.
+The canonical form keeps a call's arguments as a JSON string. Templates take an object (most of
+them), that string (some), or either (ours). Which of these is a fact about the template, which
+`template_probe` finds.
 
-Numbers: the call that is trained is written as it was recorded. What comes before it (earlier calls, the tools' schemas) is written as
-llama.cpp's server writes it: a template that takes objects is given rounded numbers there, and one that takes text is not.
+Numbers: the call that is trained is written as it was recorded. What comes before that call
+(earlier calls, the tools' schemas) is written as llama.cpp's server writes it. A template that
+takes objects is given rounded numbers there, and a template that takes text is not.
+
+The choice of a template belongs in `chat_templates`, and what a renderer does with a template
+belongs in `chat_renderer`.
 """
 
 import json
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from agent_pipeline.models.json_numbers import (
     NumberWriter,
-    changed_numbers,
     compact_arguments,
     parse_json,
     with_number_texts,
 )
-from agent_pipeline.models.special_tokens import marked
+from agent_pipeline.models.special_tokens import mark_literals
 from agent_pipeline.sessions.json_text import decode_arguments
-from agent_pipeline.sessions.session import THOUGHT, Message, Tool, drop_keys, list_calls
+from agent_pipeline.sessions.session import Message, Tool
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 ArgumentsAs = Literal["dict", "str", "text"]
-"""How a template takes arguments: `dict` as objects, `str` as the recorded text, `text` as text or as objects, which it writes alike."""
+"""How a template takes the arguments of a call.
 
-Rows = Literal["conversation", "turn"]
-
-
-def turns_apart(tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message] = ()) -> bool:
-    """Return whether each of the assistant's turns is a row of its own.
-
-    That is so if the template shows the past otherwise than it was said, or if the server will: it rounds the numbers of earlier calls.
-    """
-    if tokenizer.init_kwargs.get("rows") == "turn":
-        return True
-    as_objects = tokenizer.init_kwargs.get("arguments_as", "dict") == "dict"
-    return as_objects and any(changed_numbers(raw) for _, raw in list_calls(list(messages[:-1])))
+`dict`: as an object. `str`: as the recorded text. `text`: as text or as an object, which the
+template writes alike.
+"""
 
 
 def argument_texts(arguments: Any) -> list[str]:
-    """The texts inside a call's arguments that every template must show in some way: whole numbers and plain strings."""
+    """Return the texts in a call's arguments that every template shows in some way.
+
+    These are whole numbers, and strings that JSON writes without escapes.
+    """
     if isinstance(arguments, dict):
         return [text for value in arguments.values() for text in argument_texts(value)]
     if isinstance(arguments, list):
@@ -57,24 +51,23 @@ def argument_texts(arguments: Any) -> list[str]:
 
 
 def with_plain_ids(messages: list[Message]) -> list[Message]:
-    """The messages with the ids of calls counted from `call00001`: a recorded id says nothing, and Mistral's templates take none but nine
-    letters and digits."""
-    ids: dict[str, str] = {}
+    """Return the messages with the ids of calls counted from `call00001`.
 
-    def plain(recorded: str) -> str:
-        return ids.setdefault(recorded, f"call{len(ids) + 1:05d}")
+    A recorded id carries no meaning, and Mistral's templates accept only ids of nine letters and
+    digits.
+    """
+    plain_ids: dict[str, str] = {}
+
+    def plain_id(recorded_id: str) -> str:
+        return plain_ids.setdefault(recorded_id, f"call{len(plain_ids) + 1:05d}")
 
     changed = []
     for message in messages:
         if message.get("tool_calls"):
-            message = {
-                **message,
-                "tool_calls": [
-                    {**call, "id": plain(call.get("id", ""))} for call in message["tool_calls"]
-                ],
-            }
+            calls = [{**call, "id": plain_id(call.get("id", ""))} for call in message["tool_calls"]]
+            message = {**message, "tool_calls": calls}
         elif message["role"] == "tool":
-            message = {**message, "tool_call_id": plain(message.get("tool_call_id") or "")}
+            message = {**message, "tool_call_id": plain_id(message.get("tool_call_id") or "")}
         changed.append(message)
     return changed
 
@@ -82,19 +75,21 @@ def with_plain_ids(messages: list[Message]) -> list[Message]:
 def as_template_wants(
     messages: list[Message],
     arguments_as: ArgumentsAs,
-    numbers: NumberWriter | None = None,
-    asked: bool = False,
+    number_writer: NumberWriter | None = None,
+    add_generation_prompt: bool = False,
 ) -> list[Message]:
-    """Return the messages as a template takes them; the input is not changed.
+    """Return the messages in the form that a template takes; the input is not changed.
 
-    Ids are plain, and null contents (the API's, of a turn that only calls) are empty.
+    Ids are plain. A null content (the API's content of a turn that only calls) becomes empty.
 
     Args:
         messages: The conversation.
         arguments_as: How the template takes the arguments of calls.
-        numbers: Writes the numbers of objects: those of the last message as recorded, and those of earlier calls as a server does. Without
-            it they are Python's numbers.
-        asked: Whether the model is to answer, so that the last message is an earlier one, too.
+        number_writer: Writes the numbers of objects: the last message's as they were recorded, and
+            those of earlier calls as a server writes them. Without a writer they are Python's
+            numbers.
+        add_generation_prompt: Whether the assistant is to answer. The last message is then an
+            earlier one, too.
     """
     messages = [
         message if message.get("content") is not None else {**message, "content": ""}
@@ -102,129 +97,127 @@ def as_template_wants(
     ]
     if arguments_as == "str":
         return messages
-
-    def wanted(arguments: Any, said_last: bool) -> Any:
-        if arguments_as == "text":
-            return compact_arguments(arguments)
-        if numbers is None:
-            return decode_arguments(arguments)
-        value = _object_of(arguments)
-        if value is None:
-            return arguments
-        return numbers.recorded(value) if said_last else numbers.served(value)
-
-    last = None if asked or not messages else messages[-1]
-    return [
-        {
-            **message,
-            "tool_calls": [
-                {
-                    **call,
-                    "function": {
-                        **call["function"],
-                        "arguments": wanted(call["function"]["arguments"], message is last),
-                    },
-                }
+    trained_message = None if add_generation_prompt or not messages else messages[-1]
+    prepared = []
+    for message in messages:
+        if message.get("tool_calls"):
+            is_recorded = message is trained_message
+            calls = [
+                _prepare_call(call, arguments_as, number_writer, is_recorded)
                 for call in message["tool_calls"]
-            ],
-        }
-        if message.get("tool_calls")
-        else message
-        for message in messages
-    ]
+            ]
+            message = {**message, "tool_calls": calls}
+        prepared.append(message)
+    return prepared
 
 
-def _object_of(arguments: Any) -> dict[str, Any] | None:
-    """Return the object that a call's arguments are, with each number as its text; None if they are anything else."""
+def _prepare_call(
+    call: dict[str, Any],
+    arguments_as: ArgumentsAs,
+    number_writer: NumberWriter | None,
+    is_recorded: bool,
+) -> dict[str, Any]:
+    """Return a call with its arguments as text or as an object.
+
+    Args:
+        call: The call, in canonical form.
+        arguments_as: `text` or `dict`.
+        number_writer: As in `as_template_wants`.
+        is_recorded: Whether the numbers are written as they were recorded.
+    """
+    arguments = call["function"]["arguments"]
+    prepared: Any
+    if arguments_as == "text":
+        prepared = compact_arguments(arguments)
+    elif number_writer is None:
+        prepared = decode_arguments(arguments)
+    else:
+        value = _object_with_number_texts(arguments)
+        if value is None:
+            prepared = arguments
+        elif is_recorded:
+            prepared = number_writer.recorded(value)
+        else:
+            prepared = number_writer.served(value)
+    return {**call, "function": {**call["function"], "arguments": prepared}}
+
+
+def _object_with_number_texts(arguments: Any) -> dict[str, Any] | None:
+    """Return the object that a call's arguments are, with each number as its text.
+
+    Returns None if the arguments are anything else.
+    """
     try:
-        value = (
-            parse_json(arguments) if isinstance(arguments, str) else with_number_texts(arguments)
-        )
+        if isinstance(arguments, str):
+            value = parse_json(arguments)
+        else:
+            value = with_number_texts(arguments)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
 
 def as_servers_send(tools: list[Tool]) -> list[Tool]:
-    """The tools as a server hands them to the chat template, whatever a client sent: name, description (empty where there is none),
-    parameters, nothing else (llama.cpp's `common_chat_tools_parse_oaicompat`). What the model is trained on must be what it is asked.
+    """Return the tools as a server hands them to the chat template, whatever a client sent.
+
+    A server passes the name, the description (empty if there is none) and the parameters, and
+    nothing else (llama.cpp's `common_chat_tools_parse_oaicompat`). Training must show the model
+    what the server will show.
     """
-    functions = (tool.get("function", tool) for tool in tools)
-    return [
-        {
-            "type": "function",
-            "function": {
-                "name": function.get("name", ""),
-                "description": function.get("description") or "",
-                "parameters": function.get("parameters") or {},
-            },
-        }
-        for function in functions
-    ]
+    prepared = []
+    for tool in tools:
+        function = tool.get("function", tool)
+        prepared.append(
+            {
+                "type": "function",
+                "function": {
+                    "name": function.get("name", ""),
+                    "description": function.get("description") or "",
+                    "parameters": function.get("parameters") or {},
+                },
+            }
+        )
+    return prepared
 
 
-def render_with(
+def render_template(
     tokenizer: "PreTrainedTokenizerBase",
-    jinja: str | None,
+    jinja: str,
     arguments_as: ArgumentsAs,
     messages: list[Message],
     tools: list[Tool] | None,
     add_generation_prompt: bool = False,
 ) -> str:
-    """The conversation as text, by the template `jinja` (None: the tokenizer's own); special tokens that its texts hold are marked
-    (`literals`). Raises whatever the template raises."""
+    """Return a conversation as text. Special tokens that the messages hold are marked.
+
+    Args:
+        tokenizer: The tokenizer, whose special tokens the template may name (`bos_token`).
+        jinja: The chat template.
+        arguments_as: How the template takes the arguments of calls.
+        messages: The conversation.
+        tools: The tools that the template shows.
+        add_generation_prompt: Whether the text ends where the assistant is to answer.
+
+    Raises:
+        Exception: Whatever the template raises; a template is a program.
+    """
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    numbers = NumberWriter()
-    wanted = as_template_wants(messages, arguments_as, numbers, add_generation_prompt)
-    # Not `apply_chat_template`: it refuses an empty conversation, which is what comes before a greeting of the assistant's.
-    # It also lays the special tokens out for the template (`bos_token`, `eos_token`): so do we.
+    number_writer = NumberWriter()
+    prepared = as_template_wants(messages, arguments_as, number_writer, add_generation_prompt)
+    shown_tools = None
+    if tools:
+        schemas = number_writer.served(with_number_texts(as_servers_send(tools)))
+        shown_tools = mark_literals(tokenizer, schemas)
+    # Not `apply_chat_template`: it refuses an empty conversation, which is what comes before a
+    # greeting of the assistant. Like `apply_chat_template`, this passes the special tokens on.
     texts, _ = render_jinja_template(
-        conversations=[marked(tokenizer, wanted)],
-        tools=marked(tokenizer, numbers.served(with_number_texts(as_servers_send(tools))))
-        if tools
-        else None,
-        chat_template=jinja or tokenizer.get_chat_template(tools=tools or None),
+        conversations=[mark_literals(tokenizer, prepared)],
+        tools=shown_tools,
+        chat_template=jinja,
         add_generation_prompt=add_generation_prompt,
         **tokenizer.special_tokens_map,
     )
-    # Logs hold lone surrogates; tokenizers accept none. One character replaces one, so that character spans stay true.
-    return numbers.restore(texts[0].encode("utf-8", "replace").decode("utf-8"))
-
-
-def shown_thoughts(
-    tokenizer: "PreTrainedTokenizerBase", messages: list[Message], add_generation_prompt: bool
-) -> list[Message]:
-    """The messages as they are shown: the last one with its thought, if it is said and not asked for and the chat template shows thoughts
-    (`templates.thoughts_of`); the others with none, since clients do not send back what a model thought."""
-    if not any(THOUGHT in message for message in messages):
-        return messages
-    shown, thought = (
-        [drop_keys(message, THOUGHT) for message in messages],
-        messages[-1].get(THOUGHT),
-    )
-    if thought and not add_generation_prompt and (form := tokenizer.init_kwargs.get("reasoning")):
-        shown[-1] |= {form[0]: thought}
-    return shown
-
-
-def thought_end(tokenizer: "PreTrainedTokenizerBase", message: Message, text: str) -> int:
-    """The position in `text`, a rendered assistant's turn, where its thought and what closes it end; 0 where it shows none."""
-    form, thought = (
-        tokenizer.init_kwargs.get("reasoning"),
-        marked(tokenizer, (message.get(THOUGHT) or "").strip()),
-    )
-    at = text.find(thought + form[1]) if form and thought else -1
-    return at + len(thought) + len(form[1]) if form and at >= 0 else 0
-
-
-def render(
-    tokenizer: "PreTrainedTokenizerBase",
-    messages: list[Message],
-    tools: list[Tool] | None,
-    add_generation_prompt: bool = False,
-) -> str:
-    """The conversation as text, by the tokenizer's own template, arguments decoded as that template wants them."""
-    arguments_as = tokenizer.init_kwargs.get("arguments_as", "dict")
-    shown = shown_thoughts(tokenizer, messages, add_generation_prompt)
-    return render_with(tokenizer, None, arguments_as, shown, tools, add_generation_prompt)
+    # Logs hold lone surrogates, which tokenizers refuse. One character replaces one surrogate, so
+    # that character spans stay true.
+    return number_writer.restore(texts[0].encode("utf-8", "replace").decode("utf-8"))

@@ -1,12 +1,18 @@
-"""Special tokens that a text holds literally are text: `<|im_end|>` typed by a user ends no turn.
+"""Special tokens, and texts of users that look like one.
 
-A rendered conversation is one string, in which nothing tells what a user typed from what the chat template wrote. So such literals are
-marked before the template sees them (a character that no text may hold, after their first one), and the tokenizer that reads a marked text
-looks for special tokens first and takes the marks away afterwards. Texts without literals are tokenised as ever.
+A special token that a user typed is text: a user's `<|im_end|>` ends no turn. A rendered
+conversation is one string, which does not show whether a user or the chat template wrote a part of
+it. So a special token in a message (a literal) gets a mark before the template sees the message:
+a character that no text may hold, after the token's first character. The tokenizer that reads a
+marked text looks for special tokens first and removes the marks afterwards. Texts without literals
+are tokenized as usual.
+
+Which special tokens end a turn belongs in `template_probe` and `families`.
 """
 
 import json
 import re
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,96 +21,118 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MARK = "\ufdd0"
-"""A noncharacter: Unicode keeps it for a program's own use."""
+"""A noncharacter: Unicode keeps it for a program's internal use."""
 
 Value = TypeVar("Value")
 
-_SHAPE = re.compile(r"<[^<>\[\]\s]+>|\[[^<>\[\]\s]+\]")
+_COMMON_SHAPE = re.compile(r"<[^<>\[\]\s]+>|\[[^<>\[\]\s]+\]")
 _LOOKS_SPECIAL = re.compile(r"<[|｜].*[|｜]>", re.DOTALL)
 
 
+@dataclass(frozen=True)
+class TokenizedText:
+    """A rendered text as tokens.
+
+    Attributes:
+        ids: The token ids.
+        offsets: For each token, the range [start, end) of characters that it stands for. A text
+            without marks has no offsets if the tokenizer is not a fast one.
+    """
+
+    ids: list[int]
+    offsets: list[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class _LiteralFinder:
+    """The special tokens of a tokenizer, and a pattern that finds everything that may be one."""
+
+    tokens: set[str]
+    pattern: re.Pattern[str]
+
+    def mark_text(self, text: str) -> str:
+        return self.pattern.sub(self._mark_match, text)
+
+    def _mark_match(self, match: re.Match[str]) -> str:
+        token = match[0]
+        return token[:1] + MARK + token[1:] if token in self.tokens else token
+
+
 def special_tokens(tokenizer: "PreTrainedTokenizerBase") -> set[str]:
-    """All tokens that frame a conversation: the special ones, named or merely added, and those that look so (`<|user|>`; DeepSeek marks its
-    own as ordinary), as llama.cpp's converter decides."""
-    added = (
-        token
-        for token in tokenizer.added_tokens_decoder.values()
-        if token.special or _LOOKS_SPECIAL.fullmatch(str(token))
-    )
-    return {*map(str, added), *tokenizer.all_special_tokens}
+    """Return all tokens that frame a conversation.
+
+    These are the tokenizer's special tokens, and added tokens that look like one (`<|user|>`).
+    DeepSeek marks its special tokens as ordinary ones; llama.cpp's converter decides as we do.
+    """
+    tokens = set(tokenizer.all_special_tokens)
+    for token in tokenizer.added_tokens_decoder.values():
+        if token.special or _LOOKS_SPECIAL.fullmatch(str(token)):
+            tokens.add(str(token))
+    return tokens
 
 
-def marked(tokenizer: "PreTrainedTokenizerBase", value: Value) -> Value:
-    """`value` (a text, or lists and objects of them) with a mark in every special token that its texts hold."""
-    return _marked(*_specials(tokenizer, len(tokenizer)), value)
+def mark_literals(tokenizer: "PreTrainedTokenizerBase", value: Value) -> Value:
+    """Return a text, or lists and objects of texts, with a mark in each special token."""
+    return _mark_value(_literal_finder(tokenizer, len(tokenizer)), value)
 
 
-def _marked(specials: set[str], pattern: re.Pattern[str], value: Any) -> Any:
+def _mark_value(finder: _LiteralFinder, value: Any) -> Any:
     if isinstance(value, str):
-        return pattern.sub(
-            lambda found: found[0][:1] + MARK + found[0][1:] if found[0] in specials else found[0],
-            value,
-        )
+        return finder.mark_text(value)
     if isinstance(value, dict):
-        return {
-            _marked(specials, pattern, key): _marked(specials, pattern, each)
-            for key, each in value.items()
-        }
-    return (
-        [_marked(specials, pattern, each) for each in value] if isinstance(value, list) else value
-    )
+        return {_mark_value(finder, key): _mark_value(finder, item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_mark_value(finder, item) for item in value]
+    return value
 
 
-def unmarked(text: str) -> str:
-    """A text without its marks: what a server renders."""
+def remove_marks(text: str) -> str:
+    """Return a text without its marks, as a server renders it."""
     return text.replace(MARK, "")
 
 
-def tokens(
-    tokenizer: "PreTrainedTokenizerBase", text: str
-) -> tuple[list[int], list[tuple[int, int]]]:
-    """The ids of a rendered text, and the range of characters [start, end) that each of them stands for."""
+def tokenize(tokenizer: "PreTrainedTokenizerBase", text: str) -> TokenizedText:
+    """Return a rendered text, with marks or without, as tokens."""
     if MARK in text:
-        found = _reader(tokenizer, len(tokenizer)).encode(text, add_special_tokens=False)
-        return found.ids, found.offsets
+        marked_encoding = _literal_tokenizer(tokenizer, len(tokenizer)).encode(
+            text, add_special_tokens=False
+        )
+        return TokenizedText(marked_encoding.ids, marked_encoding.offsets)
     encoding = tokenizer(
         text, add_special_tokens=False, return_offsets_mapping=tokenizer.is_fast, verbose=False
     )
-    return encoding.input_ids, encoding.get("offset_mapping") or []
+    return TokenizedText(encoding.input_ids, encoding.get("offset_mapping") or [])
 
 
-def token_ids(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
-    return tokens(tokenizer, text)[0]
+# `vocabulary_size` is part of the cache's key, because a tokenizer may be given more tokens.
+@lru_cache(maxsize=4)
+def _literal_finder(tokenizer: "PreTrainedTokenizerBase", vocabulary_size: int) -> _LiteralFinder:
+    """Return the finder of a tokenizer's special tokens.
+
+    Gemma has thousands of tokens of the common shape, so the pattern names only the others.
+    """
+    tokens = special_tokens(tokenizer) if tokenizer.is_fast else set()
+    unusual = [token for token in tokens if token and not _COMMON_SHAPE.fullmatch(token)]
+    unusual.sort(key=len, reverse=True)
+    alternatives = [re.escape(token) for token in unusual] + [_COMMON_SHAPE.pattern]
+    return _LiteralFinder(tokens, re.compile("|".join(alternatives)))
 
 
 @lru_cache(maxsize=4)
-def _specials(tokenizer: "PreTrainedTokenizerBase", size: int) -> tuple[set[str], re.Pattern[str]]:
-    """The special tokens, and what finds them. Gemma has thousands of one shape, so the pattern names only those of another."""
-    specials = special_tokens(tokenizer) if tokenizer.is_fast else set()
-    others = sorted(
-        (token for token in specials if token and not _SHAPE.fullmatch(token)),
-        key=len,
-        reverse=True,
-    )
-    return specials, re.compile("|".join([*map(re.escape, others), _SHAPE.pattern]))
-
-
-@lru_cache(maxsize=4)
-def _reader(tokenizer: "PreTrainedTokenizerBase", size: int) -> "Tokenizer":
-    """The tokenizer, which takes marks away once it has found the special tokens."""
+def _literal_tokenizer(tokenizer: "PreTrainedTokenizerBase", vocabulary_size: int) -> "Tokenizer":
+    """Return the tokenizer in a form that removes marks after it found the special tokens."""
     from tokenizers import Tokenizer
 
-    state, specials = json.loads(tokenizer.backend_tokenizer.to_str()), special_tokens(tokenizer)
-    own = [state["normalizer"]] if state["normalizer"] else []
-    takes_away = {"type": "Replace", "pattern": {"String": MARK}, "content": ""}
-    state |= {
-        "normalizer": {"type": "Sequence", "normalizers": [takes_away, *own]},
-        "truncation": None,
-        "padding": None,
-    }
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    tokens = special_tokens(tokenizer)
+    normalizers = [{"type": "Replace", "pattern": {"String": MARK}, "content": ""}]
+    if state["normalizer"]:
+        normalizers.append(state["normalizer"])
+    state["normalizer"] = {"type": "Sequence", "normalizers": normalizers}
+    state["truncation"] = None
+    state["padding"] = None
     for token in state["added_tokens"]:
-        if token["content"] in specials:
-            token["normalized"] = (
-                False  # a normalised one would be looked for when the marks are gone
-            )
+        if token["content"] in tokens:
+            # A normalized token would be looked for after the marks are gone.
+            token["normalized"] = False
     return Tokenizer.from_str(json.dumps(state))

@@ -289,11 +289,11 @@ class AgentSFTTrainer:
             raise DataError(
                 f"There is no turn to evaluate on: {len(rows)} rows, {counts['turns']} turns, none of which fits: raise max_length."
             )
-        rows = as_trained(self.tokenizer, rows)
+        rows = as_trained(self.answering.renderer, rows)
         fitting = [
             encoded
             for row in rows
-            if (encoded := encode_row(self.tokenizer, row, self.answering.max_length))
+            if (encoded := encode_row(self.answering.renderer, row, self.answering.max_length))
         ]
         read = self.answering.forward(fitting, questions)
         asked = [
@@ -353,7 +353,7 @@ class AgentSFTTrainer:
     @property
     def tokenizer(self) -> "PreTrainedTokenizerBase":
         """Its tokenizer, with the training template."""
-        return self.answering.tokenizer
+        return self.answering.renderer.tokenizer
 
     @property
     def answering(self) -> Answering:

@@ -26,7 +26,7 @@ from agent_pipeline.evaluation.episodes import Reply as Played
 from agent_pipeline.evaluation.players import message_of, model_player
 from agent_pipeline.evaluation.samples import TurnSample, expected_calls, turn_samples
 from agent_pipeline.evaluation.scoring import score, values
-from agent_pipeline.evaluation.turns import plain, stop_ids
+from agent_pipeline.evaluation.turns import plain
 from agent_pipeline.evaluation.worlds import load_world
 from agent_pipeline.judging import EvaluationContext
 from agent_pipeline.models.families import Reply, read_reply
@@ -150,9 +150,8 @@ class AgentCapabilityEvaluator:
     def _asked(self, model: Any) -> "tuple[_Replies, Player]":
         """The model as one that is asked turns, and as one that plays."""
         if (answering := answering_of(model, self.max_length, self.progress)) is not None:
-            stops = stop_ids(answering.tokenizer, answering.template)
             player = model_player(
-                answering.model, answering.tokenizer, stops, self.max_new_tokens, self.max_length
+                answering.model, answering.renderer, self.max_new_tokens, self.max_length
             )
             return (lambda samples: answering.on(samples, self.max_new_tokens)), player
         if callable(model):

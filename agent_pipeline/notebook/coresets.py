@@ -83,7 +83,7 @@ class CoresetSelector:
             rows = [{"tools": [], "session_id": row["row_id"], **row} for row in _with_ids(samples)]
             return [
                 each.loss
-                for each in losses_of(answering.model, answering.tokenizer, rows, MAX_LENGTH)
+                for each in losses_of(answering.model, answering.renderer, rows, MAX_LENGTH)
             ]
         if not callable(model):
             raise DataError(

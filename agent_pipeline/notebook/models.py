@@ -7,7 +7,7 @@ from typing import Any
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.evaluation.turns import Answering
 from agent_pipeline.models.base_model import BaseModel, resolve_base_model
-from agent_pipeline.models.chat_templates import load_tokenizer
+from agent_pipeline.models.chat_renderer import load_renderer
 from agent_pipeline.models.device import probe_device
 from agent_pipeline.progress import Progress, silent
 
@@ -32,7 +32,7 @@ def answering_of(
         )  # as transformers would load it
     if hasattr(model, "get_output_embeddings"):
         return Answering(
-            model.eval(), *load_tokenizer(Path(model.name_or_path)), max_length, progress
+            model.eval(), load_renderer(Path(model.name_or_path)), max_length, progress
         )
     answering = getattr(model, "answering", None)
     return answering if isinstance(answering, Answering) else None

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from agent_pipeline.errors import ArgumentError, DataError
+from agent_pipeline.models.chat_renderer import ChatRenderer
+from agent_pipeline.models.chat_templates import choose_template
 from agent_pipeline.models.device import probe_device
 from agent_pipeline.models.loading import load_model
 from agent_pipeline.notebook.models import base_model
@@ -159,8 +161,9 @@ class RLTrainingConfig:
         arguments: Any = self.to_trl_config(
             output_dir, **({"gradient_accumulation_steps": 1} | options)
         )
+        renderer = ChatRenderer(tokenizer, choose_template(tokenizer))
         encoded = METHODS[self.algorithm].encode(
-            tokenizer, rows, arguments.max_length or sys.maxsize, silent
+            renderer, rows, arguments.max_length or sys.maxsize, silent
         )
         if not encoded.rows:
             raise DataError(
@@ -193,7 +196,6 @@ class RLTrainingConfig:
         options: dict[str, Any],
     ) -> Any:
         from agent_pipeline.evaluation.rollouts import practice
-        from agent_pipeline.models.chat_templates import template_stops, training_template
         from agent_pipeline.training.config import fill_size_defaults
         from agent_pipeline.training.on_policy_steps import trainer_over
         from agent_pipeline.training.trainers.common import reporting, shared_arguments
@@ -214,10 +216,10 @@ class RLTrainingConfig:
         arguments = shared_arguments(config, device, Path(output_dir), 0, config.max_length) | {
             "save_strategy": "no"
         }
-        stops = template_stops(tokenizer, training_template(tokenizer))
+        renderer = ChatRenderer(tokenizer, choose_template(tokenizer))
         return trainer_over(
             "grpo",
-            Setting(model, tokenizer, stops, asked, config, arguments, [reporting(silent)], play),
+            Setting(model, renderer, asked, config, arguments, [reporting(silent)], play),
         )
 
 

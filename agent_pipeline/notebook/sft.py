@@ -16,7 +16,7 @@ from agent_pipeline.errors import ArgumentError, DataError, ExportError
 from agent_pipeline.export.gguf_export import export_whole
 from agent_pipeline.export.ollama import create
 from agent_pipeline.models.base_model import BaseModel
-from agent_pipeline.models.chat_templates import load_tokenizer
+from agent_pipeline.models.chat_renderer import ChatRenderer, load_renderer
 from agent_pipeline.models.device import probe_device
 from agent_pipeline.models.loading import load_model
 from agent_pipeline.notebook.models import base_model, copied_model
@@ -181,7 +181,11 @@ class SFTTrainer:
     @cached_property
     def tokenizer(self) -> "PreTrainedTokenizerBase":
         """The tokenizer, with the training template; a missing pad token is the one that ends a text."""
-        return load_tokenizer(self._base.path, self._base.trust_remote_code)[0]
+        return self._renderer.tokenizer
+
+    @cached_property
+    def _renderer(self) -> ChatRenderer:
+        return load_renderer(self._base.path, self._base.trust_remote_code)
 
     def train(self, dataset: "Dataset | Any") -> SFTTrainingResult:
         """Train on conversations (`messages` with `tools`; `prompt` and `completion` as chats: only the completion is trained) or on texts
@@ -192,7 +196,7 @@ class SFTTrainer:
         samples = read_samples(dataset)
         limit = self.config.max_length
         encoded, counts, first_dropped = encode_rows(
-            self.tokenizer, samples.rows, limit, self._progress
+            self._renderer, samples.rows, limit, self._progress
         )
         texts = [
             encode_text(self.tokenizer, prompt, completion) for prompt, completion in samples.texts

@@ -18,7 +18,7 @@ from agent_pipeline.export.serving_folder import (
     write_folder,
 )
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.models.loading import read_tokenizer
+from agent_pipeline.models.chat_renderer import read_renderer
 from agent_pipeline.promotion.hub import card, push
 from agent_pipeline.promotion.ledger import (
     EXPORT,
@@ -186,7 +186,7 @@ def _register(
         created = create(name or model_name(*key), folder / MODELFILE)
         yield created.text
         if created.created and adapters:
-            yield check_rendering(created.name, read_tokenizer(adapters[-1].path))
+            yield check_rendering(created.name, read_renderer(adapters[-1].path))
     if hub:
         identity = champion.identity
         told = own_episodes(lake, key, identity), unfit(lake, key, champion)

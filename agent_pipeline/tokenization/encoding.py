@@ -3,19 +3,15 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
 from agent_pipeline.errors import DataError, first_line
-from agent_pipeline.models.rendering import render, turns_apart
-from agent_pipeline.models.special_tokens import token_ids
+from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import THOUGHT, Message, is_trained
 from agent_pipeline.tokenization.length_check import row_tokens
 from agent_pipeline.tokenization.loss_masks import Encoded, check, encode
 from agent_pipeline.tokenization.truncation import truncate, untrain_turns_without_source
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 Item = TypeVar("Item")
 DropReason = Literal["too_long", "no_source", "not_rendered", "not_proven"]
@@ -62,7 +58,7 @@ class Counted(NamedTuple, Generic[Item]):
 
 
 def encode_rows(
-    tokenizer: "PreTrainedTokenizerBase",
+    renderer: ChatRenderer,
     rows: list[dict[str, Any]],
     max_length: int,
     progress: Progress = silent,
@@ -80,14 +76,14 @@ def encode_rows(
 
     def measured(row: dict[str, Any]) -> EncodedRow:
         try:
-            encoded = encode_or_raise(tokenizer, row, max_length)
+            encoded = encode_or_raise(renderer, row, max_length)
         except RowDropped as error:
             lengths.extend([error.tokens] if error.tokens else [])
             raise
         lengths.append(encoded.whole_tokens)
         return encoded
 
-    encoded = encoded_or_counted(as_trained(tokenizer, rows), measured, progress)
+    encoded = encoded_or_counted(as_trained(renderer, rows), measured, progress)
     shortened: dict[str, Any] = {
         "tokens": row_tokens(lengths),
         "truncated": sum(row.truncated for row in encoded.rows),
@@ -95,16 +91,14 @@ def encode_rows(
         "unsourced_answers": sum(row.unsourced_answers for row in encoded.rows),
         "special_literals": sum(row.encoded.literals > 0 for row in encoded.rows),
     }
-    if thoughts and tokenizer.init_kwargs.get("reasoning"):
+    if thoughts and renderer.template.reasoning:
         shortened["reasoning_trained"] = sum(THOUGHT in row.messages[-1] for row in encoded.rows)
     elif thoughts:
         shortened["reasoning_not_rendered"] = thoughts
     return Counted(encoded.rows, encoded.counts | shortened, encoded.first_dropped)
 
 
-def as_trained(
-    tokenizer: "PreTrainedTokenizerBase", rows: Iterable[dict[str, Any]]
-) -> list[dict[str, Any]]:
+def as_trained(renderer: ChatRenderer, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the rows as they are trained.
 
     If a row's past is shown otherwise than it was said, by the chat template or by the server, each trained turn becomes a row: what is
@@ -112,7 +106,7 @@ def as_trained(
     """
     trained = []
     for row in rows:
-        if turns_apart(tokenizer, row["messages"]):
+        if renderer.trains_turns_apart(row["messages"]):
             trained += [row | {"messages": messages} for messages in _turns(row["messages"])]
         else:
             trained.append(row)
@@ -155,19 +149,15 @@ def encoded_or_counted(
     return Counted(encoded, counts, first_dropped)
 
 
-def encode_row(
-    tokenizer: "PreTrainedTokenizerBase", row: dict[str, Any], max_length: int
-) -> EncodedRow | None:
+def encode_row(renderer: ChatRenderer, row: dict[str, Any], max_length: int) -> EncodedRow | None:
     """The row in at most `max_length` tokens; None where it cannot be trained on."""
     try:
-        return encode_or_raise(tokenizer, row, max_length)
+        return encode_or_raise(renderer, row, max_length)
     except RowDropped:
         return None
 
 
-def encode_or_raise(
-    tokenizer: "PreTrainedTokenizerBase", row: dict[str, Any], max_length: int
-) -> EncodedRow:
+def encode_or_raise(renderer: ChatRenderer, row: dict[str, Any], max_length: int) -> EncodedRow:
     """The row in at most `max_length` tokens.
 
     Raises:
@@ -180,7 +170,7 @@ def encode_or_raise(
     lengths: list[int] = []
 
     def length(messages: list[Message]) -> int:
-        lengths.append(len(token_ids(tokenizer, render(tokenizer, messages, tools))))
+        lengths.append(len(renderer.token_ids(renderer.render(messages, tools))))
         return lengths[-1]
 
     try:
@@ -188,7 +178,7 @@ def encode_or_raise(
         messages = shorter
         if shorter is not None and len(shorter) < len(row["messages"]):
             messages = untrain_turns_without_source(row["messages"], shorter, tools or ())
-        encoded = encode(tokenizer, messages, tools) if messages is not None else None
+        encoded = encode(renderer, messages, tools) if messages is not None else None
     except (
         TemplateError,
         TypeError,
@@ -218,7 +208,7 @@ def encode_or_raise(
             lengths[0],
         )
     try:
-        check(encoded, tokenizer, messages, name)
+        check(encoded, renderer, messages, name)
     except DataError as error:
         raise RowDropped(str(error), "not_proven", lengths[0]) from error
     calls = sum(bool(message.get("tool_calls")) for message in untrained)

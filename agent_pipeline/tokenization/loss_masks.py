@@ -10,17 +10,14 @@ import json
 import re
 import unicodedata
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from agent_pipeline.errors import DataError
-from agent_pipeline.models.chat_templates import stop_token, up_to_stop
-from agent_pipeline.models.rendering import argument_texts, render, thought_end, turns_apart
-from agent_pipeline.models.special_tokens import MARK, special_tokens, token_ids, tokens
+from agent_pipeline.models.chat_renderer import ChatRenderer
+from agent_pipeline.models.rendering import argument_texts
+from agent_pipeline.models.special_tokens import MARK
+from agent_pipeline.models.template_probe import find_stop_token
 from agent_pipeline.sessions.json_text import decode_arguments
 from agent_pipeline.sessions.session import THOUGHT, Message, Tool, is_trained, list_calls
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 PLACES = 8
 """Most places of a turn at which a call may begin: the first ones, and the end of the words."""
@@ -51,53 +48,6 @@ class Encoded:
         ]
 
 
-def prompt_ids(
-    tokenizer: "PreTrainedTokenizerBase", messages: list[Message], tools: list[Tool] | None
-) -> list[int]:
-    """The tokens after which the model is to speak."""
-    return token_ids(tokenizer, render(tokenizer, messages, tools, add_generation_prompt=True))
-
-
-def turn_ids(
-    tokenizer: "PreTrainedTokenizerBase", messages: list[Message], tools: list[Tool] | None
-) -> list[int]:
-    """The last message, an assistant's, as tokens of their own, its stop token included."""
-    before = render(tokenizer, messages[:-1], tools, add_generation_prompt=True)
-    return token_ids(
-        tokenizer, up_to_stop(tokenizer, render(tokenizer, messages, tools)[len(before) :])
-    )
-
-
-def spoken(tokenizer: "PreTrainedTokenizerBase", messages: list[Message]) -> list[int]:
-    """Where the assistant's turns stand that a row of these messages can train: all or, where rows are turns, the last."""
-    found = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
-    return found[-1:] if turns_apart(tokenizer, messages) else found
-
-
-def character_spans(
-    tokenizer: "PreTrainedTokenizerBase",
-    messages: list[Message],
-    tools: list[Tool] | None,
-    text: str,
-) -> list[tuple[int, int]]:
-    """The ranges [start, end) of the `spoken` turns in `text` (the rendering of all `messages`), each with its stop token.
-
-    Raises DataError where a turn is not a part of the whole.
-    """
-    spans = []
-    for index in spoken(tokenizer, messages):
-        before = render(tokenizer, messages[:index], tools, add_generation_prompt=True)
-        after = (
-            render(tokenizer, messages[: index + 1], tools) if index + 1 < len(messages) else text
-        )
-        if not (after.startswith(before) and text.startswith(after)):
-            raise DataError(
-                f"the chat template renders message {index} differently once later messages follow it"
-            )
-        spans.append((len(before), len(before) + len(up_to_stop(tokenizer, after[len(before) :]))))
-    return spans
-
-
 def call_places(words: str) -> list[int]:
     """The positions in a turn's words, stripped, at which a call may begin."""
     return list(
@@ -110,21 +60,20 @@ def call_places(words: str) -> list[int]:
     )
 
 
-def encode(
-    tokenizer: "PreTrainedTokenizerBase", messages: list[Message], tools: list[Tool] | None
-) -> Encoded:
+def encode(renderer: ChatRenderer, messages: list[Message], tools: list[Tool] | None) -> Encoded:
     """Tokens and mask of a conversation, by the tokenizer's own (training) template. Raises DataError."""
-    text = render(tokenizer, messages, tools)
-    spans = character_spans(tokenizer, messages, tools, text)
-    ids, offsets = tokens(tokenizer, text)
+    text = renderer.render(messages, tools)
+    spans = renderer.assistant_spans(messages, tools, text)
+    tokens = renderer.tokenize(text)
+    ids, offsets = tokens.ids, tokens.offsets
     trained, turns, words, position = [False] * len(ids), [], list[int](), 0
     for (start, end), message in zip(
-        spans, (messages[index] for index in spoken(tokenizer, messages)), strict=True
+        spans, (messages[index] for index in renderer.trainable_turns(messages)), strict=True
     ):
         # A token belongs to the turn it begins in: of one that straddles the border, the model has already seen a part.
         while position < len(offsets) and offsets[position][0] < start:
             position += 1
-        first, begun = position, start + thought_end(tokenizer, message, text[start:end])
+        first, begun = position, start + renderer.thought_end(message, text[start:end])
         while position < len(offsets) and offsets[position][0] < end:
             trained[position] = is_trained(message)
             position += 1
@@ -145,7 +94,7 @@ def _holds(haystack: str, text: str) -> bool:
 
 def check(
     encoded: Encoded,
-    tokenizer: "PreTrainedTokenizerBase",
+    renderer: ChatRenderer,
     messages: list[Message],
     row: str = "this row",
 ) -> None:
@@ -164,16 +113,12 @@ def check(
         )
 
     def text(start: int, end: int) -> str:
-        return tokenizer.decode(
-            encoded.input_ids[start:end],
-            skip_special_tokens=False,
-            clean_up_tokenization_spaces=False,
-        )
+        return renderer.decode(encoded.input_ids[start:end])
 
     if not any(encoded.trained):
         raise broken("no token of it is the assistant's")
-    specials, gap, results = special_tokens(tokenizer), 0, []
-    turns, own = iter(encoded.turns), spoken(tokenizer, messages)
+    specials, gap, results = renderer.special_tokens, 0, []
+    turns, own = iter(encoded.turns), renderer.trainable_turns(messages)
     for index, message in enumerate(messages):
         if message["role"] == "tool":
             results.append((index, message.get("content") or ""))
@@ -186,8 +131,8 @@ def check(
             raise broken(f"the mask does not match the turn of message {index}")
         turn, between = text(start, end), _bare(text(gap, start))
         if not (
-            stop_token(tokenizer, turn)
-            and tokenizer.convert_ids_to_tokens(encoded.input_ids[end - 1]) in specials
+            find_stop_token(renderer.tokenizer, turn)
+            and renderer.tokenizer.convert_ids_to_tokens(encoded.input_ids[end - 1]) in specials
         ):
             raise broken(f"the turn of message {index} ends without its stop token")
         for where, result in results:
@@ -200,7 +145,7 @@ def check(
             for name, raw in list_calls([message])
             for text in (name, *argument_texts(decode_arguments(raw)))
         ]
-        thought = message.get(THOUGHT) or "" if tokenizer.init_kwargs.get("reasoning") else ""
+        thought = message.get(THOUGHT) or "" if renderer.template.reasoning else ""
         if not all(
             _holds(_bare(turn), part) for part in (message.get("content") or "", *calls, thought)
         ):

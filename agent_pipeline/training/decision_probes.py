@@ -7,13 +7,14 @@ from math import exp
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_pipeline.engine.scoring import encoded_losses
+from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.sessions.json_text import decode_arguments
 from agent_pipeline.sessions.session import Message, dump_canonical_json, hash_json, is_trained
 from agent_pipeline.tokenization.encoding import as_trained, encode_row
-from agent_pipeline.tokenization.loss_masks import Encoded, spoken
+from agent_pipeline.tokenization.loss_masks import Encoded
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
 ANSWER = "answer"
 FEWEST_TURNS = 4
@@ -79,7 +80,7 @@ def kind(messages: Sequence[Message], at: int) -> str:
 
 
 def probes(
-    tokenizer: "PreTrainedTokenizerBase", rows: Iterable[dict[str, Any]], max_length: int, most: int
+    renderer: ChatRenderer, rows: Iterable[dict[str, Any]], max_length: int, most: int
 ) -> list[Probe]:
     """At most `most` turns of each kind, chosen by hash, of SFT rows that can be trained on.
 
@@ -87,10 +88,10 @@ def probes(
     first token or, where agents speak before they call, at its end. Without any bare call there is nothing to decide.
     """
     turns: list[_Turn] = []
-    for row in as_trained(tokenizer, rows):
-        shown = encode_row(tokenizer, row, max_length)
+    for row in as_trained(renderer, rows):
+        shown = encode_row(renderer, row, max_length)
         if shown is not None:
-            places = spoken(tokenizer, shown.messages)
+            places = renderer.trainable_turns(shown.messages)
             for at, (start, stop), words in zip(
                 places, shown.encoded.turns, shown.encoded.words, strict=True
             ):
@@ -118,16 +119,14 @@ def probes(
     taken: Counter[str] = Counter()
     chosen = []
     for turn in sorted(turns, key=lambda turn: turn.place):
-        probe = _probe(tokenizer, turn, opener, speaks_first)
+        probe = _probe(renderer, turn, opener, speaks_first)
         taken[turn.kind] += probe is not None
         if probe is not None and taken[turn.kind] <= most:
             chosen.append(probe)
     return chosen
 
 
-def _probe(
-    tokenizer: "PreTrainedTokenizerBase", turn: _Turn, opener: int, speaks_first: bool
-) -> Probe | None:
+def _probe(renderer: ChatRenderer, turn: _Turn, opener: int, speaks_first: bool) -> Probe | None:
     """The decision of a turn; None for a call that does not begin as calls do."""
     if not turn.message.get("tool_calls"):
         at = turn.stop - 1 if speaks_first else turn.start
@@ -143,7 +142,7 @@ def _probe(
         (
             stop
             for stop in range(begin + 1, turn.stop)
-            if name in tokenizer.decode(turn.ids[begin:stop])
+            if name in renderer.tokenizer.decode(turn.ids[begin:stop])
         ),
         turn.stop,
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from agent_pipeline.engine.packed_linear import fast_products
 from agent_pipeline.errors import DataError
 from agent_pipeline.models.base_model import BaseModel
-from agent_pipeline.models.chat_templates import TrainingTemplate
+from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.models.device import Device
 from agent_pipeline.models.loading import load_model
 from agent_pipeline.sessions.session import hash_json
@@ -30,7 +30,7 @@ from agent_pipeline.training.sft import (
 from agent_pipeline.training.trainers.preferences import SELECT, stop_on_fall
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback
+    from transformers import PreTrainedModel, Trainer, TrainerCallback
 
 Row = dict[str, Any]
 
@@ -50,8 +50,7 @@ class Start:
 
     base: BaseModel
     adapter_dir: Path
-    tokenizer: "PreTrainedTokenizerBase"
-    template: TrainingTemplate
+    renderer: ChatRenderer
     origin: dict[str, Any]
 
 
@@ -127,7 +126,7 @@ def train_on(
     fast_products(model)  # before what the reference says is computed, which is then rounded alike
     watch = stop_on_fall(
         model,
-        probes(start.tokenizer, select, config.max_length, config.stop_turns),
+        probes(start.renderer, select, config.max_length, config.stop_turns),
         config.stop_fall,
     )
     trainer, figures = build(model, device, work_dir, watch)
@@ -163,7 +162,7 @@ def train_on(
         "identity": identity,
         "method": method,
         "reference": start.origin["reference"],
-        **trained_report(trainer, start.base, start.template, config, device),
+        **trained_report(trainer, start.base, start.renderer.template, config, device),
         **template,
         "rows": counts,
         "weights_of_step": trained,
@@ -171,5 +170,5 @@ def train_on(
         "stopped_by": watch.fallen,
         **figures(),
     }
-    save_trained(trainer.model, start.tokenizer, start.template, start.base, out_dir)
+    save_trained(trainer.model, start.renderer, start.base, out_dir)
     return finished(report, out_dir, work_dir) | run_figures(trainer, checkpoint, began)

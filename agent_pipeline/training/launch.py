@@ -23,7 +23,7 @@ from typing import Any
 from agent_pipeline.engine.processes import count, own_part
 from agent_pipeline.errors import LESS_MEMORY, ModelError, PipelineError, SettingsError, first_line
 from agent_pipeline.models.base_model import BaseModel
-from agent_pipeline.models.chat_templates import load_tokenizer
+from agent_pipeline.models.chat_renderer import load_renderer
 from agent_pipeline.models.device import Device
 from agent_pipeline.models.loading import load_model
 from agent_pipeline.progress import silent
@@ -208,12 +208,19 @@ def _train_alongside(folder: Path, job: Job) -> None:
 
     if job.device.name == "cuda":
         torch.cuda.set_device(own_part())
-    tokenizer, _ = load_tokenizer(job.base.path, job.base.trust_remote_code)
+    renderer = load_renderer(job.base.path, job.base.trust_remote_code)
     model: Any = load_model(job.base, job.device)
     use_liger(model)
     (folder / f"{own_part()}{READY}").touch()
     trainer = build_trainer(
-        model, tokenizer, job.rows, job.config, job.device, job.work_dir, silent, job.replayed
+        model,
+        renderer.tokenizer,
+        job.rows,
+        job.config,
+        job.device,
+        job.work_dir,
+        silent,
+        job.replayed,
     )
     trainer.train(resume_from_checkpoint=str(job.checkpoint) if job.checkpoint else None)
     _leave()

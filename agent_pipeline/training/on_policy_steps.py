@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.models.base_model import BaseModel
-from agent_pipeline.models.chat_templates import load_tokenizer, stop_token, template_stops
+from agent_pipeline.models.chat_renderer import ChatRenderer, load_renderer
 from agent_pipeline.models.device import Device
 from agent_pipeline.models.loading import load_model
-from agent_pipeline.models.rendering import render
+from agent_pipeline.models.template_probe import find_stop_token
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.tokenization.loss_masks import prompt_ids
 from agent_pipeline.training.config import NO_TEACHER, OnPolicyTraining, resolve_size_defaults
 from agent_pipeline.training.further_steps import NothingTrained, Start, origin_of, train_on
 from agent_pipeline.training.sft import only_train
@@ -25,7 +24,7 @@ from agent_pipeline.training.trainers.common import let_a_step_train, reporting,
 from agent_pipeline.training.trainers.on_policy import Play, Row, Setting, on_policy_trainer
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback
+    from transformers import PreTrainedModel, Trainer, TrainerCallback
 
 
 def train_on_policy(
@@ -57,8 +56,8 @@ def train_on_policy(
     config = type(config)(**resolve_size_defaults(config.model_dump(), method, base))
     if method == "distill" and teacher is None:
         raise SettingsError(NO_TEACHER)
-    tokenizer, template = load_tokenizer(adapter_dir, base.trust_remote_code)
-    kept, longest = _fitting(tokenizer, rows, config)
+    renderer = load_renderer(adapter_dir, base.trust_remote_code)
+    kept, longest = _fitting(renderer, rows, config)
     dropped = len(rows) - len(kept)
     counts = {
         "in": len(rows),
@@ -80,10 +79,10 @@ def train_on_policy(
             "save_steps": config.stop_steps
         }
         taught_by = load_model(teacher, device) if teacher else None
-        stops, callbacks = template_stops(tokenizer, template), [watch, reporting(progress)]
+        callbacks = [watch, reporting(progress)]
         trainer = trainer_over(
             method,
-            Setting(model, tokenizer, stops, kept, config, arguments, callbacks, play, taught_by),
+            Setting(model, renderer, kept, config, arguments, callbacks, play, taught_by),
         )
         return trainer, lambda: {
             "row_ids": [row["row_id"] for row in kept],
@@ -92,7 +91,7 @@ def train_on_policy(
 
     made_from = origin_of(method, rows, select, base, reference, config, **origin)
     return train_on(
-        Start(base, adapter_dir, tokenizer, template, made_from),
+        Start(base, adapter_dir, renderer, made_from),
         config,
         out_dir,
         select,
@@ -109,7 +108,7 @@ def trainer_over(method: str, setting: Setting) -> "Trainer":
     """
     config, rows = setting.config, setting.rows
     if method != "grpo":
-        rows = [row | texts(setting.tokenizer, row) for row in rows]
+        rows = [row | texts(setting.renderer, row) for row in rows]
     steps = math.ceil(len(rows) * config.num_train_epochs / config.per_device_train_batch_size)
     seen = in_order(
         rows,
@@ -131,11 +130,11 @@ def in_order(rows: Sequence[Row], count: int, seed: int) -> list[Row]:
 
 
 def _fitting(
-    tokenizer: "PreTrainedTokenizerBase", rows: Sequence[Row], config: OnPolicyTraining
+    renderer: ChatRenderer, rows: Sequence[Row], config: OnPolicyTraining
 ) -> tuple[list[Row], int]:
     """The rows whose answer fits into `max_length`, and the tokens of the longest with it. How long a task gets, nobody knows before."""
     prompts = {
-        row["row_id"]: prompt_ids(tokenizer, row["prompt"], row["tools"])
+        row["row_id"]: renderer.prompt_ids(row["prompt"], row["tools"])
         for row in rows
         if "prompt" in row
     }
@@ -148,19 +147,16 @@ def _fitting(
     )
 
 
-def texts(tokenizer: "PreTrainedTokenizerBase", row: Row) -> dict[str, str]:
+def texts(renderer: ChatRenderer, row: Row) -> dict[str, str]:
     """`asked`: the prompt of a turn as text; `shown`: the same, with what the agent did told in its system message."""
-    asked = render(tokenizer, row["prompt"], row["tools"], add_generation_prompt=True)
-    did = render(tokenizer, [*row["prompt"], *row["completion"]], row["tools"])[
-        len(asked) :
-    ].rstrip()
-    did = did.removesuffix(stop_token(tokenizer, did) or "")
+    asked = renderer.render(row["prompt"], row["tools"], add_generation_prompt=True)
+    did = renderer.render([*row["prompt"], *row["completion"]], row["tools"])[len(asked) :].rstrip()
+    did = did.removesuffix(find_stop_token(renderer.tokenizer, did) or "")
     head = row["prompt"][:1] if row["prompt"] and row["prompt"][0]["role"] == "system" else []
     system = "\n\n".join(
         [*(message["content"] for message in head), f"A good agent would now write:\n{did}"]
     )
-    shown = render(
-        tokenizer,
+    shown = renderer.render(
         [{"role": "system", "content": system}, *row["prompt"][len(head) :]],
         row["tools"],
         add_generation_prompt=True,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from agent_pipeline.engine.scoring import encoded_losses
-from agent_pipeline.models.rendering import turns_apart
+from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import Message
 from agent_pipeline.tokenization.encoding import (
@@ -21,7 +21,7 @@ from agent_pipeline.tokenization.loss_masks import Encoded
 from agent_pipeline.training.decision_probes import decision, same_decision
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
 Row = dict[str, Any]
 
@@ -42,11 +42,11 @@ class Example:
     reference: tuple[float, float] = (0.0, 0.0)
 
 
-Encode = Callable[["PreTrainedTokenizerBase", Sequence[Row], int, Progress], Counted[Example]]
+Encode = Callable[[ChatRenderer, Sequence[Row], int, Progress], Counted[Example]]
 
 
 def encode_pairs(
-    tokenizer: "PreTrainedTokenizerBase",
+    renderer: ChatRenderer,
     rows: Sequence[Row],
     max_length: int,
     progress: Progress = silent,
@@ -61,13 +61,13 @@ def encode_pairs(
         for row in rows
         if len(row["rejected"]) == 1 or not same_decision(row["chosen"][0], row["rejected"][0])
     ]
-    encoded = encoded_or_counted(telling, lambda row: _pair(tokenizer, row, max_length), progress)
+    encoded = encoded_or_counted(telling, lambda row: _pair(renderer, row, max_length), progress)
     counts = encoded.counts | {"in": len(rows), "same_decision": len(rows) - len(telling)}
     return Counted(balanced(encoded.rows), counts, encoded.first_dropped)
 
 
 def encode_sessions(
-    tokenizer: "PreTrainedTokenizerBase",
+    renderer: ChatRenderer,
     rows: Sequence[Row],
     max_length: int,
     progress: Progress = silent,
@@ -75,10 +75,10 @@ def encode_sessions(
     """Rows of `kto_dataset`: every assistant's turn of the completion counts (by itself, where each turn is a row of its own)."""
 
     def session(row: Row) -> tuple[Row, EncodedRow]:
-        return row, _completed(tokenizer, row, row["completion"], max_length)
+        return row, _completed(renderer, row, row["completion"], max_length)
 
     encoded = encoded_or_counted(
-        [each for row in rows for each in _as_trained(tokenizer, row)], session, progress
+        [each for row in rows for each in _as_trained(renderer, row)], session, progress
     )
     completions = [each.encoded for _, each in encoded.rows]
     examples = [
@@ -95,21 +95,21 @@ def encode_sessions(
     return Counted(balanced(examples), encoded.counts, encoded.first_dropped)
 
 
-def _as_trained(tokenizer: "PreTrainedTokenizerBase", row: Row) -> list[Row]:
+def _as_trained(renderer: ChatRenderer, row: Row) -> list[Row]:
     whole = row | {
         "messages": [*(message | {"weight": 0} for message in row["prompt"]), *row["completion"]]
     }
-    turns = [each["messages"] for each in as_trained(tokenizer, [whole])]
+    turns = [each["messages"] for each in as_trained(renderer, [whole])]
     return (
         [row | {"prompt": each[:-1], "completion": each[-1:]} for each in turns]
-        if turns_apart(tokenizer, whole["messages"])
+        if renderer.trains_turns_apart(whole["messages"])
         else [row]
     )
 
 
-def _pair(tokenizer: "PreTrainedTokenizerBase", row: Row, max_length: int) -> Example:
+def _pair(renderer: ChatRenderer, row: Row, max_length: int) -> Example:
     chosen, rejected = (
-        _completed(tokenizer, row, row[side][:1], max_length) for side in ("chosen", "rejected")
+        _completed(renderer, row, row[side][:1], max_length) for side in ("chosen", "rejected")
     )
     # Messages, not tokens: the line break before an answer may make one token with those that it begins with.
     if chosen.messages[:-1] != rejected.messages[:-1]:
@@ -121,14 +121,14 @@ def _pair(tokenizer: "PreTrainedTokenizerBase", row: Row, max_length: int) -> Ex
 
 
 def _completed(
-    tokenizer: "PreTrainedTokenizerBase", row: Row, completion: list[Message], max_length: int
+    renderer: ChatRenderer, row: Row, completion: list[Message], max_length: int
 ) -> EncodedRow:
     """A prompt, of which nothing is trained, and its completion; proved as every row is. Raises RowDropped."""
     prompt = [
         message | {"weight": 0} if message["role"] == "assistant" else message
         for message in row["prompt"]
     ]
-    return encode_or_raise(tokenizer, row | {"messages": [*prompt, *completion]}, max_length)
+    return encode_or_raise(renderer, row | {"messages": [*prompt, *completion]}, max_length)
 
 
 def mismatched(row: Encoded, other: Encoded) -> Encoded:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_pipeline.engine.prefix_tree import prefix_tree
 from agent_pipeline.models.base_model import BaseModel
-from agent_pipeline.models.chat_templates import load_tokenizer
+from agent_pipeline.models.chat_renderer import load_renderer
 from agent_pipeline.models.device import Device
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.training.config import PreferenceTraining, resolve_size_defaults
@@ -72,8 +72,8 @@ def train_preferences(
     only_train(rows)
     config = type(config)(**resolve_size_defaults(config.model_dump(), method, base))
     of = METHODS[method]
-    tokenizer, template = load_tokenizer(adapter_dir, base.trust_remote_code)
-    encoded = of.encode(tokenizer, rows, config.max_length, progress)
+    renderer = load_renderer(adapter_dir, base.trust_remote_code)
+    encoded = of.encode(renderer, rows, config.max_length, progress)
     if len(encoded.rows) < config.min_rows:
         raise NothingTrained(
             f"{method} needs {config.min_rows} {of.rows}, and {len(encoded.rows)} of {len(rows)} can be trained on: judge more trials of "
@@ -88,7 +88,7 @@ def train_preferences(
         from transformers import TrainingArguments
 
         examples = with_reference(model, encoded.rows, progress)
-        held = with_reference(model, of.encode(tokenizer, heldout, config.max_length, silent).rows)
+        held = with_reference(model, of.encode(renderer, heldout, config.max_length, silent).rows)
         step_rows = [
             row
             for example in examples[: config.per_device_train_batch_size]
@@ -117,7 +117,7 @@ def train_preferences(
 
     origin = origin_of(method, rows, select, base, reference, config)
     return train_on(
-        Start(base, adapter_dir, tokenizer, template, origin),
+        Start(base, adapter_dir, renderer, origin),
         config,
         out_dir,
         select,

@@ -5,18 +5,18 @@ beside the rows, a share of the base's own answers keeps what it could do before
 wrote itself: Huang et al. 2024, "Mitigating Catastrophic Forgetting in Large Language Models with Self-Synthesized Rehearsal").
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from agent_pipeline.engine.generation import generate
+from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.progress import Progress
 from agent_pipeline.selection.buffer import checked_ratio, due
 from agent_pipeline.sessions.session import Message
 from agent_pipeline.tokenization.encoding import EncodedRow, encode_rows
-from agent_pipeline.tokenization.loss_masks import prompt_ids
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
 MAX_NEW_TOKENS = 64
 LEAST = 32
@@ -90,9 +90,8 @@ QUESTIONS = (
 
 def rehearsed(
     model: "PreTrainedModel",
-    tokenizer: "PreTrainedTokenizerBase",
+    renderer: ChatRenderer,
     rows: Sequence[dict[str, Any]],
-    stops: Collection[int],
     new: int,
     ratio: float,
     max_length: int,
@@ -104,7 +103,7 @@ def rehearsed(
     count = max(due(new, checked_ratio(ratio)), min(LEAST, new)) if ratio else 0
     questions = QUESTIONS[: 2 * count]  # some answers do not end
     answers = (
-        _answers(model, tokenizer, stops, [_asked(each) for each in questions], progress)
+        _answers(model, renderer, [_asked(each) for each in questions], progress)
         if questions
         else []
     )
@@ -122,7 +121,7 @@ def rehearsed(
         }
         for number, (question, text, with_tools) in enumerate(pairs[:count])
     ]
-    return encode_rows(tokenizer, plain, max_length).rows
+    return encode_rows(renderer, plain, max_length).rows
 
 
 def _asked(question: str) -> list[Message]:
@@ -131,22 +130,21 @@ def _asked(question: str) -> list[Message]:
 
 def _answers(
     model: "PreTrainedModel",
-    tokenizer: "PreTrainedTokenizerBase",
-    stops: Collection[int],
+    renderer: ChatRenderer,
     conversations: Sequence[list[Message]],
     progress: Progress,
 ) -> list[str]:
     """The greedy answer to each conversation; empty where it does not end."""
-    prompts = [prompt_ids(tokenizer, messages, []) for messages in conversations]
+    prompts = [renderer.prompt_ids(messages, []) for messages in conversations]
     written = generate(
         model,
         prompts,
         [MAX_NEW_TOKENS] * len(prompts),
-        stops,
+        renderer.stop_ids,
         progress,
         "plain questions answered by the base",
     )
     return [
-        tokenizer.decode(tokens).strip() if len(tokens) < MAX_NEW_TOKENS else ""
+        renderer.tokenizer.decode(tokens).strip() if len(tokens) < MAX_NEW_TOKENS else ""
         for tokens in written
     ]

@@ -9,7 +9,6 @@ import json
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
@@ -18,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from agent_pipeline.engine.scoring import encoded_losses, mean_loss
 from agent_pipeline.errors import DataError
 from agent_pipeline.models.base_model import BaseModel
-from agent_pipeline.models.chat_templates import TrainingTemplate, load_tokenizer, template_stops
+from agent_pipeline.models.chat_renderer import ChatRenderer, load_renderer
+from agent_pipeline.models.chat_templates import ChatTemplate
 from agent_pipeline.models.device import Device
 from agent_pipeline.models.loading import load_model
 from agent_pipeline.progress import Progress, silent
@@ -38,7 +38,7 @@ from agent_pipeline.training.trainers.sft import build_trainer
 
 if TYPE_CHECKING:
     from peft import PeftModel
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer
+    from transformers import PreTrainedModel, Trainer
 
 LOGGED = (
     "step",
@@ -69,6 +69,7 @@ def train_adapter(
     replayed: Sequence[dict[str, Any]] = (),
     replay_ratio: float = 0.0,
     rehearsal: float = 0.0,
+    renderer: ChatRenderer | None = None,
 ) -> dict[str, Any]:
     """Train on the SFT `rows` (train split) and leave the adapter in `out_dir`, a staging directory; the report is returned.
 
@@ -78,6 +79,7 @@ def train_adapter(
     A row that is too long, or that the chat template cannot render, is left out and counted by its reason in the report's `rows`.
     `replayed` rows of earlier nights are mixed in evenly, `replay_ratio` of all that is trained and no more: where rows fell out, some of
     these do too, and are counted. `rehearsal` is the share of all that is trained that the base's own answers to plain questions are.
+    `renderer` is the base model's; without one it is loaded, which probes the chat template again.
 
     Raises:
         DataError: none of the rows can be trained on, too many of them do not fit (`config.most_dropped`), no call is left of an agent that
@@ -86,8 +88,10 @@ def train_adapter(
     """
     began = time.monotonic()
     only_train([*rows, *replayed])
-    tokenizer, template = load_tokenizer(base.path, base.trust_remote_code)
-    encoded, counts, first_dropped = encode_rows(tokenizer, rows, config.max_length, progress)
+    if renderer is None:
+        renderer = load_renderer(base.path, base.trust_remote_code)
+    jinja = renderer.template.jinja
+    encoded, counts, first_dropped = encode_rows(renderer, rows, config.max_length, progress)
     if not encoded:
         none = "There are no rows to train on: curate more sessions."
         raise DataError(
@@ -95,7 +99,7 @@ def train_adapter(
         )
     check_calls(rows, [row.messages for row in encoded], config.max_length)
     check_fit(counts, config.max_length, config.most_dropped, base.path, first_dropped)
-    old = encode_rows(tokenizer, list(replayed), config.max_length, progress)
+    old = encode_rows(renderer, list(replayed), config.max_length, progress)
     again = old.rows[: due(len(encoded), checked_ratio(replay_ratio))]
     encoded += again
     over, share = len(old.rows) - len(again), len(again) / len(encoded)
@@ -108,9 +112,7 @@ def train_adapter(
     row_ids = [
         row_id for row_id, _ in groupby(row.row_id for row in encoded)
     ]  # the turns of a row follow each other
-    identity = hash_json(
-        trained_from(rows, base, template.jinja, config, replayed, replay_ratio, rehearsal)
-    )
+    identity = hash_json(trained_from(rows, base, jinja, config, replayed, replay_ratio, rehearsal))
     work_dir = out_dir / "checkpoints"
     checkpoint = checkpoints.prepare(work_dir, identity)
 
@@ -122,9 +124,8 @@ def train_adapter(
     model = load_model(base, device)
     plain = rehearsed(
         model,
-        tokenizer,
+        renderer,
         rows,
-        template_stops(tokenizer, template),
         len(encoded),
         rehearsal,
         config.max_length,
@@ -132,7 +133,7 @@ def train_adapter(
     )
     encoded += plain
     tokens = [row.encoded for row in encoded]
-    held = encode_rows(tokenizer, list(heldout), config.max_length)
+    held = encode_rows(renderer, list(heldout), config.max_length)
 
     def heldout_loss(model: "PreTrainedModel | PeftModel") -> float | None:
         return mean_loss(encoded_losses(model, [row.encoded for row in held.rows], progress))
@@ -141,12 +142,12 @@ def train_adapter(
     mixed_in, kernels = len(again) + len(plain), use_liger(model)
     with together(Job(base, device, tokens, config, work_dir, mixed_in, checkpoint)):
         trainer = build_trainer(
-            model, tokenizer, tokens, config, device, work_dir, progress, mixed_in
+            model, renderer.tokenizer, tokens, config, device, work_dir, progress, mixed_in
         )
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     report = {
         "identity": identity,
-        **trained_report(trainer, base, template, config, device),
+        **trained_report(trainer, base, renderer.template, config, device),
         "rows": counts,
         **({"kernels": kernels} if kernels else {}),
         **({"replay": replay} if replayed else {}),
@@ -166,7 +167,7 @@ def train_adapter(
             "before": before,
             "after": after,
         }
-    save_trained(trainer.model, tokenizer, template, base, out_dir)
+    save_trained(trainer.model, renderer, base, out_dir)
     return finished(report, out_dir, work_dir) | run_figures(trainer, checkpoint, began)
 
 
@@ -181,7 +182,7 @@ def only_train(rows: Sequence[dict[str, Any]]) -> None:
 def trained_report(
     trainer: "Trainer",
     base: BaseModel,
-    template: TrainingTemplate,
+    template: ChatTemplate,
     config: Training,
     device: Device,
 ) -> dict[str, Any]:
@@ -193,7 +194,7 @@ def trained_report(
     ]
     return {
         "base": {"name": base.name, "revision": base.revision},
-        "template": {key: value for key, value in asdict(template).items() if key != "jinja"},
+        "template": template.to_report(),
         "config": config.model_dump(),
         "device": str(device),
         "steps": trainer.state.global_step,
@@ -237,8 +238,7 @@ def run_figures(trainer: "Trainer", checkpoint: Path | None, began: float) -> di
 
 def save_trained(
     model: "PreTrainedModel | PeftModel",
-    tokenizer: "PreTrainedTokenizerBase",
-    template: TrainingTemplate,
+    renderer: ChatRenderer,
     base: BaseModel,
     out_dir: Path,
 ) -> None:
@@ -262,8 +262,7 @@ def save_trained(
         model.save_pretrained(str(out_dir))
     for weights in out_dir.glob("*.safetensors"):
         give_usual_mode(weights)
-    tokenizer.chat_template = template.jinja
-    tokenizer.save_pretrained(str(out_dir))
+    renderer.tokenizer.save_pretrained(str(out_dir))
 
 
 def token_counts(rows: Sequence[Encoded]) -> dict[str, int]:

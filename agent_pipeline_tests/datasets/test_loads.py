@@ -128,8 +128,8 @@ def has_nulls(value: Any) -> bool:
 
 
 @pytest.fixture(scope="module")
-def model(tiny_base: Any, tiny_tokenizer: Any) -> Any:
-    return tiny_base, tiny_tokenizer
+def model(tiny_base: Any, tiny_renderer: Any) -> Any:
+    return tiny_base, tiny_renderer.tokenizer
 
 
 @pytest.mark.slow

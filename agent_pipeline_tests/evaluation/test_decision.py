@@ -12,17 +12,17 @@ from agent_pipeline.evaluation.turns import Answering
 from agent_pipeline_tests.training.world import TOOL, row
 
 
-def test_a_branch_opens_a_call_at_the_beginning_and_after_each_sentence(tiny_tokenizer):
+def test_a_branch_opens_a_call_at_the_beginning_and_after_each_sentence(tiny_renderer):
     prompt = row(0)["messages"][:2]
-    branches = call_branches(tiny_tokenizer, prompt, [TOOL], "Let me see. One moment.")
-    texts = [tiny_tokenizer.decode(branch.input_ids) for branch in branches]
+    branches = call_branches(tiny_renderer, prompt, [TOOL], "Let me see. One moment.")
+    texts = [tiny_renderer.tokenizer.decode(branch.input_ids) for branch in branches]
     assert [text.partition("<|im_start|>assistant\n")[2] for text in texts] == [
         "<tool_call>",
         "Let me see.\n<tool_call>",
         "Let me see. One moment.\n<tool_call>",
     ]
     opened = [
-        tiny_tokenizer.decode(
+        tiny_renderer.tokenizer.decode(
             [token for token, on in zip(each.input_ids, each.trained, strict=True) if on]
         )
         for each in branches

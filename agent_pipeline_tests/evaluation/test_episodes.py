@@ -235,15 +235,16 @@ def test_a_call_that_the_limit_cut_ends_its_episode_before_anybody_saw_what_it_d
     } == {"cut off"}
 
 
-def test_a_message_of_a_model_in_memory_says_that_the_limit_cut_it(tiny_tokenizer, monkeypatch):
+def test_a_message_of_a_model_in_memory_says_that_the_limit_cut_it(tiny_renderer, monkeypatch):
     monkeypatch.setattr(
         "agent_pipeline.evaluation.players.generate", lambda *given, **more: [[5] * 4, [5] * 3]
     )
     monkeypatch.setattr("agent_pipeline.evaluation.players.bytes_of_token", lambda model: 1)
     asked = [Conversation([{"role": "user", "content": "Hi"}], [], number) for number in range(2)]
-    assert [
-        reply.finish_reason for reply in model_player(None, tiny_tokenizer, set(), 4)(asked)
-    ] == ["length", None]
+    assert [reply.finish_reason for reply in model_player(None, tiny_renderer, 4)(asked)] == [
+        "length",
+        None,
+    ]
 
 
 def test_a_model_that_does_not_end_its_answers_is_not_fit():

@@ -16,9 +16,9 @@ from agent_pipeline.errors import DataError, ModelError
 from agent_pipeline.evaluation.evaluate import _verified_calls, evaluate
 from agent_pipeline.evaluation.greedy import greedy
 from agent_pipeline.evaluation.samples import turn_samples
-from agent_pipeline.evaluation.turns import Answering, stop_ids
+from agent_pipeline.evaluation.turns import Answering
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.models.chat_templates import load_tokenizer
+from agent_pipeline.models.chat_renderer import load_renderer
 from agent_pipeline.promotion.sanity_questions import (
     NO_REFUSAL,
     NO_TOOL,
@@ -101,11 +101,12 @@ def test_where_a_row_is_a_turn_the_loss_of_a_row_is_that_of_all_its_turns(
     qwen3 = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text(
         encoding="utf-8"
     )
-    tokenizer = load_tokenizer(tiny_base.path)[0]
+    renderer = load_renderer(tiny_base.path)
+    tokenizer = renderer.tokenizer
     tokenizer.chat_template = qwen3
     tokenizer.save_pretrained(shutil.copytree(adapter_dir, tmp_path / "turns"))
     asked = evaluate(HELDOUT[:2], tiny_base, tmp_path / "turns", max_samples=0)
-    turns = load_tokenizer(tmp_path / "turns")[0]
+    turns = load_renderer(tmp_path / "turns")
     tokens = [
         sum(sum(turn.encoded.trained) for turn in encode_rows(turns, [each], 2048).rows)
         for each in HELDOUT[:2]
@@ -166,7 +167,7 @@ def test_the_pass_says_which_turns_plain_greedy_decoding_writes_as_expected_and_
 ):
     answering = Answering.of(tiny_base, adapter_dir)
     questions = [answering.question(sample, 96) for sample in turn_samples(HELDOUT)[0]]
-    stops = stop_ids(answering.tokenizer, answering.template)
+    stops = answering.renderer.answer_end_ids
     written = greedy(
         answering.model, [each.prompt for each in questions], [96] * len(questions), stops
     )

@@ -8,10 +8,10 @@ from agent_pipeline.engine.generation import generate
 from agent_pipeline.engine.scoring import token_scores
 from agent_pipeline.evaluation.greedy import Continuation, Writer, greedy, verified_beginning
 from agent_pipeline.evaluation.samples import turn_samples
-from agent_pipeline.evaluation.turns import MARGIN, Answering, stop_ids
+from agent_pipeline.evaluation.turns import MARGIN, Answering
 from agent_pipeline.models.device import probe_device
 from agent_pipeline.models.loading import load_model
-from agent_pipeline.tokenization.loss_masks import Encoded, prompt_ids
+from agent_pipeline.tokenization.loss_masks import Encoded
 from agent_pipeline_tests.training.test_losses import LATENT, tiny
 from agent_pipeline_tests.training.world import row
 
@@ -19,9 +19,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def prompts(tiny_tokenizer):
+def prompts(tiny_renderer):
     return [
-        prompt_ids(tiny_tokenizer, row(n)["messages"][: 2 + 2 * (n % 2)], row(n)["tools"])
+        tiny_renderer.prompt_ids(row(n)["messages"][: 2 + 2 * (n % 2)], row(n)["tools"])
         for n in range(20)
     ]
 
@@ -359,10 +359,10 @@ def test_verified_answers_are_those_of_plain_greedy_decoding(tiny_base, adapter_
         answering.question(sample, 64)
         for sample in turn_samples([row(number, "test") for number in range(24, 48)])[0]
     ]
-    stops = stop_ids(answering.tokenizer, answering.template)
+    stops = answering.renderer.answer_end_ids
     prompts, limits = [question.prompt for question in questions], [24] * len(questions)
     plain = greedy(answering.model, prompts, limits, stops)
-    stop = answering.tokenizer.convert_tokens_to_ids(answering.template.stops[0])
+    stop = answering.renderer.tokenizer.convert_tokens_to_ids(answering.template.stops[0])
     expected = []
     for number, (question, written) in enumerate(zip(questions, plain, strict=True)):
         own = written.tokens if written.cut else [*written.tokens, stop]

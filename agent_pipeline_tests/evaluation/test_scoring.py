@@ -55,12 +55,13 @@ def test_a_call_that_the_limit_ended_is_wrong_and_counted_apart():
     )
 
 
-def test_what_our_template_renders_is_read_back(tiny_tokenizer):
+def test_what_our_template_renders_is_read_back(tiny_renderer):
     conversation = row(0)["messages"]
-    encoded = encode(tiny_tokenizer, conversation, [TOOL])
+    encoded = encode(tiny_renderer, conversation, [TOOL])
     start, end = encoded.turns[0]
     assert (
-        read_reply(tiny_tokenizer.decode(encoded.input_ids[start:end]), [TOOL]).calls == CALL.calls
+        read_reply(tiny_renderer.tokenizer.decode(encoded.input_ids[start:end]), [TOOL]).calls
+        == CALL.calls
     )
 
 

@@ -12,9 +12,9 @@ import pytest
 from agent_pipeline.errors import ExportError
 from agent_pipeline.export.converter import find_converter
 from agent_pipeline.models.base_model import BaseModel
-from agent_pipeline.models.chat_templates import load_tokenizer
+from agent_pipeline.models.chat_renderer import load_renderer, read_renderer
 from agent_pipeline.models.device import EXACT
-from agent_pipeline.models.loading import load_model, read_tokenizer
+from agent_pipeline.models.loading import load_model
 
 TOOLS = [
     {
@@ -113,9 +113,15 @@ def needs_converter() -> None:
 
 
 @pytest.fixture(scope="session")
-def tokenizer(tiny):
+def renderer(tiny):
     """SmolLM2's tokenizer with the training template."""
-    return read_tokenizer(tiny["adapter"])
+    return read_renderer(tiny["adapter"])
+
+
+@pytest.fixture(scope="session")
+def tokenizer(renderer):
+    """The renderer's tokenizer."""
+    return renderer.tokenizer
 
 
 @pytest.fixture(scope="session")
@@ -131,7 +137,7 @@ def write_tiny(convertible_base: Path, folder: Path) -> None:
 
     base = model_at(folder / "base")
     shutil.copytree(convertible_base, base.path)
-    tokenizer, _ = load_tokenizer(base.path)
+    tokenizer = load_renderer(base.path).tokenizer
     tokenizer.save_pretrained(base.path)
     adapted = get_peft_model(
         load_model(base, EXACT), LoraConfig(r=4, lora_alpha=8, target_modules="all-linear")

@@ -14,14 +14,16 @@ from agent_pipeline.export import parity
 from agent_pipeline.export.conversations import LEAST_TURNS, as_clients_send, play, turns_of
 from agent_pipeline.export.converter import convert
 from agent_pipeline.export.llama import LlamaCpp
-from agent_pipeline.models.chat_templates import training_template
+from agent_pipeline.models.chat_renderer import ChatRenderer, read_renderer
+from agent_pipeline.models.chat_templates import choose_template
 from agent_pipeline.models.device import EXACT
 from agent_pipeline.models.families import hermes
-from agent_pipeline.models.loading import load_model, read_tokenizer
-from agent_pipeline.models.rendering import render, render_with
-from agent_pipeline.models.special_tokens import unmarked
+from agent_pipeline.models.loading import load_model
+from agent_pipeline.models.rendering import render_template
+from agent_pipeline.models.special_tokens import remove_marks
 from agent_pipeline.tokenization.loss_masks import encode
 from agent_pipeline_tests.export.conftest import model_at
+from agent_pipeline_tests.tiny import with_jinja
 from agent_pipeline_tests.training.test_numbers import CLIENTS, OBJECT_TEMPLATE, OBJECTS
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("needs_converter")]
@@ -66,11 +68,9 @@ def write_parrot(base: Path, folder: Path) -> None:
     """Teach the small random model one conversation by heart, and write it as GGUF."""
     import torch
 
-    model, tokenizer = (
-        load_model(model_at(base), EXACT).train().requires_grad_(True),
-        read_tokenizer(base),
-    )
-    encoded = encode(tokenizer, CONVERSATION["messages"], PAY)
+    model = load_model(model_at(base), EXACT).train().requires_grad_(True)
+    renderer = read_renderer(base)
+    encoded = encode(renderer, CONVERSATION["messages"], PAY)
     ids, labels = torch.tensor([encoded.input_ids]), torch.tensor(encoded.labels[1:])
     own = labels != -100
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, weight_decay=0.0)
@@ -83,7 +83,7 @@ def write_parrot(base: Path, folder: Path) -> None:
         loss.backward()
         optimizer.step()
     model.save_pretrained(folder / "parrot")
-    tokenizer.save_pretrained(folder / "parrot")
+    renderer.tokenizer.save_pretrained(folder / "parrot")
     convert(folder / "parrot", folder / "parrot.gguf", "f32")
 
 
@@ -92,10 +92,10 @@ def parrot(once, tiny) -> Path:
     return once("parrot", lambda folder: write_parrot(tiny["base"], folder)) / "parrot.gguf"
 
 
-def test_every_turn_of_a_played_conversation_is_shown_as_in_training(parrot, tokenizer):
+def test_every_turn_of_a_played_conversation_is_shown_as_in_training(parrot, renderer):
     with LlamaCpp(parrot, n_ctx=1024) as llama:
         first = llama.chat(CONVERSATION["messages"][:1], PAY, 64)
-        played = play(llama, tokenizer, [CONVERSATION], 1, 64)
+        played = play(llama, renderer, [CONVERSATION], 1, 64)
     # What the client gets: the number as it was taught, and the line end before the call, which it sends back.
     assert first["tool_calls"][0]["function"]["arguments"] == '{"amount":12345.67,"to":"Ana"}'
     assert first["content"] == "First Ana.\n"
@@ -116,17 +116,17 @@ TRIAL = "documents is not defined and enable_thinking is not defined"
     ("part", "instead"), [(WORDS, ""), (TRIAL, "false")], ids=["line ends", "numbers"]
 )
 def test_a_template_that_shows_the_second_turn_otherwise_is_found_out(
-    parrot, tokenizer, part, instead
+    parrot, renderer, part, instead
 ):
     """The two errors that the template avoids, put back into it: the check must see each of them."""
     assert part in hermes()
     with LlamaCpp(parrot, n_ctx=1024, chat_template=hermes().replace(part, instead)) as llama:
-        played = play(llama, tokenizer, [CONVERSATION], 1, 64)
+        played = play(llama, renderer, [CONVERSATION], 1, 64)
     assert played.equal < played.turns and played.difference.startswith("turn 2 is shown as")
 
 
 def test_the_recorded_conversation_is_sent_as_a_client_would_and_read_as_it_was_trained(
-    parrot, tokenizer
+    parrot, renderer
 ):
     messages = CONVERSATION["messages"]
     assert turns_of(messages) > LEAST_TURNS
@@ -137,7 +137,7 @@ def test_the_recorded_conversation_is_sent_as_a_client_would_and_read_as_it_was_
     ]
     with LlamaCpp(parrot, n_ctx=1024) as llama:
         shown = llama.tokenize(llama.render(sent, PAY, add_generation_prompt=False))
-    assert shown == encode(tokenizer, messages, PAY).input_ids
+    assert shown == encode(renderer, messages, PAY).input_ids
     assert json.dumps(messages) == json.dumps(
         CONVERSATION["messages"]
     )  # nothing was changed in place
@@ -167,7 +167,7 @@ NUMBERS = st.one_of(
 @given(numbers=st.lists(NUMBERS, min_size=1, max_size=100))
 @settings(max_examples=20)
 def test_numbers_of_objects_are_written_as_the_installed_llama_cpp_writes_them(
-    objects_llama, tokenizer, numbers
+    objects_llama, renderer, numbers
 ):
     """A template that needs objects, as Qwen 3.5's does: earlier calls and schemas in training are what the server shows."""
     arguments = f'{{"amounts": [{", ".join(numbers)}]}}'
@@ -184,7 +184,9 @@ def test_numbers_of_objects_are_written_as_the_installed_llama_cpp_writes_them(
         {"type": "function", "function": {"name": "pay", "description": "", "parameters": schema}}
     ]
     served = objects_llama.render(messages, tools)
-    assert served == render_with(tokenizer, OBJECT_TEMPLATE, "dict", messages, tools, True)
+    assert served == render_template(
+        renderer.tokenizer, OBJECT_TEMPLATE, "dict", messages, tools, True
+    )
 
 
 @pytest.fixture(scope="module")
@@ -195,9 +197,7 @@ def objects_llama(parrot):
 
 @given(value=OBJECTS, client=CLIENTS)
 @settings(max_examples=50)
-def test_our_template_shows_in_llama_cpp_what_training_shows(
-    parrot_llama, tokenizer, value, client
-):
+def test_our_template_shows_in_llama_cpp_what_training_shows(parrot_llama, renderer, value, client):
     """Whatever a call's arguments hold, and whatever blanks a client writes."""
     messages = [
         {"role": "user", "content": "Pay."},
@@ -208,8 +208,8 @@ def test_our_template_shows_in_llama_cpp_what_training_shows(
         },
         {"role": "tool", "tool_call_id": "call00001", "content": "ok"},
     ]
-    assert parrot_llama.render(as_clients_send(messages), PAY) == unmarked(
-        render(tokenizer, messages, PAY, True)
+    assert parrot_llama.render(as_clients_send(messages), PAY) == remove_marks(
+        renderer.render(messages, PAY, True)
     )
 
 
@@ -224,7 +224,7 @@ def parrot_llama(parrot):
     [{"$ref": "#/$defs/nowhere"}, {"type": "money"}, {"$ref": "https://example.com/amount.json"}],
 )
 def test_tools_that_the_server_refuses_are_named_and_the_other_conversations_are_compared(
-    parrot_llama, tokenizer, schema
+    parrot_llama, renderer, schema
 ):
     """llama.cpp refuses every request with such a schema: the report says so, of the tool, with the server's words."""
     bad = {
@@ -235,16 +235,16 @@ def test_tools_that_the_server_refuses_are_named_and_the_other_conversations_are
         },
     }
     refused = {"messages": CONVERSATION["messages"], "tools": [bad, *PAY]}
-    report = parity.check_template(parrot_llama, tokenizer, [CONVERSATION, refused])
+    report = parity.check_template(parrot_llama, renderer, [CONVERSATION, refused])
     assert report["texts"] == 2 and set(report["tools"]) == {"bad"}
     assert report["tools"]["bad"]["conversations"] == 1 and report["tools"]["bad"][
         "why"
     ].startswith("its schema is refused: ")
     with pytest.raises(ExportError, match="because of the tools bad"):
-        parity.check_template(parrot_llama, tokenizer, [refused])
+        parity.check_template(parrot_llama, renderer, [refused])
 
 
-def test_a_pattern_with_groups_and_escapes_is_served_or_named(parrot_llama, tokenizer):
+def test_a_pattern_with_groups_and_escapes_is_served_or_named(parrot_llama, renderer):
     """A schema of a mail server (ggml-org/llama.cpp#25895), which some versions of llama.cpp refuse."""
     ids = {
         "type": "array",
@@ -263,23 +263,22 @@ def test_a_pattern_with_groups_and_escapes_is_served_or_named(parrot_llama, toke
     }
     report = parity.check_template(
         parrot_llama,
-        tokenizer,
+        renderer,
         [CONVERSATION, {"messages": CONVERSATION["messages"][:1], "tools": [mail]}],
     )
     assert report["texts"] == 4 or report["tools"]["delete_messages"]["conversations"] == 1
 
 
 def test_a_template_with_rounded_numbers_is_an_error_even_if_no_conversation_has_one(
-    parrot, tokenizer
+    parrot, renderer
 ):
     """A check without decimals would pass such a template, and the served model would see its own calls rounded."""
     plain = {
         "messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]
     }
-    rounding = copy.deepcopy(tokenizer)
-    rounding.chat_template = hermes().replace(TRIAL, "false")
+    rounding = with_jinja(renderer, hermes().replace(TRIAL, "false"))
     with (
-        LlamaCpp(parrot, n_ctx=512, chat_template=rounding.chat_template) as llama,
+        LlamaCpp(parrot, n_ctx=512, chat_template=rounding.template.jinja) as llama,
         pytest.raises(ExportError, match="made for this check"),
     ):
         parity.check_template(llama, rounding, [plain])
@@ -292,19 +291,17 @@ def stock(request, parrot, tokenizer):
     trained.chat_template = (
         Path(trl.__file__).parent / "chat_templates" / request.param
     ).read_text(encoding="utf-8")
-    template = training_template(trained)
+    template = choose_template(trained)
     assert template.origin == "model"
-    trained.chat_template = template.jinja
-    trained.init_kwargs |= {"arguments_as": template.arguments_as, "rows": template.rows}
     with LlamaCpp(parrot, n_ctx=512, chat_template=template.jinja) as llama:
-        yield trained, llama
+        yield ChatRenderer(trained, template), llama
 
 
 @given(value=OBJECTS, client=CLIENTS)
 @settings(max_examples=30)
 def test_a_models_own_template_is_given_text_where_that_can_be_done(stock, value, client):
     """llama.cpp gave it objects and rounded their numbers; the words before a call got a second line end."""
-    tokenizer, llama = stock
+    renderer, llama = stock
     messages = [
         {"role": "user", "content": "Pay."},
         {
@@ -314,6 +311,6 @@ def test_a_models_own_template_is_given_text_where_that_can_be_done(stock, value
         },
         {"role": "tool", "tool_call_id": "call00001", "content": "ok"},
     ]
-    shown = unmarked(render(tokenizer, messages, PAY, True))
+    shown = remove_marks(renderer.render(messages, PAY, True))
     assert llama.render(as_clients_send(messages), PAY) == shown
     assert json.dumps(value, ensure_ascii=False) in shown

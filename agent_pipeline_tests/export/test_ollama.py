@@ -16,8 +16,7 @@ from agent_pipeline.export import ollama
 from agent_pipeline.export.ollama import context_size, modelfile, quote
 from agent_pipeline.models import families
 from agent_pipeline.models.families import family_of
-from agent_pipeline.models.rendering import render
-from agent_pipeline.models.special_tokens import unmarked
+from agent_pipeline.models.special_tokens import remove_marks
 
 
 def ollama_reads(text: str) -> list[tuple[str, str]]:
@@ -211,11 +210,11 @@ def test_no_ollama_is_a_sentence_and_no_failure(monkeypatch, tmp_path, a_modelfi
 
 
 def test_a_prompt_that_ollama_renders_otherwise_than_training_is_an_error(
-    monkeypatch, tiny_tokenizer
+    monkeypatch, tiny_renderer
 ):
     """A server that answers `_debug_render_only` as Ollama does; there is none to ask here."""
-    rendered = unmarked(
-        render(tiny_tokenizer, ollama.ROUND_TRIP, [ollama.TOOL], add_generation_prompt=True)
+    rendered = remove_marks(
+        tiny_renderer.render(ollama.ROUND_TRIP, [ollama.TOOL], add_generation_prompt=True)
     )
     assert "<tool_call>" in rendered and "pong" in rendered
 
@@ -233,11 +232,11 @@ def test_a_prompt_that_ollama_renders_otherwise_than_training_is_an_error(
     with HTTPServer(("127.0.0.1", 0), Answers) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setenv("OLLAMA_HOST", f"127.0.0.1:{server.server_port}")
-        assert ollama.check_rendering("same", tiny_tokenizer).endswith("as training did.")
+        assert ollama.check_rendering("same", tiny_renderer).endswith("as training did.")
         with pytest.raises(ExportError, match=r"other.*at character"):
-            ollama.check_rendering("other", tiny_tokenizer)
+            ollama.check_rendering("other", tiny_renderer)
         server.shutdown()
-    assert "was not compared" in ollama.check_rendering("same", tiny_tokenizer)
+    assert "was not compared" in ollama.check_rendering("same", tiny_renderer)
 
 
 def test_family_among_those_that_end_turns_alike(monkeypatch: pytest.MonkeyPatch) -> None:

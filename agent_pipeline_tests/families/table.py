@@ -13,7 +13,7 @@ from typing import Any
 from agent_pipeline.errors import ExportError
 from agent_pipeline.export.gguf_export import export
 from agent_pipeline.models.base_model import BaseModel
-from agent_pipeline.models.chat_templates import load_tokenizer
+from agent_pipeline.models.chat_renderer import load_renderer
 from agent_pipeline.models.families import read_reply
 from agent_pipeline.models.tool_call_parsers import Call
 from agent_pipeline.sessions.session import add_thoughts
@@ -149,15 +149,16 @@ def thinking(of: dict[str, Any]) -> dict[str, Any]:
 def line(subject: Subject, folder: Path) -> str:
     """The family's row of the table; raises where something that must hold does not."""
     base = make_base(subject, folder / "base")
-    tokenizer, template = load_tokenizer(base.path)
+    renderer = load_renderer(base.path)
+    template = renderer.template
     rows = [thinking(row(number)) for number in range(4)]
     encoded, counts, first_dropped = encode_rows(
-        tokenizer, rows, ONE_STEP.max_length
+        renderer, rows, ONE_STEP.max_length
     )  # each mask is proved on its tokens
     assert not first_dropped and counts["dropped_share"] == 0, first_dropped
     assert counts["reasoning_trained" if template.reasoning else "reasoning_not_rendered"] == 8
     said = [
-        tokenizer.decode(each.encoded.input_ids[start:end])
+        renderer.decode(each.encoded.input_ids[start:end])
         for each in encoded
         for start, end in each.encoded.turns
     ]
@@ -175,10 +176,10 @@ def line(subject: Subject, folder: Path) -> str:
         rows, base, ONE_STEP, folder / "adapter", heldout=[thinking(row(9, "test"))]
     )
     assert report["steps"] == 1 and report["heldout"]["before"] != report["heldout"]["after"]
-    _, reloaded = load_tokenizer(folder / "adapter")
-    assert (reloaded.jinja, reloaded.rows, reloaded.stops) == (
+    reloaded = load_renderer(folder / "adapter").template
+    assert (reloaded.jinja, reloaded.prefix_preserving, reloaded.stops) == (
         template.jinja,
-        template.rows,
+        template.prefix_preserving,
         template.stops,
     )
     try:
@@ -189,7 +190,7 @@ def line(subject: Subject, folder: Path) -> str:
         assert not parity["line_ends"] and not parity["tools"], parity
     except ExportError as error:
         exported = f"**refused**: {re.sub(r'/[^ ]*/', '', str(error)).partition(': ')[0]}"
-    rows_are = "the turn" if template.rows == "turn" else "the conversation"
+    rows_are = "the conversation" if template.prefix_preserving else "the turn"
     ends = ", ".join(f"`{stop}`".replace("|", "\\|") for stop in template.stops)
     origin = {"model": "its own", "hermes": "ours in ChatML"}.get(
         template.origin, "ours in its own turn markers"

@@ -9,7 +9,7 @@ import pytest
 from agent_pipeline import AgentSFTConfig, AgentSFTTrainer
 from agent_pipeline.errors import DataError, ModelError, SettingsError
 from agent_pipeline.models.base_model import BaseModel
-from agent_pipeline.models.chat_templates import load_tokenizer
+from agent_pipeline.models.chat_renderer import load_renderer
 from agent_pipeline.models.device import probe_device
 from agent_pipeline.models.loading import load_model
 from agent_pipeline.notebook.coresets import CoresetSelector
@@ -134,12 +134,12 @@ def build(tiny_base, tmp_path):
     """TRL's trainer that some options would train with."""
 
     def make(**options):
-        tokenizer, _ = load_tokenizer(tiny_base.path)
-        tokens = [each.encoded for each in encode_rows(tokenizer, ROWS, 512)[0]]
+        renderer = load_renderer(tiny_base.path)
+        tokens = [each.encoded for each in encode_rows(renderer, ROWS, 512)[0]]
         config = AgentSFTConfig("base", ROWS, learning_rate=1e-3, **options).training()
         return build_trainer(
             load_model(tiny_base, probe_device()),
-            tokenizer,
+            renderer.tokenizer,
             tokens,
             config,
             probe_device(),

@@ -52,7 +52,7 @@ def test_losses_are_a_real_models_on_the_assistants_tokens(convertible_base, tmp
     import torch
     from transformers import AutoModelForCausalLM
 
-    from agent_pipeline.models.chat_templates import load_tokenizer
+    from agent_pipeline.models.chat_renderer import load_renderer
     from agent_pipeline.tokenization.encoding import encode_row
 
     monkeypatch.setenv("AGENT_PIPELINE_CACHE", str(tmp_path / "cache"))
@@ -69,10 +69,10 @@ def test_losses_are_a_real_models_on_the_assistants_tokens(convertible_base, tmp
     selector = CoresetSelector("loss_topk", 2)
     found = selector.compute_losses(given, model)
     assert found[-1] is None, "what does not fit has no loss, never 0"
-    tokenizer, _ = load_tokenizer(convertible_base)
+    renderer = load_renderer(convertible_base)
     for sample, loss in zip(given[:-1], found, strict=False):
         encoded = encode_row(
-            tokenizer, {"tools": [], "row_id": "r", "session_id": "s", **sample}, 2048
+            renderer, {"tools": [], "row_id": "r", "session_id": "s", **sample}, 2048
         ).encoded
         with torch.no_grad():
             plain = model(

@@ -7,7 +7,7 @@ from datasets import Dataset
 
 from agent_pipeline import RLTrainingConfig
 from agent_pipeline.errors import DataError
-from agent_pipeline.models.chat_templates import load_tokenizer
+from agent_pipeline.models.chat_renderer import load_renderer
 from agent_pipeline.models.device import probe_device
 from agent_pipeline.models.loading import load_model
 from agent_pipeline_tests.training.test_on_policy import ROWS, WORLD
@@ -45,7 +45,7 @@ def data(algorithm: str) -> Dataset:
 
 @pytest.mark.parametrize("algorithm", ["dpo", "kto", "grpo", "rloo", "ppo"])
 def test_two_steps_of_each_algorithm(tiny_base, tmp_path, algorithm):
-    tokenizer, _ = load_tokenizer(tiny_base.path)
+    tokenizer = load_renderer(tiny_base.path).tokenizer
     tokenizer.padding_side = "left"
     rewarded = algorithm in ("grpo", "rloo", "ppo")
     config = RLTrainingConfig(algorithm, length if rewarded else None, kl_coef=0.2)
@@ -73,7 +73,7 @@ def test_two_steps_of_each_algorithm(tiny_base, tmp_path, algorithm):
 
 @pytest.mark.parametrize("reward", [None, WORLD])
 def test_grpo_of_a_recipe_plays_conversations_as_the_asset_does(tiny_base, tmp_path, reward):
-    tokenizer, _ = load_tokenizer(tiny_base.path)
+    tokenizer = load_renderer(tiny_base.path).tokenizer
     model = load_model(tiny_base, probe_device())
     options = {
         "num_generations": 2,
@@ -91,7 +91,7 @@ def test_grpo_of_a_recipe_plays_conversations_as_the_asset_does(tiny_base, tmp_p
 
 
 def test_dpo_of_a_recipe_trains_no_tool_results(tiny_base, tmp_path):
-    tokenizer, _ = load_tokenizer(tiny_base.path)
+    tokenizer = load_renderer(tiny_base.path).tokenizer
     config = RLTrainingConfig("dpo").trainer(
         load_model(tiny_base, probe_device()), [pair(0)], tokenizer, str(tmp_path), max_length=512
     )
@@ -108,7 +108,7 @@ def test_dpo_of_a_recipe_trains_no_tool_results(tiny_base, tmp_path):
 
 
 def test_rows_that_cannot_be_trained_on_are_one_sentence(tiny_base, tmp_path):
-    tokenizer, _ = load_tokenizer(tiny_base.path)
+    tokenizer = load_renderer(tiny_base.path).tokenizer
     with pytest.raises(DataError, match="None of 1 rows"):
         RLTrainingConfig("dpo").trainer(
             load_model(tiny_base, probe_device()),

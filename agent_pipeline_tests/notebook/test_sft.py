@@ -78,10 +78,10 @@ def test_it_trains_every_weight_and_leaves_the_model(trained, tiny_base):
     assert "<tool_response>" in (Path(trained.model_path) / "chat_template.jinja").read_text()
 
 
-def test_what_is_learnt_is_what_the_asset_learns(trained, store, tiny_tokenizer):
+def test_what_is_learnt_is_what_the_asset_learns(trained, store, tiny_renderer):
     exported = export_traces_for_sft("shop", "support", store=store, judgment="acceptable")
     expected = {
-        tuple(encode_row(tiny_tokenizer, {**each, "row_id": "r"}, 2048).encoded.labels)
+        tuple(encode_row(tiny_renderer, {**each, "row_id": "r"}, 2048).encoded.labels)
         for each in exported
     }
     seen = {tuple(labels) for labels in trained.trainer.train_dataset["labels"]}
@@ -105,12 +105,12 @@ def test_packing_lays_rows_end_to_end_with_the_same_labels(tiny_base, tmp_path):
     assert result.metrics["steps"] < 8 and result.metrics["data"]["rows"] == 8
 
 
-def test_texts_are_learnt_from_the_border_on(tiny_base, tiny_tokenizer, tmp_path):
-    encoded = encode_text(tiny_tokenizer, "User: How is Oslo?\n\nAssistant:", " It is sunny.")
+def test_texts_are_learnt_from_the_border_on(tiny_base, tiny_renderer, tmp_path):
+    encoded = encode_text(tiny_renderer, "User: How is Oslo?\n\nAssistant:", " It is sunny.")
     learnt = [
         token for token, trains in zip(encoded.input_ids, encoded.trained, strict=True) if trains
     ]
-    assert tiny_tokenizer.decode(learnt) == " It is sunny.<|im_end|>"
+    assert tiny_renderer.tokenizer.decode(learnt) == " It is sunny.<|im_end|>"
     data = [
         {"prompt": "User: Oslo?\n\nAssistant:", "completion": " Sunny."},
         {"prompt": "x" * 900, "completion": "y"},

@@ -3,7 +3,7 @@
 import pytest
 
 from agent_pipeline.models.base_model import BaseModel
-from agent_pipeline.models.chat_templates import load_tokenizer
+from agent_pipeline.models.chat_renderer import load_renderer
 from agent_pipeline_tests.tiny import embedded_base
 
 
@@ -13,5 +13,5 @@ def smollm2() -> BaseModel:
 
 
 @pytest.fixture(scope="session")
-def smollm2_tokenizer(smollm2):
-    return load_tokenizer(smollm2.path)[0]
+def smollm2_renderer(smollm2):
+    return load_renderer(smollm2.path)

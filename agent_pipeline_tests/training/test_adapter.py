@@ -1,6 +1,5 @@
 """Training: it learns, it repeats itself, it survives a kill."""
 
-import copy
 import json
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.tokenization.encoding import encode_rows
 from agent_pipeline.training.checkpoints import COMPLETE, prepare
 from agent_pipeline.training.sft import train_adapter
+from agent_pipeline_tests.tiny import with_jinja
 from agent_pipeline_tests.training.kills import killed
 from agent_pipeline_tests.training.world import TRAINING, row
 
@@ -151,14 +151,11 @@ def test_long_rows_are_shortened_or_dropped_and_counted(tiny_base, tmp_path):
     assert report["log_history"][0]["learning_rate"] > 0, "a single step trains at a rate above 0"
 
 
-def test_a_row_that_the_template_refuses_is_left_out_and_stops_nothing(tiny_tokenizer):
-    tokenizer = copy.deepcopy(tiny_tokenizer)
-    tokenizer.chat_template = (
-        "{% if messages|length > 3 %}{{ raise_exception('no calls') }}{% endif %}"
-        + tokenizer.chat_template
-    )
+def test_a_row_that_the_template_refuses_is_left_out_and_stops_nothing(tiny_renderer):
+    refusal = "{% if messages|length > 3 %}{{ raise_exception('no calls') }}{% endif %}"
+    renderer = with_jinja(tiny_renderer, refusal + tiny_renderer.template.jinja)
     short = {**row(1), "messages": [row(1)["messages"][1], row(1)["messages"][4]]}
-    encoded, counts, first_dropped = encode_rows(tokenizer, [row(0), short], 512)
+    encoded, counts, first_dropped = encode_rows(renderer, [row(0), short], 512)
     assert [each.row_id for each in encoded] == ["row-1"]
     assert (counts["dropped_not_rendered"], counts["dropped_share"]) == (
         1,

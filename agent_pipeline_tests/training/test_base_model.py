@@ -65,8 +65,8 @@ def test_the_default_needs_no_network(smollm2):
     }
 
 
-def test_the_embedded_tokenizer_splits_digits_as_the_original_does(smollm2_tokenizer):
-    assert smollm2_tokenizer("  12").input_ids == [256, 33, 34]
+def test_the_embedded_tokenizer_splits_digits_as_the_original_does(smollm2_renderer):
+    assert smollm2_renderer.tokenizer("  12").input_ids == [256, 33, 34]
 
 
 def test_what_the_installation_converted_is_taken_and_nothing_is_converted_again(

@@ -32,7 +32,7 @@ def without_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_rows_that_lose_their_beginning_stop_the_run_with_a_length_that_fits(
-    tiny_base, tiny_tokenizer, tmp_path, without_a_model
+    tiny_base, tiny_renderer, tmp_path, without_a_model
 ):
     """25 of 31 rows of a real store lost their beginning without a word."""
     rows = [long_row(number) for number in range(6)] + [row(number) for number in range(6, 10)]
@@ -42,13 +42,13 @@ def test_rows_that_lose_their_beginning_stop_the_run_with_a_length_that_fits(
         r"sft_adapter.max_length = (\d+), or|context of at least (\d+) tokens", str(error.value)
     )
     proposed = int(found[1] or found[2])
-    assert encode_rows(tiny_tokenizer, rows, proposed).counts["truncated"] == 0
+    assert encode_rows(tiny_renderer, rows, proposed).counts["truncated"] == 0
     assert "most_dropped = 0.6" in str(error.value)
 
 
-def test_a_tenth_may_be_shortened_and_more_by_setting(tiny_base, tiny_tokenizer):
+def test_a_tenth_may_be_shortened_and_more_by_setting(tiny_base, tiny_renderer):
     rows = [long_row(0), *(row(number) for number in range(1, 10))]
-    encoded, counts, first = encode_rows(tiny_tokenizer, rows, 320)
+    encoded, counts, first = encode_rows(tiny_renderer, rows, 320)
     assert (len(encoded), counts["truncated"]) == (10, 1)
     check_fit(counts, 320, 0.1, tiny_base.path, first)
     with pytest.raises(DataError):

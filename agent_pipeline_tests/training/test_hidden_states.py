@@ -39,13 +39,13 @@ def states(model, tokenizer, text, size=None) -> np.ndarray:
 
 
 def test_a_vector_is_the_mean_of_the_last_layer_over_the_texts_own_tokens(
-    tiny_base, model, tiny_tokenizer
+    tiny_base, model, tiny_renderer
 ):
     found = hidden_states(TEXTS, tiny_base)
     assert found.shape == (4, 256) and found.dtype == np.float32 and not found[1].any()
     for text, vector in zip(TEXTS, found, strict=True):
         if text:
-            total = states(model, tiny_tokenizer, text.replace("\ud83d", "?"))
+            total = states(model, tiny_renderer.tokenizer, text.replace("\ud83d", "?"))
             assert vector == pytest.approx(total / np.linalg.norm(total), abs=2e-5)
 
 
@@ -54,11 +54,11 @@ def test_a_text_does_not_depend_on_those_beside_it(tiny_base):
     assert np.allclose(together[2], hidden_states(TEXTS[2:3], tiny_base)[0], atol=2e-5)
 
 
-def test_a_long_text_is_read_to_its_end(tiny_base, model, tiny_tokenizer, monkeypatch):
+def test_a_long_text_is_read_to_its_end(tiny_base, model, tiny_renderer, monkeypatch):
     monkeypatch.setattr(module, "BATCH_TOKENS", 8)
     found = hidden_states([TEXTS[2]], tiny_base)[0]
-    assert len(tiny_tokenizer(TEXTS[2], add_special_tokens=False).input_ids) > 7
-    total = states(model, tiny_tokenizer, TEXTS[2], size=7)
+    assert len(tiny_renderer.tokenizer(TEXTS[2], add_special_tokens=False).input_ids) > 7
+    total = states(model, tiny_renderer.tokenizer, TEXTS[2], size=7)
     assert found == pytest.approx(total / np.linalg.norm(total), abs=2e-5)
 
 

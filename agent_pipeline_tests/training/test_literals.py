@@ -9,11 +9,11 @@ from transformers import PreTrainedTokenizerFast
 
 from agent_pipeline.evaluation.decision import call_branches
 from agent_pipeline.models import special_tokens as special_tokens_module
+from agent_pipeline.models.chat_renderer import wrap_tokenizer
 from agent_pipeline.models.families import hermes
-from agent_pipeline.models.rendering import render
-from agent_pipeline.models.special_tokens import special_tokens, unmarked
+from agent_pipeline.models.special_tokens import TokenizedText, remove_marks
 from agent_pipeline.tokenization.encoding import encode_rows
-from agent_pipeline.tokenization.loss_masks import check, encode, prompt_ids
+from agent_pipeline.tokenization.loss_masks import check, encode
 from agent_pipeline_tests.training.test_masks import conversations
 from agent_pipeline_tests.training.world import TOOL, call, row
 
@@ -45,51 +45,50 @@ FORGED = [
 
 
 @pytest.mark.parametrize("messages", FORGED)
-def test_a_forged_turn_is_text_wherever_it_stands(smollm2_tokenizer, messages):
+def test_a_forged_turn_is_text_wherever_it_stands(smollm2_renderer, messages):
     specials = set(
-        smollm2_tokenizer.convert_tokens_to_ids(sorted(special_tokens(smollm2_tokenizer)))
+        smollm2_renderer.tokenizer.convert_tokens_to_ids(sorted(smollm2_renderer.special_tokens))
     )
     encoded, honest = (
-        encode(smollm2_tokenizer, each, [TOOL]) for each in (messages, conversation())
+        encode(smollm2_renderer, each, [TOOL]) for each in (messages, conversation())
     )
-    check(encoded, smollm2_tokenizer, messages)
+    check(encoded, smollm2_renderer, messages)
     assert [token for token in encoded.input_ids if token in specials] == [
         token for token in honest.input_ids if token in specials
     ]
-    assert encoded.literals and smollm2_tokenizer.decode(encoded.input_ids) == unmarked(
-        render(smollm2_tokenizer, messages, [TOOL])
-    )
+    assert encoded.literals and smollm2_renderer.tokenizer.decode(
+        encoded.input_ids
+    ) == remove_marks(smollm2_renderer.render(messages, [TOOL]))
     for turn, at in zip(encoded.turns, (1, 3), strict=True):
-        assert prompt_ids(smollm2_tokenizer, messages[:at], [TOOL]) == encoded.input_ids[: turn[0]]
+        assert smollm2_renderer.prompt_ids(messages[:at], [TOOL]) == encoded.input_ids[: turn[0]]
         assert (
             sum(token in specials for token in encoded.input_ids[slice(*turn)]) == 1
         )  # nothing but its end
 
 
-def test_tools_cannot_forge_turns_either_nor_can_escaped_json(smollm2_tokenizer):
+def test_tools_cannot_forge_turns_either_nor_can_escaped_json(smollm2_renderer):
     forging = {"type": "function", "function": {**TOOL["function"], "description": SYSTEM}}
     escaped = conversation()
     escaped[1]["tool_calls"][0]["function"]["arguments"] = '{"city": "\\u003c|im_end|>"}'
     for messages, tool in ((conversation(), forging), (escaped, TOOL)):
-        encoded = encode(smollm2_tokenizer, messages, [tool])
+        encoded = encode(smollm2_renderer, messages, [tool])
         assert (
-            encoded.input_ids.count(smollm2_tokenizer.convert_tokens_to_ids("<|im_end|>"))
+            encoded.input_ids.count(smollm2_renderer.tokenizer.convert_tokens_to_ids("<|im_end|>"))
             == len(messages) + 1
         )
 
 
-def test_p_call_is_read_after_words_that_hold_special_tokens(smollm2_tokenizer):
-    tokenizer = smollm2_tokenizer
-    branches = call_branches(tokenizer, conversation()[:1], [TOOL], USER)
+def test_p_call_is_read_after_words_that_hold_special_tokens(smollm2_renderer):
+    branches = call_branches(smollm2_renderer, conversation()[:1], [TOOL], USER)
     assert branches and all(
-        "<tool_call>" in tokenizer.decode(each.input_ids[each.trained.index(True) :])
+        "<tool_call>" in smollm2_renderer.decode(each.input_ids[each.trained.index(True) :])
         for each in branches
     )
 
 
-def test_rows_that_hold_special_tokens_are_counted(smollm2_tokenizer):
+def test_rows_that_hold_special_tokens_are_counted(smollm2_renderer):
     rows = [row(1), row(2) | {"messages": FORGED[0]}]
-    assert encode_rows(smollm2_tokenizer, rows, 512).counts["special_literals"] == 1
+    assert encode_rows(smollm2_renderer, rows, 512).counts["special_literals"] == 1
 
 
 def sentencepiece(legacy: bool) -> PreTrainedTokenizerFast:
@@ -118,15 +117,13 @@ TOKENIZERS = [sentencepiece(True), sentencepiece(False)]
     deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(conversations)
-def test_other_texts_give_the_tokens_they_gave(smollm2_tokenizer, messages):
-    for tokenizer in (smollm2_tokenizer, *TOKENIZERS):
-        text = render(tokenizer, messages, [TOOL])
+def test_other_texts_give_the_tokens_they_gave(smollm2_renderer, messages):
+    for renderer in (smollm2_renderer, *map(wrap_tokenizer, TOKENIZERS)):
+        tokenizer = renderer.tokenizer
+        text = renderer.render(messages, [TOOL])
         theirs = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        assert special_tokens_module.tokens(tokenizer, text) == (
-            theirs.input_ids,
-            theirs.offset_mapping,
-        )
-        found = special_tokens_module._reader(tokenizer, len(tokenizer)).encode(
+        assert renderer.tokenize(text) == TokenizedText(theirs.input_ids, theirs.offset_mapping)
+        found = special_tokens_module._literal_tokenizer(tokenizer, len(tokenizer)).encode(
             text, add_special_tokens=False
         )
         assert (found.ids, found.offsets) == (theirs.input_ids, theirs.offset_mapping)

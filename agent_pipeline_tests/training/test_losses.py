@@ -22,12 +22,12 @@ def model(tiny_base):
     return load_model(tiny_base, probe_device())
 
 
-def test_the_loss_is_that_of_the_model_with_all_its_logits(model, tiny_tokenizer):
+def test_the_loss_is_that_of_the_model_with_all_its_logits(model, tiny_renderer):
     import torch
 
     rows = [
         encode(
-            tiny_tokenizer,
+            tiny_renderer,
             row(n)["messages"] + row(n + 1)["messages"][1:] * (n % 3),
             row(n)["tools"],
         )
@@ -55,16 +55,16 @@ def test_a_row_with_nothing_to_learn_or_too_long_has_no_loss(tiny_base):
     assert mean_loss(scoring) == losses[1].loss and mean_loss(losses[:1]) is None
 
 
-def test_a_model_with_more_than_a_head_is_scored_by_its_own_logits(tiny_tokenizer):
+def test_a_model_with_more_than_a_head_is_scored_by_its_own_logits(tiny_renderer):
     import torch
     from transformers import Gemma2Config, Gemma2ForCausalLM
 
     torch.manual_seed(0)
     gemma = Gemma2ForCausalLM(Gemma2Config(
-        vocab_size=len(tiny_tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+        vocab_size=len(tiny_renderer.tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
         num_key_value_heads=1, head_dim=16, final_logit_softcapping=0.5,
     )).eval()  # fmt: skip
-    encoded = encode(tiny_tokenizer, row(0)["messages"], [])
+    encoded = encode(tiny_renderer, row(0)["messages"], [])
     with torch.no_grad():
         theirs = gemma(
             input_ids=torch.tensor([encoded.input_ids]), labels=torch.tensor([encoded.labels])

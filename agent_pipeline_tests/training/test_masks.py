@@ -1,5 +1,6 @@
 """Which tokens are trained."""
 
+import copy
 import dataclasses
 
 import pytest
@@ -8,9 +9,10 @@ from hypothesis import strategies as st
 from trl.chat_template_utils import qwen2_5_training_chat_template
 
 from agent_pipeline.errors import DataError
+from agent_pipeline.models.chat_renderer import ChatRenderer
+from agent_pipeline.models.chat_templates import ChatTemplate
 from agent_pipeline.models.families import hermes
-from agent_pipeline.models.rendering import render
-from agent_pipeline.tokenization.loss_masks import check, encode, prompt_ids
+from agent_pipeline.tokenization.loss_masks import check, encode
 from agent_pipeline_tests.training.world import TOOL, call, row
 
 # Our template, marked as Hugging Face wants it: the second opinion on our masks.
@@ -42,14 +44,14 @@ conversations = st.lists(exchange, min_size=1, max_size=3).map(
 )
 
 
-def shown(tokenizer, encoded) -> list[str]:
-    return [tokenizer.decode(encoded.input_ids[start:end]) for start, end in encoded.turns]
+def shown(renderer, encoded) -> list[str]:
+    return [renderer.decode(encoded.input_ids[start:end]) for start, end in encoded.turns]
 
 
-def test_a_tool_conversation_trains_the_call_and_the_answer_with_their_stops(smollm2_tokenizer):
+def test_a_tool_conversation_trains_the_call_and_the_answer_with_their_stops(smollm2_renderer):
     example = row(3)
-    encoded = encode(smollm2_tokenizer, example["messages"], example["tools"])
-    assert shown(smollm2_tokenizer, encoded) == [
+    encoded = encode(smollm2_renderer, example["messages"], example["tools"])
+    assert shown(smollm2_renderer, encoded) == [
         '<tool_call>\n{"name":"weather","arguments":{"city":"Lima","days":4}}\n</tool_call><|im_end|>',
         "It is sunny in Lima.<|im_end|>",
     ]
@@ -57,15 +59,15 @@ def test_a_tool_conversation_trains_the_call_and_the_answer_with_their_stops(smo
     assert [i for i, label in enumerate(encoded.labels) if label != -100] == [
         i for i, t in enumerate(encoded.trained) if t
     ]
-    check(encoded, smollm2_tokenizer, example["messages"])
+    check(encoded, smollm2_renderer, example["messages"])
 
 
-def test_the_prompt_is_what_comes_before_the_turn(smollm2_tokenizer):
+def test_the_prompt_is_what_comes_before_the_turn(smollm2_renderer):
     example = row(3)
-    encoded = encode(smollm2_tokenizer, example["messages"], example["tools"])
+    encoded = encode(smollm2_renderer, example["messages"], example["tools"])
     for index, (start, _) in zip((2, 4), encoded.turns, strict=True):
         assert (
-            prompt_ids(smollm2_tokenizer, example["messages"][:index], example["tools"])
+            smollm2_renderer.prompt_ids(example["messages"][:index], example["tools"])
             == encoded.input_ids[:start]
         )
 
@@ -74,48 +76,50 @@ def test_the_prompt_is_what_comes_before_the_turn(smollm2_tokenizer):
     deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(conversations)
-def test_every_conversation_passes_the_four_assertions(tiny_tokenizer, messages):
-    encoded = encode(tiny_tokenizer, messages, [TOOL])
-    check(encoded, tiny_tokenizer, messages)
-    assert tiny_tokenizer.decode(encoded.input_ids) == render(tiny_tokenizer, messages, [TOOL])
+def test_every_conversation_passes_the_four_assertions(tiny_renderer, messages):
+    encoded = encode(tiny_renderer, messages, [TOOL])
+    check(encoded, tiny_renderer, messages)
+    assert tiny_renderer.tokenizer.decode(encoded.input_ids) == tiny_renderer.render(
+        messages, [TOOL]
+    )
 
 
 @settings(
     deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(conversations)
-def test_the_mask_equals_hugging_faces_generation_mask(tiny_tokenizer, messages):
+def test_the_mask_equals_hugging_faces_generation_mask(tiny_renderer, messages):
     from agent_pipeline.models.rendering import as_template_wants
 
-    theirs = tiny_tokenizer.apply_chat_template(
+    theirs = tiny_renderer.tokenizer.apply_chat_template(
         as_template_wants(messages, "dict"),
         tools=[TOOL],
         chat_template=MARKED,
         return_dict=True,
         return_assistant_tokens_mask=True,
     )
-    ours = encode(tiny_tokenizer, messages, [TOOL])
+    ours = encode(tiny_renderer, messages, [TOOL])
     assert ours.input_ids == theirs["input_ids"]
     assert ours.trained == [bool(bit) for bit in theirs["assistant_masks"]]
 
 
-def test_a_greeting_before_the_user_speaks_is_trained(tiny_tokenizer):
+def test_a_greeting_before_the_user_speaks_is_trained(tiny_renderer):
     messages = [
         {"role": "assistant", "content": "Hello!"},
         {"role": "user", "content": "Hi"},
         {"role": "assistant", "content": "Yes?"},
     ]
-    encoded = encode(tiny_tokenizer, messages, [])
-    check(encoded, tiny_tokenizer, messages)
-    assert shown(tiny_tokenizer, encoded) == ["Hello!<|im_end|>", "Yes?<|im_end|>"]
+    encoded = encode(tiny_renderer, messages, [])
+    check(encoded, tiny_renderer, messages)
+    assert shown(tiny_renderer, encoded) == ["Hello!<|im_end|>", "Yes?<|im_end|>"]
 
 
-def test_lone_surrogates_do_not_stop_the_training(tiny_tokenizer):
+def test_lone_surrogates_do_not_stop_the_training(tiny_renderer):
     messages = [
         {"role": "user", "content": "\ud800 broken"},
         {"role": "assistant", "content": "Fine."},
     ]
-    assert shown(tiny_tokenizer, encode(tiny_tokenizer, messages, [])) == ["Fine.<|im_end|>"]
+    assert shown(tiny_renderer, encode(tiny_renderer, messages, [])) == ["Fine.<|im_end|>"]
 
 
 @pytest.mark.parametrize(
@@ -134,11 +138,11 @@ def test_lone_surrogates_do_not_stop_the_training(tiny_tokenizer):
         ),
     ],
 )
-def test_each_broken_assertion_names_the_row(tiny_tokenizer, what, change):
+def test_each_broken_assertion_names_the_row(tiny_renderer, what, change):
     messages = row(1)["messages"]
-    encoded = change(encode(tiny_tokenizer, messages, [TOOL]))
+    encoded = change(encode(tiny_renderer, messages, [TOOL]))
     with pytest.raises(DataError, match=what) as error:
-        check(encoded, tiny_tokenizer, messages, "Row row-1")
+        check(encoded, tiny_renderer, messages, "Row row-1")
     assert str(error.value).startswith("Row row-1 cannot be trained on")
 
 
@@ -148,9 +152,9 @@ def _moved(encoded, begin: int, finish: int):
     return dataclasses.replace(encoded, trained=trained, turns=turns)
 
 
-def test_a_trained_tool_result_is_found(tiny_tokenizer):
+def test_a_trained_tool_result_is_found(tiny_renderer):
     messages = row(1)["messages"]
-    encoded = encode(tiny_tokenizer, messages, [TOOL])
+    encoded = encode(tiny_renderer, messages, [TOOL])
     (start, _), (_, end) = encoded.turns
     stretched = dataclasses.replace(
         encoded,
@@ -158,17 +162,15 @@ def test_a_trained_tool_result_is_found(tiny_tokenizer):
         trained=[start <= i < end for i in range(len(encoded.trained))],
     )
     with pytest.raises(DataError):
-        check(stretched, tiny_tokenizer, messages)
+        check(stretched, tiny_renderer, messages)
 
 
-def test_another_familys_template_gives_the_same_kind_of_mask(tiny_tokenizer):
-    import copy
-
-    tokenizer = copy.deepcopy(tiny_tokenizer)
-    tokenizer.chat_template = qwen2_5_training_chat_template
-    encoded = encode(tokenizer, row(2)["messages"], [TOOL])
-    check(encoded, tokenizer, row(2)["messages"])
-    assert [text.removeprefix("\n") for text in shown(tokenizer, encoded)][
+def test_another_familys_template_gives_the_same_kind_of_mask(tiny_renderer):
+    template = ChatTemplate(qwen2_5_training_chat_template, "model", "", "dict", ("<|im_end|>",))
+    renderer = ChatRenderer(copy.deepcopy(tiny_renderer.tokenizer), template)
+    encoded = encode(renderer, row(2)["messages"], [TOOL])
+    check(encoded, renderer, row(2)["messages"])
+    assert [text.removeprefix("\n") for text in shown(renderer, encoded)][
         1
     ] == "It is sunny in Bonn.<|im_end|>"
 
@@ -178,17 +180,17 @@ def test_another_familys_template_gives_the_same_kind_of_mask(tiny_tokenizer):
 )
 @given(conversations, st.sets(st.integers(0, 12)))
 def test_a_turn_of_weight_0_has_no_trained_token_and_the_others_have_all_of_theirs(
-    tiny_tokenizer, messages, untrained
+    tiny_renderer, messages, untrained
 ):
-    whole = encode(tiny_tokenizer, messages, [TOOL])
+    whole = encode(tiny_renderer, messages, [TOOL])
     spoken = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
     untrained &= set(spoken[:-1])
     marked = [
         message | {"weight": 0} if at in untrained else message
         for at, message in enumerate(messages)
     ]
-    encoded = encode(tiny_tokenizer, marked, [TOOL])
-    check(encoded, tiny_tokenizer, marked)
+    encoded = encode(tiny_renderer, marked, [TOOL])
+    check(encoded, tiny_renderer, marked)
     assert (encoded.input_ids, encoded.turns) == (whole.input_ids, whole.turns), (
         "it stays in the context"
     )
@@ -196,9 +198,9 @@ def test_a_turn_of_weight_0_has_no_trained_token_and_the_others_have_all_of_thei
         assert encoded.trained[start:end] == [at not in untrained] * (end - start)
 
 
-def test_a_trained_token_of_a_turn_of_weight_0_is_found(tiny_tokenizer):
+def test_a_trained_token_of_a_turn_of_weight_0_is_found(tiny_renderer):
     messages = row(1)["messages"]
-    encoded = encode(tiny_tokenizer, messages, [TOOL])
+    encoded = encode(tiny_renderer, messages, [TOOL])
     messages[2]["weight"] = 0
     with pytest.raises(DataError, match="message 2"):
-        check(encoded, tiny_tokenizer, messages)
+        check(encoded, tiny_renderer, messages)

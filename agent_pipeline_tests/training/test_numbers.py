@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_pipeline.models.chat_renderer import ChatRenderer
+from agent_pipeline.models.chat_templates import ChatTemplate
 from agent_pipeline.models.families import hermes
 from agent_pipeline.models.json_numbers import (
     NumberWriter,
@@ -15,7 +17,7 @@ from agent_pipeline.models.json_numbers import (
     parse_json,
     served_number,
 )
-from agent_pipeline.models.rendering import render, render_with, turns_apart
+from agent_pipeline.models.rendering import render_template
 from agent_pipeline.tokenization.encoding import encode_rows
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
@@ -67,43 +69,41 @@ OBJECT_TEMPLATE = """{%- for message in messages -%}
 
 
 @pytest.fixture
-def objects_tokenizer(tiny_tokenizer):
-    tokenizer = copy.deepcopy(tiny_tokenizer)
-    tokenizer.chat_template = OBJECT_TEMPLATE
-    tokenizer.init_kwargs |= {"arguments_as": "dict", "rows": "conversation"}
-    return tokenizer
+def objects_renderer(tiny_renderer):
+    template = ChatTemplate(OBJECT_TEMPLATE, "model", "", "dict", ("<|im_end|>",))
+    return ChatRenderer(copy.deepcopy(tiny_renderer.tokenizer), template)
 
 
 @given(value=OBJECTS, client=CLIENTS)
-def test_our_template_writes_a_clients_text_as_training_does(tiny_tokenizer, value, client):
+def test_our_template_writes_a_clients_text_as_training_does(tiny_renderer, value, client):
     """Whatever blanks a client writes, the template takes them away: the server's prompt is the training row's."""
     text = json.dumps(value, ensure_ascii=False, **client)
-    trained = render(tiny_tokenizer, conversation(text), None)
-    served = render_with(tiny_tokenizer, hermes(), "str", conversation(text), None)
+    trained = tiny_renderer.render(conversation(text), None)
+    served = render_template(tiny_renderer.tokenizer, hermes(), "str", conversation(text), None)
     assert trained == served
     assert f'"arguments":{compact_arguments(text)}}}' in trained
 
 
 @given(value=OBJECTS)
-def test_our_template_writes_objects_and_texts_alike(tiny_tokenizer, value):
+def test_our_template_writes_objects_and_texts_alike(tiny_renderer, value):
     """Transformers and vLLM hand over objects, llama.cpp hands over text."""
     text = json.dumps(value)
     as_object = [paying(value), {"role": "tool", "tool_call_id": "call00001", "content": "ok"}]
-    assert render_with(tiny_tokenizer, hermes(), "str", as_object, None, True) == render(
-        tiny_tokenizer, [paying(text), as_object[1]], None, True
-    )
+    assert render_template(
+        tiny_renderer.tokenizer, hermes(), "str", as_object, None, True
+    ) == tiny_renderer.render([paying(text), as_object[1]], None, True)
 
 
 @pytest.mark.parametrize(
     "number", ["12345.67", "100.0", "100.50", "1e5", "1E-7", "9223372036854775808", "-0.0", "0.1"]
 )
-def test_a_trained_call_keeps_its_number(tiny_tokenizer, objects_tokenizer, number):
-    for tokenizer, jinja, form in (
-        (tiny_tokenizer, hermes(), "text"),
-        (objects_tokenizer, OBJECT_TEMPLATE, "dict"),
+def test_a_trained_call_keeps_its_number(tiny_renderer, objects_renderer, number):
+    for renderer, jinja, form in (
+        (tiny_renderer, hermes(), "text"),
+        (objects_renderer, OBJECT_TEMPLATE, "dict"),
     ):
-        text = render_with(
-            tokenizer,
+        text = render_template(
+            renderer.tokenizer,
             jinja,
             form,
             [{"role": "user", "content": "Pay."}, paying(f'{{"amount": {number}}}')],
@@ -112,16 +112,16 @@ def test_a_trained_call_keeps_its_number(tiny_tokenizer, objects_tokenizer, numb
         assert number in text
 
 
-def test_a_template_that_needs_objects_shows_earlier_numbers_as_the_server_does(objects_tokenizer):
+def test_a_template_that_needs_objects_shows_earlier_numbers_as_the_server_does(objects_renderer):
     messages = conversation(
         '{"amount": 12345.67}', '{"amount": 1234567.89, "n": 9223372036854775808}'
     )
-    first, second = (render(objects_tokenizer, messages[:at], None) for at in (2, 4))
+    first, second = (objects_renderer.render(messages[:at], None) for at in (2, 4))
     assert "<parameter=amount>\n12345.67" in first and "<parameter=amount>\n12345.7" in second
     assert (
         "<parameter=amount>\n1234567.89\n</parameter>\n<parameter=n>\n9223372036854775808" in second
     )
-    prompt = render(objects_tokenizer, messages[:-1], None, add_generation_prompt=True)
+    prompt = objects_renderer.render(messages[:-1], None, add_generation_prompt=True)
     assert (
         "<parameter=amount>\n12345.7" in prompt
         and "<parameter=amount>\n1.23457e+06\n</parameter>\n<parameter=n>\n-9223372036854775808"
@@ -129,7 +129,7 @@ def test_a_template_that_needs_objects_shows_earlier_numbers_as_the_server_does(
     )
 
 
-def test_schemas_show_the_numbers_that_a_server_writes(tiny_tokenizer):
+def test_schemas_show_the_numbers_that_a_server_writes(tiny_renderer):
     schema = {
         "type": "object",
         "properties": {
@@ -137,8 +137,8 @@ def test_schemas_show_the_numbers_that_a_server_writes(tiny_tokenizer):
         },
     }
     tool = {"type": "function", "function": {"name": "pay", "parameters": schema}}
-    text = render(
-        tiny_tokenizer, [{"role": "user", "content": "Pay."}], [tool], add_generation_prompt=True
+    text = tiny_renderer.render(
+        [{"role": "user", "content": "Pay."}], [tool], add_generation_prompt=True
     )
     assert '"default":1,"maximum":1.23457e+06,"minimum":0.01' in text
     assert schema["properties"]["amount"]["default"] == 1.0 and isinstance(
@@ -146,20 +146,22 @@ def test_schemas_show_the_numbers_that_a_server_writes(tiny_tokenizer):
     )
 
 
-def test_a_row_whose_earlier_numbers_a_server_rounds_is_trained_turn_by_turn(objects_tokenizer):
+def test_a_row_whose_earlier_numbers_a_server_rounds_is_trained_turn_by_turn(objects_renderer):
     plain, priced = (
         conversation('{"amount": 5}'),
         conversation('{"amount": 5}', '{"amount": 12345.67}'),
     )
-    assert not turns_apart(objects_tokenizer, plain) and turns_apart(objects_tokenizer, priced)
+    assert not objects_renderer.trains_turns_apart(plain) and objects_renderer.trains_turns_apart(
+        priced
+    )
     rows = [
         {"row_id": str(index), "session_id": "s", "messages": messages}
         for index, messages in enumerate((plain, priced))
     ]
-    encoded, counts, first_dropped = encode_rows(objects_tokenizer, rows, 4096)
+    encoded, counts, first_dropped = encode_rows(objects_renderer, rows, 4096)
     assert not first_dropped and counts["trained"] == 1 + 3
     texts = [
-        objects_tokenizer.decode(
+        objects_renderer.decode(
             [
                 token
                 for token, own in zip(row.encoded.input_ids, row.encoded.trained, strict=True)
@@ -171,7 +173,7 @@ def test_a_row_whose_earlier_numbers_a_server_rounds_is_trained_turn_by_turn(obj
     # Each turn is trained once: both turns of the first row, and the three turns of the second one.
     assert [text.count("<|im_end|>") for text in texts] == [2, 1, 1, 1]
     assert "12345.67" in texts[2] and "Paid." in texts[3]
-    whole = objects_tokenizer.decode(encoded[3].encoded.input_ids)
+    whole = objects_renderer.decode(encoded[3].encoded.input_ids)
     assert "12345.7" in whole and "12345.67" not in whole
 
 

@@ -15,8 +15,7 @@ from agent_pipeline.evaluation.rollouts import (
 )
 from agent_pipeline.evaluation.samples import turn_samples
 from agent_pipeline.models.base_model import BaseModel, directory_revision
-from agent_pipeline.models.chat_templates import load_tokenizer
-from agent_pipeline.models.rendering import render
+from agent_pipeline.models.chat_renderer import load_renderer
 from agent_pipeline.progress import silent
 from agent_pipeline.tokenization.loss_masks import encode
 from agent_pipeline.training.config import DistillTraining, GrpoTraining, SdftTraining
@@ -162,7 +161,7 @@ def test_the_loss_of_grpo_counts_no_token_that_a_tool_returned(
 ):
     from trl import GRPOTrainer
 
-    tokenizer, seen = load_tokenizer(adapter)[0], []
+    tokenizer, seen = load_renderer(adapter).tokenizer, []
 
     def spy(self, model, inputs, real=GRPOTrainer._compute_loss):
         seen.extend(
@@ -197,23 +196,22 @@ class Asking(Weather):
         self.user = type("User", (), {"reply": staticmethod(lambda answer: next(said, None))})()
 
 
-def test_an_episode_has_the_tokens_and_the_mask_that_imitation_would_give_it(tiny_tokenizer):
+def test_an_episode_has_the_tokens_and_the_mask_that_imitation_would_give_it(tiny_renderer):
     turns = [*row(0)["messages"][2::2], {"role": "assistant", "content": "Take a hat."}]
     said = iter(turns)
-    stop = tiny_tokenizer.convert_tokens_to_ids("<|im_end|>")
 
     def sample(prompts):
-        text = render(tiny_tokenizer, [next(said)], None).split("assistant\n", 1)[1].rstrip()
-        return [tiny_tokenizer(text).input_ids for _ in prompts]
+        text = tiny_renderer.render([next(said)], None).split("assistant\n", 1)[1].rstrip()
+        return [tiny_renderer.tokenizer(text).input_ids for _ in prompts]
 
-    (rollout,) = world_rollouts(Asking, 5, 64, 1024, 1.0)(tiny_tokenizer, {stop}, [row(0)], sample)
+    (rollout,) = world_rollouts(Asking, 5, 64, 1024, 1.0)(tiny_renderer, [row(0)], sample)
     messages = [
         *row(0)["messages"][:3],
         {**row(0)["messages"][3], "content": HEARD},
         turns[1],
         {"role": "user", "content": "A USER SAYS MORE"},
     ]
-    expected = encode(tiny_tokenizer, [*messages, turns[2]], row(0)["tools"])
+    expected = encode(tiny_renderer, [*messages, turns[2]], row(0)["tools"])
     size = len(rollout.prompt) + len(rollout.completion)
     assert rollout.prompt + rollout.completion == expected.input_ids[:size]
     assert [False] * len(rollout.prompt) + rollout.own == expected.trained[:size] and not any(
@@ -222,11 +220,10 @@ def test_an_episode_has_the_tokens_and_the_mask_that_imitation_would_give_it(tin
     assert rollout.reward == rollout.figures["done"] == 1.0
 
 
-def test_an_episode_ends_where_a_message_is_cut_off_or_no_longer_fits(tiny_tokenizer):
+def test_an_episode_ends_where_a_message_is_cut_off_or_no_longer_fits(tiny_renderer):
     play = world_rollouts(Weather, 5, 64, 256, 1.0)
     cut, long = play(
-        tiny_tokenizer,
-        {2},
+        tiny_renderer,
         [row(0), {**row(0), "messages": [*row(0)["messages"][:1], LONG]}],
         lambda asked: [[5] * 64 for _ in asked],
     )
@@ -255,11 +252,11 @@ def test_a_turn_earns_what_the_matcher_says(sample, text, earned):
     assert turn_reward(sample, text, False, 0.5) == earned
 
 
-def test_a_teacher_of_sdft_sees_what_the_agent_did_and_the_model_does_not(tiny_tokenizer):
+def test_a_teacher_of_sdft_sees_what_the_agent_did_and_the_model_does_not(tiny_renderer):
     turn = practice(ROWS[:1], SdftTraining())[0][0]
-    made = texts(tiny_tokenizer, turn)
-    assert made["asked"] == render(
-        tiny_tokenizer, row(0)["messages"][:2], row(0)["tools"], add_generation_prompt=True
+    made = texts(tiny_renderer, turn)
+    assert made["asked"] == tiny_renderer.render(
+        row(0)["messages"][:2], row(0)["tools"], add_generation_prompt=True
     )
     told = made["shown"].split("A good agent would now write:\n")[1]
     assert told.startswith(

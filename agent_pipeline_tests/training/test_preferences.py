@@ -165,7 +165,7 @@ def one_turn(rows: list[dict]) -> list[dict]:
 @pytest.mark.parametrize("as_trees", [True, False])
 @pytest.mark.parametrize("method", METHODS)
 def test_loss_and_gradients_are_those_of_trl(
-    tiny_base, tiny_tokenizer, tmp_path, monkeypatch, method, as_trees
+    tiny_base, tiny_renderer, tmp_path, monkeypatch, method, as_trees
 ):
     """On one-turn completions, where TRL's masks are right too."""
     import torch
@@ -179,7 +179,7 @@ def test_loss_and_gradients_are_those_of_trl(
     )
     examples = [
         replace(each, weight=1.0)
-        for each in encode(tiny_tokenizer, one_turn(METHODS[method][0][:4]), 512).rows
+        for each in encode(tiny_renderer, one_turn(METHODS[method][0][:4]), 512).rows
     ]
     common = {
         "output_dir": str(tmp_path),
@@ -215,7 +215,11 @@ def test_loss_and_gradients_are_those_of_trl(
     )
     make = trl.DPOTrainer if method == "dpo" else trl.KTOTrainer
     theirs = make(
-        policy, reference, args=arguments, train_dataset=dataset, processing_class=tiny_tokenizer
+        policy,
+        reference,
+        args=arguments,
+        train_dataset=dataset,
+        processing_class=tiny_renderer.tokenizer,
     )
     loss = theirs.compute_loss(theirs.model, trl_batch(theirs, examples, method))
     loss.backward()
@@ -238,12 +242,12 @@ def test_loss_and_gradients_are_those_of_trl(
         torch.testing.assert_close(weights.grad, expected[name], rtol=1e-3, atol=1e-5)
 
 
-def trained_text(tokenizer, ids, mask) -> str:
-    return tokenizer.decode([token for token, on in zip(ids, mask, strict=True) if on])
+def trained_text(renderer, ids, mask) -> str:
+    return renderer.decode([token for token, on in zip(ids, mask, strict=True) if on])
 
 
 def test_no_token_of_a_tool_or_a_user_is_trained_where_stock_trl_trains_it(
-    tiny_base, tiny_tokenizer, tmp_path
+    tiny_base, tiny_renderer, tmp_path
 ):
     import trl
     from datasets import Dataset
@@ -274,23 +278,23 @@ def test_no_token_of_a_tool_or_a_user_is_trained_where_stock_trl_trains_it(
         load_model(tiny_base, probe_device()),
         args=arguments,
         train_dataset=Dataset.from_list(columns),
-        processing_class=tiny_tokenizer,
+        processing_class=tiny_renderer.tokenizer,
     )
     batch = next(iter(stock.get_train_dataloader()))
     theirs = " ".join(
-        trained_text(tiny_tokenizer, *each)
+        trained_text(tiny_renderer, *each)
         for each in zip(batch["input_ids"], batch["completion_mask"], strict=True)
     )
     assert "THE RESULT OF A TOOL" in theirs and "A USER" in theirs
 
     judged = [{**each, "completion": each["rejected"], "label": False} for each in given]
     for examples in (
-        encode_pairs(tiny_tokenizer, given, 512),
-        encode_sessions(tiny_tokenizer, judged, 512),
+        encode_pairs(tiny_renderer, given, 512),
+        encode_sessions(tiny_renderer, judged, 512),
     ):
         assert len(examples.rows) == 2
         ours = " ".join(
-            trained_text(tiny_tokenizer, each.input_ids, each.trained)
+            trained_text(tiny_renderer, each.input_ids, each.trained)
             for example in examples.rows
             for each in example.rows
         )
@@ -356,14 +360,14 @@ def test_too_few_pairs_are_one_sentence_and_counted(tiny_base, imitated, tmp_pat
     assert error.value.counts.items() >= counts.items()
 
 
-def test_a_pair_with_an_answer_that_begins_with_line_breaks_is_trained(smollm2_tokenizer):
+def test_a_pair_with_an_answer_that_begins_with_line_breaks_is_trained(smollm2_renderer):
     broken = {**pair(0), "rejected": [{"role": "assistant", "content": "\n\nIt rains."}]}
-    encoded = encode_pairs(smollm2_tokenizer, [broken], 512)
+    encoded = encode_pairs(smollm2_renderer, [broken], 512)
     assert len(encoded.rows) == 1, encoded.first_dropped
 
 
-def test_kinds_count_the_same_up_to_a_limit(tiny_tokenizer):
-    example = encode_pairs(tiny_tokenizer, PAIRS[:1], 512).rows[0]
+def test_kinds_count_the_same_up_to_a_limit(tiny_renderer):
+    example = encode_pairs(tiny_renderer, PAIRS[:1], 512).rows[0]
     weights = {
         each.kind: each.weight
         for each in balanced([replace(example, kind=name) for name in "aaabbc"])
@@ -380,8 +384,8 @@ def test_a_decision_is_what_is_called_and_after_what():
     assert [kind(messages, at) for at in (2, 4)] == ["user → weather", "weather → answer"]
 
 
-def test_the_probability_of_a_decision_is_that_of_its_tokens(tiny_base, tiny_tokenizer, imitated):
-    asked = probes(tiny_tokenizer, SELECT, 512, 4)
+def test_the_probability_of_a_decision_is_that_of_its_tokens(tiny_base, tiny_renderer, imitated):
+    asked = probes(tiny_renderer, SELECT, 512, 4)
     assert sorted(each.kind for each in asked) == ["user → weather"] * 4 + ["weather → answer"] * 4
     before, after = (
         decision_probabilities(load_model(tiny_base, probe_device(), adapter), asked)
@@ -389,7 +393,7 @@ def test_the_probability_of_a_decision_is_that_of_its_tokens(tiny_base, tiny_tok
     )
     assert after["user → weather"] > before["user → weather"] and after["weather → answer"] > 0.5
     called = next(each for each in asked if each.kind == "user → weather")
-    assert trained_text(tiny_tokenizer, called.encoded.input_ids, called.encoded.trained).endswith(
+    assert trained_text(tiny_renderer, called.encoded.input_ids, called.encoded.trained).endswith(
         "weather"
     )
     high, low = {"user → weather": 0.9}, {"user → weather": 0.8}
@@ -401,16 +405,16 @@ def test_the_probability_of_a_decision_is_that_of_its_tokens(tiny_base, tiny_tok
         == fallen(high, low, asked[:3], 0.05)
         == []
     )
-    assert probes(tiny_tokenizer, SELECT, 512, 0) == []
+    assert probes(tiny_renderer, SELECT, 512, 0) == []
 
 
-def test_a_turn_that_is_not_to_be_trained_is_no_right_decision(tiny_tokenizer):
+def test_a_turn_that_is_not_to_be_trained_is_no_right_decision(tiny_renderer):
     messages = [
         message | {"weight": 0} if message.get("tool_calls") else message
         for message in row(1)["messages"]
     ]
     asked = probes(
-        tiny_tokenizer, [row(0, "select"), {**row(1, "select"), "messages": messages}], 512, 4
+        tiny_renderer, [row(0, "select"), {**row(1, "select"), "messages": messages}], 512, 4
     )
     assert sorted(each.kind for each in asked) == [
         "user → weather",
@@ -419,32 +423,35 @@ def test_a_turn_that_is_not_to_be_trained_is_no_right_decision(tiny_tokenizer):
     ]
 
 
-def test_a_decision_after_words_is_looked_at_where_a_call_begins(tiny_tokenizer):
+def test_a_decision_after_words_is_looked_at_where_a_call_begins(tiny_renderer):
     spoken = [
         {**row(number), "messages": [{**each} for each in row(number)["messages"]]}
         for number in range(2)
     ]
     spoken[1]["messages"][2]["content"] = "Let me look."
     call, spoken_call, *answers = sorted(
-        probes(tiny_tokenizer, spoken, 512, 4),
+        probes(tiny_renderer, spoken, 512, 4),
         key=lambda each: (each.refuted, len(each.encoded.input_ids)),
     )
     texts = [
-        trained_text(tiny_tokenizer, each.encoded.input_ids, each.encoded.trained)
+        trained_text(tiny_renderer, each.encoded.input_ids, each.encoded.trained)
         for each in (call, spoken_call)
     ]
     assert (
         texts[0] == texts[1] and texts[0].startswith("<tool_call>") and texts[0].endswith("weather")
     )
-    assert "Let me look." in tiny_tokenizer.decode(spoken_call.encoded.input_ids)
+    assert "Let me look." in tiny_renderer.tokenizer.decode(spoken_call.encoded.input_ids)
     assert (
-        all("It is sunny" in tiny_tokenizer.decode(each.encoded.input_ids[:-1]) for each in answers)
+        all(
+            "It is sunny" in tiny_renderer.tokenizer.decode(each.encoded.input_ids[:-1])
+            for each in answers
+        )
         and len(answers) == 2
     )
 
 
-def test_the_reference_is_the_adapter_and_not_its_base(tiny_base, tiny_tokenizer, imitated):
-    examples = encode_pairs(tiny_tokenizer, PAIRS[:2], 512).rows
+def test_the_reference_is_the_adapter_and_not_its_base(tiny_base, tiny_renderer, imitated):
+    examples = encode_pairs(tiny_renderer, PAIRS[:2], 512).rows
     of_adapter = with_reference(
         load_model(tiny_base, probe_device(), imitated, trainable=True), examples
     )

@@ -62,9 +62,9 @@ def theirs(tokenizer, messages: list, tools: list) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def of_others(tokenizer, row: Row, messages: list, encoded: Encoded) -> int:
+def of_others(renderer, row: Row, messages: list, encoded: Encoded) -> int:
     """Trained tokens that are not the assistant's."""
-    expected = theirs(tokenizer, as_template_wants(messages, "dict"), row["tools"])
+    expected = theirs(renderer.tokenizer, as_template_wants(messages, "dict"), row["tools"])
     assert encoded.input_ids == expected["input_ids"] and any(encoded.trained)
     return sum(
         own and not bit
@@ -76,13 +76,13 @@ def some(rows: list[Row]) -> list[Row]:
     return rows if ALL_ROWS else rows[::10]
 
 
-def test_no_token_of_others_is_trained_in_any_real_row_of_imitation(smollm2_tokenizer, judged):
+def test_no_token_of_others_is_trained_in_any_real_row_of_imitation(smollm2_renderer, judged):
     rows = some(list(make_sft_rows(map(make_session_row, judged[0]), SplitSizes())))
-    encoded, counts, _ = encode_rows(smollm2_tokenizer, rows, LONGEST)
+    encoded, counts, _ = encode_rows(smollm2_renderer, rows, LONGEST)
     assert len(encoded) == counts["in"] > 150
     assert (
         sum(
-            of_others(smollm2_tokenizer, row, each.messages, each.encoded)
+            of_others(smollm2_renderer, row, each.messages, each.encoded)
             for row, each in zip(rows, encoded, strict=True)
         )
         == 0
@@ -91,7 +91,7 @@ def test_no_token_of_others_is_trained_in_any_real_row_of_imitation(smollm2_toke
 
 @pytest.mark.parametrize("method", ["dpo", "kto"])
 def test_no_token_of_others_is_trained_in_any_real_judgment_where_stock_trl_trains_them(
-    smollm2_tokenizer, convertible_base, judged, tmp_path, method
+    smollm2_renderer, convertible_base, judged, tmp_path, method
 ):
     import trl
     from datasets import Dataset
@@ -115,13 +115,13 @@ def test_no_token_of_others_is_trained_in_any_real_judgment_where_stock_trl_trai
             )
         )
         encode, sides = encode_sessions, ("completion",)
-    examples, counts, first_dropped = encode(smollm2_tokenizer, rows, LONGEST)
+    examples, counts, first_dropped = encode(smollm2_renderer, rows, LONGEST)
     assert len(examples) == counts["in"] > 200, (counts, first_dropped)
     ours = 0
     for row, example in zip(rows, examples, strict=True):
         for side, encoded in zip(sides, example.rows, strict=False):
             said = row[side][:1] if method == "dpo" else row[side]
-            ours += of_others(smollm2_tokenizer, row, [*row["prompt"], *said], encoded)
+            ours += of_others(smollm2_renderer, row, [*row["prompt"], *said], encoded)
     assert ours == 0
 
     stock = [
@@ -148,7 +148,7 @@ def test_no_token_of_others_is_trained_in_any_real_judgment_where_stock_trl_trai
         load_model(base, EXACT),
         args=arguments,
         train_dataset=data,
-        processing_class=smollm2_tokenizer,
+        processing_class=smollm2_renderer.tokenizer,
     )
     for row, prepared in zip(stock, trainer.train_dataset, strict=True):
         batch = trainer.data_collator([prepared])
@@ -156,7 +156,9 @@ def test_no_token_of_others_is_trained_in_any_real_judgment_where_stock_trl_trai
         for side, ids, counted in zip(
             sides, batch["input_ids"].tolist(), batch["completion_mask"].tolist(), strict=False
         ):
-            expected = theirs(smollm2_tokenizer, [*row["prompt"], *row[side]], row["tools"])
+            expected = theirs(
+                smollm2_renderer.tokenizer, [*row["prompt"], *row[side]], row["tools"]
+            )
             assert ids[: len(expected["input_ids"])] == expected["input_ids"]
             foreign += sum(
                 bool(on) and not own

@@ -7,7 +7,6 @@ from agent_pipeline.models.device import probe_device
 from agent_pipeline.models.loading import load_model
 from agent_pipeline.progress import silent
 from agent_pipeline.promotion import sanity_questions
-from agent_pipeline.tokenization.loss_masks import prompt_ids
 from agent_pipeline.training import rehearsal
 from agent_pipeline.training.identity import trained_from
 from agent_pipeline.training.rehearsal import QUESTIONS, rehearsed
@@ -20,12 +19,12 @@ ROWS = [row(number) for number in range(4)]
 class Parrot:
     """A model that answers each prompt with its last word, and never ends after a question that names the sea."""
 
-    def __init__(self, tokenizer, stop):
-        self.tokenizer, self.stop, self.asked = tokenizer, stop, 0
+    def __init__(self, renderer):
+        self.renderer, self.tokenizer, self.asked = renderer, renderer.tokenizer, 0
 
     def answers(self, prompts, limits, stops):
         self.asked += len(prompts)
-        assert self.stop in stops
+        assert self.tokenizer.eos_token_id in stops
         said = self.tokenizer.encode("So be it.", add_special_tokens=False)
         return [
             [*said, *said * limit][:limit] if "the sea" in self.tokenizer.decode(prompt) else said
@@ -34,17 +33,17 @@ class Parrot:
 
 
 @pytest.fixture
-def parrot(tiny_tokenizer, monkeypatch):
+def parrot(tiny_renderer, monkeypatch):
     monkeypatch.setattr(
         rehearsal,
         "generate",
         lambda model, prompts, limits, stops, *_: model.answers(prompts, limits, stops),
     )
-    return Parrot(tiny_tokenizer, tiny_tokenizer.eos_token_id)
+    return Parrot(tiny_renderer)
 
 
 def rehearse(parrot, new, ratio):
-    return rehearsed(parrot, parrot.tokenizer, ROWS, {parrot.stop}, new, ratio, 512, silent)
+    return rehearsed(parrot, parrot.renderer, ROWS, new, ratio, 512, silent)
 
 
 def test_no_canary_is_rehearsed():
@@ -82,16 +81,19 @@ def test_a_question_is_asked_once_for_its_answers_with_tools_and_without(parrot)
     assert len({tuple(each.encoded.input_ids) for each in encoded}) == len(encoded)
 
 
-def test_a_model_is_asked_by_greedy_search(tiny_base, tiny_tokenizer, adapter_dir):
-    model, stop = load_model(tiny_base, probe_device(), adapter_dir), tiny_tokenizer.eos_token_id
+def test_a_model_is_asked_by_greedy_search(tiny_base, tiny_renderer, adapter_dir):
+    model, stop = (
+        load_model(tiny_base, probe_device(), adapter_dir),
+        tiny_renderer.tokenizer.eos_token_id,
+    )
     asked = [rehearsal._asked(question) for question in QUESTIONS[:3]]
-    answers = rehearsal._answers(model, tiny_tokenizer, {stop}, asked, silent)
+    answers = rehearsal._answers(model, tiny_renderer, asked, silent)
     for messages, answer in zip(asked, answers, strict=True):
         (written,) = generate(
-            model, [prompt_ids(tiny_tokenizer, messages, [])], [rehearsal.MAX_NEW_TOKENS], {stop}
+            model, [tiny_renderer.prompt_ids(messages, [])], [rehearsal.MAX_NEW_TOKENS], {stop}
         )
         assert answer == (
-            tiny_tokenizer.decode(written).strip()
+            tiny_renderer.tokenizer.decode(written).strip()
             if len(written) < rehearsal.MAX_NEW_TOKENS
             else ""
         )

@@ -42,10 +42,9 @@ def batches(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def tokens(tiny_tokenizer):
+def tokens(tiny_renderer):
     return {
-        old["row_id"]: encode_row(tiny_tokenizer, old, 512).encoded.input_ids
-        for old in (*NEW, *OLD)
+        old["row_id"]: encode_row(tiny_renderer, old, 512).encoded.input_ids for old in (*NEW, *OLD)
     }
 
 

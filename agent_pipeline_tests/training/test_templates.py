@@ -10,15 +10,11 @@ from transformers import AutoTokenizer
 from trl import chat_template_utils
 
 from agent_pipeline.errors import ModelError
-from agent_pipeline.models.chat_templates import (
-    SENTINEL,
-    TOOL,
-    load_tokenizer,
-    probe,
-    training_template,
-    with_text_arguments,
-)
-from agent_pipeline.models.rendering import render, render_with
+from agent_pipeline.models.chat_renderer import load_renderer, read_renderer
+from agent_pipeline.models.chat_templates import choose_template
+from agent_pipeline.models.rendering import render_template
+from agent_pipeline.models.template_adjustments import AdjustedTemplate, accept_text_arguments
+from agent_pipeline.models.template_probe import SENTINEL, TOOL, probe_template
 from agent_pipeline_tests.training.world import call, row
 
 DOUBLE = """{% for m in messages %}<|im_start|>{{ m.role }}
@@ -34,9 +30,9 @@ def tokenizer(tiny_base):
 
 def test_smollm2s_own_template_is_refused_and_ours_chosen(smollm2):
     stock = AutoTokenizer.from_pretrained(smollm2.path)
-    assert "it drops the tools" in probe(stock, stock.chat_template).defects
-    assert "it drops tool calls" in probe(stock, stock.chat_template).defects
-    template = training_template(stock)
+    assert "it drops the tools" in probe_template(stock, stock.chat_template).defects
+    assert "it drops tool calls" in probe_template(stock, stock.chat_template).defects
+    template = choose_template(stock)
     assert (template.origin, template.arguments_as, template.stops) == (
         "hermes",
         "text",
@@ -47,7 +43,7 @@ def test_smollm2s_own_template_is_refused_and_ours_chosen(smollm2):
 
 def test_a_template_that_loses_nothing_is_kept(tokenizer):
     tokenizer.chat_template = DOUBLE
-    template = training_template(tokenizer)
+    template = choose_template(tokenizer)
     assert (template.origin, template.jinja, template.arguments_as) == ("model", DOUBLE, "dict")
 
 
@@ -55,14 +51,11 @@ def test_arguments_go_as_strings_to_a_template_that_wants_strings(tokenizer, tmp
     tokenizer.chat_template = DOUBLE.replace(
         "{{ c | tojson }}", "{{ c.function.name + c.function.arguments }}"
     )
-    assert training_template(tokenizer).arguments_as == "str"
+    assert choose_template(tokenizer).arguments_as == "str"
     tokenizer.save_pretrained(tmp_path)
-    loaded, _ = load_tokenizer(tmp_path)
-    loaded.save_pretrained(tmp_path)
-    # Which form it wants is saved with the template, so nobody needs to probe again to render.
-    again = AutoTokenizer.from_pretrained(tmp_path)
-    assert 'weather{"city": "Oslo"}' in render(
-        again, [{"role": "assistant", "tool_calls": [call("weather", {"city": "Oslo"})]}], []
+    load_renderer(tmp_path).tokenizer.save_pretrained(tmp_path)
+    assert 'weather{"city": "Oslo"}' in read_renderer(tmp_path).render(
+        [{"role": "assistant", "tool_calls": [call("weather", {"city": "Oslo"})]}], []
     )
 
 
@@ -70,16 +63,16 @@ def test_a_template_that_encodes_arguments_twice_is_refused(tokenizer):
     twice = DOUBLE.replace(
         "{{ c | tojson }}", "{{ c.function.name }}{{ c.function.arguments | tojson | tojson }}"
     )
-    assert probe(tokenizer, twice).defects == ("it encodes the arguments of tool calls twice",)
+    assert probe_template(tokenizer, twice).defects == (
+        "it encodes the arguments of tool calls twice",
+    )
 
 
 def test_a_template_that_rewrites_earlier_turns_is_kept_and_each_turn_is_a_row(tokenizer):
     tokenizer.chat_template = chat_template_utils.qwen3_chat_template
-    template = training_template(tokenizer)
-    assert (template.origin, template.rows) == (
-        "model",
-        "turn",
-    ) and "each turn is a row" in template.why
+    template = choose_template(tokenizer)
+    assert template.origin == "model" and not template.prefix_preserving
+    assert "each turn is a row" in template.why
 
 
 @pytest.mark.parametrize("stock", ["qwen2_5_chat_template", "qwen3_chat_template"])
@@ -93,17 +86,19 @@ def test_words_before_a_call_are_shown_alike_with_the_line_end_that_a_server_ret
             message | {"content": words} if message.get("tool_calls") else message
             for message in SENTINEL
         ]
-        return render_with(tokenizer, template.jinja, template.arguments_as, messages, [TOOL])
+        return render_template(tokenizer, template.jinja, template.arguments_as, messages, [TOOL])
 
     tokenizer.chat_template = getattr(chat_template_utils, stock)
-    template = training_template(tokenizer)
+    template = choose_template(tokenizer)
     assert "without a line end" in template.why
     assert shown("Given: 5.") == shown("Given: 5.\n") and "Given: 5.\n<tool_call>" in shown(
         "Given: 5.\n"
     )
-    assert render_with(tokenizer, tokenizer.chat_template, "dict", SENTINEL, [TOOL]) == shown("")
+    assert render_template(tokenizer, tokenizer.chat_template, "dict", SENTINEL, [TOOL]) == shown(
+        ""
+    )
     tokenizer.chat_template = template.jinja  # as an adapter's directory has it
-    assert training_template(tokenizer).jinja == template.jinja
+    assert choose_template(tokenizer).jinja == template.jinja
 
 
 def test_a_tokenizer_for_which_nothing_renders_tools_is_refused(tokenizer):
@@ -115,7 +110,7 @@ def test_a_tokenizer_for_which_nothing_renders_tools_is_refused(tokenizer):
     other.add_special_tokens({"eos_token": "<|endoftext|>"})
     bare = PreTrainedTokenizerFast(tokenizer_object=_without_chatml(), eos_token="</s>")
     with pytest.raises(ModelError, match="base model"):
-        training_template(bare)
+        choose_template(bare)
 
 
 def _without_chatml():
@@ -132,12 +127,12 @@ def _without_chatml():
     return bpe
 
 
-def test_ours_has_no_default_persona_and_shows_everything(tiny_tokenizer):
+def test_ours_has_no_default_persona_and_shows_everything(tiny_renderer):
     assert (
-        render(tiny_tokenizer, [{"role": "user", "content": "Hi"}], [])
+        tiny_renderer.render([{"role": "user", "content": "Hi"}], [])
         == "<|im_start|>user\nHi<|im_end|>\n"
     )
-    text = render(tiny_tokenizer, row(0)["messages"], row(0)["tools"])
+    text = tiny_renderer.render(row(0)["messages"], row(0)["tools"])
     assert (
         '<tool_call>\n{"name":"weather","arguments":{"city":"Oslo","days":1}}\n</tool_call><|im_end|>\n'
         in text
@@ -147,17 +142,17 @@ def test_ours_has_no_default_persona_and_shows_everything(tiny_tokenizer):
         in text
     )
     assert text.startswith("<|im_start|>system\nYou report the weather.\n\n# Tools\n")
-    assert render(tiny_tokenizer, SENTINEL, [TOOL]).count("<|im_end|>") == len(SENTINEL)
+    assert tiny_renderer.render(SENTINEL, [TOOL]).count("<|im_end|>") == len(SENTINEL)
 
 
-def test_arguments_that_are_no_json_stay_as_they_are(tiny_tokenizer):
+def test_arguments_that_are_no_json_stay_as_they_are(tiny_renderer):
     broken = {
         "id": "1",
         "type": "function",
         "function": {"name": "weather", "arguments": "{broken"},
     }
-    text = render(
-        tiny_tokenizer, [{"role": "assistant", "content": None, "tool_calls": [broken]}], []
+    text = tiny_renderer.render(
+        [{"role": "assistant", "content": None, "tool_calls": [broken]}], []
     )
     assert '"arguments":{broken}' in text
 
@@ -170,14 +165,14 @@ def test_arguments_that_are_no_json_stay_as_they_are(tiny_tokenizer):
         st.tuples(st.sampled_from(["user", "assistant", "tool"]), st.text(max_size=12)), max_size=6
     )
 )
-def test_ours_renders_every_prefix_as_a_prefix(tiny_tokenizer, parts):
+def test_ours_renders_every_prefix_as_a_prefix(tiny_renderer, parts):
     messages = [{"role": role, "content": content} for role, content in parts]
-    whole = render(tiny_tokenizer, messages, [TOOL])
+    whole = tiny_renderer.render(messages, [TOOL])
     for index, message in enumerate(messages):
-        assert whole.startswith(render(tiny_tokenizer, messages[:index], [TOOL]))
+        assert whole.startswith(tiny_renderer.render(messages[:index], [TOOL]))
         if message["role"] == "assistant":
             assert whole.startswith(
-                render(tiny_tokenizer, messages[:index], [TOOL], add_generation_prompt=True)
+                tiny_renderer.render(messages[:index], [TOOL], add_generation_prompt=True)
             )
 
 
@@ -187,16 +182,18 @@ def test_a_models_own_template_takes_text_and_writes_objects_as_before(tokenizer
     stock = (Path(trl.__file__).parent / "chat_templates" / f"{name}.jinja").read_text(
         encoding="utf-8"
     )
-    changed, why = with_text_arguments(tokenizer, stock)
-    assert changed != stock and why and with_text_arguments(tokenizer, changed) == (changed, "")
+    adjusted = accept_text_arguments(tokenizer, stock)
+    changed = adjusted.jinja
+    assert changed != stock and adjusted.change
+    assert accept_text_arguments(tokenizer, changed) == AdjustedTemplate(changed)
     for messages in (SENTINEL, SENTINEL[:3], row(1)["messages"]):
-        before = render_with(tokenizer, stock, "dict", messages, [TOOL])
-        assert render_with(tokenizer, changed, "dict", messages, [TOOL]) == before
-        assert render_with(tokenizer, changed, "text", messages, [TOOL]) == before
+        before = render_template(tokenizer, stock, "dict", messages, [TOOL])
+        assert render_template(tokenizer, changed, "dict", messages, [TOOL]) == before
+        assert render_template(tokenizer, changed, "text", messages, [TOOL]) == before
 
 
 def test_a_template_that_reads_single_arguments_is_left_as_it_is(tokenizer):
     stock = (Path(trl.__file__).parent / "chat_templates" / "qwen3_5_think.jinja").read_text(
         encoding="utf-8"
     )
-    assert with_text_arguments(tokenizer, stock) == (stock, "")
+    assert accept_text_arguments(tokenizer, stock) == AdjustedTemplate(stock)

@@ -19,8 +19,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def rows(tiny_tokenizer) -> list[Encoded]:
-    encoded = encode_rows(tiny_tokenizer, [row(index) for index in range(6)], 512).rows
+def rows(tiny_renderer) -> list[Encoded]:
+    encoded = encode_rows(tiny_renderer, [row(index) for index in range(6)], 512).rows
     # A row that is there twice counts twice.
     return [encoded_row.encoded for encoded_row in (*encoded, encoded[0])]
 
@@ -72,7 +72,7 @@ def test_the_gradients_of_a_step_are_those_of_its_rows(
         torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-4, atol=1e-6)
 
 
-def test_both_trainers_reach_the_same_loss(tiny_base, tiny_tokenizer, rows, tmp_path, monkeypatch):
+def test_both_trainers_reach_the_same_loss(tiny_base, tiny_renderer, rows, tmp_path, monkeypatch):
     config = TrainingConfig(
         num_train_epochs=2,
         learning_rate=4e-3,
@@ -88,7 +88,13 @@ def test_both_trainers_reach_the_same_loss(tiny_base, tiny_tokenizer, rows, tmp_
         )
         model = load_model(tiny_base, probe_device())
         trainer = build_trainer(
-            model, tiny_tokenizer, rows, config, probe_device(), tmp_path / str(as_trees), silent
+            model,
+            tiny_renderer.tokenizer,
+            rows,
+            config,
+            probe_device(),
+            tmp_path / str(as_trees),
+            silent,
         )
         trainer.train()
         history[as_trees] = [
@@ -157,7 +163,7 @@ def test_attention_by_products_is_the_fused_one(of_type, above, kept_bytes, monk
 
 @pytest.mark.parametrize("recomputed", ["off", "on"])
 def test_a_tree_keeps_no_more_activations_than_two_batches_have(
-    tiny_base, tiny_tokenizer, rows, tmp_path, monkeypatch, recomputed
+    tiny_base, tiny_renderer, rows, tmp_path, monkeypatch, recomputed
 ):
     monkeypatch.setattr("agent_pipeline.training.trainers.sft.STORED_TOKENS", 1)
     config = TrainingConfig(
@@ -167,7 +173,9 @@ def test_a_tree_keeps_no_more_activations_than_two_batches_have(
         lora_r=4,
     )
     model = load_model(tiny_base, probe_device())
-    trainer = build_trainer(model, tiny_tokenizer, rows, config, probe_device(), tmp_path, silent)
+    trainer = build_trainer(
+        model, tiny_renderer.tokenizer, rows, config, probe_device(), tmp_path, silent
+    )
     sizes = [
         each["input_ids"].numel() - tree_loss.UNIT
         for each in next(iter(trainer.get_train_dataloader()))["trees"]

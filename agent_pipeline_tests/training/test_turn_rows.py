@@ -14,13 +14,12 @@ from agent_pipeline.evaluation.rollouts import world_rollouts
 from agent_pipeline.evaluation.samples import turn_samples
 from agent_pipeline.evaluation.scoring import score
 from agent_pipeline.evaluation.turns import Answering
-from agent_pipeline.models.chat_templates import load_tokenizer, training_template
+from agent_pipeline.models.chat_renderer import load_renderer
 from agent_pipeline.models.device import EXACT
 from agent_pipeline.models.loading import load_model
-from agent_pipeline.models.rendering import render, with_plain_ids
+from agent_pipeline.models.rendering import with_plain_ids
 from agent_pipeline.sessions.session import add_thoughts
 from agent_pipeline.tokenization.encoding import encode_rows
-from agent_pipeline.tokenization.loss_masks import prompt_ids
 from agent_pipeline.training.decision_probes import probes
 from agent_pipeline.training.preference_examples import encode_pairs, encode_sessions
 from agent_pipeline_tests.families.templates import mistral
@@ -31,20 +30,20 @@ TEMPLATES = Path(trl.__file__).parent / "chat_templates"
 
 
 def with_template(base, folder: Path, jinja: str):
-    tokenizer, _ = load_tokenizer(base.path)
+    tokenizer = load_renderer(base.path).tokenizer
     tokenizer.chat_template = jinja
     tokenizer.save_pretrained(folder)
-    return load_tokenizer(folder)
+    return load_renderer(folder)
 
 
 @pytest.fixture(scope="module")
 def qwen3(tiny_base, tmp_path_factory):
     """A tokenizer with Qwen 3's own template, which shows no thoughts of the past."""
-    tokenizer, template = with_template(
+    renderer = with_template(
         tiny_base, tmp_path_factory.mktemp("qwen3"), (TEMPLATES / "qwen3.jinja").read_text()
     )
-    assert (template.origin, template.rows) == ("model", "turn")
-    return tokenizer
+    assert renderer.template.origin == "model" and not renderer.template.prefix_preserving
+    return renderer
 
 
 def test_each_trained_turn_is_a_row_that_begins_with_the_prompt_of_serving(qwen3):
@@ -58,7 +57,7 @@ def test_each_trained_turn_is_a_row_that_begins_with_the_prompt_of_serving(qwen3
     assert counts["in"] == counts["trained"] == len(encoded) == 3
     for each, at in zip(encoded, (2, 4, 8), strict=True):
         (start, end) = each.encoded.turns[-1]
-        assert each.encoded.input_ids[:start] == prompt_ids(qwen3, messages[:at], [TOOL])
+        assert each.encoded.input_ids[:start] == qwen3.prompt_ids(messages[:at], [TOOL])
         assert each.encoded.trained == [
             start <= position < end for position in range(len(each.encoded.trained))
         ]
@@ -101,11 +100,11 @@ def test_an_episode_of_rewards_hears_all_that_tools_and_users_say(qwen3):
 
     def sample(prompts):
         return [
-            qwen3(f"<think>\n\n</think>\n\n{next(written)}<|im_end|>").input_ids for _ in prompts
+            qwen3.tokenizer(f"<think>\n\n</think>\n\n{next(written)}<|im_end|>").input_ids
+            for _ in prompts
         ]
 
-    stops = {qwen3.convert_tokens_to_ids("<|im_end|>")}
-    (rollout,) = world_rollouts(Asking, 5, 64, 1024, 1.0)(qwen3, stops, [row(0)], sample)
+    (rollout,) = world_rollouts(Asking, 5, 64, 1024, 1.0)(qwen3, [row(0)], sample)
     heard = [token for token, own in zip(rollout.completion, rollout.own, strict=True) if not own]
     said = (f"<tool_response>\n{HEARD}\n</tool_response>", "A USER SAYS MORE")
     assert qwen3.decode(heard) == "".join(
@@ -146,7 +145,7 @@ def thinker(request, tiny_base, tmp_path_factory):
     jinja = (TEMPLATES / f"{request.param}.jinja").read_text()
     for other, stop in (("<|return|>", "<|im_end|>"), ("<|call|>", "<|im_end|>")):
         jinja = jinja.replace(other, stop)
-    return with_template(tiny_base, tmp_path_factory.mktemp(request.param), jinja)[0]
+    return with_template(tiny_base, tmp_path_factory.mktemp(request.param), jinja)
 
 
 def test_a_recorded_thought_is_trained_with_its_turn_and_stands_in_no_prompt(thinker):
@@ -163,15 +162,15 @@ def test_a_recorded_thought_is_trained_with_its_turn_and_stands_in_no_prompt(thi
             and f"{SECRET} {at}" in said
             and all(each.encoded.trained[start:end])
         )
-        assert each.encoded.input_ids[:start] == prompt_ids(
-            thinker, thinking(1)["messages"][:at], [TOOL]
+        assert each.encoded.input_ids[:start] == thinker.prompt_ids(
+            thinking(1)["messages"][:at], [TOOL]
         )
         assert start < each.encoded.words[0]
         assert SECRET not in thinker.decode(each.encoded.input_ids[each.encoded.words[0] : end])
 
 
-def test_a_thought_that_is_not_shown_is_counted_and_changes_no_token(tiny_tokenizer):
-    plain, thought = (encode_rows(tiny_tokenizer, [each], 2048) for each in (row(1), thinking(1)))
+def test_a_thought_that_is_not_shown_is_counted_and_changes_no_token(tiny_renderer):
+    plain, thought = (encode_rows(tiny_renderer, [each], 2048) for each in (row(1), thinking(1)))
     assert [each.encoded for each in thought.rows] == [each.encoded for each in plain.rows]
     assert thought.counts == plain.counts | {"reasoning_not_rendered": 2}
 
@@ -193,9 +192,8 @@ def test_the_loss_and_the_questions_of_a_row_with_thoughts_are_of_the_trained_to
     thinker, tiny_base
 ):
     model = load_model(tiny_base, EXACT)
-    model.resize_token_embeddings(len(thinker))
-    template = training_template(thinker)
-    answering = Answering(model, thinker, template)
+    model.resize_token_embeddings(len(thinker.tokenizer))
+    answering = Answering(model, thinker)
     for sample, each in zip(
         turn_samples([thinking(1)], split="train")[0],
         encode_rows(thinker, [thinking(1)], 2048).rows,
@@ -217,21 +215,21 @@ def test_dates_are_pinned_in_the_template_that_is_saved_and_what_it_refuses_is_c
     tiny_base, tmp_path, monkeypatch, name
 ):
     jinja = (TEMPLATES / f"{name}.jinja").read_text().replace("<|eot_id|>", "<|im_end|>")
-    tokenizer, template = with_template(tiny_base, tmp_path, jinja)
-    assert "always 26 Jul 2024" in template.why and "Today Date: 26 Jul 2024" in render(
-        tokenizer, row(1)["messages"], [TOOL]
-    )
-    assert time.strftime("%Y") != "2024" and load_tokenizer(tmp_path)[1].jinja == template.jinja
+    renderer = with_template(tiny_base, tmp_path, jinja)
+    assert "always 26 Jul 2024" in renderer.template.why
+    assert "Today Date: 26 Jul 2024" in renderer.render(row(1)["messages"], [TOOL])
+    assert time.strftime("%Y") != "2024"
+    assert load_renderer(tmp_path).template.jinja == renderer.template.jinja
     twice = row(2)
     twice["messages"][2]["tool_calls"] *= 2
-    assert encode_rows(tokenizer, [row(1), twice], 2048).counts["dropped_not_rendered"] == 1
+    assert encode_rows(renderer, [row(1), twice], 2048).counts["dropped_not_rendered"] == 1
 
 
 def test_ids_of_calls_are_counted_for_templates_that_take_no_others(tiny_base, tmp_path):
-    tokenizer, template = with_template(tiny_base, tmp_path, mistral("", v7=False))
-    assert (template.origin, template.rows) == ("model", "turn")
+    renderer = with_template(tiny_base, tmp_path, mistral("", v7=False))
+    assert renderer.template.origin == "model" and not renderer.template.prefix_preserving
     messages = json.loads(json.dumps(row(1)["messages"]).replace("call00001", "toolu_01AbCdEf"))
-    assert render(tokenizer, messages, [TOOL]) == render(tokenizer, row(1)["messages"], [TOOL])
+    assert renderer.render(messages, [TOOL]) == renderer.render(row(1)["messages"], [TOOL])
     two = [
         {"role": "assistant", "tool_calls": [call("a", {}, "x"), call("b", {}, "y")]},
         {"role": "tool", "tool_call_id": "y"},

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agent_pipeline.errors import SettingsError, first_line
-from agent_pipeline.models.special_tokens import token_ids
+from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.training.config import OnPolicyTraining
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback
+    from transformers import PreTrainedModel, Trainer, TrainerCallback
 
 Row = dict[str, Any]
 Sample = Callable[[Sequence[list[int]]], list[list[int]]]
@@ -33,8 +33,8 @@ class Rollout:
     figures: dict[str, float]
 
 
-Play = Callable[["PreTrainedTokenizerBase", set[int], Sequence[Row], Sample], list[Rollout]]
-"""The trials of rows by a model: tokenizer, stop tokens, a row for each trial, the model."""
+Play = Callable[[ChatRenderer, Sequence[Row], Sample], list[Rollout]]
+"""The trials of rows by a model: its renderer, a row for each trial, the model."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,7 @@ class Setting:
     """What a trainer is made of. `on_policy_trainer` sees the `rows` in their order; `arguments` are those that all trainers share."""
 
     model: "PreTrainedModel"
-    tokenizer: "PreTrainedTokenizerBase"
-    stops: set[int]
+    renderer: ChatRenderer
     rows: Sequence[Row]
     config: Any
     arguments: dict[str, Any]
@@ -62,7 +61,7 @@ def on_policy_trainer(method: str, setting: Setting) -> "Trainer":
 
     config: OnPolicyTraining = setting.config
     setting.model.generation_config.eos_token_id = sorted(
-        setting.stops
+        setting.renderer.stop_ids
     )  # whichever ends a turn ends what is written
     arguments = (
         setting.arguments
@@ -115,8 +114,7 @@ def _grpo(setting: Setting, arguments: dict[str, Any]) -> "Trainer":
             return trainer._generate_single_turn(list(ids), None, {}, 1)[0]
 
         played = play(
-            setting.tokenizer,
-            setting.stops,
+            setting.renderer,
             [setting.rows[int(prompt)] for prompt in prompts],
             sample,
         )
@@ -153,7 +151,7 @@ def _grpo(setting: Setting, arguments: dict[str, Any]) -> "Trainer":
         train_dataset=Dataset.from_dict(
             {"prompt": [str(number) for number in range(len(setting.rows))]}
         ),
-        processing_class=setting.tokenizer,
+        processing_class=setting.renderer.tokenizer,
         callbacks=setting.callbacks,
     )
 
@@ -181,11 +179,11 @@ def _sdft(setting: Setting, arguments: dict[str, Any]) -> "Trainer":
         train_dataset=Dataset.from_dict(
             {name: [row[of] for row in setting.rows] for name, of in columns.items()}
         ),
-        processing_class=setting.tokenizer,
+        processing_class=setting.renderer.tokenizer,
         callbacks=setting.callbacks,
     )
     trainer.teacher_context_builder = Shown(trainer)
-    trainer._tokenize_prompts = lambda texts: [token_ids(setting.tokenizer, text) for text in texts]
+    trainer._tokenize_prompts = lambda texts: [setting.renderer.token_ids(text) for text in texts]
     return trainer
 
 
@@ -200,12 +198,12 @@ def _distill(setting: Setting, arguments: dict[str, Any]) -> "Trainer":
             **arguments, beta=setting.config.beta, per_device_train_batch_size=1
         ),
         train_dataset=Dataset.from_dict({"prompt": [row["asked"] for row in setting.rows]}),
-        processing_class=setting.tokenizer,
+        processing_class=setting.renderer.tokenizer,
         callbacks=setting.callbacks,
     )
     # A text that holds special tokens literally is tokenised as text.
     trainer._tokenize_prompts = lambda texts: (
-        [token_ids(setting.tokenizer, text) for text in texts],
+        [setting.renderer.token_ids(text) for text in texts],
         None,
         {},
     )

@@ -1,0 +1,247 @@
+"""One object for everything that depends on a tokenizer and its chat template.
+
+`ChatRenderer` renders conversations, tokenizes them, finds the assistant's turns and the stop
+tokens, and parses replies. Whoever needs a conversation as text or as tokens takes a renderer, not
+a tokenizer. How a template is chosen belongs in `chat_templates`, how a template is called in
+`rendering`, and which tokens are trained in `tokenization`.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from agent_pipeline.errors import DataError, ModelError
+from agent_pipeline.models.chat_templates import (
+    ChatTemplate,
+    choose_template,
+    describe_own_template,
+)
+from agent_pipeline.models.families import Reply, read_reply
+from agent_pipeline.models.json_numbers import changed_numbers
+from agent_pipeline.models.loading import read_tokenizer
+from agent_pipeline.models.rendering import render_template
+from agent_pipeline.models.special_tokens import (
+    TokenizedText,
+    mark_literals,
+    special_tokens,
+    tokenize,
+)
+from agent_pipeline.models.template_probe import cut_after_stop_token
+from agent_pipeline.sessions.session import THOUGHT, Message, Tool, drop_keys, list_calls
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Value = TypeVar("Value")
+
+
+class ChatRenderer:
+    """A tokenizer with the chat template that its model is trained and served with.
+
+    The tokenizer's own `chat_template` is set to the template, so that both are saved together.
+
+    Attributes:
+        tokenizer: The tokenizer.
+        template: The chat template, with the facts that its probe found.
+    """
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", template: ChatTemplate) -> None:
+        self.tokenizer = tokenizer
+        self.template = template
+        tokenizer.chat_template = template.jinja
+
+    @cached_property
+    def special_tokens(self) -> set[str]:
+        """All tokens that frame a conversation."""
+        return special_tokens(self.tokenizer)
+
+    @cached_property
+    def stop_ids(self) -> set[int]:
+        """The ids of the tokens that end an assistant's turn in the template."""
+        return set(self.tokenizer.convert_tokens_to_ids(list(self.template.stops)))
+
+    @cached_property
+    def answer_end_ids(self) -> set[int]:
+        """The ids at which generation ends: the stop tokens and the end of a text."""
+        return self.stop_ids | {self.tokenizer.eos_token_id} - {None}
+
+    def render(
+        self,
+        messages: list[Message],
+        tools: list[Tool] | None,
+        add_generation_prompt: bool = False,
+    ) -> str:
+        """Return a conversation as text, in which special tokens that users typed are marked.
+
+        Only the last message shows its thought, and only if the template shows thoughts: clients
+        do not send back what a model thought before its earlier messages.
+
+        Args:
+            messages: The conversation.
+            tools: The tools that the template shows.
+            add_generation_prompt: Whether the text ends where the assistant is to answer.
+
+        Raises:
+            Exception: Whatever the template raises; a template is a program.
+        """
+        return render_template(
+            self.tokenizer,
+            self.template.jinja,
+            self.template.arguments_as,
+            self._with_shown_thoughts(messages, add_generation_prompt),
+            tools,
+            add_generation_prompt,
+        )
+
+    def _with_shown_thoughts(
+        self, messages: list[Message], add_generation_prompt: bool
+    ) -> list[Message]:
+        if not any(THOUGHT in message for message in messages):
+            return messages
+        shown = [drop_keys(message, THOUGHT) for message in messages]
+        thought = messages[-1].get(THOUGHT)
+        if thought and not add_generation_prompt and self.template.reasoning:
+            key, _ = self.template.reasoning
+            shown[-1] = shown[-1] | {key: thought}
+        return shown
+
+    def mark_literals(self, value: Value) -> Value:
+        """Return a text, or lists and objects of texts, with a mark in each special token."""
+        return mark_literals(self.tokenizer, value)
+
+    def tokenize(self, text: str) -> TokenizedText:
+        """Return the tokens of a rendered text."""
+        return tokenize(self.tokenizer, text)
+
+    def token_ids(self, text: str) -> list[int]:
+        """Return the token ids of a rendered text."""
+        return tokenize(self.tokenizer, text).ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return tokens as text. Special tokens stay: in some families they mark a tool call."""
+        return self.tokenizer.decode(
+            ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+
+    def prompt_ids(self, messages: list[Message], tools: list[Tool] | None) -> list[int]:
+        """Return the tokens after which the assistant is to answer."""
+        return self.token_ids(self.render(messages, tools, add_generation_prompt=True))
+
+    def turn_ids(self, messages: list[Message], tools: list[Tool] | None) -> list[int]:
+        """Return the last message, an assistant's, as tokens up to its stop token."""
+        prompt = self.render(messages[:-1], tools, add_generation_prompt=True)
+        turn = self.render(messages, tools)[len(prompt) :]
+        return self.token_ids(cut_after_stop_token(self.tokenizer, turn))
+
+    def trains_turns_apart(self, messages: Sequence[Message] = ()) -> bool:
+        """Return whether each assistant turn of a conversation is a row of its own.
+
+        This is so if the template is not prefix-preserving. It is also so if the server will not
+        repeat a call as it was recorded, because it rounds the numbers of earlier calls.
+        """
+        if not self.template.prefix_preserving:
+            return True
+        if self.template.arguments_as != "dict":
+            return False
+        earlier_calls = list_calls(list(messages[:-1]))
+        return any(changed_numbers(arguments) for _, arguments in earlier_calls)
+
+    def trainable_turns(self, messages: Sequence[Message]) -> list[int]:
+        """Return the indices of the assistant messages that a row can train.
+
+        These are all assistant messages, or the last one if each turn is a row of its own.
+        """
+        indices = [
+            index for index, message in enumerate(messages) if message["role"] == "assistant"
+        ]
+        return indices[-1:] if self.trains_turns_apart(messages) else indices
+
+    def assistant_spans(
+        self, messages: list[Message], tools: list[Tool] | None, text: str
+    ) -> list[tuple[int, int]]:
+        """Return the character ranges [start, end) of the trainable turns, stop tokens included.
+
+        Args:
+            messages: The conversation.
+            tools: The tools that the template shows.
+            text: The conversation as `render` returns it.
+
+        Raises:
+            DataError: The text of a turn is not a part of the whole text.
+        """
+        spans = []
+        for index in self.trainable_turns(messages):
+            prompt = self.render(messages[:index], tools, add_generation_prompt=True)
+            is_last = index + 1 == len(messages)
+            through_turn = text if is_last else self.render(messages[: index + 1], tools)
+            if not (through_turn.startswith(prompt) and text.startswith(through_turn)):
+                raise DataError(
+                    f"the chat template renders message {index} differently once later messages "
+                    "follow it"
+                )
+            turn = cut_after_stop_token(self.tokenizer, through_turn[len(prompt) :])
+            spans.append((len(prompt), len(prompt) + len(turn)))
+        return spans
+
+    def thought_end(self, message: Message, text: str) -> int:
+        """Return where the thought of a turn ends, with what the template writes after a thought.
+
+        Args:
+            message: The assistant's message.
+            text: The turn as the template renders it.
+
+        Returns:
+            A position in `text`; 0 if the turn shows no thought.
+        """
+        thought = self.mark_literals((message.get(THOUGHT) or "").strip())
+        if not thought or not self.template.reasoning:
+            return 0
+        _, closing = self.template.reasoning
+        start = text.find(thought + closing)
+        return start + len(thought) + len(closing) if start >= 0 else 0
+
+    def parse_reply(self, text: str, tools: Sequence[Tool] | None) -> Reply:
+        """Return the tool calls and the words of a generated text."""
+        return read_reply(text, tools)
+
+
+def load_renderer(directory: Path, trust_remote_code: bool = False) -> ChatRenderer:
+    """Return the renderer of a base model or an adapter, with the template to train with.
+
+    An adapter's saved template passes the probe, so it is chosen again, as the model's own.
+
+    Raises:
+        ModelError: The tokenizer cannot be read, or no template renders tool calls without loss.
+    """
+    tokenizer = read_tokenizer(directory, trust_remote_code)
+    if not tokenizer.is_fast:
+        raise ModelError(
+            f"The tokenizer in {directory} has no fast version (tokenizer.json), which masks need: "
+            "choose another base model."
+        )
+    renderer = ChatRenderer(tokenizer, choose_template(tokenizer))
+    tokenizer.padding_side = "right"
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token or renderer.template.stops[0]
+    return renderer
+
+
+def wrap_tokenizer(tokenizer: "PreTrainedTokenizerBase") -> ChatRenderer | None:
+    """Return a renderer that uses a tokenizer's own template unchanged; None if it has none."""
+    template = describe_own_template(tokenizer)
+    return None if template is None else ChatRenderer(tokenizer, template)
+
+
+def read_renderer(directory: Path, trust_remote_code: bool = False) -> ChatRenderer:
+    """Return the renderer of a model or an adapter with the template that is saved there.
+
+    Raises:
+        ModelError: The tokenizer cannot be read, or there is no chat template.
+    """
+    renderer = wrap_tokenizer(read_tokenizer(directory, trust_remote_code))
+    if renderer is None:
+        raise ModelError(
+            f"{directory} has no chat template: give the directory of a trained adapter or model."
+        )
+    return renderer

@@ -1,0 +1,156 @@
+"""Small changes to a model's own chat template, so that training and every server agree.
+
+Each function returns an `AdjustedTemplate`: the template, and a clause that says what was changed.
+A template that needs no change is returned as it is. Which template is used belongs in
+`chat_templates`, and what a template loses belongs in `template_probe`.
+"""
+
+import re
+from dataclasses import dataclass
+from datetime import date
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from agent_pipeline.models.rendering import render_template
+from agent_pipeline.models.template_probe import CALL_INDEX, SENTINEL, TOOL, takes_text
+from agent_pipeline.sessions.session import Message
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+PINNED_DATE = date(2024, 7, 26)
+"""The date in templates that write today's date: the default of Llama 3's own template.
+
+Another date would make another prompt than the one that was trained.
+"""
+
+_SET_DATE = f'{{%- set date_string = "{PINNED_DATE:%d %b %Y}" -%}}'
+_SET_THINKING = "{{%- set enable_thinking = {} -%}}"
+_TODAY = re.compile(r"""strftime_now\(\s*(['"])(.*?)\1\s*\)""")
+_MESSAGE_CONTENT = re.compile(
+    r"""\bmessage(?:\.content|\['content'\]|\["content"\])(?!\s*[.\[(])"""
+)
+_TRIMMED_CONTENT = (
+    r"(CONTENT.rstrip(' \n\r\t') if message.tool_calls and CONTENT is string else CONTENT)"
+)
+_CALL_ARGUMENTS = r"(\w+(?:\.\w+|\['\w+'\])*(?:\.arguments|\['arguments'\]))"
+_ARGUMENTS_AS_JSON = re.compile(_CALL_ARGUMENTS + r"\s*\|\s*tojson(?:\(\))?(?!\()")
+_ARGUMENTS_PRINTED = re.compile(r"\{\{(-?)\s*" + _CALL_ARGUMENTS + r"\s*(-?)\}\}")
+
+
+@dataclass(frozen=True)
+class AdjustedTemplate:
+    """A chat template after a change.
+
+    Attributes:
+        jinja: The template.
+        change: A clause for a sentence about the template, or an empty string if it is unchanged.
+    """
+
+    jinja: str
+    change: str = ""
+
+
+def adjust_template(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> AdjustedTemplate:
+    """Apply all adjustments to a model's own template.
+
+    A template that fails on a plain question is returned unchanged: the probe reports the failure.
+    """
+    changes = ""
+    adjusted = AdjustedTemplate(jinja)
+    try:
+        for adjust in (pin_defaults, trim_words_before_calls, accept_text_arguments):
+            adjusted = adjust(tokenizer, adjusted.jinja)
+            changes += adjusted.change
+    except Exception:  # a template is a program
+        return AdjustedTemplate(jinja)
+    return AdjustedTemplate(adjusted.jinja, changes)
+
+
+def pin_defaults(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> AdjustedTemplate:
+    """Write down what servers decide themselves: the date, and whether the model thinks.
+
+    Servers pass today's date as `date_string` or `strftime_now`; it becomes `PINNED_DATE`.
+    llama.cpp sets `enable_thinking` for a template that thinks only if it is set (Qwen 3.5's small
+    models); such a template then never thinks.
+    """
+    changes = ""
+    changed = _TODAY.sub(lambda match: f'"{PINNED_DATE.strftime(match[2])}"', jinja)
+    if "date_string" in changed and not changed.startswith(_SET_DATE):
+        changed = _SET_DATE + changed
+    if changed != jinja:
+        changes += f"; the date that it writes is always {PINNED_DATE:%d %b %Y}"
+    if "enable_thinking" in changed:
+        question = SENTINEL[:CALL_INDEX]
+        by_default = render_template(tokenizer, changed, "dict", question, [TOOL], True)
+        thinking = _SET_THINKING.format("true") + changed
+        with_thinking = render_template(tokenizer, thinking, "dict", question, [TOOL], True)
+        if by_default != with_thinking:
+            changed = _SET_THINKING.format("false") + changed
+            changes += "; it never thinks, as it does by default"
+    return AdjustedTemplate(changed, changes)
+
+
+def trim_words_before_calls(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> AdjustedTemplate:
+    """Remove the line end that a server leaves after the words before a call.
+
+    llama.cpp's server returns these words with the line end that the template writes before the
+    call, and clients send the words back. The template (Qwen 2.5's and 3's) would then write a
+    second line end. A template that this change does not cure is returned unchanged.
+    """
+    trimmed = _MESSAGE_CONTENT.sub(
+        lambda match: _TRIMMED_CONTENT.replace("CONTENT", match[0]), jinja
+    )
+    try:
+        trained = _render_words_before_call(tokenizer, jinja, "words_q7")
+        has_problem = _render_words_before_call(tokenizer, jinja, "words_q7\n") != trained
+        is_cured = has_problem and all(
+            _render_words_before_call(tokenizer, trimmed, words) == trained
+            for words in ("words_q7", "words_q7\n")
+        )
+    except Exception:  # a template is a program: the probe reports what is wrong with it
+        return AdjustedTemplate(jinja)
+    if not is_cured:
+        return AdjustedTemplate(jinja)
+    return AdjustedTemplate(trimmed, "; words before a call end without a line end")
+
+
+def _render_words_before_call(tokenizer: "PreTrainedTokenizerBase", jinja: str, words: str) -> str:
+    """Return the sentinel conversation with words before its call, and again without words."""
+    messages: list[Message] = [
+        message | {"content": words} if message.get("tool_calls") else message
+        for message in SENTINEL
+    ]
+    with_words = render_template(tokenizer, jinja, "dict", messages, [TOOL])
+    return with_words + render_template(tokenizer, jinja, "dict", SENTINEL, [TOOL])
+
+
+def accept_text_arguments(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> AdjustedTemplate:
+    """Make a template take arguments as text, so that llama.cpp does not round their numbers.
+
+    A template that reads single arguments (Qwen 3.5's) needs objects and is returned unchanged. So
+    is a template that would render objects differently after the change.
+    """
+    head = _SET_DATE if jinja.startswith(_SET_DATE) else ""
+    body = jinja.removeprefix(head)
+    changed_body = _ARGUMENTS_AS_JSON.sub(r"arguments_text(\1)", body)
+    changed_body = _ARGUMENTS_PRINTED.sub(r"{{\1 arguments_text(\2) \3}}", changed_body)
+    if (
+        "arguments_text(" not in changed_body
+        or changed_body == body
+        or "set enable_thinking" in jinja
+    ):
+        return AdjustedTemplate(jinja)
+    macro = files(__package__).joinpath("arguments.jinja").read_text(encoding="utf-8")
+    changed = head + macro.rstrip("\n") + changed_body
+    try:
+        renders_alike = all(
+            render_template(tokenizer, jinja, "dict", messages, [TOOL])
+            == render_template(tokenizer, changed, "dict", messages, [TOOL])
+            for messages in (SENTINEL, SENTINEL[: CALL_INDEX + 1])
+        )
+    except Exception:  # a template is a program: the probe reports what is wrong with it
+        return AdjustedTemplate(jinja)
+    if not renders_alike or not takes_text(tokenizer, changed):
+        return AdjustedTemplate(jinja)
+    return AdjustedTemplate(changed, "; it is given arguments as text")

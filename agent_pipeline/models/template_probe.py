@@ -1,0 +1,249 @@
+"""The probe of a chat template: a conversation with every shape that a trace has, and what is lost.
+
+Stock templates drop `tools` and `tool_calls` silently (SmolLM2, Gemma 3, Phi-3.5), or encode
+arguments twice (Qwen2.5, if it is given the API's strings). A model that is trained on such text
+learns only what the template left. So a template is used only if it renders the sentinel
+conversation without a defect.
+
+What the probe finds is in `ProbeResult`. Which template is used belongs in `chat_templates`.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from os.path import commonprefix
+from typing import TYPE_CHECKING
+
+from agent_pipeline.models.families import FAMILIES
+from agent_pipeline.models.rendering import ArgumentsAs, render_template
+from agent_pipeline.models.special_tokens import special_tokens
+from agent_pipeline.sessions.session import Message, Tool
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_ARGUMENTS = {
+    "nested": {"list_q7": [1, 2.5], "text_q7": 'a "quoted" é'},
+    "flag_q7": True,
+    "path: q7": "C:\\, ",
+}
+
+
+def _sentinel_call(arguments: str) -> Message:
+    """Return the assistant's message with a call of the sentinel tool."""
+    function = {"name": "tool_q7", "arguments": arguments}
+    call = {"id": "call00001", "type": "function", "function": function}
+    return {"role": "assistant", "content": "", "tool_calls": [call]}
+
+
+TOOL: Tool = {
+    "type": "function",
+    "function": {
+        "name": "tool_q7",
+        "description": "describes_q7",
+        "parameters": {"type": "object", "properties": {"flag_q7": {"type": "boolean"}}},
+    },
+}
+SENTINEL: list[Message] = [
+    {"role": "system", "content": "system_q7"},
+    {"role": "user", "content": "user_q7"},
+    _sentinel_call(json.dumps(_ARGUMENTS)),
+    {"role": "tool", "tool_call_id": "call00001", "name": "tool_q7", "content": "result_q7"},
+    {"role": "assistant", "content": "answer_q7"},
+    {"role": "user", "content": "again_q7"},
+    {"role": "assistant", "content": "last_q7"},
+]
+"""A conversation with every shape that a trace has; its words occur in no template."""
+
+CALL_INDEX = 2
+"""The index of the message with a call in `SENTINEL`."""
+ANSWER_INDEX = 4
+"""The index of the first answer in `SENTINEL`."""
+
+_WITH_BLANKS: list[Message] = [
+    *SENTINEL[:CALL_INDEX],
+    _sentinel_call(json.dumps(_ARGUMENTS, ensure_ascii=False, indent=1)),
+    *SENTINEL[CALL_INDEX + 1 :],
+]
+"""`SENTINEL` with blanks between the parts of the call's arguments."""
+
+_SHOWN_WORDS = {
+    "system_q7": "the system message",
+    "user_q7": "the user's message",
+    "describes_q7": "the tools",
+    "result_q7": "tool results",
+    "answer_q7": "answers",
+}
+"""A word of each part of the conversation, and the part's name."""
+
+_THOUGHT_KEYS = ("reasoning_content", "thinking")
+"""The keys under which templates look for a message's thought."""
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """What the probe of a template found.
+
+    Attributes:
+        defects: What the template loses; a template without defects can be used.
+        arguments_as: How the template takes the arguments of calls.
+        stops: The tokens that end an assistant's turn. Most families have one; Llama 3.1 ends a
+            call with another token than an answer.
+        prefix_preserving: Whether an earlier turn is rendered in the same way after later messages
+            were added. Qwen3 removes thoughts, Mistral moves the tools to the last user message.
+        reasoning: The key of a message's thought, and what the template writes between a thought
+            and the message; None if the template shows no thoughts.
+    """
+
+    defects: tuple[str, ...]
+    arguments_as: ArgumentsAs = "dict"
+    stops: tuple[str, ...] = ()
+    prefix_preserving: bool = True
+    reasoning: tuple[str, str] | None = None
+
+
+def probe_template(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> ProbeResult:
+    """Render the sentinel conversation and return what the template loses.
+
+    Arguments are tried as text if the template writes text and objects alike, else as objects;
+    and then as strings. The first form without a defect is the result.
+    """
+    defects_by_form: list[tuple[str, ...]] = []
+    first_form: ArgumentsAs = "text" if takes_text(tokenizer, jinja) else "dict"
+    forms: tuple[ArgumentsAs, ...] = (first_form, "str")
+    for arguments_as in forms:
+        try:
+            defects = tuple(_find_defects(tokenizer, jinja, arguments_as))
+        except Exception as error:  # a template is a program: it may raise anything
+            first_line = str(error).partition("\n")[0]
+            defects = (f"it fails on tool calls ({type(error).__name__}: {first_line})",)
+        if not defects:
+            return _describe_template(tokenizer, jinja, arguments_as)
+        defects_by_form.append(defects)
+    # A template that fails has one defect, and says less than a template that renders.
+    fewest = min(defects_by_form, key=lambda defects: ("fails" in defects[0], len(defects)))
+    return ProbeResult(fewest)
+
+
+def _find_defects(
+    tokenizer: "PreTrainedTokenizerBase", jinja: str, arguments_as: ArgumentsAs
+) -> Iterator[str]:
+    """Yield what the template loses of the sentinel conversation."""
+
+    def render(messages: list[Message], add_generation_prompt: bool = False) -> str:
+        return render_template(
+            tokenizer, jinja, arguments_as, messages, [TOOL], add_generation_prompt
+        )
+
+    whole_text = render(SENTINEL)
+    for word, part in _SHOWN_WORDS.items():
+        if word not in whole_text:
+            yield f"it drops {part}"
+    turn_with_call = ""
+    for index, message in enumerate(SENTINEL):
+        if message["role"] != "assistant":
+            continue
+        prompt = render(SENTINEL[:index], add_generation_prompt=True)
+        through_turn = render(SENTINEL[: index + 1])
+        if not through_turn.startswith(prompt):
+            yield "it begins the assistant's turn otherwise than it asks for it"
+            return
+        turn = cut_after_stop_token(tokenizer, through_turn[len(prompt) :])
+        if not find_stop_token(tokenizer, turn):
+            yield "it ends the assistant's turn with no special token"
+            return
+        if index == CALL_INDEX:
+            turn_with_call = turn
+    if "tool_q7" not in turn_with_call or "flag_q7" not in turn_with_call:
+        yield "it drops tool calls"
+    elif '\\"' in turn_with_call.replace('\\"quoted\\"', ""):
+        yield "it encodes the arguments of tool calls twice"
+
+
+def _describe_template(
+    tokenizer: "PreTrainedTokenizerBase", jinja: str, arguments_as: ArgumentsAs
+) -> ProbeResult:
+    """Return the facts about a template without defects."""
+    texts = [
+        render_template(tokenizer, jinja, arguments_as, SENTINEL[:length], [TOOL])
+        for length, message in enumerate(SENTINEL, start=1)
+        if message["role"] == "assistant"
+    ]
+    stops = []
+    for text in texts:
+        stop = find_stop_token(tokenizer, cut_after_stop_token(tokenizer, text))
+        if stop and stop not in stops:
+            stops.append(stop)
+    prefix_preserving = all(texts[-1].startswith(text) for text in texts)
+    # Rows that are whole conversations show no thoughts: their earlier turns would hold thoughts,
+    # which no client sends back.
+    reasoning = None if prefix_preserving else find_reasoning(tokenizer, jinja, arguments_as)
+    return ProbeResult((), arguments_as, tuple(stops), prefix_preserving, reasoning)
+
+
+def takes_text(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> bool:
+    """Return whether a template writes arguments alike in three forms.
+
+    The forms are an object, compact text, and text with blanks between its parts.
+    """
+    try:
+        compact = render_template(tokenizer, jinja, "text", SENTINEL, [TOOL])
+        with_blanks = render_template(tokenizer, jinja, "str", _WITH_BLANKS, [TOOL])
+        as_object = render_template(tokenizer, jinja, "dict", SENTINEL, [TOOL])
+    except Exception:  # a template is a program
+        return False
+    return compact == with_blanks == as_object
+
+
+def find_reasoning(
+    tokenizer: "PreTrainedTokenizerBase", jinja: str, arguments_as: ArgumentsAs
+) -> tuple[str, str] | None:
+    """Return how a template shows the thought of an assistant's last message.
+
+    Args:
+        tokenizer: The tokenizer.
+        jinja: The chat template.
+        arguments_as: How the template takes the arguments of calls.
+
+    Returns:
+        The key of the thought, and what the template writes between the thought and the message,
+        be that a call or an answer. None if the template shows no thought, or shows a thought
+        elsewhere than right after the prompt.
+    """
+    for key in _THOUGHT_KEYS:
+        texts_after_thought = []
+        for index in (CALL_INDEX, ANSWER_INDEX):
+            thinking_message = SENTINEL[index] | {key: "thought_q7"}
+            earlier = SENTINEL[:index]
+            try:
+                prompt = render_template(tokenizer, jinja, arguments_as, earlier, [TOOL], True)
+                text = render_template(
+                    tokenizer, jinja, arguments_as, [*earlier, thinking_message], [TOOL]
+                )
+            except Exception:  # a template is a program
+                break
+            if text.startswith(prompt) and "thought_q7" in text[len(prompt) :]:
+                texts_after_thought.append(text.partition("thought_q7")[2])
+        closing = commonprefix(texts_after_thought)  # noqa: RUF071  of texts, not of paths
+        if len(texts_after_thought) == 2 and closing:
+            return key, closing
+    return None
+
+
+def find_stop_token(tokenizer: "PreTrainedTokenizerBase", turn: str) -> str | None:
+    """Return the special token that a rendered turn ends with, or None. White space is ignored."""
+    text = turn.rstrip()
+    tokens = [token for token in special_tokens(tokenizer) if text.endswith(token)]
+    return max(tokens, key=len, default=None)
+
+
+def cut_after_stop_token(tokenizer: "PreTrainedTokenizerBase", turn: str) -> str:
+    """Return a rendered turn up to and including its stop token.
+
+    A line break after the stop token belongs to the frame of the next turn. An end of text after
+    the stop token (Phi) marks the end of a conversation, not the end of a turn.
+    """
+    turn = turn.rstrip()
+    without_end_of_text = turn.removesuffix(tokenizer.eos_token or "").rstrip()
+    family_stops = tuple(stop for family in FAMILIES for stop in family.stops)
+    return without_end_of_text if without_end_of_text.endswith(family_stops) else turn
