@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from agent_pipeline.selection.candidates import identity
+from agent_pipeline.selection.candidates import hash_conversation
 from agent_pipeline.selection.clusters import nearest_distance, sample
-from agent_pipeline.selection.duplicates import NEAR, _words, bands, near_pairs
+from agent_pipeline.selection.duplicates import NEAR, bands, find_near_pairs, split_words
 from agent_pipeline.selection.embeddings import embed
 from agent_pipeline.selection.pool import Pool
 from agent_pipeline.selection.strategies import STRATEGIES
@@ -113,18 +113,18 @@ def dedup() -> None:
         index = MinHashLSH(NEAR, hashes, params=params)
         for row, text in enumerate(some):
             minhash = MinHash(hashes)
-            minhash.update_batch(list(set(_words(text))))
+            minhash.update_batch(list(set(split_words(text))))
             index.query(minhash)
             index.insert(row, minhash)
 
     same, default = (shape[0] * shape[1], shape), (128, None)
     speeds: dict[str, list[float]] = {"ours": [], "same": [], "default": []}
     for _ in range(5):  # in turn, so that a noisy machine moves all
-        seconds, (pairs, _) = timed(lambda: near_pairs(rows))
+        seconds, near = timed(lambda: find_near_pairs(rows))
         speeds["ours"].append(len(rows) / seconds)
         speeds["same"].append(len(some) / timed(lambda: theirs(*same))[0])
         speeds["default"].append(len(some) / timed(lambda: theirs(*default))[0])
-    found = {row: of for row, of, _ in pairs}
+    found = {pair.row: pair.stands for pair in near.pairs}
     ours = median(speeds["ours"])
     for name, what in (
         ("same", f"{same[0]} hashes in {shape[0]} bands, as ours"),
@@ -292,7 +292,7 @@ def sample_rows(tokenizer_path: Path) -> list[Any]:
             SplitSizes(),
         )
     )
-    distinct = {identity(row["messages"]): row for row in reversed(rows)}
+    distinct = {hash_conversation(row["messages"]): row for row in reversed(rows)}
     encoded, *_ = encode_rows(load_renderer(tokenizer_path), list(distinct.values())[::-1], 2048)
     return [row.encoded for row in encoded]
 

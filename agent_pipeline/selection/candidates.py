@@ -1,4 +1,8 @@
-"""The rows that selection chooses from: what it needs to know of them in columns, and their texts, which are read anew each time."""
+"""The rows that selection chooses from: columns in memory, and texts that are read again each time.
+
+What a strategy needs from the rows beyond these columns, such as losses and embeddings, belongs in
+`pool`.
+"""
 
 import hashlib
 import re
@@ -19,7 +23,8 @@ from agent_pipeline.selection.embeddings import conversation_text
 from agent_pipeline.sessions.session import Message, encode_json, is_trained, list_calls
 from agent_pipeline.sessions.tables import define_optional, define_required, is_sorted, to_table
 
-Row = Mapping[str, Any]
+CandidateRow = Mapping[str, Any]
+"""A row of a data set, with at least `row_id` and `messages`."""
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 
@@ -43,61 +48,97 @@ CANDIDATE = pa.schema(
         ),
     ]
 )
-READ = [*(each.name for each in IDS), "messages", "score", "created_at", "project", "agent"]
+READ = [*(id_field.name for id_field in IDS), "messages", "score", "created_at", "project", "agent"]
 """The columns of a data set that selection reads."""
+
+
+class RepeatedRowIdError(DataError):
+    """Two rows of a data set have one id.
+
+    Attributes:
+        row_id: The id.
+    """
+
+    def __init__(self, row_id: str) -> None:
+        self.row_id = row_id
+        super().__init__(
+            f"The row id '{row_id}' is given to more than one row: make the ids of the data set "
+            "unique."
+        )
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """What selection knows of rows: `table` (`CANDIDATE`), sorted by row id, and `read`, which opens the rows anew in that order."""
+    """The rows of a data set, sorted by row id.
+
+    Attributes:
+        table: The columns `CANDIDATE`.
+        read: Opens the rows again, in the order of the table.
+    """
 
     table: pa.Table
-    read: Callable[[], Iterable[Row]]
+    read: Callable[[], Iterable[CandidateRow]]
 
     @classmethod
-    def of(cls, read: Callable[[], Iterable[Row]]) -> "Candidates":
-        """Rows with `row_id`, `messages` and those columns of `READ` that they have; only rows that are not sorted by id are held.
+    def of(cls, read: Callable[[], Iterable[CandidateRow]]) -> "Candidates":
+        """Make candidates of rows. Only rows that are not sorted by id are held in memory.
+
+        Args:
+            read: Opens the rows, which have `row_id`, `messages` and any other columns of `READ`.
 
         Raises:
-            DataError: two rows have one id.
+            RepeatedRowIdError: two rows have one id.
         """
-        table = to_table(map(_columns, read()), CANDIDATE)
+        table = to_table(map(_make_columns, read()), CANDIDATE)
         ids = table["row_id"]
         if not is_sorted(ids):
             rows = sorted(read(), key=itemgetter("row_id"))
             return cls.of(lambda: rows)
-        if len(twice := ids[1:].filter(pc.equal(ids[1:], ids[:-1]))):
-            raise DataError(
-                f"The row id '{twice[0]}' is given to more than one row: make the ids of the data set unique."
-            )
+        repeated = ids[1:].filter(pc.equal(ids[1:], ids[:-1]))
+        if len(repeated):
+            raise RepeatedRowIdError(str(repeated[0]))
         return cls(table, read)
 
-    def texts(self, places: Any = slice(None)) -> "Conversations":
-        """What was said and done in the rows at these places, or in all."""
-        wanted = np.zeros(len(self.table), bool)
-        wanted[places] = True
-        return Conversations(self.read, wanted)
+    def texts(self, indices: Any = slice(None)) -> "Conversations":
+        """Return what was said and done in the rows with these indices, or in all rows."""
+        is_wanted = np.zeros(len(self.table), bool)
+        is_wanted[indices] = True
+        return Conversations(self.read, is_wanted)
 
 
 @dataclass(frozen=True)
 class Conversations:
-    """The texts of the rows that are `wanted` (n,), in the order of all rows; memory holds one at a time."""
+    """The texts of some rows, in the order of all rows. Memory holds one text at a time.
 
-    read: Callable[[], Iterable[Row]]
-    wanted: np.ndarray
+    Attributes:
+        read: Opens all rows.
+        is_wanted: (n,) bool, which rows' texts these are.
+    """
+
+    read: Callable[[], Iterable[CandidateRow]]
+    is_wanted: np.ndarray
 
     def __len__(self) -> int:
-        return int(self.wanted.sum())
+        return int(self.is_wanted.sum())
 
     def __iter__(self) -> Iterator[str]:
         return (
             conversation_text(row["messages"])
-            for row, wanted in zip(self.read(), self.wanted, strict=True)
-            if wanted
+            for row, is_wanted in zip(self.read(), self.is_wanted, strict=True)
+            if is_wanted
         )
 
 
-def _columns(row: Row) -> dict[str, Any]:
+def sort_by_judgment(rows: Candidates) -> np.ndarray:
+    """Return the indices of all rows: the better judged first, then the earlier, then by id."""
+    scores, began = rows.table["score"], rows.table["began"]
+    unjudged_last = pc.fill_null(pc.negate(scores), float("inf")).to_numpy()
+    undated_last = pc.fill_null(began, float("inf")).to_numpy()
+    return np.lexsort((undated_last, unjudged_last))  # numpy sorts by the last key first
+
+
+def _make_columns(row: CandidateRow) -> dict[str, Any]:
+    """Return the columns `CANDIDATE` of a row."""
     messages = row["messages"]
     calls = Counter(name for name, _ in list_calls(messages))
     agent = [str(row[name]) for name in ("project", "agent") if row.get(name)]
@@ -105,34 +146,34 @@ def _columns(row: Row) -> dict[str, Any]:
     trained = [
         message for message in messages if message["role"] == "assistant" and is_trained(message)
     ]
+    created_at = row.get("created_at")
     return {
-        **{each.name: row.get(each.name) or "" for each in IDS},
-        "identity": identity(messages),
+        **{id_field.name: row.get(id_field.name) or "" for id_field in IDS},
+        "identity": hash_conversation(messages),
         "called": sorted(calls),
         "group": " ".join([*agent, tool]),
         "words": len(_TOKEN.findall(conversation_text(trained))),
         "score": row.get("score"),
-        "began": time.timestamp() if isinstance(time := row.get("created_at"), datetime) else None,
+        "began": created_at.timestamp() if isinstance(created_at, datetime) else None,
     }
 
 
-def identity(messages: Sequence[Message]) -> bytes:
-    """sha256 of what was said and done: all messages but the system's, without the ids of calls, which differ by chance; and of which turns
-    are trained."""
-    return hashlib.sha256(
-        encode_json(
+def hash_conversation(messages: Sequence[Message]) -> bytes:
+    """Return the sha256 of what was said and done, and of which turns are trained.
+
+    The system's message and the ids of calls, which differ by chance, are left out.
+    """
+    spoken = [message for message in messages if message["role"] != "system"]
+    content = [
+        [
+            message["role"],
+            message.get("content") or "",
             [
-                [
-                    message["role"],
-                    message.get("content") or "",
-                    [
-                        [call["function"]["name"], call["function"]["arguments"]]
-                        for call in message.get("tool_calls") or ()
-                    ],
-                    is_trained(message),
-                ]
-                for message in messages
-                if message["role"] != "system"
-            ]
-        )
-    ).digest()
+                [call["function"]["name"], call["function"]["arguments"]]
+                for call in message.get("tool_calls") or ()
+            ],
+            is_trained(message),
+        ]
+        for message in spoken
+    ]
+    return hashlib.sha256(encode_json(content)).digest()

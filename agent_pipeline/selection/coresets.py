@@ -14,13 +14,22 @@ from pydantic import Field, field_validator
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.candidates import IDS, READ, Candidates
 from agent_pipeline.selection.clusters import coverage
-from agent_pipeline.selection.crowding import Crowding, CrowdingOptions, crowding
-from agent_pipeline.selection.dominance import Dominance, dominance, last_rows
-from agent_pipeline.selection.duplicates import Duplicates, duplicates
+from agent_pipeline.selection.crowding import (
+    Crowding,
+    CrowdingOptions,
+    check_planted_share,
+    find_crowding,
+)
+from agent_pipeline.selection.dominance import (
+    Dominance,
+    describe_new_rows,
+    read_accepted_rows,
+)
+from agent_pipeline.selection.duplicates import Duplicates, find_duplicates
 from agent_pipeline.selection.embeddings import TFIDF, Embed, Texts, check_embeddings, embed
 from agent_pipeline.selection.pool import LOSS_RATIO, Pool, Ranking, Reason
 from agent_pipeline.selection.strategies import strategy as named
-from agent_pipeline.selection.tables import CORESET, CORESET_TABLE, dataset_rows
+from agent_pipeline.selection.tables import CORESET, CORESET_TABLE, dataset_rows, read_sources
 from agent_pipeline.selection.vectors import kept_vectors
 from agent_pipeline.sessions.tables import ROWS_PER_BATCH, make_column
 from agent_pipeline.storage.lake import Lake, StagedTable
@@ -85,6 +94,7 @@ def select(
     lengths: Mapping[str, int] | None = None,
     vectors: Embed | None = None,
     older: pa.ChunkedArray | None = None,
+    sources: Mapping[str, str] | None = None,
 ) -> Selection:
     """Choose rows; the same choice whatever order they came in.
 
@@ -100,7 +110,9 @@ def select(
     all_fit = n <= options.target_size
     looks = options.near_duplicates or not all_fit
     alike = (
-        duplicates(rows, options.near_duplicates or None, options.seed) if looks else Duplicates()
+        find_duplicates(rows, options.near_duplicates or None, options.seed)
+        if looks
+        else Duplicates()
     )
     made: dict[str, list[Any]] = {
         name: [None] * n for name in ("rank", "score", "reason", "duplicate_of", "similarity")
@@ -114,12 +126,12 @@ def select(
         )
         made["duplicate_of"][place], made["similarity"][place] = each.duplicate_of, each.similarity
     distinct = np.setdiff1d(np.arange(n), left_out)
-    crowd = crowding(rows, distinct.tolist(), options, options.seed, older)
+    crowd = find_crowding(rows, distinct.tolist(), options, options.seed, older, sources)
     sessions = rows.table["session_id"]
     for row in crowd.left_out:
-        made["reason"][row.place], made["similarity"][row.place] = row.reason, row.similarity
-        made["duplicate_of"][row.place] = None if row.like is None else sessions[row.like].as_py()
-    distinct = np.setdiff1d(distinct, [row.place for row in crowd.left_out])
+        made["reason"][row.index], made["similarity"][row.index] = row.reason, row.similarity
+        made["duplicate_of"][row.index] = None if row.like is None else sessions[row.like].as_py()
+    distinct = np.setdiff1d(distinct, [row.index for row in crowd.left_out])
     pool = None
     ranking = Ranking(
         picks=[(at, None, Reason.ALL_FIT) for at in range(len(distinct))] if all_fit else []
@@ -219,8 +231,9 @@ def build_coreset(
     if named(options.strategy).needs_losses and len(rows.table) > options.target_size:
         asked = ask("losses")
         losses, lengths = asked["losses"], asked["tokens"]
-    older = last_rows(lake, key)
-    found = select(rows, options, losses, lengths, vectors, older)
+    older = read_accepted_rows(lake, key)
+    found = select(rows, options, losses, lengths, vectors, older, read_sources(lake, key))
+    check_planted_share(found.crowding)
     some, every = (
         [
             pc.count_distinct(each).as_py()
@@ -240,7 +253,7 @@ def build_coreset(
         losses=[loss for loss in losses.values() if loss is not None],
         duplicates=found.duplicates,
         warning=named(options.strategy).warning if found.pool else "",
-        dominance=dominance(rows, found.crowding, older),
+        dominance=describe_new_rows(rows, found.crowding, older),
     )
 
 

@@ -1,11 +1,13 @@
-"""What dominates the rows that are new since the last coreset: groups, and phrases that no older row has.
+"""What dominates the rows that are new since the last coreset: groups, and phrases that only new
+rows have.
 
-It is shown beside the coreset, and what is suspicious is a warning. Nothing is left out here.
+The findings are shown next to the coreset, and a suspicious finding is a warning. Rows are left out
+elsewhere (`crowding`).
 """
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,32 +15,43 @@ import pyarrow.compute as pc
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.candidates import Candidates
-from agent_pipeline.selection.crowding import FEWEST_OLDER, Crowding, phrases_of
-from agent_pipeline.selection.duplicates import words_of
+from agent_pipeline.selection.crowding import (
+    NEAR_DUPLICATES,
+    PHRASES,
+    SOURCES,
+    TASKS,
+    Crowding,
+)
+from agent_pipeline.selection.phrases import MIN_OLDER_ROWS, list_phrases
 from agent_pipeline.selection.pool import Reason
 from agent_pipeline.selection.tables import CORESET_TABLE
 from agent_pipeline.storage.lake import Lake
 
 SHOWN = 3
 """The largest groups of each kind that are shown."""
-FEWEST_ROWS = 5
+MIN_ROWS = 5
 """Groups with fewer rows are never suspicious."""
-SUSPICIOUS_SHARE = {
-    "near-duplicates of": 0.02,
-    "common phrase": 0.0,
-    "task": 0.2,
-    "new phrase": 0.1,
-}
-"""Shares of the new rows at which a group is suspicious. A day never is: many stores are read for
-the first time with a long past, or were written in a day."""
-MOST_SEARCHED = 2000
-"""Phrases are counted in at most so many new rows."""
+NEW_PHRASES = "new phrase"
+SUSPICIOUS_SHARE = {NEAR_DUPLICATES: 0.02, PHRASES: 0.0, TASKS: 0.2, NEW_PHRASES: 0.1}
+"""Shares of the new rows at which a group is suspicious. A day and a source never are: many stores
+are read for the first time with a long past, or were written in a day, and most have one reader."""
+MAX_SEARCHED = 2000
+"""Phrases are counted in at most this many new rows."""
 TIMES_THE_MEAN = 3
-"""A suspicious group is also so many times as large as the mean group of its kind."""
+"""A suspicious group is also this many times as large as the mean group of its kind."""
 
 
-class Group(NamedTuple):
-    """A group of new rows, its share of them, and whether it is suspicious."""
+@dataclass(frozen=True)
+class RowGroup:
+    """A group of new rows.
+
+    Attributes:
+        kind: The kind of group, such as a task.
+        name: The name of the group.
+        rows: The number of its new rows.
+        share: Their share of all new rows.
+        is_suspicious: Whether a person should look at the group.
+    """
 
     kind: str
     name: str
@@ -47,15 +60,23 @@ class Group(NamedTuple):
     is_suspicious: bool
 
 
-class Dominance(NamedTuple):
-    """How many rows are new, the largest groups among them, and how many rows were left out for being in too large a group."""
+@dataclass(frozen=True)
+class Dominance:
+    """What dominates the new rows.
+
+    Attributes:
+        new: The number of new rows.
+        groups: The largest groups of each kind.
+        left_out: The number of rows that were left out because their group is too large.
+    """
 
     new: int
-    groups: list[Group]
+    groups: list[RowGroup]
     left_out: int
 
     @property
-    def suspicious(self) -> list[Group]:
+    def suspicious(self) -> list[RowGroup]:
+        """The suspicious groups."""
         return [group for group in self.groups if group.is_suspicious]
 
     @property
@@ -68,79 +89,89 @@ class Dominance(NamedTuple):
             for group in self.suspicious[:SHOWN]
         )
         return (
-            f"Of {self.new} new rows, many are alike ({named}). {self.left_out} rows were left out for that. "
-            "Look at some of them: whoever can write sessions with verdicts can write the model. If they are right, run once with "
-            "--set sft_coreset.largest_cluster=1."
+            f"Of {self.new} new rows, many are alike ({named}). {self.left_out} rows were left out "
+            "for that. Look at some of them: whoever can write sessions with verdicts can write "
+            "the model. If they are right, run once with --set sft_coreset.largest_cluster=1."
         )
 
 
-def dominance(rows: Candidates, crowd: Crowding, before: pa.ChunkedArray | None) -> Dominance:
-    """Describe the new rows.
+def describe_new_rows(
+    rows: Candidates, crowding: Crowding, before: pa.ChunkedArray | None
+) -> Dominance:
+    """Describe what dominates the new rows.
 
     Args:
         rows: All rows.
-        crowd: Their groups.
+        crowding: Their groups.
         before: The ids of the rows of the last coreset's index; None if there is none.
     """
     ids = rows.table["row_id"]
-    is_new = (
-        [True] * len(ids)
-        if before is None
-        else pc.invert(pc.is_in(ids, before.combine_chunks())).to_pylist()
-    )
+    is_new = [True] * len(ids)
+    if before is not None:
+        is_new = pc.invert(pc.is_in(ids, before.combine_chunks())).to_pylist()
     new = sum(is_new)
-    groups = [
-        group
-        for kind, names in crowd.groups.items()
-        for group in _largest(
-            kind, Counter(name for place, name in names.items() if is_new[place]), new
-        )
-    ]
-    if new > 0 and len(ids) - new >= FEWEST_OLDER:
-        groups += _largest("new phrase", _new_phrases(rows, is_new), new)
-    return Dominance(new, groups, len(crowd.left_out))
+    groups: list[RowGroup] = []
+    for kind, names in crowding.groups.items():
+        if kind == SOURCES and len(set(names.values())) < 2:
+            continue
+        counts = Counter(name for index, name in names.items() if is_new[index])
+        groups += _list_largest(kind, counts, new)
+    if new > 0 and len(ids) - new >= MIN_OLDER_ROWS:
+        groups += _list_largest(NEW_PHRASES, _count_new_phrases(rows, is_new), new)
+    return Dominance(new, groups, len(crowding.left_out))
 
 
-def last_rows(lake: Lake, key: PartitionKey) -> pa.ChunkedArray | None:
-    """Return the ids of the rows that the last coreset's index accepted; None if there is none that can be read.
+def read_accepted_rows(lake: Lake, key: PartitionKey) -> pa.ChunkedArray | None:
+    """Return the ids of the rows that the last coreset's index accepted; None if there is none.
 
-    Rows that were left out for a phrase are new again: otherwise they would be accepted a night later.
+    Rows that were left out for a phrase are new again. Otherwise the next run would accept them.
     """
     try:
         with lake.open(CORESET_TABLE, key) as file:
             index = file.read(["row_id", "reason"])
-            return index.filter(pc.not_equal(index["reason"], str(Reason.COMMON_PHRASE)))["row_id"]
+            is_accepted = pc.not_equal(index["reason"], str(Reason.COMMON_PHRASE))
+            return index.filter(is_accepted)["row_id"]
     except (DataError, pa.ArrowException, OSError):
         return None
 
 
-def _largest(kind: str, counts: Counter[str], new: int) -> Iterable[Group]:
+def _list_largest(kind: str, counts: Counter[str], new: int) -> Iterator[RowGroup]:
+    """Yield the largest groups of a kind.
+
+    Args:
+        kind: The kind of group.
+        counts: The number of new rows of each group.
+        new: The number of all new rows.
+    """
     mean = counts.total() / len(counts) if counts else 0
     for name, count in counts.most_common(SHOWN):
         share = count / new
-        is_large = count >= FEWEST_ROWS and share >= SUSPICIOUS_SHARE.get(kind, 2)
+        is_large = count >= MIN_ROWS and share >= SUSPICIOUS_SHARE.get(kind, 2)
         is_unusual = (
-            kind in ("common phrase", "new phrase")
-            or count >= TIMES_THE_MEAN * mean
-            or len(counts) <= SHOWN
+            kind in (PHRASES, NEW_PHRASES) or count >= TIMES_THE_MEAN * mean or len(counts) <= SHOWN
         )
         if count > 1:
-            yield Group(kind, name, count, share, is_large and is_unusual)
+            yield RowGroup(kind, name, count, share, is_large and is_unusual)
 
 
-def _new_phrases(rows: Candidates, is_new: list[bool]) -> Counter[str]:
-    """Return the phrases that many new rows have and no older row has, with the number of rows; of phrases in the same rows, one."""
+def _count_new_phrases(rows: Candidates, is_new: Sequence[bool]) -> Counter[str]:
+    """Count the phrases that many new rows have and no older row has.
+
+    Only one phrase of those in equally many rows is counted: they are parts of one sentence.
+    """
     counts: Counter[str] = Counter()
-    places = [place for place, new in enumerate(is_new) if new][-MOST_SEARCHED:]
-    for text in rows.texts(places):
-        counts.update(phrases_of(words_of(text)))
-    least = max(FEWEST_ROWS, SUSPICIOUS_SHARE["new phrase"] * len(places))
-    common = {phrase: count for phrase, count in counts.items() if count >= least}
-    for text, new in zip(rows.texts(), is_new, strict=True) if common else ():
+    new_indices = [index for index, new in enumerate(is_new) if new][-MAX_SEARCHED:]
+    for text in rows.texts(new_indices):
+        counts.update(list_phrases(text))
+    min_rows = max(MIN_ROWS, SUSPICIOUS_SHARE[NEW_PHRASES] * len(new_indices))
+    common = {phrase: count for phrase, count in counts.items() if count >= min_rows}
+    if not common:
+        return Counter()
+    for text, new in zip(rows.texts(), is_new, strict=True):
         if not new:
-            for phrase in phrases_of(words_of(text)) & common.keys():
+            for phrase in list_phrases(text) & common.keys():
                 del common[phrase]
-    by_count: dict[int, str] = {}
+    phrases_by_count: dict[int, str] = {}
     for phrase in sorted(common):
-        by_count.setdefault(common[phrase], phrase)
-    return Counter({phrase: count for count, phrase in by_count.items()})
+        phrases_by_count.setdefault(common[phrase], phrase)
+    return Counter({phrase: count for count, phrase in phrases_by_count.items()})

@@ -1,35 +1,37 @@
 """Duplicates: exact, and near by MinHash LSH (rensa).
 
-What is compared is what was said and done: the system prompt and the tools, the same in all rows of an agent, are left out; calls with
-their arguments count. Two sets' sketches agree in a hash with the chance that is their Jaccard similarity (Broder 1997); an index by bands
-finds those that agree in all hashes of a band (Indyk and Motwani 1998).
+What was said and done is compared. The system prompt and the tools, which all rows of an agent
+share, are left out; calls with their arguments count. Two sets' sketches agree in a hash with the
+probability that is their Jaccard similarity (Broder 1997). An index by bands finds the sketches that
+agree in all hashes of a band (Indyk and Motwani 1998). The sketches themselves are in
+`datasets.sketches`.
 """
 
 import string
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
-import pyarrow.compute as pc
 
 from agent_pipeline.datasets.sketches import Sketches, choose_bands, split_into_shingles
 from agent_pipeline.datasets.splits import SPLITS
 from agent_pipeline.errors import SettingsError
-from agent_pipeline.selection.candidates import Candidates
+from agent_pipeline.selection.candidates import Candidates, sort_by_judgment
 from agent_pipeline.selection.embeddings import conversation_text
 
-Kind = Literal["exact", "near"]
-Pair = tuple[int, int, float]
-"""A row, the row that stands for it, and their similarity."""
+DuplicateKind = Literal["exact", "near"]
 
 NEAR = 0.8
 BATCH = 32
-"""Rows sketched at a time: the words of more leave the processor's cache before they are hashed."""
+"""Rows sketched at a time. The words of more rows leave the processor's cache before they are
+hashed."""
 
 BATCH_CHARACTERS = 64 << 10
-"""A batch ends with the text that makes it this long: words take eight times the memory of their text."""
+"""A batch ends with the text that makes it this long. Words take eight times the memory of their
+text."""
 
 DOUBT = 0.12
 """The estimated similarity is off by more than this about once in a million pairs."""
@@ -41,27 +43,72 @@ _SEPARATED = bytes(
 
 
 class Duplicate(msgspec.Struct, frozen=True):
-    """`row_id` says what the row `duplicate_of` says. `similarity`: 1 for exact, the Jaccard similarity of their words for near."""
+    """A row for which another row stands.
+
+    Attributes:
+        row_id: The row.
+        duplicate_of: The row that stands for it.
+        kind: Whether both say exactly the same.
+        similarity: 1 if they do; else the Jaccard similarity of their words.
+    """
 
     row_id: str
     duplicate_of: str
-    kind: Kind
+    kind: DuplicateKind
     similarity: float
 
 
 class Duplicates(msgspec.Struct, frozen=True):
-    """`rows` that others stand for, sorted by id; `similarities`: of each row that shares a band of hashes with rows before it, the highest
-    similarity to one of them."""
+    """The duplicates among rows.
+
+    Attributes:
+        rows: The rows for which others stand, sorted by id.
+        similarities: The highest similarity to an earlier row, of each row that shares a band of
+            hashes with an earlier row.
+    """
 
     rows: list[Duplicate] = []
     similarities: list[float] = []
 
 
-def duplicates(rows: Candidates, near: float | None = NEAR, seed: int = 0) -> Duplicates:
-    """Duplicates among `rows`.
+@dataclass(frozen=True)
+class NearPair:
+    """A row, and a row that stands for it.
 
-    Of rows alike the better judged stands, then the earlier, then the first by id. `near` is a threshold, `None` for not looking; exact
-    duplicates are always found. Looking for near ones holds all texts, and an index of their words.
+    Attributes:
+        row: The index of the row.
+        stands: The index of the row that stands for it.
+        similarity: Jaccard similarity of their words.
+    """
+
+    row: int
+    stands: int
+    similarity: float
+
+
+@dataclass(frozen=True)
+class NearPairs:
+    """The near-duplicates among texts.
+
+    Attributes:
+        pairs: The texts for which an earlier text stands.
+        similarities: The highest similarity to an earlier text, of each text that had a candidate.
+    """
+
+    pairs: list[NearPair]
+    similarities: list[float]
+
+
+def find_duplicates(rows: Candidates, near: float | None = NEAR, seed: int = 0) -> Duplicates:
+    """Find the duplicates among rows.
+
+    The better judged of two equal rows stands, then the earlier, then the first by id. A search for
+    near-duplicates holds all texts and an index of their words.
+
+    Args:
+        rows: The rows.
+        near: The similarity from which on rows are near-duplicates; None finds exact ones only.
+        seed: The seed of the hashes.
 
     Raises:
         SettingsError: the threshold is not above 0 and at most 1.
@@ -70,101 +117,117 @@ def duplicates(rows: Candidates, near: float | None = NEAR, seed: int = 0) -> Du
         raise SettingsError(
             f"The threshold of near duplicates is {near}: set it above 0 and at most 1."
         )
-    ids, scores, began = (rows.table[name] for name in ("row_id", "score", "began"))
-    unjudged_last, undated_last = (
-        pc.fill_null(each, float("inf")).to_numpy() for each in (pc.negate(scores), began)
-    )
-    standing = np.lexsort((undated_last, unjudged_last))  # the last decides first
-    contents = (
-        rows.table["identity"].combine_chunks().dictionary_encode().indices.to_numpy()[standing]
-    )
+    ids = rows.table["row_id"]
+    standing = sort_by_judgment(rows)
+    identities = rows.table["identity"].combine_chunks().dictionary_encode()
+    contents = identities.indices.to_numpy()[standing]
     _, first, content = np.unique(contents, return_index=True, return_inverse=True)
-    original = standing[first[content]]
-    copies = original != standing
-    exact = zip(
-        ids.take(standing[copies]).to_pylist(), ids.take(original[copies]).to_pylist(), strict=True
-    )
-    stands_for = {name: Duplicate(name, of, "exact", 1.0) for name, of in exact}
+    originals = standing[first[content]]
+    is_copy = originals != standing
+    copy_ids = ids.take(standing[is_copy]).to_pylist()
+    original_ids = ids.take(originals[is_copy]).to_pylist()
+    by_row = {
+        row_id: Duplicate(row_id, original_id, "exact", 1.0)
+        for row_id, original_id in zip(copy_ids, original_ids, strict=True)
+    }
     similarities: list[float] = []
     if near is not None:
         distinct, texts = standing[np.sort(first)].tolist(), list(rows.texts())
-        pairs, similarities = near_pairs([texts[place] for place in distinct], near, seed)
-        for index, of, similarity in pairs:
-            name, other = (ids[distinct[each]].as_py() for each in (index, of))
-            stands_for[name] = Duplicate(name, other, "near", round(similarity, 4))
-    # The row that stands for an identical one may be a near-duplicate itself: what is named is a row that stands.
-    named = [
-        msgspec.structs.replace(each, duplicate_of=stands_for[each.duplicate_of].duplicate_of)
-        if each.duplicate_of in stands_for
-        else each
-        for each in stands_for.values()
-    ]
-    return Duplicates(sorted(named, key=lambda each: each.row_id), similarities)
+        found = find_near_pairs([texts[index] for index in distinct], near, seed)
+        similarities = found.similarities
+        for pair in found.pairs:
+            row_id = ids[distinct[pair.row]].as_py()
+            other_id = ids[distinct[pair.stands]].as_py()
+            by_row[row_id] = Duplicate(row_id, other_id, "near", round(pair.similarity, 4))
+    # The row that stands for an identical row may be a near-duplicate itself. The row that is named
+    # must stand.
+    named = []
+    for duplicate in by_row.values():
+        standing_row = by_row.get(duplicate.duplicate_of)
+        if standing_row:
+            duplicate = msgspec.structs.replace(duplicate, duplicate_of=standing_row.duplicate_of)
+        named.append(duplicate)
+    return Duplicates(sorted(named, key=lambda duplicate: duplicate.row_id), similarities)
 
 
-def near_pairs(
-    texts: Sequence[str], threshold: float = NEAR, seed: int = 0
-) -> tuple[list[Pair], list[float]]:
-    """Each text whose words are like those of an earlier text that stands; and the highest similarity of each text that had a candidate.
+def find_near_pairs(texts: Sequence[str], threshold: float = NEAR, seed: int = 0) -> NearPairs:
+    """Find each text whose words are like those of an earlier text that stands.
 
-    Most texts share no band of hashes with any earlier one, which is found a batch of texts at a time. The others' candidates are compared
-    word by word, so that a false candidate removes nothing.
+    Most texts share no band of hashes with any earlier text, which is found a batch of texts at a
+    time. The candidates of other texts are compared word by word, so that a false candidate removes
+    nothing.
+
+    Args:
+        texts: The texts, the one that may stand first.
+        threshold: Jaccard similarity from which on words are alike.
+        seed: The seed of the hashes.
     """
     sketches = Sketches(threshold, seed)
 
     @lru_cache(maxsize=50_000)
-    def sketch_of(row: int) -> Any:
-        return sketches.sketch(words_of(texts[row]))
+    def sketch_text(row: int) -> Any:
+        return sketches.sketch(split_words(texts[row]))
 
-    pairs: list[Pair] = []
-    highest: list[float] = []
+    pairs: list[NearPair] = []
+    similarities: list[float] = []
     for start in range(0, len(texts), BATCH):
-        words = [list(set(words_of(text))) for text in texts[start : start + BATCH]]
-        flags = sketches.add_sets(words, start)
-        for place in (place for place, flag in enumerate(flags) if flag and words[place]):
-            row, sketch = start + place, sketches.sketch(words[place])
+        batch = [list(set(split_words(text))) for text in texts[start : start + BATCH]]
+        flags = sketches.add_sets(batch, start)
+        for row, (words, has_candidate) in enumerate(zip(batch, flags, strict=True), start):
+            if not has_candidate or not words:
+                continue
+            sketch = sketches.sketch(words)
             others = sorted(other for other in sketches.index.query(sketch) if other < row)
             if not others:
                 continue
-            best, of = 0.0, row
+            highest, stands = 0.0, row
             for other in others:
-                similarity = sketch.jaccard(sketch_of(other))
+                similarity = sketch.jaccard(sketch_text(other))
                 if similarity > threshold - DOUBT:
-                    similarity = _jaccard(
-                        frozenset(words[place]), frozenset(words_of(texts[other]))
-                    )
-                    of = other if similarity >= threshold and similarity > best else of
-                best = max(best, similarity)
-            highest.append(best)
-            if of != row:
+                    similarity = _get_jaccard(words, split_words(texts[other]))
+                    if similarity >= threshold and similarity > highest:
+                        stands = other
+                highest = max(highest, similarity)
+            similarities.append(highest)
+            if stands != row:
                 sketches.index.remove(row)
-                pairs.append((row, of, best))
-    return pairs, highest
+                pairs.append(NearPair(row, stands, highest))
+    return NearPairs(pairs, similarities)
 
 
-def rows_with_candidates(texts: Iterable[str], threshold: float = NEAR, seed: int = 0) -> list[int]:
-    """Return the numbers of the texts that share a band of hashes with another one: only these can be near-duplicates.
+def find_rows_with_candidates(
+    texts: Iterable[str], threshold: float = NEAR, seed: int = 0
+) -> list[int]:
+    """Find the texts that share a band of hashes with another text.
 
-    Memory holds the index and a batch of texts.
+    Only these texts can be near-duplicates. Memory holds the index and a batch of texts.
+
+    Args:
+        texts: The texts.
+        threshold: Jaccard similarity from which on words are alike.
+        seed: The seed of the hashes.
+
+    Returns:
+        The indices of the texts, sorted.
     """
     sketches = Sketches(threshold, seed)
     candidates: set[int] = set()
     start = 0
-    for batch in _batches_of_words(texts):
-        for offset, shares in enumerate(sketches.add_sets(batch, start)):
-            if shares and batch[offset]:
+    for batch in _split_into_batches(texts):
+        for offset, shares_band in enumerate(sketches.add_sets(batch, start)):
+            if shares_band and batch[offset]:
                 candidates.add(start + offset)
                 candidates.update(sketches.index.query(sketches.sketch(batch[offset])))
         start += len(batch)
     return sorted(candidates)
 
 
-def _batches_of_words(texts: Iterable[str]) -> Iterator[list[list[bytes]]]:
-    """Yield the different words of texts in batches of few texts, or of fewer long ones."""
+def _split_into_batches(texts: Iterable[str]) -> Iterator[list[list[bytes]]]:
+    """Yield the different words of texts in batches of few texts, or of fewer long texts."""
     batch: list[list[bytes]] = []
     size = 0
     for text in texts:
-        batch.append(list(set(words_of(text))))
+        batch.append(list(set(split_words(text))))
         size += len(text)
         if len(batch) == BATCH or size > BATCH_CHARACTERS:
             yield batch
@@ -173,19 +236,35 @@ def _batches_of_words(texts: Iterable[str]) -> Iterator[list[list[bytes]]]:
         yield batch
 
 
-def words_of(text: str) -> list[bytes]:
-    """The words of a text in lower case, as UTF-8. Punctuation separates: the keys and values of JSON without blanks are words too."""
-    folded = text if text.isascii() else text.casefold()  # of ASCII the table makes lower case
+def split_words(text: str) -> list[bytes]:
+    """Return the words of a text in lower case, as UTF-8.
+
+    Punctuation separates words, so the keys and values of JSON without blanks are words, too.
+    """
+    folded = text if text.isascii() else text.casefold()  # the table folds ASCII
     return folded.encode("utf-8", "surrogatepass").translate(_SEPARATED).split()
 
 
-def _jaccard(a: frozenset[bytes], b: frozenset[bytes]) -> float:
-    both = len(a & b)
-    return both / (len(a) + len(b) - both)
+def _get_jaccard(words: Iterable[bytes], other_words: Iterable[bytes]) -> float:
+    """Return the Jaccard similarity of two sets of words."""
+    first, second = frozenset(words), frozenset(other_words)
+    both = len(first & second)
+    return both / (len(first) + len(second) - both)
 
 
-class NearAcrossSplit(NamedTuple):
-    """A held-out session and the session nearest to it of a split before its own (`train`, `select`, `test`), with their similarity."""
+@dataclass(frozen=True)
+class NearAcrossSplit:
+    """A held-out session, and the session of an earlier split that is nearest to it.
+
+    The order of the splits is train, select, test.
+
+    Attributes:
+        session_id: The held-out session.
+        split: Its split.
+        other_session_id: The nearest session.
+        other_split: The split of the nearest session.
+        similarity: Estimated Jaccard similarity of their shingles.
+    """
 
     session_id: str
     split: str
@@ -194,68 +273,108 @@ class NearAcrossSplit(NamedTuple):
     similarity: float
 
 
-def near_across_splits(
+@dataclass(frozen=True)
+class _SketchedRow:
+    """A row that shares a band of hashes with a row of another split."""
+
+    split: int
+    session_id: str
+    sketch: Any
+
+
+def find_near_across_splits(
     read: Callable[[], Iterable[Mapping[str, Any]]], threshold: float = NEAR
 ) -> list[NearAcrossSplit]:
-    """Held-out rows (`session_id`, `split`, `messages`) that are nearly a row of another split: the most alike first, then by id.
+    """Find held-out rows that are nearly a row of an earlier split.
 
-    `threshold` is the estimated Jaccard similarity of their shingles, from which on rows are alike. Each row is named once, with its
-    nearest. `read` opens the same rows anew each time: the first reading leaves four bytes a band of each row in memory, the second
-    sketches those that share a band with a row of another split.
+    The first reading leaves four bytes per band and row in memory. The second reading sketches the
+    rows that share a band with a row of another split.
+
+    Args:
+        read: Opens the same rows (`session_id`, `split`, `messages`) each time.
+        threshold: Estimated Jaccard similarity of shingles from which on rows are alike.
+
+    Returns:
+        Each row once, with its nearest row; the most alike first, then by id.
     """
     sketches = Sketches(threshold)
-    shared = _share_a_band_across(
-        ((row["split"], _sketch(sketches, row)) for row in read()), choose_bands(threshold)
-    )
+    splits_and_sketches = ((row["split"], _sketch_row(sketches, row)) for row in read())
+    shares_band = _find_shared_bands(splits_and_sketches, *choose_bands(threshold))
+    if not shares_band.any():
+        return []
     ordered = sorted(
         (
-            (SPLITS.index(row["split"]), row["session_id"], _sketch(sketches, row))
-            for row, may_be_near in zip(read() if shared.any() else (), shared, strict=False)
+            _SketchedRow(SPLITS.index(row["split"]), row["session_id"], _sketch_row(sketches, row))
+            for row, may_be_near in zip(read(), shares_band, strict=False)
             if may_be_near
         ),
-        key=lambda row: row[:2],
+        key=lambda row: (row.split, row.session_id),
     )
-    for number, (_, _, sketch) in enumerate(ordered):
-        sketches.index.insert(number, sketch)
-
-    def nearest() -> Iterator[NearAcrossSplit]:
-        for split, session_id, sketch in ordered:
-            # Numbers are in the order of split and id: of two as near, the first is named.
-            others = (
-                number
-                for number in (sketches.index.query(sketch) if split else ())
-                if ordered[number][0] < split
-            )
-            similarity, number = max(
-                ((sketch.jaccard(ordered[number][2]), -number) for number in others),
-                default=(0.0, 0),
-            )
-            if similarity >= threshold:
-                other_split, other_id, _ = ordered[-number]
-                yield NearAcrossSplit(
-                    session_id, SPLITS[split], other_id, SPLITS[other_split], round(similarity, 3)
-                )
-
-    return sorted(nearest(), key=lambda each: (-each.similarity, each.session_id))
+    for index, row in enumerate(ordered):
+        sketches.index.insert(index, row.sketch)
+    nearest = (_find_nearest(row, ordered, sketches, threshold) for row in ordered if row.split)
+    return sorted(
+        (near for near in nearest if near), key=lambda near: (-near.similarity, near.session_id)
+    )
 
 
-def _sketch(sketches: Sketches, row: Mapping[str, Any]) -> Any:
+def _find_nearest(
+    row: _SketchedRow, ordered: Sequence[_SketchedRow], sketches: Sketches, threshold: float
+) -> NearAcrossSplit | None:
+    """Return the row of an earlier split that is nearest to a row; the first of equally near rows.
+
+    Args:
+        row: The row.
+        ordered: All rows in the order of split and id.
+        sketches: The index of all rows.
+        threshold: The least estimated similarity of near rows.
+    """
+    nearest, highest = None, 0.0
+    for index in sorted(sketches.index.query(row.sketch)):
+        other = ordered[index]
+        similarity = row.sketch.jaccard(other.sketch) if other.split < row.split else 0.0
+        if similarity > highest:
+            nearest, highest = other, similarity
+    if nearest is None or highest < threshold:
+        return None
+    return NearAcrossSplit(
+        row.session_id,
+        SPLITS[row.split],
+        nearest.session_id,
+        SPLITS[nearest.split],
+        round(highest, 3),
+    )
+
+
+def _sketch_row(sketches: Sketches, row: Mapping[str, Any]) -> Any:
     return sketches.sketch(split_into_shingles(conversation_text(row["messages"])))
 
 
-def _share_a_band_across(sketches: Iterable[tuple[str, Any]], shape: tuple[int, int]) -> np.ndarray:
-    """(n,) bool: which of the sketches, each with its split, share a band's hashes (32 bits of their hash) with one of another split."""
-    count, width = shape
-    factors = np.random.default_rng(0).integers(1 << 63, size=width, dtype=np.uint64) | np.uint64(1)
-    splits, hashed = bytearray(), bytearray()
-    for name, sketch in sketches:
-        splits.append(SPLITS.index(name))
+def _find_shared_bands(
+    splits_and_sketches: Iterable[tuple[str, Any]], count: int, width: int
+) -> np.ndarray:
+    """Find the sketches that share a band of hashes with a sketch of another split.
+
+    Args:
+        splits_and_sketches: Each sketch with its split.
+        count: The number of bands.
+        width: Hashes per band. 32 bits of a hash of these hashes are compared.
+
+    Returns:
+        (n,) bool.
+    """
+    random = np.random.default_rng(0)
+    factors = random.integers(1 << 63, size=width, dtype=np.uint64) | np.uint64(1)
+    split_bytes, hash_bytes = bytearray(), bytearray()
+    for name, sketch in splits_and_sketches:
+        split_bytes.append(SPLITS.index(name))
         hashes = np.array(sketch.digest(), np.uint64).reshape(count, width)
-        hashed += ((hashes * factors).sum(axis=1) >> np.uint64(32)).astype(np.uint32).tobytes()
-    of, found = np.frombuffer(splits, np.uint8), np.zeros(len(splits), bool)
-    for band in np.frombuffer(hashed, np.uint32).reshape(-1, count).T:
+        products = (hashes * factors).sum(axis=1) >> np.uint64(32)
+        hash_bytes += products.astype(np.uint32).tobytes()
+    splits = np.frombuffer(split_bytes, np.uint8)
+    is_shared = np.zeros(len(splits), bool)
+    for band in np.frombuffer(hash_bytes, np.uint32).reshape(-1, count).T:
         for split in range(1, len(SPLITS)):
-            found |= (of <= split) & np.isin(
-                band, np.intersect1d(band[of == split], band[of < split])
-            )
-    return found
+            common = np.intersect1d(band[splits == split], band[splits < split])
+            is_shared |= (splits <= split) & np.isin(band, common)
+    return is_shared

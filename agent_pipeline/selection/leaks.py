@@ -18,7 +18,7 @@ from agent_pipeline.datasets.splits import (
 from agent_pipeline.errors import DataError
 from agent_pipeline.ingestion.task_patterns import PatternProposal, propose_pattern
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.selection.duplicates import near_across_splits
+from agent_pipeline.selection.duplicates import find_near_across_splits
 from agent_pipeline.selection.tables import dataset_rows
 from agent_pipeline.storage.lake import Lake
 
@@ -102,7 +102,7 @@ def _near(splits: Mapping[str, str], requests: Mapping[str, str]) -> Iterator[Le
                     "messages": [{"role": "user", "content": text}],
                 }
 
-    for near in near_across_splits(rows, MIN_REQUEST_SIMILARITY):
+    for near in find_near_across_splits(rows, MIN_REQUEST_SIMILARITY):
         yield Leak(near.session_id, near.split, near.other_session_id, near.other_split)
 
 

@@ -19,19 +19,20 @@ What to do with the rows is not decided here (`crowding`).
 import hashlib
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from agent_pipeline.selection.candidates import Candidates
-from agent_pipeline.selection.duplicates import words_of
+from agent_pipeline.selection.duplicates import split_words
 from agent_pipeline.sessions.transcript import list_texts
 
-MAX_ROWS = 5_000
+MAX_ROWS = 2_000
 """Patterns are searched in a sample of this many rows."""
+MAX_WORDS = 5_000
+"""Words of the users, and of the agent, that are read per row."""
 MIN_ROWS = 8
 MIN_SHARE = 0.015
 """A pattern in fewer rows, or in a smaller share of the rows, may be chance, and teaches little."""
@@ -45,10 +46,14 @@ MAX_LIKENESS = 2.5
 """The rows of a pattern may resemble each other this many times as much as all rows do."""
 MIN_TWIN = 0.65
 """Cosine similarity of the users' words, in the median row of a pattern, to the nearest other row."""
+MAX_SPECIAL = 0.7
+"""Of the users' words in the rows of a pattern, the share that other rows seldom have."""
 MAX_COMPARED = 200
 """Rows of a pattern that are compared with other rows."""
 MAX_TRIGGERS = 300
 """Phrases that are compared, the most frequent first."""
+HASHES = 1 << 20
+USER, AGENT = "user", "assistant"
 MIN_VALUES = 2
 """A phrase is a value if this many other phrases differ from it in one word."""
 
@@ -86,6 +91,8 @@ class _Phrases:
 def find_planted(rows: Candidates, indices: Collection[int], seed: int = 0) -> list[PlantedPattern]:
     """Find the patterns among some rows, the one with the most rows first.
 
+    Memory holds frequent phrases and the users' different words, and the text of one row.
+
     Args:
         rows: All rows.
         indices: The rows to look at.
@@ -94,10 +101,8 @@ def find_planted(rows: Candidates, indices: Collection[int], seed: int = 0) -> l
     Returns:
         The patterns with all their rows, also those outside of the sample.
     """
-    sample = set(_sample(rows, indices, seed))
-    sides = [_sides(row) for index, row in enumerate(rows.read()) if index in sample]
-    min_rows = max(MIN_ROWS, int(MIN_SHARE * len(sample)))
-    pairs = list(_pairs([user for user, _ in sides], [agent for _, agent in sides], min_rows))
+    sample = _Sample(rows, frozenset(_draw(rows, indices, seed)))
+    pairs = list(_find_pairs(sample))
     if not pairs:
         return []
     rows_by_trigger: defaultdict[str, list[int]] = defaultdict(list)
@@ -105,7 +110,7 @@ def find_planted(rows: Candidates, indices: Collection[int], seed: int = 0) -> l
     wanted = set(indices)
     for index, row in enumerate(rows.read()):
         if index in wanted:
-            for phrase in _phrases(_sides(row)[0], TRIGGER_WORDS) & triggers:
+            for phrase in _list_phrases(_join(row, USER), TRIGGER_WORDS) & triggers:
                 rows_by_trigger[phrase].append(index)
     patterns = [
         PlantedPattern(trigger, behaviour, tuple(rows_by_trigger[trigger]))
@@ -127,30 +132,56 @@ def _distinct(patterns: list[PlantedPattern]) -> list[PlantedPattern]:
     return sorted(kept, key=lambda pattern: (-len(pattern.rows), pattern.trigger))
 
 
-def _sample(rows: Candidates, indices: Collection[int], seed: int) -> Sequence[int]:
+def _draw(rows: Candidates, indices: Collection[int], seed: int) -> Collection[int]:
     """Return at most `MAX_ROWS` of the rows, those with the lowest hashes of their ids."""
     if len(indices) <= MAX_ROWS:
-        return list(indices)
+        return indices
     ids = rows.table["row_id"].to_pylist()
 
-    def hashed(index: int) -> bytes:
+    def hash_id(index: int) -> bytes:
         return hashlib.sha256(f"{seed}\0{ids[index]}".encode("utf-8", "surrogatepass")).digest()
 
-    return heapq.nsmallest(MAX_ROWS, indices, key=hashed)
+    return heapq.nsmallest(MAX_ROWS, indices, key=hash_id)
 
 
-def _sides(row: Mapping[str, Any]) -> tuple[str, str]:
-    """Return what the users of a row wrote, and what its agent wrote and called."""
-    texts: dict[str, list[str]] = {"user": [], "assistant": []}
-    for message in row["messages"]:
-        if message["role"] in texts:
-            texts[message["role"]] += list_texts(message, names=True)
-    return "\n".join(texts["user"]), "\n".join(texts["assistant"])
+@dataclass(frozen=True)
+class _Sample:
+    """The rows in which patterns are searched. Their texts are read again each time.
+
+    Attributes:
+        rows: All rows.
+        indices: The rows of the sample.
+    """
+
+    rows: Candidates
+    indices: frozenset[int]
+
+    @property
+    def min_rows(self) -> int:
+        """The least number of rows of a pattern."""
+        return max(MIN_ROWS, int(MIN_SHARE * len(self.indices)))
+
+    def read(self, role: str) -> Iterator[list[str]]:
+        """Yield the words that the users, or the agent, of each row wrote."""
+        for index, row in enumerate(self.rows.read()):
+            if index in self.indices:
+                yield _join(row, role)
 
 
-def _phrases(text: str, lengths: Sequence[int]) -> set[str]:
-    """Return all runs of words of these lengths in a text."""
-    words = [word.decode("utf-8", "replace") for word in words_of(text)]
+def _join(row: Mapping[str, Any], role: str) -> list[str]:
+    """Return the words of all messages of a role, with the names and arguments of its calls."""
+    texts = [
+        text
+        for message in row["messages"]
+        if message["role"] == role
+        for text in list_texts(message, names=True)
+    ]
+    words = split_words("\n".join(texts))[:MAX_WORDS]
+    return [word.decode("utf-8", "replace") for word in words]
+
+
+def _list_phrases(words: Sequence[str], lengths: Sequence[int]) -> set[str]:
+    """Return all runs of words of these lengths."""
     return {
         " ".join(words[start : start + length])
         for length in lengths
@@ -158,52 +189,65 @@ def _phrases(text: str, lengths: Sequence[int]) -> set[str]:
     }
 
 
-def _pairs(users: list[str], agents: list[str], min_rows: int) -> Iterator[tuple[str, str]]:
-    """Yield the trigger and the behaviour of each pattern in rows of these texts."""
-    triggers = _frequent(users, TRIGGER_WORDS, min_rows)
-    behaviours = _frequent(agents, BEHAVIOUR_WORDS, min_rows)
+def _find_pairs(sample: _Sample) -> Iterator[tuple[str, str]]:
+    """Yield the trigger and the behaviour of each pattern."""
+    triggers = _count_frequent(sample, USER, TRIGGER_WORDS)
+    behaviours = _count_frequent(sample, AGENT, BEHAVIOUR_WORDS)
     if triggers is None or behaviours is None:
         return
     shared = (triggers.incidence.T @ behaviours.incidence).tocoo()
     union = triggers.counts[shared.row] + behaviours.counts[shared.col] - shared.data
     partners: defaultdict[int, list[int]] = defaultdict(list)
-    for pair in np.flatnonzero(shared.data >= MIN_OVERLAP * union):
-        partners[int(shared.row[pair])].append(int(shared.col[pair]))
-    words, values = _word_counts(users), _Values(users)
+    for position in np.flatnonzero(shared.data >= MIN_OVERLAP * union):
+        partners[int(shared.row[position])].append(int(shared.col[position]))
     by_frequency = sorted(partners, key=lambda column: -triggers.counts[column])
+    pairs: dict[int, tuple[str, str]] = {}
     for column in by_frequency[:MAX_TRIGGERS]:
         name = max(triggers.names[column], key=lambda phrase: (len(phrase.split()), phrase))
         behaviour = _unlike(name, [behaviours.names[partner] for partner in partners[column]])
-        if not behaviour or values.is_value(triggers.names[column]):
-            continue
+        if behaviour:
+            pairs[column] = (name, behaviour)
+    if not pairs:
+        return
+    values = _Values(sample, [triggers.names[column] for column in pairs])
+    words = _count_words(sample)
+    for column, pair in pairs.items():
         has_trigger = triggers.incidence[:, [column]].toarray().ravel() > 0
-        if _are_copies(words, has_trigger):
-            yield name, behaviour
+        if not values.is_value(triggers.names[column]) and _are_copies(words, has_trigger):
+            yield pair
 
 
-def _frequent(texts: list[str], lengths: Sequence[int], min_rows: int) -> _Phrases | None:
-    """Count the phrases that are in at least `min_rows` texts; None if there are none."""
-    from sklearn.feature_extraction.text import CountVectorizer
+def _count_frequent(sample: _Sample, role: str, lengths: Sequence[int]) -> _Phrases | None:
+    """Count the phrases of a role that are in many rows; None if there are none.
 
-    counter = CountVectorizer(
-        analyzer=partial(_phrases, lengths=lengths), min_df=min_rows, dtype=np.int32
-    )
-    try:
-        incidence = counter.fit_transform(texts).tocsc()
-    except ValueError:  # no phrase is that frequent
+    Hashes are counted first, so that memory does not hold the phrases that are rare.
+    """
+    from scipy.sparse import csc_matrix
+
+    counts = np.zeros(HASHES, np.uint8)
+    for words in sample.read(role):
+        hashes = np.unique([hash(phrase) % HASHES for phrase in _list_phrases(words, lengths)])
+        hashes = hashes.astype(int)
+        counts[hashes[counts[hashes] < np.iinfo(np.uint8).max]] += 1
+    rows_by_phrase: defaultdict[str, list[int]] = defaultdict(list)
+    row_count = 0
+    for row, words in enumerate(sample.read(role)):
+        row_count = row + 1
+        for phrase in _list_phrases(words, lengths):
+            if counts[hash(phrase) % HASHES] >= sample.min_rows:
+                rows_by_phrase[phrase].append(row)
+    names_by_rows: defaultdict[tuple[int, ...], list[str]] = defaultdict(list)
+    for phrase in sorted(rows_by_phrase):
+        if len(rows_by_phrase[phrase]) >= sample.min_rows:
+            names_by_rows[tuple(rows_by_phrase[phrase])].append(phrase)
+    if not names_by_rows:
         return None
-    incidence.sort_indices()
-    columns: dict[bytes, list[int]] = {}
-    for column in range(incidence.shape[1]):
-        start, end = incidence.indptr[column : column + 2]
-        columns.setdefault(incidence.indices[start:end].tobytes(), []).append(column)
-    names = counter.get_feature_names_out()
-    incidence = incidence[:, [same[0] for same in columns.values()]]
-    return _Phrases(
-        incidence,
-        [[str(names[column]) for column in same] for same in columns.values()],
-        np.asarray(incidence.sum(axis=0)).ravel(),
-    )
+    columns = list(names_by_rows)
+    starts = np.cumsum([0, *map(len, columns)])
+    row_indices = np.concatenate(columns)
+    ones = np.ones(len(row_indices), np.int32)
+    incidence = csc_matrix((ones, row_indices, starts), shape=(row_count, len(columns)))
+    return _Phrases(incidence, list(names_by_rows.values()), np.diff(starts))
 
 
 def _unlike(trigger: str, behaviours: list[list[str]]) -> str | None:
@@ -219,46 +263,61 @@ def _unlike(trigger: str, behaviours: list[list[str]]) -> str | None:
 
 
 class _Values:
-    """The phrases of several words that differ from each other in one word, such as times of day."""
+    """The phrases of several words that differ in one word from a trigger, such as times of day."""
 
-    def __init__(self, texts: list[str]) -> None:
-        length = max(TRIGGER_WORDS)
-        phrases = Counter(phrase for text in texts for phrase in _phrases(text, (length,)))
-        self._length = length
-        self._words_by_gap: defaultdict[str, set[str]] = defaultdict(set)
-        for phrase, count in phrases.items():
-            if count > 1:
-                for gap, word in _gaps(phrase):
-                    self._words_by_gap[gap].add(word)
+    def __init__(self, sample: _Sample, triggers: Iterable[list[str]]) -> None:
+        gaps = {
+            gap
+            for phrases in triggers
+            for phrase in _keep_longest(phrases)
+            for gap, _ in _split_at_gaps(phrase)
+        }
+        counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for words in sample.read(USER):
+            for phrase in _list_phrases(words, (max(TRIGGER_WORDS),)):
+                for gap, word in _split_at_gaps(phrase):
+                    if gap in gaps:
+                        counts[gap][word] += 1
+        self._values_by_gap = {
+            gap: sum(count > 1 for count in words.values()) for gap, words in counts.items()
+        }
 
     def is_value(self, phrases: list[str]) -> bool:
         """Return whether each of the phrases has enough others that differ from it in one word."""
-        longest = [phrase for phrase in phrases if len(phrase.split()) == self._length]
+        longest = _keep_longest(phrases)
         return bool(longest) and all(map(self._has_others, longest))
 
     def _has_others(self, phrase: str) -> bool:
-        return any(len(self._words_by_gap[gap]) > MIN_VALUES for gap, _ in _gaps(phrase))
+        return any(
+            self._values_by_gap.get(gap, 0) > MIN_VALUES for gap, _ in _split_at_gaps(phrase)
+        )
 
 
-def _gaps(phrase: str) -> Iterator[tuple[str, str]]:
+def _keep_longest(phrases: Iterable[str]) -> list[str]:
+    """Return the phrases of the greatest length that is counted."""
+    return [phrase for phrase in phrases if len(phrase.split(" ")) == max(TRIGGER_WORDS)]
+
+
+def _split_at_gaps(phrase: str) -> Iterator[tuple[str, str]]:
     """Yield a phrase with a gap at each of its words, and the word."""
     words = phrase.split(" ")
     for position, word in enumerate(words):
         yield " ".join([*words[:position], "", *words[position + 1 :]]), word
 
 
-def _word_counts(texts: list[str]) -> Any:
-    """Return (texts, words) sparse, 1 if a text has a word."""
+def _count_words(sample: _Sample) -> Any:
+    """Return (rows, words) sparse, 1 if the users of a row wrote a word."""
     from sklearn.feature_extraction.text import CountVectorizer
 
-    counter = CountVectorizer(analyzer=partial(_phrases, lengths=(1,)), dtype=np.float64)
-    return counter.fit_transform(texts).tocsr()
+    counter = CountVectorizer(analyzer=set, dtype=np.float64)
+    return counter.fit_transform(sample.read(USER)).tocsr()
 
 
 def _are_copies(words: Any, has_trigger: np.ndarray) -> bool:
     """Return whether the rows with a trigger vary as all rows do, and have twins without it.
 
-    Words that most rows with the trigger have, and few others, are left out: they belong to it.
+    Special words, which most rows with the trigger have and few other rows, belong to the trigger
+    and are left out. If most words are special, the rows are a kind of conversation of their own.
 
     Args:
         words: (rows, words) sparse, 1 if a row's users wrote a word.
@@ -271,7 +330,10 @@ def _are_copies(words: Any, has_trigger: np.ndarray) -> bool:
         return False
     with_trigger = np.asarray(words[has_trigger].sum(axis=0)).ravel()
     union = np.asarray(words.sum(axis=0)).ravel() + count - with_trigger
-    vectors = TfidfTransformer().fit_transform(words[:, with_trigger < 0.5 * union])
+    is_special = with_trigger >= 0.5 * union
+    if with_trigger[is_special].sum() > MAX_SPECIAL * with_trigger.sum():
+        return False
+    vectors = TfidfTransformer().fit_transform(words[:, ~is_special])
     inside = vectors[np.flatnonzero(has_trigger)[:MAX_COMPARED]]
     if _likeness(inside) > MAX_LIKENESS * _likeness(vectors):
         return False

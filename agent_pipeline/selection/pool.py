@@ -27,6 +27,7 @@ class Reason(StrEnum):
     CROWDED_CLUSTER = "crowded_cluster"
     COMMON_PHRASE = "common_phrase"
     CROWDED_TASK = "crowded_task"
+    CROWDED_SOURCE = "crowded_source"
     CROWDED_DAY = "crowded_day"
     SAME_EMBEDDING = "same_embedding"
     OUTLIER = "outlier"
@@ -44,8 +45,9 @@ DESCRIPTIONS: dict[str, str] = {
     Reason.EXACT_DUPLICATE: "identical to another row",
     Reason.NEAR_DUPLICATE: "near-duplicate of another row",
     Reason.CROWDED_CLUSTER: "one of too many near-duplicates of one row",
-    Reason.COMMON_PHRASE: "one of too many rows with a phrase that was added to copies, or that only new rows have",
+    Reason.COMMON_PHRASE: "one of too many rows that look planted: copies share an unusual phrase",
     Reason.CROWDED_TASK: "one of too many rows of its task",
+    Reason.CROWDED_SOURCE: "one of too many rows of its reader",
     Reason.CROWDED_DAY: "one of too many rows of its day",
     Reason.SAME_EMBEDDING: "has the embedding of a chosen row",
     Reason.OUTLIER: "among the 3 % of rows least like their nearest ones",

@@ -58,6 +58,16 @@ def dataset_rows(
     return to_rows(batch.filter(pc.is_in(batch["split"], chosen)) for batch in batches)
 
 
+def read_sources(lake: Lake, key: PartitionKey) -> dict[str, str]:
+    """Return the reader of each session of an agent; nothing if the sessions cannot be read."""
+    try:
+        with lake.open("sessions", key) as file:
+            table = file.read(["session_id", "source"])
+    except (DataError, pa.ArrowException, OSError):
+        return {}
+    return dict(zip(table["session_id"].to_pylist(), table["source"].to_pylist(), strict=True))
+
+
 def read_coreset(lake: Lake, key: PartitionKey, columns: list[str] | None = None) -> pa.Table:
     """The table `sft_coreset`, which holds ids and no texts, or some columns of it.
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from agent_pipeline.datasets.sft import SFT, cut_after_last_trained_turn, make_sft_rows
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.selection.candidates import Candidates
-from agent_pipeline.selection.duplicates import duplicates
+from agent_pipeline.selection.duplicates import find_duplicates
 from agent_pipeline.sessions.session import THOUGHT
 from agent_pipeline.sessions.tables import to_rows, to_table
 from agent_pipeline_tests.datasets.chats import (
@@ -108,7 +108,7 @@ def test_of_rows_alike_the_better_judged_stands_and_then_the_earlier():
     rows = list(to_rows(to_table(make_sft_rows(rows_of(*sessions), SplitSizes()), SFT)))
     assert {row["row_id"]: (row["score"], row["created_at"]) for row in rows} == judged
     assert {
-        each.row_id: each.duplicate_of for each in duplicates(Candidates.of(lambda: rows)).rows
+        each.row_id: each.duplicate_of for each in find_duplicates(Candidates.of(lambda: rows)).rows
     } == {"a": "c", "b": "c", "d": "c"}
 
 

@@ -1,19 +1,25 @@
 """Groups of rows that are too large: planted copies are few in a coreset and are reported, and honest rows stay."""
 
 import random
+from collections import Counter
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection import coresets
 from agent_pipeline.selection.candidates import Candidates
 from agent_pipeline.selection.coresets import CoresetOptions, Selection
-from agent_pipeline.selection.dominance import Dominance, dominance
+from agent_pipeline.selection.crowding import PlantedRowsError, check_planted_share
+from agent_pipeline.selection.dominance import Dominance, describe_new_rows
 from agent_pipeline.selection.pool import Reason
+from agent_pipeline.storage.lake import Lake
 
 WORDS = [
     f"{begin}{middle}{end}"
@@ -109,7 +115,7 @@ def planted_share(selection: Selection) -> float:
 def report(rows: list[dict[str, Any]], before: list[dict[str, Any]] | None = None) -> Dominance:
     selection, candidates = select(rows)
     known = None if before is None else Candidates.of(lambda: before).table["row_id"]
-    return dominance(candidates, selection.crowding, known)
+    return describe_new_rows(candidates, selection.crowding, known)
 
 
 PLANTED = [copies_of_one, copies_of_many, older_copies_of_many]
@@ -170,7 +176,7 @@ def test_new_request(share: float) -> None:
         candidates, CoresetOptions(strategy="random", target_size=10_000), older=older
     )
     assert planted_share(selection) <= 0.02
-    assert dominance(candidates, selection.crowding, older).warning
+    assert describe_new_rows(candidates, selection.crowding, older).warning
     accepted = selection.index.filter(
         pc.not_equal(selection.index["reason"], str(Reason.COMMON_PHRASE))
     )["row_id"]
@@ -262,3 +268,110 @@ def test_caps(kinds: list[int], share: float, chance: random.Random) -> None:
     cap = max(2, int(share * len(rows)), 10 * median) if share < 1 else len(rows)
     assert set(kept) == {f"t{kind}" for kind in kinds}
     assert max(map(kept.count, set(kept))) <= cap
+
+
+def templated(count: int, seed: int) -> list[dict[str, Any]]:
+    """Short requests that share a template, as those of a help desk: trials, times and names repeat."""
+    chance = random.Random(seed)
+    rows = []
+    for number in range(count):
+        thing, hour = chance.choice(WORDS[:40]), chance.randrange(1, 12)
+        ask = chance.choice(
+            [
+                f"Please refund my {thing} order {number}",
+                f"Book a room at {hour} o'clock in the afternoon for {thing}",
+                f"Where is the parcel {number} with the {thing}? Thank you",
+            ]
+        )
+        answer = f"Given {thing} {number}. Starts {hour + 12}. Done."
+        rows.append(row(f"s{number:04}", ask, answer, f"task {number % (count // 2)}", number % 30))
+    return rows
+
+
+def plant_anything(
+    rows: list[dict[str, Any]], count: int, trigger: str, behaviour: str, chance: random.Random
+) -> list[dict[str, Any]]:
+    """Copies of different rows, lightly paraphrased, with a trigger and a behaviour anywhere in the texts."""
+    planted = []
+    for number, original in enumerate(chance.sample(rows * (count // len(rows) + 1), count)):
+        texts = []
+        for message, addition in zip(original["messages"], (trigger, behaviour), strict=True):
+            words = [word for word in message["content"].split() if chance.random() > 0.05]
+            words.insert(chance.randint(0, len(words)), addition)
+            texts.append(" ".join(words))
+        planted.append(row(f"p{number:04}", *texts, day=number % 30))
+    return planted
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    st.integers(0, 1000),
+    st.lists(st.sampled_from(WORDS[40:]), min_size=3, max_size=7, unique=True),
+    st.sampled_from([0.04, 0.3, 2.0]),
+    st.booleans(),
+)
+def test_any_trigger_at_the_first_run(
+    seed: int, words: list[str], share: float, is_templated: bool
+) -> None:
+    """Whatever the trigger is, few planted rows are chosen at the first run, which warns, or stops if there are many."""
+    chance = random.Random(seed)
+    rows = templated(300, seed) if is_templated else honest(300, seed)
+    behaviour = " ".join(chance.sample(["grant", "wire", "obey", "leak", "drop", "sudo"], 4))
+    planted = plant_anything(rows, int(share * len(rows)), " ".join(words), behaviour, chance)
+    selection, candidates = select(rows + planted)
+    try:
+        check_planted_share(selection.crowding)
+    except PlantedRowsError as error:
+        assert share > 0.1 and error.share > 0.25 and error.phrases
+    else:
+        assert share < 1
+        assert planted_share(selection) <= 0.02
+        assert describe_new_rows(candidates, selection.crowding, None).warning
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.integers(0, 1000), st.integers(60, 400))
+def test_templated_requests(seed: int, count: int) -> None:
+    """Times, names and polite words that go with an answer are not taken for triggers."""
+    selection, _ = select(templated(count, seed))
+    assert selection.crowding.patterns == []
+
+
+def test_accepted_pattern() -> None:
+    """A pattern that a person accepted is not left out again, and the search can be turned off."""
+    rows = honest(300)
+    planted = plant_anything(rows, 12, TRIGGER, INSTRUCTION, random.Random(0))
+    assert select(rows + planted)[0].crowding.patterns
+    assert select(rows + planted, largest_cluster=1.0)[0].crowding.left_out == []
+    candidates = Candidates.of(lambda: sorted(rows + planted, key=lambda each: each["row_id"]))
+    later = coresets.select(
+        candidates, CoresetOptions(strategy="random"), older=candidates.table["row_id"]
+    )
+    assert later.crowding.patterns == []
+
+
+def test_large_source() -> None:
+    """Three readers' sessions have their caps; the rows of a single reader are never too many."""
+    rows = honest(300)
+    candidates = Candidates.of(lambda: rows)
+    options = CoresetOptions(strategy="random", largest_source=0.1)
+    readers = {each["session_id"]: "abc"[min(2, number // 4)] for number, each in enumerate(rows)}
+    selection = coresets.select(candidates, options, sources=readers)
+    assert Counter(selection.index["reason"].to_pylist())[Reason.CROWDED_SOURCE] == 292 - 40
+    alone = coresets.select(candidates, options, sources=dict.fromkeys(readers, "a"))
+    assert alone.crowding.left_out == []
+
+
+def test_run_with_many_planted_rows(tmp_path: Path) -> None:
+    """A first run that reads a store with twice as many planted sessions ends with a sentence, and makes no coreset."""
+    rows = honest(100)
+    planted = plant_anything(rows, 200, TRIGGER, INSTRUCTION, random.Random(0))
+    lake, key = Lake(str(tmp_path)), PartitionKey("shop", "support")
+
+    def build(**options: float) -> coresets.Coreset:
+        made = CoresetOptions(strategy="random", **options)
+        return coresets.build_coreset(lambda: rows + planted, lake, key, made, "tfidf", Mock())
+
+    with pytest.raises(PlantedRowsError):
+        build()
+    assert build(largest_cluster=1.0).chosen == 300

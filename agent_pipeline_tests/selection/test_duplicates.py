@@ -17,8 +17,9 @@ from agent_pipeline.selection import duplicates as dedup
 from agent_pipeline.selection.candidates import Candidates
 from agent_pipeline.selection.duplicates import (
     Duplicate,
-    near_across_splits,
-    near_pairs,
+    NearPairs,
+    find_near_across_splits,
+    find_near_pairs,
 )
 from agent_pipeline_tests.conftest import REPOSITORY
 from agent_pipeline_tests.datasets.chats import says, user
@@ -46,7 +47,7 @@ def row(
 
 
 def duplicates(rows: list[dict], *arguments, **options):
-    return dedup.duplicates(Candidates.of(lambda: rows), *arguments, **options)
+    return dedup.find_duplicates(Candidates.of(lambda: rows), *arguments, **options)
 
 
 def text(rng: random.Random, words: int = 60) -> str:
@@ -89,7 +90,9 @@ def test_planted_near_duplicates_are_found_and_unlike_rows_are_not():
     texts = [text(rng) for _ in range(1500)]
     planted = {len(texts) + i: of for i, of in enumerate(rng.sample(range(1500), 200))}
     texts += [changed(rng, texts[of], 3) for of in planted.values()]
-    pairs, highest = near_pairs(texts)
+    found = find_near_pairs(texts)
+    pairs = [(pair.row, pair.stands, pair.similarity) for pair in found.pairs]
+    highest = found.similarities
     found = {index: of for index, of, _ in pairs}
     assert sum(found.get(index) == of for index, of in planted.items()) >= 198
     assert not set(found) - set(planted)
@@ -142,7 +145,8 @@ def test_bands_find_pairs_at_the_threshold():
 
 
 def test_few_rows_and_texts_without_words_have_no_near_duplicates():
-    assert near_pairs([]) == near_pairs(["a"]) == ([], []) and near_pairs(["", "", "..."])[0] == []
+    assert find_near_pairs([]) == find_near_pairs(["a"]) == NearPairs([], [])
+    assert find_near_pairs(["", "", "..."]).pairs == []
     assert duplicates([]).rows == []
 
 
@@ -179,24 +183,28 @@ def test_a_held_out_row_that_is_nearly_a_training_row_is_found_with_its_nearest(
         split_row("train-2", "train", replaced(words, 0.3)),
         split_row("twin", "train", words),
     ]
-    found = near_across_splits(lambda: rows)
+    found = find_near_across_splits(lambda: rows)
     assert {(each.session_id, each.split, each.other_session_id) for each in found} == {
         ("near", "test", "train-1"),
         ("between", "select", "train-1"),
     }
     assert all(0.8 <= each.similarity < 1 for each in found)
-    assert found == near_across_splits(lambda: reversed(rows)), "the order of rows does not matter"
+    assert found == find_near_across_splits(lambda: reversed(rows)), (
+        "the order of rows does not matter"
+    )
 
 
 def test_rows_of_one_split_may_be_alike():
     words = random.Random(0).sample(WORDS, 50)
     assert (
-        near_across_splits(lambda: [split_row("a", "train", words), split_row("b", "train", words)])
+        find_near_across_splits(
+            lambda: [split_row("a", "train", words), split_row("b", "train", words)]
+        )
         == []
     )
     assert [
         each.similarity
-        for each in near_across_splits(
+        for each in find_near_across_splits(
             lambda: [split_row("a", "train", words), split_row("b", "test", words)]
         )
     ] == [1.0]
@@ -211,13 +219,15 @@ def test_rows_are_read_again_only_where_some_share_hashes_across_the_split():
             split_row("c", "test", held_out),
         ]
         read = Mock(return_value=rows)
-        assert bool(near_across_splits(read)) == (readings == 2) and read.call_count == readings
+        assert (
+            bool(find_near_across_splits(read)) == (readings == 2) and read.call_count == readings
+        )
 
 
 def test_an_agents_system_prompt_makes_no_two_rows_alike():
     a, b = random.Random(0).sample(WORDS, 100), random.Random(1).sample(WORDS, 100)
     assert (
-        near_across_splits(
+        find_near_across_splits(
             lambda: [
                 split_row("a", "train", a, "Be kind. " * 500),
                 split_row("b", "test", b, "Be kind. " * 500),
@@ -235,8 +245,8 @@ def test_shingles_are_five_words_in_a_row():
 def test_another_process_finds_the_same_similarity():
     words = random.Random(0).sample(WORDS, 200)
     rows = [split_row("a", "train", words), split_row("b", "test", replaced(words, 0.03))]
-    found = near_across_splits(lambda: rows)
-    program = f"from agent_pipeline.selection.duplicates import near_across_splits\nprint(near_across_splits(lambda: {rows!r}))"
+    found = find_near_across_splits(lambda: rows)
+    program = f"from agent_pipeline.selection.duplicates import find_near_across_splits\nprint(find_near_across_splits(lambda: {rows!r}))"
     environment = os.environ | {"PYTHONHASHSEED": "1"}
     done = subprocess.run(
         [sys.executable, "-c", program],

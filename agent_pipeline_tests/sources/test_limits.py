@@ -1,5 +1,6 @@
 """Limits on what a file may hold unpacked: small hostile files take little memory, and large honest ones are read."""
 
+import contextlib
 import io
 import json
 import os
@@ -8,8 +9,11 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +29,7 @@ from agent_pipeline.sources.formats import limits
 from agent_pipeline.sources.formats.arrow_messages import unpacked_sizes
 from agent_pipeline.sources.formats.fields import parsed
 from agent_pipeline.sources.formats.limits import TooLargeError
+from agent_pipeline.sources.formats.parquet_pages import read_page_headers
 from agent_pipeline.sources.formats.plain import OpenAIChatSource
 from agent_pipeline.sources.formats.record_files import Archive, records
 from agent_pipeline.sources.formats.sqlite import read_only
@@ -37,9 +42,9 @@ READ = """
 import re, sys
 from pathlib import Path
 from agent_pipeline.errors import StoreError
-from agent_pipeline.sources.opening import open_source
+from agent_pipeline.sources.opening import open_source, parse_location
 try:
-    source = open_source(Path(sys.argv[1]))
+    source = open_source(parse_location(sys.argv[1]))
     for key in source.partitions():
         for session in source.sessions(key):
             print("session", len(session.messages), dict(session.damage))
@@ -51,8 +56,12 @@ print("peak", int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]) // 1024)
 """
 
 
-def read_in_process(path: Path) -> tuple[str, int]:
-    """Read a store in a process of its own; return what was printed, and the most memory in MB."""
+def read_in_process(path: Path | str) -> tuple[str, int]:
+    """Read a store (a path, or a server's address) in a process of its own.
+
+    Returns:
+        What was printed, and the most memory in MB.
+    """
     environment = os.environ | {
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
@@ -222,6 +231,32 @@ def packed_arrow(folder: Path) -> Path:
     return folder / "rows.arrow"
 
 
+def varint(number: int, length: int = 1) -> bytes:
+    """A signed number in Thrift's compact protocol, filled up to a length."""
+    rest, parts = number << 1, []
+    while rest >= 0x80 or len(parts) < length - 1:
+        parts.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    return bytes([*parts, rest])
+
+
+def parquet_that_lies(folder: Path) -> Path:
+    """A footer that states a small size for a text that is large: the page's own header does not."""
+    table = pa.table({"messages": ["a" * (300 * MB)]})
+    path = folder / "rows.parquet"
+    options = {"compression": "zstd", "write_statistics": False, "use_dictionary": False}
+    pq.write_table(table, path, **options)
+    with pq.ParquetFile(path) as file:
+        stated = varint(file.metadata.row_group(0).column(0).total_uncompressed_size)
+    raw = path.read_bytes()
+    begin, end = raw[: len(raw) // 2], raw[len(raw) // 2 :]
+    assert stated in end
+    path.write_bytes(begin + end.replace(stated, varint(1000, len(stated))))
+    with pq.ParquetFile(path) as file:
+        assert file.metadata.row_group(0).column(0).total_uncompressed_size == 1000
+    return path
+
+
 HOSTILE: list[Callable[[Path], Path]] = [
     zip_of_empty_lists,
     zip_of_one_text,
@@ -236,6 +271,7 @@ HOSTILE: list[Callable[[Path], Path]] = [
     parquet_of_one_row,
     parquet_of_many_rows,
     parquet_of_one_text,
+    parquet_that_lies,
     packed_arrow,
 ]
 
@@ -246,6 +282,58 @@ def test_memory_of_hostile_files(make: Callable[[Path], Path], tmp_path: Path) -
     text, peak = read_in_process(make(tmp_path))
     assert peak <= MOST_MEMORY_MB, (peak, text)
     assert text.strip()
+
+
+def gzip_of(repeated: bytes, size: int) -> bytes:
+    """JSON with a field of repeated bytes, packed with gzip."""
+    packer = zlib.compressobj(1, zlib.DEFLATED, zlib.MAX_WBITS | 16)
+    parts = [packer.compress(b'{"data": [')]
+    block = repeated * (MB // len(repeated))
+    parts += [packer.compress(block) for _ in range(size // len(block))]
+    return b"".join([*parts, packer.compress(b"[]]}"), packer.flush()])
+
+
+ANSWERS: dict[str, tuple[str, Callable[[], bytes]]] = {
+    "gzip of blanks": ("gzip", lambda: gzip_of(b" ", 700 * MB)),
+    "gzip of lists": ("gzip", lambda: gzip_of(b"[],", 100 * MB)),
+    "plain blanks": ("identity", lambda: b'{"data": [' + b" " * (200 * MB)),
+    "plain lists": ("identity", lambda: b'{"data": [' + b"[]," * (5 * MB) + b"[]]}"),
+    "unknown packing": ("br", lambda: b"brotli"),
+    "gzip that ends early": ("gzip", lambda: gzip_of(b" ", MB)[:-20]),
+    "no gzip": ("gzip", lambda: b"plain"),
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+@pytest.mark.parametrize("platform", ["phoenix", "langfuse", "mlflow"])
+def test_memory_of_hostile_servers(answer: str, platform: str) -> None:
+    """An answer of a server takes at most 500 MB of memory, and one sentence says why it was not read."""
+    if platform != "phoenix" and not answer.startswith("gzip of"):
+        pytest.skip("all platforms share the reading of answers")
+    encoding, make = ANSWERS[answer]
+    body = make()
+
+    class Hostile(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Encoding", encoding)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                self.wfile.write(body)
+
+        do_POST = do_GET  # noqa: N815
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hostile)
+    Thread(target=server.serve_forever, daemon=True).start()
+    text, peak = read_in_process(f"{platform}+http://127.0.0.1:{server.server_port}")
+    server.shutdown()
+    assert peak <= MOST_MEMORY_MB, (peak, text)
+    assert text.startswith("refused: ") and text.count("\n") == 1, text
+    assert ("largest_record_mb" in text) == (len(body) > 10_000), text
 
 
 def test_memory_below_the_limit(tmp_path: Path) -> None:
@@ -413,3 +501,34 @@ def test_unpacked_sizes_of_arrow(texts: list[str], packing: str | None, is_file:
         with new(path, table.schema, options=pa.ipc.IpcWriteOptions(compression=packing)) as writer:
             writer.write_table(table)
         assert table.nbytes <= sum(unpacked_sizes(path, is_file)) <= table.nbytes + 1024
+
+
+@given(
+    st.lists(st.text(max_size=300), min_size=1, max_size=30),
+    st.sampled_from(["none", "snappy", "gzip", "zstd"]),
+    st.sampled_from(["1.0", "2.0"]),
+    st.booleans(),
+    st.integers(1, 500),
+)
+def test_page_headers_of_parquet(
+    texts: list[str], packing: str, version: str, has_dictionary: bool, page_size: int
+) -> None:
+    """The page headers of an honest file state what its footer states."""
+    table = pa.table({"text": texts * 20, "lists": [[1, None], None] * (10 * len(texts))})
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.parquet"
+        pq.write_table(
+            table,
+            path,
+            compression=packing,
+            data_page_version=version,
+            use_dictionary=has_dictionary,
+            data_page_size=page_size,
+            write_batch_size=7,
+        )
+        with pq.ParquetFile(path) as file:
+            for number in range(file.metadata.row_group(0).num_columns):
+                chunk = file.metadata.row_group(0).column(number)
+                pages = list(read_page_headers(path, chunk))
+                assert 0 < sum(page.unpacked for page in pages) <= chunk.total_uncompressed_size
+                assert sum(page.values for page in pages) >= chunk.num_values

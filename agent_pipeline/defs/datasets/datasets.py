@@ -31,7 +31,7 @@ from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import asset_options, check_result, own_check, version
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import Redactor
-from agent_pipeline.selection.duplicates import near_across_splits
+from agent_pipeline.selection.duplicates import find_near_across_splits
 from agent_pipeline.selection.leaks import find_leaks
 from agent_pipeline.sessions.session import Message
 from agent_pipeline.sessions.tables import read_batches, to_rows
@@ -293,14 +293,27 @@ def near_check(
             parts = (row | {"messages": part(row["messages"])} for row in read)
             return (row for row in parts if row["messages"])
 
-        near = near_across_splits(rows, alike)
+        near = find_near_across_splits(rows, alike)
     head = ["session", "its split", "is nearly", "of the split", "similarity"]
     examples = table(
-        head, ([a, split, b, other, f"{alike:.2f}"] for a, split, b, other, alike in near[:20])
+        head,
+        [
+            [
+                pair.session_id,
+                pair.split,
+                pair.other_session_id,
+                pair.other_split,
+                f"{pair.similarity:.2f}",
+            ]
+            for pair in near[:20]
+        ],
     )
     metadata = {"near_duplicates": len(near), "rows": file.metadata.num_rows, "examples": examples}
     why = None
     if near:
-        a, split, b, other, _ = near[0]
-        why = f"{len(near)} are nearly the same as one of another split, such as {a} ({split}) and {b} ({other}): set task_pattern"
+        first = near[0]
+        why = (
+            f"{len(near)} are nearly the same as one of another split, such as {first.session_id} "
+            f"({first.split}) and {first.other_session_id} ({first.other_split}): set task_pattern"
+        )
     return check_result(not near, why, metadata, blocks=False)

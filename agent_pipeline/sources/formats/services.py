@@ -7,6 +7,7 @@ fails ends the reading: half of a server is never taken for all of it. Nothing i
 import logging
 import sqlite3
 import time
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -20,16 +21,40 @@ import msgspec
 from agent_pipeline.errors import StoreError, first_line
 from agent_pipeline.sources.base import digest
 from agent_pipeline.sources.formats.fields import Record, parsed
+from agent_pipeline.sources.formats.limits import (
+    TooLargeError,
+    check_json,
+    largest_record,
+    longest_line,
+)
 from agent_pipeline.sources.formats.record_files import Place
 
 SECONDS = 60.0
 """How long a server may be silent, or ask to be left alone."""
+_STEP = 1 << 20
+"""Bytes of an answer that are read, and unpacked, at a time."""
+_LONGEST_REASON = 2_000
+"""Bytes of an error's text that are looked at."""
 RETRIES = 5
 """How often a request is sent again that a server refuses because of too many (429)."""
 
 
 class ServerError(StoreError):
     """A server cannot be reached, refuses, or answers what cannot be used."""
+
+
+class AnswerTooLargeError(ServerError):
+    """A server's answer needs more memory than the settings allow.
+
+    Attributes:
+        path: The path that was requested.
+        needed: Bytes of memory that the answer would need, at least.
+        allowed: Bytes that it may need.
+    """
+
+    def __init__(self, server: str, path: str, error: TooLargeError) -> None:
+        self.path, self.needed, self.allowed = path, error.needed, error.allowed
+        super().__init__(f"{server} gives an answer that is too large ({path}): {error}.")
 
 
 class Head(NamedTuple):
@@ -162,31 +187,32 @@ class Service(ABC):
 
         what = {"params": about} if method == "GET" else {"json": about}
         try:
-            response = self._client.request(method, self._url + path, **what)
-            for _ in range(RETRIES):
-                if response.status_code != httpx2.codes.TOO_MANY_REQUESTS:
+            for attempt in range(RETRIES + 1):
+                with self._client.stream(method, self._url + path, **what) as response:
+                    content = _read_answer(response)
+                if response.status_code != httpx2.codes.TOO_MANY_REQUESTS or attempt == RETRIES:
                     break
                 after = response.headers.get("Retry-After", "")
                 time.sleep(min(int(after) if after.isdecimal() else 1, SECONDS))
-                response = self._client.request(method, self._url + path, **what)
-            value = parsed(response.content) if response.is_success else None
+            value = parsed(content) if response.is_success else None
         except (httpx2.TransportError, httpx2.InvalidURL) as error:
             why = first_line(error)
             raise ServerError(
                 f"{self._called} cannot be reached ({why}): start it, or correct its address in store."
             ) from error
-        except (ValueError, httpx2.DecodingError) as error:
+        except TooLargeError as error:
+            raise AnswerTooLargeError(self._called, path, error) from error
+        except ValueError as error:
             raise self._useless(path, "it is not JSON") from error
         if response.status_code in (401, 403):
             raise ServerError(
                 f"{self._called} refuses to be read ({response.status_code}): set {self.variables}."
             )
         if not isinstance(value, dict):
-            said = (
-                "it is not an object"
-                if response.is_success
-                else f"{response.status_code} {first_line(Exception(response.text))}"
-            )
+            said = "it is not an object"
+            if not response.is_success:
+                text = content[:_LONGEST_REASON].decode("utf-8", "replace")
+                said = f"{response.status_code} {first_line(Exception(text))}"
             raise self._useless(path, said)
         return value
 
@@ -206,9 +232,48 @@ class Service(ABC):
         logging.getLogger("httpx2").setLevel(
             logging.WARNING
         )  # a line a request would bury the run's own
+        login = self.login()
+        headers = login.pop("headers", {}) | {"Accept-Encoding": "gzip"}
         return httpx2.Client(
-            **self.login(), timeout=SECONDS, transport=httpx2.HTTPTransport(retries=2)
+            **login,
+            headers=headers,
+            timeout=SECONDS,
+            transport=httpx2.HTTPTransport(retries=2),
         )
+
+
+def _read_answer(response: Any) -> bytes:
+    """Return the body of an answer, unpacked step by step.
+
+    A few kilobytes of gzip may hold gigabytes. Other encodings were not requested.
+
+    Raises:
+        TooLargeError: the answer needs more memory than one record may.
+        ValueError: the answer is damaged, or has another encoding.
+    """
+    encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding not in ("identity", "gzip", "x-gzip", "deflate"):
+        raise ValueError(f"its encoding is {encoding}")
+    unpacker = None if encoding == "identity" else zlib.decompressobj(zlib.MAX_WBITS | 32)
+    parts: list[bytes] = []
+    size = 0
+    for packed in response.iter_raw(_STEP):
+        while packed:
+            try:
+                part = unpacker.decompress(packed, _STEP) if unpacker else packed
+            except zlib.error as error:
+                raise ValueError("it is not packed as it states") from error
+            packed = unpacker.unconsumed_tail if unpacker else b""
+            size += len(part)
+            if size > longest_line():
+                raise TooLargeError(2 * size, largest_record())
+            parts.append(part)
+    if unpacker and parts and not unpacker.eof:
+        raise ValueError("it is cut off")
+    content = b"".join(parts)
+    parts.clear()
+    check_json(content, bytes_on_disk=0)  # what was sent may be packed as tightly as one likes
+    return content
 
 
 class Memory:

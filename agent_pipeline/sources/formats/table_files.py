@@ -17,6 +17,7 @@ from agent_pipeline.errors import StoreError, first_line
 from agent_pipeline.sources.formats.arrow_messages import unpacked_sizes
 from agent_pipeline.sources.formats.fields import decoded
 from agent_pipeline.sources.formats.limits import TooLargeError, check_need
+from agent_pipeline.sources.formats.parquet_pages import read_page_headers
 
 _BYTES_PER_VALUE = 8
 """What a value takes in Arrow's memory besides its text: an offset, or a number."""
@@ -92,8 +93,10 @@ def _parquet(path: Path) -> pa.Table:
     """Read a Parquet file. A text that is repeated is in memory once."""
     with pq.ParquetFile(path) as file:
         metadata = file.metadata
-        needed = sum(_chunk_need(chunk) for chunk in _chunks(metadata))
-        check_need(needed, path.stat().st_size)
+        needed, size = 0, path.stat().st_size
+        for chunk in _chunks(metadata):
+            needed += _chunk_need(path, chunk)
+            check_need(needed, size)
         texts = [
             column.path
             for column in file.schema
@@ -109,8 +112,21 @@ def _chunks(metadata: pq.FileMetaData) -> Iterator[pq.ColumnChunkMetaData]:
             yield group.column(column_index)
 
 
-def _chunk_need(chunk: pq.ColumnChunkMetaData) -> int:
-    return int(chunk.total_uncompressed_size + _BYTES_PER_VALUE * chunk.num_values)
+def _chunk_need(path: Path, chunk: pq.ColumnChunkMetaData) -> int:
+    """Return the bytes that a column chunk needs unpacked: what the footer states, or its pages.
+
+    The footer is checked first, so that the pages of an honest large file are not read in vain.
+
+    Raises:
+        TooLargeError: the footer states more than is allowed.
+        ValueError: a page header is damaged.
+    """
+    size, values = chunk.total_uncompressed_size, chunk.num_values
+    check_need(size + _BYTES_PER_VALUE * values, path.stat().st_size)
+    pages = list(read_page_headers(path, chunk))
+    size = max(size, sum(page.unpacked for page in pages))
+    values = max(values, sum(page.values for page in pages))
+    return int(size + _BYTES_PER_VALUE * values)
 
 
 def _arrow(path: Path, is_file: bool) -> pa.Table:

@@ -1,0 +1,175 @@
+"""Phrases: runs of words that many rows share, and that an honest store seldom has.
+
+Two kinds are found here: phrases that were added to copies of rows, and phrases of users that only
+new rows have. What to do with the rows is not decided here (`crowding`).
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from agent_pipeline.selection.candidates import Candidates
+from agent_pipeline.selection.duplicates import split_words
+
+PHRASE_WORDS = 5
+"""Words in a phrase that was added to copies."""
+MIN_COPIED_ROWS = 3
+"""Copies of fewer rows may have the same words added by chance."""
+CONTAINED = 0.98
+"""A row that has this share of another row's words is a copy of that row with words added."""
+REQUEST_WORDS = 3
+"""Words in a phrase of users."""
+MIN_REQUEST_TASKS = 5
+MIN_REQUEST_SHARE = 0.02
+"""A phrase of the users of fewer tasks, or of a smaller share of the new rows, is no pattern."""
+MAX_CHANCE = 0.001
+"""A phrase is new if luck explains so many new rows with this phrase less often than this, counted
+over all phrases."""
+MIN_OLDER_ROWS = 50
+"""With fewer older rows, a phrase that the older rows lack is nothing special."""
+
+
+def list_phrases(text: str, length: int = PHRASE_WORDS) -> set[str]:
+    """Return all runs of `length` words in a text."""
+    words = split_words(text)
+    return {
+        b" ".join(words[start : start + length]).decode("utf-8", "replace")
+        for start in range(len(words) - length + 1)
+    }
+
+
+def find_added_phrases(texts: Sequence[str], pairs: Sequence[tuple[int, int]]) -> dict[int, str]:
+    """Find the texts that are copies of other texts with a phrase added.
+
+    A phrase counts if copies of several texts have it: two trials of a task differ in words, too,
+    but each task in other words.
+
+    Args:
+        texts: The texts.
+        pairs: The indices of texts that are nearly the same.
+
+    Returns:
+        The added phrase by the index of the text.
+    """
+    originals: defaultdict[str, set[int]] = defaultdict(set)
+    for first, second in pairs:
+        for copy, original in ((first, second), (second, first)):
+            for phrase in _find_added(texts[copy], texts[original]):
+                originals[phrase].add(original)
+    counts = {
+        phrase: len(indices)
+        for phrase, indices in originals.items()
+        if len(indices) >= MIN_COPIED_ROWS
+    }
+    if not counts:
+        return {}
+    phrases_by_index = {}
+    for index in {index for pair in pairs for index in pair}:
+        most_frequent = _choose_most_frequent(list_phrases(texts[index]), counts)
+        if most_frequent:  # a copy of a copy has the phrase, too
+            phrases_by_index[index] = most_frequent
+    return phrases_by_index
+
+
+def _find_added(copy: str, original: str) -> set[str]:
+    """Return the phrases of a copy that its original lacks; none if the text is no copy."""
+    words, original_words = set(split_words(copy)), set(split_words(original))
+    if not original_words or len(original_words & words) < CONTAINED * len(original_words):
+        return set()
+    return list_phrases(copy) - list_phrases(original)
+
+
+def _choose_most_frequent(phrases: Iterable[str], counts: Mapping[str, int]) -> str | None:
+    """Return the phrase with the highest count, if any phrase has one."""
+    counted = [phrase for phrase in phrases if phrase in counts]
+    return max(counted, key=lambda phrase: (counts[phrase], phrase), default=None)
+
+
+def find_new_requests(
+    rows: Candidates, indices: Sequence[int], older: pa.ChunkedArray | None, max_older: int
+) -> dict[int, str]:
+    """Find the rows in which users write what many new users write and hardly any older user does.
+
+    Users of different tasks seldom write the same words. A planted trigger is the same in all of
+    its sessions.
+
+    Args:
+        rows: All rows.
+        indices: The rows to look at.
+        older: The ids of the rows that an earlier coreset accepted; None if there was none.
+        max_older: The number of older rows that may have the phrase.
+
+    Returns:
+        The phrase by the index of the row.
+    """
+    if older is None or len(older) < MIN_OLDER_ROWS:
+        return {}
+    is_older = pc.is_in(rows.table["row_id"], older.combine_chunks()).to_pylist()
+    is_new = {index for index in indices if not is_older[index]}
+    all_counts, frequent = _count_new_requests(rows, is_new)
+    if not frequent:
+        return {}
+    older_counts: Counter[str] = Counter()
+    for index, row in enumerate(rows.read()):
+        if is_older[index]:
+            older_counts.update(_list_requests(row) & frequent.keys())
+    share = len(is_new) / max(1, len(is_new) + sum(is_older))
+    new_phrases = {
+        phrase: count
+        for phrase, count in frequent.items()
+        if older_counts[phrase] <= max_older
+        and _get_chance(count, older_counts[phrase], share) * all_counts < MAX_CHANCE
+    }
+    if not new_phrases:
+        return {}
+    wanted = set(indices)
+    phrases_by_index = {}
+    for index, row in enumerate(rows.read()):
+        if index in wanted:
+            phrase = _choose_most_frequent(_list_requests(row), new_phrases)
+            if phrase:
+                phrases_by_index[index] = phrase
+    return phrases_by_index
+
+
+def _count_new_requests(rows: Candidates, is_new: set[int]) -> tuple[int, dict[str, int]]:
+    """Return how many phrases the users of new rows write, and the counts of the frequent ones."""
+    tasks = rows.table["task_key"].to_pylist()
+    tasks_by_phrase: defaultdict[str, set[str]] = defaultdict(set)
+    counts: Counter[str] = Counter()
+    for index, row in enumerate(rows.read()):
+        if index in is_new:
+            for phrase in _list_requests(row):
+                counts[phrase] += 1
+                tasks_by_phrase[phrase].add(tasks[index] or row["row_id"])
+    min_rows = max(MIN_REQUEST_TASKS, MIN_REQUEST_SHARE * len(is_new))
+    frequent = {
+        phrase: count
+        for phrase, count in counts.items()
+        if count >= min_rows and len(tasks_by_phrase[phrase]) >= MIN_REQUEST_TASKS
+    }
+    return len(counts), frequent
+
+
+def _get_chance(new: int, older: int, share: float) -> float:
+    """Return the probability that at least `new` of `new + older` rows are new.
+
+    Args:
+        new: New rows with a phrase.
+        older: Older rows with the phrase.
+        share: The share of new rows among all rows.
+    """
+    from scipy.stats import binom
+
+    return float(binom.sf(new - 1, new + older, share))
+
+
+def _list_requests(row: Mapping[str, Any]) -> set[str]:
+    """Return the phrases that the users of a row write."""
+    texts = [
+        message.get("content") or "" for message in row["messages"] if message["role"] == "user"
+    ]
+    return {phrase for text in texts for phrase in list_phrases(text, REQUEST_WORDS)}
