@@ -48,6 +48,7 @@ from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.models.base_model import EMBEDDED
 from agent_pipeline.options import did_you_mean, problem
 from agent_pipeline.redaction import RedactionOptions
+from agent_pipeline.sessions.session import Tool
 from agent_pipeline.sources import Location, TraceSource, open_sources, parse_location, readers
 from agent_pipeline.sources.agents.omniagents import own_store
 from agent_pipeline.sources.formats.limits import DEFAULT_MB, set_largest_record
@@ -408,7 +409,7 @@ def _where(file: Path | None) -> str:
     return f"{file} or the environment" if file else "the environment"
 
 
-def _tools(path: Path) -> list[dict[str, Any]]:
+def _tools(path: Path) -> list[Tool]:
     try:
         tools = json.loads(path.read_text(encoding="utf-8"))
         json.dumps(tools, ensure_ascii=False, allow_nan=False).encode(

@@ -233,7 +233,7 @@ def _group_unnamed_tasks(
 
     def read_requests() -> Iterator[tuple[str, str]]:
         for row in to_rows(read_batches(file, ["session_id", "task_key", "messages"])):
-            task_key = root_tasks.get(row["session_id"], row["task_key"])
+            task_key = root_tasks.get(row["session_id"], str(row["task_key"]))
             if is_unnamed_task(task_key):
                 request = find_first_request(row["messages"])
                 if request:

@@ -20,6 +20,7 @@ from agent_pipeline.datasets.splits import LINEAGE_COLUMNS, LineageRow, TaskSpli
 from agent_pipeline.judging.turns import untrained_turns
 from agent_pipeline.sessions.session import (
     Message,
+    Thought,
     Tool,
     add_thoughts,
     drop_error_marks,
@@ -166,7 +167,7 @@ def _make_row(
     row: Mapping[str, Any],
     turns: _Turns,
     task_split: TaskSplit,
-    thoughts: Sequence[Mapping[str, Any]],
+    thoughts: Sequence[Thought],
 ) -> SftRow:
     """Return the SFT row of a session that has a turn to train."""
     messages = row["messages"]

@@ -35,7 +35,14 @@ import pyarrow as pa
 
 from agent_pipeline.datasets.splits import LINEAGE_COLUMNS, LineageRow
 from agent_pipeline.json_types import JsonObject
-from agent_pipeline.sessions.session import THOUGHT, Message, Tool, is_trained
+from agent_pipeline.sessions.session import (
+    THOUGHT,
+    FunctionCall,
+    Message,
+    Role,
+    ToolCall,
+    is_trained,
+)
 from agent_pipeline.sessions.tables import define_optional, define_required
 
 SHAREGPT = pa.schema(
@@ -71,7 +78,7 @@ _COPIED_COLUMNS = [*(column.name for column in LINEAGE_COLUMNS), "verdict_by"]
 """The columns that are copied from an SFT row, if the row has them."""
 
 _TURN_NAMES = {"system": "system", "user": "human", "assistant": "gpt"}
-_ROLES = {turn_name: role for role, turn_name in _TURN_NAMES.items()}
+_ROLES: dict[str, Role] = {"system": "system", "human": "user", "gpt": "assistant"}
 
 _SEPARATOR = "\n\n"
 """The text between messages of one role that are joined into one turn."""
@@ -121,7 +128,7 @@ def make_sharegpt_rows(
         yield sharegpt_row
 
 
-def _complete_schema(tool: Any) -> Tool | None:
+def _complete_schema(tool: Any) -> JsonObject | None:
     """Return a tool in OpenAI's form; `None` if it is not a schema.
 
     A tool without parameters gets empty ones, which LLaMA-Factory needs.
@@ -183,7 +190,7 @@ def _make_observation(messages: list[Message]) -> ShareGptTurn:
     }
 
 
-def _write_call(function: Mapping[str, str]) -> str:
+def _write_call(function: FunctionCall) -> str:
     """Return the JSON of a call.
 
     Arguments that are the text of an object keep that text. Other arguments become a JSON string.
@@ -235,11 +242,11 @@ def _read_observation(turn: ShareGptTurn) -> list[Message]:
 def _read_calls(turn: ShareGptTurn) -> Message:
     decoded = msgspec.json.decode(turn["value"], type=_WrittenCall | list[_WrittenCall])
     written_calls = decoded if isinstance(decoded, list) else [decoded]
-    calls = []
+    calls: list[ToolCall] = []
     for call_id, call in zip(turn["ids"], written_calls, strict=True):
         text = bytes(call.arguments).decode("utf-8")
         arguments = text if text.startswith("{") else json.loads(text)
-        function = {"name": call.name, "arguments": arguments}
+        function: FunctionCall = {"name": call.name, "arguments": arguments}
         calls.append({"id": call_id, "type": "function", "function": function})
     return {"role": "assistant", "content": turn.get("words", ""), "tool_calls": calls}
 

@@ -10,7 +10,6 @@ import dagster as dg
 
 from agent_pipeline.defs.specs import warning
 from agent_pipeline.ingestion.drift import Drift, Share
-from agent_pipeline.sessions.session import Message
 
 PREVIEW_ROWS = 5
 NAMED = 10
@@ -65,7 +64,7 @@ def preview(rows: Iterable[Mapping[str, Any]], field: str = "messages") -> dg.Me
     )
 
 
-def shape(messages: Sequence[Message]) -> str:
+def shape(messages: Sequence[Mapping[str, Any]]) -> str:
     """`user 84 → assistant 60 → find_order() → tool 120`: a conversation without its words."""
     parts = []
     for message in messages[:16]:

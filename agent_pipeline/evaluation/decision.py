@@ -15,7 +15,7 @@ import numpy as np
 
 from agent_pipeline.engine.scoring import TokenScores
 from agent_pipeline.models.chat_renderer import ChatRenderer
-from agent_pipeline.sessions.session import THOUGHT, Message, Tool
+from agent_pipeline.sessions.session import THOUGHT, Message, Tool, ToolCall
 from agent_pipeline.tokenization.loss_masks import Encoded, call_places
 
 if TYPE_CHECKING:
@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
 _OPENING = re.compile(r"\s*(?:<[^<>]*>[^\s<{\[\"]*|\[\w+\]|\S{1,2})")
 _ANSWER = "answer_q7"
-_CALL = {"id": "call00001", "type": "function", "function": {"name": "tool_q7", "arguments": "{}"}}
+_CALL: ToolCall = {
+    "id": "call00001",
+    "type": "function",
+    "function": {"name": "tool_q7", "arguments": "{}"},
+}
 
 
 def call_branches(

@@ -14,7 +14,7 @@ from agent_pipeline.judging.client import Endpoint
 from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.models.families import read_reply
 from agent_pipeline.sessions.json_text import replace_surrogates
-from agent_pipeline.sessions.session import Message, Tool
+from agent_pipeline.sessions.session import Message, Tool, ToolCall
 
 _REFUSED = (400, 413, 422)
 """What says that this request is wrong; of another, the answer may be another."""
@@ -74,7 +74,7 @@ def message_of(text: str, tools: Sequence[Tool]) -> Message:
     reply = read_reply(text, tools)
     if not reply.calls:
         return {"role": "assistant", "content": text.strip() if reply.invalid else reply.text}
-    calls = [
+    calls: list[ToolCall] = [
         {
             "id": f"call_{secrets.token_hex(8)}",
             "type": "function",
@@ -117,7 +117,7 @@ def endpoint_player(
             answer: Any = client.chat.completions.create(**request)
             choice, used = answer.choices[0], answer.usage
             message: Message = {"role": "assistant", "content": choice.message.content or ""}
-            calls = [
+            calls: list[ToolCall] = [
                 {
                     "id": call.id,
                     "type": "function",
@@ -141,7 +141,8 @@ def endpoint_player(
             raise InfrastructureError(
                 f"{problem}: start it, or correct its URL, model or key."
             ) from error
-        message |= {"tool_calls": calls} if calls else {}
+        if calls:
+            message["tool_calls"] = calls
         return Reply(
             message,
             used.prompt_tokens if used else 0,

@@ -15,7 +15,7 @@ from agent_pipeline.evaluation.scoring import score
 from agent_pipeline.evaluation.worlds import World, load_world, world_source
 from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.models.families import FAMILIES
-from agent_pipeline.sessions.session import Message
+from agent_pipeline.sessions.session import Message, ToolCall
 from agent_pipeline.training.config import GrpoTraining, OnPolicyTraining
 from agent_pipeline.training.trainers.on_policy import Play, Rollout, Row, Sample
 
@@ -228,7 +228,7 @@ def _ending(turn: Message, end: str) -> Message:
     """The assistant's turn with another end: of its last call where it calls, else of its words."""
     if not (calls := turn.get("tool_calls")):
         return {**turn, "content": end}
-    last = {
+    last: ToolCall = {
         **calls[-1],
         "function": {**calls[-1]["function"], "arguments": json.dumps({"end": end})},
     }

@@ -4,7 +4,7 @@ The model's answers are not judged here; `gate` and `parity` do that.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -12,6 +12,7 @@ from agent_pipeline.engine.prefix_tree import shared_prefix
 from agent_pipeline.errors import ExportError
 from agent_pipeline.evaluation.players import message_of
 from agent_pipeline.export.llama import LlamaCpp
+from agent_pipeline.json_types import JsonObject
 from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.models.rendering import with_plain_ids
 from agent_pipeline.sessions.session import THOUGHT, Message, Tool, drop_keys
@@ -172,9 +173,15 @@ def _answer(
     if not same_words or len(calls) != len(own.get("tool_calls") or ()):
         played.parted += 1
         return None
-    kept = {
-        key: answer[key] for key in ("role", "content", "tool_calls") if answer.get(key) is not None
-    }
+    fields: JsonObject = {**answer}
+    kept = cast(
+        Message,
+        {
+            key: fields[key]
+            for key in ("role", "content", "tool_calls")
+            if fields.get(key) is not None
+        },
+    )
     # A row has the words before a call without the line end that stands before the call.
     words = answer.get("content") or ""
     return kept, ({**kept, "content": words.rstrip(BLANKS)} if calls else kept)

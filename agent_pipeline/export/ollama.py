@@ -10,13 +10,14 @@ import shutil
 import urllib.request
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
 from agent_pipeline.errors import ExportError
 from agent_pipeline.export.converter import last_line, run
 from agent_pipeline.export.parity import first_difference
+from agent_pipeline.json_types import JsonObject
 from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.models.special_tokens import remove_marks
 from agent_pipeline.sessions.session import Message, Tool
@@ -31,7 +32,7 @@ TOOL: Tool = {
         "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}},
     },
 }
-ROUND_TRIP: list[Message] = [
+ROUND_TRIP: list[JsonObject] = [
     {"role": "user", "content": "ping"},
     {
         "role": "assistant",
@@ -179,7 +180,9 @@ def check_rendering(name: str, renderer: ChatRenderer) -> str:
             there = json.load(response)["_debug_info"]["rendered_template"]
     except (OSError, ValueError, KeyError) as error:
         return f"What Ollama renders was not compared: {url} did not say it ({error})."
-    here = remove_marks(renderer.render(ROUND_TRIP, [TOOL], add_generation_prompt=True))
+    here = remove_marks(
+        renderer.render(cast(list[Message], ROUND_TRIP), [TOOL], add_generation_prompt=True)
+    )
     if here != there:
         raise ExportError(
             f"Ollama renders a prompt of {name} otherwise than training did, {first_difference(here, there)}: do not use it."

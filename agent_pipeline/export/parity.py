@@ -253,7 +253,7 @@ def _parts(
     """Return what is compared of a conversation: a name, the messages, and whether the model is asked after them."""
     parts = [("prompt", prompt_of(messages), True), ("conversation", messages, False)]
     # A server writes no call as it was recorded if it rounds its numbers; then, and if turns are rows, only prompts are ever asked for.
-    if renderer.trains_turns_apart([*messages, {"role": "user"}]):
+    if renderer.trains_turns_apart([*messages, {"role": "user", "content": ""}]):
         return [
             ("prompt", messages[:at], True)
             for at, message in enumerate(messages)
@@ -282,8 +282,12 @@ def tools_at_fault(
     ]
     for message in messages:
         for call in message.get("tool_calls") or ():
-            result = {"role": "tool", "tool_call_id": call.get("id", ""), "content": ""}
-            alone = [user, {"role": "assistant", "content": "", "tool_calls": [call]}, result]
+            result: Message = {"role": "tool", "tool_call_id": call.get("id", ""), "content": ""}
+            alone: list[Message] = [
+                user,
+                {"role": "assistant", "content": "", "tool_calls": [call]},
+                result,
+            ]
             tried.append((call["function"]["name"], "a call", alone, []))
     causes: dict[str, str] = {}
     for name, what, alone, schemas in tried:

@@ -39,7 +39,7 @@ from agent_pipeline.redaction.trials import Known
 from agent_pipeline.sessions.session import Tool, encode_json, hash_content
 from agent_pipeline.sessions.tables import (
     CHARACTERS_PER_BATCH,
-    MESSAGES,
+    MESSAGES_INDEX,
     ROWS_PER_BATCH,
     SESSIONS,
     encode_row,
@@ -300,7 +300,7 @@ class _Run:
                 )
                 places.append((False, len(rows)))
                 rows.append(row)
-                size += len(row[MESSAGES])
+                size += len(row[MESSAGES_INDEX])
             self._calls.add(known.calls)
             seen.append(known)
             if len(places) == ROWS_PER_BATCH or size >= CHARACTERS_PER_BATCH:

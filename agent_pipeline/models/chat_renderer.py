@@ -9,7 +9,7 @@ a tokenizer. How a template is chosen belongs in `chat_templates`, how a templat
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from agent_pipeline.errors import DataError, ModelError
 from agent_pipeline.models.chat_templates import (
@@ -103,7 +103,7 @@ class ChatRenderer:
         thought = messages[-1].get(THOUGHT)
         if thought and not add_generation_prompt and self.template.reasoning:
             key, _ = self.template.reasoning
-            shown[-1] = shown[-1] | {key: thought}
+            shown[-1] = cast(Message, shown[-1] | {key: thought})
         return shown
 
     def mark_literals(self, value: Value) -> Value:

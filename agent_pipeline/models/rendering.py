@@ -23,7 +23,7 @@ from agent_pipeline.models.json_numbers import (
 )
 from agent_pipeline.models.special_tokens import mark_literals
 from agent_pipeline.sessions.json_text import decode_arguments
-from agent_pipeline.sessions.session import Message, Tool
+from agent_pipeline.sessions.session import Message, Tool, ToolCall
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -64,7 +64,9 @@ def with_plain_ids(messages: list[Message]) -> list[Message]:
     changed = []
     for message in messages:
         if message.get("tool_calls"):
-            calls = [{**call, "id": plain_id(call.get("id", ""))} for call in message["tool_calls"]]
+            calls: list[ToolCall] = [
+                {**call, "id": plain_id(call.get("id", ""))} for call in message["tool_calls"]
+            ]
             message = {**message, "tool_calls": calls}
         elif message["role"] == "tool":
             message = {**message, "tool_call_id": plain_id(message.get("tool_call_id") or "")}
@@ -112,11 +114,11 @@ def as_template_wants(
 
 
 def _prepare_call(
-    call: dict[str, Any],
+    call: ToolCall,
     arguments_as: ArgumentsAs,
     number_writer: NumberWriter | None,
     is_recorded: bool,
-) -> dict[str, Any]:
+) -> ToolCall:
     """Return a call with its arguments as text or as an object.
 
     Args:
@@ -164,7 +166,7 @@ def as_servers_send(tools: list[Tool]) -> list[Tool]:
     nothing else (llama.cpp's `common_chat_tools_parse_oaicompat`). Training must show the model
     what the server will show.
     """
-    prepared = []
+    prepared: list[Tool] = []
     for tool in tools:
         function = tool.get("function", tool)
         prepared.append(

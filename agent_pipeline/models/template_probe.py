@@ -12,12 +12,12 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from os.path import commonprefix
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from agent_pipeline.models.families import FAMILIES
 from agent_pipeline.models.rendering import ArgumentsAs, render_template
 from agent_pipeline.models.special_tokens import special_tokens
-from agent_pipeline.sessions.session import Message, Tool
+from agent_pipeline.sessions.session import FunctionCall, Message, Tool, ToolCall
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -31,8 +31,8 @@ _ARGUMENTS = {
 
 def _sentinel_call(arguments: str) -> Message:
     """Return the assistant's message with a call of the sentinel tool."""
-    function = {"name": "tool_q7", "arguments": arguments}
-    call = {"id": "call00001", "type": "function", "function": function}
+    function: FunctionCall = {"name": "tool_q7", "arguments": arguments}
+    call: ToolCall = {"id": "call00001", "type": "function", "function": function}
     return {"role": "assistant", "content": "", "tool_calls": [call]}
 
 
@@ -213,7 +213,7 @@ def find_reasoning(
     for key in _THOUGHT_KEYS:
         texts_after_thought = []
         for index in (CALL_INDEX, ANSWER_INDEX):
-            thinking_message = SENTINEL[index] | {key: "thought_q7"}
+            thinking_message = cast(Message, SENTINEL[index] | {key: "thought_q7"})
             earlier = SENTINEL[:index]
             try:
                 prompt = render_template(tokenizer, jinja, arguments_as, earlier, [TOOL], True)

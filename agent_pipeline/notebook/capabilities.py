@@ -17,7 +17,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from agent_pipeline.errors import ArgumentError, DataError
 from agent_pipeline.evaluation.calls import same_call
@@ -343,7 +343,7 @@ def _text(reply: Any) -> str:
         )
     calls = [
         json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
-        for call in expected_calls(dict(reply))
+        for call in expected_calls(cast(Message, dict(reply)))
     ]
     return "\n".join(
         [reply.get("content") or "", *(f"<tool_call>{call}</tool_call>" for call in calls)]

@@ -193,7 +193,7 @@ class ShareGptExporter(Exporter):
     def _record(self, example: Example, original: bool, counts: Counter[str]) -> dict[str, Any]:
         if original:
             words = [
-                {name: message[name] for name in ("role", "content")}
+                Message(role=message["role"], content=message["content"])
                 for message in _without_results(example.messages, counts)
             ]
             counts["calls_left_out"] += len(list_calls(example.messages))

@@ -107,7 +107,7 @@ def session_of_chat(chat: Chat, tools: Any, source: str, **fields: Any) -> Sessi
 def words_only(messages: list[Message]) -> list[Message]:
     """The words of a chat, without its calls and results; messages without words are left out."""
     words = [
-        {name: message[name] for name in ("role", "content")}
+        Message(role=message["role"], content=message["content"])
         for message in messages
         if message["role"] != "tool"
     ]

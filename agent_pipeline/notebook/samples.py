@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from agent_pipeline.datasets.sft import cut_after_last_trained_turn
 from agent_pipeline.datasets.sharegpt import from_sharegpt_turns
@@ -23,7 +23,7 @@ from agent_pipeline.sessions.chat import read_chat
 from agent_pipeline.sessions.damage import DEFAULT_REPAIR_POLICY
 from agent_pipeline.sessions.items import Chat
 from agent_pipeline.sessions.repair import repair_session
-from agent_pipeline.sessions.session import drop_keys, is_trained
+from agent_pipeline.sessions.session import Message, Role, drop_keys, is_trained
 from agent_pipeline.sources.formats.fields import chosen, number, objects, when
 from agent_pipeline.sources.formats.plain import ShareGPTSource
 from agent_pipeline.sources.formats.record_files import records
@@ -200,7 +200,7 @@ def _chat(record: Record) -> tuple[Chat, list[int]] | None:
         return _weighted([*before, *record["completion"]])
     if isinstance(record.get("instruction"), str) and isinstance(record.get("output"), str):
         request = "\n\n".join(filter(None, (record["instruction"], record.get("input"))))
-        texts = (
+        texts: tuple[tuple[Role, Any], ...] = (
             ("system", record.get("system")),
             ("user", request),
             ("assistant", record["output"]),
@@ -235,7 +235,10 @@ def _weighted(messages: Any) -> tuple[Chat, list[int]]:
         if each.get("role") == "assistant"
     ]
     return read_chat(
-        [drop_keys(each, "weight") if isinstance(each, dict) else each for each in messages]
+        [
+            drop_keys(cast(Message, each), "weight") if isinstance(each, dict) else each
+            for each in messages
+        ]
     ), weights
 
 

@@ -4,8 +4,9 @@ import json
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
+from agent_pipeline.json_types import JsonObject
 from agent_pipeline.sessions.json_text import parse_json
 from agent_pipeline.sessions.session import Message, Session
 
@@ -42,15 +43,16 @@ def rewrite(session: Session, change: Callable[[str], str]) -> None:
 
 
 def _changed_message(message: Message, change: Callable[[str], str]) -> Message:
-    changed = {}
-    for name, value in message.items():
+    changed: JsonObject = {}
+    fields: JsonObject = {**message}
+    for name, value in fields.items():
         if name == "tool_calls":
             new = [_changed_call(call, change) for call in value] if value else value
         else:
             new = value if name in _NO_TEXT else _changed(value, change)
         if new is not value:
             changed[name] = new
-    return message | changed if changed else message
+    return cast(Message, fields | changed) if changed else message
 
 
 def _changed_call(call: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:

@@ -1,15 +1,16 @@
-"""Calls and results that a record tells as words, in the form of Hermes: `<tool_call>{...}</tool_call>`, `<tool_response>...`.
+"""Calls and results that a record holds as words, in the form of Hermes.
 
-Datasets of function calls are published like that. A model that is trained on such words would write of calls and make none. The words
-of other models (`has_call_words`) are not read: they are damage.
+The form is `<tool_call>{...}</tool_call>` and `<tool_response>...</tool_response>`. Datasets of
+function calls are published in this form. A model that is trained on the words would write about
+calls without making any. The words of other models are recognized (`has_call_words`) but not read:
+they are damage.
 """
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from agent_pipeline.sessions.json_text import dump_json, parse_json, parse_object
-from agent_pipeline.sessions.session import Message
+from agent_pipeline.sessions.session import Message, ToolCall
 
 _CALL = re.compile(r"<tool_call>\s*(\{(?:(?!</?tool_call>).)*\})\s*</tool_call>", re.DOTALL)
 _RESULT = re.compile(
@@ -25,118 +26,126 @@ _CALL_WORDS = re.compile(
     r"|^Action Input:.*^Observation:",
     re.DOTALL | re.MULTILINE,
 )
-"""How models write calls, where nobody made calls of the words. The last is a call with its result in the words of one turn."""
-_MARKS = re.compile(
-    r"<\|(?:channel|message|call|constrain|recipient|start|end|return|im_start|im_end|start_header_id|end_header_id|eot_id|eom_id"
-    r"|begin_of_text|end_of_text|endoftext|START_\w+|END_\w+|assistant|user|system)\|>|<(?:start|end)_of_turn>|assistant(?:final|commentary)[^a-z]"
-    r"|^>>>\w+\n\s*\{",
+"""The forms in which models write calls. The last form is a call and its result in one turn."""
+_TEMPLATE_MARKS = re.compile(
+    r"<\|(?:channel|message|call|constrain|recipient|start|end|return|im_start|im_end"
+    r"|start_header_id|end_header_id|eot_id|eom_id|begin_of_text|end_of_text|endoftext"
+    r"|START_\w+|END_\w+|assistant|user|system)\|>|<(?:start|end)_of_turn>"
+    r"|assistant(?:final|commentary)[^a-z]|^>>>\w+\n\s*\{",
     re.DOTALL,
 )
-"""Marks of chat templates. Where they stand in an answer, the record has a model's raw output, calls and thoughts among it."""
+"""Marks of chat templates. A text with such a mark is raw model output with calls and thoughts."""
 _CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 _FENCE = re.compile(r"```(?:json)?\s*\n?(.*?)\s*```\s*", re.DOTALL)
 _THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
 _PYTHON_CALLS = re.compile(r"\[\s*[A-Za-z_][\w.]*\(\s*(?:[A-Za-z_]\w*\s*=.*)?\)\s*\]", re.DOTALL)
-_NAMES = ("name", "tool_name")
-_ARGUMENTS = ("arguments", "parameters", "args")
+_NAME_FIELDS = ("name", "tool_name")
+_ARGUMENT_FIELDS = ("arguments", "parameters", "args")
+_FUNCTION_TYPES = ("function", "function_call")
 
 
-BEGINNINGS = ("<", "[", "{", "```tool_", "assistant", "Observation:")
-"""A text without any of these has no words of a call."""
+CALL_BEGINNINGS = ("<", "[", "{", "```tool_", "assistant", "Observation:")
+"""Every text with the words of a call contains one of these, which are fast to search for."""
 
 
 def has_call_words(text: str) -> bool:
-    """Whether a text has the words of a call as models write them: `<tool_call>{...`, or the JSON of a call and nothing else."""
-    if _CALL_WORDS.search(text) is not None or _MARKS.search(_CODE.sub("", text)) is not None:
+    """Return whether a text has the words of a call.
+
+    The words are those that models write (`<tool_call>{...`), or the JSON of calls and nothing
+    else.
+    """
+    if _CALL_WORDS.search(text) or _TEMPLATE_MARKS.search(_CODE.sub("", text)):
         return True
     text = _THOUGHT.sub("", text, count=1).strip()
-    if (fenced := _FENCE.fullmatch(text)) is not None:
+    fenced = _FENCE.fullmatch(text)
+    if fenced is not None:
         text = fenced[1].strip()
     if text.startswith("[") and _PYTHON_CALLS.fullmatch(text) is not None:
         return True
-    if text[:1] not in ("{", "[") or not any(f'"{name}"' in text for name in _NAMES):
+    if text[:1] not in ("{", "[") or not any(f'"{name}"' in text for name in _NAME_FIELDS):
         return False
     try:
-        return _tells_calls(parse_json(text))
+        return _is_calls(parse_json(text))
     except (ValueError, RecursionError):
         return False
 
 
-def _tells_calls(told: Any) -> bool:
-    """Whether a value is a call or nothing but calls: a name with an object of arguments, as APIs write them."""
-    if isinstance(told, list):
-        return bool(told) and all(isinstance(each, Mapping) and _tells_calls(each) for each in told)
-    if not isinstance(told, Mapping):
+def _is_calls(value: object) -> bool:
+    """Return whether a value is a call, or a list of calls, as APIs write them."""
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(call, Mapping) and _is_calls(call) for call in value)
+    if not isinstance(value, Mapping):
         return False
-    if isinstance(told.get("tool_calls"), list):
-        return _tells_calls(told["tool_calls"])
-    if told.get("type") in ("function", "function_call") and isinstance(
-        told.get("function"), Mapping
-    ):
-        return isinstance(told["function"].get("name"), str) and "arguments" in told["function"]
-    if not any(isinstance(told.get(name), str) for name in _NAMES):
+    if isinstance(value.get("tool_calls"), list):
+        return _is_calls(value["tool_calls"])
+    function = value.get("function")
+    if value.get("type") in _FUNCTION_TYPES and isinstance(function, Mapping):
+        return isinstance(function.get("name"), str) and "arguments" in function
+    if not any(isinstance(value.get(name), str) for name in _NAME_FIELDS):
         return False
-    return any(isinstance(told.get(name), Mapping) for name in _ARGUMENTS) or (
-        told.get("type") in ("function", "function_call", "tool_use")
-        and not told.keys().isdisjoint((*_ARGUMENTS, "input"))
-    )
+    if any(isinstance(value.get(name), Mapping) for name in _ARGUMENT_FIELDS):
+        return True
+    has_call_type = value.get("type") in (*_FUNCTION_TYPES, "tool_use")
+    return has_call_type and not value.keys().isdisjoint((*_ARGUMENT_FIELDS, "input"))
 
 
 def read_call_words(message: Message) -> Message | None:
-    """Return an assistant's message with the calls that it tells as words; `None` if its words are not text and then calls."""
+    """Return an assistant's message with the calls that its words write.
+
+    Returns None if the message is not text followed by calls.
+    """
     text = message["content"]
-    calls: list[dict[str, Any]] = []
+    calls: list[ToolCall] = []
     for match in _CALL.finditer(text):
-        told = parse_object(match[1])
-        if (
-            told is None
-            or not isinstance(told.get("name"), str)
-            or not told.keys() <= {"name", "arguments", "id"}
-        ):
+        call = _read_call(match[1])
+        if call is None:
             return None
-        arguments = told.get("arguments")
-        arguments = (
-            arguments
-            if isinstance(arguments, str)
-            else dump_json({} if arguments is None else arguments)
-        )
-        call_id = told["id"] if isinstance(told.get("id"), str) else ""
-        calls.append(
-            {
-                "id": call_id,
-                "type": "function",
-                "function": {"name": told["name"], "arguments": arguments},
-            }
-        )
-    others = _CALL.split(text)
-    words, behind = others[0].strip(), "".join(others[2::2]).strip()
-    if (
-        behind
-        or not calls
-        or has_call_words(words)
-        or any(call["function"]["arguments"] is None for call in calls)
-    ):
+        calls.append(call)
+    pieces = _CALL.split(text)  # text, call, text, call, …, text
+    words_before_calls = pieces[0].strip()
+    words_after_calls = "".join(pieces[2::2]).strip()
+    if words_after_calls or not calls or has_call_words(words_before_calls):
         return None
-    return message | {"content": words, "tool_calls": calls}
+    return {**message, "content": words_before_calls, "tool_calls": calls}
+
+
+def _read_call(text: str) -> ToolCall | None:
+    """Return the call in a JSON text; None if the text is not a call in the form of Hermes."""
+    fields = parse_object(text)
+    if fields is None or not fields.keys() <= {"name", "arguments", "id"}:
+        return None
+    name, arguments = fields.get("name"), fields.get("arguments")
+    if not isinstance(name, str):
+        return None
+    if not isinstance(arguments, str):
+        arguments = dump_json({} if arguments is None else arguments)
+    if arguments is None:
+        return None
+    call_id = fields["id"] if isinstance(fields.get("id"), str) else ""
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def read_result_words(message: Message) -> list[Message] | None:
-    """Return the results that a user's or a tool's message tells as words, and the words behind them as a message of its own.
+    """Return the results that the words of a user's or a tool's message write.
 
-    Returns `None` if the message is not results and then words.
+    Words after the results become a user's message of their own. Returns None if the message is
+    not results followed by words.
     """
     text = message["content"]
     results = _RESULT.findall(text)
-    others = _RESULT.split(text)
-    if not results or "".join(others[0:-1:2]).strip() or "<tool_response>" in others[-1]:
+    pieces = _RESULT.split(text)  # text, result, text, result, …, text
+    words_among_results = "".join(pieces[0:-1:2]).strip()
+    if not results or words_among_results or "<tool_response>" in pieces[-1]:
         return None
-    words = others[-1].strip()
+    words = pieces[-1].strip()
     if message["role"] == "tool":
         if words:
             return None
         if len(results) == 1:
-            return [message | {"content": results[0]}]
+            return [{**message, "content": results[0]}]
     messages: list[Message] = [
         {"role": "tool", "tool_call_id": "", "content": result} for result in results
     ]
-    return [*messages, {"role": "user", "content": words}] if words else messages
+    if words:
+        messages.append({"role": "user", "content": words})
+    return messages

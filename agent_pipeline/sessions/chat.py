@@ -1,21 +1,35 @@
-"""The messages and items of every SDK → plain items and chats: the one reader that all containers use.
+"""The messages and items of every SDK, read into plain items and chats.
 
-It knows OpenAI's chat messages (tool calls, legacy function calls) and Responses items, Anthropic's content blocks, Gemini's and
-Bedrock's parts, LangChain's, llama-index's, pydantic-ai's and AutoGen's messages, the AI SDK's messages and UI messages, OpenTelemetry's
-GenAI parts, the messages of opencode and Goose, and the calls of AgentDojo and Inspect.
+All containers use this reader. It reads OpenAI's chat messages (tool calls, legacy function calls)
+and Responses items, Anthropic's content blocks, Gemini's and Bedrock's parts, the messages of
+LangChain, llama-index, pydantic-ai and AutoGen, the AI SDK's messages and UI messages,
+OpenTelemetry's GenAI parts, the messages of opencode and Goose, and the calls of AgentDojo and
+Inspect.
 
-A message, a part or an item is understood, known to be harmless, or damage (`unread`, `invalid_item`). Order and ids stay as they
-are: calls are paired with results afterwards. `parts.py` recognizes the parts of a message, `response_items.py` the items.
+A message, a part or an item is understood, known to be harmless, or damage (`unread`,
+`invalid_item`). Order and ids stay as they are: `repair` pairs calls with results afterwards. The
+parts of a message are recognized by `parts`, Responses items by `response_items`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import replace
 
+from agent_pipeline.json_types import JsonObject
 from agent_pipeline.sessions.evidence import is_cut, rests_on_a_search, shows_activity
 from agent_pipeline.sessions.items import INVALID, Chat, Item, assemble_chat, mark_unread
 from agent_pipeline.sessions.json_text import replace_surrogates
+from agent_pipeline.sessions.message_fields import (
+    ATTACHMENT_FIELDS,
+    CONTENT_FIELDS,
+    HARMLESS_FIELDS,
+    PLAIN_FIELDS,
+    THOUGHT_FIELDS,
+    UNDERSTOOD_FIELDS,
+    UNTRAINED_FLAGS,
+)
 from agent_pipeline.sessions.part_fields import (
     is_marked_failed,
     pick_first,
@@ -32,13 +46,14 @@ from agent_pipeline.sessions.parts import (
 )
 from agent_pipeline.sessions.response_items import read_response_item
 from agent_pipeline.sessions.sdk_messages import (
-    AUTOGEN,
+    AUTOGEN_ROLES,
     read_autogen_messages,
     read_langchain_message,
     read_pydantic_messages,
+    shorten_langchain_type,
 )
 from agent_pipeline.sessions.session import canonicalize_arguments
-from agent_pipeline.sessions.steps import Steps
+from agent_pipeline.sessions.steps import MessageSteps
 
 __all__ = [
     "ROLES",
@@ -52,7 +67,10 @@ __all__ = [
 ]
 
 VERSION = 9
-"""Raise it where the same messages give other sessions than before: the versions of all readers have it."""
+"""The version of this reader, which is part of every reader's version.
+
+Raise it if the same messages give other sessions than before.
+"""
 
 ROLES = {
     **dict.fromkeys(("system", "developer"), "system"),
@@ -62,188 +80,32 @@ ROLES = {
 }
 """The four roles by all their names."""
 
-_CONTENTS = ("parts", "blocks")
-"""A message's content, if it is not called `content`: OpenTelemetry and Gemini say `parts`, llama-index says `blocks`."""
-_PLAIN = {"role", "content", "type", "id", "name", "tool_call_id", "weight"}
-"""The fields of a message that says nothing besides its words."""
-_UNDERSTOOD = _PLAIN | {
-    *(
-        "parts",
-        "blocks",
-        "text",
-        "reasoning_content",
-        "reasoning",
-        "reasoning_details",
-        "thinking",
-        "refusal",
-        "tool_calls",
-    ),
-    *(
-        "function_call",
-        "toolInvocations",
-        "additional_kwargs",
-        "invalid_tool_calls",
-        "error",
-        "is_error",
-        "isError",
-        "status",
-        "outcome",
-    ),
-    *(
-        "toolCallId",
-        "tool_call_ids",
-        "call_id",
-        "tool_responses",
-        "tool_plan",
-        "audio",
-        "images",
-        "attachments",
-        "experimental_attachments",
-        "files",
-        "file_ids",
-        "videos",
-        "audios",
-    ),
-    *(
-        "finish_reason",
-        "stop_reason",
-        "finishReason",
-        "stopReason",
-        "done_reason",
-        "finish",
-        "incomplete_details",
-        "interrupted",
-        "partial",
-    ),
-    *(
-        "aborted",
-        "truncated",
-        "kind",
-        "instructions",
-        "source",
-        "train",
-        "training",
-        "trainable",
-        "loss",
-    ),
+_STREAM_PIECES = {"part input_json_delta", "part tool_call_chunk", "part server_tool_call_chunk"}
+"""Pieces of calls that a stream left in a message.
+
+The pieces add nothing if a field of the message has the whole calls.
+"""
+_TOOL_NAME_FIELDS = {"function", "tool"}
+_ANSWERED_CALL_FIELDS = {
+    *("tool_call", "toolCall", "function_call", "input", "tool_input"),
+    *("args", "arguments", "kwargs", "parameters"),
 }
-_HARMLESS = {
-    *(
-        "timestamp",
-        "created_at",
-        "createdAt",
-        "created",
-        "updated_at",
-        "time",
-        "date",
-        "uuid",
-        "parent_id",
-        "thread_id",
-        "run_id",
-    ),
-    *(
-        "metadata",
-        "response_metadata",
-        "usage",
-        "usage_metadata",
-        "usageMetadata",
-        "usageStats",
-        "token_usage",
-        "tokens",
-        "cost",
-        "model",
-    ),
-    *(
-        "annotations",
-        "logprobs",
-        "example",
-        "index",
-        "lc",
-        "lc_attributes",
-        "lc_kwargs",
-        "tool_call_chunks",
-        "provider",
-        "api",
-    ),
-    *(
-        "providerOptions",
-        "providerMetadata",
-        "experimental_providerMetadata",
-        "provider_details",
-        "provider_name",
-        "provider_url",
-    ),
-    *(
-        "provider_response_id",
-        "vendor_details",
-        "vendor_id",
-        "model_name",
-        "system_fingerprint",
-        "cache_control",
-        "stop_sequence",
-    ),
-    *(
-        "container",
-        "context_management",
-        "generation_info",
-        "revisionId",
-        "details",
-        "toolName",
-        "tool_name",
-        "artifact",
-        "phase",
-    ),
-    *("citations", "sources", "search_results", "documents", "done", "unfinished", "meta"),
-    *(
-        "turn_idx",
-        "tick",
-        "timestamp_ms",
-        "raw_data",
-        "tool_call_functions",
-        "internal",
-        "agent",
-        "agentName",
-        "channel",
-        "recipient",
-    ),
-}
-"""Fields of a message that say nothing that was said: names, times, counts, and a library's own copies of other fields."""
-_STREAMED = {"part input_json_delta", "part tool_call_chunk", "part server_tool_call_chunk"}
-"""Pieces of calls that a stream left in a message. They say nothing if the whole calls stand in a field of the message."""
-_NAMES_OF_TOOLS = {"function", "tool"}
-_OF_ANSWERED_CALL = {
-    "tool_call",
-    "toolCall",
-    "function_call",
-    "input",
-    "tool_input",
-    "args",
-    "arguments",
-    "kwargs",
-    "parameters",
-}
-"""Fields of a tool's message that repeat the call that it answers (AgentDojo)."""
-_RESULT_IDS = ("tool_call_id", "toolCallId", "call_id", "tool_use_id", "toolUseId", "callId", "")
-_ATTACHED = (
-    "images",
-    "attachments",
-    "experimental_attachments",
-    "files",
-    "file_ids",
-    "videos",
-    "audios",
+"""Fields of a tool's message that repeat the call which the message answers (AgentDojo)."""
+_RESULT_ID_FIELDS = (
+    *("tool_call_id", "toolCallId", "call_id", "tool_use_id", "toolUseId", "callId"),
 )
-_UNTRAINED = ("train", "training", "trainable", "loss")
-"""Flags of datasets that say by `false` that a message is not trained (axolotl, LLaMA-Factory, ms-swift), as OpenAI's `weight: 0` does."""
 
 
 def read_chat(history: Any) -> Chat:
-    """The chat of a history: messages and items of any spelling, mixed. Anything that is not a list is one invalid item."""
+    """Return the chat of a history of messages and items in any spelling, even mixed.
+
+    A history that is not a list becomes one invalid item.
+    """
     return assemble_chat(read_items(history if isinstance(history, list) else [None]))
 
 
 def is_message(record: Any) -> bool:
-    """Whether a record is a message in any spelling."""
+    """Return whether a record is a message in any spelling."""
     return any(
         item.role or item.kind in ("function_call", "function_call_output")
         for item in read_items([record])
@@ -251,15 +113,18 @@ def is_message(record: Any) -> bool:
 
 
 def read_items(history: Iterable[Any]) -> list[Item]:
-    """The plain items of a history in order; an invalid one where a message, an item or a call is not what it should be."""
+    """Return the plain items of a history in order.
+
+    A message, an item or a call that is malformed becomes an invalid item.
+    """
     items: list[Item] = []
     for record in history:
-        items += _items_of(record, items)
+        items += _read_record(record, items)
     return items
 
 
-def _items_of(record: Any, before: list[Item]) -> Iterable[Item]:
-    """The items in a record that follows others."""
+def _read_record(record: Any, items_before: Sequence[Item]) -> Iterable[Item]:
+    """Return the items in a record that follows other items."""
     if isinstance(record, Item):
         return (record,)
     if not isinstance(record, dict):
@@ -267,33 +132,16 @@ def _items_of(record: Any, before: list[Item]) -> Iterable[Item]:
     if "kwargs" in record or "data" in record:
         record = read_langchain_message(record)
     kind = record["type"] if isinstance(record.get("type"), str) else ""
-    if (items := read_response_item(record, kind)) is not None:
-        return items
-    if (
-        "parts" in record
-        and isinstance(record["parts"], list)
-        and record.get("kind") in ("request", "response")
-    ):
+    response_items = read_response_item(record, kind)
+    if response_items is not None:
+        return response_items
+    if isinstance(record.get("parts"), list) and record.get("kind") in ("request", "response"):
         return read_items(read_pydantic_messages(record))
-    if kind in AUTOGEN and "role" not in record:
+    if kind in AUTOGEN_ROLES and "role" not in record:
         return read_items(read_autogen_messages(record))
-    spoken_by = (
-        kind if kind in ROLES else kind.removesuffix("Chunk").removesuffix("Message").lower()
-    )  # LangChain says it by the type
-    role = record.get("role", spoken_by if spoken_by in ROLES else None)
-    if isinstance(role, str):
-        # Langfuse writes a LangChain tool's name for its role.
-        is_tool = role not in ROLES and any(
-            item.name == role for item in before if item.kind == "function_call"
-        )
-        name = "tool" if is_tool else ROLES.get(role)
-        return (
-            (INVALID,)
-            if name is None
-            else _results(record)
-            if name == "tool"
-            else _spoken(name, record, before)
-        )
+    role_name = record.get("role", _read_role_in_type(kind))
+    if isinstance(role_name, str):
+        return _read_message(role_name, record, items_before)
     if kind == "reasoning":
         return (Item("reasoning", read_thought(record)),)
     if not kind or kind == "message":
@@ -301,244 +149,337 @@ def _items_of(record: Any, before: list[Item]) -> Iterable[Item]:
     return (mark_unread(replace_surrogates(kind)),)
 
 
-def _is_trained(message: dict[str, Any]) -> bool:
-    return message.get("weight") != 0 and not any(message.get(name) is False for name in _UNTRAINED)
+def _read_role_in_type(kind: str) -> str | None:
+    """Return the role in a message's type (LangChain); None if the type names no role."""
+    name = kind if kind in ROLES else shorten_langchain_type(kind)
+    return name if name in ROLES else None
 
 
-def _spoken(role: str, message: dict[str, Any], before: list[Item]) -> list[Item]:
-    """What a message of the system, a user or the assistant says: thoughts, words, calls, and the results of calls."""
-    content = message.get("content")
-    if isinstance(content, str) and message.keys() <= _PLAIN:  # most messages of most stores
-        return [Item("message", content, role=role, trained=message.get("weight") != 0)]
-    turn = Steps(role, _is_trained(message))
-    thought = (
-        message.get("reasoning_content")
-        or message.get("reasoning")
-        or message.get("thinking")
-        or message.get("reasoning_details")
+def _read_message(role_name: str, message: JsonObject, items_before: Sequence[Item]) -> list[Item]:
+    """Return the items in a message.
+
+    Args:
+        role_name: The role in the spelling of the record. Langfuse writes the name of a LangChain
+            tool instead of the role.
+        message: The message.
+        items_before: The items of the messages before.
+    """
+    role = ROLES.get(role_name)
+    if role is None and any(
+        item.kind == "function_call" and item.name == role_name for item in items_before
+    ):
+        role = "tool"
+    if role is None:
+        return [INVALID]
+    if role == "tool":
+        return _read_results(message)
+    return _read_turn(role, message, items_before)
+
+
+def _is_trained(message: JsonObject) -> bool:
+    """Return whether a message is trained on."""
+    return message.get("weight") != 0 and not any(
+        message.get(name) is False for name in UNTRAINED_FLAGS
     )
-    if thought:
-        turn.thoughts.append(Item("reasoning", read_thought(thought)))
-    parts, is_list = _parts(message)
-    steps = (
-        _invocations(message)
-        if not any(read_part_type(part).startswith("tool-") for part in parts)
-        else []
-    )
-    for step in steps:
-        for item in step:
-            turn.add(item)
-        turn.close()
-    named = _named_calls(message)
-    for part in parts:
-        items = recognize_part(part)
-        turn.add_part(
-            [item for item in (_told_better(item, named) for item in items) if item is not None]
-        )
-    for words in _words_beside(message):
-        turn.add(Item("words", words))
-    for name in _ATTACHED:
-        for attached in message[name] if isinstance(message.get(name), list) else ():
-            items = (
-                recognize_part(attached)
-                if isinstance(attached, dict) and read_part_type(attached)
-                else (Item("media", "[file]", name="file"),)
-            )
-            turn.add_part(list(items))
-    for call in named.values():
-        turn.add(call)
-    turn.others += _left_over(message, turn, is_list)
-    follows_a_result = bool(turn.results) or any(
-        item.kind == "function_call_output" for item in [*before[-1:], *turn.done]
-    )
-    if role == "assistant" and rests_on_a_search(message, follows_a_result):
-        turn.others.append(mark_unread("answer from a hosted search"))
-    is_list_of_others = is_list and bool(parts)
-    return turn.items(is_cut(message) and role == "assistant", empty=not is_list_of_others)
 
 
-def _results(message: dict[str, Any]) -> list[Item]:
-    """The results in a tool's message. If it has an error beside its content, the error is what the model was given."""
-    if (
-        isinstance(message.get("tool_responses"), list) and message["tool_responses"]
-    ):  # AG2 repeats several in one content
-        return [
-            item
-            for each in message["tool_responses"]
-            for item in (_results(each) if isinstance(each, dict) else [INVALID])
-        ]
-    parts, is_list = _parts(message)
-    recognized = [recognize_part(part) for part in parts]
-    results = [
-        item for items in recognized for item in items if item.kind == "function_call_output"
-    ]
-    answered = {name: value for name, value in message.items() if name not in _OF_ANSWERED_CALL}
-    others = [mark_unread(f"field {name}") for name in _strange(answered, evidence=True)]
-    if results:
-        beside = [
-            item
-            for items in recognized
-            for item in items
-            if item.kind not in ("function_call_output", "harmless", "border")
-        ]
-        left = [
-            item if item.kind == "unread" else mark_unread("words beside a result")
-            for item in beside
-            if item.text.strip() or not item.text
-        ]
-        return results + left + others
-    error, ids = message.get("error"), message.get("tool_call_ids")
-    reason = error.get("message") if isinstance(error, dict) else error
-    first_id = ids[0] if isinstance(ids, list) and ids else None  # SWE-agent
-    call_id = read_id(message, "tool_call_id") or read_id(
-        {"": first_id} | _additional(message) | message, *_RESULT_IDS
-    )
-    content: Any = (
-        (parts or "") if is_list else message.get("content", message.get("text"))
-    )  # no parts are an empty result
-    output = reason if reason and isinstance(reason, str) else content
-    return [read_result(call_id, output, is_marked_failed(message)), *others]
+def _read_turn(role: str, message: JsonObject, items_before: Sequence[Item]) -> list[Item]:
+    """Return the thoughts, words, calls and results in a message that is not a tool's.
 
-
-def _parts(message: dict[str, Any]) -> tuple[list[Any], bool]:
-    """The parts of a message under any name, and whether it has a list of them.
-
-    If a message has its words and a list of parts (the AI SDK's UI messages), the parts say more.
+    Args:
+        role: The canonical role.
+        message: The message.
+        items_before: The items of the messages before.
     """
     content = message.get("content")
-    listed = next(
-        (message[name] for name in _CONTENTS if isinstance(message.get(name), list)), None
+    if isinstance(content, str) and message.keys() <= PLAIN_FIELDS:  # most messages of most stores
+        return [Item("message", content, role=role, trained=message.get("weight") != 0)]
+    steps = MessageSteps(role, _is_trained(message))
+    parts = _list_parts(message)
+    _add_thought(steps, message)
+    if not any(read_part_type(part).startswith("tool-") for part in parts.values):
+        _add_invocations(steps, message)
+    named_calls = _read_named_calls(message)
+    for part in parts.values:
+        items = (_merge_with_named(item, named_calls) for item in recognize_part(part))
+        steps.add_part([item for item in items if item is not None])
+    for words in _read_words_in_fields(message):
+        steps.add(Item("words", words))
+    for attachment in _list_attachments(message):
+        if isinstance(attachment, dict) and read_part_type(attachment):
+            steps.add_part(list(recognize_part(attachment)))
+        else:
+            steps.add_part([Item("media", "[file]", name="file")])
+    for call in named_calls.values():
+        steps.add(call)
+    steps.others += _mark_strange_fields(message, steps, parts.is_list)
+    last_items = [*items_before[-1:], *steps.done]
+    follows_a_result = bool(steps.results) or any(
+        item.kind == "function_call_output" for item in last_items
     )
-    if listed and any(isinstance(part, dict) for part in listed) and not isinstance(content, list):
+    if role == "assistant" and rests_on_a_search(message, follows_a_result):
+        steps.others.append(mark_unread("answer from a hosted search"))
+    cut = is_cut(message) and role == "assistant"
+    has_listed_parts = parts.is_list and bool(parts.values)
+    return steps.finish(cut, empty=not has_listed_parts)
+
+
+def _add_thought(steps: MessageSteps, message: JsonObject) -> None:
+    """Add the thought that a message has in a field of its own."""
+    for name in THOUGHT_FIELDS:
+        if message.get(name):
+            steps.thoughts.append(Item("reasoning", read_thought(message[name])))
+            return
+
+
+def _list_attachments(message: JsonObject) -> list[Any]:
+    """Return the pictures and files in a message's own fields."""
+    attachments: list[Any] = []
+    for name in ATTACHMENT_FIELDS:
+        if isinstance(message.get(name), list):
+            attachments += message[name]
+    return attachments
+
+
+def _read_results(message: JsonObject) -> list[Item]:
+    """Return the results in a tool's message.
+
+    If the message has an error and a content, the model was given the error.
+    """
+    responses = message.get("tool_responses")
+    if isinstance(responses, list) and responses:  # AG2 repeats several results in one content
+        items: list[Item] = []
+        for response in responses:
+            items += _read_results(response) if isinstance(response, dict) else [INVALID]
+        return items
+    parts = _list_parts(message)
+    items = [item for part in parts.values for item in recognize_part(part)]
+    results = [item for item in items if item.kind == "function_call_output"]
+    other_fields = {
+        name: value for name, value in message.items() if name not in _ANSWERED_CALL_FIELDS
+    }
+    strange = [mark_unread(f"field {name}") for name in _list_active_fields(other_fields)]
+    if results:
+        return results + _mark_items_beside_results(items) + strange
+    error = message.get("error")
+    reason = error.get("message") if isinstance(error, dict) else error
+    if reason and isinstance(reason, str):
+        output: Any = reason
+    elif parts.is_list:
+        output = parts.values or ""  # a list without parts is an empty result
+    else:
+        output = message.get("content", message.get("text"))
+    return [read_result(_read_result_id(message), output, is_marked_failed(message)), *strange]
+
+
+def _mark_items_beside_results(items: list[Item]) -> list[Item]:
+    """Return the unread items that stand for words and other parts beside results."""
+    marked = []
+    for item in items:
+        if item.kind in ("function_call_output", "harmless", "border"):
+            continue
+        if item.text.strip() or not item.text:
+            is_unread = item.kind == "unread"
+            marked.append(item if is_unread else mark_unread("words beside a result"))
+    return marked
+
+
+def _read_result_id(message: JsonObject) -> str:
+    """Return the id of the call that a tool's message answers."""
+    call_id = read_id(message, "tool_call_id")
+    if call_id:
+        return call_id
+    fields = _read_additional(message) | message
+    ids = message.get("tool_call_ids")  # SWE-agent
+    if isinstance(ids, list) and ids:
+        fields["first of tool_call_ids"] = ids[0]
+    return read_id(fields, *_RESULT_ID_FIELDS, "first of tool_call_ids")
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """The parts of a message, and whether the message has them as a list."""
+
+    values: list[Any]
+    is_list: bool
+
+
+def _list_parts(message: JsonObject) -> _Parts:
+    """Return the parts of a message, whatever the name of its content.
+
+    If a message has its words and a list of parts (the AI SDK's UI messages), the parts hold more
+    than the words.
+    """
+    content = message.get("content")
+    listed: list[Any] = []
+    for name in CONTENT_FIELDS:
+        if isinstance(message.get(name), list):
+            listed = message[name]
+            break
+    if any(isinstance(part, dict) for part in listed) and not isinstance(content, list):
         if isinstance(content, str) and content.strip():
-            words = read_text(listed, "")[0]
-            if "".join(content.split()) not in "".join(words.split()):
-                return [*listed, {"type": "content beside parts"}], True
-        return listed, True
-    wrapped = pick_first(message, ("content", *_CONTENTS, "text"))
-    if isinstance(wrapped, list):
-        return wrapped, True
-    return ([] if wrapped is None else [wrapped]), False
+            words_in_parts = read_text(listed, "").text
+            if _remove_space(content) not in _remove_space(words_in_parts):
+                return _Parts([*listed, {"type": "content beside parts"}], is_list=True)
+        return _Parts(listed, is_list=True)
+    value = pick_first(message, ("content", *CONTENT_FIELDS, "text"))
+    if isinstance(value, list):
+        return _Parts(value, is_list=True)
+    return _Parts([] if value is None else [value], is_list=False)
 
 
-def _words_beside(message: dict[str, Any]) -> list[str]:
-    """What a message says in fields of its own: a refusal, what was spoken aloud."""
-    refusal = message.get("refusal") or _additional(message).get("refusal")
-    words = [refusal] if isinstance(refusal, str) else []
-    if isinstance(message.get("tool_plan"), str):  # Cohere: what the model says before its calls
-        words.append(message["tool_plan"])
+def _remove_space(text: str) -> str:
+    """Return a text without white space."""
+    return "".join(text.split())
+
+
+def _read_words_in_fields(message: JsonObject) -> list[str]:
+    """Return the words in a message's own fields: a refusal, a plan, a transcript."""
+    content = message.get("content")
+    texts = [message.get("refusal") or _read_additional(message).get("refusal")]
+    texts.append(message.get("tool_plan"))  # Cohere: the model's words before its calls
     audio = message.get("audio")
-    if (
-        isinstance(audio, dict)
-        and isinstance(audio.get("transcript"), str)
-        and not message.get("content")
-    ):
-        words.append(audio["transcript"])
-    return [text for text in words if text.strip() and text != message.get("content")]
+    if isinstance(audio, dict) and not content:
+        texts.append(audio.get("transcript"))
+    return [text for text in texts if isinstance(text, str) and text.strip() and text != content]
 
 
-def _invocations(message: dict[str, Any]) -> list[list[Item]]:
-    """The calls and results of the AI SDK's version 4, step by step. What the message says was said after them."""
-    steps: dict[Any, list[Item]] = {}
-    for invocation in (
-        message["toolInvocations"] if isinstance(message.get("toolInvocations"), list) else ()
-    ):
-        items = (
-            read_ui_tool(invocation)
-            if isinstance(invocation, dict)
-            else (mark_unread("toolInvocations"),)
-        )
-        steps.setdefault(
-            read_id(invocation, "step") if isinstance(invocation, dict) else "", []
-        ).extend(items)
-    return list(steps.values())
+def _add_invocations(steps: MessageSteps, message: JsonObject) -> None:
+    """Add the calls and results of the AI SDK's version 4, step by step.
+
+    The words of the message come after all of these steps.
+    """
+    invocations = message.get("toolInvocations")
+    items_by_step: dict[str, list[Item]] = {}
+    for invocation in invocations if isinstance(invocations, list) else ():
+        if isinstance(invocation, dict):
+            step, items = read_id(invocation, "step"), read_ui_tool(invocation)
+        else:
+            step, items = "", (mark_unread("toolInvocations"),)
+        items_by_step.setdefault(step, []).extend(items)
+    for step_items in items_by_step.values():
+        for item in step_items:
+            steps.add(item)
+        steps.close()
 
 
-def _named_calls(message: dict[str, Any]) -> dict[Any, Item]:
-    """The calls in a message's own fields, in order, by their ids. Calls without an id are told apart by their place."""
-    named = message.get("tool_calls") or _additional(message).get("tool_calls")
-    calls = [*(named if isinstance(named, list | tuple) else [None] if named else [])]
-    invalid = message.get(
-        "invalid_tool_calls"
-    )  # LangChain: the arguments are no JSON, as repair will find
-    calls += invalid if isinstance(invalid, list) else []
-    legacy = message.get("function_call") or (
-        None if calls else _additional(message).get("function_call")
-    )
+def _read_named_calls(message: JsonObject) -> dict[str | int, Item]:
+    """Return the calls in a message's own fields, in order, by their ids.
+
+    A call whose id is empty or used twice is stored by its index.
+    """
+    additional = _read_additional(message)
+    listed = message.get("tool_calls") or additional.get("tool_calls")
+    calls: list[Any] = []
+    if isinstance(listed, list | tuple):
+        calls += listed
+    elif listed:
+        calls.append(None)  # None is read as an invalid call
+    invalid_calls = message.get("invalid_tool_calls")  # LangChain: the arguments are not JSON
+    if isinstance(invalid_calls, list):
+        calls += invalid_calls
+    legacy = message.get("function_call")
+    if not legacy and not calls:
+        legacy = additional.get("function_call")
     if legacy and not any(_is_same_call(legacy, call) for call in calls):
         calls.append(legacy)
     trained = _is_trained(message)
-    found: dict[Any, Item] = {}
-    for place, call in enumerate(calls):
+    named_calls: dict[str | int, Item] = {}
+    for index, call in enumerate(calls):
         item = read_call(call, trained)
-        found[item.call_id if item.call_id and item.call_id not in found else place] = item
-    return found
+        has_own_id = item.call_id and item.call_id not in named_calls
+        named_calls[item.call_id if has_own_id else index] = item
+    return named_calls
 
 
 def _is_same_call(left: Any, right: Any) -> bool:
-    told = [read_call(call) for call in (left, right)]
-    return (told[0].name, canonicalize_arguments(told[0].text)) == (
-        told[1].name,
-        canonicalize_arguments(told[1].text),
-    )
+    """Return whether two calls have the same name and arguments, whatever their ids."""
+    left_item, right_item = read_call(left), read_call(right)
+    return left_item.name == right_item.name and canonicalize_arguments(
+        left_item.text
+    ) == canonicalize_arguments(right_item.text)
 
 
-def _told_better(item: Item, named: dict[Any, Item]) -> Item | None:
-    """A call of a part, if no field of the message tells it too: LangChain does both, and a stream leaves the part without arguments.
+def _merge_with_named(item: Item, named_calls: dict[str | int, Item]) -> Item | None:
+    """Return an item of a part; None if a field of the message has the same call.
 
-    Two tellings of one call that differ are unread, since nobody knows which one was made.
+    LangChain writes a call into a part and into a field, and a stream leaves the part without
+    arguments. If the two differ, the call is unread, because it is unknown which of them was made.
     """
-    if item.kind == "unread" and item.name in _STREAMED and named:
+    if item.kind == "unread" and item.name in _STREAM_PIECES and named_calls:
         return None
     if item.kind != "function_call":
         return item
-    told = (
-        named.get(item.call_id)
-        if item.call_id
-        else next((call for call in named.values() if replace(call, call_id="") == item), None)
-    )
-    if told is None:
+    named: Item | None = None
+    if item.call_id:
+        named = named_calls.get(item.call_id)
+    else:
+        for call in named_calls.values():
+            if replace(call, call_id="") == item:
+                named = call
+                break
+    if named is None:
         return item
-    if item.name != told.name or (
-        item.text not in ("", "{}")
-        and told.text
-        and canonicalize_arguments(item.text) != canonicalize_arguments(told.text)
+    both_have_arguments = item.text not in ("", "{}") and named.text
+    if item.name != named.name or (
+        both_have_arguments
+        and canonicalize_arguments(item.text) != canonicalize_arguments(named.text)
     ):
         return mark_unread("a call that is told twice, differently")
     return None
 
 
-def _left_over(message: dict[str, Any], turn: Steps, is_list: bool) -> list[Item]:
-    """What a message's other fields show, and nobody understands."""
-    says_nothing = not (
+def _mark_strange_fields(message: JsonObject, steps: MessageSteps, is_list: bool) -> list[Item]:
+    """Return unread items for the fields that show something and are not understood.
+
+    Args:
+        message: The message.
+        steps: The items that were read in the message.
+        is_list: Whether the message has a list of parts.
+    """
+    holds_something = (
         is_list
-        or turn.words
-        or turn.calls
-        or turn.results
-        or turn.done
+        or steps.words
+        or steps.calls
+        or steps.results
+        or steps.done
         or message.get("content") is not None
     )
-    return [mark_unread(f"field {name}") for name in _strange(message, evidence=not says_nothing)]
+    names = _list_active_fields(message) if holds_something else _list_filled_fields(message)
+    return [mark_unread(f"field {name}") for name in names]
 
 
-def _strange(message: dict[str, Any], evidence: bool) -> list[str]:
-    """The fields of a message that are neither understood nor harmless and show a call or a result; without `evidence`, all."""
-    strange = [name for name in message if name not in _UNDERSTOOD and name not in _HARMLESS]
-    strange = [
-        name for name in strange if not (name in _NAMES_OF_TOOLS and isinstance(message[name], str))
-    ]
-    if not evidence:
-        return [
-            replace_surrogates(str(name))
-            for name in strange
-            if message[name] not in (None, "", [], {}, False)
-        ]
+def _list_strange_fields(message: JsonObject) -> list[str]:
+    """Return the fields of a message that are neither understood nor harmless."""
+    strange = []
+    for name, value in message.items():
+        if name in UNDERSTOOD_FIELDS or name in HARMLESS_FIELDS:
+            continue
+        if name in _TOOL_NAME_FIELDS and isinstance(value, str):
+            continue
+        strange.append(name)
+    return strange
+
+
+def _list_active_fields(message: JsonObject) -> list[str]:
+    """Return the strange fields of a message that show a call or a result."""
     return [
-        replace_surrogates(str(name)) for name in strange if shows_activity({name: message[name]})
+        replace_surrogates(str(name))
+        for name in _list_strange_fields(message)
+        if shows_activity({name: message[name]})
     ]
 
 
-def _additional(message: dict[str, Any]) -> dict[str, Any]:
-    """What LangChain and llama-index say of a message beside its own fields."""
-    more = message.get("additional_kwargs")
-    return more if isinstance(more, dict) else {}
+def _list_filled_fields(message: JsonObject) -> list[str]:
+    """Return the strange fields of a message that hold anything."""
+    return [
+        replace_surrogates(str(name))
+        for name in _list_strange_fields(message)
+        if message[name] not in (None, "", [], {}, False)
+    ]
+
+
+def _read_additional(message: JsonObject) -> JsonObject:
+    """Return the fields that LangChain and llama-index keep apart from a message's own fields."""
+    additional = message.get("additional_kwargs")
+    return additional if isinstance(additional, dict) else {}

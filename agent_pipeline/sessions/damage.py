@@ -1,16 +1,30 @@
-"""The kinds of damage that a record may have, and the policy that says what is done about each."""
+"""The kinds of damage that a record may have, and the policy that decides what is done about each.
+
+The list of kinds and the policy belong here. `repair` finds the damage and carries the policy out.
+"""
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.options import did_you_mean
 
 RepairAction = Literal["drop_session", "drop_turn", "repair", "keep"]
+RepairPolicy = Mapping[str, RepairAction]
+"""The action for each kind of damage."""
 
 
-class DamageKind(NamedTuple):
-    """A kind of damage: what is done without a setting, what else may be, and what it is."""
+@dataclass(frozen=True)
+class DamageKind:
+    """A kind of damage.
+
+    Attributes:
+        default: The action without a setting. A certain repair is the default; where a repair would
+            be a guess, the default drops the session.
+        allowed: The actions that a setting may choose.
+        meaning: What is wrong with the record, for the documentation.
+    """
 
     default: RepairAction
     allowed: tuple[RepairAction, ...]
@@ -19,38 +33,42 @@ class DamageKind(NamedTuple):
 
 _ANY: tuple[RepairAction, ...] = ("drop_session", "drop_turn", "repair", "keep")
 _NOT_KEPT: tuple[RepairAction, ...] = ("drop_session", "drop_turn", "repair")
+_NO_TURN: tuple[RepairAction, ...] = ("drop_session", "repair", "keep")
 _LOST: tuple[RepairAction, ...] = ("drop_session", "keep")
 
 DAMAGE_KINDS: dict[str, DamageKind] = {
     "invalid_item": DamageKind(
         "drop_session",
         _LOST,
-        "an item that could not be read, or a message or call that is none; it is lost",
+        "an item that could not be read, or something that is not a message or a call; it is lost",
     ),
     "unread": DamageKind(
         "drop_session",
         _LOST,
-        "something that shows a call, a result or words, but that the reader does not understand; `skipped` counts its types",
+        "something that shows a call, a result or words and that the reader does not understand; "
+        "`skipped` counts its types",
     ),
     "torn_record": DamageKind(
         "drop_session",
         _LOST,
-        "a record of the session that was only half written; what it said is lost",
+        "a record of the session that was only half written; its words are lost",
     ),
     "cut_text": DamageKind(
         "drop_session",
         _LOST,
-        "a text that a logger or an exporter cut off or blacked out; the agent saw the whole",
+        "a text that a logger or an exporter cut off or blacked out; the agent saw the whole text",
     ),
     "missing_media": DamageKind(
         "drop_session",
         _LOST,
-        "a picture or a file before an answer; a mark such as [image] stands in its place, and keep trains on that",
+        "a picture or a file before an answer; the text has a mark such as [image], and keep trains "
+        "on the mark",
     ),
     "cut_message": DamageKind(
         "repair",
         ("drop_session", "repair"),
-        "an assistant's message that a token limit, a filter or the user cut off; repair gives it weight 0",
+        "an assistant's message that a token limit, a filter or the user cut off; repair gives the "
+        "message weight 0",
     ),
     "invalid_context": DamageKind(
         "drop_session",
@@ -60,90 +78,94 @@ DAMAGE_KINDS: dict[str, DamageKind] = {
     "invalid_arguments": DamageKind(
         "drop_session",
         _ANY,
-        "arguments that are no JSON object; repair takes the call and its result out",
+        "arguments that are not a JSON object; repair removes the call and its result",
     ),
     "orphan_output": DamageKind(
-        "drop_session", _NOT_KEPT, "a result without a call; it is left out"
+        "drop_session", _NOT_KEPT, "a result without a call; the result is left out"
     ),
     "mismatched_call_id": DamageKind(
         "drop_session",
         _NOT_KEPT,
-        "a result that names no open call; it is put to the oldest one, a guess",
+        "a result whose id is not the id of an open call; the oldest open call gets it, as a guess",
     ),
-    "invalid_tools": DamageKind("keep", _LOST, "a tool schema that is none; it is lost"),
+    "invalid_tools": DamageKind("keep", _LOST, "a tool schema that is not a schema; it is lost"),
     "empty_call_id": DamageKind(
         "repair",
         _NOT_KEPT,
-        "a call or a result without an id; paired by position, and the call given an id",
+        "a call or a result without an id; the two are paired by position, and the call gets an id",
     ),
     "reused_call_id": DamageKind(
         "repair",
         _NOT_KEPT,
-        "an id that an earlier call has; the later call is given one of its own",
+        "an id that an earlier call has; the later call gets an id of its own",
     ),
     "double_encoded_arguments": DamageKind(
-        "repair", _NOT_KEPT, "arguments that are JSON inside a JSON string; decoded"
+        "repair", _NOT_KEPT, "arguments that are JSON inside a JSON string; they are decoded"
     ),
     "invalid_unicode": DamageKind(
-        "repair", _NOT_KEPT, "half a character, which no UTF-8 can hold; replaced by U+FFFD"
+        "repair", _NOT_KEPT, "half a character, which UTF-8 cannot hold; it becomes U+FFFD"
     ),
     "empty_message": DamageKind(
-        "repair", _ANY, "a message without text and calls; repair leaves it out"
+        "repair", _ANY, "a message without text and calls; repair leaves the message out"
     ),
     "duplicated_history": DamageKind(
         "repair",
-        ("drop_session", "repair", "keep"),
-        "messages that stand twice, the history's beginning or a block of calls; repair keeps one",
+        _NO_TURN,
+        "messages that stand twice (the history's beginning, or a block of calls); repair keeps one "
+        "copy",
     ),
     "call_said_twice": DamageKind(
         "repair",
-        ("drop_session", "repair", "keep"),
-        "the raw text of a call beside the same call; repair takes the text out, with the code fence around it",
+        _NO_TURN,
+        "the raw text of a call next to the same call; repair removes the text and the code fence "
+        "around it",
     ),
     "trailing_user": DamageKind(
-        "keep", _ANY, "the session ends on user messages; repair cuts them off"
+        "keep", _ANY, "the session ends with user messages; repair cuts them off"
     ),
     "trailing_tool": DamageKind(
         "keep",
         _ANY,
-        "the session ends on a tool's result; repair cuts the calls and results at the end off",
+        "the session ends with a tool's result; repair cuts off the calls and results at the end",
     ),
     "unanswered_call": DamageKind(
-        "drop_session", _ANY, "a call without a result; repair takes it out"
+        "drop_session", _ANY, "a call without a result; repair removes the call"
     ),
 }
-"""The kinds in the order in which the first one that drops the session is named. What is certain is repaired; what would be a guess
-drops the session."""
+"""The kinds of damage by name.
 
-RepairPolicy = Mapping[str, RepairAction]
+If several kinds drop a session, the first of them in this order is named as the reason.
+"""
+
 DEFAULT_REPAIR_POLICY: dict[str, RepairAction] = {
-    kind: each.default for kind, each in DAMAGE_KINDS.items()
+    name: kind.default for name, kind in DAMAGE_KINDS.items()
 }
 
 
 def make_repair_policy(actions: Mapping[str, str]) -> dict[str, RepairAction]:
-    """The defaults with some kinds' actions changed.
+    """Return the default policy with the actions of some kinds changed.
 
     Raises:
-        SettingsError: there is no such kind, or such a kind cannot be treated so.
+        SettingsError: A kind does not exist, or does not allow its action.
     """
     policy = dict(DEFAULT_REPAIR_POLICY)
-    for kind, action in actions.items():
-        if kind not in DAMAGE_KINDS:
-            raise SettingsError(f"repair has no kind {kind!r}{did_you_mean(kind, DAMAGE_KINDS)}")
-        chosen = next((each for each in DAMAGE_KINDS[kind].allowed if each == action), None)
-        if chosen is None:
+    for name, action in actions.items():
+        if name not in DAMAGE_KINDS:
+            raise SettingsError(f"repair has no kind {name!r}{did_you_mean(name, DAMAGE_KINDS)}")
+        allowed = DAMAGE_KINDS[name].allowed
+        if action not in allowed:
             raise SettingsError(
-                f"repair cannot treat {kind} by {action!r}: choose one of {', '.join(DAMAGE_KINDS[kind].allowed)}."
+                f"repair cannot treat {name} by {action!r}: choose one of {', '.join(allowed)}."
             )
-        policy[kind] = chosen
+        policy[name] = allowed[allowed.index(action)]
     return policy
 
 
 def find_breaking_kind(
     damage: Mapping[str, int], policy: RepairPolicy = DEFAULT_REPAIR_POLICY
 ) -> str | None:
-    """The first kind of a session's damage that drops it; `None` where none does."""
-    return next(
-        (kind for kind in DAMAGE_KINDS if damage.get(kind) and policy[kind] == "drop_session"), None
-    )
+    """Return the first kind of a session's damage that drops the session; None if none does."""
+    for name in DAMAGE_KINDS:
+        if damage.get(name) and policy[name] == "drop_session":
+            return name
+    return None

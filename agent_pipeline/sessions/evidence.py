@@ -1,115 +1,43 @@
-"""What shows that more happened than was understood: fields of calls and results, reasons why a text ended, what an answer rests on."""
+"""Signs that a record holds more than a reader understood.
+
+Three signs are recognized: fields of calls and results, a reason why a text was cut off, and a
+search that an answer rests on. Reading the fields themselves belongs to `parts` and `chat`.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-_NAMES = frozenset(
-    {
-        *(
-            "call_id",
-            "callId",
-            "callID",
-            "tool_call_id",
-            "toolCallId",
-            "tool_use_id",
-            "toolUseId",
-            "tool_call_ids",
-        ),
-        *(
-            "tool_call",
-            "toolCall",
-            "tool_calls",
-            "toolCalls",
-            "tool_use",
-            "toolUse",
-            "tool_uses",
-            "toolUses",
-        ),
-        *(
-            "function_call",
-            "functionCall",
-            "function_calls",
-            "functionCalls",
-            "functionResponse",
-            "function_response",
-        ),
-        *(
-            "tool_name",
-            "toolName",
-            "tool_input",
-            "toolInput",
-            "tool_args",
-            "toolArgs",
-            "tool_output",
-            "toolOutput",
-        ),
-        *(
-            "tool_result",
-            "toolResult",
-            "tool_results",
-            "toolResults",
-            "tool_response",
-            "toolResponse",
-            "tool_responses",
-        ),
-        *(
-            "tool_invocations",
-            "toolInvocations",
-            "tool_invocation",
-            "toolInvocation",
-            "server_tool_use",
-        ),
-        *(
-            "arguments",
-            "args",
-            "kwargs",
-            "partial_json",
-            "function",
-            "tool",
-            "input",
-            "output",
-            "parameters",
-        ),
-    }
+from agent_pipeline.sessions.message_fields import (
+    ACTIVITY_FIELDS,
+    CUT_FLAGS,
+    FINDING_FIELDS,
+    PART_LIST_FIELDS,
+    SEARCH_FIELDS,
+    STOP_REASON_FIELDS,
 )
-"""The names of fields that calls and results have in the SDKs that we know, and in most that we do not."""
 
-_COMPLETE = frozenset(
+_COMPLETE_REASONS = frozenset(
     {
-        *(
-            "stop",
-            "end_turn",
-            "stop_sequence",
-            "eos",
-            "eos_token",
-            "stop_token",
-            "end",
-            "done",
-            "complete",
-            "completed",
-            "success",
-        ),
-        *(
-            "tool_calls",
-            "tool_call",
-            "tool_use",
-            "function_call",
-            "function_calls",
-            "finished",
-            "finish",
-            "normal",
-            "succeeded",
-            "ok",
-        ),
+        *("stop", "end_turn", "stop_sequence", "eos", "eos_token", "stop_token", "end", "done"),
+        *("complete", "completed", "success", "finished", "finish", "normal", "succeeded", "ok"),
+        *("tool_calls", "tool_call", "tool_use", "function_call", "function_calls"),
         *("end_of_turn", "end_of_message", "eot", "eom"),
-        *("unknown", "unspecified", "endoftext", "tooluse", "endturn", "toolcalls", "stopsequence"),
+        *("unknown", "unspecified", "endoftext", "tooluse", "endturn", "toolcalls"),
+        "stopsequence",
     }
 )
-"""The reasons that do not say that a text was cut off. `unknown` is what the AI SDK writes if the model's service says nothing."""
-_REASONS = ("finish_reason", "stop_reason", "finishReason", "stopReason", "done_reason")
-_NATIVE = ("native_finish_reason", "nativeFinishReason")
-"""Gateways repeat the reason in the words of the model's service. They count if nothing else says the reason."""
-_INSIDE = (
+"""The reasons with which a text is not cut off.
+
+The AI SDK writes `unknown` if the model's service gives no reason.
+"""
+
+_NATIVE_REASON_FIELDS = ("native_finish_reason", "nativeFinishReason")
+"""Gateways repeat the reason in the words of the model's service.
+
+These fields count if no other field has a reason.
+"""
+
+_METADATA_FIELDS = (
     "response_metadata",
     "generation_info",
     "generationInfo",
@@ -119,57 +47,32 @@ _INSIDE = (
     "details",
     "llm_output",
 )
-"""Where libraries keep what they say of a message or of a response."""
-_PARTS = ("content", "parts")
+"""Where libraries keep facts about a message or a response."""
+
 _CUT_STATES = frozenset(
     {
-        "incomplete",
-        "in_progress",
-        "failed",
-        "cancelled",
-        "canceled",
-        "interrupted",
-        "aborted",
-        "partial",
+        *("incomplete", "in_progress", "failed", "cancelled", "canceled"),
+        *("interrupted", "aborted", "partial"),
     }
 )
 
-_SEARCHES = (
-    "groundingMetadata",
-    "grounding_metadata",
-    "urlContextMetadata",
-    "url_context_metadata",
-)
-"""What Gemini found for an answer on the web, of which its record keeps only the addresses."""
-_FOUND = (
-    *("search_results", "citations", "documents", "sources", "sourceDocuments", "source_documents"),
-    *("statusHistory", "retrieved_context", "retrieved_contexts", "contexts"),
-)
-"""What a service or an application found for an answer: Perplexity, xAI, Cohere, Open WebUI, LangChain. It may be what a tool gave."""
-SOURCE_FIELDS = (*_SEARCHES, *_FOUND)
-"""The fields of a response that say what an answer rests on besides the conversation."""
-_OF_SEARCHES = {"url_citation", "web_search_result_location"}
-_OF_FILES = {"file_citation", "container_file_citation", "file_path"}
-_SOURCE_PARTS = {"source-url", "source-document", "source"}
+_SEARCH_CITATIONS = {"url_citation", "web_search_result_location"}
+_FILE_CITATIONS = {"file_citation", "container_file_citation", "file_path"}
+_SOURCE_PART_TYPES = {"source-url", "source-document", "source"}
+
+_MAX_DEPTH = 6
+"""How deep a value is searched for signs of a call."""
 
 
-def shows_activity(value: Any, but: Iterable[str] = (), depth: int = 6) -> bool:
-    """Whether a value has fields, at any depth, that show a call, its input or its result. `but` names fields to pass over."""
+def shows_activity(value: object, but: Iterable[str] = (), depth: int = _MAX_DEPTH) -> bool:
+    """Return whether a value has fields, at any depth, of a call, its input or its result.
+
+    Args:
+        value: Any JSON value.
+        but: Names of outer fields to pass over.
+        depth: How deep to search.
+    """
     if depth == 0:
-        return False
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            if name in but:
-                continue
-            # A number called `input` or `output` counts tokens.
-            if (
-                name in _NAMES
-                and inner not in (None, "", [], {})
-                and not isinstance(inner, int | float)
-            ):
-                return True
-            if isinstance(inner, Mapping | list) and shows_activity(inner, (), depth - 1):
-                return True
         return False
     if isinstance(value, list):
         return any(
@@ -177,116 +80,131 @@ def shows_activity(value: Any, but: Iterable[str] = (), depth: int = 6) -> bool:
             for inner in value
             if isinstance(inner, Mapping | list)
         )
+    if not isinstance(value, Mapping):
+        return False
+    for name, inner in value.items():
+        if name in but:
+            continue
+        if name in ACTIVITY_FIELDS and _is_filled(inner):
+            return True
+        if isinstance(inner, Mapping | list) and shows_activity(inner, (), depth - 1):
+            return True
     return False
 
 
-def find_stop_reason(record: Mapping[str, Any]) -> Any:
-    """Return why a model stopped, as its message, a choice or a response says it; `None` if none of them says it.
+def _is_filled(value: object) -> bool:
+    """Return whether a field of a call holds something.
 
-    Of several reasons, the first that says that the text was cut off is returned.
+    A number does not count: an `input` or `output` that is a number counts tokens.
     """
-    inside = (record[name] for name in _INSIDE if isinstance(record.get(name), Mapping))
-    records = [record, *inside]
-    # vLLM's `stop_reason` beside `finish_reason` is the word or the token at which it stopped.
-    named = [
-        reason
-        for each in records
-        if (reason := next(filter(None, map(each.get, _REASONS)), None)) is not None
+    return value not in (None, "", [], {}) and not isinstance(value, int | float)
+
+
+def find_stop_reason(record: Mapping[str, Any]) -> Any:
+    """Return why a model stopped, from its message, a choice or a response.
+
+    If there are several reasons, the first one that means "cut off" is returned. Returns None if
+    there is no reason.
+    """
+    inner_records = [
+        record[name] for name in _METADATA_FIELDS if isinstance(record.get(name), Mapping)
     ]
+    records = [record, *inner_records]
+    # One reason per record: vLLM's `stop_reason` next to `finish_reason` is the word or the token
+    # at which the model stopped.
+    reasons = []
+    for inner in records:
+        reason = next((inner[name] for name in STOP_REASON_FIELDS if inner.get(name)), None)
+        if reason is not None:
+            reasons.append(reason)
     if isinstance(record.get("finish"), str):
-        named.append(record["finish"])
-    if not named:
-        named = [each[name] for each in records for name in _NATIVE if each.get(name)]
-    return next((reason for reason in named if _cuts(reason)), named[0] if named else None)
+        reasons.append(record["finish"])
+    if not reasons:
+        reasons = [
+            inner[name] for inner in records for name in _NATIVE_REASON_FIELDS if inner.get(name)
+        ]
+    for reason in reasons:
+        if _means_cut(reason):
+            return reason
+    return reasons[0] if reasons else None
 
 
 def is_cut(message: Mapping[str, Any]) -> bool:
-    """Whether a record says that its text does not end where the agent wanted to end it: a token limit, a filter, the user, an error."""
+    """Return whether a record reports that its text ended before the agent wanted to end it.
+
+    The cause may be a token limit, a filter, the user or an error.
+    """
     return (
-        _cuts(find_stop_reason(message))
+        _means_cut(find_stop_reason(message))
         or message.get("status") in _CUT_STATES
         or bool(message.get("incomplete_details"))
-        or any(
-            message.get(name) is True
-            for name in ("interrupted", "partial", "aborted", "truncated", "unfinished")
-        )
+        or any(message.get(name) is True for name in CUT_FLAGS)
         or message.get("done") is False
-        or any(
-            _is_streaming(part)
-            for name in _PARTS
-            if isinstance(message.get(name), list)
-            for part in message[name]
-        )
+        or any(_is_streaming(part) for part in _list_parts(message))
     )
+
+
+def _list_parts(message: Mapping[str, Any]) -> list[Any]:
+    """Return the parts of a message."""
+    parts: list[Any] = []
+    for name in PART_LIST_FIELDS:
+        if isinstance(message.get(name), list):
+            parts += message[name]
+    return parts
 
 
 def rests_on_a_search(message: Mapping[str, Any], follows_a_result: bool = False) -> bool:
-    """Whether an answer's own record says that something was found for it that the conversation does not hold.
+    """Return whether an answer rests on a finding that the conversation does not hold.
 
-    The fields are OpenAI's and Anthropic's citations of the web and of files, Gemini's grounding, and what Perplexity, xAI, Cohere and
-    Azure's searches give.
+    The signs are OpenAI's and Anthropic's citations of the web and of files, Gemini's grounding,
+    and the sources that Perplexity, xAI, Cohere and Azure's searches report.
 
     Args:
         message: The assistant's message.
-        follows_a_result: Whether a tool's result stands before the message. Sources of an answer may be in it then.
+        follows_a_result: Whether a tool's result stands before the message. Then the sources of
+            the answer may be in that result.
     """
-    more = message.get("additional_kwargs")
-    if isinstance(more, Mapping) and more.get(
-        "tool_outputs"
-    ):  # LangChain: what OpenAI's hosted tools did
+    additional = message.get("additional_kwargs")
+    if isinstance(additional, Mapping) and additional.get("tool_outputs"):
+        return True  # LangChain: the outputs of OpenAI's hosted tools
+    records = [message]
+    for name in ("response_metadata", "additional_kwargs"):
+        if isinstance(message.get(name), Mapping):
+            records.append(message[name])
+    if any(record.get(name) for record in records for name in SEARCH_FIELDS):
         return True
-    inside = (
-        message[name]
-        for name in ("response_metadata", "additional_kwargs")
-        if isinstance(message.get(name), Mapping)
-    )
-    records = [message, *inside]
-    if any(each.get(name) for each in records for name in _SEARCHES):
-        return True
-    parts = [
-        part
-        for name in _PARTS
-        if isinstance(message.get(name), list)
-        for part in message[name]
-        if isinstance(part, Mapping)
-    ]
-    kinds = {kind for each in (message, *parts) for kind in _citations_of(each)}
-    if not kinds.isdisjoint(_OF_SEARCHES):
+    parts = [part for part in _list_parts(message) if isinstance(part, Mapping)]
+    citations = {kind for record in (message, *parts) for kind in _list_citations(record)}
+    if not citations.isdisjoint(_SEARCH_CITATIONS):
         return True
     if follows_a_result:
         return False
-    context = message.get("context")
-    is_azures = isinstance(context, Mapping) and bool(context.get("citations"))
-    is_sourced = any(
-        part.get("type") in _SOURCE_PARTS and not shows_activity(parts) for part in parts
-    )
-    found = (each.get(name) for each in records for name in _FOUND)
-    return (
-        is_azures
-        or is_sourced
-        or not kinds.isdisjoint(_OF_FILES)
-        or any(bool(each) for each in found)
-    )
+    azure_context = message.get("context")
+    if isinstance(azure_context, Mapping) and azure_context.get("citations"):
+        return True
+    has_source_part = any(part.get("type") in _SOURCE_PART_TYPES for part in parts)
+    if has_source_part and not shows_activity(parts):
+        return True
+    if not citations.isdisjoint(_FILE_CITATIONS):
+        return True
+    return any(record.get(name) for record in records for name in FINDING_FIELDS)
 
 
-def _citations_of(record: Mapping[str, Any]) -> Iterable[Any]:
-    """The kinds of citations in a message or a part."""
-    text = record.get("text")
-    for holder in (
-        record,
-        text if isinstance(text, Mapping) else {},
-    ):  # OpenAI's threads have them in the text
+def _list_citations(record: Mapping[str, Any]) -> list[Any]:
+    """Return the kinds of citations in a message or a part."""
+    holders = [record]
+    if isinstance(record.get("text"), Mapping):  # OpenAI's threads have the citations in the text
+        holders.append(record["text"])
+    citations: list[Mapping[str, Any]] = []
+    for holder in holders:
         for name in ("annotations", "citations"):
-            listed = holder.get(name)
-            yield from (
-                (each.get("type") for each in listed if isinstance(each, Mapping))
-                if isinstance(listed, list)
-                else ()
-            )
+            if isinstance(holder.get(name), list):
+                citations += [entry for entry in holder[name] if isinstance(entry, Mapping)]
+    return [citation.get("type") for citation in citations]
 
 
-def _is_streaming(part: Any) -> bool:
-    """Whether a part was still being written when its message was stored (the AI SDK)."""
+def _is_streaming(part: object) -> bool:
+    """Return whether a part was still being written when its message was stored (the AI SDK)."""
     return (
         isinstance(part, Mapping)
         and part.get("type") in ("text", "reasoning")
@@ -294,21 +212,21 @@ def _is_streaming(part: Any) -> bool:
     )
 
 
-def _cuts(reason: Any) -> bool:
+def _means_cut(reason: Any) -> bool:
+    """Return whether a stop reason means that the text was cut off."""
     if isinstance(reason, Mapping):  # the AI SDK: {"unified": "length", "raw": "max_tokens"}
         reason = reason.get("unified") or reason.get("type") or reason.get("reason")
     if isinstance(reason, list):
-        return any(map(_cuts, reason))
-    if isinstance(reason, int) and not isinstance(
-        reason, bool
-    ):  # Gemini's numbers: 0 is unspecified, 1 is the end
-        return reason not in (0, 1)
+        return any(_means_cut(inner) for inner in reason)
+    if isinstance(reason, int) and not isinstance(reason, bool):
+        return reason not in (0, 1)  # Gemini's numbers: 0 is unspecified, 1 is the end
     if not isinstance(reason, str) or not reason.strip():
         return False
-    name = (
-        reason.strip().lower().replace("-", "_").rpartition(".")[2].removeprefix("finish_reason_")
-    )
-    if name in _COMPLETE:
+    plain = reason.strip().lower().replace("-", "_")
+    name = plain.rpartition(".")[2].removeprefix("finish_reason_")
+    if name in _COMPLETE_REASONS:
         return False
-    # LangChain adds up the reasons of a stream's pieces: "stopstop".
-    return not any(name == complete * (len(name) // len(complete)) for complete in _COMPLETE)
+    # LangChain joins the reasons of a stream's pieces: "stopstop".
+    return not any(
+        name == complete * (len(name) // len(complete)) for complete in _COMPLETE_REASONS
+    )

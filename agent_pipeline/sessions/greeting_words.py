@@ -1,4 +1,8 @@
-"""Words that people use to greet, to thank, to ask for attention and to announce a question, in many languages."""
+"""Words of greetings in many languages.
+
+People use these words to greet, to thank, to ask for attention and to announce a question. Only the
+words belong here; `greetings` uses them.
+"""
 
 SPACED = """
 hi hello hey hiya howdy heya yo greetings welcome sup good morning afternoon evening day night
@@ -63,7 +67,7 @@ sawubona xin chào chao bạn ban anh chị chi em ơi cho tôi toi mình minh h
 प्रश्न namaste namaskar kya aap meri madad kar sakte hain mujhe chahiye ek sawal vanakkam salaam
 assalam assalamu alaikum aleikum
 """
-"""Of scripts with spaces between words."""
+"""Words of scripts with spaces between words."""
 
 UNSPACED = """
 你好 您好 早上好 上午好 中午好 下午好 晚上好 大家好 早安 午安 晚安 嗨 哈喽 哈啰 喂 在吗 在嗎 有人吗 有人嗎 请问 請問
@@ -77,4 +81,4 @@ UNSPACED = """
 หวัดดี ครับ ค่ะ คะ ช่วย หน่อย ได้ไหม ฉัน ผม ขอถาม มีคำถาม ขอบคุณ ขอ
 ต้องการ ความช่วยเหลือ คุณ 一个 一個 一些 什么 什麼 问题 問題 有
 """
-"""Phrases of scripts without spaces between words; the longest phrase that fits counts."""
+"""Phrases of scripts without spaces between words. The longest phrase that matches counts."""

@@ -1,8 +1,8 @@
 """Whether a user's message asks for anything, or only greets.
 
-Many sessions begin with "Hi" or "Hello, can you help me?". Such a message names no task. `greeting_words` lists the words
-that people use to greet, to thank, to ask for attention and to announce a question. A message that consists of such words only says
-nothing about its task.
+Many sessions begin with "Hi" or "Hello, can you help me?". Such a message names no task. The words
+that people use to greet, to thank, to ask for attention and to announce a question are listed in
+`greeting_words`. A message that consists of these words is a greeting.
 """
 
 import re
@@ -13,46 +13,43 @@ from agent_pipeline.sessions.greeting_words import SPACED, UNSPACED
 from agent_pipeline.sessions.session import Message
 
 _WORD = re.compile(r"[^\W_]+(?:[-'][^\W_]+)*")
-_MOST_CHARACTERS = 200
+_MAX_GREETING_CHARACTERS = 200
 """A longer message is not a greeting."""
 
 
-def _plain(text: str) -> str:
+def _normalize(text: str) -> str:
+    """Return a text in one case and with one kind of apostrophe."""
     return unicodedata.normalize("NFKC", text).casefold().replace("’", "'").replace("`", "'")
 
 
-_GREETING = frozenset(_WORD.findall(_plain(SPACED)))
-_UNSPACED_GREETING = re.compile(
-    "|".join(map(re.escape, sorted(_plain(UNSPACED).split(), key=len, reverse=True)))
-)
+_GREETING_WORDS = frozenset(_WORD.findall(_normalize(SPACED)))
+_UNSPACED_PHRASES = sorted(_normalize(UNSPACED).split(), key=len, reverse=True)
+_UNSPACED_GREETING = re.compile("|".join(map(re.escape, _UNSPACED_PHRASES)))
 
 
 def says_something(text: str) -> bool:
-    """Tell whether a message says what it is about.
+    """Return whether a message has a topic, rather than only a greeting.
 
     Example:
-        >>> [says_something(text) for text in ("Hi!", "Hello, can you help me?", "Hi, cancel my booking")]
+        >>> [says_something(text) for text in ("Hi!", "Hello, can you help me?", "Hi, cancel it")]
         [False, False, True]
     """
-    if len(text) > _MOST_CHARACTERS:
+    if len(text) > _MAX_GREETING_CHARACTERS:
         return True
-    spaced = _UNSPACED_GREETING.sub(" ", _plain(text))
+    words = _WORD.findall(_UNSPACED_GREETING.sub(" ", _normalize(text)))
     return any(
-        word not in _GREETING and _stretched(word) not in _GREETING
-        for word in _WORD.findall(spaced)
+        word not in _GREETING_WORDS and _shorten_end(word) not in _GREETING_WORDS for word in words
     )
 
 
-def _stretched(word: str) -> str:
-    """A word without repeated letters at its end (`hiii`, `heyyy`)."""
+def _shorten_end(word: str) -> str:
+    """Return a word without repeated letters at its end: `hiii` becomes `hi`."""
     return re.sub(r"(\w)\1+$", r"\1", word)
 
 
 def find_request_end(messages: Sequence[Message]) -> int | None:
-    """The position after the first user message that says something; `None` if there is no such message."""
-    asked = (
-        at + 1
-        for at, message in enumerate(messages)
-        if message["role"] == "user" and says_something(message["content"] or "")
-    )
-    return next(asked, None)
+    """Return the index after the first user message that says something; None if none does."""
+    for index, message in enumerate(messages):
+        if message["role"] == "user" and says_something(message["content"] or ""):
+            return index + 1
+    return None

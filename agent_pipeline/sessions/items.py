@@ -1,33 +1,44 @@
-"""Plain items → chat messages in the order of the record, with the ids that it has. `chat.py` makes plain items of every SDK's messages.
+"""Plain items, the steps of a conversation, and the chat that they make.
 
-Nothing is repaired here: results stand where the record has them, and calls keep their ids, reused or empty. What cannot be an item is
-counted in `damage`, what has no place in a chat in `skipped`.
+`chat.py` reads every SDK's messages into plain items. `assemble_chat` puts items into messages in
+the order of the record, with the ids of the record. Nothing is repaired here: results stand where
+the record has them, and calls keep their ids, even if an id is empty or used twice. Anything that
+cannot be an item is counted in `damage`; anything that a chat cannot hold is counted in `skipped`.
 """
 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import cast
 
 import msgspec
 
 from agent_pipeline.sessions.call_words import (
-    BEGINNINGS,
+    CALL_BEGINNINGS,
     has_call_words,
     read_call_words,
     read_result_words,
 )
-from agent_pipeline.sessions.session import Message
+from agent_pipeline.sessions.session import Message, Role, Thought, ToolCall
 
 
 class Item(msgspec.Struct, frozen=True, gc=False):
     """One step of a conversation.
 
-    `kind` is `message`, `function_call`, `function_call_output` or `reasoning`; `harmless` and `unread` have no place in a chat and are
-    counted by their `name`. The kind is empty for what cannot be an item. `text` is what was said, a call's arguments, a result's
-    output, or a thought. `media` names the pictures and files whose marks stand in the text. A call or a message that is not `trained`
-    is marked by OpenAI's `weight: 0`; if it was `cut` off, that is counted. A result that its record calls a `failed` one is marked by
-    Anthropic's `is_error`. A call that comes `first` in a message does not belong to the words of another.
+    Attributes:
+        kind: `message`, `function_call`, `function_call_output` or `reasoning`. A chat cannot hold
+            the kinds `harmless`, `unread` and `cut_text`; they are counted by their `name`. The
+            kind is empty if the record holds something that cannot be an item.
+        text: The words of a message, the arguments of a call, the output of a result, or a thought.
+        role: The role of a message.
+        name: The called tool, or the type of an item that is only counted.
+        call_id: The id that joins a call and its result.
+        trained: Whether the message or call is trained on; if not, it gets OpenAI's `weight: 0`.
+        media: The pictures and files whose marks stand in the text.
+        failed: Whether the record reports the result as an error (Anthropic's `is_error`).
+        first: Whether the call is the first thing in its message, so that the call does not belong
+            to the words of an earlier message.
+        cut: Whether the message or call was cut off, which is counted.
     """
 
     kind: str
@@ -43,152 +54,204 @@ class Item(msgspec.Struct, frozen=True, gc=False):
 
 
 INVALID = Item("")
+"""The item for a record that cannot be an item."""
 
-CLEARED = {
+CLEARED_RESULTS = {
     "[Old tool result content cleared]",
     "[Tool result cleared]",
     "[cleared to save context]",
 }
-"""What agents write in place of old results. The answers that followed a result were given when the model still saw it."""
+"""Texts that agents write over old results. The model answered when it still saw the results."""
 
 
-def mark_unread(what: str) -> Item:
-    """Return the item for something that shows a call, a result or words, and that nobody understands.
+def mark_unread(name: str) -> Item:
+    """Return the item for something that shows a call, a result or words and cannot be understood.
 
-    A reader puts it into a history at the place of what it could not read. `what` names its type.
+    A reader puts the item into a history at the position of the unread part. `name` is the type
+    of that part.
     """
-    return Item("unread", name=what)
+    return Item("unread", name=name)
 
 
-def mark_cut_text(what: str, text: str = "") -> Item:
+def mark_cut_text(name: str, text: str = "") -> Item:
     """Return the item for something that a logger or an exporter cut off or blacked out.
 
-    A reader puts it into a history at the place of what was lost. `what` names where it was, and `text` is what is left of it.
+    A reader puts the item into a history at the position of the lost text. `name` is the name of
+    that position, and `text` is the part of the text that is left.
     """
-    return Item("cut_text", text, name=what)
+    return Item("cut_text", text, name=name)
 
 
 @dataclass
 class Chat:
-    """Messages with what the model thought before each, the counts of what was wrong (`damage`, by kind) and of what was left out
-    (`skipped`, by type)."""
+    """Messages, the thoughts before them, and counts of what went wrong.
+
+    `damage` counts damage by kind. `skipped` counts, by type, what a chat cannot hold.
+    """
 
     messages: list[Message] = field(default_factory=list)
-    reasoning: list[dict[str, Any]] = field(default_factory=list)
+    reasoning: list[Thought] = field(default_factory=list)
     damage: Counter[str] = field(default_factory=Counter)
     skipped: Counter[str] = field(default_factory=Counter)
 
 
 def assemble_chat(items: Iterable[Item]) -> Chat:
-    """The chat that items make.
+    """Put items into messages, in their order.
 
-    Calls that follow one another, or the assistant's own words, are one assistant message, until a result or another's words close it; but
-    words that are a message of their own, before a message of calls, stay one. Reasoning goes to the assistant message that follows it.
-    Damage is `invalid_item`, `unread`, `cut_message`, and `missing_media`: a picture or a file that an answer follows.
+    Successive calls, and the assistant's words before them, make one assistant message, until a
+    result or another role's words close the message. If a call is the first thing in its record's
+    message, the words before the call stay a message of their own. A thought goes to the assistant
+    message that follows it.
+
+    The damage counted here is `invalid_item`, `unread`, `cut_text`, `cut_message`, and
+    `missing_media`: a picture or a file that an answer follows.
     """
-    chat = Chat()
-    messages = chat.messages
-    thoughts: list[str] = []
-    unseen = 0  # pictures and files that no answer has followed yet
-    opened: Message | None = None  # the assistant message that the next call joins
-    opened_at = -1
+    assembly = _Assembly()
     for item in items:
-        kind, role = item.kind, item.role
+        assembly.add(item)
+    return assembly.finish()
+
+
+class _Assembly:
+    """A chat that grows item by item.
+
+    Attributes:
+        chat: The chat so far.
+    """
+
+    def __init__(self) -> None:
+        self.chat = Chat()
+        self._thoughts: list[str] = []
+        self._media_before_answer = 0
+        self._open_message: Message | None = None
+        """The assistant's message that the next call joins."""
+        self._open_index = -1
+
+    def add(self, item: Item) -> None:
+        """Add one item."""
         if item.media:
-            chat.skipped.update(f"media:{name}" for name in item.media)
-            unseen += len(item.media)
-        if kind == "function_call":
-            if (
-                opened is None
-                or item.trained == ("weight" in opened)
-                or (item.first and "tool_calls" not in opened)
-            ):
-                opened, opened_at = _assistant("", item.trained), len(messages)
-                messages.append(opened)
-                if item.cut:
-                    chat.damage["cut_message"] += 1
-            function = {"name": item.name, "arguments": item.text}
-            opened.setdefault("tool_calls", []).append(
-                {"id": item.call_id, "type": "function", "function": function}
-            )
-        elif role == "assistant":
-            messages.append(_assistant(item.text, item.trained))
-            if item.cut:
-                chat.damage["cut_message"] += 1
-            if opened is not None and not item.text.strip():
-                continue
-            opened, opened_at = messages[-1], len(messages) - 1
+            self.chat.skipped.update(f"media:{name}" for name in item.media)
+            self._media_before_answer += len(item.media)
+        if item.kind == "function_call":
+            self._add_call(item)
+            self._count_before_answer()
+        elif item.role == "assistant":
+            self._add_answer(item)
+        elif item.kind == "message":
+            self.chat.messages.append({"role": cast(Role, item.role), "content": item.text})
+            self._open_message = None
+        elif item.kind == "function_call_output":
+            self._add_result(item)
+        elif item.kind == "reasoning" and item.text:
+            self._thoughts.append(item.text)
+        elif item.kind == "reasoning":
+            self.chat.skipped["reasoning"] += 1
+        elif item.kind == "harmless":
+            self.chat.skipped[item.name] += 1
         else:
-            if kind == "message":
-                messages.append({"role": role, "content": item.text})
-                opened = None
-            elif kind == "function_call_output":
-                messages.append(
-                    {"role": "tool", "tool_call_id": item.call_id, "content": item.text}
-                )
-                if item.text.strip() in CLEARED:
-                    _count_damage(chat, mark_cut_text("cleared result"))
-                if item.failed:
-                    messages[-1]["is_error"] = True
-                opened = None
-            elif kind == "reasoning" and item.text:
-                thoughts.append(item.text)
-            elif kind == "reasoning":
-                chat.skipped[kind] += 1
-            elif kind == "harmless":
-                chat.skipped[item.name] += 1
-            else:
-                _count_damage(chat, item)
-            continue
-        if unseen:
-            chat.damage["missing_media"] += unseen
-            unseen = 0
-        if thoughts:
-            chat.reasoning += [{"message": opened_at, "text": text} for text in thoughts]
-            thoughts = []
-    if thoughts:  # nothing was said after it
-        chat.skipped["reasoning"] += len(thoughts)
-    if any(beginning in message["content"] for message in messages for beginning in BEGINNINGS):
-        _read_call_words(chat)
-    return chat
+            _count_damage(self.chat, item)
+
+    def finish(self) -> Chat:
+        """Return the chat. Thoughts that nothing followed are counted as skipped."""
+        if self._thoughts:
+            self.chat.skipped["reasoning"] += len(self._thoughts)
+        if any(
+            beginning in message["content"]
+            for message in self.chat.messages
+            for beginning in CALL_BEGINNINGS
+        ):
+            _replace_call_words(self.chat)
+        return self.chat
+
+    def _add_call(self, item: Item) -> None:
+        """Add a call to the open message, or to a new message if the call does not belong there."""
+        message = self._open_message
+        if (
+            message is None
+            or item.trained == ("weight" in message)
+            or (item.first and "tool_calls" not in message)
+        ):
+            message = self._start_answer("", item)
+            self._open(message)
+        call: ToolCall = {
+            "id": item.call_id,
+            "type": "function",
+            "function": {"name": item.name, "arguments": item.text},
+        }
+        message.setdefault("tool_calls", []).append(call)
+
+    def _add_answer(self, item: Item) -> None:
+        """Add the assistant's words. Blank words leave an open message open."""
+        message = self._start_answer(item.text, item)
+        if self._open_message is not None and not item.text.strip():
+            return
+        self._open(message)
+        self._count_before_answer()
+
+    def _start_answer(self, content: str, item: Item) -> Message:
+        """Append an assistant's message to the chat."""
+        message: Message = {"role": "assistant", "content": content}
+        if not item.trained:
+            message["weight"] = 0
+        self.chat.messages.append(message)
+        if item.cut:
+            self.chat.damage["cut_message"] += 1
+        return message
+
+    def _open(self, message: Message) -> None:
+        """Let the next call join this message, which is the last one."""
+        self._open_message = message
+        self._open_index = len(self.chat.messages) - 1
+
+    def _count_before_answer(self) -> None:
+        """Give the open message its thoughts, and count the media that the answer relies on."""
+        if self._media_before_answer:
+            self.chat.damage["missing_media"] += self._media_before_answer
+            self._media_before_answer = 0
+        for text in self._thoughts:
+            self.chat.reasoning.append({"message": self._open_index, "text": text})
+        self._thoughts = []
+
+    def _add_result(self, item: Item) -> None:
+        """Add a tool's message."""
+        message: Message = {"role": "tool", "tool_call_id": item.call_id, "content": item.text}
+        if item.text.strip() in CLEARED_RESULTS:
+            _count_damage(self.chat, mark_cut_text("cleared result"))
+        if item.failed:
+            message["is_error"] = True
+        self.chat.messages.append(message)
+        self._open_message = None
 
 
-def _read_call_words(chat: Chat) -> None:
-    """Make calls and results of words that tell them; words that tell calls in a form that nobody understands are damage."""
+def _replace_call_words(chat: Chat) -> None:
+    """Replace words that write calls and results by calls and results.
+
+    Words that write calls in a form that cannot be read are damage.
+    """
     messages: list[Message] = []
-    new_places: dict[int, int] = {}
-    for place, message in enumerate(chat.messages):
-        new_places[place] = len(messages)
+    new_indices: dict[int, int] = {}
+    for index, message in enumerate(chat.messages):
+        new_indices[index] = len(messages)
         role, text = message["role"], message["content"]
         if role == "assistant" and not message.get("tool_calls") and has_call_words(text):
-            if (with_calls := read_call_words(message)) is not None:
-                messages.append(with_calls)
-            else:
+            message_with_calls = read_call_words(message)
+            if message_with_calls is None:
                 _count_damage(chat, mark_unread("calls told as words"))
-                messages.append(message)
-        elif (
-            role in ("user", "tool")
-            and "<tool_response>" in text
-            and (read := read_result_words(message)) is not None
-        ):
-            messages += read
+            messages.append(message_with_calls or message)
+        elif role in ("user", "tool") and "<tool_response>" in text:
+            messages += read_result_words(message) or [message]
         else:
             messages.append(message)
     chat.messages = messages
-    chat.reasoning = [
-        thought | {"message": new_places[thought["message"]]} for thought in chat.reasoning
-    ]
+    for thought in chat.reasoning:
+        thought["message"] = new_indices[thought["message"]]
 
 
 def _count_damage(chat: Chat, item: Item) -> None:
+    """Count an item that a chat cannot hold and that is not harmless."""
     if not item.kind:
         chat.damage["invalid_item"] += 1
         return
     kind = item.kind if item.kind == "cut_text" else "unread"
     chat.damage[kind] += 1
     chat.skipped[f"{kind}:{item.name or item.kind}"] += 1
-
-
-def _assistant(content: str, trained: bool) -> Message:
-    message: Message = {"role": "assistant", "content": content}
-    return message if trained else message | {"weight": 0}

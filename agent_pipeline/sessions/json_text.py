@@ -1,4 +1,7 @@
-"""Values as JSON that can be stored, and a call's arguments: the JSON text of one object, whatever form the record has."""
+"""JSON that can be stored: values, texts, and the arguments of calls.
+
+Functions that parse, write and repair JSON belong here. What a value means does not.
+"""
 
 import json
 import re
@@ -7,16 +10,21 @@ from typing import Any
 
 import msgspec
 
-MAX_DEPTH = 100
-"""How deep a value may be nested."""
+from agent_pipeline.json_types import JsonObject
 
-_OBJECT = msgspec.json.Decoder(dict[str, Any]).decode
+MAX_DEPTH = 100
+"""The deepest nesting that a stored value may have."""
+
+_MAX_ENCODINGS = 3
+"""How often a call's arguments may be encoded as a JSON string inside a JSON string."""
+
+_OBJECT_DECODER = msgspec.json.Decoder(dict[str, Any])
 _KEY = re.compile(r'"((?:[^"\\]|\\.)*)"\s*:')
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def is_storable(text: str) -> bool:
-    """Whether a text can be written as UTF-8."""
+    """Return whether a text can be written as UTF-8."""
     if text.isascii():
         return True
     try:
@@ -27,12 +35,15 @@ def is_storable(text: str) -> bool:
 
 
 def replace_surrogates(text: str) -> str:
-    """A text with U+FFFD for each lone surrogate (half an emoji, cut off), which no UTF-8 can hold."""
+    """Return a text with U+FFFD for each lone surrogate (half an emoji), which UTF-8 cannot hold."""
     return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
 
 
 def parse_json(text: str) -> Any:
-    """`json.loads`, which also takes what msgspec is too strict for (NaN, half an emoji), at msgspec's speed."""
+    """Return the value of a JSON text at msgspec's speed.
+
+    Like `json.loads`, the function accepts NaN and half an emoji, which msgspec refuses.
+    """
     try:
         return msgspec.json.decode(text)
     except (ValueError, RecursionError):
@@ -40,10 +51,16 @@ def parse_json(text: str) -> Any:
 
 
 def make_storable(value: Any, damage: Counter[str], depth: int = MAX_DEPTH) -> Any:
-    """A JSON value whose texts can all be written as UTF-8; each that could not is counted as `invalid_unicode`.
+    """Return a JSON value whose texts can all be written as UTF-8.
+
+    Args:
+        value: A JSON value.
+        damage: Receives the count of changed texts as `invalid_unicode`.
+        depth: The deepest nesting that is allowed.
 
     Raises:
-        ValueError: the value is nested deeper than `depth`: whoever walks it after us would end in a RecursionError.
+        ValueError: The value is nested deeper than `depth`, so that another function which walks
+            it would end in a RecursionError.
     """
     if depth < 0:
         raise ValueError("nested too deeply")
@@ -52,87 +69,103 @@ def make_storable(value: Any, damage: Counter[str], depth: int = MAX_DEPTH) -> A
         return replace_surrogates(value)
     if isinstance(value, dict):
         return {
-            make_storable(key, damage): make_storable(each, damage, depth - 1)
-            for key, each in value.items()
+            make_storable(key, damage): make_storable(inner, damage, depth - 1)
+            for key, inner in value.items()
         }
     if isinstance(value, list):
-        return [make_storable(each, damage, depth - 1) for each in value]
+        return [make_storable(inner, damage, depth - 1) for inner in value]
     return value
 
 
-def dump_json(value: Any) -> str | None:
-    """A value as JSON text (NaN as it is: whoever needs strict JSON decides); `None` where it is nested too deeply."""
+def dump_json(value: object) -> str | None:
+    """Return a value as JSON text, or None if it is nested too deeply.
+
+    NaN stays as it is: a caller that needs strict JSON has to check.
+    """
     try:
-        make_storable(value, Counter())  # for its depth
+        make_storable(value, Counter())  # raises if the value is nested too deeply
         return json.dumps(value, ensure_ascii=False)
     except (ValueError, RecursionError):
         return None
 
 
-def dump_json_line(record: Any) -> str:
-    """One record as a line with its newline.
+def dump_json_line(record: object) -> str:
+    """Return one record as a line with its line feed.
 
     Raises:
-        ValueError: it has a NaN or an infinity, which are no JSON.
+        ValueError: The record has a NaN or an infinity, which JSON cannot hold.
     """
     return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def parse_object(value: Any) -> dict[str, Any] | None:
-    """An object, or the one that a JSON text is; `None` for anything else (invalid JSON, a bare list)."""
-    try:
-        value = parse_json(value) if isinstance(value, str) else value
-    except (ValueError, RecursionError):
-        return None
+def parse_object(value: object) -> JsonObject | None:
+    """Return an object, or the object in a JSON text; None for anything else."""
+    if isinstance(value, str):
+        try:
+            value = parse_json(value)
+        except (ValueError, RecursionError):
+            return None
     return value if isinstance(value, dict) else None
 
 
 def decode_arguments(arguments: Any) -> Any:
-    """A call's arguments as an object where they are the JSON text of one; anything else (invalid JSON, a bare list) stays as it is."""
-    found = parse_object(arguments)
-    return arguments if found is None else found
+    """Return a call's arguments as an object.
+
+    Arguments that are not the JSON text of an object (invalid JSON, a bare list) stay.
+    """
+    parsed = parse_object(arguments)
+    return arguments if parsed is None else parsed
 
 
 def has_repeated_key(text: str) -> bool:
-    """Return whether an object in a JSON text has a key twice. Readers of JSON keep one of the two values, and which one differs."""
+    """Return whether an object in a JSON text has a key twice.
+
+    JSON readers keep one of the two values, and they differ in which value they keep.
+    """
     keys = _KEY.findall(text)
     if len(set(keys)) == len(keys) and not any("\\" in key for key in keys):
         return False
     repeats = 0
 
-    def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def count_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
         nonlocal repeats
-        made = dict(pairs)
-        repeats += len(pairs) - len(made)
-        return made
+        fields = dict(pairs)
+        repeats += len(pairs) - len(fields)
+        return fields
 
     try:
-        json.loads(text, object_pairs_hook=object_of)
+        json.loads(text, object_pairs_hook=count_repeats)
     except (ValueError, RecursionError):
         return False
     return repeats > 0
 
 
 def repair_arguments(raw: str, damage: Counter[str]) -> str:
-    """A call's arguments as the JSON text of one object; other forms are repaired where that is certain, else counted.
+    """Return a call's arguments as the JSON text of one object, if that is certain.
 
-    NaN and infinity are no JSON. Nobody knows which value of a key that stands twice was meant. Half an emoji may hide behind an escape
-    that only decoding brings to light.
+    JSON inside a JSON string is decoded, and half an emoji is replaced. Arguments that have NaN,
+    infinity or a repeated key stay as they are and count as `invalid_arguments`.
+
+    Args:
+        raw: The arguments as the record has them.
+        damage: Receives the counts of damage by kind.
     """
     if not raw.strip():
         return "{}"
     value: Any = raw
-    decoded = 0
+    text = raw
+    times_decoded = 0
     try:
-        text = raw
-        while isinstance(value, str) and decoded < 3:
+        while isinstance(value, str) and times_decoded < _MAX_ENCODINGS:
             text = value
-            value, decoded = parse_json(value), decoded + 1
+            value = parse_json(text)
+            times_decoded += 1
         if isinstance(value, dict) and not has_repeated_key(text):
             clean = make_storable(value, damage)
-            text = json.dumps(clean, ensure_ascii=False, allow_nan=False)
-            damage["double_encoded_arguments"] += decoded > 1
-            return raw if decoded == 1 and clean == value else text
+            clean_text = json.dumps(clean, ensure_ascii=False, allow_nan=False)
+            if times_decoded > 1:
+                damage["double_encoded_arguments"] += 1
+            return raw if times_decoded == 1 and clean == value else clean_text
     except (ValueError, RecursionError):
         pass
     damage["invalid_arguments"] += 1
@@ -140,13 +173,19 @@ def repair_arguments(raw: str, damage: Counter[str]) -> str:
 
 
 def is_shallow_object(arguments: str) -> bool:
-    """Whether arguments are the JSON text of an object without repeated keys, nested no deeper than `MAX_DEPTH`, for certain."""
+    """Return whether arguments are certainly a sound JSON object.
+
+    A sound object has no repeated key and is nested no deeper than `MAX_DEPTH`.
+    """
     if has_repeated_key(arguments):
         return False
-    if len(arguments) >= 2 * MAX_DEPTH and arguments.count("[") + arguments.count("{") >= MAX_DEPTH:
+    may_be_deep = (
+        len(arguments) >= 2 * MAX_DEPTH and arguments.count("[") + arguments.count("{") >= MAX_DEPTH
+    )
+    if may_be_deep:
         return False
     try:
-        _OBJECT(arguments)
+        _OBJECT_DECODER.decode(arguments)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return False
     return True

@@ -1,18 +1,19 @@
-"""Recognizes one part of a message, in every dialect: a call, a result, words, a thought, a picture or a file.
+"""One part of a message, in every dialect: a call, a result, words, a thought, a picture or a file.
 
-`recognize_part` is the only function that decides what a part is. A part is understood, known to be harmless (`HARMLESS_PARTS`), or
-`unread`, which is damage. Nothing is skipped without a name. Whole messages and items are read by `chat.py`, which hands their
-parts to this module.
+`recognize_part` is the only function that decides what a part is. A part is understood, known to be
+harmless (`HARMLESS_PARTS`), or `unread`, which is damage. Nothing is skipped without a name. Whole
+messages and items are read by `chat`, which calls this module for their parts.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
+from agent_pipeline.json_types import JsonObject
 from agent_pipeline.sessions.evidence import shows_activity
 from agent_pipeline.sessions.items import INVALID, Item, mark_unread
 from agent_pipeline.sessions.json_text import dump_json, parse_object, replace_surrogates
 from agent_pipeline.sessions.part_fields import (
-    OF_THOUGHTS,
+    THOUGHT_MARKS,
     is_marked_failed,
     join_texts,
     pick_first,
@@ -24,31 +25,27 @@ from agent_pipeline.sessions.result_values import is_encrypted, unpack_media, un
 
 TEXT_PARTS = {"text", "input_text", "output_text", "summary_text", "text-plain"}
 
-HARMLESS_PARTS = {
-    *("step-start", "step-finish", "start-step", "finish-step"),  # borders between steps
-    *(
-        "snapshot",
-        "patch",
-        "agent",
-        "retry",
-    ),  # opencode: hashes of files, the name of a mentioned agent, a failed request
-    *("cachePoint", "cache-point", "cache", "cache_control"),  # marks for the cache of prompts
-    *(
-        "source-url",
-        "source-document",
-        "url_citation",
-        "file_citation",
-        "non_standard_annotation",
-    ),  # where words come from
-    *(
-        "systemNotification",
-    ),  # Goose: a line for the person at the screen, which the model does not see
-    *("reference",),  # Mistral: the numbers of the sources of the words before it
-}
-"""Parts that say nothing that a person, a model or a tool said. Everything that is not here and not understood is damage."""
-
 _STEP_BORDERS = {"step-start", "step-finish", "start-step", "finish-step"}
-_THOUGHTS = {
+
+HARMLESS_PARTS = {
+    *_STEP_BORDERS,
+    # opencode: hashes of files, the name of a mentioned agent, a failed request
+    *("snapshot", "patch", "agent", "retry"),
+    # marks for the cache of prompts
+    *("cachePoint", "cache-point", "cache", "cache_control"),
+    # the sources of words
+    *("source-url", "source-document", "url_citation", "file_citation", "non_standard_annotation"),
+    # Goose: a line for the person at the screen, which the model does not see
+    "systemNotification",
+    # Mistral: the numbers of the sources of the words before
+    "reference",
+}
+"""The types of parts that no person, model or tool said.
+
+A part that is neither understood nor in this list is damage.
+"""
+
+_THOUGHT_PARTS = {
     "thinking",
     "redacted_thinking",
     "redactedThinking",
@@ -56,341 +53,322 @@ _THOUGHTS = {
     "reasoningContent",
     "redacted-reasoning",
 }
-_CALLS = {
-    *(
-        "tool_use",
-        "tool_call",
-        "toolCall",
-        "server_tool_use",
-        "mcp_tool_use",
-        "tool-call",
-        "function_call",
-    ),
-    *("server_tool_call", "builtin-tool-call", "invalid_tool_call"),
+_CALL_PARTS = {
+    *("tool_use", "tool_call", "toolCall", "server_tool_use", "mcp_tool_use", "tool-call"),
+    *("function_call", "server_tool_call", "builtin-tool-call", "invalid_tool_call"),
 }
-_RESULTS = {
-    *(
-        "tool_result",
-        "tool_call_response",
-        "toolResult",
-        "tool-result",
-        "tool-error",
-        "function_call_output",
-    ),
-    *("server_tool_result", "server_tool_call_response", "builtin-tool-return"),
+_RESULT_PARTS = {
+    *("tool_result", "tool_call_response", "toolResult", "tool-result", "tool-error"),
+    *("function_call_output", "server_tool_result", "server_tool_call_response"),
+    "builtin-tool-return",
 }
-_WRAPPED = {
-    **dict.fromkeys(("functionCall", "function_call"), "tool_call"),
+_TYPES_BY_WRAPPER = {
+    **dict.fromkeys(("functionCall", "function_call", "tool_call"), "tool_call"),
     **dict.fromkeys(("functionResponse", "function_response", "toolResult"), "tool_result"),
     "toolUse": "tool_use",
     **dict.fromkeys(("inlineData", "inline_data", "fileData", "file_data"), "file"),
     **dict.fromkeys(("image", "document", "video", "audio"), ""),
-    "executableCode": "executable_code",
-    "executable_code": "executable_code",
-    "codeExecutionResult": "code_execution_result",
-    "code_execution_result": "code_execution_result",
-    **{
-        name: name
-        for name in (
-            "reasoningContent",
-            "cachePoint",
-            "guardContent",
-            "citationsContent",
-            "tool_call_result",
-        )
-    },
-    "tool_call": "tool_call",
+    **dict.fromkeys(("executableCode", "executable_code"), "executable_code"),
+    **dict.fromkeys(("codeExecutionResult", "code_execution_result"), "code_execution_result"),
+    "reasoningContent": "reasoningContent",
+    "cachePoint": "cachePoint",
+    "guardContent": "guardContent",
+    "citationsContent": "citationsContent",
+    "tool_call_result": "tool_call_result",
 }
-"""Parts of Gemini, Bedrock and Haystack say what they are by the field that they have. An empty type is the field's own name."""
+"""The type of a part whose only field names its type, as in Gemini, Bedrock and Haystack.
 
-_MEDIA = {
-    **dict.fromkeys(
-        (
-            "image",
-            "image_url",
-            "input_image",
-            "output_image",
-            "image-url",
-            "computer_screenshot",
-            "image_file",
-        ),
-        "image",
-    ),
-    **dict.fromkeys(
-        ("file", "input_file", "output_file", "document", "document-url", "file_url", "file_id"),
-        "file",
-    ),
-    **dict.fromkeys(
-        ("container_upload", "uri", "blob", "binary", "uploaded-file", "resource", "media"), "file"
-    ),
+An empty type means that the type is the name of the field.
+"""
+
+_MEDIA_WORDS = {
+    **dict.fromkeys(("image", "image_url", "input_image", "output_image", "image-url"), "image"),
+    **dict.fromkeys(("computer_screenshot", "image_file"), "image"),
+    **dict.fromkeys(("file", "input_file", "output_file", "document", "document-url"), "file"),
+    **dict.fromkeys(("file_url", "file_id", "container_upload", "uri", "blob"), "file"),
+    **dict.fromkeys(("binary", "uploaded-file", "resource", "media"), "file"),
     **dict.fromkeys(("audio", "input_audio", "output_audio", "audio-url", "audio_url"), "audio"),
     **dict.fromkeys(("video", "input_video", "output_video", "video-url", "video_url"), "video"),
 }
-"""Parts that are a picture or a file, and the word for their mark in the text."""
+"""The types of parts that are a picture or a file, and the word for their mark in the text."""
 
-_MEDIA_TYPES = ("mediaType", "mimeType", "media_type", "mime_type", "mime", "modality")
-_CALL_IDS = ("call_id", "toolCallId", "tool_call_id", "toolUseId", "callID", "id")
-_RESULT_IDS = ("tool_use_id", "tool_call_id", "toolUseId", "toolCallId", "call_id", "callID", "id")
-_ARGUMENTS = ("arguments", "args", "input", "parameters", "tool_kwargs")
-_OUTPUT = ("content", "response", "result", "output", "error")
+_MEDIA_TYPE_FIELDS = ("mediaType", "mimeType", "media_type", "mime_type", "mime", "modality")
+_CALL_ID_FIELDS = ("call_id", "toolCallId", "tool_call_id", "toolUseId", "callID", "id")
+_RESULT_ID_FIELDS = (
+    *("tool_use_id", "tool_call_id", "toolUseId", "toolCallId", "call_id", "callID", "id"),
+)
+_ARGUMENT_FIELDS = ("arguments", "args", "input", "parameters", "tool_kwargs")
+_OUTPUT_FIELDS = ("content", "response", "result", "output", "error")
 _TEXT_FIELDS = {
-    *(
-        "type",
-        "text",
-        "content",
-        "annotations",
-        "logprobs",
-        "cache_control",
-        "citations",
-        "index",
-        "id",
-        "state",
-        "part_kind",
-    ),
-    *(
-        "block_type",
-        "kind",
-        "parsed",
-        "phase",
-        "thought",
-        "thoughtSignature",
-        "thought_signature",
-        "providerMetadata",
-    ),
-    *(
-        "providerOptions",
-        "provider_details",
-        "provider_name",
-        "metadata",
-        "extras",
-        "time",
-        "synthetic",
-        "timestamp",
-    ),
+    *("type", "text", "content", "annotations", "logprobs", "cache_control", "citations", "index"),
+    *("id", "state", "part_kind", "block_type", "kind", "parsed", "phase"),
+    *("thought", "thoughtSignature", "thought_signature", "providerMetadata", "providerOptions"),
+    *("provider_details", "provider_name", "metadata", "extras", "time", "synthetic", "timestamp"),
 }
-"""The fields of a text that say nothing more than its words."""
+"""The fields of a text that add nothing to its words."""
+
+_FINISHED_STATES = ("output-available", "result")
+_CALLED_STATES = ("input-available", "call", "approval-requested", "approval-responded")
+"""States of a tool part of the AI SDK."""
+
+
+class ContentText(NamedTuple):
+    """The text of a content, and the types of its parts that are not text."""
+
+    text: str
+    other_types: tuple[str, ...]
 
 
 def recognize_part(part: Any) -> tuple[Item, ...]:
-    """Return what one part of a message says, as items.
+    """Return the items in one part of a message.
 
-    Besides the kinds that a history has, a part can be `words` (a piece of a message's text), `media` (a piece of text that is the
-    mark of a picture or a file), `border` (a new step begins) or `harmless`. A part that holds a call and its result gives both.
+    Besides the kinds that a history has, a part can be `words` (a piece of a message's text),
+    `media` (a piece of text that is the mark of a picture or a file), `border` (a new step begins)
+    or `harmless`. A part that holds a call and its result gives both.
     """
     if isinstance(part, str):
         return (Item("words", part),)
     if not isinstance(part, dict):
         return (mark_unread("part"),)
-    part = _unwrapped(part)
+    part = _unwrap_part(part)
     kind = read_part_type(part)
     if kind in TEXT_PARTS:
-        return _words(part, kind)
-    if reader := _READERS.get(kind):
-        return reader(part)
-    if kind in _CALLS:
-        return _call_part(part)
-    if kind in _RESULTS or kind.endswith("_tool_result"):
+        return _read_words(part, kind)
+    if kind in _READERS:
+        return _READERS[kind](part)
+    if kind in _CALL_PARTS:
+        return _read_call_part(part)
+    if kind in _RESULT_PARTS or kind.endswith("_tool_result"):
         return (read_result_block(part),)
-    if kind in _THOUGHTS:
+    if kind in _THOUGHT_PARTS:
         return (Item("reasoning", read_thought(part)),)
-    if kind in _MEDIA:
-        return _media(part, kind)
-    if kind in HARMLESS_PARTS and not (
-        kind not in _STEP_BORDERS and (shows_activity(part) or _has_words(part))
-    ):
-        return (Item("border" if kind in _STEP_BORDERS else "harmless", name=kind),)
-    if kind.startswith("data-") and not shows_activity(
-        part
-    ):  # the AI SDK: what an application shows, and the model does not see
+    if kind in _MEDIA_WORDS:
+        return _read_media(part, kind)
+    if kind in _STEP_BORDERS:
+        return (Item("border", name=kind),)
+    if kind in HARMLESS_PARTS and not shows_activity(part) and not _has_words(part):
+        return (Item("harmless", name=kind),)
+    if kind.startswith("data-") and not shows_activity(part):
+        # The AI SDK: an application shows the data, and the model does not see it.
         return (Item("harmless", name="data"),)
     if kind.startswith("tool-") and "toolCallId" in part:
         return read_ui_tool(part | {"toolName": kind.removeprefix("tool-")})
-    if not kind and isinstance(part.get("text"), str) and not shows_activity(part, but=("text",)):
-        return (Item("words", part["text"]),)
+    text = part.get("text")
+    if not kind and isinstance(text, str) and not shows_activity(part, but=("text",)):
+        return (Item("words", text),)
     return (mark_unread(f"part {replace_surrogates(kind)}" if kind else "part"),)
 
 
-def read_text(content: Any, seam: str = "\n") -> tuple[str, tuple[str, ...]]:
-    """Return the text of a content, a string or a list of parts, and the types of its parts that are no text.
+def read_text(content: Any, seam: str = "\n") -> ContentText:
+    """Return the text of a content, which is a string or a list of parts.
 
-    Pictures and files are marks in the text. `seam` stands between two texts if neither has white space there: parts are
-    paragraphs, as clients show them.
+    Pictures and files are marks in the text. `seam` stands between two texts if neither has white
+    space there: parts are paragraphs, as clients show them.
     """
     if isinstance(content, str):
-        return content, ()
-    parts = content if isinstance(content, list) else [] if content is None else [content]
+        return ContentText(content, ())
+    if content is None:
+        return ContentText("", ())
+    parts = content if isinstance(content, list) else [content]
     items = [item for part in parts for item in recognize_part(part)]
-    others = tuple(item.name or item.kind for item in items if item.kind != "words")
-    return join_texts(
-        (item.text for item in items if item.kind in ("words", "media")), seam
-    ), others
+    texts = [item.text for item in items if item.kind in ("words", "media")]
+    other_types = tuple(item.name or item.kind for item in items if item.kind != "words")
+    return ContentText(join_texts(texts, seam), other_types)
 
 
 def read_call(call: Any, trained: bool = True, cut: bool = False) -> Item:
-    """Return a call in any spelling as an item; an invalid item if it has no name. A call may be the JSON text of one (verifiers)."""
+    """Return a call in any spelling as an item; an invalid item if the call has no name.
+
+    Args:
+        call: A call, or the JSON text of a call (verifiers).
+        trained: Whether the call is trained on.
+        cut: Whether the call was cut off; then the call is not trained on.
+    """
     if isinstance(call, str):
         call = parse_object(call)
     if not isinstance(call, dict):
         return INVALID
     function = call.get("function")
-    if isinstance(call.get("custom"), dict):  # OpenAI's tools that take a text and not JSON
-        function = {
-            "name": call["custom"].get("name"),
-            "arguments": {"input": call["custom"].get("input")},
-        }
-    inner = function if isinstance(function, dict) else call
-    name = (
-        function
-        if isinstance(function, str)
-        else inner.get("name") or inner.get("toolName") or inner.get("tool_name")
-    )
-    arguments = pick_first(inner, _ARGUMENTS)
-    if arguments is None:
-        arguments = pick_first(call, _ARGUMENTS)
-    if arguments in (None, "", {}) and isinstance(
-        call.get("partial_json"), str
-    ):  # a stream's pieces of the arguments, joined
-        arguments = call["partial_json"]
-    text = (
-        ""
-        if arguments is None
-        else arguments
-        if isinstance(arguments, str)
-        else dump_json(arguments)
-    )
+    custom = call.get("custom")
+    if isinstance(custom, dict):  # OpenAI's tools that take a text and not JSON
+        function = {"name": custom.get("name"), "arguments": {"input": custom.get("input")}}
+    fields = function if isinstance(function, dict) else call
+    if isinstance(function, str):
+        name: Any = function
+    else:
+        name = fields.get("name") or fields.get("toolName") or fields.get("tool_name")
+    text = _read_arguments(fields, call)
     if not isinstance(name, str) or not name.strip() or text is None:
         return INVALID
     return Item(
         "function_call",
         text,
         name=name,
-        call_id=read_id(call, *_CALL_IDS),
+        call_id=read_id(call, *_CALL_ID_FIELDS),
         trained=trained and not cut,
         cut=cut,
     )
 
 
-def read_result(call_id: Any, output: Any, failed: bool = False) -> Item:
-    """Return a result as an item. A text or a list of parts is read as in a message; any other value of the tool is kept as JSON.
+def _read_arguments(fields: JsonObject, call: JsonObject) -> str | None:
+    """Return the JSON text of a call's arguments; None if they cannot be written as JSON.
 
-    If one part of a list shows a call and is not understood, the result is invalid.
+    Args:
+        fields: The call's function, if the call has one; else the call.
+        call: The call.
     """
-    pieces: list[Item] = []
+    arguments = pick_first(fields, _ARGUMENT_FIELDS)
+    if arguments is None:
+        arguments = pick_first(call, _ARGUMENT_FIELDS)
+    if arguments in (None, "", {}) and isinstance(call.get("partial_json"), str):
+        arguments = call["partial_json"]  # the joined pieces of a stream
+    if arguments is None:
+        return ""
+    return arguments if isinstance(arguments, str) else dump_json(arguments)
+
+
+def read_result(call_id: str, output: Any, failed: bool = False) -> Item:
+    """Return a result as an item.
+
+    A text or a list of parts is read as in a message. Any other value is kept as JSON. If one part
+    of a list shows a call and is not understood, the result is invalid.
+
+    Args:
+        call_id: The id of the call.
+        output: The tool's output.
+        failed: Whether the record reports an error.
+    """
     output = unpack_media(output)
+    pieces: list[Item] = []
     if isinstance(output, list) and output:
         output = [unwrap_json_part(part) for part in output]
-        others = [part for part in output if not (isinstance(part, str) or _is_plain(part))]
-        if not others:
+        unknown = [part for part in output if not _is_text_or_media(part)]
+        if not unknown:
             pieces = [item for part in output for item in recognize_part(part)]
-        elif len(others) < len(output) and shows_activity(
-            others
-        ):  # a list of parts, and not a value: one of them is unknown
-            return INVALID
+        elif len(unknown) < len(output) and shows_activity(unknown):
+            return INVALID  # a list of parts, rather than a value; one of the parts is unknown
+    media: tuple[str, ...] = ()
     if output is None or isinstance(output, str):
-        return Item("function_call_output", output or "", call_id=call_id, failed=failed)
-    if pieces and all(item.kind in ("words", "media") for item in pieces):
+        text: str | None = output or ""
+    elif pieces and all(item.kind in ("words", "media") for item in pieces):
         text = join_texts((item.text for item in pieces), "\n")
         media = tuple(item.name for item in pieces if item.kind == "media")
-        return Item("function_call_output", text, call_id=call_id, media=media, failed=failed)
-    value = dump_json(output)
-    return (
-        INVALID
-        if value is None
-        else Item("function_call_output", value, call_id=call_id, failed=failed)
-    )
+    else:
+        text = dump_json(output)
+    if text is None:
+        return INVALID
+    return Item("function_call_output", text, call_id=call_id, media=media, failed=failed)
 
 
-def read_result_block(block: dict[str, Any]) -> Item:
+def read_result_block(block: JsonObject) -> Item:
     """Return the result in a block that names its call."""
-    output, failed = pick_first(block, _OUTPUT), is_marked_failed(block)
-    if isinstance(output, dict) and (
-        output.keys() == {"type", "value"} or output.get("type") == "execution-denied"
-    ):  # the AI SDK
+    output = pick_first(block, _OUTPUT_FIELDS)
+    failed = is_marked_failed(block)
+    if isinstance(output, dict) and _is_ai_sdk_output(output):
         failed = failed or is_marked_failed(output)
         output = output.get("value", output.get("reason"))
     if is_encrypted(output):
         return mark_unread("result that only the service can read")
-    return read_result(
-        read_id(block, *_RESULT_IDS), "" if output == [] and "content" in block else output, failed
-    )
+    if output == [] and "content" in block:
+        output = ""
+    return read_result(read_id(block, *_RESULT_ID_FIELDS), output, failed)
 
 
-def read_ui_tool(part: dict[str, Any]) -> tuple[Item, ...]:
-    """Return the call and the result in a tool part of the AI SDK's UI messages, and in a tool invocation of its version 4."""
+def _is_ai_sdk_output(output: JsonObject) -> bool:
+    """Return whether a result's output is in the form of the AI SDK: a type and a value."""
+    return output.keys() == {"type", "value"} or output.get("type") == "execution-denied"
+
+
+def read_ui_tool(part: JsonObject) -> tuple[Item, ...]:
+    """Return the call and the result in a tool part of the AI SDK's UI messages.
+
+    The tool invocations of the AI SDK's version 4 have the same fields.
+    """
     state = part.get("state")
     call_id = read_id(part, "toolCallId")
-    given = pick_first(part, ("input", "args", "rawInput"))
-    call = read_call({"name": part.get("toolName"), "arguments": given, "call_id": call_id})
-    if state in ("output-available", "result"):
+    arguments = pick_first(part, ("input", "args", "rawInput"))
+    call = read_call({"name": part.get("toolName"), "arguments": arguments, "call_id": call_id})
+    if state in _FINISHED_STATES:
         return call, read_result(call_id, pick_first(part, ("output", "result")))
     if state == "output-error":
         return call, read_result(call_id, part.get("errorText"), failed=True)
     if state == "output-denied":
-        reason = part["approval"].get("reason") if isinstance(part.get("approval"), dict) else None
+        approval = part.get("approval")
+        reason = approval.get("reason") if isinstance(approval, dict) else None
         return call, read_result(call_id, reason, failed=True)
-    if state in ("input-available", "call", "approval-requested", "approval-responded"):
+    if state in _CALLED_STATES:
         return (call,)
-    return (
-        mark_unread(
-            f"tool in the state {state}" if isinstance(state, str) else "tool without a state"
-        ),
-    )
+    if isinstance(state, str):
+        return (mark_unread(f"tool in the state {state}"),)
+    return (mark_unread("tool without a state"),)
 
 
-def _unwrapped(part: dict[str, Any]) -> dict[str, Any]:
-    if "type" in part or _WRAPPED.keys().isdisjoint(part):
+def _unwrap_part(part: JsonObject) -> JsonObject:
+    """Return the part inside a field that names the part's type; other parts stay."""
+    if "type" in part or _TYPES_BY_WRAPPER.keys().isdisjoint(part):
         return part
-    names = [name for name in _WRAPPED if part.get(name) is not None]
-    if len(names) != 1 or not isinstance(part[names[0]], dict):
+    wrappers = [name for name in _TYPES_BY_WRAPPER if part.get(name) is not None]
+    if len(wrappers) != 1 or not isinstance(part[wrappers[0]], dict):
         return part
-    (name,) = names
-    others = {
-        other: value for other, value in part.items() if other != name and other not in OF_THOUGHTS
+    wrapper = wrappers[0]
+    other_fields = {
+        name: value for name, value in part.items() if name != wrapper and name not in THOUGHT_MARKS
     }
-    if shows_activity(others):
-        return {"type": f"{name} beside {' '.join(sorted(map(str, others)))}"}
-    return part[name] | {"type": _WRAPPED[name] or name}
+    if shows_activity(other_fields):
+        return {"type": f"{wrapper} beside {' '.join(sorted(map(str, other_fields)))}"}
+    inner: JsonObject = part[wrapper]
+    return inner | {"type": _TYPES_BY_WRAPPER[wrapper] or wrapper}
 
 
-def _is_plain(part: Any) -> bool:
-    """Whether a part of a tool's result is a text or a medium: by its type, and not only by the look of its fields."""
-    part = _unwrapped(part) if isinstance(part, dict) else part
+def _is_text_or_media(part: Any) -> bool:
+    """Return whether a part of a tool's result is a text or a medium, by its type."""
+    if isinstance(part, str):
+        return True
+    if isinstance(part, dict):
+        part = _unwrap_part(part)
     kind = read_part_type(part)
-    return kind in TEXT_PARTS or kind in _MEDIA
+    return kind in TEXT_PARTS or kind in _MEDIA_WORDS
 
 
-def _has_words(part: dict[str, Any]) -> bool:
+def _has_words(part: JsonObject) -> bool:
+    """Return whether a part has a text that is not blank."""
     return any(
         isinstance(part.get(name), str) and part[name].strip() for name in ("text", "content")
     )
 
 
-def _words(part: dict[str, Any], kind: str) -> tuple[Item, ...]:
-    words = (
-        part["text"] if isinstance(part.get("text"), str) else part.get("content")
-    )  # AgentDojo and OpenTelemetry
-    if isinstance(part.get("text"), dict):  # OpenAI's threads
-        words = part["text"].get("value")
+def _read_words(part: JsonObject, kind: str) -> tuple[Item, ...]:
+    """Return the words of a text; also an unread item if the text has the fields of a call."""
+    text = part.get("text")
+    if isinstance(text, str):
+        words: Any = text
+    elif isinstance(text, dict):  # OpenAI's threads
+        words = text.get("value")
+    else:  # AgentDojo and OpenTelemetry
+        words = part.get("content")
     if not isinstance(words, str):
         return (mark_unread(f"part {kind}"),)
     if part.get("thought") is True:
         return (Item("reasoning", words if words.strip() else ""),)
-    others = {name: value for name, value in part.items() if name not in _TEXT_FIELDS}
-    said = Item("words", words)
-    return (
-        (said, mark_unread(f"part {kind} with {' '.join(sorted(others))}"))
-        if others and shows_activity(others)
-        else (said,)
-    )
+    item = Item("words", words)
+    other_fields = {name: value for name, value in part.items() if name not in _TEXT_FIELDS}
+    if shows_activity(other_fields):
+        return (item, mark_unread(f"part {kind} with {' '.join(sorted(other_fields))}"))
+    return (item,)
 
 
-def _refusal(part: dict[str, Any]) -> tuple[Item, ...]:
-    words = part.get("refusal") if part.get("refusal") is not None else part.get("text")
-    return (Item("words", words) if isinstance(words, str) else mark_unread("part refusal"),)
+def _make_words(words: Any, kind: str) -> tuple[Item, ...]:
+    """Return words as an item; an unread part of this kind if the words are not a text."""
+    return (Item("words", words) if isinstance(words, str) else mark_unread(f"part {kind}"),)
 
 
-def _call_part(part: dict[str, Any]) -> tuple[Item, ...]:
-    """A call; with its result if the part has one (Inspect's hosted tools)."""
+def _read_refusal(part: JsonObject) -> tuple[Item, ...]:
+    """Return the words with which the model refuses."""
+    return _make_words(pick_first(part, ("refusal", "text")), "refusal")
+
+
+def _read_call_part(part: JsonObject) -> tuple[Item, ...]:
+    """Return a call; also its result if the part has one (Inspect's hosted tools)."""
     if isinstance(part.get("approval"), dict):
         return (mark_unread("call that waits for an approval"),)
     call = read_call(part)
@@ -399,41 +377,47 @@ def _call_part(part: dict[str, Any]) -> tuple[Item, ...]:
     return (call,)
 
 
-def _media(part: dict[str, Any], kind: str) -> tuple[Item, ...]:
-    """The words of a document or a sound if the record has them, otherwise the mark of what is missing."""
-    source: Any = part.get("source") if isinstance(part.get("source"), dict) else {}
-    if kind == "document" and source.get("type") == "text" and isinstance(source.get("data"), str):
-        return (Item("words", source["data"]),)
-    if (
-        kind == "document"
-        and isinstance(part.get("document"), dict)
-        and isinstance(part["document"].get("data"), str)
-    ):  # Cohere
-        return (Item("words", part["document"]["data"]),)
-    if (
-        kind == "resource"
-        and isinstance(part.get("resource"), dict)
-        and isinstance(part["resource"].get("text"), str)
-    ):
-        return (Item("words", part["resource"]["text"]),)
-    if (
-        _MEDIA[kind] == "audio"
-        and isinstance(part.get("transcript"), str)
-        and part["transcript"].strip()
-    ):
-        return (Item("words", part["transcript"]),)
-    described = next((part[name] for name in _MEDIA_TYPES if isinstance(part.get(name), str)), "")
-    general = described.partition("/")[0]
-    word = (
-        general
-        if _MEDIA[kind] == "file" and general in ("image", "audio", "video")
-        else _MEDIA[kind]
-    )
-    return (Item("media", f"[{word}]", name=word),)
+def _read_media(part: JsonObject, kind: str) -> tuple[Item, ...]:
+    """Return the words of a document or a sound, or the mark of what is missing."""
+    words = _read_media_words(part, kind)
+    if words is not None:
+        return (Item("words", words),)
+    mark = _MEDIA_WORDS[kind]
+    if mark == "file":
+        types = [part[name] for name in _MEDIA_TYPE_FIELDS if isinstance(part.get(name), str)]
+        general_type = types[0].partition("/")[0] if types else ""
+        if general_type in ("image", "audio", "video"):
+            mark = general_type
+    return (Item("media", f"[{mark}]", name=mark),)
 
 
-def _open_code(part: dict[str, Any]) -> tuple[Item, ...]:
-    """A call and a result in a part of opencode."""
+def _read_media_words(part: JsonObject, kind: str) -> str | None:
+    """Return the text of a document or the transcript of a sound, if the record has it."""
+    if kind == "document":
+        source = _read_fields(part, "source")
+        if source.get("type") == "text" and isinstance(source.get("data"), str):
+            return str(source["data"])
+        document = _read_fields(part, "document")  # Cohere
+        if isinstance(document.get("data"), str):
+            return str(document["data"])
+    if kind == "resource":
+        text = _read_fields(part, "resource").get("text")
+        if isinstance(text, str):
+            return text
+    transcript = part.get("transcript")
+    if _MEDIA_WORDS[kind] == "audio" and isinstance(transcript, str) and transcript.strip():
+        return transcript
+    return None
+
+
+def _read_fields(part: JsonObject, name: str) -> Mapping[str, Any]:
+    """Return the object in a field; an empty one if the field holds no object."""
+    value = part.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _read_opencode_tool(part: JsonObject) -> tuple[Item, ...]:
+    """Return the call and the result in a part of opencode."""
     state = part.get("state")
     if not isinstance(state, dict):
         return (mark_unread("part tool"),)
@@ -451,83 +435,80 @@ def _open_code(part: dict[str, Any]) -> tuple[Item, ...]:
     return (mark_unread("tool that did not end"),)
 
 
-def _goose_request(part: dict[str, Any]) -> tuple[Item, ...]:
-    call = part.get("toolCall")
-    value = (
-        call.get("value") if isinstance(call, dict) and call.get("status") == "success" else None
-    )
-    return (
-        read_call(value | {"call_id": part.get("id")})
-        if isinstance(value, dict)
-        else mark_unread("part toolRequest"),
-    )
+def _read_goose_request(part: JsonObject) -> tuple[Item, ...]:
+    """Return the call in a part of Goose."""
+    call = _read_fields(part, "toolCall")
+    value = call.get("value")
+    if call.get("status") == "success" and isinstance(value, dict):
+        return (read_call(value | {"call_id": part.get("id")}),)
+    return (mark_unread("part toolRequest"),)
 
 
-def _goose_response(part: dict[str, Any]) -> tuple[Item, ...]:
+def _read_goose_response(part: JsonObject) -> tuple[Item, ...]:
+    """Return the result in a part of Goose."""
     result = part.get("toolResult")
     if not isinstance(result, dict) or result.get("status") not in ("success", "error"):
         return (mark_unread("part toolResponse"),)
     value = pick_first(result, ("value", "error"))
-    failed = result["status"] == "error" or (
-        isinstance(value, dict) and value.get("isError") is True
-    )
-    if isinstance(value, dict) and isinstance(value.get("content"), list):
-        value = value["content"]
+    failed = result["status"] == "error"
+    if isinstance(value, dict):
+        failed = failed or value.get("isError") is True
+        if isinstance(value.get("content"), list):
+            value = value["content"]
     return (read_result(read_id(part, "id"), value, failed),)
 
 
-def _tool_invocation(part: dict[str, Any]) -> tuple[Item, ...]:
+def _read_tool_invocation(part: JsonObject) -> tuple[Item, ...]:
+    """Return the call and the result in a part of the AI SDK's version 4."""
     invocation = part.get("toolInvocation")
-    return (
-        read_ui_tool(invocation)
-        if isinstance(invocation, dict)
-        else (mark_unread("part tool-invocation"),)
-    )
+    if isinstance(invocation, dict):
+        return read_ui_tool(invocation)
+    return (mark_unread("part tool-invocation"),)
 
 
-def _guarded(part: dict[str, Any]) -> tuple[Item, ...]:
-    """Words that Bedrock's guardrail looked at."""
-    words = part["text"].get("text") if isinstance(part.get("text"), dict) else None
-    return (Item("words", words) if isinstance(words, str) else mark_unread("part guardContent"),)
+def _read_guarded_words(part: JsonObject) -> tuple[Item, ...]:
+    """Return words that Bedrock's guardrail checked."""
+    return _make_words(_read_fields(part, "text").get("text"), "guardContent")
 
 
-def _cited(part: dict[str, Any]) -> tuple[Item, ...]:
-    """Words with their sources, from Bedrock."""
+def _read_cited_words(part: JsonObject) -> tuple[Item, ...]:
+    """Return words with their sources, from Bedrock."""
     content = part.get("content")
-    return (
-        tuple(item for inner in content for item in recognize_part(inner))
-        if isinstance(content, list)
-        else (mark_unread("part citationsContent"),)
-    )
+    if not isinstance(content, list):
+        return (mark_unread("part citationsContent"),)
+    return tuple(item for inner in content for item in recognize_part(inner))
 
 
-def _haystack_result(part: dict[str, Any]) -> tuple[Item, ...]:
-    call_id = read_id(part["origin"], "id") if isinstance(part.get("origin"), dict) else ""
+def _read_haystack_result(part: JsonObject) -> tuple[Item, ...]:
+    """Return the result in a part of Haystack."""
+    origin = part.get("origin")
+    call_id = read_id(origin, "id") if isinstance(origin, dict) else ""
     return (read_result(call_id, part.get("result"), part.get("error") is True),)
 
 
-def _code_result(part: dict[str, Any]) -> tuple[Item, ...]:
-    return (
-        read_result(read_id(part, "id"), part.get("output"), part.get("outcome") != "OUTCOME_OK"),
-    )
-
-
-def _code(part: dict[str, Any]) -> tuple[Item, ...]:
+def _read_code(part: JsonObject) -> tuple[Item, ...]:
+    """Return Gemini's code as a call."""
     arguments = {name: part[name] for name in ("language", "code") if part.get(name) is not None}
     return (read_call({"name": "code_execution", "arguments": arguments, "id": part.get("id")}),)
 
 
-_READERS: dict[str, Callable[[dict[str, Any]], tuple[Item, ...]]] = {
-    "refusal": _refusal,
-    "tool": _open_code,
-    "toolRequest": _goose_request,
-    "toolResponse": _goose_response,
-    "tool-invocation": _tool_invocation,
+def _read_code_result(part: JsonObject) -> tuple[Item, ...]:
+    """Return the output of Gemini's code."""
+    failed = part.get("outcome") != "OUTCOME_OK"
+    return (read_result(read_id(part, "id"), part.get("output"), failed),)
+
+
+_READERS: dict[str, Callable[[JsonObject], tuple[Item, ...]]] = {
+    "refusal": _read_refusal,
+    "tool": _read_opencode_tool,
+    "toolRequest": _read_goose_request,
+    "toolResponse": _read_goose_response,
+    "tool-invocation": _read_tool_invocation,
     "dynamic-tool": read_ui_tool,
-    "executable_code": _code,
-    "code_execution_result": _code_result,
-    "guardContent": _guarded,
-    "citationsContent": _cited,
-    "tool_call_result": _haystack_result,
+    "executable_code": _read_code,
+    "code_execution_result": _read_code_result,
+    "guardContent": _read_guarded_words,
+    "citationsContent": _read_cited_words,
+    "tool_call_result": _read_haystack_result,
 }
-"""The parts of one SDK alone, by type."""
+"""The readers of the types of parts that only one SDK has."""

@@ -1,15 +1,17 @@
-"""Chat messages as a record has them → messages that every later stage can rely on; one module, after all readers.
+"""Repair: the messages of a record become messages that every later stage can rely on.
 
-Calls are paired with their results **by position**, not by a dictionary of ids: real logs reuse ids, leave them empty, and reorder
-results. A result answers the open call of its turn that carries its id, else the oldest open call. Each kind of damage is counted, and
-a policy says what is done about it: the session is dropped (by curation; its table row stays), the turn is taken out, the damage is
-repaired, or it is kept.
+All readers use this one module. Calls are paired with their results **by position**, not by a
+dictionary of ids: real logs reuse ids, leave them empty, and reorder results. A result answers the
+open call of its turn that has its id; if there is none, the result answers the oldest open call.
+
+Each kind of damage (`damage.DAMAGE_KINDS`) is counted, and a policy decides what is done about it:
+curation drops the session (its table row stays), the turn is removed, the damage is repaired, or
+it is kept. Finding repetitions belongs to `repeats`, repairing arguments to `json_text`.
 """
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from agent_pipeline.sessions.damage import (
     DEFAULT_REPAIR_POLICY,
@@ -24,408 +26,517 @@ from agent_pipeline.sessions.json_text import (
     repair_arguments,
 )
 from agent_pipeline.sessions.repeats import drop_call_texts, find_repeat, make_unique_id
-from agent_pipeline.sessions.session import Message, Session, drop_keys
+from agent_pipeline.sessions.session import (
+    Message,
+    Role,
+    Session,
+    Thought,
+    ToolCall,
+    drop_keys,
+)
 
 
 @dataclass
 class RepairedChat:
-    """Messages whose calls have unique ids and stand before their results; `reasoning` with the indices that hold now.
+    """Messages whose calls have unique ids and stand directly before their results.
 
-    `damage` counts what was found by kind, `skipped` the messages that `drop_turn` took out and the reasoning that lost its message.
+    Attributes:
+        messages: The repaired messages.
+        reasoning: The thoughts, with the indices of the repaired messages.
+        damage: Counts of the damage, by kind.
+        skipped: Counts of the messages that `drop_turn` removed, and of the thoughts that lost
+            their message.
     """
 
     messages: list[Message]
-    reasoning: list[dict[str, Any]] = field(default_factory=list)
+    reasoning: list[Thought] = field(default_factory=list)
     damage: Counter[str] = field(default_factory=Counter)
     skipped: Counter[str] = field(default_factory=Counter)
 
 
 def repair_session(session: Session, policy: RepairPolicy = DEFAULT_REPAIR_POLICY) -> None:
-    """Repair a session as its source gave it, in place, and say which kind of its damage drops it (`broken`)."""
-    result = repair_messages(session.messages, session.reasoning, policy)
-    session.messages, session.reasoning = result.messages, result.reasoning
-    if result.skipped:
-        session.skipped = dict(Counter(session.skipped) + result.skipped)
-    if result.damage:
-        session.damage = dict(Counter(session.damage) + result.damage)
+    """Repair a session in place, and set `broken` if the session's damage drops it."""
+    chat = repair_messages(session.messages, session.reasoning, policy)
+    session.messages, session.reasoning = chat.messages, chat.reasoning
+    if chat.skipped:
+        session.skipped = dict(Counter(session.skipped) + chat.skipped)
+    if chat.damage:
+        session.damage = dict(Counter(session.damage) + chat.damage)
     if session.damage:
         session.broken = find_breaking_kind(session.damage, policy)
     if session.broken == "unanswered_call" and session.ends_on_tool and session.messages:
         last_calls = session.messages[-1].get("tool_calls") or ()
-        if session.damage["unanswered_call"] == len(
-            last_calls
-        ):  # by the source's rules these calls ended the run
-            session.broken = None
+        if session.damage["unanswered_call"] == len(last_calls):
+            session.broken = None  # by the source's rules, these calls ended the run
 
 
 def repair_messages(
     messages: list[Message],
-    reasoning: Sequence[dict[str, Any]] = (),
+    reasoning: Sequence[Thought] = (),
     policy: RepairPolicy = DEFAULT_REPAIR_POLICY,
 ) -> RepairedChat:
-    """Repair one session's messages. The list that is given stays as it is; sound messages are returned themselves.
+    """Repair one session's messages.
 
-    A repair may bring more to light (two equal blocks side by side, once what stood between them is gone), so the passes go on until
-    nothing changes: repairing twice changes nothing. Most sessions are sound, and a look that is twenty times as fast as a pass says so.
+    A repair may uncover more damage: two equal blocks become neighbours once a message between them
+    is removed. So the passes are repeated until nothing changes. Most sessions are sound, and a
+    check that is twenty times as fast as a pass finds these first.
+
+    Args:
+        messages: The messages of the record. The list stays as it is.
+        reasoning: The thoughts before the messages.
+        policy: What is done about each kind of damage.
+
+    Returns:
+        The repaired chat. If the messages are sound, its list is the given one.
     """
     if _is_sound(messages):
-        role = messages[-1]["role"] if messages else None
-        if role not in ("user", "tool"):
+        last_role = messages[-1]["role"] if messages else None
+        if last_role not in ("user", "tool"):
             return RepairedChat(messages, list(reasoning))
-        if policy[f"trailing_{role}"] in ("keep", "drop_session"):
-            return RepairedChat(
-                messages, list(reasoning), Counter({f"trailing_{role}": _trailing(messages, role)})
-            )
-    result = _Pass(messages, reasoning, policy).result()
-    total = Counter(result.damage)
-    while result.messages != messages:
-        messages, skipped = result.messages, result.skipped
-        result = _Pass(messages, result.reasoning, policy).result()
-        for (
-            kind,
-            count,
-        ) in result.damage.items():  # what stays is met again; what is repaired is new
-            total[kind] = (
-                total[kind] + count
-                if policy[kind] in ("repair", "drop_turn")
-                else max(total[kind], count)
-            )
-        result.skipped += skipped
-    result.damage = +total
-    return result
+        kind = f"trailing_{last_role}"
+        if policy[kind] in ("keep", "drop_session"):
+            damage = Counter({kind: _count_trailing(messages, last_role)})
+            return RepairedChat(messages, list(reasoning), damage)
+    chat = _RepairPass(messages, reasoning, policy).run()
+    damage = Counter(chat.damage)
+    while chat.messages != messages:
+        messages, skipped = chat.messages, chat.skipped
+        chat = _RepairPass(messages, chat.reasoning, policy).run()
+        for kind, count in chat.damage.items():
+            if policy[kind] in ("repair", "drop_turn"):
+                damage[kind] += count  # the last pass removed the old damage, so this is new
+            else:
+                damage[kind] = max(damage[kind], count)  # the last pass counted it, too
+        chat.skipped += skipped
+    chat.damage = +damage
+    return chat
 
 
 @dataclass(eq=False)
-class _Line:
-    """A message on its way: the turn it belongs to (a turn begins with each user message), and what was thought before it."""
+class _Entry:
+    """A message during a pass.
+
+    Attributes:
+        message: The message; a repair replaces it.
+        turn: The turn of the message. A turn begins with each user message.
+        thoughts: The thoughts before the message.
+    """
 
     message: Message
     turn: int
     thoughts: list[str] = field(default_factory=list)
 
     @property
-    def role(self) -> str:
+    def role(self) -> Role:
+        """The role of the message."""
         return self.message["role"]
 
     @property
-    def calls(self) -> list[dict[str, Any]]:
+    def calls(self) -> list[ToolCall]:
+        """The calls of the message."""
         return self.message.get("tool_calls") or []
 
 
 @dataclass(eq=False)
 class _Call:
-    line: _Line
-    message: dict[str, Any]
+    """A call during a pass.
+
+    Attributes:
+        entry: The message that makes the call.
+        repaired: The call with its new id and repaired arguments.
+        id: The id in the record.
+        position: How many calls come before this one.
+        result: The result that answers the call.
+        removed: Whether a repair removes the call.
+    """
+
+    entry: _Entry
+    repaired: ToolCall
     id: str
     position: int
-    output: "_Output | None" = None
+    result: "_Result | None" = None
     removed: bool = False
 
 
 @dataclass(eq=False)
-class _Output:
-    line: _Line
+class _Result:
+    """A result during a pass.
+
+    Attributes:
+        entry: The tool's message.
+        id: The call's id in the record.
+        calls_before: How many calls come before the result.
+        call: The call that the result answers.
+    """
+
+    entry: _Entry
     id: str
-    preceding: int
+    calls_before: int
     call: _Call | None = None
 
 
-class _Pass:
-    """One pass over a session's messages: each step finds one kind of damage, counts it, and does what the policy says."""
+class _RepairPass:
+    """One pass over a session's messages.
+
+    Each step of the pass finds one kind of damage, counts it, and does what the policy says.
+    """
 
     def __init__(
-        self, messages: list[Message], reasoning: Sequence[dict[str, Any]], policy: RepairPolicy
+        self, messages: list[Message], reasoning: Sequence[Thought], policy: RepairPolicy
     ) -> None:
-        self.given = messages
-        self.reasoning = reasoning
-        self.policy = policy
-        self.damage: Counter[str] = Counter()
-        self.skipped: Counter[str] = Counter()
-        self.dropped_turns: set[int] = set()
-        self.lines: list[_Line] = []
+        self._messages = messages
+        self._reasoning = reasoning
+        self._policy = policy
+        self._damage: Counter[str] = Counter()
+        self._skipped: Counter[str] = Counter()
+        self._dropped_turns: set[int] = set()
+        self._entries: list[_Entry] = []
 
-    def result(self) -> RepairedChat:
-        """The messages as they are after this pass."""
-        self._spread()
+    def run(self) -> RepairedChat:
+        """Return the messages after this pass."""
+        self._make_entries()
         self._repair_unicode()
-        self._unsay_calls()
-        self._drop_empty()
-        self._drop_repeated()
+        self._drop_call_texts()
+        self._drop_empty_messages()
+        self._drop_repeats()
         self._pair_calls()
         self._drop_turns()
-        self._cut_the_end()
-        return self._gathered()
+        self._cut_trailing_messages()
+        return self._make_chat()
 
-    def _count(self, kind: str, line: _Line, number: int = 1) -> RepairAction:
-        """Count damage at a line; a policy that drops turns marks the line's."""
-        self.damage[kind] += number
-        action = self.policy[kind]
-        if action == "drop_turn" and number:
-            self.dropped_turns.add(line.turn)
+    def _count(self, kind: str, entry: _Entry, count: int = 1) -> RepairAction:
+        """Count damage and return the policy's action.
+
+        If the action is `drop_turn`, the turn is marked and dropped later.
+
+        Args:
+            kind: The kind of damage.
+            entry: The damaged message.
+            count: How often the damage occurs there.
+        """
+        self._damage[kind] += count
+        action = self._policy[kind]
+        if action == "drop_turn" and count:
+            self._dropped_turns.add(entry.turn)
         return action
 
-    def _spread(self) -> None:
+    def _make_entries(self) -> None:
+        """Number the turns, and give each message the thoughts before it."""
         turn = 0
-        for message in self.given:
-            turn += message["role"] == "user"
-            self.lines.append(_Line(message, turn))
-        for each in self.reasoning:
-            if 0 <= each["message"] < len(self.lines):
-                self.lines[each["message"]].thoughts.append(each["text"])
+        for message in self._messages:
+            if message["role"] == "user":
+                turn += 1
+            self._entries.append(_Entry(message, turn))
+        for thought in self._reasoning:
+            if 0 <= thought["message"] < len(self._entries):
+                self._entries[thought["message"]].thoughts.append(thought["text"])
             else:
-                self.skipped["reasoning"] += 1
+                self._skipped["reasoning"] += 1
 
     def _repair_unicode(self) -> None:
-        for line in self.lines:
-            counted: Counter[str] = Counter()
-            message, thoughts = (
-                make_storable(line.message, counted),
-                make_storable(line.thoughts, counted),
-            )
-            if counted:
-                line.message, line.thoughts = message, thoughts
-                self._count("invalid_unicode", line, counted["invalid_unicode"])
+        """Replace half characters."""
+        for entry in self._entries:
+            damage: Counter[str] = Counter()
+            message = make_storable(entry.message, damage)
+            thoughts = make_storable(entry.thoughts, damage)
+            if damage:
+                entry.message, entry.thoughts = message, thoughts
+                self._count("invalid_unicode", entry, damage["invalid_unicode"])
 
-    def _unsay_calls(self) -> None:
-        for line in self.lines:
-            words = drop_call_texts(line.message)
-            if (
-                words != line.message["content"]
-                and self._count("call_said_twice", line) == "repair"
-            ):
-                line.message = line.message | {"content": words}
+    def _drop_call_texts(self) -> None:
+        """Remove the raw text of a call next to the call."""
+        for entry in self._entries:
+            words = drop_call_texts(entry.message)
+            if words == entry.message["content"]:
+                continue
+            if self._count("call_said_twice", entry) == "repair":
+                entry.message = {**entry.message, "content": words}
 
-    def _drop_empty(self) -> None:
-        empty = [
-            line
-            for line in self.lines
-            if line.role != "tool" and not line.calls and not line.message["content"].strip()
-        ]
-        to_drop = [
-            line for line in empty if self._count("empty_message", line) in ("repair", "drop_turn")
-        ]
-        self._remove(
-            [
-                line
-                for line in to_drop
-                if self.policy["empty_message"] == "repair" or line.role == "system"
-            ]
-        )
+    def _drop_empty_messages(self) -> None:
+        """Remove messages without text and calls."""
+        removed = []
+        for entry in self._entries:
+            if entry.role == "tool" or entry.calls or entry.message["content"].strip():
+                continue
+            action = self._count("empty_message", entry)
+            # A dropped turn takes its messages along later, except for a system prompt.
+            if action == "repair" or (action == "drop_turn" and entry.role == "system"):
+                removed.append(entry)
+        self._remove(removed)
 
-    def _drop_repeated(self) -> None:
-        while repeat := find_repeat([line.message for line in self.lines]):
-            first, size, times = repeat
-            copies = self.lines[first + size : first + (times + 1) * size]
-            if self._count("duplicated_history", copies[0], times) != "repair":
-                break
-            for at, copy in enumerate(copies):
-                line = self.lines[first + at % size]
-                line.thoughts = line.thoughts or copy.thoughts
+    def _drop_repeats(self) -> None:
+        """Keep one of several equal blocks of messages, with the thoughts of all of them."""
+        while True:
+            repeat = find_repeat([entry.message for entry in self._entries])
+            if repeat is None:
+                return
+            copies_start = repeat.start + repeat.size
+            copies_end = copies_start + repeat.copies * repeat.size
+            copies = self._entries[copies_start:copies_end]
+            if self._count("duplicated_history", copies[0], repeat.copies) != "repair":
+                return
+            for index, copy in enumerate(copies):
+                original = self._entries[repeat.start + index % repeat.size]
+                original.thoughts = original.thoughts or copy.thoughts
                 copy.thoughts = []
             self._remove(copies)
 
     def _pair_calls(self) -> None:
-        """Pair every result with its call; give every call an id of its own; put every result directly after its call's message."""
-        calls, outputs = self._calls(), self._outputs()
-        _answer(calls, outputs, lambda each: (each.line.turn, each.id) if each.id else None)
-        _answer(calls, outputs, lambda each: each.line.turn)
-        for output in outputs:
-            if output.call is None:
-                self._count("orphan_output", output.line)
-            elif not (output.id and output.call.id):
-                self._count("empty_call_id", output.line)
-            elif output.id != output.call.id:
-                self._count("mismatched_call_id", output.line)
-        for call in calls:
-            if call.output is None and self._count("unanswered_call", call.line) == "repair":
-                call.removed = True
-        answers: dict[_Line, list[_Line]] = defaultdict(list)
-        remaining: dict[_Line, list[dict[str, Any]]] = defaultdict(list)
-        for call in calls:
-            if call.removed:
-                continue
-            remaining[call.line].append(call.message)
-            if call.output is not None:
-                line = call.output.line
-                line.message = line.message | {"tool_call_id": call.message["id"]}
-                answers[call.line].append(line)
-        lines, emptied = [], []
-        for line in self.lines:
-            if line.role == "tool":
-                continue
-            if line.calls:
-                line.message = {
-                    name: value
-                    for name, value in line.message.items()
-                    if name != "tool_calls" or remaining[line]
-                }
-                if remaining[line]:
-                    line.message["tool_calls"] = remaining[line]
-                elif not line.message["content"].strip():
-                    emptied.append(line)
-            lines += [line, *answers[line]]
-        self.lines = lines
-        self._remove(emptied)
+        """Pair every result with its call, and put it directly after the message of the call.
 
-    def _calls(self) -> list[_Call]:
+        Every call gets an id of its own.
+        """
+        calls, results = self._list_calls(), self._list_results()
+        _answer_calls(calls, results, _key_by_turn_and_id)
+        _answer_calls(calls, results, _key_by_turn)
+        for result in results:
+            if result.call is None:
+                self._count("orphan_output", result.entry)
+            elif not (result.id and result.call.id):
+                self._count("empty_call_id", result.entry)
+            elif result.id != result.call.id:
+                self._count("mismatched_call_id", result.entry)
+        for call in calls:
+            if call.result is None and self._count("unanswered_call", call.entry) == "repair":
+                call.removed = True
+        self._arrange([call for call in calls if not call.removed])
+
+    def _list_calls(self) -> list[_Call]:
+        """Return all calls, with unique ids and repaired arguments."""
         calls: list[_Call] = []
         uses: Counter[str] = Counter()
         used_ids: set[str] = set()
-        for line in self.lines:
-            for raw in line.calls:
-                call_id = raw["id"]
+        for entry in self._entries:
+            for recorded in entry.calls:
+                call_id = recorded["id"]
                 if not call_id:
-                    self._count("empty_call_id", line)
+                    self._count("empty_call_id", entry)
                 elif uses[call_id]:
-                    self._count("reused_call_id", line)
+                    self._count("reused_call_id", entry)
                 uses[call_id] += 1
-                new_id = make_unique_id(
-                    call_id or f"call_{len(calls) + 1}", uses[call_id], used_ids
-                )
-                counted: Counter[str] = Counter()
-                function = raw["function"] | {
-                    "arguments": repair_arguments(raw["function"]["arguments"], counted)
-                }
+                wanted_id = call_id or f"call_{len(calls) + 1}"
+                new_id = make_unique_id(wanted_id, uses[call_id], used_ids)
+                damage: Counter[str] = Counter()
+                arguments = repair_arguments(recorded["function"]["arguments"], damage)
                 actions = {
-                    kind: self._count(kind, line, count) for kind, count in (+counted).items()
+                    kind: self._count(kind, entry, count) for kind, count in damage.items() if count
                 }
-                call = _Call(line, raw | {"id": new_id, "function": function}, call_id, len(calls))
+                repaired: ToolCall = {
+                    **recorded,
+                    "id": new_id,
+                    "function": {**recorded["function"], "arguments": arguments},
+                }
+                call = _Call(entry, repaired, call_id, position=len(calls))
                 call.removed = actions.get("invalid_arguments") == "repair"
                 calls.append(call)
         return calls
 
-    def _outputs(self) -> list[_Output]:
-        outputs, calls = [], 0
-        for line in self.lines:
-            calls += len(line.calls)
-            if line.role == "tool":
-                outputs.append(_Output(line, line.message["tool_call_id"], calls))
-        return outputs
+    def _list_results(self) -> list[_Result]:
+        """Return all results."""
+        results = []
+        calls_before = 0
+        for entry in self._entries:
+            calls_before += len(entry.calls)
+            if entry.role == "tool":
+                results.append(_Result(entry, entry.message["tool_call_id"], calls_before))
+        return results
+
+    def _arrange(self, calls: list[_Call]) -> None:
+        """Keep only these calls, and put their results directly after their messages.
+
+        Results that answer no call are left out, and so are messages that have neither calls nor
+        words afterwards.
+        """
+        calls_by_entry: dict[_Entry, list[ToolCall]] = defaultdict(list)
+        results_by_entry: dict[_Entry, list[_Entry]] = defaultdict(list)
+        for call in calls:
+            calls_by_entry[call.entry].append(call.repaired)
+            if call.result is not None:
+                result_entry = call.result.entry
+                result_entry.message = {**result_entry.message, "tool_call_id": call.repaired["id"]}
+                results_by_entry[call.entry].append(result_entry)
+        arranged, emptied = [], []
+        for entry in self._entries:
+            if entry.role == "tool":
+                continue
+            if entry.calls:
+                if entry in calls_by_entry:
+                    entry.message = {**entry.message, "tool_calls": calls_by_entry[entry]}
+                else:
+                    entry.message = drop_keys(entry.message, "tool_calls")
+                    if not entry.message["content"].strip():
+                        emptied.append(entry)
+            arranged += [entry, *results_by_entry[entry]]
+        self._entries = arranged
+        self._remove(emptied)
 
     def _drop_turns(self) -> None:
-        gone = [
-            line for line in self.lines if line.turn in self.dropped_turns and line.role != "system"
-        ]
-        self._lose(gone)
+        """Remove the turns that the policy drops, except for system prompts."""
+        self._skip(
+            [
+                entry
+                for entry in self._entries
+                if entry.turn in self._dropped_turns and entry.role != "system"
+            ]
+        )
 
-    def _lose(self, gone: list[_Line]) -> None:
-        self.skipped["message:drop_turn"] += len(gone)
-        self.skipped["reasoning"] += sum(len(line.thoughts) for line in gone)
-        for line in gone:
-            line.thoughts = []
-        self._remove(gone)
+    def _skip(self, entries: list[_Entry]) -> None:
+        """Remove messages with their thoughts, and count both as skipped."""
+        self._skipped["message:drop_turn"] += len(entries)
+        for entry in entries:
+            self._skipped["reasoning"] += len(entry.thoughts)
+            entry.thoughts = []
+        self._remove(entries)
 
-    def _cut_the_end(self) -> None:
-        last = self.lines[-1].role if self.lines else None
-        if last not in ("user", "tool"):
+    def _cut_trailing_messages(self) -> None:
+        """Count the user's or a tool's messages at the end, and remove them if the policy says so."""
+        last_role = self._entries[-1].role if self._entries else None
+        if last_role not in ("user", "tool"):
             return
-        number = _trailing([line.message for line in self.lines], last)
-        action = self._count(f"trailing_{last}", self.lines[-1], number)
+        last = self._entries[-1]
+        count = _count_trailing([entry.message for entry in self._entries], last_role)
+        action = self._count(f"trailing_{last_role}", last, count)
         if action == "drop_turn":
-            self._lose(
+            self._skip(
                 [
-                    line
-                    for line in self.lines
-                    if line.turn == self.lines[-1].turn and line.role != "system"
+                    entry
+                    for entry in self._entries
+                    if entry.turn == last.turn and entry.role != "system"
                 ]
             )
         elif action == "repair":
-            gone = self.lines[-number:]
-            if last == "tool" and len(self.lines) > number:
-                caller = self.lines[-number - 1]
+            removed = self._entries[-count:]
+            if last_role == "tool" and len(self._entries) > count:
+                caller = self._entries[-count - 1]
                 caller.message = drop_keys(caller.message, "tool_calls")
-                gone = gone if caller.message["content"].strip() else [caller, *gone]
-            self._remove(gone)
+                if not caller.message["content"].strip():
+                    removed = [caller, *removed]
+            self._remove(removed)
 
-    def _remove(self, gone: Iterable[_Line]) -> None:
-        """Take lines out; what was thought before one goes to the next words of the assistant in its turn, or is counted."""
-        marked = set(gone)
+    def _remove(self, removed: Iterable[_Entry]) -> None:
+        """Remove messages, and hand their thoughts on.
+
+        The thoughts go to the next assistant message of the turn. If there is none, the thoughts
+        are counted as skipped.
+        """
+        marked = set(removed)
         if not marked:
             return
-        for at, line in enumerate(self.lines):
-            if line in marked and line.thoughts:
-                heirs = (
-                    each
-                    for each in self.lines[at:]
-                    if each not in marked and each.role == "assistant" and each.turn == line.turn
-                )
-                if heir := next(heirs, None):
-                    heir.thoughts = line.thoughts + heir.thoughts
-                else:
-                    self.skipped["reasoning"] += len(line.thoughts)
-                line.thoughts = []
-        self.lines = [line for line in self.lines if line not in marked]
+        for index, entry in enumerate(self._entries):
+            if entry not in marked or not entry.thoughts:
+                continue
+            heir = self._find_heir(index, marked)
+            if heir is None:
+                self._skipped["reasoning"] += len(entry.thoughts)
+            else:
+                heir.thoughts = entry.thoughts + heir.thoughts
+            entry.thoughts = []
+        self._entries = [entry for entry in self._entries if entry not in marked]
 
-    def _gathered(self) -> RepairedChat:
-        reasoning = [
-            {"message": at, "text": text}
-            for at, line in enumerate(self.lines)
-            for text in line.thoughts
+    def _find_heir(self, index: int, marked: set[_Entry]) -> _Entry | None:
+        """Return the next assistant message of the turn that stays; None if there is none."""
+        turn = self._entries[index].turn
+        for entry in self._entries[index:]:
+            if entry not in marked and entry.role == "assistant" and entry.turn == turn:
+                return entry
+        return None
+
+    def _make_chat(self) -> RepairedChat:
+        """Return the messages, thoughts and counts of this pass."""
+        reasoning: list[Thought] = [
+            {"message": index, "text": text}
+            for index, entry in enumerate(self._entries)
+            for text in entry.thoughts
         ]
-        return RepairedChat(
-            [line.message for line in self.lines], reasoning, +self.damage, +self.skipped
-        )
+        messages = [entry.message for entry in self._entries]
+        return RepairedChat(messages, reasoning, +self._damage, +self._skipped)
 
 
-def _answer(
-    calls: list[_Call], outputs: list[_Output], place: Callable[[_Call | _Output], Hashable]
-) -> None:
-    """Put each result that has no call yet to the oldest open call in the same place (`None`: no place) that was called before it."""
-    waiting: dict[Hashable, deque[_Call]] = defaultdict(deque)
+_PairKey = Callable[[_Call | _Result], Hashable]
+"""A function that returns the same key for a call and for the results that may answer it."""
+
+
+def _key_by_turn_and_id(entry: _Call | _Result) -> Hashable:
+    """Return the turn and the id; None if the id is empty."""
+    return (entry.entry.turn, entry.id) if entry.id else None
+
+
+def _key_by_turn(entry: _Call | _Result) -> Hashable:
+    """Return the turn."""
+    return entry.entry.turn
+
+
+def _answer_calls(calls: list[_Call], results: list[_Result], make_key: _PairKey) -> None:
+    """Let each free result answer the oldest open call before it that has the same key.
+
+    Args:
+        calls: All calls, in order.
+        results: All results, in order.
+        make_key: Returns the key of a call or a result; a result with the key None stays free.
+    """
+    open_calls: dict[Hashable, deque[_Call]] = defaultdict(deque)
     for call in calls:
-        if call.output is None:
-            waiting[place(call)].append(call)
-    for output in outputs:
-        open_calls = waiting[place(output)] if place(output) is not None else None
-        if output.call is None and open_calls and open_calls[0].position < output.preceding:
-            output.call = open_calls.popleft()
-            output.call.output = output
+        if call.result is None:
+            open_calls[make_key(call)].append(call)
+    for result in results:
+        key = make_key(result)
+        if result.call is not None or key is None:
+            continue
+        candidates = open_calls[key]
+        if candidates and candidates[0].position < result.calls_before:
+            result.call = candidates.popleft()
+            result.call.result = result
 
 
 def _is_sound(messages: list[Message]) -> bool:
-    """Whether nothing is wrong with the messages but, maybe, that they end on a user or a tool."""
+    """Return whether the messages have no damage, except that a user or a tool may end them."""
     ids: set[str] = set()
-    expected: deque[str] = deque()
-    starts: dict[str, str] = {}
+    expected_ids: deque[str] = deque()
+    first_contents: dict[str, str] = {}
     for message in messages:
         content, role = message["content"], message["role"]
-        if not (content.isascii() or is_storable(content)):
+        if not is_storable(content):
             return False
         if role == "tool":
-            if not expected or expected.popleft() != message["tool_call_id"]:
+            if not expected_ids or expected_ids.popleft() != message["tool_call_id"]:
                 return False
             continue
-        if expected:
+        if expected_ids:
             return False
-        if calls := message.get("tool_calls"):
+        calls = message.get("tool_calls")
+        if calls:
             for call in calls:
-                call_id, name, arguments = (
-                    call["id"],
-                    call["function"]["name"],
-                    call["function"]["arguments"],
-                )
-                if (
-                    not call_id
-                    or call_id in ids
-                    or not is_storable(call_id + name)
-                    or not is_shallow_object(arguments)
-                ):
+                if not _is_sound_call(call, ids):
                     return False
-                ids.add(call_id)
-                expected.append(call_id)
+                ids.add(call["id"])
+                expected_ids.append(call["id"])
             if drop_call_texts(message) != content:
                 return False
         elif not content or content.isspace():
             return False
         if role != "assistant":
-            if starts.get(role) == content:
-                return False  # it begins again, perhaps
-            starts.setdefault(role, content)
-    return not expected
+            if first_contents.get(role) == content:
+                return False  # the history may begin again here
+            first_contents.setdefault(role, content)
+    return not expected_ids
 
 
-def _trailing(messages: list[Message], role: str) -> int:
-    return next(
-        (at for at, message in enumerate(reversed(messages)) if message["role"] != role),
-        len(messages),
+def _is_sound_call(call: ToolCall, ids_before: set[str]) -> bool:
+    """Return whether a call has an id of its own, a storable name and sound arguments."""
+    call_id, function = call["id"], call["function"]
+    return (
+        bool(call_id)
+        and call_id not in ids_before
+        and is_storable(call_id + function["name"])
+        and is_shallow_object(function["arguments"])
     )
+
+
+def _count_trailing(messages: list[Message], role: str) -> int:
+    """Return how many messages of this role end the conversation."""
+    count = 0
+    for message in reversed(messages):
+        if message["role"] != role:
+            break
+        count += 1
+    return count

@@ -1,46 +1,91 @@
-"""What stands twice: a replay of the history's beginning or of a block of calls, a call as text beside itself, an id."""
+"""Repetitions in a conversation: replayed messages, a call as text next to the call, reused ids.
+
+The functions find and remove repetitions; `repair` counts them and decides what is done about
+them.
+"""
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from agent_pipeline.json_types import JsonObject
 from agent_pipeline.sessions.json_text import parse_json, parse_object
 from agent_pipeline.sessions.session import Message, dump_canonical_json
 
 
-def find_repeat(messages: list[Message]) -> tuple[int, int, int] | None:
-    """Where messages stand again right after themselves, as (start, size, times): the history's beginning, or a block of calls.
+@dataclass(frozen=True)
+class RepeatedBlock:
+    """A block of messages that stands again directly after itself.
 
-    Words alone may be said twice, and a call made twice has another id each time; only a replay repeats a beginning with both sides' words,
-    or a call with its id and its result. A beginning with calls of which none has an id may be an agent that was asked the same again.
+    Attributes:
+        start: The index of the block's first message.
+        size: The number of messages in the block.
+        copies: How often the block is repeated.
     """
-    system = next(
-        (at for at, message in enumerate(messages) if message["role"] != "system"), len(messages)
-    )
-    for start in {0, system}:
-        for again in range(start + 1, (len(messages) + start) // 2 + 1):
-            if (
-                messages[again] == messages[start]
-                and messages[again : 2 * again - start] == messages[start:again]
-            ):
-                part = messages[start:again]
-                telling = any(map(_telling_ids, part)) or not any(
-                    message.get("tool_calls") for message in part
-                )
-                if telling and {"user", "assistant"} <= {message["role"] for message in part}:
-                    return start, again - start, _times(messages, start, again - start)
-    last: dict[tuple[str, ...], int] = {}
-    for at, message in enumerate(messages):
-        if not (ids := _telling_ids(message)):
-            continue
-        before = last.setdefault(ids, at)
-        if before != at and (block := _repeated_block(messages, before, at - before)):
-            return block
-        last[ids] = at
+
+    start: int
+    size: int
+    copies: int
+
+
+def find_repeat(messages: list[Message]) -> RepeatedBlock | None:
+    """Return the first replay: the history's beginning, or a block of calls.
+
+    People and agents may use the same words twice, and a second call has an id of its own. So only
+    a replay repeats a beginning with the words of both sides, or a call with its id and result. A
+    beginning with calls that have no ids is not a replay: an agent may get the same request again.
+    """
+    return _find_repeated_beginning(messages) or _find_repeated_calls(messages)
+
+
+def _find_repeated_beginning(messages: list[Message]) -> RepeatedBlock | None:
+    """Return the replay of the history's beginning, with or without its system messages."""
+    first_spoken = len(messages)
+    for index, message in enumerate(messages):
+        if message["role"] != "system":
+            first_spoken = index
+            break
+    for start in {0, first_spoken}:
+        for size in range(1, (len(messages) - start) // 2 + 1):
+            if messages[start + size] != messages[start]:
+                continue
+            block = messages[start : start + size]
+            if messages[start + size : start + 2 * size] == block and _is_replay(block):
+                return RepeatedBlock(start, size, _count_copies(messages, start, size))
     return None
 
 
-def _telling_ids(message: Message) -> tuple[str, ...]:
-    """The ids of a message's calls that tell one call from another: some services take the function's name for the id."""
+def _is_replay(block: Sequence[Message]) -> bool:
+    """Return whether a repeated beginning can only be a replay."""
+    roles = {message["role"] for message in block}
+    if not {"user", "assistant"} <= roles:
+        return False
+    has_calls = any(message.get("tool_calls") for message in block)
+    return not has_calls or any(_list_own_ids(message) for message in block)
+
+
+def _find_repeated_calls(messages: list[Message]) -> RepeatedBlock | None:
+    """Return the replay of a block with calls."""
+    last_indices: dict[tuple[str, ...], int] = {}
+    for index, message in enumerate(messages):
+        ids = _list_own_ids(message)
+        if not ids:
+            continue
+        if ids in last_indices:
+            last_index = last_indices[ids]
+            repeat = _find_block_around(messages, last_index, index - last_index)
+            if repeat is not None:
+                return repeat
+        last_indices[ids] = index
+    return None
+
+
+def _list_own_ids(message: Message) -> tuple[str, ...]:
+    """Return the ids of a message's calls that tell one call from another.
+
+    Some services use the function's name as the id.
+    """
     return tuple(
         call["id"]
         for call in message.get("tool_calls") or ()
@@ -48,28 +93,44 @@ def _telling_ids(message: Message) -> tuple[str, ...]:
     )
 
 
-def _repeated_block(messages: list[Message], at: int, size: int) -> tuple[int, int, int] | None:
-    """The block around a message that is repeated `size` messages further on, if all of it is, its results too."""
-    start = end = at
+def _find_block_around(messages: list[Message], index: int, size: int) -> RepeatedBlock | None:
+    """Return the repeated block around a message.
+
+    Args:
+        messages: The conversation.
+        index: The message.
+        size: The distance to the message's copy, which is the size of the block.
+
+    Returns:
+        The block; None if only a part of it, or a part without results, is repeated.
+    """
+    start = end = index
     while start > 0 and messages[start - 1] == messages[start - 1 + size]:
         start -= 1
     while end + size < len(messages) and messages[end] == messages[end + size]:
         end += 1
-    answered = any(message["role"] == "tool" for message in messages[start : start + size])
-    return (start, size, (end - start) // size) if end - start >= size and answered else None
+    has_result = any(message["role"] == "tool" for message in messages[start : start + size])
+    if end - start < size or not has_result:
+        return None
+    return RepeatedBlock(start, size, (end - start) // size)
 
 
-def _times(messages: list[Message], start: int, size: int) -> int:
-    block, times = messages[start : start + size], 0
-    while messages[start + (times + 1) * size : start + (times + 2) * size] == block:
-        times += 1
-    return times
+def _count_copies(messages: list[Message], start: int, size: int) -> int:
+    """Return how often a block is repeated directly after itself."""
+    block = messages[start : start + size]
+    copies = 0
+    copy_start = start + size
+    while messages[copy_start : copy_start + size] == block:
+        copies += 1
+        copy_start += size
+    return copies
 
 
-_MARKS = ("<tool_call>", "<function=")
-_SAID = re.compile(
+_CALL_MARKS = ("<tool_call>", "<function=")
+_CALL_TEXT = re.compile(
     r"(?P<opening>```\w*\s*)?(?:<tool_call>\s*(?P<json>\{(?:(?!<tool_call>).)*?\})\s*</tool_call>"
-    r"|(?P<tag><tool_call>\s*)?<function=(?P<name>[^<>\s]+)>(?P<body>(?:(?!<function=).)*?)</function>(?(tag)\s*</tool_call>))"
+    r"|(?P<tag><tool_call>\s*)?<function=(?P<name>[^<>\s]+)>"
+    r"(?P<body>(?:(?!<function=).)*?)</function>(?(tag)\s*</tool_call>))"
     r"(?(opening)(?P<closing>\s*```))",
     re.DOTALL,
 )
@@ -79,62 +140,87 @@ _PARAMETER = re.compile(
 
 
 def drop_call_texts(message: Message) -> str:
-    """What a message says without the raw text of its own calls, which clients keep beside the calls that a server read in it.
+    """Return a message's words without the raw texts of the message's own calls.
 
-    Only a text that is the very same call as one of the message's, in its name and all its arguments, is taken out (Hermes' and Qwen's
-    `<tool_call>`, `<function=name>` with parameters or JSON), with the code fence around it, which would be an empty one.
+    Clients keep the raw text next to the call that a server read in it. A text is removed only if
+    its name and all its arguments are those of one of the message's calls. The forms are those of
+    Hermes and Qwen: `<tool_call>`, and `<function=name>` with parameters or JSON. The code fence
+    around a text is removed too.
     """
     content, calls = message["content"], message.get("tool_calls")
-    if not calls or not any(mark in content for mark in _MARKS):
+    if not calls or not any(mark in content for mark in _CALL_MARKS):
         return content
-    made = [
+    parsed_calls = [
         (call["function"]["name"], parse_object(call["function"]["arguments"])) for call in calls
     ]
-    words = _SAID.sub(
-        lambda said: _around(said) if any(_says(said, *call) for call in made) else said.group(),
-        content,
-    )
+
+    def replace_text(match: re.Match[str]) -> str:
+        if any(_matches_call(match, name, arguments) for name, arguments in parsed_calls):
+            return _keep_fences(match)
+        return match.group()
+
+    words = _CALL_TEXT.sub(replace_text, content)
     return content if words == content else words.strip()
 
 
-def _around(said: re.Match[str]) -> str:
-    """What stays of a call's text: nothing, or the marks around it that end one code fence and begin another."""
-    between = said["opening"] and said.string.count("```", 0, said.start()) % 2
-    return said["opening"] + said["closing"] if between else ""
+def _keep_fences(match: re.Match[str]) -> str:
+    """Return the fences around a call's text that must stay.
+
+    If the text stands inside an open code fence, the mark before the text ends that fence, and the
+    mark after the text begins another. Both marks stay. Otherwise nothing stays.
+    """
+    stands_in_fence = match.string.count("```", 0, match.start()) % 2 == 1
+    if match["opening"] and stands_in_fence:
+        return match["opening"] + match["closing"]
+    return ""
 
 
-def _says(said: re.Match[str], name: str, arguments: dict[str, Any] | None) -> bool:
-    """Whether a text is the call of this name and these arguments."""
-    call = (
-        parse_object(said["json"])
-        if said["json"]
-        else {"name": said["name"], "arguments": said["body"]}
-    )
-    if not (call and call.get("name") == name and arguments is not None):
+def _matches_call(match: re.Match[str], name: str, arguments: JsonObject | None) -> bool:
+    """Return whether a call's raw text is a certain call.
+
+    Args:
+        match: A match of `_CALL_TEXT`.
+        name: The tool of the call.
+        arguments: The arguments of the call; None if they are not a JSON object.
+    """
+    if match["json"]:
+        fields = parse_object(match["json"])
+    else:
+        fields = {"name": match["name"], "arguments": match["body"]}
+    if not fields or fields.get("name") != name or arguments is None:
         return False
-    if said["json"] or _PARAMETER.sub("", said["body"]).strip():
-        told = parse_object(call.get("arguments"))
-        return told is not None and dump_canonical_json(told) == dump_canonical_json(arguments)
-    texts = dict(_PARAMETER.findall(said["body"]))
+    if match["json"] or _PARAMETER.sub("", match["body"]).strip():
+        written = parse_object(fields.get("arguments"))
+        return written is not None and dump_canonical_json(written) == dump_canonical_json(
+            arguments
+        )
+    texts: dict[str, str] = dict(_PARAMETER.findall(match["body"]))
     return texts.keys() == arguments.keys() and all(
-        _is_told(texts[each], value) for each, value in arguments.items()
+        _is_text_of_value(texts[argument], value) for argument, value in arguments.items()
     )
 
 
-def _is_told(text: str, value: Any) -> bool:
-    """Whether a parameter's text, which has no type, is a value."""
+def _is_text_of_value(text: str, value: Any) -> bool:
+    """Return whether a parameter's text, which has no type, is a certain value."""
     if isinstance(value, str):
         return text == value
     try:
         return dump_canonical_json(parse_json(text)) == dump_canonical_json(value)
     except (ValueError, RecursionError):
-        return text == str(value)  # Python's own words: True, None
+        return text == str(value)  # Python's spelling: True, None
 
 
-def make_unique_id(wanted: str, number: int, used_ids: set[str]) -> str:
-    """The id, or one like it that no call of the conversation has yet."""
+def make_unique_id(wanted: str, suffix: int, used_ids: set[str]) -> str:
+    """Return an id that no call of the conversation has, and add it to the used ids.
+
+    Args:
+        wanted: The id, if it is not used.
+        suffix: The first number to try after the id, if the id is used.
+        used_ids: The ids of the calls before.
+    """
     new_id = wanted
     while new_id in used_ids:
-        new_id, number = f"{wanted}_{number}", number + 1
+        new_id = f"{wanted}_{suffix}"
+        suffix += 1
     used_ids.add(new_id)
     return new_id

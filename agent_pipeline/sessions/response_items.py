@@ -1,126 +1,133 @@
-"""The items of OpenAI's Responses API, by their type: calls and results of functions, and of the tools that OpenAI hosts.
+"""The items of OpenAI's Responses API, by their type: calls and results of functions and of tools.
 
-A hosted call whose item holds its result becomes a call and a result. If the item holds no result (a web search, say), the answer
-that follows rests on something that nobody recorded: the item is `unread`, which is damage.
+A hosted call whose item holds its result becomes a call and a result. If the item holds no result
+(a web search, say), the answer that follows rests on something that nobody recorded. Then the item
+is `unread`, which is damage. Messages and their parts are read by `chat` and `parts`.
 """
 
 from collections.abc import Callable
 from typing import Any
 
+from agent_pipeline.json_types import JsonObject
 from agent_pipeline.sessions.evidence import is_cut
 from agent_pipeline.sessions.items import Item, mark_unread
 from agent_pipeline.sessions.part_fields import is_marked_failed, pick_first, read_id
 from agent_pipeline.sessions.parts import read_call, read_result
 
-HARMLESS_ITEMS = {"mcp_list_tools", "ghost_snapshot"}
-"""Items that say nothing that the agent, its tools or a user said: which tools a server has, a copy of the working folder."""
+HARMLESS_ITEM_TYPES = {"mcp_list_tools", "ghost_snapshot"}
+"""Items that nobody said: the tools of a server, and a copy of the working folder."""
 
-_CALL_ID = ("call_id", "id")
+_RESULT_ID_FIELDS = ("call_id", "id")
+_HOSTED_ID_FIELDS = ("id", "call_id")
+"""A hosted call's own id comes before the id of the call that it belongs to."""
 
 
-def read_response_item(item: dict[str, Any], kind: str) -> tuple[Item, ...] | None:
-    """Return what an item says; `None` if its type is not one of an item."""
-    if reader := _READERS.get(kind):
+def read_response_item(item: JsonObject, kind: str) -> tuple[Item, ...] | None:
+    """Return the plain items in a Responses item; None if `kind` is not the type of one."""
+    reader = _READERS.get(kind)
+    if reader is not None:
         return reader(item)
-    return (Item("harmless", name=kind),) if kind in HARMLESS_ITEMS else None
+    if kind in HARMLESS_ITEM_TYPES:
+        return (Item("harmless", name=kind),)
+    return None
 
 
-def _call(item: dict[str, Any]) -> tuple[Item, ...]:
-    return (read_call(item, item.get("weight") != 0, is_cut(item)),)
+def _read_call(item: JsonObject) -> tuple[Item, ...]:
+    return (_make_call(item),)
 
 
-def _result(item: dict[str, Any]) -> tuple[Item, ...]:
-    return (read_result(read_id(item, *_CALL_ID), item.get("output"), is_marked_failed(item)),)
+def _make_call(item: JsonObject) -> Item:
+    """Return the call in an item."""
+    return read_call(item, item.get("weight") != 0, is_cut(item))
 
 
-def _named_call(name: str, *fields: str) -> Callable[[dict[str, Any]], tuple[Item, ...]]:
-    """Return a reader of calls that are named by their item's type; the arguments are the first of `fields` that is there."""
+def _read_result(item: JsonObject) -> tuple[Item, ...]:
+    return (_make_result(item, item.get("output")),)
 
-    def read(item: dict[str, Any]) -> tuple[Item, ...]:
-        return _call(item | {"name": name, "arguments": pick_first(item, fields) or {}})
+
+def _make_result(item: JsonObject, output: Any) -> Item:
+    """Return the result in an item, with this output."""
+    return read_result(read_id(item, *_RESULT_ID_FIELDS), output, is_marked_failed(item))
+
+
+def _make_call_reader(name: str, *fields: str) -> Callable[[JsonObject], tuple[Item, ...]]:
+    """Return a reader of calls whose item's type names the tool.
+
+    The arguments are the first of `fields` that the item has.
+    """
+
+    def read(item: JsonObject) -> tuple[Item, ...]:
+        return _read_call(item | {"name": name, "arguments": pick_first(item, fields) or {}})
 
     return read
 
 
-def _custom_call(item: dict[str, Any]) -> tuple[Item, ...]:
-    return _call(item | {"arguments": {"input": item.get("input")}})
+def _read_custom_call(item: JsonObject) -> tuple[Item, ...]:
+    return _read_call(item | {"arguments": {"input": item.get("input")}})
 
 
-def _mcp_call(item: dict[str, Any]) -> tuple[Item, ...]:
-    call_id = read_id(item, "id", "call_id")
-    (call,) = _call(item | {"call_id": call_id})
-    error = item.get("error")
-    if item.get("output") is None and not error:
+def _read_mcp_call(item: JsonObject) -> tuple[Item, ...]:
+    call_id = read_id(item, *_HOSTED_ID_FIELDS)
+    output, error = item.get("output"), item.get("error")
+    if output is None and not error:
         return (mark_unread("mcp_call without a result"),)
-    return call, read_result(
-        call_id, error if item.get("output") is None else item["output"], bool(error)
-    )
+    call = _make_call(item | {"call_id": call_id})
+    return call, read_result(call_id, error if output is None else output, bool(error))
 
 
-def _code_interpreter(item: dict[str, Any]) -> tuple[Item, ...]:
+def _read_code_interpreter_call(item: JsonObject) -> tuple[Item, ...]:
     outputs = item.get("outputs")
     if not isinstance(outputs, list):
         return (mark_unread("code_interpreter_call without a result"),)
-    call_id = read_id(item, "id", "call_id")
-    parts = [
-        {"type": "text", "text": out["logs"]}
-        if isinstance(out, dict) and isinstance(out.get("logs"), str)
-        else out
-        for out in outputs
-    ]
-    (call,) = _call(
-        item
-        | {"name": "code_interpreter", "arguments": {"code": item.get("code")}, "call_id": call_id}
+    parts = []
+    for output in outputs:
+        if isinstance(output, dict) and isinstance(output.get("logs"), str):
+            parts.append({"type": "text", "text": output["logs"]})
+        else:
+            parts.append(output)
+    call_id = read_id(item, *_HOSTED_ID_FIELDS)
+    arguments = {"code": item.get("code")}
+    call = _make_call(
+        item | {"name": "code_interpreter", "arguments": arguments, "call_id": call_id}
     )
     return call, read_result(call_id, parts or "", item.get("status") == "failed")
 
 
-def _file_search(item: dict[str, Any]) -> tuple[Item, ...]:
+def _read_file_search_call(item: JsonObject) -> tuple[Item, ...]:
     if not isinstance(item.get("results"), list):
         return (mark_unread("file_search_call without a result"),)
-    call_id = read_id(item, "id", "call_id")
-    (call,) = _call(
-        item
-        | {"name": "file_search", "arguments": {"queries": item.get("queries")}, "call_id": call_id}
-    )
+    call_id = read_id(item, *_HOSTED_ID_FIELDS)
+    arguments = {"queries": item.get("queries")}
+    call = _make_call(item | {"name": "file_search", "arguments": arguments, "call_id": call_id})
     return call, read_result(call_id, item["results"])
 
 
-def _screenshot(item: dict[str, Any]) -> tuple[Item, ...]:
+def _read_screenshot(item: JsonObject) -> tuple[Item, ...]:
     output = item.get("output")
-    return (
-        read_result(
-            read_id(item, *_CALL_ID),
-            [output] if isinstance(output, dict) else output,
-            is_marked_failed(item),
-        ),
-    )
+    return (_make_result(item, [output] if isinstance(output, dict) else output),)
 
 
-def _found_tools(item: dict[str, Any]) -> tuple[Item, ...]:
-    return (
-        read_result(
-            read_id(item, *_CALL_ID), pick_first(item, ("output", "tools")), is_marked_failed(item)
-        ),
-    )
+def _read_tool_search_result(item: JsonObject) -> tuple[Item, ...]:
+    return (_make_result(item, pick_first(item, ("output", "tools"))),)
 
 
-_READERS: dict[str, Callable[[dict[str, Any]], tuple[Item, ...]]] = {
-    "function_call": _call,
-    "function_call_output": _result,
-    "custom_tool_call": _custom_call,
-    "custom_tool_call_output": _result,
-    "local_shell_call": _named_call("local_shell", "action"),
-    "local_shell_call_output": _result,
-    "shell_call": _named_call("shell", "action"),
-    "shell_call_output": _result,
-    "apply_patch_call": _named_call("apply_patch", "operation"),
-    "apply_patch_call_output": _result,
-    "computer_call": _named_call("computer", "action", "actions"),
-    "computer_call_output": _screenshot,
-    "tool_search_call": _named_call("tool_search", "arguments", "action"),
-    "tool_search_output": _found_tools,
-    "mcp_call": _mcp_call,
-    "code_interpreter_call": _code_interpreter,
-    "file_search_call": _file_search,
+_READERS: dict[str, Callable[[JsonObject], tuple[Item, ...]]] = {
+    "function_call": _read_call,
+    "function_call_output": _read_result,
+    "custom_tool_call": _read_custom_call,
+    "custom_tool_call_output": _read_result,
+    "local_shell_call": _make_call_reader("local_shell", "action"),
+    "local_shell_call_output": _read_result,
+    "shell_call": _make_call_reader("shell", "action"),
+    "shell_call_output": _read_result,
+    "apply_patch_call": _make_call_reader("apply_patch", "operation"),
+    "apply_patch_call_output": _read_result,
+    "computer_call": _make_call_reader("computer", "action", "actions"),
+    "computer_call_output": _read_screenshot,
+    "tool_search_call": _make_call_reader("tool_search", "arguments", "action"),
+    "tool_search_output": _read_tool_search_result,
+    "mcp_call": _read_mcp_call,
+    "code_interpreter_call": _read_code_interpreter_call,
+    "file_search_call": _read_file_search_call,
 }
+"""The reader of each type of item."""

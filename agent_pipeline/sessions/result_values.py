@@ -1,104 +1,111 @@
-"""The values of tools' results: pictures and files in them, and contents that only a model's service can read."""
+"""The values of tools' results: pictures and files in them, and encrypted contents.
+
+Functions that look into a result's value belong here. `parts.read_result` makes an item of it.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
 from agent_pipeline.sessions.json_text import dump_json, parse_json
 
-_ENCRYPTED = ("encrypted_content", "encrypted_stdout", "encrypted_result")
-_MEDIA = {
-    "image",
-    "image_url",
-    "input_image",
-    "audio",
-    "input_audio",
-    "video",
-    "document",
-    "file",
-    "input_file",
-    "resource",
-    "blob",
+_ENCRYPTED_FIELDS = ("encrypted_content", "encrypted_stdout", "encrypted_result")
+_MEDIA_TYPES = {
+    *("image", "image_url", "input_image", "audio", "input_audio", "video"),
+    *("document", "file", "input_file", "resource", "blob"),
 }
-_BYTES = ("data", "base64", "blob", "bytes", "file_data", "source")
-_OF_RESULTS = {"content", "isError", "is_error", "structuredContent", "_meta", "meta", "type"}
+_BYTE_FIELDS = ("data", "base64", "blob", "bytes", "file_data", "source")
+_RESULT_FIELDS = {"content", "isError", "is_error", "structuredContent", "_meta", "meta", "type"}
+"""The fields of an MCP result."""
+_MAX_DEPTH = 4
 
 
-def is_encrypted(value: Any, depth: int = 4) -> bool:
-    """Whether a result has contents that the model read and that its record has only in an encrypted form (Anthropic's searches)."""
+def is_encrypted(value: object, depth: int = _MAX_DEPTH) -> bool:
+    """Return whether a result has contents that only the model's service can read.
+
+    The model read the contents; the record holds them in an encrypted form (Anthropic's searches).
+    """
     if isinstance(value, Mapping):
-        return any(bool(value.get(name)) for name in _ENCRYPTED) or (
-            depth > 0 and any(is_encrypted(each, depth - 1) for each in value.values())
-        )
-    return (
-        isinstance(value, list)
-        and depth > 0
-        and any(is_encrypted(each, depth - 1) for each in value)
-    )
+        if any(value.get(name) for name in _ENCRYPTED_FIELDS):
+            return True
+        inner_values = list(value.values())
+    elif isinstance(value, list):
+        inner_values = value
+    else:
+        return False
+    return depth > 0 and any(is_encrypted(inner, depth - 1) for inner in inner_values)
 
 
 def unpack_media(value: Any) -> Any:
-    """Return the parts of a result that holds a picture or a file, and any other value as it is.
+    """Return the parts of a result that holds a picture or a file; other values stay.
 
-    The value may be MCP's result (`{"content": [...], "isError": false}`), one part, or the JSON text of these.
+    The value may be MCP's result (`{"content": [...], "isError": false}`), one part, or the JSON
+    text of these.
     """
-    told = value
-    if (
-        isinstance(value, str)
-        and value.lstrip()[:1] in ("[", "{")
-        and '"type"' in value
-        and any(f'"{name}"' in value for name in _BYTES)
-    ):
+    parsed = value
+    if isinstance(value, str) and _may_hold_media(value):
         try:
-            told = parse_json(value)
+            parsed = parse_json(value)
         except (ValueError, RecursionError):
             return value
-    parts = _parts_in(told)
-    if not any(map(_holds_bytes, parts)):
+    parts = _list_parts(parsed)
+    if not any(_holds_bytes(part) for part in parts):
         return value
-    texts = (
-        {"type": "text", "text": dump_json(part)} if not _is_part(part) else part for part in parts
-    )
-    return list(texts)
+    return [part if _is_part(part) else _make_text_part(dump_json(part)) for part in parts]
 
 
 def unwrap_json_part(part: Any) -> Any:
-    """Return a value that Bedrock wraps in a part as a text, and any other part as it is."""
-    if (
-        isinstance(part, dict)
-        and part.keys() == {"json"}
-        and (value := dump_json(part["json"])) is not None
-    ):
-        return {"type": "text", "text": value}
+    """Return a value that Bedrock wraps in a part as a text; other parts stay."""
+    if isinstance(part, dict) and part.keys() == {"json"}:
+        text = dump_json(part["json"])
+        if text is not None:
+            return _make_text_part(text)
     return part
 
 
-def _parts_in(told: Any) -> list[Any]:
-    if isinstance(told, Mapping):
-        content = told.get("content")
-        if isinstance(content, list) and told.keys() <= _OF_RESULTS:
-            return content
-        return [content] if isinstance(content, Mapping) and _holds_bytes(content) else [told]
-    return told if isinstance(told, list) else []
+def _make_text_part(text: str | None) -> dict[str, str | None]:
+    """Return a part that holds a text."""
+    return {"type": "text", "text": text}
 
 
-def _is_part(part: Any) -> bool:
-    return isinstance(part, str) or (
-        isinstance(part, Mapping) and isinstance(part.get("type"), str)
+def _may_hold_media(text: str) -> bool:
+    """Return whether a text looks like the JSON of parts with bytes."""
+    return (
+        text.lstrip()[:1] in ("[", "{")
+        and '"type"' in text
+        and any(f'"{name}"' in text for name in _BYTE_FIELDS)
     )
 
 
-def _holds_bytes(part: Any) -> bool:
-    """Whether a part is a picture or a file with its bytes."""
-    if not isinstance(part, Mapping) or part.get("type") not in _MEDIA:
+def _list_parts(value: Any) -> list[Any]:
+    """Return the parts of a result."""
+    if not isinstance(value, Mapping):
+        return value if isinstance(value, list) else []
+    content = value.get("content")
+    if isinstance(content, list) and value.keys() <= _RESULT_FIELDS:
+        return content
+    if isinstance(content, Mapping) and _holds_bytes(content):
+        return [content]
+    return [value]
+
+
+def _is_part(part: object) -> bool:
+    """Return whether a value is a text or has a type."""
+    if isinstance(part, str):
+        return True
+    return isinstance(part, Mapping) and isinstance(part.get("type"), str)
+
+
+def _holds_bytes(part: object) -> bool:
+    """Return whether a part is a picture or a file with its bytes."""
+    if not isinstance(part, Mapping) or part.get("type") not in _MEDIA_TYPES:
         return False
     source = part.get("source")
     if isinstance(source, Mapping):
         return source.get("type") != "text"
-    inner = part.get("image_url") if part.get("image_url") is not None else part.get("resource")
-    address = inner.get("url") if isinstance(inner, Mapping) else inner
-    has_bytes = any(isinstance(part.get(name), str) and part[name] for name in _BYTES)
-    return (
-        has_bytes
-        or (isinstance(inner, Mapping) and bool(inner.get("blob")))
-        or (isinstance(address, str) and address.startswith("data:"))
-    )
+    if any(isinstance(part.get(name), str) and part[name] for name in _BYTE_FIELDS):
+        return True
+    holder = part.get("image_url") if part.get("image_url") is not None else part.get("resource")
+    if isinstance(holder, Mapping) and holder.get("blob"):
+        return True
+    address = holder.get("url") if isinstance(holder, Mapping) else holder
+    return isinstance(address, str) and address.startswith("data:")

@@ -1,17 +1,21 @@
-"""The messages of LangChain, pydantic-ai and AutoGen, whose shape differs from a chat's: what `chat.py` reads in their place."""
+"""The messages of LangChain, pydantic-ai and AutoGen, whose shape differs from a chat's.
+
+The functions return messages in a shape that `chat` can read. Reading belongs to `chat`.
+"""
 
 from typing import Any
 
+from agent_pipeline.json_types import JsonObject
 from agent_pipeline.sessions.items import mark_unread
 from agent_pipeline.sessions.part_fields import read_part_type
 
-_PYDANTIC = {
+_PYDANTIC_ROLES = {
     "system-prompt": "system",
     "user-prompt": "user",
     "retry-prompt": "user",
     "tool-return": "tool",
 }
-AUTOGEN = {
+AUTOGEN_ROLES = {
     "SystemMessage": "system",
     "UserMessage": "user",
     "AssistantMessage": "assistant",
@@ -19,67 +23,71 @@ AUTOGEN = {
 }
 
 
-def read_langchain_message(record: dict[str, Any]) -> dict[str, Any]:
-    """A message out of LangChain's `{"lc", "id", "kwargs"}` or `{"type", "data"}`; anything else as it is."""
-    if (
-        isinstance(record.get("kwargs"), dict)
-        and isinstance(record.get("id"), list)
-        and record["id"]
-    ):
-        return record["kwargs"] | {
-            "type": str(record["id"][-1]).removesuffix("Chunk").removesuffix("Message").lower()
-        }
-    return (
-        record["data"] | {"type": record.get("type")}
-        if isinstance(record.get("data"), dict) and "role" not in record
-        else record
-    )
+def shorten_langchain_type(name: str) -> str:
+    """Return the speaker in the name of a LangChain class: `AIMessageChunk` becomes `ai`."""
+    return name.removesuffix("Chunk").removesuffix("Message").lower()
 
 
-def read_pydantic_messages(record: dict[str, Any]) -> list[Any]:
-    """The messages in a request or a response of pydantic-ai."""
+def read_langchain_message(record: JsonObject) -> JsonObject:
+    """Return the message in LangChain's `{"lc", "id", "kwargs"}` or `{"type", "data"}`.
+
+    Other records stay as they are.
+    """
+    kwargs, class_path, data = record.get("kwargs"), record.get("id"), record.get("data")
+    if isinstance(kwargs, dict) and isinstance(class_path, list) and class_path:
+        return kwargs | {"type": shorten_langchain_type(str(class_path[-1]))}
+    if isinstance(data, dict) and "role" not in record:
+        return data | {"type": record.get("type")}
+    return record
+
+
+def read_pydantic_messages(record: JsonObject) -> list[Any]:
+    """Return the messages in a request or a response of pydantic-ai."""
     if record["kind"] == "response":
-        state = {
-            name: record[name]
-            for name in ("finish_reason", "state")
-            if record.get(name) is not None
-        }
-        state |= {"status": state.pop("state")} if "state" in state else {}
-        return [{"role": "assistant", "content": record["parts"]} | state]
-    messages: list[Any] = (
-        [{"role": "system", "content": record["instructions"]}]
-        if record.get("instructions")
-        else []
-    )
+        message: JsonObject = {"role": "assistant", "content": record["parts"]}
+        if record.get("finish_reason") is not None:
+            message["finish_reason"] = record["finish_reason"]
+        if record.get("state") is not None:
+            message["status"] = record["state"]
+        return [message]
+    messages: list[Any] = []
+    if record.get("instructions"):
+        messages.append({"role": "system", "content": record["instructions"]})
     for part in record["parts"]:
         kind = read_part_type(part)
-        role = "tool" if kind == "retry-prompt" and part.get("tool_name") else _PYDANTIC.get(kind)
-        messages.append(
-            {name: value for name, value in part.items() if name != "parts"} | {"role": role}
-            if role
-            else part
-        )
+        if kind == "retry-prompt" and part.get("tool_name"):
+            role: str | None = "tool"
+        else:
+            role = _PYDANTIC_ROLES.get(kind)
+        if role is None:
+            messages.append(part)
+        else:
+            fields = {name: value for name, value in part.items() if name != "parts"}
+            messages.append(fields | {"role": role})
     return messages
 
 
-def read_autogen_messages(record: dict[str, Any]) -> list[Any]:
-    """The messages in one of AutoGen's, whose parts say what they are by their fields. Beside calls, its thought is what was said."""
-    content = record.get("content")
+def read_autogen_messages(record: JsonObject) -> list[Any]:
+    """Return the messages in a record of AutoGen, whose parts have no types.
+
+    If the record has calls, its thought is the words of the message.
+    """
+    content, thought = record.get("content"), record.get("thought")
     parts = content if isinstance(content, list) else [content]
-    role, thought = AUTOGEN[record["type"]], record.get("thought")
+    role = AUTOGEN_ROLES[record["type"]]
     if role == "tool":
-        return [
-            part | {"role": role, "tool_call_id": part.get("call_id")}
-            if isinstance(part, dict)
-            else None
-            for part in parts
-        ]
+        results: list[Any] = []
+        for part in parts:
+            if isinstance(part, dict):
+                results.append(part | {"role": role, "tool_call_id": part.get("call_id")})
+            else:
+                results.append(None)
+        return results
     calls = [part for part in parts if isinstance(part, dict) and "arguments" in part]
-    if calls:
-        others = [
-            mark_unread("part beside calls")
-            for part in parts
-            if not any(part is call for call in calls)
-        ]
-        return [{"role": role, "content": thought, "tool_calls": calls}, *others]
-    return [{"role": role, "content": content, "reasoning": thought}]
+    if not calls:
+        return [{"role": role, "content": content, "reasoning": thought}]
+    messages: list[Any] = [{"role": role, "content": thought, "tool_calls": calls}]
+    for part in parts:
+        if not any(part is call for call in calls):
+            messages.append(mark_unread("part beside calls"))
+    return messages

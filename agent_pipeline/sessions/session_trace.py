@@ -1,20 +1,21 @@
-"""Sessions in the Session Trace Simple Format (STS), which the viewer of the Hugging Face Hub shows.
+"""Sessions in the Session Trace Simple Format (STS), which the Hugging Face Hub's viewer shows.
 
-The format is described at https://huggingface.co/docs/hub/session-traces-format. The reader `pi` reads it.
+Only writing belongs here; the reader `pi` reads the format. The format is described at
+https://huggingface.co/docs/hub/session-traces-format.
 """
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
+from agent_pipeline.json_types import JsonObject
 from agent_pipeline.sessions.session import THOUGHT, Message
 
 HARNESS = "agent-pipeline"
-"""What the header calls the program that let the model speak."""
+"""The name of the program that ran the model, in the header."""
 
 
 def format_session_trace(
-    session_id: str, messages: Iterable[Message], *, model: str = "", **more: Any
+    session_id: str, messages: Iterable[Message], *, model: str = "", **header_fields: object
 ) -> str:
     """Return a session as the text of an STS file.
 
@@ -22,32 +23,28 @@ def format_session_trace(
         session_id: The id of the session.
         messages: OpenAI chat messages.
         model: The model that wrote the assistant's messages.
-        more: Further fields of the header, such as `name`. The Hub ignores those that it does not know.
+        header_fields: Further fields of the header, such as `name`. The Hub ignores unknown ones.
     """
-    head = {
-        "type": "session",
-        "harness": HARNESS,
-        "id": session_id,
-        **{name: value for name, value in more.items() if value is not None},
-    }
-    lines = [
-        head,
-        *({"type": "message", "message": _message(message, model)} for message in messages),
-    ]
-    return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    header: JsonObject = {"type": "session", "harness": HARNESS, "id": session_id}
+    header |= {name: value for name, value in header_fields.items() if value is not None}
+    records = [header]
+    for message in messages:
+        records.append({"type": "message", "message": _format_message(message, model)})
+    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
 
 
-def _message(message: Mapping[str, Any], model: str) -> dict[str, Any]:
-    said: dict[str, Any] = {"role": message["role"], "content": message.get("content") or ""}
+def _format_message(message: Message, model: str) -> JsonObject:
+    """Return a message with the field names of STS."""
+    fields: JsonObject = {"role": message["role"], "content": message.get("content") or ""}
     if message["role"] == "assistant" and model:
-        said["model"] = model
+        fields["model"] = model
     if message.get(THOUGHT):
-        said["reasoningContent"] = message[THOUGHT]
+        fields["reasoningContent"] = message[THOUGHT]
     if message.get("tool_calls"):
-        said["toolCalls"] = [
+        fields["toolCalls"] = [
             {"id": call.get("id", ""), "function": dict(call["function"])}
             for call in message["tool_calls"]
         ]
     if message["role"] == "tool":
-        said["toolCallId"] = message.get("tool_call_id", "")
-    return said
+        fields["toolCallId"] = message.get("tool_call_id", "")
+    return fields

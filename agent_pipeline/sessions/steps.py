@@ -1,6 +1,8 @@
-"""The steps of one message: a model writes words, then calls, and then sees the results."""
+"""The steps of one message: a model writes words, then calls, and then sees the results.
 
-from dataclasses import dataclass, field
+The order of the items within one message is decided here. `items` puts the items of all messages
+into a chat.
+"""
 
 from msgspec.structs import replace
 
@@ -8,47 +10,56 @@ from agent_pipeline.sessions.items import Item
 from agent_pipeline.sessions.part_fields import join_texts
 
 
-@dataclass
-class Steps:
+class MessageSteps:
     """The items of one message, gathered part by part.
 
-    A model writes words, then calls, and then sees the results. So results close a step, and what follows them is a new message.
-    Calls whose parts hold their results too (the AI SDK's UI messages) belong to one step until a border or words come.
+    A model writes words, then calls, and then sees the results. So results close a step, and
+    whatever follows them begins a new message. Calls whose parts also hold their results (the AI
+    SDK's UI messages) belong to one step until a border or words follow.
+
+    Attributes:
+        role: The role of the message.
+        trained: Whether the message is trained on.
+        done: The items of the closed steps, in order.
+        thoughts: The thoughts of the open step.
+        words: The words and marks of media of the open step.
+        calls: The calls of the open step.
+        results: The results of the open step.
+        others: The items of the open step that a chat cannot hold.
     """
 
-    role: str
-    trained: bool
-    done: list[Item] = field(default_factory=list)
-    thoughts: list[Item] = field(default_factory=list)
-    words: list[Item] = field(default_factory=list)
-    calls: list[Item] = field(default_factory=list)
-    results: list[Item] = field(default_factory=list)
-    others: list[Item] = field(default_factory=list)
-    has_results_in_calls: bool = False
-    is_spoken: bool = False
+    def __init__(self, role: str, trained: bool) -> None:
+        self.role = role
+        self.trained = trained
+        self.done: list[Item] = []
+        self.thoughts: list[Item] = []
+        self.words: list[Item] = []
+        self.calls: list[Item] = []
+        self.results: list[Item] = []
+        self.others: list[Item] = []
+        self._calls_hold_results = False
+        self._is_spoken = False
+        """Whether a closed step has words, calls or results."""
 
     def add_part(self, items: list[Item]) -> None:
-        """Add what one part says."""
-        kinds = [item.kind for item in items]
-        holds_both = "function_call" in kinds and "function_call_output" in kinds
-        goes_on = any(
-            kind in ("words", "media", "reasoning", "border", "function_call") for kind in kinds
+        """Add the items of one part."""
+        kinds = {item.kind for item in items}
+        holds_call_and_result = {"function_call", "function_call_output"} <= kinds
+        begins_step = not kinds.isdisjoint(
+            {"words", "media", "reasoning", "border", "function_call"}
         )
-        if (
-            self.role == "assistant"
-            and self.results
-            and goes_on
-            and not (holds_both and self.has_results_in_calls)
-        ):
+        stays_in_step = holds_call_and_result and self._calls_hold_results
+        if self.role == "assistant" and self.results and begins_step and not stays_in_step:
             self.close()
-        self.has_results_in_calls = holds_both or (
-            self.has_results_in_calls and "function_call_output" not in kinds
-        )
+        if holds_call_and_result:
+            self._calls_hold_results = True
+        elif "function_call_output" in kinds:
+            self._calls_hold_results = False
         for item in items:
             self.add(item)
 
     def add(self, item: Item) -> None:
-        """Add one item to the step that is open."""
+        """Add one item to the open step."""
         if item.kind in ("words", "media"):
             self.words.append(item)
         elif item.kind == "reasoning":
@@ -61,41 +72,51 @@ class Steps:
             self.others.append(item)
 
     def close(self, cut: bool = False, empty: bool = False) -> None:
-        """End the step: its items are in order then. `empty` makes a message of a step without words and calls."""
-        if self.role != "assistant":  # results answer what came before
+        """Close the open step and put its items in order.
+
+        Args:
+            cut: Whether the step was cut off.
+            empty: Whether a step without words and calls becomes an empty message.
+        """
+        if self.role != "assistant":  # results answer the message before
             self.done += self.results
             self.results = []
         self.done += self.others + self.thoughts
-        has_more = bool(self.calls) or any(item.kind in ("", "unread") for item in self.others)
-        has_words = any(word.text for word in self.words)
-        words = self._said(cut) if has_words or ((self.words or empty) and not has_more) else []
-        if not words and self.calls:
+        message = self._make_message(cut, empty)
+        if message is None and self.calls:
             self.calls[0] = replace(self.calls[0], first=True)
         if cut:
             self.calls = [replace(call, trained=False, cut=True) for call in self.calls]
-        self.is_spoken |= bool(words or self.calls or self.results)
-        self.done += words + self.calls + self.results
+        if message is not None:
+            self.done.append(message)
+        self._is_spoken |= message is not None or bool(self.calls or self.results)
+        self.done += self.calls + self.results
         self.thoughts, self.words, self.calls, self.results, self.others = [], [], [], [], []
 
-    def items(self, cut: bool, empty: bool) -> list[Item]:
-        """Return all items. If the message was cut off, that is true of its last step."""
-        self.close(cut, empty=empty and not self.is_spoken and not self.results)
+    def finish(self, cut: bool, empty: bool) -> list[Item]:
+        """Close the last step and return all items.
+
+        Args:
+            cut: Whether the message, and so its last step, was cut off.
+            empty: Whether a message that holds nothing becomes an empty message.
+        """
+        self.close(cut, empty=empty and not self._is_spoken and not self.results)
         return self.done
 
-    def _said(self, cut: bool) -> list[Item]:
-        """The words of the step as a message."""
-        # What a model says comes in parts that may end within a sentence (before a citation, say).
-        text = join_texts(
-            (word.text for word in self.words), "" if self.role == "assistant" else "\n"
+    def _make_message(self, cut: bool, empty: bool) -> Item | None:
+        """Return the words of the open step as a message; None if the step has no message."""
+        has_text = any(word.text for word in self.words)
+        has_calls = bool(self.calls) or any(item.kind in ("", "unread") for item in self.others)
+        is_empty_message = (bool(self.words) or empty) and not has_calls
+        if not has_text and not is_empty_message:
+            return None
+        # A model's words come in parts that may end within a sentence (before a citation, say).
+        seam = "" if self.role == "assistant" else "\n"
+        return Item(
+            "message",
+            join_texts((word.text for word in self.words), seam),
+            role=self.role,
+            trained=self.trained and not cut,
+            media=tuple(word.name for word in self.words if word.kind == "media"),
+            cut=cut,
         )
-        media = tuple(word.name for word in self.words if word.kind == "media")
-        return [
-            Item(
-                "message",
-                text,
-                role=self.role,
-                trained=self.trained and not cut,
-                media=media,
-                cut=cut,
-            )
-        ]

@@ -1,15 +1,18 @@
-"""Sessions as Arrow tables: the schemas of the lake's first three tables, and the way there and back.
+"""Sessions as Arrow tables: the schemas of the lake's first three tables, and both conversions.
 
-`messages` and `tools` are JSON columns (`pa.json_()`, Parquet's JSON logical type): a nested list of structs would add
-`tool_calls: null` to every message, which some chat templates render as a tool call.
+Building Arrow columns from Python values belongs here too, because `pyarrow.array` imports pandas.
+What a table of another room holds is declared in that room.
+
+`messages` and `tools` are JSON columns (`pa.json_()`, Parquet's JSON logical type): a nested list of
+structs would add `tool_calls: null` to every message, which some chat templates render as a call.
 """
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 import numpy as np
@@ -18,85 +21,101 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from agent_pipeline.errors import DataError
-from agent_pipeline.sessions.session import Session, encode_json, hash_content
+from agent_pipeline.json_types import JsonObject
+from agent_pipeline.sessions.session import (
+    Message,
+    Session,
+    Thought,
+    Tool,
+    ToolsOrigin,
+    encode_json,
+    hash_content,
+)
 
 ROWS_PER_BATCH = 1000
 CHARACTERS_PER_BATCH = 64 << 20
-"""A batch with more text than this ends early: a thousand sessions with outputs of a megabyte are no batch to hold in memory."""
+"""The length of text at which a batch ends early.
+
+A thousand sessions with outputs of a megabyte are too much to hold in memory.
+"""
 
 _UTC = pa.timestamp("us", tz="UTC")
-_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 DESCRIPTION = b"description"
-"""The key of a column's metadata that says what it holds. Dagster's UI shows it; no file has it (`storage.tables`)."""
+"""The key of a column's description in its metadata.
+
+Dagster's UI shows the description. `storage.tables` removes it from the files.
+"""
 
 
-def define_required(kind: pa.DataType, **columns: str) -> list[pa.Field]:
-    """Columns of a type that are never null, each with its description."""
+def define_required(kind: pa.DataType, **descriptions: str) -> list[pa.Field]:
+    """Return columns of a type that are never null, from each column's description."""
     return [
-        pa.field(name, kind, nullable=False, metadata={DESCRIPTION: text})
-        for name, text in columns.items()
+        pa.field(name, kind, nullable=False, metadata={DESCRIPTION: description})
+        for name, description in descriptions.items()
     ]
 
 
-def define_optional(kind: pa.DataType, **columns: str) -> list[pa.Field]:
-    """Columns of a type that are null where nothing is known, each with its description."""
-    return [pa.field(name, kind, metadata={DESCRIPTION: text}) for name, text in columns.items()]
+def define_optional(kind: pa.DataType, **descriptions: str) -> list[pa.Field]:
+    """Return columns of a type that are null if the value is unknown, from their descriptions."""
+    return [
+        pa.field(name, kind, metadata={DESCRIPTION: description})
+        for name, description in descriptions.items()
+    ]
 
 
 _TEXT, _NUMBER, _FLAG, _JSON = pa.string(), pa.float64(), pa.bool_(), pa.json_()
 
 SESSIONS = pa.schema(
     [
-        *define_required(_TEXT, session_id="the session, by its id in the store"),
+        *define_required(_TEXT, session_id="the session's id in the store"),
         *define_required(_TEXT, project="the project: the first part of the partition"),
         *define_required(_TEXT, agent="the agent: the second part of the partition"),
-        *define_required(_TEXT, source="the reader that read it"),
+        *define_required(_TEXT, source="the reader that read the session"),
         *define_required(_TEXT, content_sha256="sha256 (hex) of messages and tools"),
         *define_required(
             _TEXT, task_key="the task; its trials share it, and a split holds whole tasks"
         ),
-        *define_optional(_TEXT, task_id="the task, as the store names it"),
-        *define_optional(_TEXT, trial="which trial of its task it is"),
-        *define_optional(_UTC, created_at="when it began (UTC)"),
-        *define_required(_FLAG, archived="the store says that it is archived"),
+        *define_optional(_TEXT, task_id="the task's name in the store"),
+        *define_optional(_TEXT, trial="the number or name of the trial within the task"),
+        *define_optional(_UTC, created_at="when the session began (UTC)"),
+        *define_required(_FLAG, archived="whether the store marks the session as archived"),
         *define_required(
-            _JSON,
-            messages="the conversation: OpenAI chat messages; a call's arguments are a JSON text",
+            _JSON, messages="OpenAI chat messages; a call's arguments are a JSON text"
         ),
-        *define_required(_JSON, tools="the tools that the agent had: OpenAI function schemas"),
+        *define_required(_JSON, tools="the agent's tools: OpenAI function schemas"),
         *define_required(
             _TEXT,
-            tools_origin="where tools is from: source, settings, inferred (from the calls), none",
+            tools_origin="the origin of tools: source, settings, inferred (from the calls), none",
         ),
         *define_optional(_TEXT, model_id="the model that the agent used"),
         *define_optional(_TEXT, judgment="the store's verdict: acceptable or unacceptable"),
         *define_optional(_NUMBER, score="the store's score or reward"),
         *define_required(
-            _JSON, scores="the store's other metrics, by name; whether more is better is a setting"
+            _JSON, scores="the store's other metrics, by name; a setting gives their direction"
         ),
-        *define_optional(_FLAG, attack_succeeded="it obeyed an injected instruction"),
         *define_optional(
-            _FLAG,
-            ends_on_tool="by the store's rules its last call ended it, so no answer is missing",
+            _FLAG, attack_succeeded="whether the agent obeyed an injected instruction"
+        ),
+        *define_optional(
+            _FLAG, ends_on_tool="whether, by the store's rules, the last call ended the session"
         ),
         *define_optional(_TEXT, error="a failure of the infrastructure, not of the agent"),
-        *define_optional(_UTC, ended_at="when it ended (UTC)"),
+        *define_optional(_UTC, ended_at="when the session ended (UTC)"),
         *define_required(_JSON, usage="counts of tokens, by name"),
-        *define_optional(_NUMBER, cost_usd="what it cost, in US dollars"),
-        *define_optional(
-            _TEXT, parent_session_id="the session that started this one as a sub-agent"
-        ),
+        *define_optional(_NUMBER, cost_usd="the cost in US dollars"),
+        *define_optional(_TEXT, parent_session_id="the session that started this sub-agent"),
         *define_required(
-            _JSON,
-            reasoning="recorded thoughts: the index of the message that each precedes, and the text",
+            _JSON, reasoning="recorded thoughts: the index of the message after it, and the text"
         ),
         *define_required(_JSON, damage="what was wrong with the record: counts by kind"),
-        *define_optional(_TEXT, broken="the kind of damage for which it is dropped"),
+        *define_optional(_TEXT, broken="the kind of damage for which the session is dropped"),
         *define_required(
-            _JSON, skipped="counts of what a chat has no place for (images, files), by type"
+            _JSON, skipped="counts of what a chat cannot hold (images, files), by type"
         ),
-        *define_required(_JSON, context="other fields that the store has of it"),
+        *define_required(_JSON, context="the store's other fields"),
     ]
 )
 
@@ -116,16 +135,16 @@ TURN = pa.struct(
 JUDGED = pa.schema(
     [
         *SESSIONS,
-        *define_optional(_TEXT, verdict="acceptable or unacceptable; null: nobody decided"),
+        *define_optional(_TEXT, verdict="acceptable or unacceptable; null if nobody decided"),
         *define_optional(
             _TEXT,
             verdict_by="label, judgment, score, metrics, measures, llm, policy, or unverified",
         ),
         *define_optional(
-            _TEXT, verdict_name="that judge's own name: metrics, measures, or the model"
+            _TEXT, verdict_name="the name of the judge: metrics, measures, or the model"
         ),
-        *define_optional(_TEXT, verdict_reasons="why it decided so"),
-        *define_optional(_NUMBER, verdict_score="how good the session is, 0 to 1, by who decided"),
+        *define_optional(_TEXT, verdict_reasons="the reasons of the verdict"),
+        *define_optional(_NUMBER, verdict_score="the judge's score of the session, 0 to 1"),
         *define_optional(
             _JSON, measures="every measure's result, by name: passed, score (0 to 1), reason"
         ),
@@ -139,218 +158,298 @@ JUDGED = pa.schema(
 CURATED = pa.schema(
     [
         *JUDGED,
-        *define_required(_FLAG, kept="use is positive"),
+        *define_required(_FLAG, kept="whether use is positive"),
         *define_required(_TEXT, use="positive: an example; negative: a bad answer; neither"),
-        *define_optional(_TEXT, drop_reason="the first reason why it is not positive"),
+        *define_optional(_TEXT, drop_reason="the first reason why use is not positive"),
         *define_optional(
             _TEXT, drop_detail="the kind of damage, the measure, the limit or the error"
         ),
         *define_required(
             _JSON, missed_measures="required measures that failed or could not be taken"
         ),
-        *define_optional(
-            _TEXT, duplicate_of="the session with the same content that is kept in its place"
-        ),
-        *define_optional(_TEXT, continued_by="the session that goes on where this one ends"),
+        *define_optional(_TEXT, duplicate_of="the kept session that has the same content"),
+        *define_optional(_TEXT, continued_by="the session that continues where this one ends"),
     ]
 )
 
 
+class SessionRow(TypedDict):
+    """One row of `SESSIONS`, JSON columns decoded."""
+
+    session_id: str
+    project: str
+    agent: str
+    source: str
+    content_sha256: str
+    task_key: str
+    task_id: str | None
+    trial: str | None
+    created_at: datetime | None
+    archived: bool
+    messages: list[Message]
+    tools: list[Tool]
+    tools_origin: ToolsOrigin
+    model_id: str | None
+    judgment: str | None
+    score: float | None
+    scores: dict[str, float]
+    attack_succeeded: bool | None
+    ends_on_tool: bool
+    error: str | None
+    ended_at: datetime | None
+    usage: dict[str, int]
+    cost_usd: float | None
+    parent_session_id: str | None
+    reasoning: list[Thought]
+    damage: dict[str, int]
+    broken: str | None
+    skipped: dict[str, int]
+    context: JsonObject
+
+
+EncodedRow = list[Any]
+"""A row's values in the order of a schema, with the JSON columns encoded."""
+
+_SESSION_FIELDS = [name for name in SESSIONS.names if name != "content_sha256"]
+_HASH_INDEX = SESSIONS.get_field_index("content_sha256")
+MESSAGES_INDEX = SESSIONS.get_field_index("messages")
+TOOLS_INDEX = SESSIONS.get_field_index("tools")
+TOOLS_ORIGIN_INDEX = SESSIONS.get_field_index("tools_origin")
+
+
 def is_json_type(data_type: pa.DataType) -> bool:
-    """Whether a column's values are JSON texts."""
+    """Return whether a column's values are JSON texts."""
     return isinstance(data_type, pa.BaseExtensionType) and data_type.extension_name == "arrow.json"
 
 
-_FIELDS = [name for name in SESSIONS.names if name != "content_sha256"]
-_HASH, MESSAGES, TOOLS, ORIGIN = map(
-    SESSIONS.get_field_index, ("content_sha256", "messages", "tools", "tools_origin")
-)
-"""Places in a row of `SESSIONS`."""
-_JSON_PLACES = [at for at, field in enumerate(SESSIONS) if is_json_type(field.type)]
-_VALUES = attrgetter(
+_JSON_INDICES = [index for index, field in enumerate(SESSIONS) if is_json_type(field.type)]
+_read_values = attrgetter(
     *(name if name != "content_sha256" else "session_id" for name in SESSIONS.names)
 )
+"""Returns a session's values in the order of `SESSIONS`; the hash is filled in later."""
 
 
-def make_session_row(session: Session) -> dict[str, Any]:
-    """A session as a row of `SESSIONS`."""
-    return {name: getattr(session, name) for name in _FIELDS} | {
-        "content_sha256": session.hash_content()
-    }
-
-
-def encode_row(session: Session) -> list[Any]:
-    """A session's values in the order of `SESSIONS`, JSON columns encoded, as `make_session_batch` takes them."""
-    row = list(_VALUES(session))
-    for at in _JSON_PLACES:
-        value = row[at]
-        row[at] = (
-            encode_json(value) if value else b"[]" if type(value) is list else b"{}"
-        )  # most of them are empty
+def make_session_row(session: Session) -> JsonObject:
+    """Return a session as a row of `SESSIONS` (`SessionRow`)."""
+    row: JsonObject = {name: getattr(session, name) for name in _SESSION_FIELDS}
+    row["content_sha256"] = session.hash_content()
     return row
 
 
-def restore_session(row: dict[str, Any]) -> Session:
-    """A row of any table that has the columns of `SESSIONS` as a session; columns that were not read have their defaults."""
-    return Session(**{name: decode_json(row[name]) for name in _FIELDS if name in row})
+def encode_row(session: Session) -> EncodedRow:
+    """Return a session's values in the order of `SESSIONS`, for `make_session_batch`."""
+    row = list(_read_values(session))
+    for index in _JSON_INDICES:
+        row[index] = _encode_json_value(row[index])
+    return row
+
+
+def _encode_json_value(value: object) -> bytes:
+    """Return the JSON of a list or an object. Most of them are empty, which is fast."""
+    if value:
+        return encode_json(value)
+    return b"[]" if isinstance(value, list) else b"{}"
+
+
+def restore_session(row: Mapping[str, Any]) -> Session:
+    """Return the session in a row of any table that has the columns of `SESSIONS`.
+
+    Columns that were not read have their defaults.
+    """
+    return Session(**{name: decode_json(row[name]) for name in _SESSION_FIELDS if name in row})
 
 
 def decode_json(value: Any) -> Any:
-    """A value of a JSON column that was read as `msgspec.Raw`; any other as it is."""
-    return msgspec.json.decode(value) if type(value) is msgspec.Raw else value
+    """Return the value of a JSON column that was read as `msgspec.Raw`; other values stay."""
+    return msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value
 
 
 def to_batches(
-    rows: Iterable[dict[str, Any]], schema: pa.Schema, size: int = ROWS_PER_BATCH
+    rows: Iterable[Mapping[str, Any]], schema: pa.Schema, size: int = ROWS_PER_BATCH
 ) -> Iterator[pa.RecordBatch]:
-    """Rows as record batches of at most `size`, JSON columns encoded; memory holds one batch at a time.
+    """Yield rows as record batches with encoded JSON columns. Memory holds one batch at a time.
 
-    A nullable column that a row does not have is null: the row may be of a table that was written before there was such a column.
+    A nullable column that a row lacks is null: the row may come from a table that was written
+    before the column existed.
+
+    Args:
+        rows: Rows with decoded JSON columns.
+        schema: The schema of the batches.
+        size: The largest number of rows per batch.
     """
-    names = [(field.name, is_json_type(field.type)) for field in schema]
-    nulls = {field.name: None for field in schema if field.nullable}
-    chunk: list[list[Any]] = []
+    names = schema.names
+    nullable_columns = {field.name for field in schema if field.nullable}
+    json_columns = {field.name for field in schema if is_json_type(field.type)}
+    batch_rows: list[EncodedRow] = []
     characters = 0
-    for given in rows:
-        row = nulls | given
-        chunk.append(
-            [
-                encode_json(row[name]) if json and row[name] is not None else row[name]
-                for name, json in names
-            ]
-        )
-        characters += sum(len(value) for value in chunk[-1] if isinstance(value, str | bytes))
-        if len(chunk) == size or characters >= CHARACTERS_PER_BATCH:
-            yield make_batch(chunk, schema)
-            chunk, characters = [], 0
-    if chunk:
-        yield make_batch(chunk, schema)
+    for row in rows:
+        encoded_row = []
+        for name in names:
+            value = row.get(name) if name in nullable_columns else row[name]
+            if value is not None and name in json_columns:
+                value = encode_json(value)
+            encoded_row.append(value)
+            if isinstance(value, str | bytes):
+                characters += len(value)
+        batch_rows.append(encoded_row)
+        if len(batch_rows) == size or characters >= CHARACTERS_PER_BATCH:
+            yield make_batch(batch_rows, schema)
+            batch_rows, characters = [], 0
+    if batch_rows:
+        yield make_batch(batch_rows, schema)
 
 
-def to_table(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> pa.Table:
-    """Rows as one table."""
+def to_table(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+    """Return rows as one table."""
     return pa.Table.from_batches(to_batches(rows, schema), schema=schema)
 
 
 def to_rows(
     batches: pa.Table | Iterable[pa.RecordBatch], raw: bool = False
-) -> Iterator[dict[str, Any]]:
-    """Rows of a table or of batches, JSON columns decoded; with `raw` as `msgspec.Raw`, which encoders hand on letter by letter."""
+) -> Iterator[JsonObject]:
+    """Yield the rows of a table or of batches, with decoded JSON columns.
+
+    Args:
+        batches: A table, or record batches.
+        raw: Whether JSON columns become `msgspec.Raw`, which encoders copy without changes.
+    """
     if isinstance(batches, pa.Table):
         batches = batches.to_batches(max_chunksize=ROWS_PER_BATCH)
-    read: Callable[[str], Any] = msgspec.Raw if raw else msgspec.json.decode
     for batch in batches:
         json_columns = [field.name for field in batch.schema if is_json_type(field.type)]
-        times = [field.name for field in batch.schema if field.type == _UTC]
-        for name in times:  # pyarrow imports pandas to make datetimes, as in `make_column`
-            batch = batch.set_column(
-                batch.schema.get_field_index(name), name, batch[name].cast(pa.int64())
-            )
+        time_columns = [field.name for field in batch.schema if field.type == _UTC]
+        for name in time_columns:  # pyarrow imports pandas to make datetimes
+            index = batch.schema.get_field_index(name)
+            batch = batch.set_column(index, name, batch[name].cast(pa.int64()))
         for row in batch.to_pylist():
             for name in json_columns:
-                row[name] = read(row[name]) if isinstance(row[name], str) else row[name]
-            for name in times:
-                row[name] = None if row[name] is None else _EPOCH + row[name] * _MICROSECOND
+                if isinstance(row[name], str):
+                    row[name] = msgspec.Raw(row[name]) if raw else msgspec.json.decode(row[name])
+            for name in time_columns:
+                if row[name] is not None:
+                    row[name] = _EPOCH + row[name] * _MICROSECOND
             yield row
 
 
 def read_batches(
     file: pq.ParquetFile, columns: list[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a Parquet file, a row group at a time: a reader of several holds what it read of each until the end (pyarrow 26)."""
+    """Yield the rows of a Parquet file, one row group at a time.
+
+    Args:
+        file: The file.
+        columns: The columns to read; all if None.
+    """
+    # One reader per row group: a reader of several groups holds all that it read (pyarrow 26).
     for group in range(file.num_row_groups):
         yield from file.iter_batches(batch_size=ROWS_PER_BATCH, row_groups=[group], columns=columns)
 
 
 def is_sorted(ids: pa.ChunkedArray) -> bool:
-    """Whether ids are sorted, as the pipeline writes them."""
+    """Return whether ids are in ascending order, as the pipeline writes them."""
     return bool(pc.all(pc.less_equal(ids[:-1], ids[1:]), min_count=0).as_py())
 
 
-def make_session_batch(rows: list[list[Any]], tools: bytes) -> pa.RecordBatch:
-    """Encoded rows as one batch; those without tools are given the JSON of what was inferred, and all of them their content's hash."""
-    if not rows:
-        return make_batch([], SESSIONS)
-    origin = "inferred" if tools != b"[]" else "none"
+def make_session_batch(rows: list[EncodedRow], inferred_tools: bytes) -> pa.RecordBatch:
+    """Return encoded rows of `SESSIONS` as one batch, and fill in the hashes of their contents.
+
+    Args:
+        rows: Rows of `encode_row`. They are changed.
+        inferred_tools: The JSON of the tools for sessions that have none.
+    """
+    inferred_origin = "none" if inferred_tools == b"[]" else "inferred"
     for row in rows:
-        if row[ORIGIN] == "none":
-            row[TOOLS], row[ORIGIN] = tools, origin
-        row[_HASH] = hash_content(row[MESSAGES], row[TOOLS])
+        if row[TOOLS_ORIGIN_INDEX] == "none":
+            row[TOOLS_INDEX] = inferred_tools
+            row[TOOLS_ORIGIN_INDEX] = inferred_origin
+        row[_HASH_INDEX] = hash_content(row[MESSAGES_INDEX], row[TOOLS_INDEX])
     return make_batch(rows, SESSIONS)
 
 
 def make_batch(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
-    """Rows as one batch; each has its values in the schema's order, those of JSON columns encoded."""
+    """Return rows as one batch.
+
+    Args:
+        rows: Each row has its values in the schema's order, those of JSON columns encoded.
+        schema: The schema of the batch.
+    """
     columns = zip(*rows, strict=True) if rows else [()] * len(schema)
-    return pa.RecordBatch.from_arrays(
-        [make_column(values, field) for values, field in zip(columns, schema, strict=True)],
-        schema=schema,
-    )
+    arrays = [make_column(values, field) for values, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def make_column(values: Sequence[Any], field: pa.Field) -> pa.Array:
-    """Values as a column; those of a JSON column are encoded already.
+    """Return values as a column.
 
-    Its buffers are put together here: `pyarrow.array` imports pandas, a quarter of a second and 60 MB in every process.
+    The buffers are built here: `pyarrow.array` imports pandas, which takes a quarter of a second
+    and 60 MB in every process.
+
+    Args:
+        values: The values; those of a JSON column are encoded.
+        field: The column's name and type.
 
     Raises:
-        DataError: they are longer together than an Arrow array can hold.
+        DataError: The values together are longer than an Arrow array can hold.
     """
     kind = field.type
     if is_json_type(kind):
-        return pa.ExtensionArray.from_storage(
-            kind, make_column(values, pa.field(field.name, kind.storage_type))
-        )
-    nulls = values.count(None)
-    buffers: list[Any] = [_bits(value is not None for value in values) if nulls else None]
+        storage = make_column(values, pa.field(field.name, kind.storage_type))
+        return pa.ExtensionArray.from_storage(kind, storage)
+    null_count = values.count(None)
+    validity = _pack_bits(value is not None for value in values) if null_count else None
+    buffers: list[Any] = [validity]
     children: list[pa.Array] = []
     try:
         if pa.types.is_struct(kind):
-            children = [
-                make_column([value and value[each.name] for value in values], each) for each in kind
-            ]
+            for child in kind:
+                child_values = [value and value[child.name] for value in values]
+                children.append(make_column(child_values, child))
         elif pa.types.is_list(kind):
-            buffers.append(_ends(value or () for value in values))
-            children = [
-                make_column([each for value in values for each in value or ()], kind.value_field)
-            ]
+            buffers.append(_make_offsets(value or () for value in values))
+            elements = [element for value in values for element in value or ()]
+            children.append(make_column(elements, kind.value_field))
         elif pa.types.is_string(kind) or pa.types.is_binary(kind):
-            texts = [
-                b"" if value is None else value if type(value) is bytes else value.encode()
-                for value in values
-            ]
-            buffers += [_ends(texts), b"".join(texts)]
+            texts = [_encode_text(value) for value in values]
+            buffers += [_make_offsets(texts), b"".join(texts)]
         elif pa.types.is_boolean(kind):
-            buffers.append(_bits(_FLAGS[value] for value in values))
+            buffers.append(_pack_bits(_FLAG_BITS[value] for value in values))
         elif kind == _UTC:
-            buffers.append(
-                array(
-                    "q",
-                    [0 if value is None else (value - _EPOCH) // _MICROSECOND for value in values],
-                )
-            )
+            times = [0 if value is None else (value - _EPOCH) // _MICROSECOND for value in values]
+            buffers.append(array("q", times))
         else:
-            buffers.append(array(_CODES[kind], [0 if value is None else value for value in values]))
+            numbers = [0 if value is None else value for value in values]
+            buffers.append(array(_TYPE_CODES[kind], numbers))
     except OverflowError:
         raise DataError(
-            f"{len(values)} values of {field.name} have more than 2 GB together: cut the sessions that are so long."
+            f"{len(values)} values of {field.name} have more than 2 GB together: "
+            "cut the sessions that are so long."
         ) from None
-    known = [None if each is None else pa.py_buffer(each) for each in buffers]
-    return pa.Array.from_buffers(kind, len(values), known, nulls, children=children)
+    arrow_buffers = [None if buffer is None else pa.py_buffer(buffer) for buffer in buffers]
+    return pa.Array.from_buffers(kind, len(values), arrow_buffers, null_count, children=children)
 
 
 def make_scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
-    """A value to compare a column with: pyarrow imports pandas to make one of Python's."""
+    """Return a value to compare a column with. pyarrow imports pandas to convert Python values."""
     return make_column([value], pa.field("value", kind))[0]
 
 
-_FLAGS = {None: False, False: False, True: True}
-_CODES = {pa.float64(): "d", pa.int64(): "q"}
+_FLAG_BITS = {None: False, False: False, True: True}
+_TYPE_CODES = {pa.float64(): "d", pa.int64(): "q"}
+"""The codes of `array.array` for numeric types."""
 
 
-def _ends(values: Iterable[Sized]) -> "array[int]":
+def _encode_text(value: str | bytes | None) -> bytes:
+    """Return a text as UTF-8; nothing for a null."""
+    if value is None:
+        return b""
+    return value if isinstance(value, bytes) else value.encode()
+
+
+def _make_offsets(values: Iterable[Sized]) -> "array[int]":
+    """Return where each value begins and the last one ends, as Arrow stores it."""
     return array("i", accumulate(map(len, values), initial=0))
 
 
-def _bits(flags: Iterable[bool]) -> Any:
+def _pack_bits(flags: Iterable[bool]) -> "np.ndarray[Any, np.dtype[np.uint8]]":
+    """Return flags as bits, as Arrow stores them."""
     return np.packbits(np.fromiter(flags, bool), bitorder="little")

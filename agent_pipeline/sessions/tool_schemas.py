@@ -1,25 +1,28 @@
-"""Tool schemas for sessions whose source has none, inferred from the calls that were seen.
+"""Tool schemas inferred from calls, for sessions whose source has no schemas.
 
-A chat template can only render tools that it is given, and a model trained without them learns to call tools that it was never
-told of. What is inferred is marked so (`tools_origin = "inferred"`): names, argument names, JSON types, which arguments every
-call had, and the order in which calls have them. llama.cpp forces a model to write arguments in the schema's order.
+A chat template can only render the tools that it is given, and a model that is trained without
+tools learns to call tools that nobody offered. Inferred schemas are marked as such
+(`tools_origin = "inferred"`). They hold names, argument names, JSON types, which arguments every
+call had, and the order of the arguments: llama.cpp forces a model to write arguments in the order
+of the schema. Schemas that a source or the settings provide are not handled here.
 """
 
 import re
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
 
+from agent_pipeline.json_types import JsonObject
 from agent_pipeline.sessions.json_text import parse_object
-from agent_pipeline.sessions.session import Message, Tool
+from agent_pipeline.sessions.session import FunctionCall, Message, Tool
 from agent_pipeline.sessions.transcript import is_failed, is_refusal
 
 CallShape = tuple[str, tuple[tuple[str, str], ...]]
 """A tool's name, and the names and JSON types of one call's arguments, in their order."""
 
-_NAME = re.compile(r"[\w.:/-]+")
+_TOOL_NAME = re.compile(r"[\w.:/-]+")
 JSON_TYPES: dict[type, str] = {
     bool: "boolean",
     int: "integer",
@@ -32,90 +35,114 @@ JSON_TYPES: dict[type, str] = {
 
 
 def find_call_shapes(messages: Iterable[Message]) -> frozenset[CallShape]:
-    """The different calls of a session that teach what a tool takes.
+    """Return the different calls of a session that show what a tool takes.
 
-    Calls that nothing answered, that failed or that the environment refused, whose arguments are no JSON object, or whose name no model
-    could be given (`<empty-function-name>`) teach nothing.
+    These calls show nothing: calls without a result, calls that failed or that the environment
+    refused, calls whose arguments are not a JSON object, and calls whose name no model could be
+    given (`<empty-function-name>`).
     """
     shapes: set[CallShape] = set()
-    open_calls: dict[str, dict[str, Any]] = {}
+    open_calls: dict[str, FunctionCall] = {}
     for message in messages:
         for call in message.get("tool_calls") or ():
             open_calls[call["id"]] = call["function"]
-        called = (
-            open_calls.pop(message["tool_call_id"], None) if message["role"] == "tool" else None
-        )
-        if called and (arguments := parse_object(called["arguments"])) is not None:
-            shape = _shape(called["name"], tuple(arguments), tuple(map(type, arguments.values())))
-            if (
-                shape
-                and shape not in shapes
-                and not (is_failed(message) or is_refusal(message["content"]))
-            ):
-                shapes.add(shape)
+        if message["role"] != "tool":
+            continue
+        function = open_calls.pop(message["tool_call_id"], None)
+        if function is None:
+            continue
+        arguments = parse_object(function["arguments"])
+        if arguments is None:
+            continue
+        types = tuple(type(value) for value in arguments.values())
+        shape = _make_shape(function["name"], tuple(arguments), types)
+        if shape is None or shape in shapes:
+            continue
+        if not (is_failed(message) or is_refusal(message["content"])):
+            shapes.add(shape)
     return frozenset(shapes)
 
 
-@lru_cache(maxsize=4096)  # an agent has few
-def _shape(name: str, arguments: tuple[str, ...], types: tuple[type, ...]) -> CallShape | None:
-    """The shape of a call; `None` where no model could be given the tool's name."""
-    if not _NAME.fullmatch(name):
+@lru_cache(maxsize=4096)  # an agent has few shapes, and makes each of them many times
+def _make_shape(name: str, arguments: tuple[str, ...], types: tuple[type, ...]) -> CallShape | None:
+    """Return the shape of a call.
+
+    Args:
+        name: The called tool.
+        arguments: The arguments' names.
+        types: The type of each argument's value.
+
+    Returns:
+        The shape; None if no model could be given the tool's name.
+    """
+    if not _TOOL_NAME.fullmatch(name):
         return None
-    return name, tuple(zip(arguments, map(JSON_TYPES.__getitem__, types), strict=True))
+    json_types = [JSON_TYPES[value_type] for value_type in types]
+    return name, tuple(zip(arguments, json_types, strict=True))
+
+
+@dataclass(frozen=True)
+class _CountedCall:
+    """The JSON types of one call's arguments, and in how many sessions the call occurs."""
+
+    types: dict[str, str]
+    sessions: int
 
 
 class ToolSchemas:
-    """Gathers calls over the sessions of a partition; holds what differs, not the calls."""
+    """The calls of a partition's sessions, counted by shape, from which schemas are inferred."""
 
     def __init__(self) -> None:
-        self._shapes: Counter[CallShape] = Counter()
+        self._sessions_by_shape: Counter[CallShape] = Counter()
 
     def add(self, shapes: Iterable[CallShape]) -> None:
-        self._shapes.update(shapes)
+        """Count the shapes of one session."""
+        self._sessions_by_shape.update(shapes)
 
     def tools(self) -> list[Tool]:
-        """OpenAI function schemas, by name; an argument is required if every call had it."""
-        calls: dict[str, list[tuple[dict[str, str], int]]] = {}
-        for (name, arguments), sessions in self._shapes.items():
-            calls.setdefault(name, []).append((dict(arguments), sessions))
-        return [
-            {
-                "type": "function",
-                "function": {
-                    "name": name,
-                    "description": "",
-                    "parameters": _parameters(calls[name]),
-                },
-            }
-            for name in sorted(calls)
-        ]
+        """Return OpenAI function schemas, by name. Arguments that every call had are required."""
+        calls_by_tool: dict[str, list[_CountedCall]] = {}
+        for (name, arguments), sessions in self._sessions_by_shape.items():
+            call = _CountedCall(dict(arguments), sessions)
+            calls_by_tool.setdefault(name, []).append(call)
+        tools: list[Tool] = []
+        for name in sorted(calls_by_tool):
+            parameters = _infer_parameters(calls_by_tool[name])
+            tools.append(
+                {
+                    "type": "function",
+                    "function": {"name": name, "description": "", "parameters": parameters},
+                }
+            )
+        return tools
 
 
-def _parameters(calls: list[tuple[dict[str, str], int]]) -> dict[str, Any]:
-    names = _in_usual_order(calls)
-    return {
-        "type": "object",
-        "properties": {
-            name: {"type": _type({call[name] for call, _ in calls if name in call})}
-            for name in names
-        },
-        "required": [name for name in names if all(name in call for call, _ in calls)],
-    }
+def _infer_parameters(calls: list[_CountedCall]) -> JsonObject:
+    """Return the JSON schema that all calls of a tool fit."""
+    names = _order_arguments(calls)
+    properties = {}
+    for name in names:
+        types = {call.types[name] for call in calls if name in call.types}
+        properties[name] = {"type": _merge_types(types)}
+    required = [name for name in names if all(name in call.types for call in calls)]
+    return {"type": "object", "properties": properties, "required": required}
 
 
-def _in_usual_order(calls: list[tuple[dict[str, str], int]]) -> list[str]:
-    """Return the arguments' names by their mean position in the calls, each weighed by the number of its sessions."""
-    positions: dict[str, list[int]] = {}
-    for call, sessions in calls:
-        for position, name in enumerate(call):
-            total = positions.setdefault(name, [0, 0])
-            total[0] += position * sessions
-            total[1] += sessions
-    return sorted(positions, key=lambda name: (Fraction(*positions[name]), name))
+def _order_arguments(calls: list[_CountedCall]) -> list[str]:
+    """Return the arguments' names by their mean position in the sessions."""
+    position_sums: Counter[str] = Counter()
+    session_counts: Counter[str] = Counter()
+    for call in calls:
+        for position, name in enumerate(call.types):
+            position_sums[name] += position * call.sessions
+            session_counts[name] += call.sessions
+    return sorted(
+        session_counts, key=lambda name: (Fraction(position_sums[name], session_counts[name]), name)
+    )
 
 
-def _type(seen: set[str]) -> str | list[str]:
-    """One JSON type, or a list of several; an integer is a number too."""
-    if {"integer", "number"} <= seen:
-        seen = seen - {"integer"}
-    return next(iter(seen)) if len(seen) == 1 else sorted(seen)
+def _merge_types(types: set[str]) -> str | list[str]:
+    """Return one JSON type, or a sorted list of types. An integer is also a number."""
+    if {"integer", "number"} <= types:
+        types = types - {"integer"}
+    return next(iter(types)) if len(types) == 1 else sorted(types)

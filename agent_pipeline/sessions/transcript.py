@@ -1,50 +1,72 @@
-"""What a conversation says: its calls paired with their results, its texts, and the whole of it as a person reads it."""
+"""A conversation as text: its calls with their results, its texts, and a form for people to read.
+
+Whether a tool's result is an error or a refusal is decided here too, because the decision reads
+the result's text. How a chat template renders a conversation does not belong here.
+"""
 
 import re
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from agent_pipeline.json_types import JsonObject
 from agent_pipeline.sessions.json_text import parse_object
 from agent_pipeline.sessions.session import Message, list_calls
 
 
 class PairedCall(NamedTuple):
-    """One tool call: `arguments` is `None` where `raw` is not the JSON text of an object, `result` where nothing answered the call.
-    `failed`: the result is an error (`is_failed`)."""
+    """One tool call with its result.
+
+    Attributes:
+        name: The called tool.
+        arguments: The decoded arguments; None if `raw` is not the JSON text of an object.
+        raw: The arguments as the message has them.
+        result: The text of the result; None if nothing answered the call.
+        failed: Whether the result is an error (`is_failed`).
+    """
 
     name: str
-    arguments: dict[str, Any] | None
+    arguments: JsonObject | None
     raw: str
     result: str | None
     failed: bool = False
 
 
 def pair_calls(messages: Sequence[Message]) -> list[PairedCall]:
-    """Every tool call in order, with its result.
+    """Return every tool call in order, with its result.
 
-    Results follow the message that called. A call takes the result that carries its id, else the oldest result that is left over.
+    Results follow the message that called. A call takes the result that has its id. A call without
+    such a result takes the oldest result that no call took.
     """
     pairs = []
-    for position, message in enumerate(messages):
+    for index, message in enumerate(messages):
         calls = message.get("tool_calls") or ()
         if not calls:
             continue
-        after = position + 1
-        while after < len(messages) and messages[after]["role"] == "tool":
-            after += 1
-        results = list(messages[position + 1 : after])
-        answers = [_take_result(results, call.get("id")) for call in calls]
-        left = deque(results)
-        for call, answer in zip(calls, answers, strict=True):
-            answer = answer or (left.popleft() if left else None)
-            result, failed = (answer["content"], is_failed(answer)) if answer else (None, False)
-            name, raw = call["function"]["name"], call["function"]["arguments"]
-            pairs.append(PairedCall(name, parse_object(raw), raw, result, failed))
+        end = index + 1
+        while end < len(messages) and messages[end]["role"] == "tool":
+            end += 1
+        results = list(messages[index + 1 : end])
+        results_by_id = [_take_result(results, call.get("id")) for call in calls]
+        untaken = deque(results)
+        for call, result in zip(calls, results_by_id, strict=True):
+            if result is None and untaken:
+                result = untaken.popleft()
+            raw = call["function"]["arguments"]
+            pairs.append(
+                PairedCall(
+                    name=call["function"]["name"],
+                    arguments=parse_object(raw),
+                    raw=raw,
+                    result=result["content"] if result else None,
+                    failed=is_failed(result) if result else False,
+                )
+            )
     return pairs
 
 
 def _take_result(results: list[Message], call_id: str | None) -> Message | None:
+    """Remove and return the result of the call with this id."""
     for index, result in enumerate(results):
         if call_id and result.get("tool_call_id") == call_id:
             return results.pop(index)
@@ -52,20 +74,28 @@ def _take_result(results: list[Message], call_id: str | None) -> Message | None:
 
 
 def list_texts(message: Message, names: bool = False) -> list[str]:
-    """A message's content and its calls' arguments; with `names` each call's name before its arguments."""
+    """Return a message's content and its calls' arguments.
+
+    With `names`, each call's name stands before its arguments.
+    """
     texts = [message.get("content") or ""]
-    for name, raw in list_calls([message]) if message.get("tool_calls") else ():
-        texts += [name, raw] if names else [raw]
+    if message.get("tool_calls"):
+        for name, raw in list_calls([message]):
+            texts += [name, raw] if names else [raw]
     return texts
 
 
 def count_characters(messages: Iterable[Message]) -> int:
-    """The length of a conversation: contents and arguments. About four characters are a token."""
-    return sum(sum(map(len, list_texts(message))) for message in messages)
+    """Return the length of all contents and arguments. A token is about four characters."""
+    return sum(len(text) for message in messages for text in list_texts(message))
 
 
 def format_transcript(messages: Iterable[Message]) -> str:
-    """A conversation as a person reads it: `USER: …`, `ASSISTANT: …`, `CALL: name {…}`, `TOOL: …`, with a blank line between."""
+    """Return a conversation as a person reads it.
+
+    The parts are `USER: …`, `ASSISTANT: …`, `CALL: name {…}` and `TOOL: …`, with a blank line
+    between two parts.
+    """
     parts = []
     for message in messages:
         if message["content"] or not message.get("tool_calls"):
@@ -75,53 +105,73 @@ def format_transcript(messages: Iterable[Message]) -> str:
 
 
 def format_markdown_table(rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table, the head first; its first column is of texts, the others of numbers."""
-    head, *others = (
-        "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows
-    )
-    return "\n".join([head, f"|---|{'---:|' * (len(rows[0]) - 1)}", *others])
+    """Return a Markdown table. The first row is the head.
+
+    The first column is aligned as text, the other columns as numbers.
+    """
+    lines = []
+    for row in rows:
+        cells = [cell.replace("|", "\\|") for cell in row]
+        lines.append("| " + " | ".join(cells) + " |")
+    lines.insert(1, f"|---|{'---:|' * (len(rows[0]) - 1)}")
+    return "\n".join(lines)
 
 
 def shorten_text(text: str, limit: int, where: str) -> str:
-    """A text of about `limit` characters: of a longer one the beginning and the end, and `where` the rest is."""
+    """Return the beginning and the end of a text that is too long.
+
+    Args:
+        text: The text.
+        limit: About the number of characters to keep.
+        where: Where the reader finds the whole text.
+    """
     if len(text) <= limit:
         return text
     half = limit // 2
-    return f"{text[:half]}\n\n[{len(text) - 2 * half:,} characters are left out here: {where} has them]\n\n{text[-half:]}"
+    gap = f"[{len(text) - 2 * half:,} characters are left out here: {where} has them]"
+    return f"{text[:half]}\n\n{gap}\n\n{text[-half:]}"
 
 
-_ERRORS = ("error", "is_error", "isError")
+_ERROR_FIELDS = ("error", "is_error", "isError")
 _EXCEPTION = re.compile(
-    r"error|<tool_use_error>|an error occurred while running the tool|[\w.]{1,80}(?:Error|Exception): |traceback \(most recent call last\)"
-    r"|(?:chunk id: \w+\s+)?(?:wall time: [\d.]+ seconds\s+)?(?:process exited with|exit) code:? [1-9]",
+    r"error|<tool_use_error>|an error occurred while running the tool"
+    r"|[\w.]{1,80}(?:Error|Exception): |traceback \(most recent call last\)"
+    r"|(?:chunk id: \w+\s+)?(?:wall time: [\d.]+ seconds\s+)?"
+    r"(?:process exited with|exit) code:? [1-9]",
     re.IGNORECASE,
 )
 
 
 def is_failed(result: Message) -> bool:
-    """Whether a tool's message is an error: its record says so (`is_error`), or its text reads as one."""
+    """Return whether a tool's message is an error, by its mark (`is_error`) or by its text."""
     return bool(result.get("is_error")) or is_tool_error(result["content"])
 
 
 def is_tool_error(text: str) -> bool:
-    """Whether a tool result reads as an error: a JSON object with a true `error`, `is_error` or `isError` (MCP), or a text that begins with
-    "Error", an exception's name (`ValueError: `), a traceback, or what Codex, Claude Code and the OpenAI Agents SDK say of a failure."""
+    """Return whether a tool result reads as an error.
+
+    An error is a JSON object with a true `error`, `is_error` or `isError` (MCP), or a text that
+    begins with "Error", an exception's name (`ValueError: `), a traceback, or the words with which
+    Codex, Claude Code and the OpenAI Agents SDK report a failure.
+    """
     text = text.strip()
     if _EXCEPTION.match(text):
         return True
     if not text.startswith("{") or 'rror"' not in text:  # most results need no decoding
         return False
     value = parse_object(text) or {}
-    return any(value.get(name) for name in _ERRORS)
+    return any(value.get(name) for name in _ERROR_FIELDS)
 
 
-# Read at the beginning of a result only: what a tool has found may say anything.
+# The pattern matches at the beginning only, because a tool's findings may contain any words.
 _REFUSED = re.compile(
     r"\W*+(?:\w*(?:error|exception)\b\W*+)*(?:the |your |this )?(?:"
     r"(?:unknown|unrecognized|unsupported|invalid|no such) (?:tool|function|action)\b"
-    r"|(?:requested )?(?:tool|function|action)(?: use| call)?:? ?[\w.:/`'\"-]{0,80} ?(?:is |was )?not (?:available|found|allowed|permitted)"
+    r"|(?:requested )?(?:tool|function|action)(?: use| call)?:? ?[\w.:/`'\"-]{0,80} ?"
+    r"(?:is |was )?not (?:available|found|allowed|permitted)"
     r"|(?:tool|function|action) [\w.:/`'\"-]{1,80} does(?: not|n't) exist"
-    r"|(?:tool|function|action)(?: use| call)? (?:was |has been |is )?(?:rejected|denied|blocked|declined)"
+    r"|(?:tool|function|action)(?: use| call)? (?:was |has been |is )?"
+    r"(?:rejected|denied|blocked|declined)"
     r"|(?:permission|access) (?:was |is )?denied|permission to use"
     r"|user (?:rejected|declined|denied|does(?: not|n't) want to proceed)"
     r")",
@@ -130,5 +180,8 @@ _REFUSED = re.compile(
 
 
 def is_refusal(text: str) -> bool:
-    """Whether a tool result says that the call was not carried out: there is no such tool, or it was not permitted."""
+    """Return whether a tool result reports that the call was not carried out.
+
+    Either no such tool exists, or the call was not permitted.
+    """
     return bool(_REFUSED.match(text))

@@ -1,7 +1,8 @@
-"""What kind of decision an assistant's turn is: it calls a tool, asks for something, says that it cannot, or answers.
+"""The decision in an assistant's turn: to call a tool, to ask, to refuse, or to answer.
 
-The four classes are those of When2Call (Ross et al., 2025). A call is known by its form. The other three are told apart by wording: a
-question at the end asks in any language; requests and refusals are recognised in English only, everything else is an answer.
+The four classes are those of When2Call (Ross et al., 2025). A call is recognized by its form, the
+other three classes by their wording. A question at the end is recognized in any language; requests
+and refusals are recognized in English only. Every other turn is an answer.
 """
 
 import re
@@ -13,68 +14,94 @@ TurnClass = Literal["call", "ask", "cannot", "answer"]
 
 _QUESTION_MARKS = ("?", "？", "؟")
 _COURTESY = re.compile(
-    r"\b(?:anything|something|what) else\b|\bhow (?:can|may|else) (?:can )?i (?:help|assist)\b|\b(?:can|may) i (?:help|assist)\b"
+    r"\b(?:anything|something|what) else\b|\bhow (?:can|may|else) (?:can )?i (?:help|assist)\b"
+    r"|\b(?:can|may) i (?:help|assist)\b"
     r"|\b(?:more|further|any other) (?:questions?|help|assistance)\b|\b(?:feel free|don't hesitate)\b",
 )
 _REQUEST = re.compile(
     r"\b(?:please|kindly|could you|can you|would you)\b[^.!?]{0,40}\b"
     r"(?:provide|give|tell|share|send|confirm|specify|check|enter|clarify|let me know|choose|name|repeat)\b"
     r"|\blet me know (?:which|what|when|where|who|how|if you|whether|your|the)\b"
-    r"|\b(?:i|we)(?:'ll|'d| will| would| do| still|) ?(?:need|require)(?: to know)? (?:your|the|to know|a|an|some|more|which)\b",
+    r"|\b(?:i|we)(?:'ll|'d| will| would| do| still|) ?(?:need|require)(?: to know)? "
+    r"(?:your|the|to know|a|an|some|more|which)\b",
 )
 _OFFER = re.compile(
     r"\b(?:would you like|shall i|should i|do you want|want me to|may i|can i|i can|please check)\b"
 )
-_NOT_FOUND = re.compile(
+_NO_FINDING = re.compile(
     r"\b(?:can't|cannot|can not|could not|couldn't|unable to|not able to)"
     r" (?:find|be found|see|locate|identify|tell|understand|make out|look up)\b",
 )
 _SYMPATHY = re.compile(
-    r"\bsorry (?:to hear|about|for (?:the|any|your|this|that)|that you|you|your|it took)\b|\bapologi[sz]e for (?:the|any|your)\b",
+    r"\bsorry (?:to hear|about|for (?:the|any|your|this|that)|that you|you|your|it took)\b"
+    r"|\bapologi[sz]e for (?:the|any|your)\b",
 )
-_CANNOT = re.compile(
+_REFUSAL = re.compile(
     r"\bsorry\b|\bunfortunately\b|\bi(?:'m| am) afraid\b"
-    r"|\b(?:can't|cannot|can not|could not|couldn't|won't|unable to|not able to|not allowed|not permitted|not possible|impossible)\b"
-    r"|\bnot eligible\b|\bno longer (?:possible|eligible|available)\b|\btoo late\b|\bnot (?:available|offered|supported)\b"
+    r"|\b(?:can't|cannot|can not|could not|couldn't|won't|unable to|not able to|not allowed"
+    r"|not permitted|not possible|impossible)\b"
+    r"|\bnot eligible\b|\bno longer (?:possible|eligible|available)\b|\btoo late\b"
+    r"|\bnot (?:available|offered|supported)\b"
     r"|\bagainst (?:the|our|my) (?:policy|rules)\b|\bso no \w+|\bdid(?:n't| not) work\b|\bwent wrong\b"
     r"|\b(?:have|is|are) (?:no (?:tool|access|way|permission|booking|such)|not booked)\b"
     r"|\bdon't have (?:access|a tool|the ability|permission)\b"
     r"|\bfound no\b",
 )
 _HINTS = (
-    *_QUESTION_MARKS, "no", "n't", "you", "please", "kindly", "need", "require", "sorry", "unfortunately", "afraid", "unable", "impossible",
-    "too late", "against", "went wrong",
+    *_QUESTION_MARKS, "no", "n't", "you", "please", "kindly", "need", "require", "sorry",
+    "unfortunately", "afraid", "unable", "impossible", "too late", "against", "went wrong",
 )  # fmt: skip
-"""Every text in which `_REQUEST` or `_CANNOT` finds something has one of these, which are found ten times as fast."""
+"""Every text that `_REQUEST` or `_REFUSAL` matches contains one of these strings.
+
+A search for strings is ten times as fast as a search for the patterns.
+"""
 
 
 def classify_turn(message: Message) -> TurnClass | None:
-    """The class of an assistant's message in the OpenAI form; None where it says nothing."""
-    return "call" if message.get("tool_calls") else classify_text(message.get("content") or "")
+    """Return the class of an assistant's message; None if the message is empty."""
+    if message.get("tool_calls"):
+        return "call"
+    return classify_text(message.get("content") or "")
 
 
 def classify_text(text: str) -> TurnClass | None:
-    """The class of a turn that only speaks; None for an empty text. A refusal stays one with an offer or a courtesy after it."""
-    plain = (
-        text.replace("\u2019", "'").strip().lower()
-    )  # once: patterns that ignore case take twice as long
-    if not any(map(plain.__contains__, _HINTS)):
-        return "answer" if plain else None
-    if not (
-        _CANNOT.search(plain)
-        or _REQUEST.search(plain)
-        or any(mark in plain for mark in _QUESTION_MARKS)
-    ):
+    """Return the class of a turn without calls; None for an empty text.
+
+    A refusal stays a refusal if an offer or a courtesy follows it.
+    """
+    # Lower-case once: patterns that ignore case take twice as long.
+    plain = text.replace("\u2019", "'").strip().lower()
+    if not plain:
+        return None
+    if not any(hint in plain for hint in _HINTS):
         return "answer"
-    sentences = [each for each in re.split(r"(?<=[.!?？؟])\s+|\n+", plain) if each.strip()]
-    meant = [each for each in sentences if not _COURTESY.search(each)]
-    asking = [each for each in meant if _is_question(each) or _REQUEST.search(each)]
-    denying = [each for each in meant if _CANNOT.search(each)]
-    refuses = any(_CANNOT.search(_SYMPATHY.sub("", _NOT_FOUND.sub("", each))) for each in denying)
-    if asking and not (refuses and all(map(_OFFER.search, asking))):
+    may_ask = _REQUEST.search(plain) or any(mark in plain for mark in _QUESTION_MARKS)
+    if not may_ask and not _REFUSAL.search(plain):
+        return "answer"
+    sentences = [
+        sentence
+        for sentence in re.split(r"(?<=[.!?？؟])\s+|\n+", plain)
+        if sentence.strip() and not _COURTESY.search(sentence)
+    ]
+    requests = [
+        sentence for sentence in sentences if _is_question(sentence) or _REQUEST.search(sentence)
+    ]
+    denials = [sentence for sentence in sentences if _REFUSAL.search(sentence)]
+    refuses = any(_refuses_to_act(sentence) for sentence in denials)
+    only_offers = all(_OFFER.search(sentence) for sentence in requests)
+    if requests and not (refuses and only_offers):
         return "ask"
-    return "cannot" if refuses or any(map(_NOT_FOUND.search, denying)) else "answer"
+    if refuses or any(_NO_FINDING.search(sentence) for sentence in denials):
+        return "cannot"
+    return "answer"
+
+
+def _refuses_to_act(sentence: str) -> bool:
+    """Return whether a sentence refuses more than "I cannot find it" and more than "sorry"."""
+    without_no_finding = _NO_FINDING.sub("", sentence)
+    return _REFUSAL.search(_SYMPATHY.sub("", without_no_finding)) is not None
 
 
 def _is_question(sentence: str) -> bool:
+    """Return whether a sentence ends with a question mark."""
     return sentence.rstrip(" *_\"')").endswith(_QUESTION_MARKS)

@@ -117,7 +117,7 @@ def _turns(messages: list[Message]) -> Iterator[list[Message]]:
     """Yield each trained turn with what was said before it, in which nothing is trained."""
     for index, message in enumerate(messages):
         if message["role"] == "assistant" and is_trained(message):
-            before = [
+            before: list[Message] = [
                 {**earlier, "weight": 0} if earlier["role"] == "assistant" else earlier
                 for earlier in messages[:index]
             ]

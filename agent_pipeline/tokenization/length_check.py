@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_pipeline.errors import DataError
-from agent_pipeline.sessions.session import is_trained
+from agent_pipeline.sessions.session import Message, is_trained
 
 _STEP = 512
 """Proposed lengths are multiples of this many tokens."""
@@ -67,7 +67,7 @@ def propose_length(tokens: int) -> int:
 
 
 def check_calls(
-    rows: Sequence[dict[str, Any]], messages: Sequence[Sequence[dict[str, Any]]], max_length: int
+    rows: Sequence[dict[str, Any]], messages: Sequence[Sequence[Message]], max_length: int
 ) -> None:
     """Check that an agent that makes calls is not trained without one.
 
@@ -87,7 +87,7 @@ def check_calls(
         )
 
 
-def _calls(messages: Sequence[dict[str, Any]]) -> int:
+def _calls(messages: Sequence[Message]) -> int:
     return sum(bool(message.get("tool_calls")) and is_trained(message) for message in messages)
 
 

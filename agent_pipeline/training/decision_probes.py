@@ -66,7 +66,7 @@ def _calls(message: Message) -> list[str]:
 
 def kind(messages: Sequence[Message], at: int) -> str:
     """What the message at `at` decides, and after what: `user → find_orders`, `find_orders → refund`, `refund → answer`."""
-    before = messages[at - 1]["role"] if at else "nothing"
+    before: str = messages[at - 1]["role"] if at else "nothing"
     if before == "tool":
         before = next(
             (

@@ -579,5 +579,5 @@ def test_a_pass_changes_nothing_of_what_is_sound(items, policy):
     chat = read_chat(items)
     result = repair_messages(chat.messages, [], policy)
     if result.messages is chat.messages:
-        full = repair._Pass(chat.messages, [], policy).result()
+        full = repair._RepairPass(chat.messages, [], policy).run()
         assert (full.messages, full.damage) == (chat.messages, result.damage)

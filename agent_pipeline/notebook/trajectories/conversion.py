@@ -121,10 +121,8 @@ class TrajectoryToSFTConverter:
     def _row(self, trajectory: AgentTrajectory) -> dict[str, Any] | str:
         session = session_of(trajectory)
         if (system := self.config.system_prompt) is not None:
-            session.messages = [
-                *([{"role": "system", "content": system}] if system else []),
-                *without_system(session.messages),
-            ]
+            prompt: list[Message] = [{"role": "system", "content": system}] if system else []
+            session.messages = [*prompt, *without_system(session.messages)]
         example = self._intake.take(session)
         if isinstance(example, str):
             return example

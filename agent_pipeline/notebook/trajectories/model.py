@@ -140,9 +140,8 @@ def messages_of(trajectory: AgentTrajectory) -> list[Message]:
         else:
             messages += results
             results = []
-            messages.append(
-                calling := {"role": "assistant", "content": step.thought, "tool_calls": []}
-            )
+            calling = {"role": "assistant", "content": step.thought, "tool_calls": []}
+            messages.append(calling)
         arguments = step.invalid_input or json.dumps(step.action_input, ensure_ascii=False)
         calling["tool_calls"].append(
             {

@@ -7,7 +7,6 @@ out and counted; what a second agent said is a session of its own that names its
 
 from typing import Any
 
-from agent_pipeline.sessions.session import drop_keys
 from agent_pipeline.sources.formats.fields import (
     Record,
     chosen,
@@ -112,9 +111,9 @@ def _message(message: Any) -> Any:
         return message
     response = section(message, "extra", "response")
     choice = next(iter(objects(response.get("choices"))), response)
-    return drop_keys(message, "extra") | (
-        {"finish_reason": reason} if (reason := stop_reason(choice)) else {}
-    )
+    without_extra = {name: value for name, value in message.items() if name != "extra"}
+    reason = stop_reason(choice)
+    return without_extra | {"finish_reason": reason} if reason else without_extra
 
 
 def _instance(place: Place) -> str:

@@ -7,6 +7,7 @@ chains are left out. An answer without a finished chain has its query only. A ru
 from typing import Any
 
 from agent_pipeline.sessions.chat import read_chat
+from agent_pipeline.sessions.session import list_calls
 from agent_pipeline.sources.base import add_note
 from agent_pipeline.sources.formats.fields import Record, chosen, elements, judged, section
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
@@ -44,7 +45,7 @@ class ToolBenchSource(RecordSource):
             )
         query, _, method = place.path.stem.partition("_")
         chat = read_chat(messages)
-        called = (chat.messages[-1].get("tool_calls") or [None])[-1] if chat.messages else None
+        last_calls = list_calls(chat.messages[-1:])
         return {
             **judged("win", record.get("win")),
             "history": chat,
@@ -53,5 +54,5 @@ class ToolBenchSource(RecordSource):
             "usage": [{"total_tokens": answer.get("total_tokens")}],
             "task_id": f"{place.path.parent.name}/{query}",
             "model_id": method,
-            "ends_on_tool": called is not None and called["function"]["name"] == "Finish",
+            "ends_on_tool": bool(last_calls) and last_calls[-1][0] == "Finish",
         }

@@ -6,6 +6,8 @@ A file that `datasets` or pandas made of such a table gives each call the argume
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from agent_pipeline.sessions.session import Tool
+
 _ARGUMENTS = ("arguments", "input", "args")
 _MAY_BE_NULL = {"default", "const", "examples", "example"}
 _DEPTH = 40
@@ -21,9 +23,7 @@ class _Parameters(NamedTuple):
     required: set[str]
 
 
-def without_filler(
-    messages: list[Any], tools_of: Callable[[], Iterable[dict[str, Any]]]
-) -> list[Any]:
+def without_filler(messages: list[Any], tools_of: Callable[[], Iterable[Tool]]) -> list[Any]:
     """Return messages whose calls have their own arguments only.
 
     A null is filler if the schema of its call's tool does not have the key. If there is such a null, the nulls of arguments that are
@@ -152,9 +152,9 @@ def _own_arguments(holder: dict[str, Any], kept: _Kept) -> dict[str, Any]:
     }
 
 
-def _parameters(tool: dict[str, Any]) -> _Parameters | None:
+def _parameters(tool: Tool) -> _Parameters | None:
     """Return the arguments of a tool; `None` if it takes any."""
-    parameters = tool["function"].get("parameters")
+    parameters: Any = tool["function"].get("parameters")
     properties = parameters.get("properties") if isinstance(parameters, dict) else None
     if (
         not isinstance(properties, dict)

@@ -7,8 +7,9 @@ import re
 from typing import Any, NamedTuple
 
 from agent_pipeline.sessions.chat import read_text
-from agent_pipeline.sessions.evidence import SOURCE_FIELDS, find_stop_reason
+from agent_pipeline.sessions.evidence import find_stop_reason
 from agent_pipeline.sessions.items import Item, mark_cut_text, mark_unread
+from agent_pipeline.sessions.message_fields import SOURCE_FIELDS
 from agent_pipeline.sources.formats.cut_texts import is_cut_json, is_printed_object
 from agent_pipeline.sources.formats.fields import decoded, decoded_text, first_of, objects, section
 
