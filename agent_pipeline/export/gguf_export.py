@@ -40,6 +40,7 @@ from agent_pipeline.models.families import family_of
 from agent_pipeline.models.loading import load_model, read_tokenizer
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import hash_json
+from agent_pipeline.storage.filesystem import matches_checksum, write_checksum
 
 LOGIT_PROMPTS = 4
 """Prompts on which logits are compared."""
@@ -118,11 +119,20 @@ def export(
 
 
 def base_gguf(base: BaseModel, folder: Path, llama_cpp_path: str | None = None) -> Path:
-    """The base model as an f16 GGUF, made once a machine. Raises ExportError."""
+    """Return the base model as an f16 GGUF, which is converted once per machine.
+
+    The file is converted again if it does not match its checksum.
+
+    Raises:
+        ExportError: the base model cannot be converted.
+    """
     file = base_gguf_file(folder, base.name, base.revision)
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(file.with_suffix(".lock")):
-        return file if file.is_file() else convert(base.path, file, "f16", llama_cpp_path)
+        if not matches_checksum(file):
+            convert(base.path, file, "f16", llama_cpp_path)
+            write_checksum(file)
+        return file
 
 
 def base_gguf_file(folder: Path, name: str, revision: str) -> Path:

@@ -4,6 +4,7 @@
     <lake>/serving/base-1f0c….gguf           the base that their adapters share
     <lake>/serving/shop/support/Modelfile    ollama create shop-support -f Modelfile
     <lake>/serving/shop/support/             the GGUF files; adapter_config.json and the weights, for vLLM
+    <lake>/serving/shop/support/served.json  the checksums of the partition's files
 
 Large files are hard links to those of the lake, where its disk has such. Files appear whole. The GGUF that was served before is deleted
 last, so that a folder with one GGUF is complete, and `read_folder` sees that a writer was killed.
@@ -24,13 +25,20 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.export.gguf_export import ADAPTER, base_gguf, base_gguf_file
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.models.base_model import resolve_base_model
+from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.artifacts import Artifact
-from agent_pipeline.storage.filesystem import give_usual_mode, sha256_file, write_atomically
+from agent_pipeline.storage.filesystem import (
+    give_usual_mode,
+    matches_checksum,
+    sha256_file,
+    write_atomically,
+)
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.training.chain import trained_adapters
 
 PRESET = "llama-server.ini"
 SECTION = "preset.ini"
+RECORD = "served.json"
 MODELFILE = "Modelfile"
 PEFT = (
     "adapter_config.json",
@@ -72,11 +80,28 @@ class FolderContent(msgspec.Struct, frozen=True):
         folder: the folder.
         files: whether there is anything in it.
         identity: the first 16 digits of the one export in it; empty if there is none, or if the folder is incomplete.
+        damaged: the names of the files that are missing, or whose content is not that which was written.
     """
 
     folder: Path
     files: bool
     identity: str = ""
+    damaged: tuple[str, ...] = ()
+
+
+class ServedFiles(msgspec.Struct, frozen=True):
+    """The record of what `write_folder` wrote: the sha256 of every file by its name within the folder of all partitions.
+
+    `sha256` is the checksum of the record.
+    """
+
+    files: dict[str, str]
+    sha256: str
+
+    @classmethod
+    def of(cls, files: dict[str, str]) -> "ServedFiles":
+        """Return the record of these files."""
+        return cls(files, hash_json(files))
 
 
 _NAMED_BY_IDENTITY = re.compile(r".*-([0-9a-f]{16})\.gguf")
@@ -89,6 +114,9 @@ def read_folder(lake: Lake, key: PartitionKey) -> FolderContent:
     """
     root, folder = serving_root(lake), partition_folder(lake, key)
     files = [path for path in folder.glob("*") if path.is_file()] if folder.is_dir() else []
+    damaged = _damaged_files(root, folder)
+    if files and _read(root / PRESET) != _preset(root):
+        damaged.append(PRESET)
     models = [path for path in files if path.suffix == ".gguf" and not path.name.startswith(".")]
     named = _NAMED_BY_IDENTITY.fullmatch(models[0].name) if len(models) == 1 else None
     section, preset = _read(folder / SECTION), _read(root / PRESET)
@@ -99,7 +127,29 @@ def read_folder(lake: Lake, key: PartitionKey) -> FolderContent:
         folder,
         bool(files) or f"[{key}]" in preset.splitlines(),
         named.group(1) if named and complete else "",
+        tuple(damaged),
     )
+
+
+def _damaged_files(root: Path, folder: Path) -> list[str]:
+    """Return the names of a partition's served files that are not as `write_folder` wrote them. Reads every file.
+
+    An older version wrote no record, so that its files cannot be checked.
+    """
+    content = _read(folder / RECORD)
+    if not content:
+        return []
+    try:
+        record = msgspec.json.decode(content, type=ServedFiles)
+    except msgspec.DecodeError:
+        return [RECORD]
+    if record != ServedFiles.of(record.files):
+        return [RECORD]
+    return [
+        name
+        for name, sha256 in record.files.items()
+        if not (root / name).is_file() or sha256_file(root / name) != sha256
+    ]
 
 
 def _read(path: Path) -> str:
@@ -138,7 +188,7 @@ def served_form(lake: Lake, export: Artifact) -> Form:
         )
     named = [adapters[-1].manifest["made_from"][each] for each in ("base_model", "base_revision")]
     file = base_gguf_file(base_folder(lake), *named)
-    if not file.is_file():
+    if not matches_checksum(file):
         file = base_gguf(
             resolve_base_model(named[0], lake.fs.cache, revision=named[1]), base_folder(lake)
         )
@@ -197,6 +247,13 @@ def write_folder(lake: Lake, key: PartitionKey, export: Artifact, adapter: Artif
     for path in [*(folder / name for name in PEFT), *folder.glob("*.gguf")]:
         if path not in files:
             path.unlink(missing_ok=True)
+    sources = files | {folder / SECTION: folder / SECTION}
+    if not form.lora:
+        sources[folder / MODELFILE] = folder / MODELFILE
+    record = ServedFiles.of(
+        {str(path.relative_to(root)): sha256_file(source) for path, source in sources.items()}
+    )
+    write_atomically(folder / RECORD, msgspec.json.encode(record))
     return "an adapter over the shared base" if form.lora else f"a merged model, {form.model.name}"
 
 
@@ -223,10 +280,13 @@ def write_preset(lake: Lake) -> None:
     """Every partition's section, in one preset of llama-server's router."""
     root = serving_root(lake)
     with lake.fs.lock(lake.root / ".locks" / "serving.lock"):
-        sections = [
-            path.read_text(encoding="utf-8") for path in sorted(root.glob(f"*/*/{SECTION}"))
-        ]
-        write_atomically(root / PRESET, "\n".join(["version = 1\n", *sections]).encode("utf-8"))
+        write_atomically(root / PRESET, _preset(root).encode("utf-8"))
+
+
+def _preset(root: Path) -> str:
+    """Return the preset of llama-server's router that the sections of the partitions make."""
+    sections = [_read(path) for path in sorted(root.glob(f"*/*/{SECTION}"))]
+    return "\n".join(["version = 1\n", *sections])
 
 
 def reload_preset(server: str) -> str:

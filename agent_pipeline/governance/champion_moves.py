@@ -22,6 +22,10 @@ from agent_pipeline.redaction import Redactor
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.storage.pointers import Entry
 
+_REPAIRED = (
+    "an earlier command was interrupted, or the disk is failing. The champion is served again now."
+)
+
 
 def follow(settings: Settings, key: PartitionKey, entry: Entry) -> tuple[list[str], list[str]]:
     """Serve the champion of a partition after the change `entry`. People are told only if something moved. Whoever shows the result calls
@@ -44,7 +48,7 @@ def follow(settings: Settings, key: PartitionKey, entry: Entry) -> tuple[list[st
             f"back: to go further back, run `agent-pipeline rollback {key}` again."
         )
     elif not entry.moved and (difference := serving_difference(lake, key)):
-        warnings.append(f"An earlier command was interrupted: {difference}. It is completed now.")
+        warnings.append(f"{difference}: {_REPAIRED}")
     lines = _serve(settings, lake, key)
     if written := write_run(lake, key):
         (lines if written.ok else warnings).append(written.text)
@@ -78,7 +82,7 @@ def complete_interrupted_moves(
         else:
             if difference:
                 sentences.append(
-                    f"{key}: {difference}. A command or a run was interrupted. It is completed now."
+                    f"{key}: {difference}. A command or a run was interrupted, or the disk is failing. The champion is served again now."
                 )
             elif rolled_back:
                 sentences.append(

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from upath import UPath
 
-from agent_pipeline.errors import DataError
+from agent_pipeline.errors import DamageError, DataError
 from agent_pipeline.ingestion.block_list import ALIAS_PREFIX, BlockList, make_alias
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.sessions.session import hash_json
@@ -264,9 +264,21 @@ def filtered(rows: pa.Table, mask: Any) -> pa.Table:
 
 
 def models_of(lake: Lake, session_id: str) -> list[ModelUse]:
-    """The artifacts that a session (or its alias) reached, and those that were made from them."""
+    """Return the artifacts that a session (or its alias) reached, and the artifacts that were made from them.
+
+    Raises:
+        DamageError: the manifest of an artifact is damaged, so that the session may have reached the artifact.
+    """
     both = {session_id, make_alias(session_id)}
-    manifests = list(lake.manifests())
+    files = list(lake.files())
+    for artifact in lake.unreadable(files):
+        if not artifact.is_missing:  # a manifest that is missing may be uploaded next
+            raise DamageError(
+                f"{artifact.path} is damaged, so it is unknown whether {session_id!r} reached the {artifact.asset} {artifact.name} of "
+                f"{artifact.key}: put a copy of the file back, or materialize {artifact.asset} again.",
+                artifact.path,
+            )
+    manifests = list(lake.manifests(files))
     roles = {
         manifest["identity"]: [
             role for role, ids in sessions_in(manifest).items() if both & set(ids)

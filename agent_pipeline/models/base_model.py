@@ -10,12 +10,13 @@ import shutil
 import sys
 import tempfile
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata, util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent_pipeline.errors import ModelError, first_line
-from agent_pipeline.storage.filesystem import sha256_files
+from agent_pipeline.storage.filesystem import damaged_files, sha256_files, write_checksums
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -74,6 +75,7 @@ def resolve_base_model(
         else None
     )
     if not isinstance(cached, Path) and embedded and embedded.is_dir():
+        _check_conversion(embedded)
         return BaseModel(name, embedded, _embedded_revision(), trust_remote_code)
     found = (
         cached
@@ -200,6 +202,7 @@ def convert_embedded(target: Path) -> None:
             source, gguf_file=GGUF_FILE, quantization_config=GgufConfig(dequantize=True)
         )
         model.save_pretrained(staging)
+        write_checksums(staging)
         staging.chmod(0o755)
         staging.rename(target)
     except OSError:
@@ -207,6 +210,19 @@ def convert_embedded(target: Path) -> None:
             raise
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+@cache
+def _check_conversion(folder: Path) -> None:
+    """Check the files of the converted package once per process. An older version wrote no checksums, so that its files pass.
+
+    Raises:
+        ModelError: a file is damaged.
+    """
+    if damaged := damaged_files(folder):
+        raise ModelError(
+            f"The base model in {folder} is damaged ({', '.join(damaged)}): delete the folder, and the next run converts it again."
+        )
 
 
 def repair_digits(tokenizer: "PreTrainedTokenizerBase") -> None:

@@ -94,8 +94,14 @@ def serve(
                 lake.verified(artifact_to_serve)
             if redactor:
                 _refuse_private_texts(lake, champion, redactor)
+            content = read_folder(lake, key)
             form = write_folder(lake, key, champion, adapters[-1] if adapters else None)
             messages = [
+                f"{name} of what was served was damaged, and was written again."
+                for name in content.damaged
+                if content.identity == champion.identity[:16]
+            ]
+            messages += [
                 f"{folder} serves {champion.identity[:16]} as {form}.",
                 reload_preset(server),
             ]
@@ -322,7 +328,9 @@ def serving_difference(lake: Lake, key: PartitionKey) -> str:
     """
     champion, content = lake.pointers(EXPORT, key).champion, read_folder(lake, key)
     if content.identity == (champion or "")[:16] and content.files == bool(champion):
-        return ""
+        return (
+            f"{', '.join(content.damaged)} of what is served is damaged" if content.damaged else ""
+        )
     if not content.files:
         return (
             f"{champion[:16]} is the champion, and nothing is served"

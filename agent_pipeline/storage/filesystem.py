@@ -348,6 +348,50 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+_CHECKSUMS = "SHA256SUMS"
+
+
+def write_checksum(file: Path) -> None:
+    """Write the sha256 and the name of a file into a file next to it, as `sha256sum` does."""
+    write_atomically(_checksum_file(file), _checksum_line(file))
+
+
+def matches_checksum(file: Path) -> bool:
+    """Whether a file is as it was when `write_checksum` read it. Reads the whole file."""
+    try:
+        return _checksum_file(file).read_bytes() == _checksum_line(file)
+    except FileNotFoundError:
+        return False
+
+
+def write_checksums(folder: Path) -> None:
+    """Write the sha256 and the name of every file of a folder into a file of the folder, as `sha256sum` does."""
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    write_atomically(folder / _CHECKSUMS, b"".join(_checksum_line(file) for file in files))
+
+
+def damaged_files(folder: Path) -> list[str]:
+    """Return the names of the files that are missing or not as they were when `write_checksums` read them. Reads every file.
+
+    A folder without checksums has no damaged files.
+    """
+    try:
+        lines = (folder / _CHECKSUMS).read_bytes().splitlines(keepends=True)
+    except FileNotFoundError:
+        return []
+    files = {_checksum_line(path): path.name for path in folder.iterdir() if path.is_file()}
+    damaged = [line.decode(errors="replace")[66:].rstrip() for line in lines if line not in files]
+    return damaged if lines else [_CHECKSUMS]
+
+
+def _checksum_file(file: Path) -> Path:
+    return file.with_name(f"{file.name}.sha256")
+
+
+def _checksum_line(file: Path) -> bytes:
+    return f"{sha256_file(file)}  {file.name}\n".encode()
+
+
 def sha256_files(folder: Path, files: Iterable[Path]) -> str:
     """sha256 (hex) of the names, within a folder, and the bytes of files in it."""
     lines = (

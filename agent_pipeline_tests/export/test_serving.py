@@ -9,11 +9,12 @@ import pytest
 
 from agent_pipeline.compute.artifact_cache import find_artifact
 from agent_pipeline.errors import DataError, ExportError, PrivateDataError
-from agent_pipeline.export import serving_folder
-from agent_pipeline.export.gguf_export import ADAPTER, base_gguf_file
+from agent_pipeline.export import gguf_export, serving_folder
+from agent_pipeline.export.gguf_export import ADAPTER, base_gguf, base_gguf_file
 from agent_pipeline.export.ollama import OllamaResult
 from agent_pipeline.export.serving_folder import base_folder, read_folder, served_form, write_folder
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.promotion import champions as champion_history
 from agent_pipeline.promotion.champions import (
     champions,
@@ -22,11 +23,13 @@ from agent_pipeline.promotion.champions import (
     rollback,
     serve,
     serve_champion,
+    serving_difference,
 )
 from agent_pipeline.promotion.ledger import EXPORT
 from agent_pipeline.redaction import RedactionOptions, Redactor
 from agent_pipeline.reports.episode_report import ROWS
 from agent_pipeline.sessions.session import hash_json
+from agent_pipeline.storage.filesystem import write_checksum
 from agent_pipeline.storage.lake import Artifact, Lake
 from agent_pipeline_tests.lakes import artifact
 
@@ -114,6 +117,65 @@ def test_served_copy_that_rotted(lake):
     assert served.read_bytes() == content
 
 
+def test_damaged_base_is_converted_again(lake, monkeypatch, tmp_path):
+    """The GGUF that the adapters of all agents share had no checksum, so that every agent was served from a damaged one."""
+    conversions = []
+
+    def convert(model: Path, file: Path, *_: object) -> Path:
+        conversions.append(model)
+        file.write_text("base", encoding="utf-8")
+        return file
+
+    monkeypatch.setattr(gguf_export, "convert", convert)
+    base = BaseModel("b", tmp_path, "1")
+    for _ in range(2):
+        file = base_gguf(base, base_folder(lake))
+    assert len(conversions) == 1
+    for damage in (b"basf", b"", bytes(4)):
+        file.write_bytes(damage)
+        assert base_gguf(base, base_folder(lake)).read_text() == "base"
+    other = base_gguf(BaseModel("c", tmp_path, "1"), base_folder(lake))
+    assert len(conversions) == 5
+    other.write_text("another", encoding="utf-8")
+    write_checksum(other)
+    other.replace(file)
+    assert base_gguf(base, base_folder(lake)).read_text() == "base"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "llama-server.ini",
+        "shop/support/Modelfile",
+        "shop/support/preset.ini",
+        "shop/support/served.json",
+        "shop/support/model",
+    ],
+)
+@pytest.mark.parametrize("how", ["changed", "cut off", "zeros", "missing"])
+def test_damaged_served_file(lake, name, how):
+    """What is served was compared with the champion by the names of the files only."""
+    export(lake, "first")
+    promote(lake, KEY)
+    assert what_is_served(lake) == "first"
+    (path,) = (Path(lake.root.path) / "serving").glob(
+        f"{name}*" if name.endswith("model") else name
+    )
+    content = path.read_bytes()
+    path.unlink()
+    if how != "missing":
+        path.write_bytes(
+            {"changed": content[:-1] + b"?", "cut off": content[:-1], "zeros": bytes(len(content))}[
+                how
+            ]
+        )
+    is_noticed = bool(serving_difference(lake, KEY))
+    assert is_noticed != (name.endswith("served.json") and how == "missing"), "as an older version"
+    messages = serve_champion(lake, KEY)
+    assert path.read_bytes() == content and not serving_difference(lake, KEY)
+    assert messages
+
+
 def test_links_of_a_killed_promote(lake, monkeypatch):
     """A link that a killed writer left beside the partitions is removed an hour later, and one that is being made now is not."""
     export(lake, "first")
@@ -154,6 +216,7 @@ def test_an_adapter_is_served_over_its_base_and_by_nothing_that_takes_another_fo
     base_folder(lake).mkdir(parents=True)
     base = base_gguf_file(base_folder(lake), "b", "1")
     base.write_text("base", encoding="utf-8")
+    write_checksum(base)
     files, report = (
         {ADAPTER: "adapter", "model-f16.gguf": "another form"},
         {"ollama": {"gguf": ADAPTER, "num_ctx": 2048}},

@@ -10,13 +10,13 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from agent_pipeline.ingestion.forgotten import alias
 from upath import UPath
 
 from agent_pipeline.errors import DamageError
 from agent_pipeline.governance.forgetting import forget
 from agent_pipeline.governance.pruning import UNFINISHED_DAYS, prune
 from agent_pipeline.governance.scanning import scan
+from agent_pipeline.ingestion.block_list import make_alias
 from agent_pipeline.judging.client import AnswerCache
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import (
@@ -266,7 +266,7 @@ def make_forgetting_lake(folder: Path) -> tuple[Lake, Path]:
     (unfinished / MANIFEST).write_text(json.dumps(begun), encoding="utf-8")
     cache = folder / "judge.sqlite"
     answers = AnswerCache(cache)
-    answers.put("1", f"It said: {MARK}", alias("gone"))
+    answers.put("1", f"It said: {MARK}", make_alias("gone"))
     answers.close()
     return lake, cache
 
