@@ -4,7 +4,7 @@
     <lake>/serving/base-1f0c….gguf           the base that their adapters share
     <lake>/serving/shop/support/Modelfile    ollama create shop-support -f Modelfile
     <lake>/serving/shop/support/             the GGUF files; adapter_config.json and the weights, for vLLM
-    <lake>/serving/shop/support/served.json  the checksums of the partition's files
+    <lake>/serving/shop/support/served.json  the partition's section of the preset, and the checksums of its files
 
 Large files are hard links to those of the lake, where its disk has such. Files appear whole. The GGUF that was served before is deleted
 last, so that a folder with one GGUF is complete, and `read_folder` sees that a writer was killed.
@@ -37,8 +37,9 @@ from agent_pipeline.storage.lake import Lake
 from agent_pipeline.training.chain import trained_adapters
 
 PRESET = "llama-server.ini"
-SECTION = "preset.ini"
 RECORD = "served.json"
+_OLD_SECTION = "preset.ini"
+"""The file in which an older version kept a partition's section of the preset."""
 MODELFILE = "Modelfile"
 PEFT = (
     "adapter_config.json",
@@ -90,18 +91,22 @@ class FolderContent(msgspec.Struct, frozen=True):
 
 
 class ServedFiles(msgspec.Struct, frozen=True):
-    """The record of what `write_folder` wrote: the sha256 of every file by its name within the folder of all partitions.
+    """The record of what `write_folder` wrote for a partition.
 
-    `sha256` is the checksum of the record.
+    Attributes:
+        section: the partition's section of the preset.
+        files: the sha256 of every file by its name within the folder of all partitions.
+        sha256: the checksum of the record.
     """
 
+    section: str
     files: dict[str, str]
     sha256: str
 
     @classmethod
-    def of(cls, files: dict[str, str]) -> "ServedFiles":
-        """Return the record of these files."""
-        return cls(files, hash_json(files))
+    def of(cls, section: str, files: dict[str, str]) -> "ServedFiles":
+        """Return the record of a section and of these files."""
+        return cls(section, files, hash_json([section, files]))
 
 
 _NAMED_BY_IDENTITY = re.compile(r".*-([0-9a-f]{16})\.gguf")
@@ -119,7 +124,7 @@ def read_folder(lake: Lake, key: PartitionKey) -> FolderContent:
         damaged.append(PRESET)
     models = [path for path in files if path.suffix == ".gguf" and not path.name.startswith(".")]
     named = _NAMED_BY_IDENTITY.fullmatch(models[0].name) if len(models) == 1 else None
-    section, preset = _read(folder / SECTION), _read(root / PRESET)
+    section, preset = _section(folder), _read(root / PRESET)
     complete = bool(named and str(models[0]) in section and section in preset)
     if complete and "\nlora = " not in section:
         complete = models[0].name in _read(folder / MODELFILE)
@@ -136,15 +141,11 @@ def _damaged_files(root: Path, folder: Path) -> list[str]:
 
     An older version wrote no record, so that its files cannot be checked.
     """
-    content = _read(folder / RECORD)
-    if not content:
+    if not (folder / RECORD).exists():
         return []
-    try:
-        record = msgspec.json.decode(content, type=ServedFiles)
-    except msgspec.DecodeError:
-        return [RECORD]
-    if record != ServedFiles.of(record.files):
-        return [RECORD]
+    record = _read_record(folder)
+    if record is None:
+        return [f"{folder.relative_to(root)}/{RECORD}"]
     return [
         name
         for name, sha256 in record.files.items()
@@ -152,9 +153,30 @@ def _damaged_files(root: Path, folder: Path) -> list[str]:
     ]
 
 
-def _read(path: Path) -> str:
+def _read_record(folder: Path) -> ServedFiles | None:
+    """Return the record of a partition's folder, or `None` if it is missing or damaged."""
     try:
-        return path.read_text(encoding="utf-8")
+        record = msgspec.json.decode((folder / RECORD).read_bytes(), type=ServedFiles)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+    return record if record == ServedFiles.of(record.section, record.files) else None
+
+
+def _section(folder: Path) -> str:
+    """Return the section of a partition, or an empty text if the record of the folder is damaged.
+
+    An older version wrote the section into a file of its own, and no record.
+    """
+    record = _read_record(folder)
+    if record:
+        return record.section
+    return "" if (folder / RECORD).exists() else _read(folder / _OLD_SECTION)
+
+
+def _read(path: Path) -> str:
+    """Return a text; an empty one if there is no file. Bytes that are no text do not match any text."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return ""
 
@@ -162,7 +184,8 @@ def _read(path: Path) -> str:
 def clear_folder(lake: Lake, key: PartitionKey) -> None:
     """Serve nothing of a partition: take it out of the preset first, then delete its folder."""
     folder = partition_folder(lake, key)
-    (folder / SECTION).unlink(missing_ok=True)
+    (folder / RECORD).unlink(missing_ok=True)
+    (folder / _OLD_SECTION).unlink(missing_ok=True)
     write_preset(lake)
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -242,18 +265,16 @@ def write_folder(lake: Lake, key: PartitionKey, export: Artifact, adapter: Artif
         )
         write_atomically(folder / MODELFILE, text.encode("utf-8"))
     text = "\n".join([f"[{key}]", *(f"{name} = {value}" for name, value in section.items())])
-    write_atomically(folder / SECTION, f"{text}\n".encode())
+    sources = files if form.lora else files | {folder / MODELFILE: folder / MODELFILE}
+    checksums = {
+        str(path.relative_to(root)): sha256_file(source) for path, source in sources.items()
+    }
+    write_atomically(folder / RECORD, msgspec.json.encode(ServedFiles.of(f"{text}\n", checksums)))
     write_preset(lake)
-    for path in [*(folder / name for name in PEFT), *folder.glob("*.gguf")]:
+    stale = [folder / name for name in (*PEFT, _OLD_SECTION)]
+    for path in [*stale, *folder.glob("*.gguf")]:
         if path not in files:
             path.unlink(missing_ok=True)
-    sources = files | {folder / SECTION: folder / SECTION}
-    if not form.lora:
-        sources[folder / MODELFILE] = folder / MODELFILE
-    record = ServedFiles.of(
-        {str(path.relative_to(root)): sha256_file(source) for path, source in sources.items()}
-    )
-    write_atomically(folder / RECORD, msgspec.json.encode(record))
     return "an adapter over the shared base" if form.lora else f"a merged model, {form.model.name}"
 
 
@@ -285,8 +306,9 @@ def write_preset(lake: Lake) -> None:
 
 def _preset(root: Path) -> str:
     """Return the preset of llama-server's router that the sections of the partitions make."""
-    sections = [_read(path) for path in sorted(root.glob(f"*/*/{SECTION}"))]
-    return "\n".join(["version = 1\n", *sections])
+    folders = {path.parent for name in (RECORD, _OLD_SECTION) for path in root.glob(f"*/*/{name}")}
+    sections = [_section(folder) for folder in sorted(folders)]
+    return "\n".join(["version = 1\n", *(section for section in sections if section)])
 
 
 def reload_preset(server: str) -> str:

@@ -267,14 +267,15 @@ def models_of(lake: Lake, session_id: str) -> list[ModelUse]:
     """Return the artifacts that a session (or its alias) reached, and the artifacts that were made from them.
 
     Raises:
-        DamageError: the manifest of an artifact is damaged, so that the session may have reached the artifact.
+        DamageError: the manifest of an artifact is damaged or missing, so that the session may have reached the artifact.
     """
     both = {session_id, make_alias(session_id)}
     files = list(lake.files())
     for artifact in lake.unreadable(files):
-        if not artifact.is_missing:  # a manifest that is missing may be uploaded next
+        is_uploading = artifact.is_missing and not lake.is_local
+        if not is_uploading:
             raise DamageError(
-                f"{artifact.path} is damaged, so it is unknown whether {session_id!r} reached the {artifact.asset} {artifact.name} of "
+                f"{artifact.path} is {artifact.reason}, so it is unknown whether {session_id!r} reached the {artifact.asset} {artifact.name} of "
                 f"{artifact.key}: put a copy of the file back, or materialize {artifact.asset} again.",
                 artifact.path,
             )

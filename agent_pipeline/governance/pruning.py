@@ -66,6 +66,30 @@ class StoredArtifact(NamedTuple):
         return identity
 
 
+class UnnamedArtifacts(msgspec.Struct, frozen=True):
+    """The artifacts of a partition that nothing names.
+
+    Attributes:
+        artifacts: the artifacts whose manifest can be read, in the order in which they can be deleted.
+        unreadable: the other artifacts.
+    """
+
+    artifacts: list[StoredArtifact]
+    unreadable: list[UnreadableArtifact]
+
+    @property
+    def count(self) -> int:
+        return len(self.artifacts) + len(self.unreadable)
+
+    def describe(self, partition: PartitionKey) -> Iterator[Unnamed]:
+        """Yield what a report shows of each artifact."""
+        for stored in self.artifacts:
+            size = sum(file["bytes"] for file in stored.manifest["files"].values())
+            yield Unnamed(str(partition), stored.file.asset, stored.identity, size)
+        for artifact in self.unreadable:
+            yield Unnamed(str(partition), artifact.asset, artifact.name, artifact.bytes)
+
+
 class PartitionArtifacts(msgspec.Struct, frozen=True):
     """The artifacts of a partition.
 
@@ -101,21 +125,19 @@ def prune(lake: Lake, keep: int, key: PartitionKey | None = None, delete: bool =
     for partition in _partitions(lake, key):
         stored = _read_partition(lake, partition)
         to_delete = _unnamed(lake, stored, keep)
-        if delete and to_delete:
+        if delete and to_delete.count:
             with lake.run_of(partition):
                 # Another run may have made artifacts after the first look. A person may promote while the partition is held.
                 stored = _read_partition(lake, partition)
                 to_delete = lake.fs.in_turn(
                     lake.folder("models", EXPORT, partition) / "pointers",
-                    partial(_delete_unnamed, lake, stored, keep),
+                    partial(_start_deletions, lake, stored, keep),
                 )
                 for deletion in list(lake.deletions()):
                     if deletion.key == partition:
                         lake.complete_deletion(deletion)
-        kept += len(stored.by_identity) - len(to_delete)
-        for artifact in to_delete:
-            size = sum(file["bytes"] for file in artifact.manifest["files"].values())
-            unnamed.append(Unnamed(str(partition), artifact.file.asset, artifact.identity, size))
+        kept += len(stored.by_identity) - len(to_delete.artifacts)
+        unnamed += to_delete.describe(partition)
     unnamed.sort(key=lambda item: (item.partition, item.asset, item.identity))
     return Pruned(unnamed, kept, delete)
 
@@ -184,8 +206,8 @@ def _size_if_old(folder: Path) -> int | None:
     )
 
 
-def _unnamed(lake: Lake, stored: PartitionArtifacts, keep: int) -> list[StoredArtifact]:
-    """Return the artifacts that nothing names, in the order in which they can be deleted.
+def _unnamed(lake: Lake, stored: PartitionArtifacts, keep: int) -> UnnamedArtifacts:
+    """Return the artifacts that nothing names.
 
     Exports come first, because only an export can be promoted. Every other artifact comes before the artifacts that it was made from. If
     the deletion is killed, no export is left without its adapter or without the episodes that speak against it.
@@ -199,14 +221,18 @@ def _unnamed(lake: Lake, stored: PartitionArtifacts, keep: int) -> list[StoredAr
         }
     ).static_order()
     children_first = [unnamed[name] for name in reversed(list(parents_first))]
-    return sorted(children_first, key=lambda item: item.file.asset != EXPORT)
+    return UnnamedArtifacts(
+        sorted(children_first, key=lambda item: item.file.asset != EXPORT), stored.unreadable
+    )
 
 
-def _delete_unnamed(lake: Lake, stored: PartitionArtifacts, keep: int) -> list[StoredArtifact]:
+def _start_deletions(lake: Lake, stored: PartitionArtifacts, keep: int) -> UnnamedArtifacts:
     """Start the deletion of every artifact that nothing names, so that none of them can be promoted. Return them."""
     unnamed = _unnamed(lake, stored, keep)
-    for artifact in unnamed:
-        lake.start_deletion(artifact.file)
+    for stored_artifact in unnamed.artifacts:
+        lake.start_deletion(stored_artifact.file.path.parent)
+    for unreadable in unnamed.unreadable:
+        lake.start_deletion(unreadable.path.parent)
     return unnamed
 
 

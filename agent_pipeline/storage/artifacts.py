@@ -110,6 +110,7 @@ class UnreadableArtifact:
         key: the partition of the directory.
         name: the name of the directory, which is the beginning of the artifact's identity.
         path: the path of the manifest.
+        bytes: the size of the directory's files.
         is_missing: whether the manifest is missing; otherwise it is damaged, or of another artifact.
     """
 
@@ -117,6 +118,7 @@ class UnreadableArtifact:
     key: PartitionKey
     name: str
     path: UPath
+    bytes: int
     is_missing: bool
 
     @property
@@ -299,22 +301,17 @@ class Artifacts(Paths):
                 ignore_errors=True,
             )
 
-    def start_deletion(self, file: LakeFile) -> Deletion:
-        """Make the directory of the manifest `file` no artifact any more, in one step. `complete_deletion` deletes what it holds.
+    def start_deletion(self, folder: UPath) -> None:
+        """Make a model directory no artifact any more, in one step. `complete_deletion` deletes what it holds.
 
         If the process is killed before `complete_deletion` has ended, `deletions` finds the rest.
         """
-        folder, key = file.path.parent, file.key
-        assert key is not None, "models have partitions"
-        size = sum(path.stat().st_size for path in self.fs.files(folder))
         if self.is_local:
             with _renaming(Path(folder.path)):
-                left = UPath(_set_aside(Path(folder.path)))
+                _set_aside(Path(folder.path))
         else:
-            left = folder.parent / f"{_DELETING}{folder.name}"
-            self.fs.write(left, b"")
-            remove(file.path)
-        return Deletion(file.asset, key, folder.name, left, size)
+            self.fs.write(folder.parent / f"{_DELETING}{folder.name}", b"")
+            remove(folder / MANIFEST)
 
     def delete_unfinished(self, folder: Path) -> None:
         """Delete a local folder that `unfinished` found. A run does not resume from it, even if the process is killed meanwhile."""
@@ -392,10 +389,11 @@ class Artifacts(Paths):
         for folder, file in folders.items():
             yield self._unreadable(file, folder / MANIFEST, is_missing=True)
 
-    @staticmethod
-    def _unreadable(file: LakeFile, manifest: UPath, is_missing: bool) -> UnreadableArtifact:
+    def _unreadable(self, file: LakeFile, manifest: UPath, is_missing: bool) -> UnreadableArtifact:
         assert file.key is not None, "models have partitions"
-        return UnreadableArtifact(file.asset, file.key, manifest.parent.name, manifest, is_missing)
+        folder = manifest.parent
+        size = sum(path.stat().st_size for path in self.fs.files(folder))
+        return UnreadableArtifact(file.asset, file.key, folder.name, manifest, size, is_missing)
 
     def _read_manifests(
         self, files: Iterable[LakeFile]

@@ -1,5 +1,6 @@
 """Commands that are killed at every point, and then repeated: what is served, the pointer and the history agree."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from agent_pipeline.cli import champions as commands
 from agent_pipeline.export.serving_folder import (
     PRESET,
-    SECTION,
+    RECORD,
     partition_folder,
     read_folder,
     serving_root,
@@ -101,7 +102,8 @@ def test_command_killed_at_every_point(
         assert weights.exists() == (expected != 2) and (
             not weights.exists() or weights.read_text() == ["first", "second"][expected]
         )
-        assert (serving / SECTION).read_text() in (serving_root(lake) / PRESET).read_text()
+        section = json.loads((serving / RECORD).read_text())["section"]
+        assert section in (serving_root(lake) / PRESET).read_text()
     assert points > 30, "the command was killed at its points"
 
 

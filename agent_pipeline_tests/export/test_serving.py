@@ -1,5 +1,6 @@
 """What is served is the champion; nothing else replaces it."""
 
+import json
 import os
 import time
 from pathlib import Path
@@ -147,7 +148,6 @@ def test_damaged_base_is_converted_again(lake, monkeypatch, tmp_path):
     [
         "llama-server.ini",
         "shop/support/Modelfile",
-        "shop/support/preset.ini",
         "shop/support/served.json",
         "shop/support/model",
     ],
@@ -169,11 +169,47 @@ def test_damaged_served_file(lake, name, how):
                 how
             ]
         )
-    is_noticed = bool(serving_difference(lake, KEY))
-    assert is_noticed != (name.endswith("served.json") and how == "missing"), "as an older version"
+    assert serving_difference(lake, KEY)
     messages = serve_champion(lake, KEY)
     assert path.read_bytes() == content and not serving_difference(lake, KEY)
     assert messages
+
+
+def test_folder_of_an_older_version(lake):
+    """An older version kept the section of the preset in a file of its own, and no checksums."""
+    export(lake, "first")
+    promote(lake, KEY)
+    assert what_is_served(lake) == "first"
+    root = Path(lake.root.path) / "serving"
+    folder = root / "shop" / "support"
+    section = json.loads((folder / "served.json").read_text())["section"]
+    (folder / "preset.ini").write_text(section)
+    (folder / "served.json").unlink()
+    assert not serving_difference(lake, KEY)
+    serving_folder.write_preset(lake)
+    assert section in (root / "llama-server.ini").read_text()
+    assert what_is_served(lake) == "first"
+    assert (folder / "served.json").exists() and not (folder / "preset.ini").exists()
+
+
+def test_damaged_section_is_not_in_the_preset(lake):
+    """The section of another partition was copied into the preset as it was read."""
+    other = PartitionKey("shop", "intern")
+    for key in (KEY, other):
+        made_from = {"adapter": hash_json(str(key))}
+        files = {"Modelfile": "FROM ./model-f16.gguf\n", "model-f16.gguf": "weights"}
+        report = {"ollama": {"gguf": "model-f16.gguf", "num_ctx": 2048}}
+        artifact(lake, EXPORT, key, made_from, files, report)
+        promote(lake, key)
+        serve_champion(lake, key)
+    record = Path(lake.root.path) / "serving" / "shop" / "intern" / "served.json"
+    record.write_bytes(record.read_bytes().replace(b"2048", b"2049"))
+    serve_champion(lake, KEY)
+    preset = (Path(lake.root.path) / "serving" / "llama-server.ini").read_text()
+    assert "[shop/support]" in preset and "[shop/intern]" not in preset
+    assert serving_difference(lake, other)
+    serve_champion(lake, other)
+    assert not serving_difference(lake, other) and not serving_difference(lake, KEY)
 
 
 def test_links_of_a_killed_promote(lake, monkeypatch):

@@ -230,6 +230,23 @@ def test_prune_with_a_damaged_manifest(tmp_path: Path, how: str) -> None:
     assert tree(tmp_path / "lake" / "models" / EXPORT) == before
 
 
+@pytest.mark.parametrize("how", ["missing", "cut off", "changed"])
+def test_prune_of_an_artifact_with_a_damaged_manifest(tmp_path: Path, how: str) -> None:
+    """Nothing names the artifact, so that it is deleted like the others."""
+    lake = make_pruned_lake(tmp_path / "lake", tmp_path / "cache")
+    expected = [each.identity[:16] for each in prune(lake, keep=1, key=KEY).unnamed]
+    (third,) = [
+        each
+        for each in lake.finished(EXPORT, KEY)
+        if "third" in (each.path / "model-f16.gguf").read_text()
+    ]
+    damage(third.path / MANIFEST, how)
+    found = prune(lake, keep=1, key=KEY, delete=True).unnamed
+    assert sorted(each.identity[:16] for each in found) == sorted(expected)
+    assert not third.path.exists() and prune(lake, keep=1, key=KEY).unnamed == []
+    check_exports(lake)
+
+
 def test_prune_with_exchanged_manifests(tmp_path: Path) -> None:
     """The folder of the champion was deleted if its manifest and that of an export that nothing names were exchanged."""
     lake = make_pruned_lake(tmp_path / "lake", tmp_path / "cache")
@@ -300,8 +317,7 @@ def test_forget_after_a_killed_prune(tmp_path: Path) -> None:
     lake, _ = make_forgetting_lake(tmp_path)
     evaluation = lake.latest("evaluation", KEY)
     (evaluation.path / "samples.json").write_text(json.dumps([{"expected": MARK}]))
-    (file,) = [file for file, found in lake.manifests() if found["identity"] == evaluation.identity]
-    lake.start_deletion(file)
+    lake.start_deletion(UPath(evaluation.path))
     forget(lake, "twin")
     forget(lake, "gone")
     assert scan(lake, [MARK]) == {}
