@@ -212,13 +212,13 @@ def test_a_training_that_is_killed_leaves_the_last_good_adapter_and_goes_on_from
         (["materialize", "../../etc"], "is not a partition"),
         (["materialize", "shop/intern", "--set", "lora_rank=4"], "did you mean lora_r?"),
         (["materialize", "shop/intern", "--set", "lora_r=many"], "lora_r"),
-        (["materialize", "shop/intern", "--select", "sft_adaptor"], "did you mean sft_adapter?"),
+        (["materialize", "shop/intern", "--select", "adaptor"], "did you mean adapter?"),
         (
             [
                 "materialize",
                 "shop/intern",
                 "--select",
-                "sft_adapter",
+                "adapter",
                 "--set",
                 "base_model=nobody/nothing",
             ],

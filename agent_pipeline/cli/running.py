@@ -40,7 +40,7 @@ def materialize(
     select: Annotated[
         str,
         typer.Option(
-            help="Assets, in Dagster's selection syntax: 'sft_adapter', '+sft_dataset', 'group:exports'."
+            help="Assets, in Dagster's selection syntax: 'adapter', '+sft_dataset', 'group:exports'."
         ),
     ] = "*",
     settings: Annotated[
@@ -233,6 +233,7 @@ def run(key: PartitionKey | None, select: str, settings: list[str], **options: A
     from agent_pipeline.cli.runs import materialize
     from agent_pipeline.definitions import defs
     from agent_pipeline.defs.console import is_interruption
+    from agent_pipeline.defs.run_config import config_by_group
 
     with open_instance() as instance:
         result = materialize(defs, instance, key, select, settings, **options)
@@ -250,7 +251,7 @@ def run(key: PartitionKey | None, select: str, settings: list[str], **options: A
         for event in result.get_asset_materialization_events()
         if event.asset_key
     }
-    return Ran({asset: op["config"] for asset, op in ops.items()}, made)
+    return Ran(config_by_group(ops), made)
 
 
 def _sample_store() -> Path:

@@ -17,13 +17,14 @@ from dagster._core.storage.tags import MAX_RETRIES_TAG
 from dagster._core.workspace.load import location_origins_from_yaml_paths
 
 from agent_pipeline.cli.instance import WORKSPACE
+from agent_pipeline.config.assets import STEP_GROUPS
 from agent_pipeline.config.overrides import overrides
 from agent_pipeline.config.resolution import fingerprint
 from agent_pipeline.config.trust import trust
 from agent_pipeline.defs.jobs import MIX, RETRAIN
 from agent_pipeline.defs.partitions import AGENTS
 from agent_pipeline.defs.resources import Workspace
-from agent_pipeline.defs.run_config import set_tags
+from agent_pipeline.defs.run_config import config_by_asset, set_tags
 from agent_pipeline.defs.runs import LOCATION_TAGS, REPOSITORY, version_tags
 from agent_pipeline.defs.worker_client import FRESH_TAG
 from agent_pipeline.errors import PartitionError, SettingsError
@@ -85,7 +86,7 @@ def materialize(
     assets = [dg.AssetKey(name) for name in sorted(selected)]
     config = {
         "loggers": {"console": {}},
-        "ops": {asset: {"config": group} for asset, group in values.items()},
+        "ops": config_by_asset(values),
     }
     # The daemon starts a run again if its process was killed. It must not do so with a run that a
     # person interrupted with Ctrl-C.
@@ -138,12 +139,17 @@ def selected_assets(defs: dg.Definitions, job: dg.JobDefinition, select: str) ->
         keys = set(dg.AssetSelection.from_string(select).resolve(graph))
     except dg.DagsterError as error:
         words = re.findall(r'(?<![\w:"])(?:key:)?"?([A-Za-z_]\w*)"?(?![\w:(])', written)
+        if steps := [word for word in words if word in STEP_GROUPS]:
+            raise SettingsError(
+                f"There is no asset {steps[0]!r} to select: it is a step of the asset adapter. "
+                "Select adapter; the setting train names the steps that it runs."
+            ) from error
         if unknown := [word for word in words if word not in (*every, *OPERATORS)]:
             raise SettingsError(
                 f"There is no asset {unknown[0]!r} to select{did_you_mean(unknown[0], every)}"
             ) from error
         raise SettingsError(
-            f"The selection {written!r} is not one that Dagster understands: name assets or groups, such as 'sft_adapter', "
+            f"The selection {written!r} is not one that Dagster understands: name assets or groups, such as 'adapter', "
             "'+sft_dataset' or 'group:exports', and join them by 'or'."
         ) from error
     names = {key.to_user_string() for key in keys & set(job.asset_layer.executable_asset_keys)}

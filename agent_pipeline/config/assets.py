@@ -18,7 +18,7 @@ from agent_pipeline.options import Options
 from agent_pipeline.selection.coresets import CoresetOptions
 from agent_pipeline.selection.embeddings import TFIDF
 from agent_pipeline.sessions.damage import DAMAGE_KINDS, DEFAULT_REPAIR_POLICY
-from agent_pipeline.training.chain import adapter_of
+from agent_pipeline.training.chain import STEPS, adapter_of
 from agent_pipeline.training.config import BY_SIZE, FURTHER, AdapterTraining
 
 
@@ -396,4 +396,13 @@ ASSETS: dict[str, type[Options]] = {
     "episodes": EpisodesConfig,
     "method_comparison": ComparisonConfig,
 }
-"""The options of every asset that has any."""
+"""The options of every asset that has any, and of every step of the asset `adapter`."""
+
+ADAPTER = "adapter"
+STEP_GROUPS = tuple(map(adapter_of, STEPS))
+"""The groups of options of the steps that the asset `adapter` runs, in their order."""
+
+
+def owning_asset(group: str) -> str:
+    """Return the asset that has a group of options: `adapter` for a training step, else the group."""
+    return ADAPTER if group in STEP_GROUPS else group

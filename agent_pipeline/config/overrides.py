@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from agent_pipeline.config.assets import ASSETS
+from agent_pipeline.config.assets import ASSETS, owning_asset
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.options import did_you_mean
 
@@ -12,8 +12,8 @@ def overrides(texts: Sequence[str], selected: Collection[str]) -> dict[str, dict
     """The values by asset and setting, each validated.
 
     Example:
-        >>> overrides(["sft_adapter.lora_r=8", "base_model=gpt2"], {"sft_adapter"})
-        {'sft_adapter': {'lora_r': 8, 'base_model': 'gpt2'}}
+        >>> overrides(["sft_adapter.lora_r=8"], {"adapter"})
+        {'sft_adapter': {'lora_r': 8}}
 
     Raises:
         SettingsError: a text has no `=`, a setting does not exist or belongs to no selected asset, or a value is wrong.
@@ -62,9 +62,10 @@ def _owners(asset: str, name: str, selected: Collection[str]) -> list[str]:
         raise SettingsError(
             f"{asset or 'No asset'} has {'no' if asset else 'a'} setting {name!r}{hint}"
         )
-    owners = [each for each in having if each in selected]
+    owners = [group for group in having if owning_asset(group) in selected]
     if not owners:
         raise SettingsError(
-            f"{name!r} is a setting of {', '.join(having)}, which is not selected: select it, or leave the setting out."
+            f"{name!r} is a setting of {', '.join(having)}, which is not selected: select "
+            f"{', '.join(dict.fromkeys(map(owning_asset, having)))}, or leave the setting out."
         )
     return owners

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, TypeVar
 
-from agent_pipeline.config.assets import ASSETS
+from agent_pipeline.config.assets import ASSETS, STEP_GROUPS
 from agent_pipeline.config.presets import PRESETS
 from agent_pipeline.config.settings import Settings
 from agent_pipeline.keys import PartitionKey
@@ -32,7 +32,7 @@ SHARED: Mapping[str, tuple[str, ...]] = {
     "judged_sessions": ("judge.model", "judge.parameters", "judge.rubric", "labels"),
     **dict.fromkeys(("sft_dataset", "preference_dataset", "kto_dataset"), ("split",)),
     "multi_task_dataset": ("mixing",),
-    **{asset: _TRAINED for asset in ASSETS if asset.endswith("_adapter")},
+    **dict.fromkeys(STEP_GROUPS, _TRAINED),
     "grpo_adapter": (*_TRAINED, "world"),
     "evaluation": _TRAINED,
     "gguf_export": (*_TRAINED, "llama_cpp"),

@@ -5,13 +5,13 @@ night, a backfill, the shell and the UI agree.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import dagster as dg
 from pydantic import Field, create_model
 
-from agent_pipeline.config.assets import ASSETS, ComparisonConfig
+from agent_pipeline.config.assets import ASSETS, ComparisonConfig, owning_asset
 from agent_pipeline.config.resolution import (
     NOT_NIGHTLY,
     POOLED,
@@ -35,7 +35,10 @@ SET_TAG = "agent_pipeline/set"
 
 
 def config_fields(options: type[Options]) -> dict[str, dg.Field]:
-    """Dagster's config schema of an asset's options. Values are validated when the asset runs, where a wrong one ends in a sentence."""
+    """Return Dagster's config schema of a group of options.
+
+    Values are validated when the asset runs, so that a wrong value ends with one sentence.
+    """
     shown = _shown(options)
     fields: dict[str, Any] = {
         name: (field.annotation, Field(default=shown[name], description=field.description))
@@ -51,10 +54,67 @@ def config_fields(options: type[Options]) -> dict[str, dg.Field]:
     return schema
 
 
+def step_fields(groups: Mapping[str, type[Options]]) -> dict[str, dg.Field]:
+    """Return Dagster's config schema of an asset that runs several steps, by the step's group."""
+    return {
+        group: dg.Field(dg.Shape(config_fields(options)), is_required=False)
+        for group, options in groups.items()
+    }
+
+
+def config_by_asset(values: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the part `ops` of a run config from values by group of options.
+
+    Example:
+        >>> config_by_asset({"evaluation": {"split": "test"}, "sft_adapter": {"lora_r": 8}})
+        {'evaluation': {'config': {'split': 'test'}}, 'adapter': {'config': {'sft_adapter': {'lora_r': 8}}}}
+    """
+    ops: dict[str, Any] = {}
+    for group, group_values in values.items():
+        asset = owning_asset(group)
+        config = ops.setdefault(asset, {"config": {}})["config"]
+        (config if asset == group else config.setdefault(group, {})).update(group_values)
+    return ops
+
+
+def config_by_group(ops: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the values by group of options of a run config's part `ops`."""
+    values: dict[str, dict[str, Any]] = {}
+    for asset, op in ops.items():
+        config = op.get("config") or {}
+        values.update({asset: config} if asset in ASSETS else config)
+    return values
+
+
 def in_force(
     context: dg.AssetExecutionContext, workspace: Workspace, options: type[Group]
 ) -> Group:
-    """The options that hold in this run of an asset; the materialization's metadata says where those that are no defaults were set.
+    """Return the options that hold in this run of an asset, and record where each was set.
+
+    The materialization's metadata lists every option that differs from its default.
+
+    Raises:
+        SettingsError: a setting is wrong, in the file or in the run.
+    """
+    chosen, rows = resolve_for_run(context, workspace, options)
+    record_settings(context, rows)
+    return chosen
+
+
+def record_settings(context: dg.AssetExecutionContext, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Add a table of settings to the metadata of the materialization; without rows, add nothing."""
+    if not rows:
+        return
+    records = [dg.TableRecord({**row, "value": _scalar(row["value"])}) for row in rows]
+    # An asset with checks has an output for each check too.
+    output = context.output_for_asset_key(context.asset_key)
+    context.add_output_metadata({"settings": dg.MetadataValue.table(records)}, output_name=output)
+
+
+def resolve_for_run(
+    context: dg.AssetExecutionContext, workspace: Workspace, options: type[Group]
+) -> tuple[Group, list[dict[str, Any]]]:
+    """Return the options that hold in this run, and one row per option that differs from its default.
 
     Raises:
         SettingsError: a setting is wrong, in the file or in the run.
@@ -74,28 +134,22 @@ def in_force(
     resolved = resolve(settings, options, key, run)
     for sentence in preset_sentences(resolved):
         context.log.info(sentence)
-    rows = [*resolved.table(), *shared(settings, asset, key)]
-    if records := [dg.TableRecord(row | {"value": _scalar(row["value"])}) for row in rows]:
-        # An asset with checks has an output for each of them too.
-        output = context.output_for_asset_key(context.asset_key)
-        context.add_output_metadata(
-            {"settings": dg.MetadataValue.table(records)}, output_name=output
-        )
-    return resolved.options
+    return resolved.options, [*resolved.table(), *shared(settings, asset, key)]
 
 
 def run_config(settings: Settings, key: PartitionKey) -> dict[str, Any]:
-    """The run config of an agent's night: every setting that is not left to its default. Raises SettingsError."""
-    ops = {}
-    for asset, options in ASSETS.items():
+    """Return the run config of an agent's nightly run: every setting that is not left to its default.
+
+    Raises:
+        SettingsError: a setting is wrong.
+    """
+    values: dict[str, dict[str, Any]] = {}
+    for group, options in ASSETS.items():
         resolved = resolve(settings, options, key)
-        if asset not in NOT_NIGHTLY and resolved.origins:
-            ops[asset] = {
-                "config": {
-                    name: getattr(resolved.options, name) for name in sorted(resolved.origins)
-                }
-            }
-    return {"ops": ops} if ops else {}
+        if group not in NOT_NIGHTLY and resolved.origins:
+            names = sorted(resolved.origins)
+            values[group] = {name: getattr(resolved.options, name) for name in names}
+    return {"ops": config_by_asset(values)} if values else {}
 
 
 def set_tags(names: Sequence[str]) -> dict[str, str]:
@@ -109,9 +163,12 @@ def _set_by_run(context: dg.AssetExecutionContext, options: type[Options]) -> di
     The launchpad fills in every default for all agents. In a form that was filled in so, a value that still is that default was not
     chosen by anybody, and gives way to the agent's own setting.
     """
+    group = asset_of(options)
     ops: Any = context.run.run_config.get("ops") or {}
-    written = ops.get(asset_of(options), {}).get("config") or {}
-    given = context.op_execution_context.op_config
+    written = config_by_group(ops).get(group) or {}
+    given = context.op_execution_context.op_config or {}
+    if owning_asset(group) != group:
+        given = given.get(group) or {}
     chosen = {name: given[name] for name in written if given.get(name) is not None}
     if SET_TAG in context.run.tags or set(chosen) < set(options.model_fields):
         return chosen

@@ -9,7 +9,6 @@ import dagster as dg
 from agent_pipeline.defs.partitions import AGENTS
 from agent_pipeline.defs.run_config import config_fields
 from agent_pipeline.options import Options
-from agent_pipeline.training.chain import STEPS, adapter_of
 
 OWNER = "team:agent-pipeline"
 CODE_VERSION = "7"
@@ -35,9 +34,6 @@ FRESHNESS = {
     "exports": _MODELS,
 }
 """How old the newest partition of an asset may be: Dagster judges an asset, not each of its partitions."""
-
-ADAPTERS = [adapter_of(step) for step in STEPS]
-"""The assets of the training chain. What evaluates or exports depends on all of them, and takes the last of the agent's own chain."""
 
 
 def asset_options(

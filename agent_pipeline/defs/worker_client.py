@@ -14,6 +14,7 @@ from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.specs import version
 from agent_pipeline.errors import DataError
 from agent_pipeline.storage.filesystem import sha256_file
+from agent_pipeline.storage.lake import Artifact
 
 FRESH_TAG = "agent_pipeline/fresh"
 """A run with this tag (`true`) makes its models anew, also those that are there already."""
@@ -25,21 +26,32 @@ def run_worker(
     workspace: Workspace,
     task: str,
     params: dict[str, Any],
+    group: str = "",
+    tables: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """The result of a task of `agent_pipeline.compute.tasks` on the run's partition.
+    """Run a task of `agent_pipeline.compute.tasks` on the run's partition, and return its result.
+
+    Args:
+        context: The run of the asset.
+        pipes: The client that starts processes of this machine.
+        workspace: The settings and the lake.
+        task: The name of the task.
+        params: The parameters of the task, without those that every task has.
+        group: The group of options that chooses where the task runs; by default the asset's name.
+        tables: The tables that the task reads; by default those that the asset depends on.
 
     Raises:
         WorkerError: the task ended with a sentence for the user, or its process died.
     """
     settings, key = workspace.settings(), agent_key(context)
-    chosen = launcher(settings, context.asset_key.path[-1], key, pipes)
+    chosen = launcher(settings, group or context.asset_key.path[-1], key, pipes)
     given = {
         **asked_of(settings, key),
         # A step or a run that is tried again goes on with what its first try made.
         "fresh": (context.run.root_run_id or context.run.run_id)
         if context.run.tags.get(FRESH_TAG) == "true"
         else "",
-        "tables": _versions(context, workspace),
+        "tables": _versions(context, workspace, tables),
         "at_once": _at_once(context)
         if isinstance(chosen, Subprocess)
         else 0,  # clusters have queues of their own
@@ -60,12 +72,7 @@ def built(
     Raises:
         DataError: it is gone.
     """
-    asset = context.asset_key.path[-1]
-    artifact = workspace.open_lake().find(asset, agent_key(context), result["identity"])
-    if artifact is None:
-        raise DataError(
-            f"The {asset} of {context.partition_key} vanished after it was made: materialize it again."
-        )
+    artifact = find_built(context, workspace, context.asset_key.path[-1], result["identity"])
     shown = {
         what: dg.MetadataValue.path(str(artifact.path / file))
         for what, file in (pages or {}).items()
@@ -91,8 +98,31 @@ def _at_once(context: dg.AssetExecutionContext) -> int:
     )
 
 
-def _versions(context: dg.AssetExecutionContext, workspace: Workspace) -> dict[str, str]:
-    """The data versions (sha256) of the tables that an asset is made from; the run holds the partition, so they are those it loads."""
+def find_built(
+    context: dg.AssetExecutionContext, workspace: Workspace, asset: str, identity: str
+) -> Artifact:
+    """Return the artifact that the worker process built.
+
+    Raises:
+        DataError: the artifact is gone.
+    """
+    artifact = workspace.open_lake().find(asset, agent_key(context), identity)
+    if artifact is None:
+        raise DataError(
+            f"The {asset} of {context.partition_key} vanished after it was built: materialize it again."
+        )
+    return artifact
+
+
+def _versions(
+    context: dg.AssetExecutionContext, workspace: Workspace, tables: Sequence[str] | None
+) -> dict[str, str]:
+    """Return the data version (sha256) of each table that a task reads.
+
+    The run holds the partition, so these are the versions that the task loads.
+    """
     lake, key = workspace.open_lake(), agent_key(context)
-    names = sorted(each.path[-1] for each in context.assets_def.asset_deps[context.asset_key])
+    if tables is None:
+        tables = [asset.path[-1] for asset in context.assets_def.asset_deps[context.asset_key]]
+    names = sorted(tables)
     return {name: sha256_file(lake.table(name, key)) for name in names if lake.has(name, key)}

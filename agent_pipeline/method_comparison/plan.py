@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from agent_pipeline.config.assets import ASSETS, ComparisonConfig
+from agent_pipeline.config.assets import ADAPTER, ASSETS, ComparisonConfig
 from agent_pipeline.config.methods import METHODS, TRAINING
 from agent_pipeline.config.overrides import overrides
 from agent_pipeline.config.resolution import resolve
@@ -32,7 +32,7 @@ def comparison(settings: Settings, key: PartitionKey, config: ComparisonConfig) 
         raise DataError(
             f"{key} has no rows in the split {config.split} to measure on: set method_comparison.split, or give more tasks."
         )
-    shared = overrides(config.settings, [*TRAINING, "evaluation", "episodes"])
+    shared = overrides(config.settings, ["sft_coreset", ADAPTER, "evaluation", "episodes"])
     return {
         "methods": msgspec.to_builtins(methods(settings, key, config, shared)),
         "seeds": config.seeds,

@@ -330,7 +330,7 @@ MISTAKES: dict[str, tuple[list[str], Prepare, tuple[str, ...]]] = {
     "nothing to materialize": (["materialize"], none, ("partition",)),
     "malformed partition": (["materialize", "shop"], none, ("shop", "project/agent")),
     "unknown partition": (["materialize", "shop/support"], none, ("shop/support", "logs/default")),
-    "unknown asset selected": ([*ALL, "--select", "nope"], none, ("nope", "sft_adapter")),
+    "unknown asset selected": ([*ALL, "--select", "nope"], none, ("nope", "adapter")),
     "selection that is no expression": ([*ALL, "--select", "key:("], none, ("key:(",)),
     "set without a value": ([*SESSIONS, "--set", "lora_r"], none, ("lora_r", "=")),
     "set of an unknown asset": (
@@ -620,7 +620,7 @@ def test_interrupted_training(project: Project) -> None:
     project.set("preset = 'smoke'")
     assert project.run("materialize", "shop/intern", "--select", DATASETS).returncode == 0
     with project.started(
-        "materialize", "shop/intern", "--select", "replay_buffer or sft_adapter"
+        "materialize", "shop/intern", "--select", "replay_buffer or adapter"
     ) as process:
         # Python itself prints a stack if Ctrl-C comes while its interpreter starts: wait until the process works.
         process.wait_until(lambda: "tokenised" in process.err.read_text())

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_pipeline.config.assets import ASSETS, AdapterConfig, CurationConfig
+from agent_pipeline.config.assets import ASSETS, AdapterConfig, CurationConfig, owning_asset
 from agent_pipeline.config.checks import problems, unknown_agents
 from agent_pipeline.config.overrides import overrides
 from agent_pipeline.config.presets import PRESETS
@@ -214,7 +214,7 @@ def test_a_misspelt_name_anywhere_in_the_file_is_refused_with_the_nearest(
 )
 def test_a_misspelt_name_of_a_run_is_refused_with_the_nearest(text, nearest) -> None:
     with pytest.raises(SettingsError, match=nearest):
-        overrides([text], {"sft_adapter"})
+        overrides([text], {"adapter"})
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_a_misspelt_name_of_a_run_is_refused_with_the_nearest(text, nearest) -> 
 def test_removed_option(toml, asset, name, reason) -> None:
     """An option of an earlier version is refused with the reason why it was removed."""
     with pytest.raises(SettingsError) as error:
-        overrides([f"{asset}.{name}=1"], {asset})
+        overrides([f"{asset}.{name}=1"], {owning_asset(asset)})
     assert reason in str(error.value)
     toml(f"[assets.{asset}]\n{name} = 1")
     with pytest.raises(SettingsError) as error:
@@ -251,7 +251,7 @@ def test_a_wrong_value_is_refused_for_its_real_reason_in_the_shell_and_in_the_fi
     toml, name, value, reason
 ) -> None:
     with pytest.raises(SettingsError, match=reason):
-        overrides([f"{name}={value}"], {"sft_adapter"})
+        overrides([f"{name}={value}"], {"adapter"})
     toml(f'[assets.sft_adapter]\n{name} = "{value}"')
     with pytest.raises(SettingsError, match=reason):
         load_settings()
@@ -260,7 +260,7 @@ def test_a_wrong_value_is_refused_for_its_real_reason_in_the_shell_and_in_the_fi
 def test_a_setting_of_an_asset_that_the_run_does_not_make_is_refused() -> None:
     with pytest.raises(SettingsError, match="sft_adapter"):
         overrides(["lora_r=8"], {"evaluation"})
-    assert overrides(["seed=7"], {"sft_adapter", "evaluation"}) == {
+    assert overrides(["seed=7"], {"adapter", "evaluation"}) == {
         "sft_adapter": {"seed": 7},
         "evaluation": {"seed": 7},
     }

@@ -14,6 +14,7 @@ from agent_pipeline.compute.tasks import TASKS
 from agent_pipeline.definitions import build_defs
 from agent_pipeline.defs import worker_client
 from agent_pipeline.defs.partitions import AGENTS
+from agent_pipeline.defs.run_config import config_by_asset
 from agent_pipeline.progress import silent
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests.conftest import SAMPLE
@@ -54,9 +55,7 @@ class Bench:
             instance=self.instance,
             partition_key=partition,
             asset_selection=[dg.AssetKey(name) for name in assets],
-            run_config={
-                "ops": {name: {"config": values} for name, values in (config or {}).items()}
-            },
+            run_config={"ops": config_by_asset(config or {})},
             tags=tags,
             raise_on_error=False,
         )

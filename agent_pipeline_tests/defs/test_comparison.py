@@ -144,8 +144,8 @@ def test_a_comparison_that_was_killed_goes_on_and_nothing_is_trained_twice_from_
     for asset in ("sft_adapter", "evaluation", "episodes", "gguf_export"):
         assert lake.pointers(asset, KEY).generation == 0
     assert not lake.has("sft_coreset", KEY)
-    night = bench.run(str(KEY), "sft_coreset", "sft_adapter")
-    assert night.asset_materializations_for_node("sft_adapter")[0].metadata["reused"].value is True
+    night = bench.run(str(KEY), "sft_coreset", "adapter")
+    assert night.asset_materializations_for_node("adapter")[0].metadata["reused"].value is True
 
     forget(lake, "session-0", KEY)
     of_rows = [

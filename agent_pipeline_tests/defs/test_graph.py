@@ -10,7 +10,6 @@ import pytest
 import agent_pipeline.defs
 from agent_pipeline.config.assets import ASSETS as OPTIONS
 from agent_pipeline.definitions import build_defs, defs
-from agent_pipeline.defs.specs import ADAPTERS
 from agent_pipeline.options import Options
 
 STAGES = {
@@ -23,7 +22,7 @@ STAGES = {
         "multi_task_dataset",
     ],
     "coresets": ["trained_sessions", "sft_coreset", "replay_buffer"],
-    "models": [*ADAPTERS, "evaluation", "method_comparison"],
+    "models": ["adapter", "evaluation", "method_comparison"],
     "exports": ["gguf_export", "serving", "episodes", "champion"],
 }
 GRAPH = defs.resolve_asset_graph()
@@ -37,6 +36,23 @@ def test_the_graph_has_exactly_the_assets_of_its_stages() -> None:
     }
     assert found == {stage: sorted(names) for stage, names in STAGES.items()}
     assert {key.to_user_string() for key in GRAPH.get_all_asset_keys()} == set(ASSETS)
+
+
+def test_edges() -> None:
+    """A person reads the lineage at a glance: few edges, and none from a later stage to an earlier one.
+
+    The replay buffer and the gate of a nightly run belong to the stage coresets, which lies between
+    datasets and models.
+    """
+    order = list(STAGES)
+    edges = [
+        (parent.to_user_string(), key.to_user_string())
+        for key in GRAPH.get_all_asset_keys()
+        for parent in GRAPH.get(key).parent_keys
+    ]
+    stage_of = {name: order.index(stage) for stage, names in STAGES.items() for name in names}
+    assert len(edges) <= 30
+    assert [edge for edge in edges if stage_of[edge[0]] > stage_of[edge[1]]] == []
 
 
 OF_ALL_AGENTS = "multi_task_dataset"

@@ -2,7 +2,7 @@
 
 import json
 
-from agent_pipeline.defs.models.adapters import better_check
+from agent_pipeline.defs.models.evaluation import better_check
 from agent_pipeline.evaluation.model_comparison import accuracies, differences
 from agent_pipeline.evaluation.samples import turn_samples
 from agent_pipeline.evaluation.scoring import score

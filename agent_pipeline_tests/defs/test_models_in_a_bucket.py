@@ -39,9 +39,7 @@ def test_what_one_machine_trains_into_a_bucket_another_evaluates_from_there(
     lake = on_machine("one")
     put_rows(lake, KEY, (row(number, "test" if number > 5 else "train") for number in range(8)))
     training: dict[str, Any] = {"max_steps": 2, "max_length": 512, "rehearsal": 0}
-    assert bench.run(
-        str(KEY), "sft_coreset", "sft_adapter", config={"sft_adapter": training}
-    ).success
+    assert bench.run(str(KEY), "sft_coreset", "adapter", config={"sft_adapter": training}).success
     trained = lake.latest("sft_adapter", KEY)
 
     lake = on_machine("two")

@@ -1,4 +1,4 @@
-"""Nights of a store that is pruned: what `replay_buffer` remembers of them, and what `sft_adapter` trains on again."""
+"""Nights of a store that is pruned: what `replay_buffer` remembers of them, and what the step `sft` trains on again."""
 
 import dagster as dg
 import pyarrow as pa
@@ -6,7 +6,7 @@ import pytest
 
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.datasets.splits import SplitSizes
-from agent_pipeline.defs.models import adapters
+from agent_pipeline.defs.models import adapter as adapters
 from agent_pipeline.ingestion.block_list import BlockList
 from agent_pipeline.keys import parse_key
 from agent_pipeline.sessions.session import hash_json
@@ -154,7 +154,7 @@ def here(monkeypatch, tiny_base, bench):
         "lora_r": 2,
         "max_length": 400,
     }
-    return lambda **more: bench.run(str(KEY), "sft_adapter", config={"sft_adapter": config | more})
+    return lambda **more: bench.run(str(KEY), "adapter", config={"sft_adapter": config | more})
 
 
 @pytest.mark.slow
@@ -165,7 +165,7 @@ def test_a_night_trains_on_rows_of_earlier_nights_too_and_its_manifest_names_the
     nights.night(rows(*range(40)))
     first = nights.chosen
     result = train()
-    said = result.asset_materializations_for_node("sft_adapter")[0].metadata
+    said = result.asset_materializations_for_node("adapter")[0].metadata
     assert said["replayed"].value.startswith("nothing is replayed")
     assert "replay" not in nights.lake.latest("sft_adapter", KEY).manifest["made_from"]
 
@@ -180,7 +180,7 @@ def test_a_night_trains_on_rows_of_earlier_nights_too_and_its_manifest_names_the
     )
     assert set(made["made_from"]["sessions"]) == nights.chosen | replayed
     assert made["report"]["replay"]["trained"] == 2 and made["report"]["replay"]["ratio"] == 0.1
-    said = result.asset_materializations_for_node("sft_adapter")[0].metadata
+    said = result.asset_materializations_for_node("adapter")[0].metadata
     assert (
         said["replayed"].value
         == "2 rows of earlier nights are replayed, 10.0% of all (10.0% asked; in whole rows, rounded down)"
@@ -189,14 +189,14 @@ def test_a_night_trains_on_rows_of_earlier_nights_too_and_its_manifest_names_the
     assert [each.passed for each in result.get_asset_check_evaluations()] == [True]
 
     nights.night(rows(*range(20, 60)))
-    monkeypatch.setattr(adapters, "MOST_DROPPED", -1)
+    monkeypatch.setattr(adapters, "MAX_DROPPED_SHARE", -1)
     again = train()
     (check,) = again.get_asset_check_evaluations()
     assert (
         not check.passed
         and check.severity == dg.AssetCheckSeverity.WARN
-        and check.metadata["dropped_too_long"].value == 0
+        and check.metadata["sft_dropped_too_long"].value == 0
     )
-    assert again.asset_materializations_for_node("sft_adapter")[0].metadata["reused"].value is True
+    assert again.asset_materializations_for_node("adapter")[0].metadata["reused"].value is True
     train(replay_ratio=0.0)
     assert "replay" not in nights.lake.latest("sft_adapter", KEY).manifest["made_from"]

@@ -128,7 +128,7 @@ def test_a_changed_setting_makes_an_agent_new_and_its_run_says_what_is_set(
     assert not _tick(instance).run_requests
     (tmp_path / "pipeline.toml").write_text("[assets.sft_adapter]\nlora_r = 8\n", encoding="utf-8")
     (request,) = _tick(instance).run_requests
-    assert request.run_config == {"ops": {"sft_adapter": {"config": {"lora_r": 8}}}}
+    assert request.run_config == {"ops": {"adapter": {"config": {"sft_adapter": {"lora_r": 8}}}}}
 
 
 @pytest.mark.parametrize("pages", [0, 1, 6])

@@ -15,8 +15,7 @@ from agent_pipeline.config.saving import save
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.defs import worker_client
 from agent_pipeline.defs.jobs import RETRAIN
-from agent_pipeline.defs.models.adapters import LOSSES
-from agent_pipeline.defs.run_config import run_config
+from agent_pipeline.defs.run_config import config_by_group, run_config
 from agent_pipeline.defs.runs import LOCATION_TAGS, SETTINGS_VERSION_TAG
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.tables import chosen_rows
@@ -24,7 +23,7 @@ from agent_pipeline.training.identity import rows_made_from
 from agent_pipeline_tests.defs.conftest import Bench, metadata
 
 KEY, OTHER = PartitionKey("shop", "intern"), PartitionKey("office", "rooms")
-TO_ADAPTER = "+sft_adapter"
+TO_ADAPTER = "+adapter"
 
 
 @pytest.fixture
@@ -46,7 +45,7 @@ def trained(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any
         def train(folder: Path) -> dict[str, Any]:
             made.append(params)
             (folder / "adapter_model.safetensors").write_bytes(b"weights")
-            losses = dict.fromkeys(LOSSES, 1.0)
+            losses = dict.fromkeys(("loss_first", "loss_last"), 1.0)
             return {
                 "log_history": [],
                 "row_ids": [],
@@ -113,15 +112,15 @@ def test_a_night_after_a_saved_setting_makes_what_the_shell_made_and_trains_noth
     )
     assert shell.success, bench.sentence(shell)
     identity = bench.lake.latest("sft_adapter", KEY).identity
-    assert settings_of(shell, "sft_adapter") == {"lora_r": (4, "this run")}
+    assert settings_of(shell, "adapter") == {"sft_adapter.lora_r": (4, "this run")}
     save(
         {"judged_sessions": {"when_unjudged": "train_unverified"}, "sft_adapter": {"lora_r": 4}},
         KEY,
     )
-    at_night = night(bench, KEY, *UPSTREAM, "sft_adapter")
+    at_night = night(bench, KEY, *UPSTREAM, "adapter")
     assert bench.lake.latest("sft_adapter", KEY).identity == identity and len(trained) == 1
-    assert settings_of(at_night, "sft_adapter") == {
-        "lora_r": (4, '[agents."shop/intern".assets.sft_adapter]')
+    assert settings_of(at_night, "adapter") == {
+        "sft_adapter.lora_r": (4, '[agents."shop/intern".assets.sft_adapter]')
     }
 
 
@@ -136,7 +135,7 @@ def test_an_agents_own_setting_holds_for_it_alone_also_in_a_run_that_says_nothin
         assert bench.run(
             str(key),
             *UPSTREAM,
-            "sft_adapter",
+            "adapter",
             config={"judged_sessions": {"when_unjudged": "train_unverified"}},
         ).success
     assert [each["config"]["lora_r"] for each in trained] == [2, 8]
@@ -203,11 +202,9 @@ def test_the_night_sends_what_is_set_and_nothing_else(tree: Path) -> None:
         'preset = "smoke"\n[agents."shop/intern".assets.sft_adapter]\nmax_steps = 9\n',
         encoding="utf-8",
     )
-    sent = run_config(load_settings(), KEY)["ops"]
-    assert sent["sft_adapter"]["config"]["max_steps"] == 9 and "sessions" not in sent
-    assert resolve(load_settings(), AdapterConfig, KEY, sent["sft_adapter"]["config"]) == resolve(
+    sent = config_by_group(run_config(load_settings(), KEY)["ops"])
+    assert sent["sft_adapter"]["max_steps"] == 9 and "sessions" not in sent
+    assert resolve(load_settings(), AdapterConfig, KEY, sent["sft_adapter"]) == resolve(
         load_settings(), AdapterConfig, KEY
     )
-    assert fingerprint(
-        load_settings(), KEY, {name: op["config"] for name, op in sent.items()}
-    ) == fingerprint(load_settings(), KEY)
+    assert fingerprint(load_settings(), KEY, sent) == fingerprint(load_settings(), KEY)

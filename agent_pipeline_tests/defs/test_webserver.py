@@ -124,13 +124,15 @@ def test_home_page_shows_shell_runs(server: str, tmp_path: Path) -> None:
 def test_the_launchpad_explains_every_field_of_the_run_config(server: str) -> None:
     data = _query(
         server,
-        """{ assetNodeOrError(assetKey: {path: ["sft_adapter"]}) { ... on AssetNode { configField { configType {
-               ... on CompositeConfigType { fields { name description defaultValueAsJson } } } } } } }""",
+        """{ assetNodeOrError(assetKey: {path: ["adapter"]}) { ... on AssetNode { configField { configType {
+               ... on CompositeConfigType { fields { name configType {
+                 ... on CompositeConfigType { fields { name description defaultValueAsJson } } } } } } } } } }""",
     )
-    fields = {
-        field["name"]: field
-        for field in data["assetNodeOrError"]["configField"]["configType"]["fields"]
+    groups = {
+        group["name"]: group["configType"]["fields"]
+        for group in data["assetNodeOrError"]["configField"]["configType"]["fields"]
     }
+    fields = {field["name"]: field for field in groups["sft_adapter"]}
     assert "SmolLM2-135M-Instruct" in fields["base_model"]["defaultValueAsJson"]
     assert all(field["description"] and field["defaultValueAsJson"] for field in fields.values())
 

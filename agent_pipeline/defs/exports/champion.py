@@ -42,7 +42,7 @@ CHECK = "candidate_is_not_rejected"
             )
         ],
     ),
-    deps=["sft_dataset", "episodes"],
+    deps=["episodes"],
 )
 def champion(
     context: dg.AssetExecutionContext,

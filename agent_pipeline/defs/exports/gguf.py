@@ -5,14 +5,13 @@ from typing import Any
 
 import dagster as dg
 
-from agent_pipeline.config.assets import GgufConfig, ServingConfig
+from agent_pipeline.config.assets import ADAPTER, GgufConfig, ServingConfig
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import table
 from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import (
-    ADAPTERS,
     ARTIFACTS,
     CPU_HEAVY,
     asset_options,
@@ -39,7 +38,7 @@ CHECK = "exported_model_is_the_trained_model"
         checks=[own_check("gguf_export", CHECK, "Tokens and answers.", blocking=True)],
         pool=CPU_HEAVY,
     ),
-    deps=["sft_dataset", *ADAPTERS],
+    deps=["sft_dataset", ADAPTER],
 )
 def gguf_export(
     context: dg.AssetExecutionContext,
@@ -150,7 +149,7 @@ def equal_answers(found: dict[str, Any]) -> str:
 
 @dg.asset(
     **asset_options("exports", {"llama", "file"}, ARTIFACTS, options=ServingConfig),
-    deps=["gguf_export", "champion", *ADAPTERS],
+    deps=["champion"],
 )
 def serving(
     context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]

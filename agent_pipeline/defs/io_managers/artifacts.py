@@ -1,5 +1,7 @@
 """Model directories: what is stored is the pointer to the complete directory that the asset built."""
 
+from dataclasses import dataclass
+
 import dagster as dg
 
 from agent_pipeline.config.settings import load_settings
@@ -11,14 +13,34 @@ from agent_pipeline.keys import parse_key
 from agent_pipeline.storage.lake import Artifact
 
 
-class ArtifactIOManager(HoldingIOManager):
-    """Makes an `Artifact` its partition's latest, and loads the latest."""
+@dataclass(frozen=True)
+class ArtifactChain:
+    """The artifacts of an asset that runs several steps.
 
-    def handle_output(self, context: dg.OutputContext, obj: Artifact | None) -> None:
+    Attributes:
+        artifacts: One artifact per step, in the order of the steps.
+        last: The artifact that later assets use.
+    """
+
+    artifacts: tuple[Artifact, ...]
+    last: Artifact
+
+
+class ArtifactIOManager(HoldingIOManager):
+    """Makes an artifact, or each artifact of a chain, its partition's latest, and loads the latest."""
+
+    def handle_output(
+        self, context: dg.OutputContext, obj: Artifact | ArtifactChain | None
+    ) -> None:
         if obj is None:  # an agent without a world has no episodes
             return
+        artifacts = obj.artifacts if isinstance(obj, ArtifactChain) else (obj,)
         with user_errors():
-            load_settings().open_lake().set_latest(obj, who=f"run {context.run_id}")
+            lake = load_settings().open_lake()
+            for artifact in artifacts:
+                lake.set_latest(artifact, who=f"run {context.run_id}")
+        if isinstance(obj, ArtifactChain):
+            obj = obj.last
         files = obj.manifest["files"]
         context.add_output_metadata(
             {

@@ -9,7 +9,6 @@ from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import (
-    ADAPTERS,
     ARTIFACTS,
     GPU,
     asset_options,
@@ -39,7 +38,7 @@ CHECK = "model_does_the_job"
         ],
         pool=GPU,
     ),
-    deps=["judged_sessions", "sft_dataset", *ADAPTERS],
+    deps=["judged_sessions", "sft_dataset"],
 )
 def episodes(
     context: dg.AssetExecutionContext,

@@ -1,0 +1,293 @@
+"""The asset `adapter`, which runs an agent's chain of training steps.
+
+The steps themselves run in worker processes, and their code stands in the room `training`. Each step
+is an artifact of its own in the lake, so a step whose rows, base model and settings did not change is
+reused.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+
+from agent_pipeline.config.assets import ADAPTER, ASSETS, STEP_GROUPS, AdapterConfig
+from agent_pipeline.datasets.verdicts import describe_verdicts
+from agent_pipeline.defs.failures import user_errors
+from agent_pipeline.defs.io_managers.artifacts import ArtifactChain
+from agent_pipeline.defs.metadata import curve, numbers, table
+from agent_pipeline.defs.partitions import agent_key
+from agent_pipeline.defs.resources import Workspace
+from agent_pipeline.defs.run_config import record_settings, resolve_for_run, step_fields
+from agent_pipeline.defs.specs import ARTIFACTS, GPU, asset_options, own_check, version, warning
+from agent_pipeline.defs.worker_client import find_built, run_worker
+from agent_pipeline.storage.lake import Artifact
+from agent_pipeline.training.chain import SKIPPED, adapter_of
+from agent_pipeline.training.config import FURTHER, PREFERENCES, Step
+
+MAX_DROPPED_SHARE = 0.1
+"""Share of rows that training may leave out (too long, or not rendered by the template), and share of
+turns that a token limit may cut off, without a warning."""
+
+TRAINED = "rows_are_trained"
+IMITATION_TABLES = ("sft_dataset", "sft_coreset", "replay_buffer")
+
+
+@dataclass(frozen=True)
+class FinishedStep:
+    """One training step of the chain, after it ran or was reused.
+
+    Attributes:
+        step: The step's name, such as `sft` or `dpo`.
+        artifact: The artifact in the lake. It holds no weights if the step was skipped.
+        result: What the worker returned: `identity`, `reused` and `report`, and for `sft` counts of rows.
+    """
+
+    step: Step
+    artifact: Artifact
+    result: dict[str, Any]
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """The training report."""
+        report: dict[str, Any] = self.result["report"]
+        return report
+
+    @property
+    def skipped(self) -> str:
+        """Why the step trained nothing, or an empty string."""
+        return str(self.report.get(SKIPPED, ""))
+
+
+@dg.asset(
+    **asset_options(
+        "models",
+        {"pytorch", "huggingface"},
+        ARTIFACTS,
+        checks=[
+            own_check(
+                ADAPTER,
+                TRAINED,
+                "Passes if every step of the chain trained, and left out at most a tenth of its rows. "
+                "If it fails, the check names the step and the setting to change.",
+            )
+        ],
+        pool=GPU,
+    )
+    | {"config_schema": step_fields({group: ASSETS[group] for group in STEP_GROUPS})},
+    deps=[*IMITATION_TABLES, *PREFERENCES.values()],
+)
+def adapter(
+    context: dg.AssetExecutionContext,
+    workspace: dg.ResourceParam[Workspace],
+    pipes: dg.ResourceParam[dg.PipesSubprocessClient],
+) -> dg.MaterializeResult:
+    """The LoRA adapter of the last training step that the setting `train` names.
+
+    The chain starts with supervised fine-tuning (SFT) on the chosen rows. DPO, KTO, GRPO,
+    self-distillation and distillation can follow, each continuing from the adapter before it.
+    Steps that did not change are reused. The adapter is evaluated, exported and may be served.
+    """
+    with user_errors():
+        chain = workspace.settings().chain(agent_key(context))
+        setting_rows: list[dict[str, Any]] = []
+        steps: list[FinishedStep] = []
+        for step in chain:
+            options, rows = resolve_for_run(context, workspace, ASSETS[adapter_of(step)])
+            setting_rows += [
+                row | {"setting": f"{adapter_of(step)}.{row['setting']}"} for row in rows
+            ]
+            if step == "sft":
+                finished = _train_first_step(context, workspace, pipes, options)
+            else:
+                finished = _train_further_step(
+                    context, workspace, pipes, step, options, trained_last(steps)
+                )
+            steps.append(finished)
+            _log_step(context, finished, trained_last(steps))
+        record_settings(context, setting_rows)
+        return _materialization(context, steps)
+
+
+def trained_last(steps: Sequence[FinishedStep]) -> FinishedStep:
+    """Return the last step that trained an adapter. The first step always trains one."""
+    return next(step for step in reversed(steps) if not step.skipped)
+
+
+def _train_first_step(
+    context: dg.AssetExecutionContext,
+    workspace: Workspace,
+    pipes: dg.PipesSubprocessClient,
+    options: Any,
+) -> FinishedStep:
+    """Run supervised fine-tuning in a worker process."""
+    assert isinstance(options, AdapterConfig)
+    config = options.model_dump()
+    params = {
+        name: config.pop(name)
+        for name in ("base_model", "base_revision", "replay_ratio", "rehearsal")
+    }
+    group = adapter_of("sft")
+    result = run_worker(
+        context, pipes, workspace, "train", params | {"config": config}, group, IMITATION_TABLES
+    )
+    return FinishedStep("sft", find_built(context, workspace, group, result["identity"]), result)
+
+
+def _train_further_step(
+    context: dg.AssetExecutionContext,
+    workspace: Workspace,
+    pipes: dg.PipesSubprocessClient,
+    step: Step,
+    options: Any,
+    previous: FinishedStep,
+) -> FinishedStep:
+    """Continue training the previous step's adapter in a worker process."""
+    assert isinstance(options, FURTHER[step])
+    dataset = PREFERENCES.get(step, "sft_dataset")
+    params = {
+        "method": step,
+        "dataset": dataset,
+        "world": workspace.settings().world(agent_key(context)),
+        "reference": previous.artifact.reference,
+        "config": options.model_dump(),
+    }
+    task = "prefer" if step in PREFERENCES else "on_policy"
+    group = adapter_of(step)
+    tables = tuple(dict.fromkeys([dataset, "sft_dataset"]))
+    result = run_worker(context, pipes, workspace, task, params, group, tables)
+    return FinishedStep(step, find_built(context, workspace, group, result["identity"]), result)
+
+
+def _log_step(
+    context: dg.AssetExecutionContext, finished: FinishedStep, candidate: FinishedStep
+) -> None:
+    """Log where a step was trained and what is unusual about it."""
+    report, result = finished.report, finished.result
+    context.log.info(
+        f"{finished.step}: trained on {report.get('device', 'nothing')}"
+        + (f"; {result['replayed']}" if result.get("replayed") else "")
+    )
+    if result.get("by_size"):
+        context.log.info(result["by_size"])
+    if finished.skipped:
+        context.log.warning(
+            f"The step {finished.step} of {context.partition_key} trained nothing: {finished.skipped} "
+            f"The adapter is still that of the step {candidate.step}."
+        )
+    verdicts = report.get("verdicts")
+    if verdicts and verdicts["verified"] < verdicts["verdicts"]:
+        context.log.warning(
+            f"{context.partition_key} is trained on unverified sessions: {describe_verdicts(verdicts)}."
+        )
+
+
+def _materialization(
+    context: dg.AssetExecutionContext, steps: Sequence[FinishedStep]
+) -> dg.MaterializeResult:
+    """Return the materialization of the chain: its last adapter, and one metadata row per step."""
+    first, last = steps[0], trained_last(steps)
+    metadata: dict[str, Any] = {
+        "steps": step_table(steps),
+        "step": last.step,
+        "rows": first.result["rows"],
+        "rows_with_surrogates": first.result["rows_with_surrogates"],
+        "replayed": first.result["replayed"],
+        "template": first.report["template"]["why"],
+        "reused": all(step.result["reused"] for step in steps),
+        "loss": curve(
+            [(entry["step"], entry["loss"]) for entry in last.report["log_history"]],
+            "training loss",
+            "step",
+            "loss",
+        ),
+        **numbers({name: last.report[name] for name in ("loss_first", "loss_last")}),
+    }
+    if verdicts := last.report.get("verdicts"):
+        metadata["verdicts"] = describe_verdicts(verdicts)
+    for step in steps:
+        metadata[f"{step.step}_report"] = report_metadata(step.report)
+    return dg.MaterializeResult(
+        value=ArtifactChain(tuple(step.artifact for step in steps), last.artifact),
+        data_version=version(last.artifact.identity),
+        metadata=metadata,
+        check_results=[trained_check(steps)],
+    )
+
+
+def step_table(steps: Sequence[FinishedStep]) -> dg.MetadataValue:
+    """Return one row per step: rows, losses, minutes, identity and folder."""
+    rows = []
+    for step in steps:
+        report = step.report
+        seconds = report.get("seconds")
+        rows.append(
+            [
+                step.step,
+                report["rows"].get("kept", report["rows"].get("trained", "")),
+                "" if step.skipped else f"{report['loss_first']:.3f}",
+                "" if step.skipped else f"{report['loss_last']:.3f}",
+                "" if seconds is None else f"{seconds / 60:.1f}",
+                "reused" if step.result["reused"] else step.skipped or "trained",
+                step.artifact.identity[:16],
+                str(step.artifact.path),
+            ]
+        )
+    head = [
+        "step",
+        "rows",
+        "first loss",
+        "last loss",
+        "minutes",
+        "state",
+        "identity",
+        "folder",
+    ]
+    return table(head, rows)
+
+
+def report_metadata(report: dict[str, Any]) -> dg.MetadataValue:
+    """Return a training report for the UI, without the lists that fill pages."""
+    return dg.MetadataValue.json(
+        {name: value for name, value in report.items() if name not in ("log_history", "row_ids")}
+    )
+
+
+def trained_check(steps: Sequence[FinishedStep]) -> dg.AssetCheckResult:
+    """Return whether every step trained an adapter and left out few rows."""
+    reasons: list[str] = []
+    counts: dict[str, Any] = {}
+    for step in steps:
+        counts |= {f"{step.step}_{name}": count for name, count in left_out(step.report).items()}
+        if reason := step.skipped or why_rows_are_left_out(step.step, step.report):
+            reasons.append(f"{step.step}: {reason}")
+    return warning(TRAINED, not reasons, "; ".join(reasons) or None, counts)
+
+
+def left_out(report: dict[str, Any]) -> dict[str, Any]:
+    """Return the counts of rows that a training report gives as left out or unusual."""
+    return {
+        name: count
+        for name, count in report["rows"].items()
+        if name.startswith(("dropped", "special", "reasoning"))
+    }
+
+
+def why_rows_are_left_out(step: Step, report: dict[str, Any]) -> str:
+    """Return why too many rows, or the recorded thoughts, were not trained; else an empty string."""
+    counts = left_out(report)
+    if thoughts := counts.get("reasoning_not_rendered", 0):
+        return (
+            f"{thoughts} recorded thoughts are not trained, because the chat template does not render "
+            "thoughts (see template): set sft_dataset.reasoning = false, or choose a reasoning model."
+        )
+    dropped_share = counts.pop("dropped_share", 0.0)
+    if dropped_share <= MAX_DROPPED_SHARE:
+        return ""
+    causes = ", ".join(
+        f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count
+    )
+    return (
+        f"{dropped_share:.0%} of the rows were not trained ({causes}), more than "
+        f"{MAX_DROPPED_SHARE:.0%}: raise {adapter_of(step)}.max_length"
+    )

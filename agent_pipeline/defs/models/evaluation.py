@@ -1,0 +1,134 @@
+"""The asset `evaluation`, which compares the adapter with its base model on held-out turns.
+
+The comparison itself stands in the room `evaluation`.
+"""
+
+from typing import Any
+
+import dagster as dg
+
+from agent_pipeline.config.assets import ADAPTER, EvaluationConfig
+from agent_pipeline.defs.failures import user_errors
+from agent_pipeline.defs.metadata import numbers, table
+from agent_pipeline.defs.models.adapter import MAX_DROPPED_SHARE
+from agent_pipeline.defs.partitions import agent_key
+from agent_pipeline.defs.resources import Workspace
+from agent_pipeline.defs.run_config import in_force
+from agent_pipeline.defs.specs import ARTIFACTS, GPU, asset_options, own_check, warning
+from agent_pipeline.defs.worker_client import built, run_worker
+from agent_pipeline.evaluation.model_comparison import METRICS
+from agent_pipeline.evaluation.scores import Policy
+from agent_pipeline.reports.page import PAGE, Split, figure_rows
+
+BETTER = "adapter_beats_its_base"
+
+
+@dg.asset(
+    **asset_options(
+        "models",
+        {"pytorch", "report"},
+        ARTIFACTS,
+        EvaluationConfig,
+        checks=[
+            own_check(
+                "evaluation",
+                BETTER,
+                "Passes if the model makes significantly more exact tool calls than its base model, "
+                "and does not call a tool at every turn. If it fails, look at the evaluation's page.",
+            )
+        ],
+        pool=GPU,
+    ),
+    deps=["sft_dataset", ADAPTER],
+)
+def evaluation(
+    context: dg.AssetExecutionContext,
+    workspace: dg.ResourceParam[Workspace],
+    pipes: dg.ResourceParam[dg.PipesSubprocessClient],
+) -> dg.MaterializeResult:
+    """Scores of the adapter and of its base model on every assistant turn of the held-out tasks.
+
+    The scores are the loss, whether the model calls a tool when it should, and whether the calls
+    and answers are right. `gguf_export` and `champion` need them.
+    """
+    with user_errors():
+        config, adapter = (
+            in_force(context, workspace, EvaluationConfig),
+            workspace.settings().candidate(agent_key(context)),
+        )
+        result = run_worker(
+            context,
+            pipes,
+            workspace,
+            "evaluate",
+            {"adapter": adapter.reference, "config": config.model_dump()},
+        )
+        report = result["report"]
+        head, *rows = figure_rows(Split("test", report))
+        metadata = {
+            "candidate": adapter.asset,
+            "heldout_tasks": report["tasks"],
+            "comparison": table(head, rows),
+            **numbers(
+                {
+                    name: report["adapter"][name]
+                    for name in ("heldout_loss", "decision_auc", "verified_calls", *METRICS)
+                }
+            ),
+            "report": dg.MetadataValue.json(
+                {
+                    name: value
+                    for name, value in report.items()
+                    if name not in ("samples", "examples")
+                }
+            ),
+        }
+        why = next(
+            (
+                f"exact calls, candidate − base: {row[3]}, of {row[-1]} tasks"
+                for row in rows
+                if row[0].startswith("exact")
+            ),
+            None,
+        )
+        return built(
+            context, workspace, result, metadata, [better_check(report, why)], {"page": PAGE}
+        )
+
+
+def better_check(report: dict[str, Any], why: str | None = None) -> dg.AssetCheckResult:
+    """Return whether the adapter makes significantly more exact calls, and not by always calling."""
+    better, model, reasons = (
+        report["differences"]["exact_call_accuracy"],
+        report["adapter"],
+        [why] if why else [],
+    )
+    recall, over = model["call_recall"], model["over_call"]
+    everywhere = None not in (recall, over) and recall - over < Policy().least_separation
+    if everywhere:
+        reasons.append(
+            f"it calls at {recall:.0%} of the turns that need a call, and at {over:.0%} of the others"
+        )
+    if model["truncated"] > MAX_DROPPED_SHARE * report["n"]:
+        reasons.append(
+            f"{model['truncated']} of {report['n']} turns were ended by evaluation.max_new_tokens, and are wrong: raise it"
+        )
+    unended = model.get("unended_calls", 0)  # 0 in reports of older versions
+    endless = unended > MAX_DROPPED_SHARE * report["n"]
+    if endless:
+        reasons.append(f"after {unended} whole calls it does not end its turn")
+    passed = bool(
+        better
+        and better["beyond_noise"]
+        and better["difference"] > 0
+        and not everywhere
+        and not endless
+    )
+    figures = numbers({name: better[name] for name in ("difference", "p")} if better else {})
+    if not passed and not reasons:
+        reasons.append(
+            "no gain of exact calls over the base is beyond noise"
+            if better
+            else "no held-out turn needs a call"
+        )
+    return warning(BETTER, passed, "; ".join(reasons) or None, figures)
