@@ -260,7 +260,7 @@ def test_a_wrong_value_is_refused_for_its_real_reason_in_the_shell_and_in_the_fi
 def test_a_setting_of_an_asset_that_the_run_does_not_make_is_refused() -> None:
     with pytest.raises(SettingsError, match="sft_adapter"):
         overrides(["lora_r=8"], {"evaluation"})
-    assert overrides(["seed=7"], {"adapter", "evaluation"}) == {
+    assert overrides(["sft_adapter.seed=7", "evaluation.seed=7"], {"adapter", "evaluation"}) == {
         "sft_adapter": {"seed": 7},
         "evaluation": {"seed": 7},
     }

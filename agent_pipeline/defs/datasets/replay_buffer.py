@@ -15,7 +15,7 @@ from agent_pipeline.selection.replay import build_buffer, held_out_sessions
 
 @dg.asset(
     **asset_options("coresets", {"parquet"}, options=ReplayConfig),
-    deps=["curated_sessions", "sft_dataset", "sft_coreset"],
+    deps=["sft_coreset"],
 )
 def replay_buffer(
     context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]

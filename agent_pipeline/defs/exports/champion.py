@@ -64,7 +64,14 @@ def champion(
         )
 
         def compare(asked: dict[str, Any]) -> dict[str, Any]:
-            return run_worker(context, pipes, workspace, "compare", asked | config.compared())
+            return run_worker(
+                context,
+                pipes,
+                workspace,
+                "compare",
+                asked | config.compared(),
+                tables=["sft_dataset"],
+            )
 
         approve, nights, who = config.approve, config.probation_nights, f"run {context.run_id}"
         night = decide_night(

@@ -5,7 +5,7 @@ from typing import Any
 
 import dagster as dg
 
-from agent_pipeline.config.assets import ADAPTER, GgufConfig, ServingConfig
+from agent_pipeline.config.assets import GgufConfig, ServingConfig
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import table
 from agent_pipeline.defs.partitions import agent_key
@@ -38,7 +38,6 @@ CHECK = "exported_model_is_the_trained_model"
         checks=[own_check("gguf_export", CHECK, "Tokens and answers.", blocking=True)],
         pool=CPU_HEAVY,
     ),
-    deps=["sft_dataset", ADAPTER],
 )
 def gguf_export(
     context: dg.AssetExecutionContext,
@@ -56,7 +55,7 @@ def gguf_export(
             "evaluation": evaluation.reference,
             "config": config.model_dump(),
         }
-        result = run_worker(context, pipes, workspace, "export", params)
+        result = run_worker(context, pipes, workspace, "export", params, tables=["sft_dataset"])
         report, parity = result["report"], parity_table(result["report"])
         exact = {
             kind: f"{equal_answers(each)} greedy answers exact"

@@ -75,7 +75,8 @@ class FinishedStep:
         pool=GPU,
     )
     | {"config_schema": step_fields({group: ASSETS[group] for group in STEP_GROUPS})},
-    deps=[*IMITATION_TABLES, *PREFERENCES.values()],
+    # The coreset changes whenever `sft_dataset` does, so that edge is not drawn a second time.
+    deps=["sft_coreset", "replay_buffer", *PREFERENCES.values()],
 )
 def adapter(
     context: dg.AssetExecutionContext,

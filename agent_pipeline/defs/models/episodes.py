@@ -38,7 +38,8 @@ CHECK = "model_does_the_job"
         ],
         pool=GPU,
     ),
-    deps=["judged_sessions", "sft_dataset"],
+    # The sessions that the recorded agent is scored on come before the export in the graph.
+    deps=["sft_dataset"],
 )
 def episodes(
     context: dg.AssetExecutionContext,
@@ -69,7 +70,9 @@ def episodes(
             "gguf_export": gguf_export.reference,
             "config": config.model_dump(),
         }
-        result = run_worker(context, pipes, workspace, "episodes", params)
+        result = run_worker(
+            context, pipes, workspace, "episodes", params, tables=["judged_sessions", "sft_dataset"]
+        )
         report, model = result["report"], result["report"]["players"]["model"]
         head, *rows = figure_rows(report["players"])
         shares = {
