@@ -62,7 +62,7 @@ def _owners(asset: str, name: str, selected: Collection[str]) -> list[str]:
         raise SettingsError(
             f"{asset or 'No asset'} has {'no' if asset else 'a'} setting {name!r}{hint}"
         )
-    owners = [group for group in having if owning_asset(group) in selected]
+    owners = [group for group in having if {group, owning_asset(group)} & set(selected)]
     if not owners:
         raise SettingsError(
             f"{name!r} is a setting of {', '.join(having)}, which is not selected: select "
