@@ -16,7 +16,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from agent_pipeline.compute.artifact_cache import on_this_machine
+from agent_pipeline.compute.params import OptionValues, on_this_machine
 from agent_pipeline.compute.worker_messages import writer
 from agent_pipeline.errors import (
     LESS_MEMORY,
@@ -60,11 +60,12 @@ def main() -> None:
         task = pipes.get_extra("task")
         try:
             _check_version(task, pipes.get_extra("version"))
-            params = on_this_machine(pipes.get_extra("params"))
-            with _turn(Path(params["cache"]), params["at_once"], pipes.log.info) as place:
+            params = TASKS[task].decode(on_this_machine(pipes.get_extra("params")))
+            with _turn(Path(params.cache), params.at_once, pipes.log.info) as place:
                 if note := unused_gpu():
                     pipes.log.warning(note)
-                _use_gpus(place, params.get("config", {}).get("processes", 1))
+                options: OptionValues = getattr(params, "config", {})
+                _use_gpus(place, options.get("processes", 1))
                 result = TASKS[task].run(params, throttled(pipes.log.info))
         except PipelineError as error:
             result = {"error": str(error), "passing": is_retryable(error)}

@@ -15,7 +15,7 @@ from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.progress import throttled
 
 if TYPE_CHECKING:
-    from agent_pipeline.compute.playing import Opened
+    from agent_pipeline.compute.playing import OpenedPlayer
     from agent_pipeline.evaluation.episodes import Episode
 
 
@@ -62,7 +62,7 @@ def play(
     ] = None,
 ) -> None:
     """Let a model play an agent's tasks in its world, and write what it said as a store that the pipeline can read."""
-    from agent_pipeline.compute.artifact_cache import asked_of, seen_by_models
+    from agent_pipeline.compute.params import common_params
     from agent_pipeline.compute.playing import play_all, tasks_to_play
     from agent_pipeline.config.assets import EpisodesConfig
     from agent_pipeline.config.resolution import resolve
@@ -91,7 +91,7 @@ def play(
     usual = resolve(settings, EpisodesConfig, key).options
     lake = settings.open_lake()
     limits = (max_new_tokens or usual.max_new_tokens or reply_limit(lake, key), usual.max_length)
-    rows = [] if seed else seen_by_models(asked_of(settings, key), heldout_rows(lake, key))
+    rows = [] if seed else common_params(settings, key).shown_to_models(heldout_rows(lake, key))
     chosen = tasks_to_play(world, rows, tasks, tasks if seed else 0, seed, like=f"{key.agent}-")
     ids = _session_ids(
         settings.reading(key).task_pattern,
@@ -202,7 +202,9 @@ def _session(key: PartitionKey, model: str, session_id: str, episode: "Episode")
     }
 
 
-def _player(model: str, key: PartitionKey, temperature: float, limits: tuple[int, int]) -> "Opened":
+def _player(
+    model: str, key: PartitionKey, temperature: float, limits: tuple[int, int]
+) -> "OpenedPlayer":
     """The model; `limits` are the longest message and the longest conversation, in tokens."""
     from agent_pipeline.compute.playing import gguf_player, memory_player
     from agent_pipeline.config.settings import load_settings

@@ -1,20 +1,16 @@
-"""What coresets need of a model, losses and vectors, as tasks; and the coreset of a compared method, as an artifact: it is made once."""
+"""The tasks of coresets: losses and vectors of training rows, and the coreset of a compared method.
+
+How rows are chosen stands in the room `selection`.
+"""
 
 import json
 import time
 from pathlib import Path
 from typing import Any
 
-from agent_pipeline.compute.artifact_cache import (
-    MODELS,
-    ROW_NAMES,
-    asked_base,
-    asked_lake,
-    asked_rows,
-    build,
-    find_artifact,
-)
-from agent_pipeline.compute.registry import TASKS, Params, Result, Task, task
+from agent_pipeline.compute.artifact_cache import MODELS, ROW_NAMES, Recipe, build
+from agent_pipeline.compute.params import ArtifactReference, EmbeddingParams, RowsParams
+from agent_pipeline.compute.registry import TASKS, Result, Task, task
 from agent_pipeline.config.assets import CoresetConfig
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.selection.candidates import READ
@@ -25,101 +21,125 @@ from agent_pipeline.selection.tables import write_picks
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.training.identity import rows_made_from
 
+LOSSES_FILE = "losses.json"
 
-@task(version=2, libraries=MODELS)
-def losses(params: Params, progress: Progress = silent) -> Result:
-    """The base model's mean loss on each training row's assistant tokens (`None`: no such token), how many `tokens` those are, and the
-    `seconds` that it took when it was made: the artifact `row_losses`."""
+
+@task(2, EmbeddingParams, MODELS)
+def losses(params: EmbeddingParams, progress: Progress = silent) -> Result:
+    """Score each training row with the base model, and keep the scores as the artifact `row_losses`.
+
+    Returns:
+        `losses`, the mean loss of each row's assistant tokens in nats by row id (None for a row
+        without such tokens); `tokens`, their number by row id; and `seconds`, the time that the scores
+        took when they were computed.
+    """
     from agent_pipeline.engine.scoring import row_losses
 
-    rows, base = list(asked_rows(params, columns=ROW_NAMES)), asked_base(params)
-    mix = params.get("mix", False)
+    rows = list(params.training_rows(ROW_NAMES))
+    base = params.open_base(params.base_model, params.base_revision)
     made_from = {
-        "base_model": params["base_model"],
+        "base_model": params.base_model,
         "base_revision": base.revision,
-        "mix": mix,
+        "mix": params.mix,
         "compared": rows_made_from(rows),
     }
 
-    def make(folder: Path) -> dict[str, Any]:
-        began, found = time.monotonic(), row_losses(asked_rows(params), base, progress=progress)
-        of = [
+    def write(folder: Path) -> dict[str, Any]:
+        started = time.monotonic()
+        scores = row_losses(params.training_rows(), base, progress=progress)
+        entries = [
             {
                 "row_id": row["row_id"],
                 "session_id": row["session_id"],
-                "loss": each.loss,
-                "tokens": each.trained_tokens,
+                "loss": score.loss,
+                "tokens": score.trained_tokens,
             }
-            for row, each in zip(rows, found, strict=True)
+            for row, score in zip(rows, scores, strict=True)
         ]
-        (folder / "losses.json").write_text(json.dumps(of, indent=1), encoding="utf-8")
-        return {"rows": len(rows), "seconds": time.monotonic() - began}
+        (folder / LOSSES_FILE).write_text(json.dumps(entries, indent=1), encoding="utf-8")
+        return {"rows": len(rows), "seconds": time.monotonic() - started}
 
-    result = build(losses, params, "row_losses", made_from, make)
-    kept = find_artifact(params, {"asset": "row_losses", "identity": result["identity"]})
-    of = json.loads((kept.path / "losses.json").read_text(encoding="utf-8"))
+    result = build(losses, params, Recipe("row_losses", made_from, write))
+    artifact = params.find_artifact(ArtifactReference("row_losses", result["identity"]))
+    entries = json.loads((artifact.path / LOSSES_FILE).read_text(encoding="utf-8"))
     return {
-        "losses": {each["row_id"]: each["loss"] for each in of},
-        "tokens": {each["row_id"]: each["tokens"] for each in of},
+        "losses": {entry["row_id"]: entry["loss"] for entry in entries},
+        "tokens": {entry["row_id"]: entry["tokens"] for entry in entries},
         "seconds": result["report"]["seconds"],
     }
 
 
-@task(version=2, libraries=MODELS)
-def embed(params: Params, progress: Progress = silent) -> Result:
-    """The vectors of the training rows' conversations, put into the lake, by a model: their origin there, and how many were new."""
+@task(2, EmbeddingParams, MODELS)
+def embed(params: EmbeddingParams, progress: Progress = silent) -> Result:
+    """Embed the conversations of the training rows, and keep the vectors in the lake.
+
+    Returns:
+        The origin of the vectors in the lake, and how many of them are new.
+    """
     from agent_pipeline.engine.hidden_states import hidden_state_encoder
     from agent_pipeline.selection.embeddings import HIDDEN_STATES, conversation_text, encoder
     from agent_pipeline.selection.vectors import keep_vectors
 
-    if params["embeddings"] == HIDDEN_STATES:
-        model = hidden_state_encoder(asked_base(params), progress)
+    if params.embeddings == HIDDEN_STATES:
+        base = params.open_base(params.base_model, params.base_revision)
+        model = hidden_state_encoder(base, progress)
     else:
-        model = encoder(params["embeddings"], params["trust_remote_code"])
-    lake, key = asked_lake(params)
-    return keep_vectors(
-        lake, key, model, [conversation_text(row["messages"]) for row in asked_rows(params)]
-    )
+        model = encoder(params.embeddings, params.trust_remote_code)
+    texts = [conversation_text(row["messages"]) for row in params.training_rows()]
+    return keep_vectors(params.open_lake(), params.key, model, texts)
 
 
 def method_coreset(
-    params: Params, by: Task, config: dict[str, Any], progress: Progress
+    params: RowsParams, by: Task[Any], config: dict[str, Any], progress: Progress
 ) -> Artifact:
-    """The coreset of the training rows (`mix`: those of several agents); the report's `seconds` hold those of the losses too.
+    """Return the coreset that a compared method trains on; the report's `seconds` include the losses.
 
-    `params` are those of every task, `config` are options of `CoresetConfig`.
+    Args:
+        params: The partition, and whether the rows are those of several agents.
+        by: The task whose version and libraries enter the identity.
+        config: Options of `CoresetConfig`.
+        progress: Called while rows are scored or embedded.
     """
-    (lake, key), options = asked_lake(params), CoresetConfig(**config)
-    looks = strategy(options.strategy).needs_losses or options.embeddings != TFIDF
+    options = CoresetConfig(**config)
+    embedding_params = params.for_task(EmbeddingParams, mix=params.mix, **options.of_model())
+    revision = None
+    if strategy(options.strategy).needs_losses or options.embeddings != TFIDF:
+        revision = params.open_base(options.base_model, options.base_revision).revision
     made_from = {
-        "mix": params["mix"],
+        "mix": params.mix,
         "config": options.model_dump(),
-        "revision": asked_base(params | options.of_model()).revision if looks else None,
-        "compared": rows_made_from(list(asked_rows(params, columns=ROW_NAMES))),
+        "revision": revision,
+        "compared": rows_made_from(list(params.training_rows(ROW_NAMES))),
     }
 
-    def make(folder: Path) -> dict[str, Any]:
-        began, saved = time.monotonic(), 0.0
+    def write(folder: Path) -> dict[str, Any]:
+        started = time.monotonic()
+        saved_seconds = 0.0
 
-        def ask(task: str) -> Result:
-            nonlocal saved
-            asked = time.monotonic()
-            result = TASKS[task].run(params | options.of_model(), progress)
-            if "seconds" in result:  # what the losses took when they were made
-                saved += result["seconds"] - (time.monotonic() - asked)
+        def run_model_task(name: str) -> Result:
+            nonlocal saved_seconds
+            task_started = time.monotonic()
+            result = TASKS[name].run(embedding_params, progress)
+            if "seconds" in result:
+                # Losses that exist already cost no time now. Count what they cost when computed.
+                saved_seconds += result["seconds"] - (time.monotonic() - task_started)
             return result
 
         coreset = build_coreset(
-            lambda: asked_rows(params, columns=READ), lake, key, options, options.embeddings, ask
+            lambda: params.training_rows(READ),
+            params.open_lake(),
+            params.key,
+            options,
+            options.embeddings,
+            run_model_task,
         )
         write_picks(coreset.table, folder)
-        seconds = time.monotonic() - began + saved
         return {
             "rows": len(coreset.table),
             "chosen": coreset.chosen,
             "reasons": dict(coreset.reasons),
-            "seconds": seconds,
+            "seconds": time.monotonic() - started + saved_seconds,
         }
 
-    result = build(by, params, "method_coreset", made_from, make)
-    return find_artifact(params, {"asset": "method_coreset", "identity": result["identity"]})
+    result = build(by, params, Recipe("method_coreset", made_from, write))
+    return params.find_artifact(ArtifactReference("method_coreset", result["identity"]))

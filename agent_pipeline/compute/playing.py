@@ -28,7 +28,7 @@ from agent_pipeline.reports.episode_report import figures, verdict
 from agent_pipeline.sessions.session import Message, hash_json
 
 Played = tuple[dict[str, Any], dict[str, list[Episode]]]
-Opened = AbstractContextManager[Player | list[Player]]
+OpenedPlayer = AbstractContextManager[Player | list[Player]]
 """A model to play: one player that answers many conversations at once, or several that play an episode to its end each."""
 
 
@@ -69,7 +69,7 @@ def tasks_to_play(
 def play_all(
     world: str,
     tasks: Sequence[Mapping[str, Any]],
-    players: Mapping[str, Opened],
+    players: Mapping[str, OpenedPlayer],
     recorded: Mapping[str, Sequence[Message]],
     max_turns: int,
     trials: int,

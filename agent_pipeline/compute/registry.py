@@ -1,48 +1,107 @@
-"""The registry of heavy tasks: what each is called, which version its meaning has, which libraries decide its result."""
+"""The registry of heavy tasks: each task's name, its version, its parameters and its libraries.
 
-from collections.abc import Callable
+The tasks themselves stand in `compute.tasks`, `compute.coresets` and `method_comparison.task`.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-Params = dict[str, Any]
+import msgspec
+
+from agent_pipeline.compute.params import TaskParams
+from agent_pipeline.errors import SettingsError
+from agent_pipeline.progress import Progress, silent
+
 Result = dict[str, Any]
+"""What a task returns: JSON, so that it can cross a process boundary."""
+
+Params = TypeVar("Params", bound=TaskParams)
 
 
 @dataclass(frozen=True)
-class Task:
-    """A step that runs in the worker process, by `run(params, progress)`. Raise `version` when the same input shall give another
-    result: what was made by an older version is then made again."""
+class Task(Generic[Params]):
+    """A step of heavy work that runs in the worker process.
+
+    Raise `version` if the same input now gives another result. Artifacts of an older version are
+    then made again.
+
+    Attributes:
+        name: The name by which assets ask for the task.
+        version: The version of what the task computes.
+        libraries: The packages whose versions decide the result.
+        params_type: The type of the parameters.
+        function: The code, called with the parameters and a progress callback.
+    """
 
     name: str
     version: int
     libraries: tuple[str, ...]
-    run: Callable[..., Result]
+    params_type: type[Params]
+    function: Callable[..., Result]
+
+    def run(
+        self,
+        params: Params | Mapping[str, Any],
+        progress: Progress = silent,
+        **shared: Any,
+    ) -> Result:
+        """Run the task in this process.
+
+        Args:
+            params: The parameters, or their values by name as they come from another process.
+            progress: Called as the work goes on.
+            **shared: Objects that several calls in one process share, such as a cache.
+
+        Raises:
+            SettingsError: a parameter is missing, unknown or of a wrong type.
+        """
+        if isinstance(params, Mapping):
+            params = self.decode(params)
+        return self.function(params, progress, **shared)
+
+    def decode(self, values: Mapping[str, Any]) -> Params:
+        """Return the parameters from their values by name.
+
+        Raises:
+            SettingsError: a value is missing, unknown or of a wrong type.
+        """
+        try:
+            return msgspec.convert(dict(values), self.params_type)
+        except msgspec.ValidationError as error:
+            raise SettingsError(
+                f"The task {self.name} cannot use its parameters ({error}): install the same "
+                "version of agent-pipeline for the run and for its worker."
+            ) from error
 
     def origin(self) -> dict[str, Any]:
-        """What an identity holds of the code that made an artifact: the task, its version, and the versions of its libraries."""
+        """Return the part of an identity that names the code: task, version and library versions."""
         return {
             "task": self.name,
             "version": self.version,
-            "libraries": {name: _version(name) for name in self.libraries},
+            "libraries": {name: _installed_version(name) for name in self.libraries},
         }
 
 
-TASKS: dict[str, Task] = {}
+TASKS: dict[str, Task[Any]] = {}
+"""The tasks that this process has imported, by name."""
 
 
-def task(version: int, libraries: tuple[str, ...] = ()) -> Callable[[Callable[..., Result]], Task]:
+def task(
+    version: int, params_type: type[Params], libraries: tuple[str, ...] = ()
+) -> Callable[[Callable[..., Result]], Task[Params]]:
     """Register a function as the task of its name."""
 
-    def register(function: Callable[..., Result]) -> Task:
-        registered = Task(function.__name__, version, libraries, function)
+    def register(function: Callable[..., Result]) -> Task[Params]:
+        registered = Task(function.__name__, version, libraries, params_type, function)
         TASKS[registered.name] = registered
         return registered
 
     return register
 
 
-def _version(package: str) -> str | None:
+def _installed_version(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:

@@ -1,34 +1,39 @@
-"""The heavy tasks: losses, embeddings, training, evaluation, export, episodes. Each runs in the worker process.
+"""The heavy tasks of a nightly run: training, evaluation, export, episodes and comparisons.
 
-A task reads its rows from the lake, a batch at a time. Its parameters and its result are JSON, so that they can cross a process boundary.
+Each task reads its rows from the lake and runs in the worker process. What belongs here: opening the
+inputs, naming what an artifact is made from, and calling one function of a room. How a model is
+trained or scored stands in that room. The tasks of coresets stand in `compute.coresets`.
 """
 
 import json
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from agent_pipeline.compute.artifact_cache import (
-    MODELS,
-    asked_base,
-    asked_lake,
-    asked_rows,
-    build,
-    build_further,
-    find_artifact,
-    seen_by_models,
-)
+from agent_pipeline.compute.artifact_cache import MODELS, Recipe, build, build_further_step
 from agent_pipeline.compute.coresets import embed, losses
-from agent_pipeline.compute.registry import TASKS, Params, Result, task
+from agent_pipeline.compute.params import (
+    ArtifactReference,
+    CompareParams,
+    EpisodesParams,
+    EvaluateParams,
+    ExportParams,
+    FurtherStepParams,
+    OptionValues,
+    SanityParams,
+    TrainParams,
+)
+from agent_pipeline.compute.registry import TASKS, Result, task
 from agent_pipeline.datasets.verdicts import count_row_verdicts, describe_unverified
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.redaction.surrogates import spoken, surrogates_made_from, system_of
 from agent_pipeline.selection.tables import dataset_rows
-from agent_pipeline.sessions.session import hash_json
+from agent_pipeline.sessions.session import Message, hash_json
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.filesystem import sha256_file
 from agent_pipeline.training.chain import trained_adapters
@@ -54,10 +59,13 @@ __all__ = [
 ]
 
 
-@task(version=11, libraries=(*MODELS, "trl"))
-def train(params: Params, progress: Progress = silent) -> Result:
-    """A LoRA adapter from the rows of the `train` split that `sft_coreset` chose, or the artifact `coreset` of a comparison, and from rows
-    of earlier nights (`replay`), beside answers of the base itself (`rehearsal`)."""
+@task(11, TrainParams, (*MODELS, "trl"))
+def train(params: TrainParams, progress: Progress = silent) -> Result:
+    """Train a LoRA adapter on the chosen rows of the split `train` (supervised fine-tuning).
+
+    Rows of earlier nights are replayed, and answers of the base model itself are rehearsed. The rows
+    are those that `sft_coreset` chose, or in a comparison of methods those of `params.coreset`.
+    """
     from agent_pipeline.datasets.splits import SplitSizes
     from agent_pipeline.models.chat_renderer import load_renderer
     from agent_pipeline.selection.leaks import refuse_leaks
@@ -70,131 +78,146 @@ def train(params: Params, progress: Progress = silent) -> Result:
     )
     from agent_pipeline.training.sft import train_adapter
 
-    lake, key = asked_lake(params)
-    if params.get("leaks", "refuse") == "refuse":
+    lake, key = params.open_lake(), params.key
+    if params.leaks == "refuse":
         refuse_leaks(lake, key)
-    chosen = (
-        picked_rows(asked_rows(params), find_artifact(params, params["coreset"]).path)
-        if "coreset" in params
-        else None
+    chosen = None
+    if params.coreset:
+        chosen = picked_rows(params.training_rows(), params.find_artifact(params.coreset).path)
+    stored_rows, replay = night_rows(
+        lake, key, params.replay_ratio, SplitSizes(**params.split), chosen
     )
-    rows, replay = night_rows(
-        lake, key, params["replay_ratio"], SplitSizes(**params["split"]), chosen
-    )
-    stored, rows, replayed = rows, seen_by_models(params, rows), seen_by_models(params, replay.rows)
-    base = asked_base(params)
-    config = TrainingConfig(**resolve_size_defaults(params["config"], "sft", base))
+    rows = params.shown_to_models(stored_rows)
+    replayed = params.shown_to_models(replay.rows)
+    base = params.open_base(params.base_model, params.base_revision)
+    config = TrainingConfig(**resolve_size_defaults(params.config, "sft", base))
     check_chosen_calls(lake, key, rows)
     renderer = load_renderer(base.path, base.trust_remote_code)
-    rehearsal = params["rehearsal"]
     verdicts = count_row_verdicts([*rows, *replayed])
-    origin = adapter_origin(
-        rows, base, renderer.template.jinja, config, replayed, params["replay_ratio"], rehearsal
+    made_from = adapter_origin(
+        rows,
+        base,
+        renderer.template.jinja,
+        config,
+        replayed,
+        params.replay_ratio,
+        params.rehearsal,
     ) | describe_unverified(verdicts)
 
-    def make(folder: Path) -> dict[str, Any]:
-        replaying = (
-            {"replayed": replayed, "replay_ratio": params["replay_ratio"]} if replayed else {}
-        )
+    def write(folder: Path) -> dict[str, Any]:
+        replay_options: dict[str, Any] = {}
+        if replayed:
+            replay_options = {"replayed": replayed, "replay_ratio": params.replay_ratio}
         report = train_adapter(
             rows,
             base,
             config,
             folder,
             progress=progress,
-            rehearsal=rehearsal,
+            rehearsal=params.rehearsal,
             renderer=renderer,
-            **replaying,
+            **replay_options,
         )
         return report | {"verdicts": verdicts}
 
-    result = build(train, params, "sft_adapter", origin, make)
-    made_up = sum(seen is not row for seen, row in zip(rows, stored, strict=True))
-    by_size = describe_size_defaults(params["config"], config.model_dump(), base)
-    figures = {"rows": len(rows), "rows_with_surrogates": made_up, "by_size": by_size}
-    return result | figures | {"replay": replay.report(), "replayed": replay.sentence()}
+    result = build(train, params, Recipe("sft_adapter", made_from, write))
+    rows_with_surrogates = 0
+    for row, stored_row in zip(rows, stored_rows, strict=True):
+        # A row without private values is the same object.
+        rows_with_surrogates += row is not stored_row
+    return result | {
+        "rows": len(rows),
+        "rows_with_surrogates": rows_with_surrogates,
+        "by_size": describe_size_defaults(params.config, config.model_dump(), base),
+        "replay": replay.report(),
+        "replayed": replay.sentence(),
+    }
 
 
-@task(version=11, libraries=(*MODELS, "trl"))
-def prefer(params: Params, progress: Progress = silent) -> Result:
-    """An adapter trained on by `method` from the judged rows of the `train` split, watched on the SFT rows of `select`.
+@task(11, FurtherStepParams, (*MODELS, "trl"))
+def prefer(params: FurtherStepParams, progress: Progress = silent) -> Result:
+    """Continue training an adapter on judged rows, by DPO or KTO.
 
-    Where nothing can be trained, the artifact holds no adapter, and its report the reason (`skipped`).
+    The rows are those of the split `train`. The SFT rows of the split `select` show whether the model
+    gets worse at its job. If nothing can be trained, the artifact has no weights, and its report gives
+    the reason (`skipped`).
     """
     from agent_pipeline.training.config import resolve_size_defaults
     from agent_pipeline.training.further_steps import origin_of
     from agent_pipeline.training.preference_steps import train_preferences
 
-    (lake, key), method = asked_lake(params), params["method"]
-    reference = find_artifact(params, params["reference"])
-    base = _base_of(params, reference)
-    config = FURTHER[method](**resolve_size_defaults(params["config"], method, base))
-    judged = seen_by_models(
-        params, dataset_rows(lake, key, ("train", "select", "test"), params["dataset"])
-    )
-    rows, heldout = (
-        [row for row in judged if (row["split"] == "train") is wanted] for wanted in (True, False)
-    )
-    select = seen_by_models(params, dataset_rows(lake, key, ("select",)))
+    lake, key = params.open_lake(), params.key
+    previous = params.find_artifact(params.reference)
+    base = params.base_of(previous)
+    config = FURTHER[params.method](**resolve_size_defaults(params.config, params.method, base))
+    every_split = ("train", "select", "test")
+    judged = params.shown_to_models(dataset_rows(lake, key, every_split, params.dataset))
+    rows = [row for row in judged if row["split"] == "train"]
+    heldout = [row for row in judged if row["split"] != "train"]
+    select = params.shown_to_models(dataset_rows(lake, key, ("select",)))
 
-    def make(folder: Path) -> dict[str, Any]:
+    def write(folder: Path) -> dict[str, Any]:
         return train_preferences(
-            method,
+            params.method,
             rows,
             base,
-            reference.path,
+            previous.path,
             config,
             folder,
             select,
             heldout,
             progress,
-            reference.identity,
+            previous.identity,
         )
 
-    made_from = origin_of(method, rows, select, base, reference.identity, config)
-    return build_further(prefer, params, reference, made_from, make, count_row_verdicts(rows))
+    made_from = origin_of(params.method, rows, select, base, previous.identity, config)
+    return build_further_step(prefer, params, previous, made_from, write, count_row_verdicts(rows))
 
 
-@task(version=6, libraries=(*MODELS, "trl"))
-def on_policy(params: Params, progress: Progress = silent) -> Result:
-    """An adapter trained on by `method` from what it writes itself about the rows of the `train` split of `sft_dataset`, watched on those
-    of `select`; `skipped` as in `prefer`."""
+@task(6, FurtherStepParams, (*MODELS, "trl"))
+def on_policy(params: FurtherStepParams, progress: Progress = silent) -> Result:
+    """Continue training an adapter on its own answers, by GRPO, self-distillation or distillation.
+
+    The prompts come from the split `train` of `sft_dataset`. The rows of `select` show whether the model
+    gets worse at its job. `skipped` is as in `prefer`.
+    """
     from agent_pipeline.evaluation.rollouts import practice
     from agent_pipeline.training.config import resolve_size_defaults
     from agent_pipeline.training.further_steps import origin_of
     from agent_pipeline.training.on_policy_steps import train_on_policy
 
-    (lake, key), method = asked_lake(params), params["method"]
-    reference = find_artifact(params, params["reference"])
-    base = _base_of(params, reference)
-    config = FURTHER[method](**resolve_size_defaults(params["config"], method, base))
-    select, teacher = seen_by_models(params, dataset_rows(lake, key, ("select",))), None
-    whole = seen_by_models(params, dataset_rows(lake, key))
-    rows, play, origin = practice(whole, config, params["world"])
-    if named := getattr(config, "teacher_model", ""):
-        teacher = asked_base(
-            params | {"base_model": named, "base_revision": getattr(config, "teacher_revision", "")}
-        )
+    lake, key = params.open_lake(), params.key
+    previous = params.find_artifact(params.reference)
+    base = params.base_of(previous)
+    config = FURTHER[params.method](**resolve_size_defaults(params.config, params.method, base))
+    select = params.shown_to_models(dataset_rows(lake, key, ("select",)))
+    train_rows = params.shown_to_models(dataset_rows(lake, key))
+    rows, play, origin = practice(train_rows, config, params.world)
+    teacher: BaseModel | None = None
+    if teacher_model := getattr(config, "teacher_model", ""):
+        teacher = params.open_base(teacher_model, getattr(config, "teacher_revision", ""))
         origin["taught_by"] = [teacher.name, teacher.revision]
 
-    def make(folder: Path) -> dict[str, Any]:
+    def write(folder: Path) -> dict[str, Any]:
         return train_on_policy(
-            method,
+            params.method,
             rows,
             base,
-            reference.path,
+            previous.path,
             config,
             folder,
             select,
             play,
             teacher,
             progress,
-            reference.identity,
+            previous.identity,
             **origin,
         )
 
-    made_from = origin_of(method, rows, select, base, reference.identity, config, **origin)
-    return build_further(on_policy, params, reference, made_from, make, count_row_verdicts(whole))
+    made_from = origin_of(params.method, rows, select, base, previous.identity, config, **origin)
+    return build_further_step(
+        on_policy, params, previous, made_from, write, count_row_verdicts(train_rows)
+    )
 
 
 REMOVED_EVALUATION_OPTIONS: dict[str, Any] = {"own_template": False, "sessions_in_prompt": 0}
@@ -204,12 +227,19 @@ An evaluation of an earlier version, which has these values, is therefore reused
 """
 
 
-@task(version=15, libraries=MODELS)
+@task(15, EvaluateParams, MODELS)
 def evaluate(
-    params: Params, progress: Progress = silent, base_passes: "BasePasses | None" = None
+    params: EvaluateParams,
+    progress: Progress = silent,
+    base_passes: "BasePasses | None" = None,
 ) -> Result:
-    """Base against adapter on the held-out rows, those of the split `test` unless the configuration names another. Evaluations that are
-    given one `base_passes` ask a base once for the same turns."""
+    """Score an adapter and its base model on the held-out turns.
+
+    Args:
+        params: The adapter, and the options of `evaluation`; `config["split"]` names the split.
+        progress: Called as turns are scored.
+        base_passes: A cache. Evaluations that share it score a base model once for the same turns.
+    """
     from agent_pipeline.evaluation.evaluate import ROW_LOSSES, SAMPLES
     from agent_pipeline.evaluation.evaluate import evaluate as evaluate_adapter
     from agent_pipeline.evaluation.heldout import heldout_rows
@@ -217,102 +247,89 @@ def evaluate(
     from agent_pipeline.reports.inspect_log import write_log
     from agent_pipeline.reports.page import PAGE, Split, evaluation_page
 
+    lake, key = params.open_lake(), params.key
     config = {
         name: value
-        for name, value in params["config"].items()
+        for name, value in params.config.items()
         if name not in REMOVED_EVALUATION_OPTIONS
     }
     split = config.get("split", "test")
-    stored, adapter = (
-        heldout_rows(*asked_lake(params), split),
-        find_artifact(params, params["adapter"]),
-    )
-    rows, base = seen_by_models(params, stored), _base_of(params, adapter)
+    stored_rows = heldout_rows(lake, key, split)
+    adapter = params.find_artifact(params.adapter)
+    rows = params.shown_to_models(stored_rows)
+    base = params.base_of(adapter)
     made_from = {
         "adapter": adapter.identity,
         "config": config | REMOVED_EVALUATION_OPTIONS,
-        "device": str(fast_device()),  # what is asked in two types does not compare
-        **rows_made_from(stored),
-        **surrogates_made_from(stored, rows),
+        # Scores of two number formats do not compare.
+        "device": str(fast_device()),
+        **rows_made_from(stored_rows),
+        **surrogates_made_from(stored_rows, rows),
     }
 
-    def make(folder: Path) -> dict[str, Any]:
+    def write(folder: Path) -> dict[str, Any]:
         report = evaluate_adapter(
-            rows,
-            base,
-            adapter.path,
-            **config,
-            progress=progress,
-            base_passes=base_passes,
+            rows, base, adapter.path, **config, progress=progress, base_passes=base_passes
         )
-        seen = Split(split, report, report.pop("samples"), f"{SAMPLES} beside this page")
-        for name, entries in ((SAMPLES, seen.samples), (ROW_LOSSES, report.pop("row_losses"))):
-            (folder / name).write_text(
-                json.dumps(entries, indent=1, ensure_ascii=False), encoding="utf-8"
-            )
-        adapters = trained_adapters(*asked_lake(params), adapter.identity)
-        by_id = {row["row_id"]: row for row in rows}
-        (folder / PAGE).write_text(
-            evaluation_page(
-                params["partition"], seen, by_id, adapters, "surrogates_sha256" in made_from
-            ),
-            encoding="utf-8",
-        )
-        for player, model in (
-            ("base", base.name),
-            ("adapter", f"{base.name}+{adapter.identity[:16]}"),
-        ):
-            write_log(
-                folder, player, f"{params['partition']} {split}", model, report, seen.samples, by_id
-            )
+        samples = report.pop("samples")
+        page_split = Split(split, report, samples, f"{SAMPLES} beside this page")
+        for name, entries in ((SAMPLES, samples), (ROW_LOSSES, report.pop("row_losses"))):
+            text = json.dumps(entries, indent=1, ensure_ascii=False)
+            (folder / name).write_text(text, encoding="utf-8")
+        adapters = trained_adapters(lake, key, adapter.identity)
+        rows_by_id = {row["row_id"]: row for row in rows}
+        has_surrogates = "surrogates_sha256" in made_from
+        page = evaluation_page(params.partition, page_split, rows_by_id, adapters, has_surrogates)
+        (folder / PAGE).write_text(page, encoding="utf-8")
+        title = f"{params.partition} {split}"
+        model_names = {"base": base.name, "adapter": f"{base.name}+{adapter.identity[:16]}"}
+        for player, model_name in model_names.items():
+            write_log(folder, player, title, model_name, report, samples, rows_by_id)
         return report
 
-    return build(evaluate, params, "evaluation", made_from, make, [adapter])
+    return build(evaluate, params, Recipe("evaluation", made_from, write, [adapter]))
 
 
-@task(version=10, libraries=(*MODELS, "gguf", "xllamacpp"))
-def export(params: Params, progress: Progress = silent) -> Result:
-    """The adapter merged into its base, as GGUF files that a real llama.cpp has loaded and answered from."""
+@task(10, ExportParams, (*MODELS, "gguf", "xllamacpp"))
+def export(params: ExportParams, progress: Progress = silent) -> Result:
+    """Merge an adapter into its base model, write GGUF files, and check them with llama.cpp."""
     from agent_pipeline.evaluation.heldout import heldout_rows
     from agent_pipeline.export.converter import find_converter
     from agent_pipeline.export.gguf_export import export as export_gguf
     from agent_pipeline.export.quantizer import K_QUANTS, find_quantizer
     from agent_pipeline.export.serving_folder import base_folder
 
-    adapter, evaluation = (
-        find_artifact(params, params["adapter"]),
-        find_artifact(params, params["evaluation"]),
-    )
+    lake, key, config = params.open_lake(), params.key, params.config
+    adapter = params.find_artifact(params.adapter)
+    evaluation = params.find_artifact(params.evaluation)
     if evaluation.manifest["made_from"]["adapter"] != adapter.identity:
         raise DataError(
-            f"The evaluation {evaluation.identity[:16]} of {params['partition']} is of another adapter than {adapter.identity[:16]}, which "
-            "is to be exported: materialize evaluation again."
+            f"The evaluation {evaluation.identity[:16]} of {params.partition} is of another adapter "
+            f"than {adapter.identity[:16]}, which is to be exported: materialize evaluation again."
         )
-    rows, base, config = (
-        heldout_rows(*asked_lake(params)),
-        _base_of(params, adapter),
-        params["config"],
-    )
-    # Which conversations are compared is a choice by hash, so that it does not move with the order of sessions.
-    chosen = sorted(rows, key=lambda row: hash_json(row["row_id"]))[: config["max_conversations"]]
-    compared = seen_by_models(params, chosen)
+    base = params.base_of(adapter)
+    llama_cpp = params.llama_cpp or None
+    # Conversations are chosen by hash, so that the choice does not depend on their order.
+    by_hash = sorted(heldout_rows(lake, key), key=lambda row: hash_json(row["row_id"]))
+    chosen = by_hash[: config["max_conversations"]]
+    compared = params.shown_to_models(chosen)
     made_from = {
         "adapter": adapter.identity,
         "adapter_made_from": adapter.manifest["made_from"],
         "config": config,
-        "converter_sha256": sha256_file(find_converter(params["llama_cpp"] or None)),
+        "converter_sha256": sha256_file(find_converter(llama_cpp)),
         "compared": rows_made_from(chosen) | surrogates_made_from(chosen, compared),
     }
-    first = list(islice(dataset_rows(*asked_lake(params)), config["imatrix_rows"]))
-    measured = seen_by_models(params, first)
+    imatrix_rows = list(islice(dataset_rows(lake, key), config["imatrix_rows"]))
+    measured = params.shown_to_models(imatrix_rows)
     if measured:
-        made_from["measured"] = rows_made_from(first) | surrogates_made_from(first, measured)
-    if set(config["outtypes"]) & set(K_QUANTS):
-        made_from["quantizer_sha256"] = sha256_file(
-            Path(find_quantizer(params["llama_cpp"] or None)[-1])
+        made_from["measured"] = rows_made_from(imatrix_rows) | surrogates_made_from(
+            imatrix_rows, measured
         )
+    if set(config["outtypes"]) & set(K_QUANTS):
+        made_from["quantizer_sha256"] = sha256_file(Path(find_quantizer(llama_cpp)[-1]))
 
-    def make(folder: Path) -> dict[str, Any]:
+    def write(folder: Path) -> dict[str, Any]:
         return export_gguf(
             base,
             adapter.path,
@@ -322,112 +339,141 @@ def export(params: Params, progress: Progress = silent) -> Result:
             config["max_new_tokens"],
             progress,
             longest_row=adapter.manifest["report"]["longest_row_tokens"],
-            name=f"{params['partition']} {adapter.identity[:16]}",
-            llama_cpp_path=params["llama_cpp"] or None,
+            name=f"{params.partition} {adapter.identity[:16]}",
+            llama_cpp_path=llama_cpp,
             least_kept=config["least_kept"],
             measured=measured,
-            trained=dataset_rows(*asked_lake(params)),
-            bases=base_folder(asked_lake(params)[0]),
+            trained=dataset_rows(lake, key),
+            bases=base_folder(lake),
         )
 
-    return build(export, params, "gguf_export", made_from, make, [adapter])
+    return build(export, params, Recipe("gguf_export", made_from, write, [adapter]))
 
 
-@task(version=10, libraries=(*MODELS, "xllamacpp"))
-def episodes(params: Params, progress: Progress = silent) -> Result:
-    """The held-out tasks, played in the agent's world by the exported model (in a comparison of methods: by the adapter in memory) and,
-    unless it plays `alone`, by its base model."""
-    from agent_pipeline.compute.playing import gguf_player, memory_player, play_all, tasks_to_play
-    from agent_pipeline.evaluation.episodes import played_task
+@task(10, EpisodesParams, (*MODELS, "xllamacpp"))
+def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
+    """Let models play the held-out tasks in the agent's world.
+
+    The exported model plays, or in a comparison of methods the adapter in memory. The base model plays
+    the same tasks, unless `params.alone`, and the logged sessions are scored on them.
+    """
+    from agent_pipeline.compute.playing import (
+        OpenedPlayer,
+        gguf_player,
+        memory_player,
+        play_all,
+        tasks_to_play,
+    )
     from agent_pipeline.evaluation.heldout import heldout_rows, recorded_sessions, reply_limit
     from agent_pipeline.evaluation.worlds import world_source
     from agent_pipeline.export.serving_folder import served_form
-    from agent_pipeline.reports.episode_report import write
+    from agent_pipeline.reports.episode_report import write as write_report
 
-    lake, key = asked_lake(params)
-    stored = heldout_rows(lake, key, params.get("held_out", "test"))
-    rows, adapter = seen_by_models(params, stored), find_artifact(params, params["adapter"])
-    config, world, alone = params["config"], params["world"], params.get("alone", False)
-    if (
-        config["trials"] > 1 and not config["temperature"]
-    ):  # the values come from several places, so no form can check the two together
+    lake, key, config = params.open_lake(), params.key, params.config
+    stored_rows = heldout_rows(lake, key, params.held_out)
+    rows = params.shown_to_models(stored_rows)
+    adapter = params.find_artifact(params.adapter)
+    # The two values come from several places, so no settings form can check them together.
+    if config["trials"] > 1 and not config["temperature"]:
         raise SettingsError(
-            f"{config['trials']} greedy trials of a task are the same trial: set episodes.temperature, or one trial."
+            f"{config['trials']} greedy trials of a task are the same trial: set "
+            "episodes.temperature, or one trial."
         )
     config = config | {"max_new_tokens": config["max_new_tokens"] or reply_limit(lake, key)}
-    base, exported = (
-        _base_of(params, adapter),
-        params["gguf_export"] and find_artifact(params, params["gguf_export"]),
-    )
+    base = params.base_of(adapter)
+    exported = params.find_artifact(params.gguf_export) if params.gguf_export else None
     sessions = recorded_sessions(lake, key, {row["task_key"] for row in rows})
-    recorded = {task: messages for task, (_, messages) in sessions.items()}
-    if params.get("surrogates"):
-        recorded = {
-            task: spoken(messages, task, system_of(messages)) for task, messages in recorded.items()
-        }
+    recorded = {task_key: messages for task_key, (_, messages) in sessions.items()}
+    if params.surrogates:
+        recorded = _with_surrogates(recorded)
     judged = lake.open("judged_sessions", key).read(["task_key"])["task_key"].to_pylist()
-    in_store = sorted(
-        {
-            task
-            for task in judged
-            if (played := played_task(task)) and int(played[2]) >= config["fresh_seed"]
-        }
-    )
+    played_before = _fresh_tasks_in_store(judged, config["fresh_seed"])
     tasks = tasks_to_play(
-        world,
+        params.world,
         rows,
         config["max_tasks"],
         config["fresh_tasks"],
         config["fresh_seed"],
-        in_store=in_store,
+        in_store=played_before,
     )
     made_from = {
         "adapter": adapter.identity,
         "gguf_export": exported.identity if exported else None,
-        "world": world,
-        "world_sha256": world_source(world),
+        "world": params.world,
+        "world_sha256": world_source(params.world),
         "config": config,
         "recorded_sha256": hash_json(recorded),
-        **({"alone": True} if alone else {}),
-        **({"not_fresh": in_store} if in_store and config["fresh_tasks"] else {}),
-        **rows_made_from(stored),
-        **surrogates_made_from(stored, rows),
+        **rows_made_from(stored_rows),
+        **surrogates_made_from(stored_rows, rows),
     }
-    # The recorded agent plays another trial where that is the task's first: what is forgotten is found by it.
-    made_from["sessions"] = sorted(
-        {*made_from["sessions"], *(session_id for session_id, _ in sessions.values())}
-    )
+    if params.alone:
+        made_from["alone"] = True
+    if played_before and config["fresh_tasks"]:
+        made_from["not_fresh"] = played_before
+    # `forget` finds an artifact by its sessions. The recorded agent may play another trial of a task
+    # than the one in the rows.
+    recorded_ids = {session_id for session_id, _ in sessions.values()}
+    made_from["sessions"] = sorted({*made_from["sessions"], *recorded_ids})
     limits = (config["max_new_tokens"], config["max_length"])
-    rounds = (config["max_turns"], config["trials"])
 
-    def make(folder: Path) -> dict[str, Any]:
-        model = (
-            gguf_player(served_form(lake, exported), *limits, config["temperature"])
-            if exported
-            else memory_player(base, adapter.path, adapter.path, *limits)
+    def write(folder: Path) -> dict[str, Any]:
+        players: dict[str, OpenedPlayer] = {}
+        if exported:
+            form = served_form(lake, exported)
+            players["model"] = gguf_player(form, *limits, config["temperature"])
+        else:
+            players["model"] = memory_player(base, adapter.path, adapter.path, *limits)
+        if not params.alone:
+            players["base"] = memory_player(base, adapter.path, None, *limits)
+        report, played = play_all(
+            params.world,
+            tasks,
+            players,
+            recorded,
+            config["max_turns"],
+            config["trials"],
+            progress,
         )
-        players = {"model": model} | (
-            {} if alone else {"base": memory_player(base, adapter.path, None, *limits)}
-        )
-        report, played = play_all(world, tasks, players, recorded, *rounds, progress)
-        write(folder, report, played)
+        write_report(folder, report, played)
         return report
 
-    return build(episodes, params, "episodes", made_from, make, [adapter])
+    return build(episodes, params, Recipe("episodes", made_from, write, [adapter]))
 
 
-@task(version=9, libraries=MODELS)
-def canaries(params: Params, progress: Progress = silent) -> Result:
-    """Base and adapter on questions beside the agent's job, with and without its tools, and on turns of other partitions."""
+def _with_surrogates(recorded: dict[str, list[Message]]) -> dict[str, list[Message]]:
+    """Return recorded conversations by task, with made-up values instead of pseudonyms."""
+    return {
+        task_key: spoken(messages, task_key, system_of(messages))
+        for task_key, messages in recorded.items()
+    }
+
+
+def _fresh_tasks_in_store(task_keys: Iterable[str], fresh_seed: int) -> list[str]:
+    """Return the tasks of the store that were once fresh: their seed is `fresh_seed` or a later one."""
+    from agent_pipeline.evaluation.episodes import played_task
+
+    names = set()
+    for task_key in task_keys:
+        played = played_task(task_key)
+        if played and int(played[2]) >= fresh_seed:
+            names.add(task_key)
+    return sorted(names)
+
+
+@task(9, SanityParams, MODELS)
+def canaries(params: SanityParams, progress: Progress = silent) -> Result:
+    """Ask an adapter and its base model the sanity questions, with and without the agent's tools.
+
+    Turns of other partitions are asked too.
+    """
     from agent_pipeline.promotion.sanity_questions import FILE, QUESTIONS, ask, other_turns
 
-    adapter = find_artifact(params, params["adapter"])
-    row: dict[str, Any] = next(dataset_rows(*asked_lake(params), ("select", "test")), {})
+    lake, key = params.open_lake(), params.key
+    adapter = params.find_artifact(params.adapter)
+    row: dict[str, Any] = next(dataset_rows(lake, key, ("select", "test")), {})
     tools = row.get("tools") or []
-    others = other_turns(
-        *asked_lake(params), params["canary_rows"], params["canaries_beyond_project"]
-    )
-    max_length = params["evaluation"]["max_length"]
+    others = other_turns(lake, key, params.canary_rows, params.canaries_beyond_project)
+    max_length = params.evaluation["max_length"]
     made_from = {
         "adapter": adapter.identity,
         "max_length": max_length,
@@ -436,70 +482,74 @@ def canaries(params: Params, progress: Progress = silent) -> Result:
         "others_sha256": hash_json([sample.key for sample in others.values()]),
     }
 
-    def make(folder: Path) -> dict[str, Any]:
-        asked = ask(_base_of(params, adapter), adapter.path, tools, progress, others, max_length)
-        (folder / FILE).write_bytes(msgspec.json.encode(asked))
+    def write(folder: Path) -> dict[str, Any]:
+        base = params.base_of(adapter)
+        answers = ask(base, adapter.path, tools, progress, others, max_length)
+        (folder / FILE).write_bytes(msgspec.json.encode(answers))
         return {
-            name: sum(getattr(each, name) for each in asked) for name in ("base", "candidate")
-        } | {"of": len(asked)}
+            "base": sum(answer.base for answer in answers),
+            "candidate": sum(answer.candidate for answer in answers),
+            "of": len(answers),
+        }
 
-    return build(canaries, params, "canaries", made_from, make, [adapter])
+    return build(canaries, params, Recipe("canaries", made_from, write, [adapter]))
 
 
-@task(version=1)
-def compare(params: Params, progress: Progress = silent) -> Result:
-    """Candidate and champion on the rows of the split `select`, the champion on those of `test` and in the candidate's episodes; canaries.
+@task(1, CompareParams)
+def compare(params: CompareParams, progress: Progress = silent) -> Result:
+    """Measure a candidate and the champion on the same turns and episodes.
 
-    The identities of what a promotion is decided on; `None` where there is no such row, no champion or no world. What is there is reused.
-    With `watch` (of a champion on probation and the one before it), those of `select` only."""
-    candidate, champion, play = params["candidate"], params["champion"], params["play"]
-    on_test = params["evaluation"]
-    on_select = on_test | {
-        "split": "select",
-        "max_samples": params["select_turns"],
-    }
+    Both answer the turns of the split `select`. The champion also answers those of `test`, and plays the
+    candidate's episodes. The candidate answers the sanity questions. With `params.watch`, only `select`
+    is measured. What was measured before is reused.
+
+    Returns:
+        The identity of each measurement; None if there are no rows, no champion or no episodes.
+    """
+    on_test = params.evaluation
+    on_select = on_test | {"split": "select", "max_samples": params.select_turns}
     base_passes: BasePasses = {}
-    has_select = any(True for _ in dataset_rows(*asked_lake(params), ("select",)))
+    has_select = any(True for _ in dataset_rows(params.open_lake(), params.key, ("select",)))
 
-    def evaluated(adapter: dict[str, str] | None, config: dict[str, Any]) -> str | None:
-        return (
-            evaluate.run(params | {"adapter": adapter, "config": config}, progress, base_passes)[
-                "identity"
-            ]
-            if adapter
-            else None
-        )
+    def evaluate_on(reference: ArtifactReference | None, config: OptionValues) -> str | None:
+        if reference is None:
+            return None
+        evaluate_params = params.for_task(EvaluateParams, adapter=reference, config=config)
+        result = evaluate.run(evaluate_params, progress, base_passes=base_passes)
+        return str(result["identity"])
 
-    bases = [
-        find_artifact(params, each).manifest["made_from"]["base_model"]
-        for each in (candidate, champion)
-        if each
-    ]
+    references = [each for each in (params.candidate, params.champion) if each]
+    adapters = [params.find_artifact(reference) for reference in references]
     result = {
-        "candidate": evaluated(candidate, on_select) if has_select else None,
-        "champion": evaluated(champion, on_select) if has_select else None,
-        "same_base": len(set(bases)) == 1,
+        "candidate": evaluate_on(params.candidate, on_select) if has_select else None,
+        "champion": evaluate_on(params.champion, on_select) if has_select else None,
+        "same_base": len({_base_name(adapter) for adapter in adapters}) == 1,
     }
-    if params.get("watch"):
+    if params.watch:
         return result
+    champion_episodes = None
+    if params.play and params.champion:
+        play = msgspec.structs.asdict(params.play)
+        play_params = params.for_task(EpisodesParams, adapter=params.champion, **play)
+        champion_episodes = episodes.run(play_params, progress)["identity"]
+    sanity_params = params.for_task(
+        SanityParams,
+        adapter=params.candidate,
+        evaluation=params.evaluation,
+        canary_rows=params.canary_rows,
+        canaries_beyond_project=params.canaries_beyond_project,
+    )
     return result | {
-        "champion_on_test": evaluated(champion, on_test),
-        "champion_episodes": episodes.run(params | play | {"adapter": champion}, progress)[
-            "identity"
-        ]
-        if play
-        else None,
-        "canaries": canaries.run(params | {"adapter": candidate}, progress)["identity"],
+        "champion_on_test": evaluate_on(params.champion, on_test),
+        "champion_episodes": champion_episodes,
+        "canaries": canaries.run(sanity_params, progress)["identity"],
     }
 
 
-def _base_of(params: Params, adapter: Artifact) -> BaseModel:
-    """The base model that an adapter was trained on, at the same revision."""
-    return asked_base(
-        params
-        | {name: adapter.manifest["made_from"][name] for name in ("base_model", "base_revision")}
-    )
+def _base_name(adapter: Artifact) -> str:
+    """Return the name of the base model that an adapter was trained on."""
+    return str(adapter.manifest["made_from"]["base_model"])
 
 
-VERSIONS = {name: each.version for name, each in TASKS.items()}
-"""Of the tasks that a night runs. Which other tasks a process knows depends on what it has imported."""
+VERSIONS = {name: registered.version for name, registered in TASKS.items()}
+"""The versions of the tasks of a nightly run, by name. Tasks that are imported later are not in it."""

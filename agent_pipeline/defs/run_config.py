@@ -158,10 +158,10 @@ def set_tags(names: Sequence[str]) -> dict[str, str]:
 
 
 def _set_by_run(context: dg.AssetExecutionContext, options: type[Options]) -> dict[str, Any]:
-    """What this run sets itself.
+    """Return the values that this run sets itself.
 
-    The launchpad fills in every default for all agents. In a form that was filled in so, a value that still is that default was not
-    chosen by anybody, and gives way to the agent's own setting.
+    The launchpad fills in every default for all agents. In such a form, a value that equals the
+    default was chosen by nobody, so the agent's own setting wins.
     """
     group = asset_of(options)
     ops: Any = context.run.run_config.get("ops") or {}
@@ -170,10 +170,11 @@ def _set_by_run(context: dg.AssetExecutionContext, options: type[Options]) -> di
     if owning_asset(group) != group:
         given = given.get(group) or {}
     chosen = {name: given[name] for name in written if given.get(name) is not None}
-    if SET_TAG in context.run.tags or set(chosen) < set(options.model_fields):
+    is_filled_form = set(options.model_fields) <= set(chosen)
+    if SET_TAG in context.run.tags or not is_filled_form:
         return chosen
     shown = _shown(options)
-    return {name: value for name, value in chosen.items() if value != shown[name]}
+    return {name: value for name, value in chosen.items() if value != shown.get(name)}
 
 
 def _shown(options: type[Options]) -> dict[str, Any]:

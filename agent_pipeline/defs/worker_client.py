@@ -5,10 +5,10 @@ from typing import Any
 
 import dagster as dg
 
-from agent_pipeline.compute.artifact_cache import asked_of
 from agent_pipeline.compute.launchers.launcher import launch
 from agent_pipeline.compute.launchers.places import launcher
 from agent_pipeline.compute.launchers.subprocess import Subprocess
+from agent_pipeline.compute.params import common_values
 from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.specs import version
@@ -46,7 +46,7 @@ def run_worker(
     settings, key = workspace.settings(), agent_key(context)
     chosen = launcher(settings, group or context.asset_key.path[-1], key, pipes)
     given = {
-        **asked_of(settings, key),
+        **common_values(settings, key),
         # A step or a run that is tried again goes on with what its first try made.
         "fresh": (context.run.root_run_id or context.run.run_id)
         if context.run.tags.get(FRESH_TAG) == "true"

@@ -1,18 +1,31 @@
-"""The task that compares methods: each is trained and measured by the tasks of a night, so what was made once is never made again.
+"""The task `compare_methods`, which trains and measures methods with the tasks of a nightly run.
 
-Adapters and measurements lie beside those of the nights, under their own identities; no pointer of theirs moves.
+An adapter or a measurement that exists already is reused. No pointer of a nightly run moves: the
+adapters of a comparison become neither latest nor champion.
 """
 
 import gc
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from agent_pipeline.compute.artifact_cache import MODELS, build, find_artifact
+from agent_pipeline.compute.artifact_cache import MODELS, Recipe, build
 from agent_pipeline.compute.coresets import method_coreset
-from agent_pipeline.compute.registry import TASKS, Params, Result, task
+from agent_pipeline.compute.params import (
+    ArtifactReference,
+    EpisodesParams,
+    EvaluateParams,
+    FurtherStepParams,
+    OptionValues,
+    RowsParams,
+    TaskParams,
+    TrainParams,
+)
+from agent_pipeline.compute.registry import TASKS, Result, task
 from agent_pipeline.compute.tasks import episodes, evaluate, prefer, train
 from agent_pipeline.config.assets import ASSETS
 from agent_pipeline.evaluation.evaluate import BasePasses
@@ -27,114 +40,157 @@ from agent_pipeline.training.config import PREFERENCES
 __all__ = ["TASKS", "compare_methods"]
 
 
-@task(version=7, libraries=MODELS)
-def compare_methods(params: Params, progress: Progress = silent) -> Result:
-    """The methods, each trained with several seeds and measured on the same held-out turns and episodes, and a report of them all.
+class CompareMethodsParams(TaskParams, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of the task `compare_methods`.
 
-    A comparison that was killed goes on where it stopped."""
-    methods, runs = msgspec.convert(params["methods"], list[Method]), []
-    made: dict[str, Artifact] = {}
+    Attributes:
+        methods: The methods, each with all its settings.
+        seeds: How many seeds each method is trained with.
+        held_out: The split whose turns and tasks are measured.
+        evaluation: The options of `evaluation`.
+        episodes: The options of `episodes`.
+        world: The agent's world, or an empty string if no episodes are played.
+    """
+
+    methods: list[Method]
+    seeds: int
+    held_out: Literal["select", "test"]
+    evaluation: OptionValues
+    episodes: OptionValues
+    world: str = ""
+
+
+@dataclass
+class TrainedMethod:
+    """One training of a method, with the artifacts that exist so far.
+
+    Attributes:
+        params: The partition, and whether the method trains on the rows of several agents.
+        artifacts: Every artifact of the training, in the order in which they were made.
+        adapters: The adapters of the steps that trained something.
+        notes: What a reader of the report should know about the training.
+    """
+
+    params: RowsParams
+    artifacts: list[Artifact] = field(default_factory=list)
+    adapters: list[Artifact] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, asset: str, result: Result) -> Artifact:
+        """Find the artifact of a task's result, and keep it."""
+        artifact = self.params.find_artifact(ArtifactReference(asset, result["identity"]))
+        self.artifacts.append(artifact)
+        return artifact
+
+
+@task(7, CompareMethodsParams, MODELS)
+def compare_methods(params: CompareMethodsParams, progress: Progress = silent) -> Result:
+    """Train each method with several seeds, measure all of them alike, and write a report.
+
+    A comparison that was killed resumes at the training that it had reached.
+    """
+    runs: list[Run] = []
+    artifacts: dict[str, Artifact] = {}
     base_passes: BasePasses = {}
-    places = [(method, seed) for seed in range(params["seeds"]) for method in methods]
-    for number, (method, seed) in enumerate(places, 1):
-
-        def tell(
-            done: int,
-            total: int,
-            text: str,
-            place: str = f"{number}/{len(places)} {method.id}, seed {seed}",
-        ) -> None:
-            progress(done, total, f"{place}: {text}")
-
-        run, artifacts = _run(
-            params | {"fresh": False, "mix": method.mix}, method, seed, tell, base_passes
+    trainings = [(method, seed) for seed in range(params.seeds) for method in params.methods]
+    for position, (method, seed) in enumerate(trainings, start=1):
+        label = f"{position}/{len(trainings)} {method.id}, seed {seed}"
+        run, run_artifacts = _train_and_measure(
+            params, method, seed, _labelled(progress, label), base_passes
         )
         runs.append(run)
-        made |= {each.identity: each for each in artifacts}
-        gc.collect()  # a trainer and its model hold each other
+        artifacts |= {artifact.identity: artifact for artifact in run_artifacts}
+        # A trainer and its model refer to each other, so only the collector frees them.
+        gc.collect()
     made_from = {
-        "methods": [_hashed_method(method) for method in params["methods"]],
-        "held_out": params["held_out"],
+        "methods": [_hashed_method(method) for method in params.methods],
+        "held_out": params.held_out,
         "runs": [[run.method, run.seed, *run.made_by] for run in runs],
     }
 
-    def make(folder: Path) -> dict[str, Any]:
-        report = compared(methods, runs) | {
-            "partition": params["partition"],
-            "split": params["held_out"],
-            "world": params["world"],
+    def write(folder: Path) -> dict[str, Any]:
+        report = compared(params.methods, runs) | {
+            "partition": params.partition,
+            "split": params.held_out,
+            "world": params.world,
         }
         (folder / PAGE).write_text(page(report), encoding="utf-8")
         chart(report, folder / CHART)
-        (folder / "comparison.json").write_text(
-            json.dumps(report, indent=1, ensure_ascii=False), encoding="utf-8"
-        )
+        text = json.dumps(report, indent=1, ensure_ascii=False)
+        (folder / "comparison.json").write_text(text, encoding="utf-8")
         return report
 
-    return build(compare_methods, params, "method_comparison", made_from, make, list(made.values()))
+    recipe = Recipe("method_comparison", made_from, write, list(artifacts.values()))
+    return build(compare_methods, params, recipe)
 
 
-def _hashed_method(method: Params) -> Params:
-    """Return the parameters of a method with its settings under the names that enter hashes."""
-    assets = {
-        asset: ASSETS[asset].with_hashed_names(values) for asset, values in method["assets"].items()
+def _labelled(progress: Progress, label: str) -> Progress:
+    """Return a progress callback that puts a label in front of each text."""
+
+    def report(done: int, total: int, text: str) -> None:
+        progress(done, total, f"{label}: {text}")
+
+    return report
+
+
+def _hashed_method(method: Method) -> Mapping[str, Any]:
+    """Return a method as it enters an identity: with its settings under the names that are hashed."""
+    values: dict[str, Any] = msgspec.to_builtins(method)
+    values["assets"] = {
+        asset: ASSETS[asset].with_hashed_names(settings)
+        for asset, settings in values["assets"].items()
     }
-    return method | {"assets": assets}
+    return values
 
 
-def _run(
-    params: Params, method: Method, seed: int, progress: Progress, base_passes: BasePasses
+def _train_and_measure(
+    params: CompareMethodsParams,
+    method: Method,
+    seed: int,
+    progress: Progress,
+    base_passes: BasePasses,
 ) -> tuple[Run, list[Artifact]]:
-    """A training of a method, and how well its model does; the artifacts that were made for it."""
-    config = {
+    """Train a method with one seed, and measure its model.
+
+    Args:
+        params: The parameters of the comparison.
+        method: The method with all its settings.
+        seed: A number that is added to the seed of each step.
+        progress: Called as the work goes on.
+        base_passes: A cache of the base model's scores.
+
+    Returns:
+        The run for the report, and the artifacts that it consists of.
+    """
+    trained = TrainedMethod(params.for_task(RowsParams, mix=method.mix, fresh=""))
+    settings = {
         asset: values | {"seed": values["seed"] + seed}
         for asset, values in method.assets.items()
         if "seed" in values
     }
-    made = [method_coreset(params, compare_methods, config["sft_coreset"], progress)]
-
-    def took(asset: str, result: Result) -> Artifact:
-        made.append(find_artifact(params, {"asset": asset, "identity": result["identity"]}))
-        return made[-1]
-
-    sft = config["sft_adapter"] | {
-        "processes": 1
-    }  # the worker of a comparison uses one GPU, and the model is the same
-    own = {
-        name: sft.pop(name) for name in ("base_model", "base_revision", "replay_ratio", "rehearsal")
-    }
-    result = train.run(params | own | {"coreset": made[0].reference, "config": sft}, progress)
-    trained = [took("sft_adapter", result)]
-    notes = [result["replayed"]] if own["replay_ratio"] else []
+    coreset = method_coreset(trained.params, compare_methods, settings["sft_coreset"], progress)
+    trained.artifacts.append(coreset)
+    _train_first_step(trained, coreset, settings["sft_adapter"], progress)
     for step in method.chain[1:]:
-        asked = {
-            "method": step,
-            "dataset": PREFERENCES[step],
-            "reference": trained[-1].reference,
-            "config": config[f"{step}_adapter"],
-        }
-        adapter = took(f"{step}_adapter", prefer.run(params | asked, progress))
-        if skipped := adapter.manifest["report"].get(SKIPPED):
-            notes.append(f"{step} trained nothing: {skipped}")
-        else:
-            trained.append(adapter)
-    adapter = trained[-1]
-    params = params | {"adapter": adapter.reference}
-    measured, played = (
-        took(
-            "evaluation",
-            evaluate.run(params | {"config": params["evaluation"]}, progress, base_passes),
-        ),
-        None,
+        _train_further_step(trained, step, settings[f"{step}_adapter"], progress)
+    adapter = trained.adapters[-1]
+    reference = ArtifactReference(**adapter.reference)
+    evaluate_params = trained.params.for_task(
+        EvaluateParams, adapter=reference, config=params.evaluation
     )
-    if params["world"]:
-        played = took(
-            "episodes",
-            episodes.run(
-                params | {"gguf_export": None, "alone": True, "config": params["episodes"]},
-                progress,
-            ),
+    evaluated = evaluate.run(evaluate_params, progress, base_passes=base_passes)
+    measured, played = trained.add("evaluation", evaluated), None
+    if params.world:
+        episode_params = trained.params.for_task(
+            EpisodesParams,
+            adapter=reference,
+            gguf_export=None,
+            world=params.world,
+            config=params.episodes,
+            alone=True,
+            held_out=params.held_out,
         )
+        played = trained.add("episodes", episodes.run(episode_params, progress))
     model, base = scores((measured, None), (played, None), same_base=True)
     report = measured.manifest["report"]
     run = Run(
@@ -146,19 +202,65 @@ def _run(
         base_of_pass={name: report["base"][name] for name in PASS_FIGURES},
         base_model=adapter.manifest["made_from"]["base_model"],
         adapter=adapter.identity,
-        made_by=[each.identity for each in made],
-        cost=_cost(made[0], trained),
-        notes=notes,
+        made_by=[artifact.identity for artifact in trained.artifacts],
+        cost=_cost(coreset, trained.adapters),
+        notes=trained.notes,
     )
-    return run, made
+    return run, trained.artifacts
+
+
+def _train_first_step(
+    trained: TrainedMethod, coreset: Artifact, settings: OptionValues, progress: Progress
+) -> None:
+    """Train the method's first adapter on the rows of its coreset."""
+    options = dict(settings)
+    own_names = ("base_model", "base_revision", "replay_ratio", "rehearsal")
+    own_options = {name: options.pop(name) for name in own_names}
+    # The worker of a comparison uses one GPU. The number of processes does not change the model.
+    if "processes" in options:
+        options["processes"] = 1
+    train_params = trained.params.for_task(
+        TrainParams,
+        mix=trained.params.mix,
+        coreset=ArtifactReference(**coreset.reference),
+        config=options,
+        **own_options,
+    )
+    result = train.run(train_params, progress)
+    trained.adapters.append(trained.add("sft_adapter", result))
+    if own_options["replay_ratio"]:
+        trained.notes.append(result["replayed"])
+
+
+def _train_further_step(
+    trained: TrainedMethod, step: Any, settings: OptionValues, progress: Progress
+) -> None:
+    """Continue training the method's last adapter by DPO or KTO."""
+    step_params = trained.params.for_task(
+        FurtherStepParams,
+        mix=trained.params.mix,
+        method=step,
+        dataset=PREFERENCES[step],
+        reference=ArtifactReference(**trained.adapters[-1].reference),
+        config=settings,
+    )
+    adapter = trained.add(f"{step}_adapter", prefer.run(step_params, progress))
+    if skipped := adapter.manifest["report"].get(SKIPPED):
+        trained.notes.append(f"{step} trained nothing: {skipped}")
+    else:
+        trained.adapters.append(adapter)
 
 
 def _cost(coreset: Artifact, adapters: list[Artifact]) -> Cost:
-    reports = [each.manifest["report"] for each in adapters]
+    """Return what a training cost: rows, tokens and seconds, from the reports of its artifacts."""
+    reports = [adapter.manifest["report"] for adapter in adapters]
+    replayed = reports[0].get("replay", {}).get("trained", 0)
     return Cost(
-        rows=reports[0]["rows"]["trained"] + reports[0].get("replay", {}).get("trained", 0),
-        tokens=sum(round(each["tokens"] * each["log_history"][-1]["epoch"]) for each in reports),
-        seconds=sum(each["seconds"] for each in reports),
+        rows=reports[0]["rows"]["trained"] + replayed,
+        tokens=sum(
+            round(report["tokens"] * report["log_history"][-1]["epoch"]) for report in reports
+        ),
+        seconds=sum(report["seconds"] for report in reports),
         selection_seconds=coreset.manifest["report"]["seconds"],
-        resumed=any(each["resumed_from"] for each in reports),
+        resumed=any(report["resumed_from"] for report in reports),
     )

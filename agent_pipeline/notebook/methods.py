@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent_pipeline.compute.artifact_cache import asked_of, on_this_machine
+from agent_pipeline.compute.params import common_values, on_this_machine
 from agent_pipeline.config.assets import ComparisonConfig
 from agent_pipeline.config.methods import METHODS, QUICK, MethodSettings
 from agent_pipeline.config.resolution import resolve
@@ -150,6 +150,6 @@ class MethodRegistry:
         given = options | ({"methods": list(methods)} if methods else {})
         asked = comparison(settings, key, resolve(settings, ComparisonConfig, key, given).options)
         report: dict[str, Any] = compare_methods.run(
-            on_this_machine(asked_of(settings, key) | asked), progress
+            on_this_machine(common_values(settings, key) | asked), progress
         )["report"]
         return report

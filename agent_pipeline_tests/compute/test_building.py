@@ -6,10 +6,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from filelock import FileLock
 
-from agent_pipeline.compute.artifact_cache import build
+from agent_pipeline.compute.artifact_cache import Recipe, build
+from agent_pipeline.compute.params import TaskParams
 from agent_pipeline.compute.registry import Task
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
@@ -17,7 +19,7 @@ from agent_pipeline.storage.artifacts import MANIFEST
 from agent_pipeline.storage.lake import Lake
 
 KEY = PartitionKey("tau", "airline")
-TASK = Task("merge", 1, ("pyarrow",), lambda params, progress: {})
+TASK = Task("merge", 1, ("pyarrow",), TaskParams, lambda params, progress: {})
 MADE_FROM = {"rows": 3}
 
 
@@ -38,14 +40,15 @@ class Maker:
 
 
 @pytest.fixture
-def params(tmp_path: Path) -> dict[str, Any]:
-    return {"lake": str(tmp_path / "lake"), "cache": str(tmp_path / "cache"), "partition": str(KEY)}
+def params(tmp_path: Path) -> TaskParams:
+    lake, cache = str(tmp_path / "lake"), str(tmp_path / "cache")
+    return TaskParams(lake=lake, cache=cache, partition=str(KEY))
 
 
 def test_the_same_is_reused_and_a_fresh_run_makes_it_anew(params):
     make = Maker()
     results = [
-        build(TASK, params | extra, "model", MADE_FROM, make)
+        build(TASK, msgspec.structs.replace(params, **extra), Recipe("model", MADE_FROM, make))
         for extra in ({}, {}, {"fresh": "a run"}, {})
     ]
     assert [result["reused"] for result in results] == [
@@ -54,7 +57,7 @@ def test_the_same_is_reused_and_a_fresh_run_makes_it_anew(params):
         False,
         True,
     ] and make.calls == 2
-    artifact = Lake(params["lake"]).find("model", KEY, results[0]["identity"])
+    artifact = params.open_lake().find("model", KEY, results[0]["identity"])
     assert artifact is not None and (artifact.path / "weights").read_text(encoding="utf-8") == "2"
     assert {result["identity"] for result in results} == {artifact.identity}
 
@@ -62,11 +65,11 @@ def test_the_same_is_reused_and_a_fresh_run_makes_it_anew(params):
 def test_rotten_artifact_is_made_again(params):
     """Only sizes were compared, so that a file of zero bytes was reused."""
     make = Maker()
-    result = build(TASK, params, "model", MADE_FROM, make)
-    artifact = Lake(params["lake"]).find("model", KEY, result["identity"])
+    result = build(TASK, params, Recipe("model", MADE_FROM, make))
+    artifact = params.open_lake().find("model", KEY, result["identity"])
     assert artifact is not None
     (artifact.path / "weights").write_bytes(b"\0")
-    assert [build(TASK, params, "model", MADE_FROM, make)["reused"] for _ in range(2)] == [
+    assert [build(TASK, params, Recipe("model", MADE_FROM, make))["reused"] for _ in range(2)] == [
         False,
         True,
     ] and make.calls == 2
@@ -75,18 +78,18 @@ def test_rotten_artifact_is_made_again(params):
 
 def test_what_a_kill_left_of_a_replaced_artifact_is_in_nobodys_way(params):
     make = Maker()
-    result = build(TASK, params, "model", MADE_FROM, make)
-    artifact = Lake(params["lake"]).find("model", KEY, result["identity"])
+    result = build(TASK, params, Recipe("model", MADE_FROM, make))
+    artifact = params.open_lake().find("model", KEY, result["identity"])
     shutil.copytree(
         artifact.path, artifact.path.with_name(f".building-{artifact.path.name}-replaced")
     )
-    build(TASK, params | {"fresh": "a run"}, "model", MADE_FROM, make)
+    build(TASK, msgspec.structs.replace(params, fresh="a run"), Recipe("model", MADE_FROM, make))
     assert make.calls == 2
 
 
 def test_a_fresh_run_that_is_tried_again_makes_nothing_twice(params):
-    lake, make = Lake(params["lake"]), Maker()
-    identity = build(TASK, params, "model", MADE_FROM, make)["identity"]
+    lake, make = params.open_lake(), Maker()
+    identity = build(TASK, params, Recipe("model", MADE_FROM, make))["identity"]
     (lake.building("model", KEY, identity) / "of an older run").touch()
 
     def killed(folder: Path) -> dict[str, Any]:
@@ -98,10 +101,12 @@ def test_a_fresh_run_that_is_tried_again_makes_nothing_twice(params):
         assert (folder / "checkpoint").exists()
         return make(folder)
 
-    asked = params | {"fresh": "a run"}
+    asked = msgspec.structs.replace(params, fresh="a run")
     with pytest.raises(KeyboardInterrupt):
-        build(TASK, asked, "model", MADE_FROM, killed)
-    assert [build(TASK, asked, "model", MADE_FROM, goes_on)["reused"] for _ in range(2)] == [
+        build(TASK, asked, Recipe("model", MADE_FROM, killed))
+    assert [
+        build(TASK, asked, Recipe("model", MADE_FROM, goes_on))["reused"] for _ in range(2)
+    ] == [
         False,
         True,
     ] and make.calls == 2
@@ -110,27 +115,27 @@ def test_a_fresh_run_that_is_tried_again_makes_nothing_twice(params):
 def test_a_raised_version_makes_it_again_and_so_does_another_library(params, monkeypatch):
     make = Maker()
     identities = {
-        build(task, params, "model", MADE_FROM, make)["identity"]
+        build(task, params, Recipe("model", MADE_FROM, make))["identity"]
         for task in (TASK, dataclasses.replace(TASK, version=2))
     }
     monkeypatch.setattr("agent_pipeline.compute.registry.version", lambda package: "999")
-    identities.add(build(TASK, params, "model", MADE_FROM, make)["identity"])
+    identities.add(build(TASK, params, Recipe("model", MADE_FROM, make))["identity"])
     assert len(identities) == make.calls == 3
 
 
 def test_what_failed_its_check_is_made_again_and_not_reused(params):
     failing, passing = Maker(ok=False), Maker(ok=True)
     for make in (failing, failing, passing, passing):
-        result = build(TASK, params, "model", MADE_FROM, make)
+        result = build(TASK, params, Recipe("model", MADE_FROM, make))
     assert (failing.calls, passing.calls) == (2, 1) and result["reused"]
 
 
 def test_beside_another_builder_it_is_refused_and_the_others_manifest_stays(params):
-    lake = Lake(params["lake"])
-    identity = build(TASK, params, "other", MADE_FROM, Maker())["identity"]
+    lake = params.open_lake()
+    identity = build(TASK, params, Recipe("other", MADE_FROM, Maker()))["identity"]
     building = lake.building("model", KEY, identity)
     with FileLock(building.with_name(f"{building.name}.lock")), pytest.raises(DataError):
-        build(TASK, params, "model", MADE_FROM, Maker())
+        build(TASK, params, Recipe("model", MADE_FROM, Maker()))
     assert not (building / MANIFEST).exists()
 
 
@@ -141,6 +146,6 @@ def test_what_another_process_finished_meanwhile_is_reused(params, monkeypatch):
         seen.append(asked)
         return None if len(seen) == 1 else find(lake, *asked)
 
-    build(TASK, params, "model", MADE_FROM, make)
+    build(TASK, params, Recipe("model", MADE_FROM, make))
     monkeypatch.setattr(Lake, "find", find_late)
-    assert build(TASK, params, "model", MADE_FROM, make)["reused"] and make.calls == 1
+    assert build(TASK, params, Recipe("model", MADE_FROM, make))["reused"] and make.calls == 1

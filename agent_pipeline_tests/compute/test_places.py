@@ -19,11 +19,11 @@ import dagster as dg
 import pytest
 
 from agent_pipeline.compute import worker_messages as messages_module
-from agent_pipeline.compute.artifact_cache import asked_of
 from agent_pipeline.compute.launchers import slurm
 from agent_pipeline.compute.launchers.kubernetes import Kubernetes, pod_spec
 from agent_pipeline.compute.launchers.launcher import LakeMessages, Launcher, launch
 from agent_pipeline.compute.launchers.ray import Ray, job_of
+from agent_pipeline.compute.params import common_values
 from agent_pipeline.compute.worker_messages import PATIENCE, Letterbox, until_silent
 from agent_pipeline.config.checks import check_place, problems
 from agent_pipeline.config.compute import KubernetesSettings, RaySettings, SlurmSettings
@@ -194,7 +194,7 @@ def test_a_secret_in_plain_text_is_refused_where_the_specification_of_a_job_woul
 
 def test_what_travels_to_a_worker_names_no_path_of_the_machine_that_asks(settings, tmp_path):
     assert {
-        name for name, value in asked_of(settings, KEY).items() if str(tmp_path) in str(value)
+        name for name, value in common_values(settings, KEY).items() if str(tmp_path) in str(value)
     } == {"lake"}
 
 
@@ -222,7 +222,7 @@ def test_a_slurm_job_is_one_script_that_ends_as_the_worker_does():
 def test_the_worker_runs_as_a_slurm_job_and_its_messages_come_through_the_lake(settings, record):
     python = SlurmSettings(setup=["export AGENT_PIPELINE_CACHE=/tmp/of-the-node"])
     assert (
-        launched(slurm.Slurm(python, messages(settings)), asked_of(settings, KEY) | COMPARE)
+        launched(slurm.Slurm(python, messages(settings)), common_values(settings, KEY) | COMPARE)
         == COMPARED
     )
     assert f"exec {sys.executable} -m agent_pipeline.worker" in record.with_suffix(".sh").read_text(
@@ -379,7 +379,7 @@ def test_the_worker_runs_as_a_pod_that_is_deleted_when_it_has_ended(settings, cl
         resources={"limits": {"memory": "8Gi"}},
     )
     launcher = Kubernetes(given, messages(settings))
-    assert launched(launcher, asked_of(settings, KEY) | COMPARE) == COMPARED
+    assert launched(launcher, common_values(settings, KEY) | COMPARE) == COMPARED
     assert not left(settings) and len(cluster.deleted) == 1
     spec = cluster.pods[0]["spec"]
     assert spec["restartPolicy"] == "Never" and spec["containers"][0]["resources"] == {
@@ -468,7 +468,7 @@ def ray_cluster() -> Iterator[str]:
 @pytest.mark.slow
 def test_the_worker_runs_as_a_ray_job(settings, ray_cluster):
     launcher = Ray(RaySettings(address=ray_cluster, gpus=0), messages(settings))
-    assert launched(launcher, asked_of(settings, KEY) | COMPARE) == COMPARED
+    assert launched(launcher, common_values(settings, KEY) | COMPARE) == COMPARED
     assert not left(settings)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from agent_pipeline.compute.artifact_cache import on_this_machine
+from agent_pipeline.compute.params import on_this_machine
 from agent_pipeline.compute.tasks import TASKS
 from agent_pipeline.definitions import build_defs
 from agent_pipeline.defs import worker_client

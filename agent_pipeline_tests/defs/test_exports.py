@@ -7,7 +7,8 @@ import dagster as dg
 import pytest
 
 from agent_pipeline.compute import tasks
-from agent_pipeline.compute.artifact_cache import build, find_artifact, on_this_machine
+from agent_pipeline.compute.artifact_cache import Recipe, build
+from agent_pipeline.compute.params import ExportParams, on_this_machine
 from agent_pipeline.compute.registry import TASKS, Task
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.defs import worker_client
@@ -64,21 +65,18 @@ class Exports:
     def _worker(
         self, context: Any, launcher: Any, name: str, asked: dict[str, Any]
     ) -> dict[str, Any]:
-        params = on_this_machine(asked)
+        params = TASKS["export"].decode(on_this_machine(asked))
 
         def make(folder: Any) -> dict[str, Any]:
             (folder / "Modelfile").write_text(self.modelfile, encoding="utf-8")
             (folder / "model-f16.gguf").write_text("GGUF", encoding="utf-8")
             return FAILS | {"ok": self.parity}
 
-        adapter = find_artifact(params, params["adapter"])
+        adapter = params.find_artifact(params.adapter)
         return build(
-            Task("export", 1, (), TASKS["export"].run),
+            Task("export", 1, (), ExportParams, TASKS["export"].function),
             params,
-            "gguf_export",
-            {"adapter": adapter.identity},
-            make,
-            [adapter],
+            Recipe("gguf_export", {"adapter": adapter.identity}, make, [adapter]),
         )
 
 

@@ -7,7 +7,8 @@ import dagster as dg
 import pytest
 
 from agent_pipeline.cli.runs import materialize
-from agent_pipeline.compute.artifact_cache import asked_lake, build, on_this_machine
+from agent_pipeline.compute.artifact_cache import Recipe, build
+from agent_pipeline.compute.params import TrainParams, on_this_machine
 from agent_pipeline.compute.tasks import TASKS
 from agent_pipeline.config.assets import ASSETS, AdapterConfig
 from agent_pipeline.config.resolution import fingerprint, resolve
@@ -40,10 +41,11 @@ def trained(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any
     made: list[dict[str, Any]] = []
 
     def worker(context: Any, launcher: Any, task: str, asked: dict[str, Any]) -> dict[str, Any]:
-        params = on_this_machine(asked)
+        params = TASKS[task].decode(on_this_machine(asked))
+        assert isinstance(params, TrainParams)
 
         def train(folder: Path) -> dict[str, Any]:
-            made.append(params)
+            made.append({"base_model": params.base_model, "config": params.config})
             (folder / "adapter_model.safetensors").write_bytes(b"weights")
             losses = dict.fromkeys(("loss_first", "loss_last"), 1.0)
             return {
@@ -55,11 +57,12 @@ def trained(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any
                 **losses,
             }
 
-        rows = rows_made_from(chosen_rows(*asked_lake(params))[0])
+        rows = rows_made_from(chosen_rows(params.open_lake(), params.key)[0])
         decided = {
-            name: params[name] for name in ("base_model", "base_revision", "replay_ratio", "config")
+            name: getattr(params, name)
+            for name in ("base_model", "base_revision", "replay_ratio", "config")
         }
-        result = build(TASKS[task], params, "sft_adapter", {**decided, **rows}, train)
+        result = build(TASKS[task], params, Recipe("sft_adapter", {**decided, **rows}, train))
         return result | {
             "rows": rows["rows"],
             "rows_with_surrogates": 0,

@@ -11,6 +11,7 @@ import pytest
 import trl
 
 from agent_pipeline.compute import tasks
+from agent_pipeline.compute.params import TaskParams
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.errors import DataError, ModelError
 from agent_pipeline.evaluation.evaluate import _verified_calls, evaluate
@@ -275,7 +276,7 @@ def test_the_task_asks_canaries_in_the_length_of_the_evaluation(lake, monkeypatc
         "agent_pipeline.promotion.sanity_questions.ask",
         lambda *given: lengths.append(given[-1]) or [],
     )
-    monkeypatch.setattr(tasks, "_base_of", lambda *given: None)
+    monkeypatch.setattr(TaskParams, "base_of", lambda *given: None)
     params = {
         "lake": str(lake.root),
         "cache": str(lake.fs.cache),

@@ -8,7 +8,7 @@ from threading import Thread
 
 import pytest
 
-from agent_pipeline.compute.artifact_cache import find_artifact
+from agent_pipeline.compute.params import ArtifactReference, TaskParams
 from agent_pipeline.errors import DataError, ExportError, PrivateDataError
 from agent_pipeline.export import gguf_export, serving_folder
 from agent_pipeline.export.gguf_export import ADAPTER, base_gguf, base_gguf_file
@@ -511,11 +511,12 @@ def test_rotten_model_is_neither_promoted_nor_served(lake):
 
 def test_rotten_artifact_is_not_used(lake):
     made = export(lake, "first")
-    params = {"lake": str(lake.root), "cache": str(lake.root), "partition": str(KEY)}
-    assert find_artifact(params, made.reference).identity == made.identity
+    params = TaskParams(lake=str(lake.root), cache=str(lake.root), partition=str(KEY))
+    reference = ArtifactReference(**made.reference)
+    assert params.find_artifact(reference).identity == made.identity
     (made.path / "model-f16.gguf").write_bytes(bytes(len("first")))
     with pytest.raises(DataError, match="is damaged"):
-        find_artifact(params, made.reference)
+        params.find_artifact(reference)
 
 
 def test_other_users_can_read_what_is_served(lake):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_pipeline.compute.artifact_cache import asked_of, seen_by_models
+from agent_pipeline.compute.params import common_params
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import RedactionOptions, Redactor
@@ -158,5 +158,5 @@ def test_no_value_breaks_the_json_that_it_stands_in(kind, number, task):
 @pytest.mark.parametrize("asked", [True, False])
 def test_the_setting_decides_what_models_see(asked, tmp_path, monkeypatch):
     monkeypatch.setenv("AGENT_PIPELINE_REDACTION__SURROGATES", str(asked).lower())
-    params = asked_of(load_settings(), PartitionKey("shop", "support"))
-    assert (seen_by_models(params, [row()]) != [row()]) is asked
+    params = common_params(load_settings(), PartitionKey("shop", "support"))
+    assert (params.shown_to_models([row()]) != [row()]) is asked
