@@ -8,7 +8,7 @@ import pytest
 
 from agent_pipeline.compute import tasks
 from agent_pipeline.compute.artifact_cache import Recipe, build
-from agent_pipeline.compute.params import ExportParams, on_this_machine
+from agent_pipeline.compute.params import ExportParams, TaskParams, on_this_machine
 from agent_pipeline.compute.registry import TASKS, Task
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.defs import worker_client
@@ -181,7 +181,7 @@ def quantizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "agent_pipeline.export.gguf_export.export",
         lambda *_, name, **__: {"ok": True, "name": name},
     )
-    monkeypatch.setattr(tasks, "_base_of", lambda *_: None)
+    monkeypatch.setattr(TaskParams, "base_of", lambda *_: None)
     return tmp_path / "quantizer"
 
 
