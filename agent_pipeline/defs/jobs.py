@@ -12,17 +12,19 @@ retrain = dg.define_asset_job(
     selection=dg.AssetSelection.all() - _OF_ALL_AGENTS - _COMPARISON,
     # A run whose process was killed makes its tables again, in seconds; models that are there are reused.
     tags={"dagster/retry_strategy": "ALL_STEPS"},
-    description="One agent, from its sessions to the model that is served. The schedule nightly runs it.",
+    description="Runs every asset of one agent, from its sessions to the served model. The schedule "
+    "`nightly` starts this job.",
 )
 
 mix = dg.define_asset_job(
     MIX,
     selection=_OF_ALL_AGENTS,
-    description="One data set of several agents, by the setting [mixing].",
+    description="Builds one dataset from the rows of several agents, as the setting [mixing] describes.",
 )
 
 compare_methods = dg.define_asset_job(
     COMPARE,
     selection=_COMPARISON,
-    description="Train one agent's model by several methods, and report which is better, and at what cost.",
+    description="Trains one agent's model by several methods, and reports which method is better and what "
+    "it costs.",
 )

@@ -27,7 +27,7 @@ _RUNS = 500
     name=DIGEST,
     default_status=dg.DefaultSensorStatus.RUNNING,
     minimum_interval_seconds=60,
-    description="Writes one page, and sends one message, about each night whose runs have all ended.",
+    description="Writes one page and sends one message per night, after the last run of the night has ended.",
 )
 def night_digest(
     context: dg.SensorEvaluationContext, workspace: dg.ResourceParam[Workspace]

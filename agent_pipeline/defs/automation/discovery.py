@@ -19,7 +19,8 @@ TICK_SECONDS = 40.0
 @dg.sensor(
     default_status=dg.DefaultSensorStatus.RUNNING,
     minimum_interval_seconds=30,
-    description="Adds the store's new agents as partitions, and records whose sessions or labels changed. It starts no run.",
+    description="Adds a partition for each new agent in the store, and records which agents have new "
+    "sessions or labels. It starts no run.",
 )
 def discover_agents(
     context: dg.SensorEvaluationContext, workspace: dg.ResourceParam[Workspace]
@@ -72,5 +73,6 @@ fresh_tables = dg.AutomationConditionSensorDefinition(
     target=dg.AssetSelection.groups(*TABLE_STAGES),
     default_status=dg.DefaultSensorStatus.STOPPED,
     minimum_interval_seconds=300,
-    description="Makes an agent's tables, up to its data sets, as soon as the store changes; models wait for the night.",
+    description="Materializes an agent's tables up to its datasets as soon as the store changes. Models are "
+    "trained by the nightly run.",
 )

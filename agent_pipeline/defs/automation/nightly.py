@@ -54,7 +54,8 @@ def _clock() -> dict[str, Any]:
 @dg.schedule(
     job=retrain,
     **_clock(),
-    description="Retrains each agent whose sessions, verdicts, settings or code changed. A tick names the agents that it skips, and why.",
+    description="Retrains each agent whose sessions, verdicts, settings or code changed. The tick lists "
+    "the agents that are skipped, with the reasons.",
 )
 def nightly(
     context: dg.ScheduleEvaluationContext, workspace: dg.ResourceParam[Workspace]

@@ -28,7 +28,8 @@ _RUNS = 100
 @dg.sensor(
     default_status=dg.DefaultSensorStatus.RUNNING,
     minimum_interval_seconds=60,
-    description="Tells the addresses of notify.urls of failed runs and checks, of decisions, and of sessions that wait for a judge.",
+    description="Sends a message to the addresses of notify.urls if a run or a check fails, a decision is "
+    "made, or sessions wait for a judge.",
 )
 def notices(
     context: dg.SensorEvaluationContext, workspace: dg.ResourceParam[Workspace]

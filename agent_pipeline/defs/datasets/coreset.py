@@ -39,7 +39,11 @@ def sft_coreset(
     workspace: dg.ResourceParam[Workspace],
     pipes: dg.ResourceParam[dg.PipesSubprocessClient],
 ) -> dg.MaterializeResult:
-    """The training rows that were chosen, and those that were not, each with its score and reason."""
+    """Every training row, whether it was selected for training, and why.
+
+    The table contains row ids, scores and reasons, and no text. `adapter` trains on the
+    selected rows.
+    """
     with user_errors():
         config = in_force(context, workspace, CoresetConfig)
 

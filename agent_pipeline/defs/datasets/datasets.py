@@ -43,7 +43,10 @@ def split_check(
     asset: str, partitions: dg.PartitionsDefinition | None = AGENTS
 ) -> dg.AssetCheckSpec:
     """The check that the asset itself makes, before it replaces the table of the last run."""
-    what = "No session, no task and no exact text is in more than one of train, select and test."
+    what = (
+        "Passes if no session, task or exact text is in more than one split (train, select, test). "
+        "If it fails, the previous table stays: give trials of one task the same task id."
+    )
     return own_check(asset, SPLIT_CHECK, what, blocking=True, partitions=partitions)
 
 
@@ -57,7 +60,10 @@ def split_check(
 def sft_dataset(
     context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.MaterializeResult:
-    """Conversations to imitate (`messages`, `tools`), one per kept session, each in the permanent split of its task."""
+    """Conversations to imitate, one row per positive session (`messages`, `tools`).
+
+    A task keeps its split (train, select or test) forever.
+    """
     with user_errors():
         config = in_force(context, workspace, SftConfig)
         built = build_sft(
@@ -94,7 +100,11 @@ def sft_dataset(
 def preference_dataset(
     context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.MaterializeResult:
-    """Pairs of a good and a bad trial of one task from one prompt (`prompt`, `chosen`, `rejected`, `tools`), for DPO."""
+    """Preference pairs for DPO: a good and a bad answer to one prompt.
+
+    Both answers come from trials of the same task. The columns are `prompt`, `chosen`,
+    `rejected` and `tools`.
+    """
     with user_errors():
         config = in_force(context, workspace, PreferenceConfig)
         pairing = Pairing(config.strategy, config.min_margin, config.max_pairs_per_case)
@@ -122,7 +132,10 @@ def preference_dataset(
 def kto_dataset(
     context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.MaterializeResult:
-    """Judged sessions as `prompt`, `completion` and `label`, for KTO: those that are in no preference pair, or all of them."""
+    """Rows for KTO: an answer (`prompt`, `completion`) and whether it is good (`label`).
+
+    By default, sessions that are already part of a preference pair are left out.
+    """
     with user_errors():
         config = in_force(context, workspace, KtoConfig)
         lake, key = workspace.open_lake(), agent_key(context)
@@ -149,7 +162,10 @@ def kto_dataset(
 def sharegpt_dataset(
     context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.MaterializeResult:
-    """The SFT rows as ShareGPT conversations, calls as `function_call` and results as `observation`."""
+    """The conversations of `sft_dataset` in the ShareGPT format, for other training tools.
+
+    Tool calls are `function_call` turns, and tool results are `observation` turns.
+    """
     with user_errors():
         config = in_force(context, workspace, ShareGptConfig)
         key = agent_key(context)
@@ -228,7 +244,8 @@ def _lengths(ratios: Sequence[float]) -> dict[str, Any]:
 def every_split_has_rows(
     context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.AssetCheckResult:
-    """Each split that the settings want has rows; else how many tasks it takes. No other split's rows ever stand in."""
+    """Passes if every split that the settings want has rows. If it fails, the check names the
+    number of tasks that is needed."""
     with user_errors():
         rows = (
             workspace.open_lake()
@@ -249,7 +266,8 @@ def every_split_has_rows(
 def no_held_out_row_is_nearly_a_training_row(
     context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.AssetCheckResult:
-    """No row is nearly the same (four words in five, by MinHash) as a row of a split before its own: train, select, test."""
+    """Passes if no held-out conversation nearly equals a training conversation (four words in
+    five, by MinHash). If it fails, set `task_pattern` so that both get the same task."""
     return near_check(workspace, "sft_dataset", agent_key(context))
 
 

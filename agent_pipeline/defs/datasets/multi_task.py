@@ -32,9 +32,10 @@ _FROM_ALL = dg.AssetDep(SFT_TABLE, partition_mapping=dg.AllPartitionMapping())
 def multi_task_dataset(
     context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.MaterializeResult:
-    """Conversations of several agents to train one model on, in the proportions of the settings (`[mixing]`); each names its agent.
+    """Conversations of several agents, to train one model on them.
 
-    A row stays in its split. What two agents have in common, and what one of them holds out, is not trained on.
+    The setting `[mixing]` gives each agent's share. A row keeps its split. A row that another
+    agent holds out is not in the training split.
     """
     with user_errors():
         config = in_force(context, workspace, MultiTaskConfig)
@@ -93,5 +94,6 @@ def _named(keys: Sequence[PartitionKey], most: int = 20) -> str:
 def no_held_out_row_of_an_agent_is_nearly_a_training_row_of_any(
     workspace: dg.ResourceParam[Workspace],
 ) -> dg.AssetCheckResult:
-    """No row is nearly the same (four words in five, by MinHash) as a row of a split before its own, of the same agent or another."""
+    """Passes if no held-out conversation of an agent nearly equals a training conversation of
+    any agent (four words in five, by MinHash)."""
     return near_check(workspace, MIXED_TABLE, None)

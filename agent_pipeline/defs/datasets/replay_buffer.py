@@ -20,10 +20,11 @@ from agent_pipeline.selection.replay import build_buffer, held_out_sessions
 def replay_buffer(
     context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.MaterializeResult:
-    """A uniform sample of all rows that were ever trained on, this run's included, for later nights to replay.
+    """A random sample of all rows that this agent was ever trained on, for replay in later
+    training runs.
 
-    It keeps the text of sessions that the store has lost, redacted by this run's settings, until they are forgotten or a new row takes
-    their place. A session that the store still has is kept as it is now. No row of a held-out task stays.
+    The sample keeps rows whose sessions the store has lost, until `agent-pipeline forget`
+    removes them. It contains no row of a held-out task.
     """
     # The rows with the lowest hashes of their sessions. It is updated before the training that reads it, which leaves out its own rows:
     # made again from the same tables it has the same bytes, and the adapter the same identity.
@@ -50,7 +51,8 @@ def replay_buffer(
 def nothing_held_out_is_replayed(
     context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.AssetCheckResult:
-    """No remembered row has a task of the select or test split, or says the same as a row that is held out."""
+    """Passes if no row of the buffer belongs to a held-out task or repeats a held-out row. If
+    it fails, delete the agent's table `replay_buffer`."""
     with user_errors():
         sessions = held_out_sessions(
             workspace.open_lake(), agent_key(context), workspace.settings().split_sizes

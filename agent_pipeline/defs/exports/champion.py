@@ -38,7 +38,8 @@ CHECK = "candidate_is_not_rejected"
             own_check(
                 "champion",
                 CHECK,
-                "The candidate is no worse than the champion in anything that is guarded.",
+                "Passes if the candidate is not significantly worse than the champion in any guarded "
+                "figure. If it fails, the decision's page names the figure.",
             )
         ],
     ),
@@ -51,10 +52,15 @@ def champion(
     workspace: dg.ResourceParam[Workspace],
     pipes: dg.ResourceParam[dg.PipesSubprocessClient],
 ) -> dg.MaterializeResult:
-    """The decision on the candidate beside the champion (or the base model, where there is none): promote, hold, reject, or cannot decide.
+    """The decision whether the candidate replaces the champion, which is the model that is
+    served.
 
-    Both answer the tasks of the split `select`, and the champion plays the candidate's episodes. With `approve = "auto"` a candidate that
-    wins becomes the champion, and is on probation for some nights; else it waits for a person."""
+    The decision is to promote, hold or reject the candidate, or that the evidence does not
+    suffice. Both models answer the same turns of the split `select` and play the same episodes.
+    Without a champion, the candidate is compared with its base model. With `approve = "auto"`,
+    a promoted candidate becomes the champion and is on probation for some nights. Otherwise a
+    person decides.
+    """
     with user_errors():
         config = in_force(context, workspace, ChampionConfig)
         lake, key, world = (
@@ -214,7 +220,7 @@ def _serve(context: dg.OpExecutionContext, workspace: Workspace, entry: Entry) -
 
 @dg.job(
     partitions_def=AGENTS,
-    description="Make an export of one agent its champion: the model that is served.",
+    description="Makes an export of one agent the champion, which is the model that is served.",
 )
 def promote() -> None:
     promote_export()
@@ -222,14 +228,14 @@ def promote() -> None:
 
 @dg.job(
     partitions_def=AGENTS,
-    description="Hold an export of one agent back: it is not promoted by itself.",
+    description="Holds back an export of one agent: no decision promotes it.",
 )
 def hold() -> None:
     hold_export()
 
 
 @dg.job(
-    partitions_def=AGENTS, description="Make an earlier champion of one agent the champion again."
+    partitions_def=AGENTS, description="Makes an earlier champion of one agent the champion again."
 )
 def rollback() -> None:
     roll_back()

@@ -35,7 +35,15 @@ CHECK = "exported_model_is_the_trained_model"
         {"llama", "file"},
         ARTIFACTS,
         GgufConfig,
-        checks=[own_check("gguf_export", CHECK, "Tokens and answers.", blocking=True)],
+        checks=[
+            own_check(
+                "gguf_export",
+                CHECK,
+                "Passes if every exported file gives the same prompt tokens and nearly the same greedy "
+                "answers as the merged model. If it fails, the export is not used.",
+                blocking=True,
+            )
+        ],
         pool=CPU_HEAVY,
     ),
 )
@@ -45,8 +53,11 @@ def gguf_export(
     workspace: dg.ResourceParam[Workspace],
     pipes: dg.ResourceParam[dg.PipesSubprocessClient],
 ) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult]:
-    """The adapter merged into its base, as GGUF with its chat template inside, loaded by llama.cpp: its tokens and its greedy answers on
-    held-out conversations are those of the merged model. An export that fails this check is not used: the asset fails."""
+    """GGUF files of the adapter merged into its base model, for llama.cpp and Ollama.
+
+    llama.cpp loads each file, and its prompt tokens and greedy answers are compared with the
+    merged model's. If they differ, the asset fails, and the previous export remains the latest.
+    """
     with user_errors():
         config = in_force(context, workspace, GgufConfig)
         adapter = workspace.settings().candidate(agent_key(context))
@@ -153,10 +164,11 @@ def equal_answers(found: dict[str, Any]) -> str:
 def serving(
     context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.MaterializeResult:
-    """The champion in the folder that servers read: llama.cpp's server (a preset with every partition), vLLM (adapters) and Ollama (a
-    Modelfile).
+    """The folder that model servers read: the champion of every partition.
 
-    Only the champion is served (`agent-pipeline promote`). Without a champion the folder is empty."""
+    llama.cpp's server, vLLM and Ollama can read it. Without a champion, the partition has no
+    model in the folder. To choose a champion, run `agent-pipeline promote`.
+    """
     with user_errors():
         config = in_force(context, workspace, ServingConfig)
         key, lake = agent_key(context), workspace.open_lake()

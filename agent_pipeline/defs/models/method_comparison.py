@@ -36,10 +36,12 @@ def method_comparison(
     workspace: dg.ResourceParam[Workspace],
     pipes: dg.ResourceParam[dg.PipesSubprocessClient],
 ) -> dg.MaterializeResult:
-    """Methods of training, each with several seeds, on the same rows, held-out turns and episodes; a random coreset beside each coreset.
+    """A report that compares training methods on the same rows, held-out turns and episodes.
 
-    The job `compare_methods` makes it, and no night does. The models that it trains become neither latest nor champion; one that a night
-    trained already, from the same rows with the same settings, is not trained again."""
+    Each method is trained with several seeds. A method that selects a coreset is also compared
+    with a random coreset. The job `compare_methods` makes this asset. Its models are never
+    served.
+    """
     with user_errors():
         config = in_force(context, workspace, ComparisonConfig)
         asked = comparison(workspace.settings(), agent_key(context), config)

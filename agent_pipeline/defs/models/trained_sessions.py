@@ -32,10 +32,11 @@ from agent_pipeline.training.chain import uses_of
 def trained_sessions(
     context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> Iterator[dg.MaterializeResult]:
-    """The judged sessions of this training. The next night compares its own with them, and ends here where it has no need to train.
+    """The sessions used for the last training run.
 
-    It has none where fewer than `night.new_sessions` sessions came, changed or went, and no verdict, setting or code changed. It also ends
-    here when the night's minutes are over. A run that a person starts always goes on.
+    A nightly run stops here if too few sessions are new (`night.new_sessions`), and no verdict,
+    setting or code changed. It also stops here if the time of the night is over
+    (`night.minutes`). A run that a person starts always continues.
     """
     with user_errors():
         key, last = agent_key(context), _last_training(context)

@@ -35,8 +35,8 @@ from agent_pipeline.sessions.damage import make_repair_policy
 @dg.observable_source_asset(
     partitions_def=AGENTS,
     group_name="traces",
-    description="The agents' own session store. External: it is observed, never written. Its data version is the fingerprint of a "
-    "partition's sessions, items and verdicts, and of the labels that people gave them.",
+    description="The store in which the agent logs its sessions. The pipeline observes the store and "
+    "never writes to it. The data version changes whenever a session, a verdict or a label changes.",
     tags={"stage": "traces"},
 )
 def session_store(
@@ -66,12 +66,14 @@ SCHEMAS_CHECK, TOOLS_CHECK, FATES_CHECK = (
             own_check(
                 "sessions",
                 SCHEMAS_CHECK,
-                "Tools' schemas come from the source or the settings, and are not inferred from calls.",
+                "Passes if the tool schemas come from the source or from the settings. If it fails, they "
+                "were inferred from calls: name a file of schemas with the setting `tools`.",
             ),
             own_check(
                 "sessions",
                 TOOLS_CHECK,
-                "New sessions have tools, schemas and types of arguments as the last version had them.",
+                "Passes if new sessions have the tools, schemas and argument types of the last version. "
+                "If it fails, find out whether the agent's tools changed.",
             ),
         ],
     ),
@@ -80,10 +82,10 @@ SCHEMAS_CHECK, TOOLS_CHECK, FATES_CHECK = (
 def sessions(
     context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.MaterializeResult:
-    """Every session of the agent in one canonical form, one row each: archived, empty and damaged ones too.
+    """Every session that the agent logged, one row each, in one canonical form.
 
-    Calls are paired with their results by position; damage is counted by kind; missing tool schemas are inferred from the calls. Secrets
-    and personal data are pseudonyms.
+    Tool calls are paired with their results. Damage is counted by kind. Missing tool schemas
+    are inferred from the calls. Secrets and personal data are replaced by pseudonyms.
     """
     with user_errors():
         config = in_force(context, workspace, SessionsConfig)
@@ -134,10 +136,11 @@ def sessions(
 def nothing_private_was_written(
     context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.AssetCheckResult:
-    """Passes if no private value stands in what was written: what the detectors find there, and every form of what they find in the store.
+    """Passes if the table contains no private value: none that the detectors find, and no other
+    form of one that they find in the store.
 
-    Only sessions that no check has passed yet are searched. If it fails, nothing further is made of the table; the metadata name kinds and
-    sessions, never a value.
+    If it fails, nothing more is made from the table. The metadata names the kinds and the
+    sessions, and never a value.
     """
     with user_errors():
         settings, key = workspace.settings(), agent_key(context)
@@ -183,9 +186,10 @@ def _schemas_result(key: PartitionKey, origins: Mapping[str, int]) -> dg.AssetCh
 def judged_sessions(
     context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.MaterializeResult:
-    """The sessions with one verdict each, who gave it and why, the result of every measure and the opinion of every judge.
+    """Every session, with one verdict (good, bad or none) and who gave it.
 
-    A null verdict means that nobody decided; it is never a bad verdict.
+    The table also has the result of every measure and the opinion of every judge. A null
+    verdict means that nobody judged the session.
     """
     with user_errors():
         config = in_force(context, workspace, JudgingOptions)
@@ -266,7 +270,8 @@ def _llm_spend(client: LlmClient) -> dict[str, Any]:
             own_check(
                 "curated_sessions",
                 FATES_CHECK,
-                "New sessions have verdicts and reasons for dropping in the shares of before.",
+                "Passes if the shares of verdicts and drop reasons have not changed significantly. If "
+                "it fails, find out whether the agent, its labels or the judge changed.",
             )
         ],
     ),
@@ -275,9 +280,10 @@ def _llm_spend(client: LlmClient) -> dict[str, Any]:
 def curated_sessions(
     context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.MaterializeResult:
-    """Every judged session with its `use` (positive, negative, neither), and for what is not positive the first reason why.
+    """Every judged session, with its use for training: positive, negative or neither.
 
-    Only rows with `kept` (positives) are trained on as they are; negatives are the bad answers of preference pairs and KTO.
+    Positive sessions become training examples. Negative sessions become the rejected answers of
+    preference pairs and KTO rows. Every session that is not positive has a reason.
     """
     with user_errors():
         config = in_force(context, workspace, CurationConfig)
@@ -328,7 +334,8 @@ def curated_sessions(
 def every_session_is_kept_or_dropped_with_a_reason(
     context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.AssetCheckResult:
-    """What was read is what was kept and dropped, session by session, and no dropped one lacks its reason."""
+    """Passes if every session is either kept, or dropped with a reason. If it fails, this is a
+    bug: please report it."""
     with user_errors():
         lake, key = workspace.open_lake(), agent_key(context)
         read = lake.open("sessions", key).read(["session_id"])["session_id"]
