@@ -16,6 +16,7 @@ import agent_pipeline.defs
 from agent_pipeline.compute.launchers.subprocess import WholeMessages
 from agent_pipeline.config.checks import problems
 from agent_pipeline.config.settings import load_settings
+from agent_pipeline.defs.asset_keys import key_prefix
 from agent_pipeline.defs.automation.nightly import cron_problems
 from agent_pipeline.defs.columns import with_columns
 from agent_pipeline.defs.console import console
@@ -27,20 +28,30 @@ from agent_pipeline.errors import SettingsError
 
 
 def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Definitions:
-    """Everything that the modules of `defs` define; `resource_overrides` replaces resources by key."""
+    """Return all Dagster objects of the package `defs`.
+
+    Args:
+        resource_overrides: Resources to use instead of the usual ones, by resource key.
+    """
     resources = {
         "workspace": Workspace(),
         "pipes": dg.PipesSubprocessClient(message_reader=WholeMessages()),
         TABLES: ParquetIOManager(),
         ARTIFACTS: ArtifactIOManager(),
     }
+    prefix = key_prefix() or None
+    assets = dg.load_assets_from_package_module(
+        agent_pipeline.defs, key_prefix=prefix, source_key_prefix=prefix
+    )
     found = dg.load_definitions_from_package_module(agent_pipeline.defs)
     return dg.Definitions(
         assets=[
             asset.map_asset_specs(with_columns) if isinstance(asset, dg.AssetsDefinition) else asset
-            for asset in found.assets or ()
+            for asset in assets
         ],
-        asset_checks=found.asset_checks,
+        asset_checks=dg.load_asset_checks_from_package_module(
+            agent_pipeline.defs, asset_key_prefix=prefix
+        ),
         jobs=found.jobs,
         schedules=found.schedules,
         sensors=found.sensors,

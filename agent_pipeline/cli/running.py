@@ -247,7 +247,7 @@ def run(key: PartitionKey | None, select: str, settings: list[str], **options: A
         sys.exit(f"agent-pipeline: {what}. Run it again, and it goes on from there.")
     ops: Any = result.dagster_run.run_config["ops"]
     made = {
-        event.asset_key.to_user_string()
+        event.asset_key.path[-1]
         for event in result.get_asset_materialization_events()
         if event.asset_key
     }

@@ -21,6 +21,7 @@ from agent_pipeline.config.assets import STEP_GROUPS
 from agent_pipeline.config.overrides import overrides
 from agent_pipeline.config.resolution import fingerprint
 from agent_pipeline.config.trust import trust
+from agent_pipeline.defs.asset_keys import asset_key
 from agent_pipeline.defs.jobs import MIX, RETRAIN
 from agent_pipeline.defs.partitions import AGENTS
 from agent_pipeline.defs.resources import Workspace
@@ -75,7 +76,7 @@ def materialize(
     if (
         key
         and job.name == RETRAIN
-        and selected == {asset.to_user_string() for asset in job.asset_layer.executable_asset_keys}
+        and selected == {asset.path[-1] for asset in job.asset_layer.executable_asset_keys}
     ):
         version = workspace.versions(source).of(key).version
         tags |= version_tags(
@@ -83,7 +84,7 @@ def materialize(
         )
     if fresh:
         tags[FRESH_TAG] = "true"
-    assets = [dg.AssetKey(name) for name in sorted(selected)]
+    assets = [asset_key(name) for name in sorted(selected)]
     config = {
         "loggers": {"console": {}},
         "ops": config_by_asset(values),
@@ -130,11 +131,13 @@ def repository_origin() -> RemoteRepositoryOrigin:
 def selected_assets(defs: dg.Definitions, job: dg.JobDefinition, select: str) -> set[str]:
     """Names of the selected assets; a bare name or a comma is allowed where the UI wants `key:name` or `or`."""
     graph = defs.resolve_asset_graph()
-    every = sorted(key.to_user_string() for key in graph.get_all_asset_keys())
+    keys_by_name = {key.path[-1]: key for key in graph.get_all_asset_keys()}
+    every = sorted(keys_by_name)
     written = select
-    select = re.sub(rf'(?<![\w:"])({"|".join(every)})(?!\w)', r"key:\1", select).replace(
-        ",", " or "
-    )
+    bare_name = re.compile(rf'(?<![\w:"/])({"|".join(every)})(?!\w)')
+    select = bare_name.sub(
+        lambda match: f'key:"{keys_by_name[match.group()].to_user_string()}"', select
+    ).replace(",", " or ")
     try:
         keys = set(dg.AssetSelection.from_string(select).resolve(graph))
     except dg.DagsterError as error:
@@ -152,12 +155,10 @@ def selected_assets(defs: dg.Definitions, job: dg.JobDefinition, select: str) ->
             f"The selection {written!r} is not one that Dagster understands: name assets or groups, such as 'adapter', "
             "'+sft_dataset' or 'group:exports', and join them by 'or'."
         ) from error
-    names = {key.to_user_string() for key in keys & set(job.asset_layer.executable_asset_keys)}
+    names = {key.path[-1] for key in keys & set(job.asset_layer.executable_asset_keys)}
     if not names:
         having = "without" if job.name == MIX else "with"
-        known = ", ".join(
-            sorted(key.to_user_string() for key in job.asset_layer.executable_asset_keys)
-        )
+        known = ", ".join(sorted(key.path[-1] for key in job.asset_layer.executable_asset_keys))
         raise SettingsError(
             f"The selection {written!r} names no asset that can be materialized {having} a partition: there are {known}."
         )

@@ -131,6 +131,12 @@ class Settings(BaseSettings):
     labels: str = Field(
         default="", description="People's judgments: a CSV or JSONL file, or a folder of them."
     )
+    key_prefix: str = Field(
+        default="",
+        pattern=r"^([A-Za-z0-9_]+(/[A-Za-z0-9_]+)*)?$",
+        description="Prefix of every asset key in Dagster, such as agents or team/agents, so that the keys "
+        "never clash with those of another project.",
+    )
     redaction: RedactionSettings = RedactionSettings()
     judge: JudgeSettings = JudgeSettings()
     notify: NotifySettings = NotifySettings()

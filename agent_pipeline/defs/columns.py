@@ -158,12 +158,14 @@ TABLES: dict[str, Columns] = {
 
 def with_columns(spec: dg.AssetSpec) -> dg.AssetSpec:
     """A table asset's spec with its columns and what they are made of; any other as it is."""
-    table = TABLES.get(spec.key.to_user_string())
+    table = TABLES.get(spec.key.path[-1])
     if table is None:
         return spec
     deps = {
         name: [
-            dg.TableColumnDep(asset_key=asset, column_name=column)
+            dg.TableColumnDep(
+                asset_key=dg.AssetKey([*spec.key.path[:-1], asset]), column_name=column
+            )
             for asset, _, column in (each.partition(".") for each in origins)
         ]
         for name, origins in table.origins.items()

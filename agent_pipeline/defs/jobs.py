@@ -4,8 +4,8 @@ import dagster as dg
 
 RETRAIN, MIX, COMPARE = "retrain", "mix", "compare_methods"
 
-_OF_ALL_AGENTS = dg.AssetSelection.assets("multi_task_dataset")
-_COMPARISON = dg.AssetSelection.assets("method_comparison")
+_OF_ALL_AGENTS = dg.AssetSelection.from_string('key:"*multi_task_dataset"')
+_COMPARISON = dg.AssetSelection.from_string('key:"*method_comparison"')
 
 retrain = dg.define_asset_job(
     RETRAIN,

@@ -8,9 +8,13 @@ import dagster as dg
 import pytest
 
 import agent_pipeline.defs
+from agent_pipeline.cli.runs import materialize, selected_assets
 from agent_pipeline.config.assets import ASSETS as OPTIONS
 from agent_pipeline.definitions import build_defs, defs
+from agent_pipeline.defs.asset_keys import asset_key, asset_name
+from agent_pipeline.keys import parse_key
 from agent_pipeline.options import Options
+from agent_pipeline_tests.defs.conftest import Bench
 
 STAGES = {
     "traces": ["session_store", "sessions", "judged_sessions", "curated_sessions"],
@@ -53,6 +57,56 @@ def test_edges() -> None:
     stage_of = {name: order.index(stage) for stage, names in STAGES.items() for name in names}
     assert len(edges) <= 30
     assert [edge for edge in edges if stage_of[edge[0]] > stage_of[edge[1]]] == []
+
+
+def test_key_prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `key_prefix`, every asset, check, edge, column and job has the prefix, and nothing else has."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pipeline.toml").write_text('key_prefix = "team/agents"\n', encoding="utf-8")
+    prefixed = build_defs()
+    graph = prefixed.resolve_asset_graph()
+    prefix = ["team", "agents"]
+    plain_edges = {
+        (parent, key) for key in GRAPH.get_all_asset_keys() for parent in GRAPH.get(key).parent_keys
+    }
+    edges = {
+        (parent, key) for key in graph.get_all_asset_keys() for parent in graph.get(key).parent_keys
+    }
+    assert edges == {
+        (dg.AssetKey([*prefix, *parent.path]), dg.AssetKey([*prefix, *key.path]))
+        for parent, key in plain_edges
+    }
+    assert {(check.asset_key.path[-1], check.name) for check in graph.asset_check_keys} == {
+        (check.asset_key.path[-1], check.name) for check in GRAPH.asset_check_keys
+    }
+    assert all(check.asset_key.path[:-1] == prefix for check in graph.asset_check_keys)
+    for job in ("retrain", "mix", "compare_methods"):
+        names = {
+            key.path[-1] for key in prefixed.resolve_job_def(job).asset_layer.executable_asset_keys
+        }
+        plain = defs.resolve_job_def(job).asset_layer.executable_asset_keys
+        assert names == {key.path[-1] for key in plain}
+    lineage = graph.get(dg.AssetKey([*prefix, "sft_dataset"])).metadata["dagster/column_lineage"]
+    deps = lineage.value.deps_by_column if hasattr(lineage, "value") else lineage.deps_by_column
+    assert {dep.asset_key.path[:-1] == prefix for column in deps.values() for dep in column} == {
+        True
+    }
+    assert asset_name(dg.AssetKey([*prefix, "sft_dataset"])) == "sft_dataset"
+    assert asset_key("sessions") == dg.AssetKey([*prefix, "sessions"])
+    retrain = prefixed.resolve_job_def("retrain")
+    assert selected_assets(prefixed, retrain, "sessions+") >= {"sessions", "judged_sessions"}
+
+
+def test_key_prefix_run(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run with a prefix writes the tables that a run without one writes."""
+    (tmp_path / "pipeline.toml").write_text('key_prefix = "team"\n', encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    key = parse_key("shop/intern")
+    result = materialize(build_defs(), bench.instance, key, "sessions,judged_sessions")
+    assert result.success
+    made = {event.asset_key.to_user_string() for event in result.get_asset_materialization_events()}
+    assert made == {"team/sessions", "team/judged_sessions"}
+    assert bench.lake.has("judged_sessions", key)
 
 
 OF_ALL_AGENTS = "multi_task_dataset"

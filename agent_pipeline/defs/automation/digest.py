@@ -115,7 +115,7 @@ def _of_candidate(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
         run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION
     ).records
     for made in filter(None, (record.asset_materialization for record in events)):
-        if made.asset_key.to_user_string() == "champion":
+        if made.asset_key.path[-1] == "champion":
             said = {name: value.value for name, value in made.metadata.items()}
             if "decision" not in said:
                 rolled_back = "roll back" in str(said.get("probation"))

@@ -5,6 +5,7 @@ It never deletes, because an unreadable or emptied store looks the same as one w
 
 import dagster as dg
 
+from agent_pipeline.defs.asset_keys import asset_key
 from agent_pipeline.defs.partitions import AGENTS
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.specs import TABLE_STAGES
@@ -60,7 +61,7 @@ def discover_agents(
         dynamic_partitions_requests=[AGENTS.build_add_request(new)] if new else [],
         asset_events=[
             dg.AssetObservation(
-                "session_store", partition=name, tags={DATA_VERSION_TAG: each.version}
+                asset_key("session_store"), partition=name, tags={DATA_VERSION_TAG: each.version}
             )
             for name, each in changed.items()
         ],

@@ -87,7 +87,7 @@ def of_run(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[Notific
         elif event.event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION:
             check = event.asset_check_evaluation_data
             if not check.passed:
-                name = f"{check.asset_key.to_user_string()}, {check.check_name.replace('_', ' ')}"
+                name = f"{check.asset_key.path[-1]}, {check.check_name.replace('_', ' ')}"
                 yield Notification(
                     "check failed",
                     partition,
@@ -106,7 +106,7 @@ def of_run(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[Notific
 def _of_materialization(
     materialization: dg.AssetMaterialization, partition: str
 ) -> Iterator[Notification]:
-    asset, metadata = materialization.asset_key.to_user_string(), materialization.metadata
+    asset, metadata = materialization.asset_key.path[-1], materialization.metadata
     if asset == "judged_sessions" and PENDING in metadata and (pending := metadata[PENDING].value):
         yield Notification(
             "judge",

@@ -13,6 +13,7 @@ import dagster as dg
 import pyarrow as pa
 
 from agent_pipeline.config.settings import load_settings
+from agent_pipeline.defs.asset_keys import asset_name
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.io_managers.held import HoldingIOManager
 from agent_pipeline.keys import PartitionKey, parse_key
@@ -86,7 +87,7 @@ def _keys(context: dg.OutputContext | dg.InputContext) -> list[PartitionKey | No
 
 
 def _name(context: dg.OutputContext | dg.InputContext) -> str:
-    return "__".join(context.asset_key.path)
+    return asset_name(context.asset_key)
 
 
 def _batches(file: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
