@@ -1,0 +1,116 @@
+"""Where a change goes: the table of `docs/design.md`, and a proof that its places exist.
+
+`python -m agent_pipeline_tests.test_changes` writes the table.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "design.md"
+BEGIN = "<!-- changes: made by python -m agent_pipeline_tests.test_changes -->\n"
+END = "<!-- end of changes -->"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A module that a change touches.
+
+    Attributes:
+        path: The module or folder within `agent_pipeline`.
+        names: Names in it that a person looks for; none for a new module in a folder.
+        action: What a person does there.
+    """
+
+    path: str
+    names: tuple[str, ...]
+    action: str
+
+
+CHANGES = {
+    "a reader for a new trace format": (
+        Place("sources/agents", (), "add a module with a subclass of `TraceSource`"),
+        Place("sources/registry.py", ("SOURCES",), "name it"),
+    ),
+    "a kind of secret to redact": (Place("redaction/rules.yaml", (), "add a rule"),),
+    "a kind of damage, and its repair": (
+        Place("sessions/damage.py", ("DAMAGE_KINDS",), "name the kind and its default policy"),
+        Place("sessions/repair.py", ("repair_session",), "repair it"),
+    ),
+    "a column of the table `sessions`": (
+        Place("sessions/session.py", ("Session",), "add a field"),
+        Place("sessions/tables.py", ("SESSIONS",), "add a column"),
+    ),
+    "who wins if two judges disagree": (
+        Place("judging/policy.py", (), "change the order of authority"),
+    ),
+    "a column of the SFT rows": (
+        Place("datasets/sft.py", ("SFT",), "add it to the schema and fill it in"),
+        Place("defs/columns.py", ("TABLES",), "name the columns that it comes from"),
+    ),
+    "a strategy that selects a coreset": (
+        Place("selection/strategies.py", ("STRATEGIES",), "add a function"),
+    ),
+    "a model family": (
+        Place("models/families.py", ("FAMILIES",), "add an entry"),
+        Place("models/tool_call_parsers.py", (), "add a parser if its notation is new"),
+    ),
+    "which tokens are trained": (
+        Place("tokenization/loss_masks.py", ("encode",), "change the mask"),
+    ),
+    "a further training step": (
+        Place("training/config.py", ("FURTHER",), "name it and its options"),
+        Place("training/trainers", (), "add its objective"),
+    ),
+    "the rule that decides a promotion": (Place("promotion/rules.py", (), "change or add a rule"),),
+    "a figure on the evaluation page": (Place("reports/page.py", ("figure_rows",), "add a row"),),
+    "a message to people": (
+        Place("defs/automation/notifications.py", ("notices",), "yield a notification"),
+    ),
+    "when a nightly run starts": (
+        Place("defs/automation/nightly.py", ("nightly",), "change the schedule"),
+    ),
+    "a setting of an asset": (
+        Place("config/assets.py", ("ASSETS",), "add a field to its options"),
+    ),
+    "another place where heavy tasks run": (
+        Place("compute/launchers", (), "add a launcher"),
+        Place("compute/launchers/places.py", ("launcher",), "choose it"),
+        Place("config/compute.py", ("Place",), "name it and its settings"),
+    ),
+}
+
+
+def table() -> str:
+    """Return the table as Markdown."""
+    lines = ["| change | where |", "|---|---|"]
+    for change, places in CHANGES.items():
+        cells = "; ".join(f"`{place.path}`: {place.action}" for place in places)
+        lines.append(f"| {change} | {cells} |")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_places(change: str) -> None:
+    """Every place of a change exists, and defines the names that a person looks for."""
+    for place in CHANGES[change]:
+        path = ROOT / "agent_pipeline" / place.path
+        assert path.exists(), place.path
+        for name in place.names:
+            defined = rf"^(?:{name}\b.*=|class {name}\b|(?:async )?def {name}\b)"
+            assert re.search(defined, path.read_text("utf-8"), re.MULTILINE), (place.path, name)
+
+
+def test_page() -> None:
+    """The page has the table as this module makes it."""
+    page = PAGE.read_text("utf-8")
+    assert page.partition(BEGIN)[2].partition(END)[0] == table()
+
+
+if __name__ == "__main__":
+    page = PAGE.read_text("utf-8")
+    before, _, rest = page.partition(BEGIN)
+    PAGE.write_text(before + BEGIN + table() + END + rest.partition(END)[2], "utf-8")
