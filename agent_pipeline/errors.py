@@ -1,8 +1,8 @@
-"""What a user can fix, said in one sentence.
+"""Errors that a user can cause or fix, each with one sentence and its facts as attributes.
 
-Every error that a user can cause or cure is a `PipelineError`: its text is one sentence that says what is wrong, where, and
-what to do. The Dagster layer turns it into one `dg.Failure`, the shell command into one line and exit code 1; a bare stack
-trace is left for our own bugs.
+The sentence of a `PipelineError` says what is wrong, where, and what to do. The Dagster layer turns it
+into one `dg.Failure`, and the shell command into one line and exit code 1. A stack trace is for bugs of
+the pipeline only. Errors of one room that nobody outside catches stand in that room.
 """
 
 import errno
@@ -30,19 +30,34 @@ def without_credentials(text: str) -> str:
 
 
 class PipelineError(Exception):
-    """Base of all errors with a sentence for the user. The sentence never shows the password of an address.
+    """An error with one sentence for the user. The sentence never shows the password of an address.
 
     Attributes:
         retryable: Whether the same step may succeed when it is tried again. None leaves it to the
             error's cause.
+        setting: The setting to change, such as `sft_adapter.max_length`.
+        asset: The asset that cannot be used or made.
+        partition: The agent's partition.
+        path: The file or folder that is wrong.
     """
 
     retryable: ClassVar[bool | None] = None
 
-    def __init__(self, *arguments: object) -> None:
+    def __init__(
+        self,
+        *arguments: object,
+        setting: str | None = None,
+        asset: str | None = None,
+        partition: object = None,
+        path: object = None,
+    ) -> None:
         super().__init__(
             *(without_credentials(text) if isinstance(text, str) else text for text in arguments)
         )
+        self.setting = setting
+        self.asset = asset
+        self.partition = None if partition is None else str(partition)
+        self.path = None if path is None else without_credentials(str(path))
 
 
 class SettingsError(PipelineError):
@@ -64,15 +79,10 @@ class DataError(PipelineError):
 
 
 class DamageError(DataError):
-    """A file of the lake is damaged or missing.
-
-    Attributes:
-        path: the file.
-    """
+    """A file of the lake is damaged or missing; `path` names the file."""
 
     def __init__(self, message: str, path: object) -> None:
-        super().__init__(message)
-        self.path = str(path)
+        super().__init__(message, path=path)
 
 
 class LakeError(DataError):

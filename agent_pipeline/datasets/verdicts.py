@@ -18,12 +18,11 @@ UNKNOWN_JUDGE = "unknown"
 
 
 class VerdictCounts(TypedDict):
+    """The verdicts of a dataset: all, those that a person, a score or a judge gave, and by judge."""
+
     verdicts: int
     verified: int
     by: dict[str, int]
-
-
-"""The number of verdicts, of those by a person, a score or a judge, and of those by each judge."""
 
 
 def list_judges(batch: pa.RecordBatch) -> list[str]:
