@@ -18,7 +18,7 @@ UNKNOWN_JUDGE = "unknown"
 
 
 class VerdictCounts(TypedDict):
-    """The verdicts of a dataset: all, those that a person, a score or a judge gave, and by judge."""
+    """The verdicts of a dataset: all of them, the verified ones, and their number by judge."""
 
     verdicts: int
     verified: int
