@@ -7,6 +7,7 @@ is silent: a killed run leaves no trainer behind.
 
 import os
 import signal
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -29,14 +30,13 @@ from agent_pipeline.errors import (
 from agent_pipeline.method_comparison.task import TASKS
 from agent_pipeline.models.device import unused_gpu
 from agent_pipeline.progress import throttled
-from agent_pipeline.training.launch import end_with_parent
 
 
 def main() -> None:
     """Run the task that the parent asked for and report its result, or its error, as one message."""
     from dagster_pipes import PipesEnvVarParamsLoader, open_dagster_pipes
 
-    end_with_parent()
+    _end_with_parent()
     # The parent answers Ctrl-C, and ends this process with SIGTERM.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Idle threads that spin take the cores from others: with a second torch process beside it, training was ten times slower.
@@ -81,6 +81,18 @@ def main() -> None:
                 raise
             result = {"error": sentence, "passing": is_retryable(error)}
         pipes.report_custom_message(result)
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent does: a killed run leaves no worker behind."""
+    parent_id = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent_id:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _check_version(task: str, asked: int | None) -> None:

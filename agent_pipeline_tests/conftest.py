@@ -174,8 +174,7 @@ def tiny_renderer(tiny_base: "BaseModel") -> "ChatRenderer":
 @pytest.fixture(scope="session")
 def adapter_dir(tiny_base: "BaseModel", once: Once) -> Path:
     """An adapter that was trained on the tiny world."""
-    from agent_pipeline.training.sft import train_adapter
-    from agent_pipeline_tests.training.world import TRAINING, row
+    from agent_pipeline_tests.training.world import TRAINING, row, train_adapter
 
     return once(
         "adapter",

@@ -8,7 +8,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[1] / "agent_pipeline"
 
 ROOMS = (
-    "json_types", "errors", "options", "keys", "progress", "plugins", "sessions", "storage",
+    "_compat", "json_types", "errors", "options", "keys", "progress", "plugins", "sessions", "storage",
     "redaction", "notifications", "sources", "ingestion", "judging", "datasets", "selection",
     "models", "tokenization", "engine", "training", "evaluation", "reports", "export", "promotion",
     "config", "governance", "compute", "method_comparison", "worker", "notebook", "sample", "defs",

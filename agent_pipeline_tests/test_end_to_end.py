@@ -23,8 +23,8 @@ from agent_pipeline.promotion.report import summary
 from agent_pipeline.redaction.surrogates import surrogates_made_from, with_surrogates
 from agent_pipeline.selection.tables import dataset_rows
 from agent_pipeline.storage.lake import Lake, sha256_file
-from agent_pipeline.training.identity import _content as trained_content
-from agent_pipeline.training.identity import rows_made_from
+from agent_pipeline.training.provenance import hash_sft_rows as trained_content
+from agent_pipeline.training.provenance import name_rows
 from agent_pipeline_tests.conftest import SAMPLE
 from agent_pipeline_tests.defs.conftest import worker_here
 from agent_pipeline_tests.tiny import CACHE
@@ -140,7 +140,7 @@ def test_models_were_trained_on_and_asked_surrogates_where_tables_have_pseudonym
     for asset, split in (("sft_adapter", "train"), ("evaluation", "test"), ("episodes", "test")):
         stored = list(dataset_rows(shell.lake, KEY, (split,)))
         made_from = shell.lake.latest(asset, KEY).manifest["made_from"]
-        assert made_from["rows_sha256"] == rows_made_from(stored)["rows_sha256"], (
+        assert made_from["rows_sha256"] == name_rows(stored)["rows_sha256"], (
             asset
         )  # lineage finds the table's rows
         seen = list(with_surrogates(stored))

@@ -83,7 +83,7 @@ def add_manifest(folder: Path) -> None:
     """An artifact that names its sessions as an adapter does, without weights."""
     from agent_pipeline.keys import PartitionKey
     from agent_pipeline.storage.lake import Lake
-    from agent_pipeline.training.identity import rows_made_from
+    from agent_pipeline.training.provenance import name_rows
 
     lake, key = Lake(str(folder / "lake")), PartitionKey("shop", "support")
     rows = (
@@ -93,7 +93,7 @@ def add_manifest(folder: Path) -> None:
     )
     made_from = {
         "base_model": "none",
-        **rows_made_from([row for row in rows if row["split"] == "train"]),
+        **name_rows([row for row in rows if row["split"] == "train"]),
     }
     building = lake.building("sft_adapter", key, "0" * 64)
     (building / "training.json").write_text(

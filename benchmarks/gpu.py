@@ -26,14 +26,14 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, TrainerCallback
 
 from agent_pipeline.engine.generation import BATCH, generate
-from agent_pipeline.engine.scoring import encoded_losses
+from agent_pipeline.engine.scoring import compute_losses
 from agent_pipeline.engine.tree_loss import shared_fraction
 from agent_pipeline.models.device import fast_device
 from agent_pipeline.progress import silent
 from agent_pipeline.tokenization.loss_masks import Encoded
 from agent_pipeline.training.config import TrainingConfig
 from agent_pipeline.training.trainers import sft
-from agent_pipeline.training.trainers.common import use_liger
+from agent_pipeline.training.trainers.common import apply_liger
 
 SHAPES = {
     "0.5b": {
@@ -125,7 +125,7 @@ def answered(rows: list[Encoded]) -> None:
         return ANSWER_TOKENS * len(prompts)
 
     def scored() -> int:
-        encoded_losses(model, rows)
+        compute_losses(model, rows)
         return sum(len(row.input_ids) for row in rows)
 
     print(
@@ -215,10 +215,10 @@ def measured(
     )
     model: Any = model_of_shape()
     if as_trees:
-        use_liger(model)
+        apply_liger(model)
     with tempfile.TemporaryDirectory() as folder:
         trainer = sft.build_trainer(
-            model, tokenizer(), rows, config, fast_device(), Path(folder), silent
+            sft.SftJob(rows, config, fast_device(), Path(folder)), model, tokenizer(), silent
         )
         trainer.add_callback(clock := Clock())
         trainer.train()

@@ -301,8 +301,8 @@ def compare_losses(name: str, model: Any, encoded: list[Any]) -> None:
     import torch
     from torch.nn.functional import cross_entropy
 
-    from agent_pipeline.engine.prefix_tree import prefix_tree
-    from agent_pipeline.engine.scoring import encoded_losses
+    from agent_pipeline.engine.prefix_tree import build_prefix_tree
+    from agent_pipeline.engine.scoring import compute_losses
 
     def plain(rows: list[Any]) -> list[float]:
         found = []
@@ -327,12 +327,12 @@ def compare_losses(name: str, model: Any, encoded: list[Any]) -> None:
             found += (each.sum(1) / (labels[:, 1:] >= 0).sum(1)).tolist()
         return found
 
-    encoded_losses(model, encoded[:1])
+    compute_losses(model, encoded[:1])
     plain(encoded[:1])
-    seconds, ours = timed(lambda: encoded_losses(model, encoded))
+    seconds, ours = timed(lambda: compute_losses(model, encoded))
     other, theirs = timed(lambda: plain(encoded))
     tokens = sum(len(row.input_ids) for row in encoded)
-    distinct = len(prefix_tree(encoded).tokens) / tokens
+    distinct = len(build_prefix_tree(encoded).tokens) / tokens
     padded = (
         sum(
             len(batch) * max(map(len, batch))

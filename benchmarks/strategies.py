@@ -96,12 +96,12 @@ class Bench:
     def losses(self) -> tuple[dict[str, float | None], dict[str, int]]:
         """By row id: the base model's loss on each training row, and the assistant's tokens."""
         if self._losses is None:
-            from agent_pipeline.engine.scoring import row_losses
+            from agent_pipeline.engine.scoring import compute_losses_of_base
 
             found = list(
                 zip(
                     (row["row_id"] for row in self.train),
-                    row_losses(self.train, self.base),
+                    compute_losses_of_base(self.train, self.base),
                     strict=True,
                 )
             )
@@ -126,6 +126,7 @@ class Bench:
 
     def run(self, strategy: str, seed: int) -> Run:
         """One line of the results: what was chosen, and how the model trained on it does on the held-out tasks."""
+        from agent_pipeline.training.provenance import SftInput
         from agent_pipeline.training.sft import train_adapter
 
         began = time.monotonic()
@@ -138,7 +139,9 @@ class Bench:
             return {**head, "error": str(error)}
         steps = math.ceil(len(rows) / 2) if strategy == ALL else STEPS
         with tempfile.TemporaryDirectory() as folder:
-            report = train_adapter(rows, self.base, self.config(seed, steps), Path(folder))
+            report = train_adapter(
+                SftInput(rows, self.base, self.config(seed, steps)), Path(folder)
+            )
             gc.collect()  # the trainer's cycles hold a model
             trained = time.monotonic() - began
             kept = {

@@ -18,6 +18,7 @@ from agent_pipeline.models.base_model import resolve_base_model
 from agent_pipeline.redaction.surrogates import with_surrogates
 from agent_pipeline.sample.names import FIRST, LAST
 from agent_pipeline.training.config import TrainingConfig
+from agent_pipeline.training.provenance import SftInput
 from agent_pipeline.training.sft import train_adapter
 
 Row = dict[str, Any]
@@ -83,7 +84,7 @@ def main() -> None:
     print("| trained on | exact look-ups, asked " + " | asked ".join(asked) + " |\n|---|---:|---:|")
     for name, trained in (("pseudonyms", rows), ("surrogates", list(with_surrogates(rows)))):
         with tempfile.TemporaryDirectory() as folder:
-            train_adapter(trained, base, TrainingConfig(), Path(folder))
+            train_adapter(SftInput(trained, base, TrainingConfig()), Path(folder))
             reports = [
                 evaluate(each, base, Path(folder), max_samples=2 * ASKED) for each in asked.values()
             ]

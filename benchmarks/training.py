@@ -117,7 +117,9 @@ def measured(
         tokenizer = load_renderer(base.path).tokenizer
         config = CONFIG.changed(gradient_accumulation_steps=STEP_ROWS)
         began = time.process_time()
-        trainer = sft.build_trainer(model, tokenizer, rows, config, device, Path(folder), silent)
+        trainer = sft.build_trainer(
+            sft.SftJob(rows, config, device, Path(folder)), model, tokenizer, silent
+        )
         trainer.train()
         return time.process_time() - began, [
             entry["loss"] for entry in trainer.state.log_history if "loss" in entry

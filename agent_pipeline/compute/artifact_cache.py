@@ -26,7 +26,7 @@ MODELS = ("torch", "transformers", "peft")
 """The libraries that decide what a model generates."""
 
 ROW_NAMES = ("row_id", "session_id", "content_sha256")
-"""The columns that `rows_made_from` reads."""
+"""The columns that `name_rows` reads."""
 
 MadeFrom = dict[str, Any]
 """What an artifact was made from. Its hash is the artifact's identity."""

@@ -19,7 +19,7 @@ from agent_pipeline.selection.embeddings import TFIDF
 from agent_pipeline.selection.strategies import strategy
 from agent_pipeline.selection.tables import write_picks
 from agent_pipeline.storage.artifacts import Artifact
-from agent_pipeline.training.identity import rows_made_from
+from agent_pipeline.training.provenance import name_rows
 
 LOSSES_FILE = "losses.json"
 
@@ -33,7 +33,7 @@ def losses(params: EmbeddingParams, progress: Progress = silent) -> Result:
         without such tokens); `tokens`, their number by row id; and `seconds`, the time that the scores
         took when they were computed.
     """
-    from agent_pipeline.engine.scoring import row_losses
+    from agent_pipeline.engine.scoring import compute_losses_of_base
 
     rows = list(params.training_rows(ROW_NAMES))
     base = params.open_base(params.base_model, params.base_revision)
@@ -41,12 +41,12 @@ def losses(params: EmbeddingParams, progress: Progress = silent) -> Result:
         "base_model": params.base_model,
         "base_revision": base.revision,
         "mix": params.mix,
-        "compared": rows_made_from(rows),
+        "compared": name_rows(rows),
     }
 
     def write(folder: Path) -> dict[str, Any]:
         started = time.monotonic()
-        scores = row_losses(params.training_rows(), base, progress=progress)
+        scores = compute_losses_of_base(params.training_rows(), base, progress=progress)
         entries = [
             {
                 "row_id": row["row_id"],
@@ -109,7 +109,7 @@ def method_coreset(
         "mix": params.mix,
         "config": options.model_dump(),
         "revision": revision,
-        "compared": rows_made_from(list(params.training_rows(ROW_NAMES))),
+        "compared": name_rows(list(params.training_rows(ROW_NAMES))),
     }
 
     def write(folder: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from agent_pipeline.engine.packed_linear import fast_products
+from agent_pipeline.engine.packed_linear import speed_up_linear_modules
 from agent_pipeline.errors import InfrastructureError, SettingsError
 from agent_pipeline.evaluation.episodes import (
     Episode,
@@ -154,6 +154,6 @@ def memory_player(
 ) -> Iterator[Player]:
     """The base model in memory, with an adapter on it or alone, asked in the template of `tokenizer_dir`."""
     model = load_model(base, fast_device(), adapter_dir).requires_grad_(False)
-    fast_products(model)
+    speed_up_linear_modules(model)
     renderer = load_renderer(tokenizer_dir, base.trust_remote_code)
     yield model_player(model, renderer, max_new_tokens, max_length)

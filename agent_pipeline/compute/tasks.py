@@ -38,7 +38,7 @@ from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.filesystem import sha256_file
 from agent_pipeline.training.chain import trained_adapters
 from agent_pipeline.training.config import FURTHER
-from agent_pipeline.training.identity import adapter_origin, rows_made_from
+from agent_pipeline.training.provenance import FurtherInput, SftInput, name_rows
 
 if TYPE_CHECKING:
     from agent_pipeline.evaluation.evaluate import BasePasses
@@ -67,7 +67,6 @@ def train(params: TrainParams, progress: Progress = silent) -> Result:
     are those that `sft_coreset` chose, or in a comparison of methods those of `params.coreset`.
     """
     from agent_pipeline.datasets.splits import SplitSizes
-    from agent_pipeline.models.chat_renderer import load_renderer
     from agent_pipeline.selection.leaks import refuse_leaks
     from agent_pipeline.selection.replay import night_rows
     from agent_pipeline.selection.tables import check_chosen_calls, picked_rows
@@ -92,33 +91,12 @@ def train(params: TrainParams, progress: Progress = silent) -> Result:
     base = params.open_base(params.base_model, params.base_revision)
     config = TrainingConfig(**resolve_size_defaults(params.config, "sft", base))
     check_chosen_calls(lake, key, rows)
-    renderer = load_renderer(base.path, base.trust_remote_code)
+    sft_input = SftInput(rows, base, config, replayed, params.replay_ratio, params.rehearsal)
     verdicts = count_row_verdicts([*rows, *replayed])
-    made_from = adapter_origin(
-        rows,
-        base,
-        renderer.template.jinja,
-        config,
-        replayed,
-        params.replay_ratio,
-        params.rehearsal,
-    ) | describe_unverified(verdicts)
+    made_from = sft_input.made_from() | describe_unverified(verdicts)
 
     def write(folder: Path) -> dict[str, Any]:
-        replay_options: dict[str, Any] = {}
-        if replayed:
-            replay_options = {"replayed": replayed, "replay_ratio": params.replay_ratio}
-        report = train_adapter(
-            rows,
-            base,
-            config,
-            folder,
-            progress=progress,
-            rehearsal=params.rehearsal,
-            renderer=renderer,
-            **replay_options,
-        )
-        return report | {"verdicts": verdicts}
+        return train_adapter(sft_input, folder, progress=progress) | {"verdicts": verdicts}
 
     result = build(train, params, Recipe("sft_adapter", made_from, write))
     rows_with_surrogates = 0
@@ -142,36 +120,32 @@ def prefer(params: FurtherStepParams, progress: Progress = silent) -> Result:
     gets worse at its job. If nothing can be trained, the artifact has no weights, and its report gives
     the reason (`skipped`).
     """
-    from agent_pipeline.training.config import resolve_size_defaults
-    from agent_pipeline.training.further_steps import origin_of
     from agent_pipeline.training.preference_steps import train_preferences
 
     lake, key = params.open_lake(), params.key
     previous = params.find_artifact(params.reference)
     base = params.base_of(previous)
-    config = FURTHER[params.method](**resolve_size_defaults(params.config, params.method, base))
     every_split = ("train", "select", "test")
     judged = params.shown_to_models(dataset_rows(lake, key, every_split, params.dataset))
     rows = [row for row in judged if row["split"] == "train"]
     heldout = [row for row in judged if row["split"] != "train"]
     select = params.shown_to_models(dataset_rows(lake, key, ("select",)))
 
-    def write(folder: Path) -> dict[str, Any]:
-        return train_preferences(
-            params.method,
-            rows,
-            base,
-            previous.path,
-            config,
-            folder,
-            select,
-            heldout,
-            progress,
-            previous.identity,
-        )
+    further_input = FurtherInput(
+        params.method,
+        rows,
+        base,
+        previous.path,
+        FURTHER[params.method](**params.config),
+        previous.identity,
+        select,
+    )
 
-    made_from = origin_of(params.method, rows, select, base, previous.identity, config)
-    return build_further_step(prefer, params, previous, made_from, write, count_row_verdicts(rows))
+    def write(folder: Path) -> dict[str, Any]:
+        return train_preferences(further_input, folder, heldout, progress)
+
+    verdicts = count_row_verdicts(rows)
+    return build_further_step(prefer, params, previous, further_input.made_from, write, verdicts)
 
 
 @task(6, FurtherStepParams, (*MODELS, "trl"))
@@ -182,42 +156,29 @@ def on_policy(params: FurtherStepParams, progress: Progress = silent) -> Result:
     gets worse at its job. `skipped` is as in `prefer`.
     """
     from agent_pipeline.evaluation.rollouts import practice
-    from agent_pipeline.training.config import resolve_size_defaults
-    from agent_pipeline.training.further_steps import origin_of
     from agent_pipeline.training.on_policy_steps import train_on_policy
 
     lake, key = params.open_lake(), params.key
     previous = params.find_artifact(params.reference)
     base = params.base_of(previous)
-    config = FURTHER[params.method](**resolve_size_defaults(params.config, params.method, base))
+    config = FURTHER[params.method](**params.config)
     select = params.shown_to_models(dataset_rows(lake, key, ("select",)))
     train_rows = params.shown_to_models(dataset_rows(lake, key))
-    rows, play, origin = practice(train_rows, config, params.world)
+    rows, play, details = practice(train_rows, config, params.world)
     teacher: BaseModel | None = None
     if teacher_model := getattr(config, "teacher_model", ""):
         teacher = params.open_base(teacher_model, getattr(config, "teacher_revision", ""))
-        origin["taught_by"] = [teacher.name, teacher.revision]
+        details["taught_by"] = [teacher.name, teacher.revision]
+
+    further_input = FurtherInput(
+        params.method, rows, base, previous.path, config, previous.identity, select, details
+    )
 
     def write(folder: Path) -> dict[str, Any]:
-        return train_on_policy(
-            params.method,
-            rows,
-            base,
-            previous.path,
-            config,
-            folder,
-            select,
-            play,
-            teacher,
-            progress,
-            previous.identity,
-            **origin,
-        )
+        return train_on_policy(further_input, folder, play, teacher, progress)
 
-    made_from = origin_of(params.method, rows, select, base, previous.identity, config, **origin)
-    return build_further_step(
-        on_policy, params, previous, made_from, write, count_row_verdicts(train_rows)
-    )
+    verdicts = count_row_verdicts(train_rows)
+    return build_further_step(on_policy, params, previous, further_input.made_from, write, verdicts)
 
 
 REMOVED_EVALUATION_OPTIONS: dict[str, Any] = {"own_template": False, "sessions_in_prompt": 0}
@@ -263,7 +224,7 @@ def evaluate(
         "config": config | REMOVED_EVALUATION_OPTIONS,
         # Scores of two number formats do not compare.
         "device": str(fast_device()),
-        **rows_made_from(stored_rows),
+        **name_rows(stored_rows),
         **surrogates_made_from(stored_rows, rows),
     }
 
@@ -318,12 +279,12 @@ def export(params: ExportParams, progress: Progress = silent) -> Result:
         "adapter_made_from": adapter.manifest["made_from"],
         "config": config,
         "converter_sha256": sha256_file(find_converter(llama_cpp)),
-        "compared": rows_made_from(chosen) | surrogates_made_from(chosen, compared),
+        "compared": name_rows(chosen) | surrogates_made_from(chosen, compared),
     }
     imatrix_rows = list(islice(dataset_rows(lake, key), config["imatrix_rows"]))
     measured = params.shown_to_models(imatrix_rows)
     if measured:
-        made_from["measured"] = rows_made_from(imatrix_rows) | surrogates_made_from(
+        made_from["measured"] = name_rows(imatrix_rows) | surrogates_made_from(
             imatrix_rows, measured
         )
     if set(config["outtypes"]) & set(K_QUANTS):
@@ -403,7 +364,7 @@ def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
         "world_sha256": world_source(params.world),
         "config": config,
         "recorded_sha256": hash_json(recorded),
-        **rows_made_from(stored_rows),
+        **name_rows(stored_rows),
         **surrogates_made_from(stored_rows, rows),
     }
     if params.alone:

@@ -1,9 +1,17 @@
-"""Attention of a CPU by matrix products, in which heads that share keys and values are one matrix, without gradients.
+"""Attention of a CPU by matrix products, without gradients.
 
-PyTorch's fused kernel has a block of queries for each head, and computes what a mask hides. For one to three queries of 16 sequences of 450
-tokens (9 heads over 3, two cores) it took 2.1 ms a layer, and the products 0.5 to 1.1. Of a tree of prefixes a block of queries sees few of
-the keys that lie before it, and only those are multiplied. What all sequences begin with (an agent's system prompt and tools) is read once
-for all of them, not once for each (Hydragen: Juravsky et al. 2024).
+Heads that share keys and values are one matrix. PyTorch's fused kernel has a block of queries for
+each head, and computes what a mask hides. For one to three queries of 16 sequences of 450 tokens (9
+heads over 3, two cores) the kernel took 2.1 ms per layer, and the products 0.5 to 1.1 ms.
+
+Two more things make attention fast here:
+
+- In a tree of prefixes, a block of queries sees few of the keys before it. Only those are
+  multiplied.
+- A prefix that all sequences share (an agent's system prompt and tools) is read once for all of
+  them, not once per sequence (Hydragen: Juravsky et al. 2024).
+
+Attention with gradients belongs to `tree_attention`.
 """
 
 from collections.abc import Iterator
@@ -12,25 +20,44 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
+from agent_pipeline._compat.transformers import original_sdpa, replaced_sdpa
+
 if TYPE_CHECKING:
     import torch
     from transformers import Cache
 
 FEW_QUERIES = 16
-"""The most new tokens of each of several sequences for which scores are stored; with more, the fused kernel is the faster one."""
+"""Largest number of new tokens per sequence for which scores of several sequences are stored.
+
+With more new tokens, the fused kernel is faster.
+"""
 
 BLOCK = 128
-"""The most queries of one sequence for which scores are stored: those of several heads stay in a core's cache."""
+"""Largest number of queries of one sequence for which scores are stored.
 
-LINES = 16
-"""Sequences whose keys are made float32 at once: these stay in a processor's cache. All of 64 at once took 1.25 times as long."""
+The scores of several heads then stay in a core's cache.
+"""
+
+SEQUENCES_AT_ONCE = 16
+"""Sequences whose keys are converted to float32 at once, so that they stay in the cache.
+
+Converting all of 64 sequences at once took 1.25 times as long.
+"""
 
 
 @dataclass(eq=False)
 class SharedPrefix:
-    """What all sequences of a batch begin with: the keys and values of each layer, (1, heads, tokens, size), which stand before those in
-    `cache`. It travels with the forward pass. `attended` are the layers whose attention takes it: not those of a model that keeps it to
-    itself, or that attends to something else than its cache holds (latent attention)."""
+    """The states of the tokens that all sequences of a batch begin with.
+
+    The shared prefix travels with the forward pass. Some models keep the argument to themselves, or
+    attend to something other than what the cache holds (latent attention). The layers of such
+    models are missing in `attended`.
+
+    Attributes:
+        layers: The keys and values of each layer, (1, heads, tokens, size).
+        cache: The cache with the tokens behind the prefix.
+        attended: The layers whose attention has used the prefix.
+    """
 
     layers: "list[tuple[torch.Tensor, torch.Tensor]]"
     cache: "Cache"
@@ -38,26 +65,20 @@ class SharedPrefix:
 
     @property
     def tokens(self) -> int:
-        """How many tokens it stands for."""
+        """The number of tokens of the prefix."""
         return self.layers[0][0].shape[2]
 
     @property
     def is_attended(self) -> bool:
-        """Whether each layer takes it."""
+        """Whether the attention of each layer has used the prefix."""
         return len(self.attended) == len(self.layers)
 
 
 @contextmanager
 def grouped_attention() -> Iterator[None]:
-    """Let models on a CPU attend by `attend` for a while, where they ask for PyTorch's attention (sdpa) through transformers' interface."""
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-    before = ALL_ATTENTION_FUNCTIONS["sdpa"]
-    ALL_ATTENTION_FUNCTIONS["sdpa"] = attend
-    try:
+    """Make models on a CPU use `attend` for a while, if their attention is PyTorch's (sdpa)."""
+    with replaced_sdpa(attend):
         yield
-    finally:
-        ALL_ATTENTION_FUNCTIONS["sdpa"] = before
 
 
 def attend(
@@ -67,122 +88,205 @@ def attend(
     value: "torch.Tensor",
     attention_mask: "torch.Tensor | None",
     scaling: float | None = None,
-    **more: Any,
+    **options: Any,
 ) -> "tuple[torch.Tensor, None]":
-    """(sequences, queries, heads, size), as transformers asks of an attention; the mask is true, or 0, where a query sees a key. Elsewhere
-    than on a CPU, with gradients or with a mask for each head, it is transformers' own. With a `shared_prefix` (`SharedPrefix`), keys,
-    values and mask are of what follows it."""
+    """Compute attention, with the parameters of transformers' attention functions.
+
+    On another device than a CPU, with gradients, or with a mask for each head, transformers' own
+    function attends.
+
+    Args:
+        module: The attention module of the layer.
+        query: The queries, (sequences, heads, queries, size).
+        key: The keys, (sequences, key heads, keys, size).
+        value: The values, (sequences, key heads, keys, value size).
+        attention_mask: True, or 0, if a query sees a key; (sequences, 1, queries, keys) or None.
+        scaling: The factor of the scores.
+        **options: Options of transformers. With a `shared_prefix`, keys, values and mask are those
+            of the tokens behind the prefix.
+
+    Returns:
+        The output, (sequences, queries, heads, value size), and None instead of the weights.
+    """
     import torch
     from torch.nn.functional import scaled_dot_product_attention
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    mask, prefix, above = attention_mask, more.pop("shared_prefix", None), None
+    mask = attention_mask
+    prefix: SharedPrefix | None = options.pop("shared_prefix", None)
+    prefix_states = None
     layer = cast("int", getattr(module, "layer_idx", -1))
-    if (
+    uses_prefix = (
         prefix is not None
         and mask is not None
         and layer >= 0
         and key is prefix.cache.layers[layer].keys
-    ):
+    )
+    if uses_prefix:
+        assert prefix is not None and mask is not None
         prefix.attended.add(layer)
-        above = prefix.layers[layer]
+        prefix_states = prefix.layers[layer]
         if len(query) == 1 or query.shape[2] > FEW_QUERIES:
-            key, value = (
-                torch.cat([each.expand(len(query), -1, -1, -1), own], 2)
-                for each, own in zip(above, (key, value), strict=True)
-            )
-            seen_by_all = (
-                torch.zeros_like(mask[..., :1])
-                if mask.dtype != torch.bool
-                else torch.ones_like(mask[..., :1])
-            )
-            mask, above = (
-                torch.cat([seen_by_all.expand(*mask.shape[:3], above[0].shape[2]), mask], -1),
-                None,
-            )
-    if (
-        query.device.type != "cpu"
-        or torch.is_grad_enabled()
-        or (mask is not None and mask.shape[1] > 1)
-    ):
-        return sdpa_attention_forward(module, query, key, value, mask, scaling=scaling, **more)
+            key, value, mask = _prepend_prefix(prefix_states, key, value, mask)
+            prefix_states = None
+    has_mask_per_head = mask is not None and mask.shape[1] > 1
+    if query.device.type != "cpu" or torch.is_grad_enabled() or has_mask_per_head:
+        return original_sdpa()(module, query, key, value, mask, scaling=scaling, **options)
 
-    (lines, heads, queries, _), shared = query.shape, key.shape[1]
-    if mask is None and queries == 1:
-        return _products(query, key, value, None, scaling), None
-    if mask is None or (lines > 1 and queries > FEW_QUERIES):
-        seen = scaled_dot_product_attention(
+    sequence_count, heads, query_count, _ = query.shape
+    if mask is None and query_count == 1:
+        return _multiply(query, key, value, None, scaling), None
+    if mask is None or (sequence_count > 1 and query_count > FEW_QUERIES):
+        output = scaled_dot_product_attention(
             query,
             key,
             value,
             mask,
             is_causal=mask is None,
             scale=scaling,
-            enable_gqa=heads > shared,
+            enable_gqa=heads > key.shape[1],
         )
-        return seen.transpose(1, 2), None
-    if lines > 1:
-        return _products(query, key, value, mask[..., : key.shape[2]], scaling, above), None
-    parts = []
-    for some, (at, hidden) in zip(query.split(BLOCK, 2), _blocks(mask, key.shape[2]), strict=True):
-        parts.append(_products(some, key[:, :, at], value[:, :, at], hidden, scaling))
-    return torch.cat(parts, dim=1), None
+        return output.transpose(1, 2), None
+    if sequence_count > 1:
+        visible = mask[..., : key.shape[2]]
+        return _multiply(query, key, value, visible, scaling, prefix_states), None
+    outputs = []
+    for queries, block in zip(
+        query.split(BLOCK, 2), _find_visible_keys(mask, key.shape[2]), strict=True
+    ):
+        seen_keys, seen_values = key[:, :, block.keys], value[:, :, block.keys]
+        outputs.append(_multiply(queries, seen_keys, seen_values, block.mask, scaling))
+    return torch.cat(outputs, dim=1), None
 
 
-@lru_cache(maxsize=1)  # all layers of a pass are given the same mask
-def _blocks(mask: "torch.Tensor", keys: int) -> "list[tuple[torch.Tensor, torch.Tensor]]":
-    """Of each block of queries: the keys that some of them see, and the mask of these."""
+def _prepend_prefix(
+    prefix_states: "tuple[torch.Tensor, torch.Tensor]",
+    key: "torch.Tensor",
+    value: "torch.Tensor",
+    mask: "torch.Tensor",
+) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
+    """Return keys, values and mask with the shared prefix in front of each sequence.
+
+    Args:
+        prefix_states: The keys and values of the prefix, (1, key heads, tokens, size).
+        key: The keys behind the prefix, (sequences, key heads, keys, size).
+        value: The values behind the prefix.
+        mask: The mask of these keys. Every query sees the whole prefix.
+    """
+    import torch
+
+    prefix_key, prefix_value = prefix_states
+    sequence_count = len(key)
+    key = torch.cat([prefix_key.expand(sequence_count, -1, -1, -1), key], 2)
+    value = torch.cat([prefix_value.expand(sequence_count, -1, -1, -1), value], 2)
+    one_column = mask[..., :1]
+    if mask.dtype == torch.bool:
+        visible = torch.ones_like(one_column)
+    else:
+        visible = torch.zeros_like(one_column)
+    visible = visible.expand(*mask.shape[:3], prefix_key.shape[2])
+    return key, value, torch.cat([visible, mask], -1)
+
+
+@dataclass(frozen=True)
+class _VisibleKeys:
+    """The keys that some of a block's queries see.
+
+    Attributes:
+        keys: The indices of the keys, (n,).
+        mask: The mask of these keys, (1, 1, queries, n).
+    """
+
+    keys: "torch.Tensor"
+    mask: "torch.Tensor"
+
+
+@lru_cache(maxsize=1)  # all layers of a pass get the same mask
+def _find_visible_keys(mask: "torch.Tensor", key_count: int) -> list[_VisibleKeys]:
+    """Return the visible keys of each block of `BLOCK` queries."""
     import torch
 
     blocks = []
-    for hidden in mask[..., :keys].split(BLOCK, 2):
-        visible = hidden if hidden.dtype == torch.bool else hidden > torch.finfo(hidden.dtype).min
-        at = visible.any(2)[0, 0].nonzero()[:, 0]
-        blocks.append((at, hidden[..., at]))
+    for block_mask in mask[..., :key_count].split(BLOCK, 2):
+        if block_mask.dtype == torch.bool:
+            is_visible = block_mask
+        else:
+            is_visible = block_mask > torch.finfo(block_mask.dtype).min
+        keys = is_visible.any(2)[0, 0].nonzero()[:, 0]
+        blocks.append(_VisibleKeys(keys, block_mask[..., keys]))
     return blocks
 
 
-def _products(
+def _multiply(
     query: "torch.Tensor",
     key: "torch.Tensor",
     value: "torch.Tensor",
     mask: "torch.Tensor | None",
     scaling: float | None,
-    above: "tuple[torch.Tensor, torch.Tensor] | None" = None,
+    prefix_states: "tuple[torch.Tensor, torch.Tensor] | None" = None,
 ) -> "torch.Tensor":
-    """`above` are the keys and values that all sequences see before their own."""
+    """Compute attention by matrix products.
+
+    Args:
+        query: The queries, (sequences, heads, queries, size).
+        key: The keys, (sequences, key heads, keys, size).
+        value: The values, (sequences, key heads, keys, value size).
+        mask: The mask, (sequences, 1, queries, keys), or None.
+        scaling: The factor of the scores.
+        prefix_states: Keys and values that all sequences see before their own.
+
+    Returns:
+        The output, (sequences, queries, heads, value size).
+    """
     import torch
 
-    (lines, heads, queries, size), shared = query.shape, key.shape[1]
+    sequence_count, heads, query_count, size = query.shape
+    key_heads = key.shape[1]
     scale = size**-0.5 if scaling is None else scaling
-    grouped = (query.float() * scale).reshape(lines, shared, -1, size)
-    parts = [
-        some @ keys.float().transpose(2, 3)
-        for some, keys in zip(grouped.split(LINES), key.split(LINES), strict=True)
+    grouped = (query.float() * scale).reshape(sequence_count, key_heads, -1, size)
+    score_parts = [
+        queries @ keys.float().transpose(2, 3)
+        for queries, keys in zip(
+            grouped.split(SEQUENCES_AT_ONCE), key.split(SEQUENCES_AT_ONCE), strict=True
+        )
     ]
-    scores = torch.cat(parts) if len(parts) > 1 else parts[0]
+    scores = torch.cat(score_parts) if len(score_parts) > 1 else score_parts[0]
     if mask is not None:
-        rows = scores.view(lines, shared, -1, queries, key.shape[2])
-        # Not −∞: padding before a sequence's first token sees nothing, and would be no number.
-        hidden, nothing = mask[:, :, None], torch.finfo(rows.dtype).min
-        rows = (
-            rows.masked_fill_(~hidden, nothing)
-            if hidden.dtype == torch.bool
-            else rows.add_(hidden).clamp_(min=nothing)
-        )
-        scores = rows.view_as(scores)
-    if above is not None:
-        keys, values = (each[0].float() for each in above)
-        of_all = (
-            (grouped.transpose(0, 1).flatten(1, 2) @ keys.transpose(1, 2))
-            .unflatten(1, (lines, -1))
-            .transpose(0, 1)
-        )
-        scores = torch.cat([of_all, scores], -1)
-    # Weights may be rounded, as fused kernels do; scores may not: of one of 50, bfloat16 leaves errors of a tenth.
+        scores = _mask_scores(scores, mask, query_count)
+    if prefix_states is not None:
+        prefix_keys, prefix_values = (states[0].float() for states in prefix_states)
+        all_queries = grouped.transpose(0, 1).flatten(1, 2)
+        prefix_scores = all_queries @ prefix_keys.transpose(1, 2)
+        prefix_scores = prefix_scores.unflatten(1, (sequence_count, -1)).transpose(0, 1)
+        scores = torch.cat([prefix_scores, scores], -1)
+    # Weights may be rounded, as fused kernels do. Scores may not: in a score of 50, bfloat16 leaves
+    # errors of a tenth.
     weights = scores.softmax(-1)
-    seen = weights[..., -key.shape[2] :].to(value.dtype) @ value
-    if above is not None:
-        common = weights[..., : values.shape[1]].transpose(0, 1).flatten(1, 2) @ values
-        seen = seen + common.unflatten(1, (lines, -1)).transpose(0, 1)
-    return seen.view(lines, heads, queries, -1).transpose(1, 2).to(query.dtype)
+    output = weights[..., -key.shape[2] :].to(value.dtype) @ value
+    if prefix_states is not None:
+        prefix_weights = weights[..., : prefix_values.shape[1]].transpose(0, 1).flatten(1, 2)
+        prefix_output = (prefix_weights @ prefix_values).unflatten(1, (sequence_count, -1))
+        output = output + prefix_output.transpose(0, 1)
+    return output.view(sequence_count, heads, query_count, -1).transpose(1, 2).to(query.dtype)
+
+
+def _mask_scores(scores: "torch.Tensor", mask: "torch.Tensor", query_count: int) -> "torch.Tensor":
+    """Return scores in which hidden keys have the lowest number.
+
+    The lowest number is not −∞: padding before the first token of a sequence sees nothing, and a
+    softmax of −∞ alone is not a number.
+
+    Args:
+        scores: The scores, (sequences, key heads, heads per key × queries, keys); may be changed.
+        mask: The mask, (sequences, 1, queries, keys).
+        query_count: The number of queries per sequence.
+    """
+    import torch
+
+    sequence_count, key_heads, _, key_count = scores.shape
+    rows = scores.view(sequence_count, key_heads, -1, query_count, key_count)
+    row_mask, lowest = mask[:, :, None], torch.finfo(rows.dtype).min
+    if row_mask.dtype == torch.bool:
+        rows = rows.masked_fill_(~row_mask, lowest)
+    else:
+        rows = rows.add_(row_mask).clamp_(min=lowest)
+    return rows.view_as(scores)

@@ -1,19 +1,23 @@
 """Losses and gradients of trees on a GPU, replayed from CUDA graphs.
 
-A pass of a small model, forward and back, is thousands of kernels of some microseconds, which Python starts one by one while the GPU waits.
-A graph of them starts at once (https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs). Its shapes are fixed, so trees are padded
-to few sizes: with nodes of a run of their own, which no other sees and which nothing predicts.
+A forward and backward pass of a small model is thousands of kernels of a few microseconds. Python
+starts them one by one while the GPU waits. A graph of them starts at once
+(https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs). The shapes of a graph are fixed,
+so trees are padded to few sizes. The padding is a run of its own: no other run sees it, and it
+predicts nothing.
+
+The loss itself belongs to `tree_loss`.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import ge
 from typing import TYPE_CHECKING, Any
 
-from agent_pipeline.engine import processes
-from agent_pipeline.engine.scoring import causal_of
+from agent_pipeline._compat.torch import multiply_all
+from agent_pipeline.engine.scoring import without_adapter
 from agent_pipeline.engine.tree_attention import Layout
+from agent_pipeline.engine.tree_loss import TreeTensors
 from agent_pipeline.engine.varlen_attention import Spans
 from agent_pipeline.errors import first_line
 
@@ -21,219 +25,301 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-LEAST = 512, 256, 16, 1024
-"""The least nodes, predictors, runs and keys of a graph."""
+    LossFunction = Callable[[PreTrainedModel, TreeTensors], torch.Tensor]
 
-ROOM = 1.5
-"""A tree is padded to so many times its nodes rather than get a graph of its own. What is captured must pay: a training is some dozens of
-steps, and what is padded costs less than what Python starts one by one."""
+MAX_PADDING = 1.5
+"""Largest ratio of padded to real nodes; a larger tree gets a graph of its own.
 
-Size = tuple[int, int, int, int]
-"""Nodes, predictors, runs and keys."""
+A capture must pay off: a training run has some dozens of steps, and computing padding costs less
+than letting Python start kernels one by one.
+"""
 
-ERROR = 0.05
-"""Relative, of all gradients. Those of the same tree differ by 0.01 in bfloat16, since a GPU sums in no fixed order; others by 0.5 and
-more."""
+MAX_GRADIENT_ERROR = 0.05
+"""Largest relative difference of all gradients between a graph and PyTorch without a graph.
+
+Gradients of the same tree differ by 0.01 in bfloat16, because a GPU sums in no fixed order. Wrong
+gradients differ by 0.5 and more.
+"""
 
 
-class Graphs:
-    """The gradients of a loss over trees, by a graph for each size of tree.
+@dataclass(frozen=True, order=True)
+class TreeSize:
+    """The sizes of a tree's tensors, or of a graph's.
 
-    The first tree is computed without, and shows whether attention takes fixed shapes (`spans`). So is the first tree of a size: its graph
-    is captured, and compared with that. One that differs, or cannot be captured, ends the use of graphs.
+    Attributes:
+        nodes: The number of nodes.
+        predictors: The number of nodes that predict a trained node.
+        runs: The number of runs.
+        keys: The number of keys, over all runs.
     """
 
-    def __init__(
-        self,
-        model: "PreTrainedModel",
-        loss: "Callable[[PreTrainedModel, dict[str, Any]], torch.Tensor]",
-    ) -> None:
-        self._causal, self._loss = causal_of(model), loss
+    nodes: int
+    predictors: int
+    runs: int
+    keys: int
+
+
+SMALLEST_GRAPH = TreeSize(nodes=512, predictors=256, runs=16, keys=1024)
+
+
+class CudaGraphs:
+    """The gradients of a loss over trees, computed by one graph per size of tree.
+
+    The first tree is computed without a graph, and shows whether attention has fixed shapes
+    (`varlen_attention`). The first tree of each size is also computed without a graph. Its graph is
+    captured and compared with that result. If a graph differs or cannot be captured, no graphs are
+    used from then on.
+
+    Args:
+        model: The model. Its parameters that need a gradient get one.
+        loss_function: Computes the loss of a tree.
+    """
+
+    def __init__(self, model: "PreTrainedModel", loss_function: "LossFunction") -> None:
+        self._causal, self._loss_function = without_adapter(model), loss_function
         self._parameters = [
             parameter for parameter in model.parameters() if parameter.requires_grad
         ]
-        self._graphs: dict[Size, Graph] = {}
-        self._on: bool | None = None
+        self._graphs: dict[TreeSize, CapturedGraph] = {}
+        self._uses_graphs: bool | None = None  # None: no tree has been computed yet
 
-    def add_gradients(self, inputs: dict[str, Any], total: float) -> "torch.Tensor":
-        """Add the gradient of the tree's loss / `total` to each parameter's; that loss is returned."""
-        import torch
+    def add_gradients(self, tensors: TreeTensors, total: float) -> "torch.Tensor":
+        """Add the gradients of the tree's loss divided by `total` to the parameters.
 
-        loss, *gradients = torch._foreach_mul(self._results_by_size(inputs), 1 / total)
+        Returns:
+            The loss divided by `total`.
+        """
+        loss, *gradients = multiply_all(self._compute(tensors), 1 / total)
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
-            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+            if parameter.grad is None:
+                parameter.grad = gradient
+            else:
+                parameter.grad = parameter.grad.add_(gradient)
         return loss
 
-    def _results_by_size(self, inputs: dict[str, Any]) -> "list[torch.Tensor]":
-        layout: Layout = inputs["layout"]
-        if not self._on:
-            results = self._results(inputs)
-            self._on = not layout.run_by_run if self._on is None else False
+    def _compute(self, tensors: TreeTensors) -> "list[torch.Tensor]":
+        """Return the loss, and the gradient of each parameter, by a graph if possible."""
+        layout = tensors["layout"]
+        if not self._uses_graphs:
+            results = self._compute_without_graph(tensors)
+            if self._uses_graphs is None:
+                self._uses_graphs = not layout.run_by_run
             return results
-        counts = counts_of(inputs, layout.spans(inputs["input_ids"].device))
-        size = min((each for each in self._graphs if fits(counts, each)), default=None)
-        if size:
-            return self._graphs[size].replay(padded(inputs, counts, size))
-        size = size_of(counts)
-        return self._captured(size, padded(inputs, counts, size))
+        size = measure_tree(tensors, layout.spans(tensors["input_ids"].device))
+        fitting_sizes = [graph_size for graph_size in self._graphs if fits(size, graph_size)]
+        if fitting_sizes:
+            graph_size = min(fitting_sizes)
+            return self._graphs[graph_size].replay(pad_tensors(tensors, size, graph_size))
+        graph_size = choose_graph_size(size)
+        return self._capture_and_compare(graph_size, pad_tensors(tensors, size, graph_size))
 
-    def _results(self, inputs: dict[str, Any]) -> "list[torch.Tensor]":
-        """The loss, and the gradient of each parameter."""
+    def _compute_without_graph(self, tensors: TreeTensors) -> "list[torch.Tensor]":
         import torch
 
-        device, dtype = inputs["input_ids"].device.type, self._causal.dtype
-        # What autocast keeps of a pass would lie in a graph's memory.
+        device, dtype = tensors["input_ids"].device.type, self._causal.dtype
+        # The tensors that autocast caches during a pass would lie in the memory of a graph.
         with torch.autocast(device, dtype, enabled=dtype != torch.float32, cache_enabled=False):
-            loss = self._loss(self._causal, inputs)
+            loss = self._loss_function(self._causal, tensors)
         # A parameter that no token meets (a vision tower's) has the gradient 0.
-        return [loss.detach(), *torch.autograd.grad(loss, self._parameters, materialize_grads=True)]
+        gradients = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
+        return [loss.detach(), *gradients]
 
-    def _captured(self, size: Size, tensors: dict[str, Any]) -> "list[torch.Tensor]":
-        import torch
-
-        results = self._results(tensors)
+    def _capture_and_compare(
+        self, graph_size: TreeSize, tensors: TreeTensors
+    ) -> "list[torch.Tensor]":
+        """Capture the graph of a size, and return the results that were computed without it."""
+        results = self._compute_without_graph(tensors)
         pool = next((graph.pool for graph in self._graphs.values()), None)
         try:
-            graph = self._graphs[size] = capture(self._results, tensors, pool)
-            pairs = list(zip(graph.replay(tensors), results, strict=True))[1:]
+            graph = capture(self._compute_without_graph, tensors, pool)
+            self._graphs[graph_size] = graph
+            graph_results = graph.replay(tensors)
+            differences = [
+                by_graph - without
+                for by_graph, without in zip(graph_results[1:], results[1:], strict=True)
+            ]
         except RuntimeError as error:  # out of memory, too
-            return self._without_graphs(
-                results, f"CUDA graphs cannot be captured here ({first_line(error)})"
-            )
-        off, size_of_all = (
-            float(torch.stack([each.norm() for each in some]).norm())
-            for some in ([a - b for a, b in pairs], results[1:])
-        )
-        if not off <= ERROR * size_of_all:
-            return self._without_graphs(
-                results, "CUDA graphs make other gradients here than PyTorch without"
-            )
+            self._stop_using_graphs(f"CUDA graphs cannot be captured here ({first_line(error)})")
+            return results
+        if not total_norm(differences) <= MAX_GRADIENT_ERROR * total_norm(results[1:]):
+            self._stop_using_graphs("CUDA graphs make other gradients here than PyTorch without")
         return results
 
-    def _without_graphs(self, results: "list[torch.Tensor]", reason: str) -> "list[torch.Tensor]":
+    def _stop_using_graphs(self, reason: str) -> None:
         logging.getLogger(__name__).warning("%s: they are not used.", reason)
-        self._on, self._graphs = False, {}
-        return results
+        self._uses_graphs, self._graphs = False, {}
 
 
-def takes_graphs(model: "PreTrainedModel") -> bool:
-    """Whether each pass of the model does the same with other numbers: it is on a GPU, drops nothing by chance, has no experts that are
-    chosen by what it reads, and keeps what it computes for the way back (a trained head computes its logits again)."""
+def total_norm(tensors: "Sequence[torch.Tensor]") -> float:
+    """Return the norm of all tensors as one vector."""
     import torch
 
-    if model.device.type != "cuda" or causal_of(model).is_gradient_checkpointing:
+    return float(torch.stack([tensor.norm() for tensor in tensors]).norm())
+
+
+def supports_graphs(model: "PreTrainedModel") -> bool:
+    """Return whether each pass of the model starts the same kernels.
+
+    The model must be on a GPU, have no dropout, have no experts that are chosen by what the model
+    reads, and keep its activations for the backward pass. A trained head computes its logits again.
+    """
+    import torch
+
+    causal = without_adapter(model)
+    if model.device.type != "cuda" or causal.is_gradient_checkpointing:
         return False
-    by_chance = any(isinstance(module, torch.nn.Dropout) and module.p for module in model.modules())
-    experts = any(name.rpartition(".")[2] == "experts" for name, _ in model.named_modules())
-    head = causal_of(model).get_output_embeddings()
-    return (
-        not by_chance
-        and not experts
-        and not any(parameter.requires_grad for parameter in head.parameters())
-    )
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Dropout) and module.p:
+            return False
+        if name.rpartition(".")[2] == "experts":
+            return False
+    head = causal.get_output_embeddings()
+    return not any(parameter.requires_grad for parameter in head.parameters())
 
 
 @dataclass(frozen=True)
-class Graph:
-    """A captured pass: the tensors that it reads, those that it writes, and the memory that all graphs share."""
+class CapturedGraph:
+    """A captured pass.
 
-    inputs: dict[str, Any]
+    Attributes:
+        inputs: The tensors that the pass reads.
+        results: The tensors that the pass writes: the loss, and the gradient of each parameter.
+        start: Starts the pass.
+        pool: The memory that all graphs share.
+    """
+
+    inputs: TreeTensors
     results: "list[torch.Tensor]"
     start: Callable[[], None]
     pool: Any
 
-    def replay(self, inputs: dict[str, Any]) -> "list[torch.Tensor]":
-        """The results for other inputs of the same size; they are overwritten by the next replay of any graph of the pool."""
-        for own, given in zip(_tensors(self.inputs), _tensors(inputs), strict=True):
-            own.copy_(given)
+    def replay(self, tensors: TreeTensors) -> "list[torch.Tensor]":
+        """Return the results for another tree of the same size.
+
+        The next replay of any graph of the pool overwrites them.
+        """
+        for graph_input, tensor in zip(
+            _input_tensors(self.inputs), _input_tensors(tensors), strict=True
+        ):
+            graph_input.copy_(tensor)
         self.start()
         return self.results
 
 
 def capture(
-    results: "Callable[[dict[str, Any]], list[torch.Tensor]]", inputs: dict[str, Any], pool: Any
-) -> Graph:
-    """The graph of what computes `results` of inputs of this size."""
+    compute: "Callable[[TreeTensors], list[torch.Tensor]]", tensors: TreeTensors, pool: Any
+) -> CapturedGraph:
+    """Capture the graph of a computation.
+
+    Args:
+        compute: The computation.
+        tensors: Its inputs. The graph reads these tensors at each replay.
+        pool: The memory of the other graphs, or None.
+    """
     import torch
 
     graph = torch.cuda.CUDAGraph()
-    # With several processes another thread of this one watches over their messages, and asks the GPU how far they are.
-    with torch.cuda.graph(
-        graph, pool=pool, capture_error_mode="thread_local" if processes.count() > 1 else "global"
-    ):
-        written = results(inputs)
-    return Graph(inputs, written, graph.replay, graph.pool())
+    # With several processes, another thread of this process watches their messages and calls the
+    # GPU meanwhile. That call must not end the capture.
+    error_mode = "thread_local" if torch.distributed.is_initialized() else "global"
+    with torch.cuda.graph(graph, pool=pool, capture_error_mode=error_mode):
+        results = compute(tensors)
+    return CapturedGraph(tensors, results, graph.replay, graph.pool())
 
 
-def _tensors(inputs: dict[str, Any]) -> "list[torch.Tensor]":
-    spans: Spans = inputs["layout"].fixed
-    own = [each for name, each in inputs.items() if name != "layout"]
-    return [
-        *own,
-        *(each for each in (spans.keys, spans.queries_end, spans.keys_end) if each is not None),
+def _input_tensors(tensors: TreeTensors) -> "list[torch.Tensor]":
+    """Return all tensors of a tree in a fixed order, with those of its layout."""
+    spans = tensors["layout"].fixed
+    assert spans is not None
+    input_tensors: list[torch.Tensor] = [
+        tensor for name, tensor in tensors.items() if name != "layout"
     ]
+    if spans.keys is not None:
+        input_tensors.append(spans.keys)
+    return [*input_tensors, spans.queries_end, spans.keys_end]
 
 
-def counts_of(inputs: dict[str, Any], spans: Spans) -> Size:
-    """The nodes, predictors, runs and keys of a tree, and of the run of padding that is added to it, one node at least."""
-    nodes = inputs["input_ids"].shape[1]
+def measure_tree(tensors: TreeTensors, spans: Spans) -> TreeSize:
+    """Return the size of a tree together with the smallest run of padding: one node, one key."""
+    nodes = tensors["input_ids"].shape[1]
     keys = nodes if spans.keys is None else len(spans.keys)
-    return nodes + 1, len(inputs["predictors"]), len(spans.queries_end), keys + 1
+    # `queries_end` begins with 0, so its length is the number of runs plus the run of padding.
+    return TreeSize(nodes + 1, len(tensors["predictors"]), len(spans.queries_end), keys + 1)
 
 
-def size_of(counts: Size) -> Size:
-    """A graph's size for a tree: its nodes up to a power of two or one and a half of it, and the others, which cost little, up to a power
-    of two. There are keys for each node that is added."""
-    nodes, predictors, runs, keys = (
-        max(count, least) for count, least in zip(counts, LEAST, strict=True)
-    )
-    half = 1 << (nodes - 1).bit_length() - 2
-    nodes = -(-nodes // half) * half
-    return (
+def choose_graph_size(size: TreeSize) -> TreeSize:
+    """Return the size of a new graph for a tree.
+
+    The nodes, which cost most, are rounded up to a power of two, or to one and a half of a power of
+    two. The other sizes are rounded up to powers of two. Each node of padding also needs a key.
+    """
+    needed_nodes = max(size.nodes, SMALLEST_GRAPH.nodes)
+    # Multiples of a quarter of the next power of two that are above its half: 3/4 of it, or all of
+    # it.
+    quarter = next_power_of_two(needed_nodes) // 4
+    nodes = -(-needed_nodes // quarter) * quarter
+    needed_keys = max(size.keys, SMALLEST_GRAPH.keys) + nodes - size.nodes
+    return TreeSize(
         nodes,
-        power_of_two(predictors),
-        power_of_two(runs),
-        power_of_two(keys + nodes - counts[0]),
+        next_power_of_two(max(size.predictors, SMALLEST_GRAPH.predictors)),
+        next_power_of_two(max(size.runs, SMALLEST_GRAPH.runs)),
+        next_power_of_two(needed_keys),
     )
 
 
-def power_of_two(count: int) -> int:
-    """The least that is not below `count`."""
+def next_power_of_two(count: int) -> int:
+    """Return the smallest power of two that is not below `count`, which is at least 1."""
     return 1 << (count - 1).bit_length()
 
 
-def fits(counts: Size, size: Size) -> bool:
-    """Whether a tree is padded to a graph of this size: it has room, and not too much."""
-    added = size[0] - counts[0]
-    return all(map(ge, size, (*counts[:3], counts[3] + added))) and size[0] <= max(
-        LEAST[0], ROOM * counts[0]
+def fits(size: TreeSize, graph_size: TreeSize) -> bool:
+    """Return whether a graph has room for a tree, and not too much padding."""
+    added_nodes = graph_size.nodes - size.nodes
+    has_room = (
+        graph_size.nodes >= size.nodes
+        and graph_size.predictors >= size.predictors
+        and graph_size.runs >= size.runs
+        and graph_size.keys >= size.keys + added_nodes
     )
+    most_nodes = max(SMALLEST_GRAPH.nodes, MAX_PADDING * size.nodes)
+    return has_room and graph_size.nodes <= most_nodes
 
 
-def padded(inputs: dict[str, Any], counts: Size, size: Size) -> dict[str, Any]:
-    """A tree's tensors, padded to a size. The nodes that are added are a run of their own, which sees all keys that are added; the runs
-    after it are empty."""
+def pad_tensors(tensors: TreeTensors, size: TreeSize, graph_size: TreeSize) -> TreeTensors:
+    """Return a tree's tensors, padded to the size of a graph.
+
+    The added nodes are a run of their own, which sees all added keys. The runs behind it are empty.
+
+    Args:
+        tensors: The tensors of the tree.
+        size: The size of the tree, by `measure_tree`.
+        graph_size: The size of the graph.
+    """
     import torch
     from torch.nn.functional import pad
 
-    spans: Spans = inputs["layout"].fixed
-    nodes = counts[0] - 1
-    keys = (
-        torch.arange(nodes, device=spans.queries_end.device) if spans.keys is None else spans.keys
-    )
-    queries_end, keys_end = (
-        pad(ends, (0, size[2] - counts[2] + 1), value=end)
-        for ends, end in ((spans.queries_end, size[0]), (spans.keys_end, size[3]))
-    )
-    more, predicting = (0, size[0] - nodes), (0, size[1] - counts[1])
+    spans = tensors["layout"].fixed
+    assert spans is not None
+    nodes = size.nodes - 1  # without the smallest run of padding
+    keys = spans.keys
+    if keys is None:
+        keys = torch.arange(nodes, device=spans.queries_end.device)
+    added_runs = (0, graph_size.runs - size.runs + 1)
+    added_nodes = (0, graph_size.nodes - nodes)
+    added_predictors = (0, graph_size.predictors - size.predictors)
     fixed = Spans(
-        pad(keys, (0, size[3] - len(keys)), value=nodes), queries_end, keys_end, size[0], size[3]
+        pad(keys, (0, graph_size.keys - len(keys)), value=nodes),
+        pad(spans.queries_end, added_runs, value=graph_size.nodes),
+        pad(spans.keys_end, added_runs, value=graph_size.keys),
+        graph_size.nodes,
+        graph_size.keys,
     )
-    return {
-        "input_ids": pad(inputs["input_ids"], more),
-        "position_ids": pad(inputs["position_ids"], more),
-        "predictors": pad(inputs["predictors"], predicting, value=nodes),
-        "targets": pad(inputs["targets"], predicting),
-        "weights": pad(inputs["weights"], predicting),
+    padded: dict[str, Any] = {
+        "input_ids": pad(tensors["input_ids"], added_nodes),
+        "position_ids": pad(tensors["position_ids"], added_nodes),
+        "predictors": pad(tensors["predictors"], added_predictors, value=nodes),
+        "targets": pad(tensors["targets"], added_predictors),
+        "weights": pad(tensors["weights"], added_predictors),
         "layout": Layout([], [], fixed=fixed),
     }
+    return padded  # type: ignore[return-value]  # the loss of a step needs no `row_of`, `place_of`

@@ -1,21 +1,37 @@
 """Greedy answers of a model in memory to many prompts, fast enough for two CPU cores.
 
-Five things make it so: what a model has read of a prompt before (`Read`), or what the prompts of a batch share (the system prompt and the
-tools, most of an agent's prompt), is not read again, and on a CPU is there once for all of them; a sequence leaves the batch as soon as it
-has stopped; each sequence has a limit of its own, so that an untrained model that rambles does not ramble to the longest limit of all; keys
-and values are written in place; and a pass reads the tokens that may come next too, as they followed the last two tokens before (prompt
-lookup decoding, Saxena 2023).
-Those that are not the model's choice are dropped, so the answers are those of greedy search, one token at a time.
+Five things make generation fast:
+
+- Nothing is read twice. That holds for what a model has read of a prompt before (`ReadTokens`), and
+  for the prefix that the prompts of a batch share (the system prompt and the tools, which are most
+  of an agent's prompt). On a CPU the states of a shared prefix exist once for all sequences.
+- A sequence leaves the batch as soon as it has stopped.
+- Each sequence has its own limit. An untrained model that rambles does not ramble to the longest
+  limit of all.
+- Keys and values are written in place.
+- A pass also reads the tokens that may come next: those that followed the last two tokens before
+  (prompt lookup decoding, Saxena 2023). Wrong guesses are dropped, so the answers are those of
+  greedy search, one token at a time.
+
+Sampling with a temperature belongs to llama.cpp (`evaluation.players`) and to TRL's trainers.
 """
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from agent_pipeline._compat.transformers import attention_name, preallocated_cache
 from agent_pipeline.engine.cpu_attention import SharedPrefix, grouped_attention
-from agent_pipeline.engine.prefix_tree import shared_prefix
-from agent_pipeline.engine.scoring import TREE_ATTENTION, Read, causal_of, sees_all, takes_trees
+from agent_pipeline.engine.prefix_tree import shared_prefix_length
+from agent_pipeline.engine.scoring import (
+    TREE_ATTENTION,
+    ReadTokens,
+    attends_to_all_tokens,
+    supports_tree_attention,
+    without_adapter,
+)
 from agent_pipeline.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -23,20 +39,34 @@ if TYPE_CHECKING:
     from transformers import Cache, PreTrainedModel
 
 BATCH = 64
-"""Sequences at once. Of 183 turns that a base model went on with, 64 at once took 0.79 of the time of 32, and 96 no less (SmolLM2-135M in
-bfloat16, 2 cores); their keys and values took 1.1 GB more, those that were read before included."""
+"""Sequences at once.
+
+For 183 turns that a base model continued, 64 at once took 0.79 of the time of 32, and 96 took as
+long as 64 (SmolLM2-135M in bfloat16, 2 cores). The keys and values of 64 took 1.1 GB more than
+those of 32.
+"""
 
 CACHE_BYTES = 2 << 30
-"""The keys and values of a batch take no more, unless one sequence alone does."""
+"""Largest size of a batch's keys and values. A single sequence may take more."""
 
 PASS_TOKENS = 48
-"""Tokens of a pass, those that are only guessed included. On two cores 48 took 1.1 times as long as 16 by MKL, and twice as long by oneDNN
-(SmolLM2-135M); there 24 to 48 differ by a tenth."""
+"""Tokens per pass, guesses included.
 
-MOST_GUESSED = 16
-SPARE, ROOM = 16, 64
-"""Columns of a cache beyond what its longest line may fill, and by which it grows where lines that guess rightly at different times need
-more."""
+On two cores 48 tokens took 1.1 times as long as 16 by MKL, and twice as long by oneDNN
+(SmolLM2-135M). With oneDNN, 24 to 48 tokens differ by a tenth.
+"""
+
+MAX_GUESSES = 16
+"""Largest number of guessed tokens per sequence and pass."""
+
+SPARE_COLUMNS = 16
+"""Columns of a cache beyond those that its longest sequence may fill."""
+
+MORE_COLUMNS = 64
+"""Columns by which a cache grows.
+
+Sequences need more columns if their guesses are right at different times.
+"""
 
 
 def generate(
@@ -45,91 +75,134 @@ def generate(
     limits: Sequence[int],
     stops: Collection[int],
     progress: Progress = silent,
-    text: str = "turns answered",
-    batch: int = BATCH,
-    read: Sequence[Read | None] = (),
-    keep: list[Read | None] | None = None,
+    read: Sequence[ReadTokens | None] = (),
+    keep: list[ReadTokens | None] | None = None,
 ) -> list[list[int]]:
-    """The tokens that the model adds to each prompt, by greedy choice, in the order of the prompts.
+    """Return the tokens that a model adds to each prompt by greedy choice.
 
-    `limits[i]`: the most new tokens of prompt i. A token in `stops` ends an answer and is not part of it. `read[i]` is what the model has
-    read of the beginning of prompt i; `keep` is filled with what it has read when an answer ends. Peak memory: the keys and values of
-    `batch` prompts, `CACHE_BYTES` at most, beside what is kept. A model with windows or states (Mistral, Qwen 3.5), or whose code makes its
-    own mask (ALiBi), reads each prompt alone and whole.
+    A model with windows or states (Mistral, Qwen 3.5), or one whose code makes its own mask
+    (ALiBi), reads each prompt by itself and as a whole. The peak memory is that of the keys and
+    values of a batch (at most `CACHE_BYTES`), plus the states that are kept.
+
+    Args:
+        model: The model.
+        prompts: The tokens of each prompt.
+        limits: The largest number of new tokens for each prompt.
+        stops: Tokens that end an answer. A stop token is not part of the answer.
+        progress: Is called after each batch.
+        read: What the model has read of the beginning of each prompt, if anything.
+        keep: If given, this list is filled with what the model has read of each prompt and answer.
+
+    Returns:
+        The new tokens of each prompt, in the order of the prompts.
     """
     import torch
 
     answers: list[list[int]] = [[] for _ in prompts]
-    longest = max(
-        (len(prompt) + limit for prompt, limit in zip(prompts, limits, strict=True)), default=0
+    most_tokens = [len(prompt) + limit for prompt, limit in zip(prompts, limits, strict=True)]
+    longest = max(most_tokens, default=0)
+    causal = without_adapter(model)
+    options = _Options(
+        guesses=supports_tree_attention(causal, longest),
+        # A window counts padding too, a state has read the padding, and neither can be cropped.
+        # ALiBi is computed from a mask of two dimensions.
+        one_by_one=not attends_to_all_tokens(causal, longest) or not causal.is_backend_compatible(),
+        keeps=keep is not None,
     )
-    causal = causal_of(model)
-    guesses, alone = (
-        takes_trees(causal, longest),
-        not sees_all(causal, longest) or not causal.is_backend_compatible(),
-    )
+    batch_size = BATCH
     if keep is not None:
         keep[:] = [None] * len(prompts)
-    if alone:  # a window counts padding too, a state has read it, neither can be cut; ALiBi is computed from a mask of two dimensions
-        batch, read, keep = 1, (), None
-    # Alike limits stop together, alike lengths need little padding.
-    order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), limits[i], i))
+    if options.one_by_one:
+        options = _Options(guesses=options.guesses, one_by_one=True, keeps=False)
+        batch_size, read = 1, ()
+    # Sequences with similar limits stop together, and similar lengths need little padding.
+    order = sorted(
+        range(len(prompts)), key=lambda index: (len(prompts[index]), limits[index], index)
+    )
+    shared = 0
+    if _can_share_prefix(model) and not options.one_by_one:
+        shared = shared_prefix_length(prompts)
+    cached_lengths = [len(prompts[index]) - shared + limits[index] for index in order]
+    token_bytes = bytes_per_token(model)
     done = 0
-    common = shared_prefix(prompts) if _shares(model) and not alone else 0
-    for group in _groups(
-        order, [len(prompts[i]) - common + limits[i] for i in order], batch, bytes_of_token(model)
-    ):
-        known = [read[i] for i in group] if read else []
-        lines = [_Line(prompts[i], limits[i], answers[i]) for i in group]
-        with torch.inference_mode(), _whole_rows(model), grouped_attention():
-            kept = _generate_batch(model, lines, stops, known, guesses, keep is not None, alone)
-        if keep is not None:
-            for i, each in zip(group, kept, strict=True):
-                keep[i] = each
-        done += len(group)
-        progress(done, len(prompts), text)
+    for batch in _split_into_batches(order, cached_lengths, batch_size, token_bytes):
+        known = [read[index] for index in batch] if read else []
+        sequences = [_Sequence(prompts[index], limits[index], answers[index]) for index in batch]
+        with torch.inference_mode(), _contiguous_head_input(model), grouped_attention():
+            kept = _generate_batch(model, sequences, stops, known, options)
+        if keep is not None and options.keeps:
+            for index, states in zip(batch, kept, strict=True):
+                keep[index] = states
+        done += len(batch)
+        progress(done, len(prompts), "turns answered")
     return answers
 
 
-def _groups(order: list[int], lengths: list[int], batch: int, token: int) -> Iterator[list[int]]:
-    """Groups of at most `batch` sequences whose caches, as long as the longest of them, fit into `CACHE_BYTES`. `token` are the bytes of a
-    token in a cache."""
-    group: list[int] = []
+@dataclass(frozen=True)
+class _Options:
+    """How a batch is generated.
+
+    Attributes:
+        guesses: Whether a pass also reads guessed tokens.
+        one_by_one: Whether each prompt is read by itself, with the model's own cache.
+        keeps: Whether the states of each sequence are returned.
+        shares: Whether the states of a shared prefix exist once.
+    """
+
+    guesses: bool
+    one_by_one: bool
+    keeps: bool
+    shares: bool = True
+
+
+def _split_into_batches(
+    order: list[int], lengths: list[int], batch_size: int, token_bytes: int
+) -> Iterator[list[int]]:
+    """Yield batches whose caches, as long as their longest sequence, fit into `CACHE_BYTES`.
+
+    Args:
+        order: The indices of the sequences.
+        lengths: The tokens that each sequence needs in the cache, in the same order.
+        batch_size: Largest number of sequences per batch.
+        token_bytes: The bytes of a token in a cache.
+    """
+    batch: list[int] = []
     longest = 0
-    for number, length in zip(order, lengths, strict=True):
+    for index, length in zip(order, lengths, strict=True):
         longest = max(longest, length)
-        if len(group) == batch or (group and (len(group) + 1) * longest * token > CACHE_BYTES):
-            yield group
-            group, longest = [], length
-        group.append(number)
-    if group:
-        yield group
+        is_full = len(batch) == batch_size
+        if is_full or (batch and (len(batch) + 1) * longest * token_bytes > CACHE_BYTES):
+            yield batch
+            batch, longest = [], length
+        batch.append(index)
+    if batch:
+        yield batch
 
 
-def bytes_of_token(model: "PreTrainedModel") -> int:
-    """What a token takes in a cache: its keys and values in each layer; 0 in a model without attention."""
-    config = causal_of(model).config.get_text_config()
+def bytes_per_token(model: "PreTrainedModel") -> int:
+    """Return the bytes of a token's keys and values in all layers; 0 without attention."""
+    config = without_adapter(model).config.get_text_config()
     heads = getattr(config, "num_attention_heads", None) or 0
-    size = getattr(config, "head_dim", None) or config.hidden_size // max(heads, 1)
-    return (
-        2
-        * config.num_hidden_layers
-        * (getattr(config, "num_key_value_heads", None) or heads)
-        * size
-        * model.dtype.itemsize
-    )
+    key_heads = getattr(config, "num_key_value_heads", None) or heads
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // max(heads, 1)
+    numbers = 2 * config.num_hidden_layers * key_heads * head_size
+    return int(numbers * model.dtype.itemsize)
 
 
 @contextmanager
-def _whole_rows(model: "PreTrainedModel") -> Iterator[None]:
-    """A head that is given whole rows. Of the last states of several sequences, cut from a larger tensor, PyTorch makes a product of
-    batches, and copies the head's weights for each sequence: one to three seconds for 16 sequences and 49,152 words."""
-    head = causal_of(model).get_output_embeddings()
+def _contiguous_head_input(model: "PreTrainedModel") -> Iterator[None]:
+    """Make the input of the output head contiguous for a while.
+
+    The last states of several sequences are cut from a larger tensor. PyTorch makes a batched
+    product of them, and copies the head's weights for each sequence: one to three seconds for 16
+    sequences and 49,152 tokens.
+    """
+    head = without_adapter(model).get_output_embeddings()
     if head is None:
         yield
         return
     hook = head.register_forward_pre_hook(
-        lambda _, states: tuple(each.contiguous() for each in states)
+        lambda _, inputs: tuple(states.contiguous() for states in inputs)
     )
     try:
         yield
@@ -137,226 +210,327 @@ def _whole_rows(model: "PreTrainedModel") -> Iterator[None]:
         hook.remove()
 
 
-class _Line:
-    """A sequence that grows: what it may add, and which token followed each pair of tokens last."""
+class _Sequence:
+    """A prompt and the answer that grows behind it.
+
+    Args:
+        prompt: The tokens of the prompt.
+        limit: The largest number of new tokens.
+        answer: The list that the new tokens are appended to.
+    """
 
     def __init__(self, prompt: list[int], limit: int, answer: list[int]) -> None:
         self.ids, self.prompt, self._limit, self._answer = list(prompt), prompt, limit, answer
-        self._after = {pair: at for at, pair in enumerate(pairwise(prompt[:-1]), 2)}
+        # By pair of tokens, the position behind the last place where the pair occurred.
+        self._positions_after = {
+            pair: position for position, pair in enumerate(pairwise(prompt[:-1]), 2)
+        }
 
     @property
     def room(self) -> int:
-        """How many tokens it may still add."""
+        """How many tokens may still be added."""
         return self._limit - len(self._answer)
 
-    def take(self, token: int) -> None:
+    def append(self, token: int) -> None:
+        """Add a token to the answer."""
         if len(self.ids) > 1:
-            self._after[self.ids[-2], self.ids[-1]] = len(self.ids)
+            self._positions_after[self.ids[-2], self.ids[-1]] = len(self.ids)
         self.ids.append(token)
         self._answer.append(token)
 
     def guess(self, most: int) -> list[int]:
-        """What may come next: what came after the last two tokens when they stood there before; over and over, where that is a cycle."""
-        at = self._after.get((self.ids[-2], self.ids[-1])) if len(self.ids) > 1 else None
-        if at is None:
+        """Return tokens that may come next: what followed the last two tokens before.
+
+        The tokens up to the end of the sequence may be fewer than `most`. Then they are repeated,
+        because such a sequence is often a cycle.
+        """
+        if len(self.ids) < 2:
             return []
-        cycle = self.ids[at:]
-        return [cycle[place % len(cycle)] for place in range(min(most, self.room - 1))]
+        position = self._positions_after.get((self.ids[-2], self.ids[-1]))
+        if position is None:
+            return []
+        cycle = self.ids[position:]
+        return [cycle[offset % len(cycle)] for offset in range(min(most, self.room - 1))]
+
+    def accept(
+        self, guessed: list[int], best: list[int], stops: Collection[int]
+    ) -> "_AcceptedTokens":
+        """Append the tokens that the model chose, up to the first one that was not guessed.
+
+        Args:
+            guessed: The tokens that were read as guesses.
+            best: The model's choice after the last token, and after each guess.
+            stops: Tokens that end the answer.
+        """
+        for right_guesses, token in enumerate(best):
+            if token in stops:
+                return _AcceptedTokens(right_guesses, has_ended=True)
+            self.append(token)
+            is_right = right_guesses < len(guessed) and guessed[right_guesses] == token
+            if not self.room:
+                return _AcceptedTokens(right_guesses + is_right, has_ended=True)
+            if not is_right:
+                return _AcceptedTokens(right_guesses, has_ended=False)
+        return _AcceptedTokens(len(guessed), has_ended=False)
+
+
+@dataclass(frozen=True)
+class _AcceptedTokens:
+    """What became of a sequence in one pass.
+
+    Attributes:
+        right_guesses: How many guesses were right.
+        has_ended: Whether the answer is complete.
+    """
+
+    right_guesses: int
+    has_ended: bool
+
+
+@dataclass
+class _BatchState:
+    """The cache of a batch before its first pass.
+
+    The columns of the cache are: what was read before, padding, the rest of the prompt, the answer,
+    room.
+
+    Attributes:
+        cache: The keys and values.
+        mask: Which columns of the cache belong to a sequence, (sequences, columns) bool.
+        read_counts: How many tokens of each prompt have been read.
+        prefix: The shared prefix, which the cache does not hold; None if there is none.
+    """
+
+    cache: "Cache"
+    mask: "torch.Tensor"
+    read_counts: list[int]
+    prefix: SharedPrefix | None
+
+    @property
+    def prefix_tokens(self) -> int:
+        """The number of tokens of the shared prefix."""
+        return self.prefix.tokens if self.prefix else 0
 
 
 def _generate_batch(
     model: "PreTrainedModel",
-    lines: list[_Line],
+    sequences: list[_Sequence],
     stops: Collection[int],
-    known: Sequence[Read | None],
-    guesses: bool,
-    keep: bool,
-    alone: bool,
-    shares: bool = True,
-) -> list[Read | None]:
-    """Let each line take its answer; with `keep`, what was read of each. The columns of the cache, and of `mask` (lines, columns), which
-    says which of them are a line's, are: what was read before (without what all share, where that is held once), padding, what is a
-    prompt's own, its answer, room."""
+    known: Sequence[ReadTokens | None],
+    options: _Options,
+) -> list[ReadTokens | None]:
+    """Let each sequence get its answer.
+
+    Args:
+        model: The model.
+        sequences: The prompts. Their answers are appended to.
+        stops: Tokens that end an answer.
+        known: What was read of each prompt before, or an empty list.
+        options: How the batch is generated.
+
+    Returns:
+        The states of each sequence, or None if they are not kept.
+    """
     import torch
 
     device = model.device
-    cache, mask, begun, prefix = _begin(model, lines, known, alone, shares)
-    own = [line.prompt[start:] for line, start in zip(lines, begun, strict=True)]
-    ids = torch.tensor(
-        [[0] * (max(map(len, own)) - len(part)) + part for part in own], device=device
-    )
-    real = torch.tensor(
-        [[0] * (ids.shape[1] - len(part)) + [1] * len(part) for part in own],
+    state = _start_batch(model, sequences, known, options)
+    cache, mask, prefix = state.cache, state.mask, state.prefix
+    unread = [
+        sequence.prompt[count:]
+        for sequence, count in zip(sequences, state.read_counts, strict=True)
+    ]
+    width = max(len(tokens) for tokens in unread)
+    ids = torch.tensor([[0] * (width - len(tokens)) + tokens for tokens in unread], device=device)
+    is_token = torch.tensor(
+        [[0] * (width - len(tokens)) + [1] * len(tokens) for tokens in unread],
         dtype=torch.bool,
         device=device,
     )
-    # Positions count real tokens only, so padding in the middle does not move what follows it.
-    positions = (torch.tensor(begun, device=device)[:, None] + real.cumsum(-1) - 1).clamp(min=0)
-    last, guessed, wanted = positions[:, -1:], [list[int]()] * len(lines), 1
-    kept: list[Read | None] = [None] * len(lines)
-    alive = list(range(len(lines)))
-    end = max(begun) - (prefix.tokens if prefix else 0)
+    # Positions count tokens only, so padding in the middle does not move what follows.
+    read_counts = torch.tensor(state.read_counts, device=device)[:, None]
+    positions = (read_counts + is_token.cumsum(-1) - 1).clamp(min=0)
+    last_positions = positions[:, -1:]
+    guesses: list[list[int]] = [[] for _ in sequences]
+    logit_count = 1  # logits per sequence: after the last token, and after each guess
+    kept: list[ReadTokens | None] = [None] * len(sequences)
+    alive = list(range(len(sequences)))
+    end = max(state.read_counts) - state.prefix_tokens
     while True:
         start, end = end, end + ids.shape[1]
         if end > mask.shape[1]:
-            mask = torch.cat([mask, mask.new_zeros(len(alive), end + ROOM - mask.shape[1])], dim=-1)
-        mask[:, start:end] = real
-        out = model(
+            more = mask.new_zeros(len(alive), end + MORE_COLUMNS - mask.shape[1])
+            mask = torch.cat([mask, more], dim=-1)
+        mask[:, start:end] = is_token
+        output = model(
             input_ids=ids,
-            attention_mask=None if alone else _visible(mask, start, end, model.dtype),
+            attention_mask=None if options.one_by_one else _visible(mask, start, end, model.dtype),
             position_ids=positions,
             past_key_values=cache,
             use_cache=True,
-            logits_to_keep=wanted,
+            logits_to_keep=logit_count,
             **({"shared_prefix": prefix} if prefix else {}),
         )
         if prefix and not prefix.is_attended:
-            return _generate_batch(model, lines, stops, known, guesses, keep, alone, shares=False)
-        taken, goes_on = [], []
-        for place, (number, best) in enumerate(
-            zip(alive, out.logits[:, -wanted:].float().argmax(-1).tolist(), strict=True)
-        ):
-            count, ended = _take(lines[number], guessed[place], best, stops)
-            taken.append(count)
-            if not ended:
-                goes_on.append(place)
-        # Of the columns of this pass, the first token's and those of the guesses that were right stay.
-        unread = torch.tensor([wanted - 1 - count for count in taken], device=device)
-        mask[:, end - wanted : end] &= torch.arange(wanted, 0, -1, device=device) > unread[:, None]
-        if keep:
-            for place in set(range(len(alive))) - set(goes_on):
-                kept[alive[place]] = _read_of(cache, mask, place, lines[alive[place]].ids, prefix)
-        if not goes_on:
+            # Nothing has been appended yet: this was the first pass.
+            options = _Options(options.guesses, options.one_by_one, options.keeps, shares=False)
+            return _generate_batch(model, sequences, stops, known, options)
+        best = output.logits[:, -logit_count:].float().argmax(-1).tolist()
+        right_guesses, continuing = [], []
+        for line, sequence_index in enumerate(alive):
+            accepted = sequences[sequence_index].accept(guesses[line], best[line], stops)
+            right_guesses.append(accepted.right_guesses)
+            if not accepted.has_ended:
+                continuing.append(line)
+        # Of the columns of this pass, those of the first token and of right guesses stay.
+        wrong_guesses = torch.tensor(
+            [logit_count - 1 - count for count in right_guesses], device=device
+        )
+        columns_from_end = torch.arange(logit_count, 0, -1, device=device)
+        mask[:, end - logit_count : end] &= columns_from_end > wrong_guesses[:, None]
+        if options.keeps:
+            for line in set(range(len(alive))) - set(continuing):
+                sequence_index = alive[line]
+                kept[sequence_index] = _collect_states(
+                    cache, mask, line, sequences[sequence_index].ids, prefix
+                )
+        if not continuing:
             return kept
-        last = last + 1 + torch.tensor(taken, device=device)[:, None]
-        if len(goes_on) < len(alive):
-            chosen = torch.tensor(goes_on, device=device)
-            alive = [alive[place] for place in goes_on]
-            cache.batch_select_indices(chosen)
-            mask, last = mask[chosen], last[chosen]
-        if wasted := wanted - 1 - max(taken[place] for place in goes_on):
+        last_positions = last_positions + 1 + torch.tensor(right_guesses, device=device)[:, None]
+        if len(continuing) < len(alive):
+            lines = torch.tensor(continuing, device=device)
+            alive = [alive[line] for line in continuing]
+            cache.batch_select_indices(lines)
+            mask, last_positions = mask[lines], last_positions[lines]
+        wasted = logit_count - 1 - max(right_guesses[line] for line in continuing)
+        if wasted:
             cache.crop(-wasted)
             end -= wasted
-        most = min(MOST_GUESSED, PASS_TOKENS // len(alive) - 1) if guesses else 0
-        guessed = [lines[number].guess(most) for number in alive]
-        wanted = 1 + max(map(len, guessed))
-        ids = torch.tensor(
-            [
-                [lines[number].ids[-1], *some, *[0] * (wanted - 1 - len(some))]
-                for number, some in zip(alive, guessed, strict=True)
-            ],
-            device=device,
-        )
-        real = torch.ones_like(ids, dtype=torch.bool)
-        positions = last + torch.arange(wanted, device=device)
+        most_guesses = 0
+        if options.guesses:
+            most_guesses = min(MAX_GUESSES, PASS_TOKENS // len(alive) - 1)
+        guesses = [sequences[sequence_index].guess(most_guesses) for sequence_index in alive]
+        logit_count = 1 + max(len(tokens) for tokens in guesses)
+        next_ids = []
+        for sequence_index, tokens in zip(alive, guesses, strict=True):
+            padding = [0] * (logit_count - 1 - len(tokens))
+            next_ids.append([sequences[sequence_index].ids[-1], *tokens, *padding])
+        ids = torch.tensor(next_ids, device=device)
+        is_token = torch.ones_like(ids, dtype=torch.bool)
+        positions = last_positions + torch.arange(logit_count, device=device)
 
 
 def _visible(mask: "torch.Tensor", start: int, end: int, dtype: "torch.dtype") -> "torch.Tensor":
-    """(lines, 1, queries, columns): what is added to the scores of the tokens in the columns from `start` to `end`, 0 where they see."""
+    """Return what is added to the scores of the tokens in the columns from `start` to `end`.
+
+    Args:
+        mask: Which columns belong to a sequence, (sequences, columns) bool.
+        start: The first column of the queries.
+        end: The column behind the queries.
+        dtype: The type of the scores.
+
+    Returns:
+        0 if a query sees a column, else the lowest number; (sequences, 1, queries, columns).
+    """
     import torch
 
     columns = torch.arange(mask.shape[1], device=mask.device)
-    hidden = (~mask)[:, None, None] | (columns > columns[start:end, None])
-    return torch.zeros(hidden.shape, dtype=dtype, device=mask.device).masked_fill_(
-        hidden, torch.finfo(dtype).min
-    )
+    is_hidden = (~mask)[:, None, None] | (columns > columns[start:end, None])
+    visible = torch.zeros(is_hidden.shape, dtype=dtype, device=mask.device)
+    return visible.masked_fill_(is_hidden, torch.finfo(dtype).min)
 
 
-def _take(
-    line: _Line, guessed: list[int], best: list[int], stops: Collection[int]
-) -> tuple[int, bool]:
-    """Let a line take what the model finds likeliest, up to and with the first token that was not guessed: how many right guesses it took,
-    and whether it has ended."""
-    for count, token in enumerate(best):
-        if token in stops:
-            return count, True
-        line.take(token)
-        right = count < len(guessed) and guessed[count] == token
-        if not line.room:
-            return count + right, True
-        if not right:
-            return count, False
-    return len(guessed), False
-
-
-def _begin(
+def _start_batch(
     model: "PreTrainedModel",
-    lines: list[_Line],
-    known: Sequence[Read | None],
-    alone: bool,
-    shares: bool,
-) -> "tuple[Cache, torch.Tensor, list[int], SharedPrefix | None]":
-    """A cache with what is known of each prompt, or else with what all of them share; its mask; how many tokens are known of each; and
-    those of them that all share and the cache does not hold. A prompt that is read `alone` has the model's own cache."""
+    sequences: list[_Sequence],
+    known: Sequence[ReadTokens | None],
+    options: _Options,
+) -> _BatchState:
+    """Return a cache with what is known of each prompt, or else with the prefix that all share."""
     import torch
     from transformers import DynamicCache
 
-    if alone:
-        return (
-            DynamicCache(config=model.config),
-            torch.zeros(len(lines), 0, dtype=torch.bool, device=model.device),
-            [0] * len(lines),
-            None,
+    if options.one_by_one:
+        empty_mask = torch.zeros(len(sequences), 0, dtype=torch.bool, device=model.device)
+        return _BatchState(
+            DynamicCache(config=model.config), empty_mask, [0] * len(sequences), None
         )
-    prompts = [line.prompt for line in lines]
-    reads = [each for each in known if each]
+    prompts = [sequence.prompt for sequence in sequences]
+    reads = [read for read in known if read]
     if len(reads) < len(prompts):
-        shared = min(
-            shared_prefix(prompts), *(len(prompt) - 1 for prompt in prompts)
-        )  # each has a token of its own, to predict from
-        reads = [_read_prefix(model, prompts[0][:shared])] * len(prompts)
-    begun = [
-        min(shared_prefix([read.ids, prompt]), len(prompt) - 1)
+        # Each prompt keeps a token of its own, to predict from.
+        longest_prefix = min(len(prompt) - 1 for prompt in prompts)
+        prefix_length = min(shared_prefix_length(prompts), longest_prefix)
+        reads = [_read_prefix(model, prompts[0][:prefix_length])] * len(prompts)
+    read_counts = [
+        min(shared_prefix_length([read.ids, prompt]), len(prompt) - 1)
         for read, prompt in zip(reads, prompts, strict=True)
     ]
-    same = (
-        min(shared_prefix(prompts), *begun) if shares and _shares(model) and len(prompts) > 1 else 0
+    shared = 0
+    if options.shares and _can_share_prefix(model) and len(prompts) > 1:
+        shared = min(shared_prefix_length(prompts), *read_counts)
+    width = max(read_counts) - shared
+    most_new = max(
+        len(sequence.prompt) - count + sequence.room
+        for sequence, count in zip(sequences, read_counts, strict=True)
     )
-    width = max(begun) - same
-    columns = (
-        width
-        + max(
-            len(line.prompt) - count + line.room for line, count in zip(lines, begun, strict=True)
-        )
-        + SPARE
-    )
-    cache = _cache(columns)
-    prefix = (
-        SharedPrefix(
-            [(keys[:, :, :same], values[:, :, :same]) for keys, values in reads[0].layers], cache
-        )
-        if same
-        else None
-    )
-    for layer, (keys, values) in enumerate(reads[0].layers if width else []):
-        both = [
-            each.new_zeros(len(prompts), each.shape[1], width, each.shape[3])
-            for each in (keys, values)
+    columns = width + most_new + SPARE_COLUMNS
+    cache = preallocated_cache(columns, MORE_COLUMNS)
+    prefix = None
+    if shared:
+        prefix_layers = [
+            (keys[:, :, :shared], values[:, :, :shared]) for keys, values in reads[0].layers
         ]
-        for line, (read, count) in enumerate(zip(reads, begun, strict=True)):
-            for kind, states in zip(both, read.layers[layer], strict=True):
-                kind[line, :, width + same - count :] = states[0, :, same:count]
-        cache.update(*both, layer)
+        prefix = SharedPrefix(prefix_layers, cache)
+    if width:
+        for layer in range(len(reads[0].layers)):
+            keys, values = _align_states(reads, read_counts, layer, shared)
+            cache.update(keys, values, layer)
     mask = torch.zeros(len(prompts), columns, dtype=torch.bool, device=model.device)
-    for line, count in enumerate(begun):
-        mask[line, width + same - count : width] = True
-    return cache, mask, begun, prefix
+    for line, count in enumerate(read_counts):
+        mask[line, width + shared - count : width] = True
+    return _BatchState(cache, mask, read_counts, prefix)
 
 
-def _shares(model: "PreTrainedModel") -> bool:
-    """Whether what all sequences begin with can be held once: `grouped_attention` attends for this model, on a CPU."""
-    return model.device.type == "cpu" and causal_of(
-        model
-    ).config.get_text_config()._attn_implementation in ("sdpa", TREE_ATTENTION)
+def _align_states(
+    reads: Sequence[ReadTokens], read_counts: Sequence[int], layer: int, shared: int
+) -> "tuple[torch.Tensor, torch.Tensor]":
+    """Return the keys and values of a layer for all sequences, aligned to the right.
+
+    Args:
+        reads: What was read of each prompt.
+        read_counts: How many tokens of each prompt are used.
+        layer: The index of the layer.
+        shared: The tokens of the shared prefix, which are left out.
+
+    Returns:
+        Keys and values, (sequences, heads, most tokens of a sequence, size) each.
+    """
+    width = max(read_counts) - shared
+    aligned = []
+    for kind in (0, 1):  # keys, values
+        example = reads[0].layers[layer][kind]
+        states = example.new_zeros(len(reads), example.shape[1], width, example.shape[3])
+        for line, (read, count) in enumerate(zip(reads, read_counts, strict=True)):
+            begin = width + shared - count
+            states[line, :, begin:] = read.layers[layer][kind][0, :, shared:count]
+        aligned.append(states)
+    return aligned[0], aligned[1]
 
 
-def _read_prefix(model: "PreTrainedModel", ids: list[int]) -> Read:
-    """What the model has read of these tokens."""
+def _can_share_prefix(model: "PreTrainedModel") -> bool:
+    """Return whether `grouped_attention` attends for this model, on a CPU."""
+    causal = without_adapter(model)
+    return model.device.type == "cpu" and attention_name(causal) in ("sdpa", TREE_ATTENTION)
+
+
+def _read_prefix(model: "PreTrainedModel", ids: list[int]) -> ReadTokens:
+    """Let the model read tokens, and return their states."""
     import torch
     from transformers import DynamicCache
 
     if not ids:
-        return Read([], [])
+        return ReadTokens([], [])
     cache = DynamicCache()
     model(
         input_ids=torch.tensor([ids], device=model.device),
@@ -364,73 +538,32 @@ def _read_prefix(model: "PreTrainedModel", ids: list[int]) -> Read:
         use_cache=True,
         logits_to_keep=1,
     )
-    return Read(ids, [(layer.keys, layer.values) for layer in cache.layers])
+    return ReadTokens(ids, [(layer.keys, layer.values) for layer in cache.layers])
 
 
-def _read_of(
+def _collect_states(
     cache: "Cache", mask: "torch.Tensor", line: int, ids: list[int], prefix: SharedPrefix | None
-) -> Read:
-    """What a prefix and a cache hold of a line that begins with these tokens."""
-    import torch
+) -> ReadTokens:
+    """Return the states of one sequence.
 
-    at = mask[line].nonzero()[:, 0]
-    layers = [
-        (layer.keys[line : line + 1, :, at], layer.values[line : line + 1, :, at])
-        for layer in cache.layers
-    ]
-    if prefix:
-        both = (
-            zip(above, own, strict=True) for above, own in zip(prefix.layers, layers, strict=True)
-        )
-        layers = [(torch.cat(keys, 2), torch.cat(values, 2)) for keys, values in both]
-    return Read(ids[: len(at) + (prefix.tokens if prefix else 0)], layers)
-
-
-def _cache(columns: int) -> "Cache":
-    """A cache of layers that have room for so many tokens from the start, and are attended to as a whole, room included.
-
-    To copy all keys and values with every token takes as long as their use, and products of what lies in a larger tensor copy it, too.
+    Args:
+        cache: The cache of the batch.
+        mask: Which columns of the cache belong to a sequence, (sequences, columns) bool.
+        line: The line of the sequence in the cache.
+        ids: The tokens of the sequence; the cache may hold fewer.
+        prefix: The shared prefix, whose states stand in front of those in the cache.
     """
     import torch
-    from transformers import Cache
-    from transformers.cache_utils import DynamicLayer
 
-    class Layer(DynamicLayer):
-        used = 0
-
-        def update(
-            self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-        ) -> Any:
-            end = self.used + key_states.shape[-2]
-            if not self.is_initialized:
-                self.lazy_initialization(key_states, value_states)
-                self.keys, self.values = (
-                    _with_room(each[:, :, :0], max(columns, end))
-                    for each in (key_states, value_states)
-                )
-            elif end > self.keys.shape[-2]:
-                self.keys, self.values = (
-                    _with_room(each, end + ROOM) for each in (self.keys, self.values)
-                )
-            self.keys[:, :, self.used : end], self.values[:, :, self.used : end] = (
-                key_states,
-                value_states,
-            )
-            self.used = end
-            return self.keys, self.values
-
-        def get_seq_length(self) -> int:
-            return self.used
-
-        def crop(self, tokens_to_remove: int) -> None:
-            self.used += tokens_to_remove
-
-    return Cache(layer_class_to_replicate=Layer)
-
-
-def _with_room(states: "torch.Tensor", columns: int) -> "torch.Tensor":
-    wide = states.new_zeros(
-        *states.shape[:2], columns, states.shape[3]
-    )  # zeros: what nobody sees is multiplied by 0, and must be a number
-    wide[:, :, : states.shape[2]] = states
-    return wide
+    columns = mask[line].nonzero()[:, 0]
+    layers = [
+        (layer.keys[line : line + 1, :, columns], layer.values[line : line + 1, :, columns])
+        for layer in cache.layers
+    ]
+    if prefix is None:
+        return ReadTokens(ids[: len(columns)], layers)
+    whole_layers = [
+        (torch.cat([prefix_keys, keys], 2), torch.cat([prefix_values, values], 2))
+        for (prefix_keys, prefix_values), (keys, values) in zip(prefix.layers, layers, strict=True)
+    ]
+    return ReadTokens(ids[: len(columns) + prefix.tokens], whole_layers)

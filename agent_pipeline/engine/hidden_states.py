@@ -1,12 +1,15 @@
-"""Texts as the base model sees them: the mean of its last hidden layer over a text's tokens.
+"""Texts as vectors: the mean of the base model's last hidden layer over a text's tokens.
 
-Ivison et al. 2025 (RDS+, arXiv 2503.01807) choose by weighted means of hidden states and find nothing better at scale; this mean has equal
-weights. The model is the one that will be trained, so no other is fetched.
+Ivison et al. 2025 (RDS+, arXiv 2503.01807) choose rows by weighted means of hidden states, and find
+nothing better at scale. This mean has equal weights. The base model is the model that will be
+trained, so no other model is fetched. How vectors are used belongs to `selection`.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.models.chat_renderer import load_renderer
@@ -16,23 +19,55 @@ from agent_pipeline.progress import Progress, silent
 from agent_pipeline.selection.embeddings import HIDDEN_STATES, Encoder, unit
 
 BATCH_TOKENS = 2048
-"""Tokens of a batch, padding included: keeps the memory of a forward pass flat whatever the texts' lengths."""
+"""Tokens per batch, with padding.
+
+The memory of a forward pass then does not depend on the lengths of the texts.
+"""
+
+
+@dataclass(frozen=True)
+class _TextWindow:
+    """A part of a text that fits into one pass.
+
+    Attributes:
+        text_index: The index of the text.
+        ids: The tokens, with the model's first special token in front.
+    """
+
+    text_index: int
+    ids: npt.NDArray[np.int32]
 
 
 def hidden_state_encoder(base: BaseModel, progress: Progress = silent) -> Encoder:
-    """The base model as an encoder; the model is loaded when a text is there that has no vector yet."""
+    """Return the base model as an encoder of texts.
+
+    The model is loaded when a text has no vector yet.
+    """
     return Encoder(
         {"form": f"{HIDDEN_STATES} 1", "revision": base.revision},
-        lambda texts: hidden_states(texts, base, progress),
+        lambda texts: encode_texts(texts, base, progress),
     )
 
 
-def hidden_states(texts: Sequence[str], base: BaseModel, progress: Progress = silent) -> np.ndarray:
-    """(n, d) float32 of length one (zero for a text without tokens), d the model's hidden size.
+def encode_texts(
+    texts: Sequence[str], base: BaseModel, progress: Progress = silent
+) -> npt.NDArray[np.float32]:
+    """Return the mean hidden state of each text.
 
-    A text is read in windows of at most `BATCH_TOKENS` tokens, none left out. Before each stands the model's first special token, which is
-    no part of the mean: a model keeps its spare attention at the first place, whatever stands there (attention sinks, Xiao et al. 2024,
-    arXiv 2309.17453). Raises ModelError.
+    A text is read in windows of at most `BATCH_TOKENS` tokens; no window is left out. The model's
+    first special token stands in front of each window, and is not part of the mean: models put
+    spare attention on the first position (attention sinks, Xiao et al. 2024, arXiv 2309.17453).
+
+    Args:
+        texts: The texts.
+        base: The base model.
+        progress: Is called after each batch.
+
+    Returns:
+        Vectors of length one, (texts, hidden size); zeros for a text without tokens.
+
+    Raises:
+        ModelError: the model cannot be loaded.
     """
     import torch
 
@@ -41,29 +76,27 @@ def hidden_states(texts: Sequence[str], base: BaseModel, progress: Progress = si
     model = load_model(base, probe_device())
     body = getattr(model, model.base_model_prefix)
     config = model.config.get_text_config()
-    first = next(
-        each
-        for each in (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id)
-        if each is not None
-    )
-    size = min(BATCH_TOKENS, config.max_position_embeddings) - 1
-    owners: list[int] = []
-    windows: list[np.ndarray] = []
-    for number, text in enumerate(texts):
-        # Half a character is in some logs; tokenizers accept none.
-        storable_text = text.encode("utf-8", "replace").decode("utf-8")
-        ids = renderer.token_ids(renderer.mark_literals(storable_text))
-        for start in range(0, len(ids), size):
-            owners.append(number)
-            windows.append(np.array([first, *ids[start : start + size]], dtype=np.int32))
+    special_tokens = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id)
+    first_token = next(token for token in special_tokens if token is not None)
+    window_tokens = min(BATCH_TOKENS, config.max_position_embeddings) - 1
+    windows: list[_TextWindow] = []
+    for text_index, text in enumerate(texts):
+        # Some logs contain half of a character, which tokenizers do not accept.
+        valid_text = text.encode("utf-8", "replace").decode("utf-8")
+        ids = renderer.token_ids(renderer.mark_literals(valid_text))
+        for start in range(0, len(ids), window_tokens):
+            window_ids = [first_token, *ids[start : start + window_tokens]]
+            windows.append(_TextWindow(text_index, np.array(window_ids, dtype=np.int32)))
     sums = np.zeros((len(texts), config.hidden_size), dtype=np.float32)
     done = 0
-    for group in batches_by_length([len(window) for window in windows]):
-        ids = torch.full((len(group), max(len(windows[index]) for index in group)), first)
+    for batch in group_by_length([len(window.ids) for window in windows]):
+        longest = max(len(windows[index].ids) for index in batch)
+        ids = torch.full((len(batch), longest), first_token)
         mask = torch.zeros_like(ids)
-        for line, index in enumerate(group):
-            ids[line, : len(windows[index])] = torch.from_numpy(windows[index])
-            mask[line, : len(windows[index])] = 1
+        for line, index in enumerate(batch):
+            length = len(windows[index].ids)
+            ids[line, :length] = torch.from_numpy(windows[index].ids)
+            mask[line, :length] = 1
         with torch.inference_mode():
             states = body(
                 input_ids=ids.to(model.device),
@@ -71,19 +104,29 @@ def hidden_states(texts: Sequence[str], base: BaseModel, progress: Progress = si
                 use_cache=False,
             ).last_hidden_state
         mask[:, 0] = 0
-        found = (states.float() * mask.to(states.device)[:, :, None]).sum(1).cpu().numpy()
-        for index, total in zip(group, found, strict=True):
-            sums[owners[index]] += total
-        done += len(group)
+        weights = mask.to(states.device)[:, :, None]
+        batch_sums = (states.float() * weights).sum(1).cpu().numpy()
+        for index, window_sum in zip(batch, batch_sums, strict=True):
+            sums[windows[index].text_index] += window_sum
+        done += len(batch)
         progress(done, len(windows), "texts embedded")
     return unit(sums)
 
 
-def batches_by_length(lengths: Sequence[int], batch_tokens: int = BATCH_TOKENS) -> list[list[int]]:
-    """Indices grouped so that texts × longest text ≤ `batch_tokens` (one text always fits), shortest first."""
-    groups: list[list[int]] = []
-    for index in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
-        if not groups or (len(groups[-1]) + 1) * lengths[index] > batch_tokens:
-            groups.append([])
-        groups[-1].append(index)
-    return groups
+def group_by_length(lengths: Sequence[int], batch_tokens: int = BATCH_TOKENS) -> list[list[int]]:
+    """Group texts into batches, with the shortest texts first.
+
+    Args:
+        lengths: The number of tokens of each text.
+        batch_tokens: Largest number of texts times the longest text. A longer text is a batch of
+            its own.
+
+    Returns:
+        The indices of the texts of each batch.
+    """
+    batches: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lambda index: (lengths[index], index)):
+        if not batches or (len(batches[-1]) + 1) * lengths[index] > batch_tokens:
+            batches.append([])
+        batches[-1].append(index)
+    return batches

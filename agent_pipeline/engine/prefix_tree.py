@@ -1,7 +1,9 @@
-"""Rows of tokens as a tree in which what several rows begin with is there once.
+"""Rows of tokens as a tree in which a prefix that several rows share exists once.
 
-The rows of an agent all begin with its system prompt and tools, and the trials of a task with its first messages too: a model that reads
-left to right makes the same of a token after the same tokens, and needs to read it once.
+All rows of an agent begin with its system prompt and tools, and the trials of a task also share the
+first messages. A model that reads from left to right computes the same states after the same
+tokens, so it needs to read a shared prefix only once. What is computed over a tree belongs to
+`tree_loss`, `tree_attention` and `scoring`.
 """
 
 from bisect import bisect
@@ -10,88 +12,132 @@ from dataclasses import dataclass, replace
 from os.path import commonprefix
 
 import numpy as np
+import numpy.typing as npt
 
 from agent_pipeline.tokenization.loss_masks import Encoded
 
+IntArray = npt.NDArray[np.int64]
 
-def shared_prefix(rows: Sequence[Sequence[object]]) -> int:
-    """How many elements (tokens, characters) all rows begin with alike."""
+
+def shared_prefix_length(rows: Sequence[Sequence[object]]) -> int:
+    """Return how many elements (tokens, characters) at the beginning are the same in all rows."""
     return len(commonprefix(rows))  # type: ignore[arg-type]  # noqa: RUF071  of any sequences
 
 
 @dataclass(frozen=True)
-class PrefixTree:
-    """`tokens`, `parents` (−1: a row's first token), `depths` and `ends` are (nodes,) int64, in depth-first order.
+class RowNodes:
+    """The trained tokens of one row in a tree.
 
-    Node i is an ancestor of node j, or j itself, exactly where i ≤ j < `ends[i]`. `trained`: for each row, in the order in which the tree
-    completes them, its index and the nodes of its trained tokens.
+    Attributes:
+        row_index: The index of the row in the rows that the tree was made of.
+        nodes: The nodes of the row's trained tokens, (trained tokens,).
     """
 
-    tokens: np.ndarray
-    parents: np.ndarray
-    depths: np.ndarray
-    ends: np.ndarray
-    trained: list[tuple[int, np.ndarray]]
+    row_index: int
+    nodes: IntArray
 
 
-def padded_tree(tree: PrefixTree, unit: int) -> PrefixTree:
-    """The tree with nodes of token 0 behind it, up to a multiple of `unit` nodes: a row of their own, in which nothing is trained."""
-    nodes = len(tree.tokens)
-    more = np.arange(-nodes % unit)
+@dataclass(frozen=True)
+class PrefixTree:
+    """A tree of tokens in depth-first order.
+
+    Node i is an ancestor of node j, or j itself, exactly if i ≤ j < `ends[i]`.
+
+    Attributes:
+        tokens: The token of each node, (nodes,).
+        parents: The parent of each node, (nodes,); −1 for the first token of a row.
+        depths: The position of each node in its rows, (nodes,), from 0.
+        ends: The node after the last descendant of each node, (nodes,).
+        trained: The trained tokens of each row, in the order in which the tree completes the rows.
+    """
+
+    tokens: IntArray
+    parents: IntArray
+    depths: IntArray
+    ends: IntArray
+    trained: list[RowNodes]
+
+
+def pad_tree(tree: PrefixTree, unit: int) -> PrefixTree:
+    """Return the tree padded to a multiple of `unit` nodes.
+
+    The added nodes (token 0) are a row of their own behind the others, in which nothing is trained.
+    """
+    node_count = len(tree.tokens)
+    added_depths = np.arange(-node_count % unit)
+    added_parents = np.where(added_depths == 0, -1, node_count + added_depths - 1)
+    added_ends = np.full_like(added_depths, node_count + len(added_depths))
     return replace(
         tree,
-        tokens=np.concatenate([tree.tokens, np.zeros_like(more)]),
-        parents=np.concatenate([tree.parents, np.where(more == 0, -1, nodes + more - 1)]),
-        depths=np.concatenate([tree.depths, more]),
-        ends=np.concatenate([tree.ends, np.full_like(more, nodes + len(more))]),
+        tokens=np.concatenate([tree.tokens, np.zeros_like(added_depths)]),
+        parents=np.concatenate([tree.parents, added_parents]),
+        depths=np.concatenate([tree.depths, added_depths]),
+        ends=np.concatenate([tree.ends, added_ends]),
     )
 
 
 @dataclass(frozen=True)
 class NodeCount:
-    """How many nodes the tree of some rows has, without the tree. `rows` are sorted."""
+    """The number of nodes that the tree of some rows would have, computed without the tree.
+
+    Attributes:
+        rows: The token ids of the rows, sorted.
+        nodes: The number of nodes.
+    """
 
     rows: tuple[list[int], ...] = ()
     nodes: int = 0
 
-    def with_rows(self, more: Sequence[Encoded]) -> "NodeCount":
-        """The count with these rows in the tree, too. A row adds what it does not share with those before and after it."""
+    def with_rows(self, added_rows: Sequence[Encoded]) -> "NodeCount":
+        """Return the count for a tree that also holds `added_rows`.
+
+        A row adds the tokens that it does not share with its neighbours in sorted order.
+        """
         rows, nodes = list(self.rows), self.nodes
-        for row in more:
-            ids = up_to_last_trained(row)
-            at = bisect(rows, ids)
-            nodes += len(ids) - max(
-                (shared_prefix([ids, each]) for each in rows[max(at - 1, 0) : at + 1]), default=0
-            )
-            rows.insert(at, ids)
+        for row in added_rows:
+            ids = ids_up_to_last_trained(row)
+            position = bisect(rows, ids)
+            neighbours = rows[max(position - 1, 0) : position + 1]
+            shared_lengths = [shared_prefix_length([ids, neighbour]) for neighbour in neighbours]
+            nodes += len(ids) - max(shared_lengths, default=0)
+            rows.insert(position, ids)
         return NodeCount(tuple(rows), nodes)
 
 
-def up_to_last_trained(row: Encoded) -> list[int]:
-    """The tokens of a row without those that follow its last trained one."""
-    return row.input_ids[: max(at for at, on in enumerate(row.trained) if on) + 1]
+def ids_up_to_last_trained(row: Encoded) -> list[int]:
+    """Return the token ids of a row without those behind its last trained token."""
+    last_trained = max(position for position, is_trained in enumerate(row.trained) if is_trained)
+    return row.input_ids[: last_trained + 1]
 
 
-def prefix_tree(rows: Sequence[Encoded]) -> PrefixTree:
-    """The tree of rows that each have a trained token beyond the first; what follows a row's last trained token is left out."""
-    trained = [np.flatnonzero(row.trained[1:]) + 1 for row in rows]
-    ids = [up_to_last_trained(row) for row in rows]
-    tokens, parents, depths, ends = np.empty((4, sum(map(len, ids))), dtype=np.int64)
-    nodes_of_rows: list[tuple[int, np.ndarray]] = []
-    path = before = np.zeros(0, dtype=np.int64)
-    count = 0
-    # Of sorted rows each shares most with the one before it.
-    for index in sorted(range(len(rows)), key=lambda index: ids[index]):
-        row = np.array(ids[index])
-        both = min(len(row), len(before))
-        shared = int(np.append(row[:both] == before[:both], False).argmin())
-        ends[path[shared:]] = count
-        nodes = np.arange(count, count + len(row) - shared)
-        path = np.concatenate([path[:shared], nodes])
-        tokens[nodes] = row[shared:]
-        depths[nodes] = np.arange(shared, len(row))
-        parents[nodes] = np.append(-1, path)[shared : len(row)]
-        nodes_of_rows.append((index, path[trained[index]]))
-        count, before = count + len(nodes), row
-    ends[path] = count
-    return PrefixTree(tokens[:count], parents[:count], depths[:count], ends[:count], nodes_of_rows)
+def build_prefix_tree(rows: Sequence[Encoded]) -> PrefixTree:
+    """Return the tree of rows, without the tokens behind the last trained token of each row.
+
+    Each row needs a trained token beyond its first token, because nothing predicts the first.
+    """
+    trained_positions = [np.flatnonzero(row.trained[1:]) + 1 for row in rows]
+    ids_of_rows = [ids_up_to_last_trained(row) for row in rows]
+    capacity = sum(len(ids) for ids in ids_of_rows)
+    tokens, parents, depths, ends = np.empty((4, capacity), dtype=np.int64)
+    trained: list[RowNodes] = []
+    path = previous_ids = np.zeros(0, dtype=np.int64)
+    node_count = 0
+    # In sorted order, each row shares its longest prefix with the row before it.
+    for row_index in sorted(range(len(rows)), key=lambda index: ids_of_rows[index]):
+        ids = np.array(ids_of_rows[row_index])
+        compared = min(len(ids), len(previous_ids))
+        is_same = ids[:compared] == previous_ids[:compared]
+        shared = int(np.append(is_same, False).argmin())
+        ends[path[shared:]] = node_count
+        new_nodes = np.arange(node_count, node_count + len(ids) - shared)
+        path = np.concatenate([path[:shared], new_nodes])
+        tokens[new_nodes] = ids[shared:]
+        depths[new_nodes] = np.arange(shared, len(ids))
+        parents[new_nodes] = np.append(-1, path)[shared : len(ids)]
+        trained.append(RowNodes(row_index, path[trained_positions[row_index]]))
+        node_count += len(new_nodes)
+        previous_ids = ids
+    ends[path] = node_count
+    return PrefixTree(
+        tokens[:node_count], parents[:node_count], depths[:node_count], ends[:node_count], trained
+    )

@@ -1,8 +1,11 @@
-"""How surprised a model is by each row: the mean negative log-likelihood of the assistant's tokens, in nats.
+"""Losses of rows without gradients: how probable a model finds the assistant's tokens.
 
-What rows begin with in common (an agent's system prompt and tools) goes through the model once (`prefixes`), without padding; the head
-(49,152 columns, in SmolLM2) is applied at the trained positions only. Models whose attention cannot be told which tokens a token follows
-read row by row.
+A loss is a mean negative log-likelihood in nats. A prefix that rows share (an agent's system prompt
+and tools) goes through the model once (`prefix_tree`), without padding. The output head is applied
+at the trained positions only. A model whose attention cannot follow a tree reads row by row.
+
+Losses with gradients belong to `tree_loss`; which rows are chosen by their loss belongs to
+`selection`.
 """
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -11,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from agent_pipeline.engine.cpu_attention import grouped_attention
-from agent_pipeline.engine.prefix_tree import PrefixTree, prefix_tree
+from agent_pipeline.engine.prefix_tree import IntArray, PrefixTree, build_prefix_tree
 from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.models.chat_renderer import ChatRenderer, load_renderer
 from agent_pipeline.models.device import probe_device
@@ -27,24 +31,39 @@ if TYPE_CHECKING:
     from transformers import DynamicCache, PreTrainedModel
 
 GPU_NODES = 8192
-"""Tokens of a pass over a prefix tree on a GPU: 1.5 times as fast as 2,048 (Qwen2.5-0.5B's shape, an H200)."""
+"""Tokens per pass over a prefix tree on a GPU.
+
+8,192 are 1.5 times as fast as 2,048 (Qwen2.5-0.5B's shape, an H200).
+"""
 
 CPU_NODES = 512
-"""Tokens of a pass over a prefix tree on a CPU: matrix products are at full speed, and few of the pairs that attention sees are masked."""
+"""Tokens per pass over a prefix tree on a CPU.
+
+Matrix products run at full speed, and few of the pairs that attention computes are masked.
+"""
 
 TREE_ATTENTION = "prefix_tree"
-"""The name of the attention that training over trees gives a model (`trainers.tree_attention`)."""
+"""The name of the attention that `tree_attention` registers with transformers."""
 
 HEAD_ROWS = 128
-"""Positions whose logits are held at once: with 152,000 words, 39 MB in bfloat16."""
+"""Positions whose logits are held at once: with 152,000 tokens, 39 MB in bfloat16."""
 
 CACHED_BYTES = 2 << 20
-"""Logits, in float32, of which a loss is computed at once. What stays in a CPU's cache takes half of the time."""
+"""Bytes of float32 logits whose loss is computed at once.
+
+Logits that stay in a CPU's cache take half of the time.
+"""
 
 
 @dataclass(frozen=True)
 class RowLoss:
-    """`loss`: mean over `trained_tokens`, nats a token; None for a row with no trained token, or one that does not fit."""
+    """The loss of one row.
+
+    Attributes:
+        loss: Mean over the trained tokens, in nats per token. None if the row has no trained token
+            or does not fit.
+        trained_tokens: The number of trained tokens.
+    """
 
     loss: float | None
     trained_tokens: int
@@ -52,283 +71,391 @@ class RowLoss:
 
 @dataclass(frozen=True)
 class TokenScores:
-    """What a model makes of a row's trained tokens, both (trained tokens,): `losses`, −log p in nats, and `best`, the token that it finds
-    likeliest in each one's place.
+    """What a model predicts at the trained tokens of one row.
+
+    Attributes:
+        losses: −log p of each trained token in nats, (trained tokens,).
+        best: The token that the model finds most probable in each place, (trained tokens,).
     """
 
-    losses: np.ndarray
-    best: np.ndarray
+    losses: npt.NDArray[np.float64]
+    best: IntArray
 
 
 @dataclass(frozen=True)
-class Read:
-    """Tokens that a model has read: `ids`, and the keys and values of each layer, (1, heads, tokens, size) each."""
+class ReadTokens:
+    """Tokens that a model has read, with the states that later tokens attend to.
+
+    Attributes:
+        ids: The tokens.
+        layers: The keys and values of each layer, (1, heads, tokens, size) each.
+    """
 
     ids: list[int]
     layers: "list[tuple[torch.Tensor, torch.Tensor]]"
 
     @property
     def nbytes(self) -> int:
-        """The memory that it takes."""
-        return sum(each.nbytes for layer in self.layers for each in layer)
+        """The memory that the states take."""
+        return sum(states.nbytes for layer in self.layers for states in layer)
 
 
-def mean_loss(losses: Sequence[RowLoss]) -> float | None:
-    """The mean over all trained tokens of all rows (not the mean of the rows' means); None where there is none."""
+ScoredCallback = Callable[[TokenScores, ReadTokens | None], None]
+"""A function that gets the scores of a row, and the states of the row if they were kept."""
+
+
+@dataclass(frozen=True)
+class _ScoredRow:
+    """One row of a pass.
+
+    Attributes:
+        row_index: The index of the row among the rows of the pass.
+        scores: The scores of the row's trained tokens.
+        read: The states of the row, or None if they were not kept.
+    """
+
+    row_index: int
+    scores: TokenScores
+    read: ReadTokens | None
+
+
+def average_losses(losses: Sequence[RowLoss]) -> float | None:
+    """Return the mean loss over all trained tokens of all rows; None without trained tokens.
+
+    This is not the mean of the rows' means: a row with more trained tokens counts more.
+    """
     tokens = sum(row.trained_tokens for row in losses if row.loss is not None)
-    return (
-        sum(row.loss * row.trained_tokens for row in losses if row.loss is not None) / tokens
-        if tokens
-        else None
-    )
+    if not tokens:
+        return None
+    return sum(row.loss * row.trained_tokens for row in losses if row.loss is not None) / tokens
 
 
-def encoded_losses(
+def combine_losses(losses: Sequence[RowLoss]) -> RowLoss:
+    """Return the loss of several rows as if they were one row."""
+    return RowLoss(average_losses(losses), sum(row.trained_tokens for row in losses))
+
+
+def average_scores(scores: TokenScores | None) -> RowLoss:
+    """Return the loss of a row whose trained tokens have these scores."""
+    if scores is None:
+        return RowLoss(None, 0)
+    return RowLoss(float(scores.losses.mean()), len(scores.losses))
+
+
+def compute_losses(
     model: "PreTrainedModel", rows: Sequence[Encoded | None], progress: Progress = silent
 ) -> list[RowLoss]:
-    """The loss of each encoded row under a model in memory (an adapter that is on counts, dropout does not); None rows have none."""
-    return [row_loss(scores) for scores in token_scores(model, rows, progress)]
+    """Return the loss of each encoded row under a model in memory.
+
+    An adapter that is switched on counts; dropout does not.
+
+    Args:
+        model: The model.
+        rows: Encoded rows. A None row has no loss.
+        progress: Is called after each row.
+    """
+    return [average_scores(scores) for scores in score_tokens(model, rows, progress)]
 
 
-def row_loss(scores: TokenScores | None) -> RowLoss:
-    """The loss of a row whose tokens have these scores."""
-    return RowLoss(float(scores.losses.mean()), len(scores.losses)) if scores else RowLoss(None, 0)
-
-
-def token_scores(
+def score_tokens(
     model: "PreTrainedModel",
     rows: Sequence[Encoded | None],
     progress: Progress = silent,
-    then: Mapping[int, Callable[[TokenScores, Read | None], None]] | None = None,
+    callbacks: Mapping[int, ScoredCallback] | None = None,
 ) -> list[TokenScores | None]:
-    """The scores of each encoded row's trained tokens; None for a None row, and for one without a trained token beyond its first.
+    """Return the scores of each encoded row's trained tokens.
 
-    `then[i]` is called with the scores of row i as soon as they are there, and with what the model has read of it (None where rows are
-    read one by one), which is not kept.
+    Args:
+        model: A model in memory. Dropout is switched off while the model reads.
+        rows: Encoded rows.
+        progress: Is called after each row.
+        callbacks: By row index, a function that is called as soon as the row is scored. It also
+            gets the states of the row (None if rows are read one by one), which are not kept.
+
+    Returns:
+        The scores; None for a None row, and for a row without a trained token beyond its first.
     """
     import torch
 
-    # The first token has nothing before it that could predict it.
+    callbacks = callbacks or {}
     scores: list[TokenScores | None] = [None] * len(rows)
-    scored = {index: row for index, row in enumerate(rows) if row and any(row.trained[1:])}
-    wanted, encoded = list(scored), list(scored.values())
-    causal = causal_of(model)
-    tree = (
-        prefix_tree(encoded)
-        if encoded and takes_trees(causal, max(len(row.input_ids) for row in encoded))
-        else None
-    )
-    training = model.training
+    scored_indices: list[int] = []
+    encoded: list[Encoded] = []
+    for row_index, row in enumerate(rows):
+        # Nothing before the first token could predict it.
+        if row and any(row.trained[1:]):
+            scored_indices.append(row_index)
+            encoded.append(row)
+    callbacks_by_position = {
+        position: callbacks[row_index]
+        for position, row_index in enumerate(scored_indices)
+        if row_index in callbacks
+    }
+    causal = without_adapter(model)
+    longest = max((len(row.input_ids) for row in encoded), default=0)
+    was_training = model.training
     model.eval()
     try:
         with torch.inference_mode(), grouped_attention():
-            follow_up = {
-                at: then[index] for at, index in enumerate(wanted) if then and index in then
-            }
-            by_row = (
-                (at, _scores(lambda part: part, *trained_logits(causal, row)), None)
-                for at, row in enumerate(encoded)
-            )
-            each = _over_tree(causal, tree, follow_up) if tree else by_row
-            for done, (index, row_scores, read) in enumerate(each, 1):
-                scores[wanted[index]] = row_scores
-                progress(done, len(wanted), "rows scored by loss")
-                if index in follow_up:
-                    follow_up[index](row_scores, read)
+            if encoded and supports_tree_attention(causal, longest):
+                scored_rows = _score_tree(
+                    causal, build_prefix_tree(encoded), callbacks_by_position.keys()
+                )
+            else:
+                scored_rows = _score_row_by_row(causal, encoded)
+            for done, scored_row in enumerate(scored_rows, 1):
+                scores[scored_indices[scored_row.row_index]] = scored_row.scores
+                progress(done, len(encoded), "rows scored by loss")
+                callback = callbacks_by_position.get(scored_row.row_index)
+                if callback:
+                    callback(scored_row.scores, scored_row.read)
     finally:
-        if training:
+        if was_training:
             model.train()
     return scores
 
 
-def causal_of(model: "PreTrainedModel") -> "PreTrainedModel":
-    """The model itself, where an adapter wraps it."""
+def without_adapter(model: "PreTrainedModel") -> "PreTrainedModel":
+    """Return the causal model inside a `PeftModel`, or the model itself if no adapter wraps it."""
     causal: PreTrainedModel = model.get_base_model() if hasattr(model, "get_base_model") else model
     return causal
 
 
-def takes_trees(causal: "PreTrainedModel", longest: int) -> bool:
-    """Whether what a token becomes depends on nothing but the tokens that a mask shows it and their positions: attention of transformers'
-    own interface in all layers, without sinks, no window shorter than the longest row, and rotations that do not change with the length."""
+def supports_tree_attention(causal: "PreTrainedModel", longest: int) -> bool:
+    """Return whether rows of up to `longest` tokens can be read as a tree, with the same result.
+
+    The state of a token must depend only on the tokens that a mask shows it, and on their
+    positions. That needs attention through transformers' interface in all layers, without sinks,
+    without a window shorter than the longest row, and rotations that do not change with the length.
+    """
     config = causal.config.get_text_config()
-    more_than_a_head = any(
-        getattr(config, name, None)
-        for name in ("final_logit_softcapping", "logit_scale", "logits_scaling")
-    )
-    changing_rotations = any(
-        kind in str(getattr(config, "rope_parameters", None)) for kind in ("dynamic", "longrope")
-    )
-    if not causal.is_backend_compatible() or config._attn_implementation not in (
-        "sdpa",
-        "eager",
-        TREE_ATTENTION,
-    ):
+    head_options = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+    if any(getattr(config, name, None) for name in head_options):
+        return False  # these models compute more than a head at the end
+    rotations = str(getattr(config, "rope_parameters", None))
+    if "dynamic" in rotations or "longrope" in rotations:
         return False
-    sinks = any(
-        name.endswith(".sinks") for name, _ in causal.named_parameters()
-    )  # gpt-oss: a score of no token, in each softmax
-    return not (more_than_a_head or changing_rotations or sinks) and sees_all(causal, longest)
+    if not causal.is_backend_compatible():
+        return False
+    if config._attn_implementation not in ("sdpa", "eager", TREE_ATTENTION):
+        return False
+    # gpt-oss has sinks: a score that belongs to no token, in each softmax.
+    if any(name.endswith(".sinks") for name, _ in causal.named_parameters()):
+        return False
+    return attends_to_all_tokens(causal, longest)
 
 
-def sees_all(causal: "PreTrainedModel", longest: int) -> bool:
-    """Whether each layer attends to all tokens of a row: there is no shorter window, and no state that stands for the tokens before."""
+def attends_to_all_tokens(causal: "PreTrainedModel", longest: int) -> bool:
+    """Return whether each layer attends to all tokens of a row of `longest` tokens.
+
+    A layer with a shorter window does not, nor does a layer with a state instead of attention.
+    """
     from transformers import DynamicCache
     from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-    layers = DynamicCache(config=causal.config.get_text_config()).layers
-    return all(
-        type(layer) is DynamicLayer
-        or (type(layer) is DynamicSlidingWindowLayer and layer.sliding_window >= longest)
-        for layer in layers
-    )
+    for layer in DynamicCache(config=causal.config.get_text_config()).layers:
+        has_wide_window = (
+            type(layer) is DynamicSlidingWindowLayer and layer.sliding_window >= longest
+        )
+        if type(layer) is not DynamicLayer and not has_wide_window:
+            return False
+    return True
 
 
-def _over_tree(
+def _score_row_by_row(causal: "PreTrainedModel", rows: Sequence[Encoded]) -> Iterator[_ScoredRow]:
+    for row_index, row in enumerate(rows):
+        logits, targets = trained_logits(causal, row)
+        yield _ScoredRow(row_index, _score_states(lambda part: part, logits, targets), None)
+
+
+def _score_tree(
     causal: "PreTrainedModel", tree: PrefixTree, kept: Container[int]
-) -> Iterator[tuple[int, TokenScores, Read | None]]:
-    """(row, scores, what was read of the rows in `kept`) of every row, when the last of its tokens has been read; each node of the tree is
-    read once.
+) -> Iterator[_ScoredRow]:
+    """Yield the scores of every row as soon as the last of its tokens has been read.
 
-    Tree attention (Miao et al. 2024, SpecInfer): a pass reads the next nodes in depth-first order, and a mask shows each of them its
-    ancestors. What is kept of a pass are the keys and values of the tokens that later nodes descend from.
+    Each node of the tree is read once. A pass reads the next nodes in depth-first order, and a mask
+    shows each node its ancestors (tree attention: Miao et al. 2024, SpecInfer). After a pass, only
+    the keys and values of nodes that have later descendants are kept.
+
+    Args:
+        causal: The model, without an adapter around it.
+        tree: The tree of the rows.
+        kept: The rows whose states are yielded with their scores.
     """
     import torch
     from transformers import DynamicCache
 
     body, device = getattr(causal, causal.base_model_prefix), causal.device
-    size = CPU_NODES if device.type == "cpu" else GPU_NODES
-    losses, best = np.full(len(tree.tokens), np.nan), np.zeros(len(tree.tokens), dtype=np.int64)
-    wanted = np.unique(np.concatenate([nodes for _, nodes in tree.trained]))
-    wanted = wanted[np.argsort(tree.parents[wanted], kind="stable")]
-    follows = tree.parents[wanted]
-    cache, seen, complete = DynamicCache(), np.zeros(0, dtype=np.int64), 0
-    for start in range(0, len(tree.tokens), size):
-        stop = min(start + size, len(tree.tokens))
+    nodes_per_pass = CPU_NODES if device.type == "cpu" else GPU_NODES
+    losses = np.full(len(tree.tokens), np.nan)
+    best = np.zeros(len(tree.tokens), dtype=np.int64)
+    # Trained nodes in the order of the nodes that predict them.
+    trained_nodes = np.unique(np.concatenate([row.nodes for row in tree.trained]))
+    trained_nodes = trained_nodes[np.argsort(tree.parents[trained_nodes], kind="stable")]
+    predictors = tree.parents[trained_nodes]
+    cache, cached_nodes, complete = DynamicCache(), np.zeros(0, dtype=np.int64), 0
+    for start in range(0, len(tree.tokens), nodes_per_pass):
+        stop = min(start + nodes_per_pass, len(tree.tokens))
         nodes = np.arange(start, stop)
-        above = np.flatnonzero(tree.ends[seen] > start)
+        is_needed = np.flatnonzero(tree.ends[cached_nodes] > start)
+        needed = torch.from_numpy(is_needed).to(device)
         for layer in cache.layers:
-            layer.keys, layer.values = (
-                each[:, :, torch.from_numpy(above).to(device)]
-                for each in (layer.keys, layer.values)
-            )
-        seen = np.concatenate([seen[above], nodes])
-        visible = torch.from_numpy(
-            (seen <= nodes[:, None]) & (nodes[:, None] < tree.ends[seen])
-        ).to(device)
+            layer.keys, layer.values = layer.keys[:, :, needed], layer.values[:, :, needed]
+        cached_nodes = np.concatenate([cached_nodes[is_needed], nodes])
+        is_ancestor = (cached_nodes <= nodes[:, None]) & (nodes[:, None] < tree.ends[cached_nodes])
+        visible = torch.from_numpy(is_ancestor).to(device)
+        mask = torch.zeros(visible.shape, dtype=causal.dtype, device=device)
+        mask.masked_fill_(~visible, torch.finfo(causal.dtype).min)
         hidden = body(
             input_ids=torch.from_numpy(tree.tokens[nodes])[None].to(device),
             position_ids=torch.from_numpy(tree.depths[nodes])[None].to(device),
-            attention_mask=torch.zeros(
-                visible.shape, dtype=causal.dtype, device=device
-            ).masked_fill_(~visible, torch.finfo(causal.dtype).min)[None, None],
+            attention_mask=mask[None, None],
             past_key_values=cache,
             use_cache=True,
         ).last_hidden_state[0]
-        about = wanted[slice(*np.searchsorted(follows, [start, stop]))]
-        where = torch.from_numpy(tree.parents[about] - start).to(device)
-        scores = _scores(
-            causal.get_output_embeddings(), hidden[where], torch.from_numpy(tree.tokens[about])
+        first, last = np.searchsorted(predictors, [start, stop])
+        predicted = trained_nodes[first:last]
+        predictor_rows = torch.from_numpy(tree.parents[predicted] - start).to(device)
+        scores = _score_states(
+            causal.get_output_embeddings(),
+            hidden[predictor_rows],
+            torch.from_numpy(tree.tokens[predicted]),
         )
-        losses[about], best[about] = scores.losses, scores.best
-        while complete < len(tree.trained) and tree.trained[complete][1][-1] < stop:
-            index, row_nodes = tree.trained[complete]
-            read = _read(cache, tree, seen, row_nodes[-1]) if index in kept else None
-            yield index, TokenScores(losses[row_nodes], best[row_nodes]), read
+        losses[predicted], best[predicted] = scores.losses, scores.best
+        while complete < len(tree.trained) and tree.trained[complete].nodes[-1] < stop:
+            row = tree.trained[complete]
+            read = None
+            if row.row_index in kept:
+                read = _read_tokens_above(cache, tree, cached_nodes, row.nodes[-1])
+            yield _ScoredRow(row.row_index, TokenScores(losses[row.nodes], best[row.nodes]), read)
             complete += 1
 
 
-def _read(cache: "DynamicCache", tree: PrefixTree, seen: np.ndarray, node: int) -> Read:
-    """The row that ends with a node, of a cache that holds the nodes `seen`."""
+def _read_tokens_above(
+    cache: "DynamicCache", tree: PrefixTree, cached_nodes: IntArray, node: int
+) -> ReadTokens:
+    """Return the tokens from the root to a node, with their states.
+
+    Args:
+        cache: The keys and values of the nodes in `cached_nodes`.
+        tree: The tree.
+        cached_nodes: The nodes in the cache, in its order.
+        node: The last token of the row.
+    """
     import torch
 
-    path = np.flatnonzero((seen <= node) & (node < tree.ends[seen]))
-    at = torch.from_numpy(path).to(cache.layers[0].keys.device)
-    return Read(
-        tree.tokens[seen[path]].tolist(),
-        [(layer.keys[:, :, at], layer.values[:, :, at]) for layer in cache.layers],
+    path = np.flatnonzero((cached_nodes <= node) & (node < tree.ends[cached_nodes]))
+    columns = torch.from_numpy(path).to(cache.layers[0].keys.device)
+    return ReadTokens(
+        tree.tokens[cached_nodes[path]].tolist(),
+        [(layer.keys[:, :, columns], layer.values[:, :, columns]) for layer in cache.layers],
     )
 
 
 def trained_logits(causal: "PreTrainedModel", row: Encoded) -> "tuple[torch.Tensor, torch.Tensor]":
-    """The logits (trained tokens, vocabulary) about a row's trained tokens, and these tokens."""
+    """Return the logits about a row's trained tokens, and these tokens.
+
+    Returns:
+        The logits, (trained tokens, vocabulary), and the tokens, (trained tokens,).
+    """
     import torch
 
     ids = torch.tensor(row.input_ids, device=causal.device)
-    trained = torch.tensor(
-        [at for at, on in enumerate(row.trained) if on and at], device=causal.device
-    )
-    # The logits at position t are about token t + 1.
-    return causal(input_ids=ids[None], use_cache=False, logits_to_keep=trained - 1).logits[0], ids[
-        trained
+    positions = [
+        position for position, is_trained in enumerate(row.trained) if is_trained and position
     ]
+    trained = torch.tensor(positions, device=causal.device)
+    # The logits at position t are about token t + 1.
+    output = causal(input_ids=ids[None], use_cache=False, logits_to_keep=trained - 1)
+    return output.logits[0], ids[trained]
 
 
-def _scores(
+def _score_states(
     head: "Callable[[torch.Tensor], torch.Tensor]", states: "torch.Tensor", targets: "torch.Tensor"
 ) -> TokenScores:
-    """The scores of each target under the head's logits at its row of `states`, a few rows at a time."""
+    """Return the scores of targets under the head's logits, computed a few rows at a time.
+
+    Args:
+        head: Makes logits from states.
+        states: Hidden states, (n, hidden size), or logits if `head` returns them unchanged.
+        targets: Tokens, (n,).
+    """
     import torch
     from torch.nn.functional import cross_entropy
 
     losses, best = [], []
-    for some, about in zip(
-        states.split(HEAD_ROWS), targets.to(states.device).split(HEAD_ROWS), strict=True
+    targets = targets.to(states.device)
+    for states_part, targets_part in zip(
+        states.split(HEAD_ROWS), targets.split(HEAD_ROWS), strict=True
     ):
-        logits = head(some)
-        few = cached_rows(logits)
-        for part, of_part in zip(logits.split(few), about.split(few), strict=True):
-            exact = part.float()
-            losses.append(cross_entropy(exact, of_part, reduction="none").cpu())
+        logits = head(states_part)
+        rows_at_once = cached_rows(logits)
+        for few_logits, few_targets in zip(
+            logits.split(rows_at_once), targets_part.split(rows_at_once), strict=True
+        ):
+            exact = few_logits.float()
+            losses.append(cross_entropy(exact, few_targets, reduction="none").cpu())
             best.append(exact.argmax(-1).cpu())
     return TokenScores(torch.cat(losses).double().numpy(), torch.cat(best).numpy())
 
 
 def cached_rows(logits: "torch.Tensor") -> int:
-    """How many rows of logits are looked at at once: on a CPU, those that its cache holds in float32."""
-    return (
-        max(1, CACHED_BYTES // (4 * logits.shape[-1]))
-        if logits.device.type == "cpu"
-        else max(1, len(logits))
-    )
+    """Return how many rows of logits, (n, vocabulary), are processed at once.
+
+    On a CPU these are the rows that its cache holds in float32; on a GPU all rows.
+    """
+    if logits.device.type == "cpu":
+        return max(1, CACHED_BYTES // (4 * logits.shape[-1]))
+    return max(1, len(logits))
 
 
-def row_losses(
+def compute_losses_of_base(
     rows: Iterable[dict[str, Any]],
     base: BaseModel,
     adapter_dir: Path | None = None,
     progress: Progress = silent,
     max_length: int = 2048,
 ) -> list[RowLoss]:
-    """The loss of each SFT row, in order, under the base model or, with `adapter_dir`, under the adapter.
+    """Return the loss of each SFT row under a base model or an adapter on disk.
 
-    Rows are shortened as in training; one that cannot be trained on has no loss. Raises ModelError.
+    Args:
+        rows: SFT rows. They are shortened as in training; a row that cannot be trained on has no
+            loss.
+        base: The base model.
+        adapter_dir: The adapter; None for the base model alone.
+        progress: Is called after each row.
+        max_length: Tokens per row.
+
+    Raises:
+        ModelError: the model cannot be loaded.
     """
     renderer = load_renderer(adapter_dir or base.path, base.trust_remote_code)
-    return losses_of(
-        load_model(base, probe_device(), adapter_dir), renderer, rows, max_length, progress
-    )
+    model = load_model(base, probe_device(), adapter_dir)
+    return compute_sft_losses(model, renderer, rows, max_length, progress)
 
 
-def losses_of(
+def compute_sft_losses(
     model: "PreTrainedModel",
     renderer: ChatRenderer,
     rows: Iterable[dict[str, Any]],
     max_length: int,
     progress: Progress = silent,
 ) -> list[RowLoss]:
-    """The loss of each SFT row under a model in memory: that of all its turns, where each of them is a row of its own."""
-    encoded = [
+    """Return the loss of each SFT row under a model in memory.
+
+    If the template makes a training row of each turn, the loss is that of all turns of the SFT row.
+
+    Args:
+        model: The model.
+        renderer: The renderer of the model.
+        rows: SFT rows.
+        max_length: Tokens per row.
+        progress: Is called after each training row.
+    """
+    parts_of_rows = [
         [encode_row(renderer, part, max_length) for part in as_trained(renderer, [row])]
         for row in rows
     ]
-    losses = iter(
-        encoded_losses(
-            model, [part.encoded if part else None for parts in encoded for part in parts], progress
-        )
-    )
-    return [together([next(losses) for _ in parts]) for parts in encoded]
-
-
-def together(losses: Sequence[RowLoss]) -> RowLoss:
-    """The loss of several rows as one."""
-    return RowLoss(mean_loss(losses), sum(each.trained_tokens for each in losses))
+    encoded = [part.encoded if part else None for parts in parts_of_rows for part in parts]
+    losses = iter(compute_losses(model, encoded, progress))
+    return [combine_losses([next(losses) for _ in parts]) for parts in parts_of_rows]

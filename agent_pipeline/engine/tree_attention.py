@@ -1,41 +1,53 @@
-"""Attention along a tree of prefixes: a token sees its ancestors and itself, and nothing of other rows.
+"""Attention along a tree of prefixes: a token sees its ancestors and itself, and no other rows.
 
-A tree lies in a sequence in depth-first order, as runs of nodes without a fork. A run's queries meet the keys of the runs above it and its
-own only, so pairs of tokens of different rows cost nothing. On a GPU one kernel attends for all runs (`spans`), elsewhere each is computed
-by itself.
+A tree lies in a sequence in depth-first order, as runs of nodes without a fork. The queries of a
+run meet the keys of the runs above it and its own only, so pairs of tokens of different rows cost
+nothing. On a GPU one kernel attends for all runs (`varlen_attention`). Elsewhere each run is
+computed by itself. Attention without gradients belongs to `cpu_attention`.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from agent_pipeline._compat.transformers import attention_name, current_sdpa, set_attention
 from agent_pipeline.engine.prefix_tree import PrefixTree
 from agent_pipeline.engine.scoring import TREE_ATTENTION
-from agent_pipeline.engine.varlen_attention import Spans, attend_spans, spans_of, takes_spans
+from agent_pipeline.engine.varlen_attention import Spans, attend_spans, find_spans, supports_spans
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
 QUERIES = 128
-"""Queries whose weights are computed at once on a CPU: they stay in its cache, and of the pairs that are masked few are computed."""
+"""Queries whose weights are computed at once on a CPU.
+
+Their weights stay in the cache, and few of the computed pairs are masked.
+"""
 
 KEPT_BYTES = 16 << 20
-"""Weights of a layer that are kept for the way back; of a longer tree they are computed again. Half a gigabyte in 30 layers."""
+"""Largest size of a layer's weights that are kept for the backward pass.
+
+The weights of a longer tree are computed again. With 30 layers this is half a gigabyte.
+"""
 
 
 @dataclass(eq=False)
 class Layout:
-    """How a tree lies in a sequence: the lengths of its runs, and for each run those above it.
+    """How a tree lies in a sequence. A layout of `fixed` spans has no runs.
 
-    `attended` is set by the attention that follows it, and `run_by_run` where a layer's is computed for each run by itself. A layout of
-    `fixed` spans has no runs.
+    Attributes:
+        run_lengths: The number of nodes of each run.
+        ancestors: For each run, the runs above it.
+        fixed: The spans of the runs, computed when a GPU first needs them.
+        attended: Whether an attention followed this layout.
+        run_by_run: Whether the attention of a layer was computed for each run by itself.
     """
 
-    runs: list[int]
+    run_lengths: list[int]
     ancestors: list[list[int]]
     fixed: Spans | None = None
     attended: bool = False
@@ -44,239 +56,279 @@ class Layout:
 
     @cached_property
     def pairs(self) -> int:
-        """Pairs of a query and a key in the same row, those that are masked within a run included."""
-        above = (sum(self.runs[each] for each in ancestors) for ancestors in self.ancestors)
-        return sum(
-            length * (length + before) for length, before in zip(self.runs, above, strict=True)
-        )
+        """Pairs of a query and a key of the same row, including pairs masked within a run."""
+        pairs = 0
+        for length, runs_above in zip(self.run_lengths, self.ancestors, strict=True):
+            nodes_above = sum(self.run_lengths[run] for run in runs_above)
+            pairs += length * (length + nodes_above)
+        return pairs
 
     def to(self, device: "torch.device | str") -> "Layout":
-        """Itself: it holds no tensors before a model's attention has asked for some."""
+        """Return the same layout: its tensors are made when attention first needs them."""
         return self
 
     def mask(self, length: int, above: int, like: "torch.Tensor") -> "torch.Tensor":
-        """(length, above + length) for a run below `above` nodes: −∞ where a token comes later in the run, else 0."""
+        """Return the mask of a run: −∞ if a key comes after the query within the run, else 0.
+
+        Args:
+            length: The number of nodes of the run.
+            above: The number of nodes above the run.
+            like: A tensor with the type and device of the mask.
+
+        Returns:
+            The mask, (length, above + length).
+        """
         import torch
 
         if (length, above) not in self._masks:
-            self._masks[length, above] = like.new_full((length, above + length), -torch.inf).triu(
-                above + 1
-            )
+            full = like.new_full((length, above + length), -torch.inf)
+            self._masks[length, above] = full.triu(above + 1)
         return self._masks[length, above]
 
     def spans(self, device: "torch.device") -> Spans:
-        """Where its runs' queries and keys lie, on a device."""
+        """Return where the queries and keys of each run lie, on a device."""
         if self.fixed is None:
-            self.fixed = spans_of(self.runs, self.ancestors, device)
+            self.fixed = find_spans(self.run_lengths, self.ancestors, device)
         return self.fixed
 
 
-def layout_of(tree: PrefixTree) -> Layout:
-    """The layout of a tree."""
-    forks = (
-        np.flatnonzero(
-            (tree.parents[1:] != np.arange(len(tree.tokens) - 1))
-            | (tree.ends[1:] != tree.ends[:-1])
-        )
-        + 1
-    )
+def lay_out(tree: PrefixTree) -> Layout:
+    """Return the layout of a tree."""
+    node_count = len(tree.tokens)
+    is_not_below_previous = tree.parents[1:] != np.arange(node_count - 1)
+    ends_elsewhere = tree.ends[1:] != tree.ends[:-1]
+    forks = np.flatnonzero(is_not_below_previous | ends_elsewhere) + 1
     starts = np.concatenate([[0], forks])
     ends = tree.ends[starts]
     ancestors = [np.flatnonzero((starts < start) & (start < ends)).tolist() for start in starts]
-    return Layout(np.diff([*starts, len(tree.tokens)]).tolist(), ancestors)
+    return Layout(np.diff([*starts, node_count]).tolist(), ancestors)
 
 
 def attend_along_trees(causal: "PreTrainedModel") -> None:
-    """Give the model an attention in which a token sees its ancestors in the tree and itself; without a tree it is PyTorch's own (sdpa).
+    """Give a model an attention that follows a tree if a forward pass has one.
 
-    The layout travels with the forward pass, so that a pass repeated for gradient checkpointing has it too.
+    Without a tree the attention is PyTorch's own (sdpa). The layout travels with the forward pass,
+    so a pass that gradient checkpointing repeats has the layout too.
     """
     import torch
-    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    config = causal.config.get_text_config()
-    if config._attn_implementation == TREE_ATTENTION:
+    if attention_name(causal) == TREE_ATTENTION:
         return
 
     def attend(
-        module: torch.nn.Module,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        **more: Any,
-    ) -> tuple[torch.Tensor, None]:
-        layout = more.pop("prefix_tree", None)
+        module: "torch.nn.Module",
+        query: "torch.Tensor",
+        key: "torch.Tensor",
+        value: "torch.Tensor",
+        attention_mask: "torch.Tensor | None",
+        **options: Any,
+    ) -> "tuple[torch.Tensor, None]":
+        layout: Layout | None = options.pop("prefix_tree", None)
         if layout is None:
-            plain = ALL_ATTENTION_FUNCTIONS["sdpa"](
-                module, query, key, value, attention_mask, **more
-            )
-            return cast("tuple[torch.Tensor, None]", plain)
+            return current_sdpa()(module, query, key, value, attention_mask, **options)
         layout.attended = True
-        scale, dropout = more.get("scaling") or query.shape[-1] ** -0.5, more.get("dropout", 0.0)
-        if not dropout and takes_spans(query, key, value):
-            return attend_spans(query, key, value, layout.spans(query.device), scale).transpose(
-                1, 2
-            ), None
+        scale = options.get("scaling") or query.shape[-1] ** -0.5
+        dropout = options.get("dropout", 0.0)
+        if not dropout and supports_spans(query, key, value):
+            output = attend_spans(query, key, value, layout.spans(query.device), scale)
+            return output.transpose(1, 2), None
         layout.run_by_run = True
-        attention = _fused if dropout or query.device.type != "cpu" else _by_products
-        queries, keys, values = (each.split(layout.runs, dim=2) for each in (query, key, value))
-        outputs = [
-            attention(
-                queries[index],
-                torch.cat([keys[each] for each in (*above, index)], dim=2),
-                torch.cat([values[each] for each in (*above, index)], dim=2),
-                layout,
-                scale,
-                dropout,
-            )
-            for index, above in enumerate(layout.ancestors)
-        ]
+        queries = query.split(layout.run_lengths, dim=2)
+        keys = key.split(layout.run_lengths, dim=2)
+        values = value.split(layout.run_lengths, dim=2)
+        outputs = []
+        for run, runs_above in enumerate(layout.ancestors):
+            seen_keys = torch.cat([keys[index] for index in (*runs_above, run)], dim=2)
+            seen_values = torch.cat([values[index] for index in (*runs_above, run)], dim=2)
+            if dropout or query.device.type != "cpu":
+                output = _attend_by_kernel(
+                    queries[run], seen_keys, seen_values, layout, scale, dropout
+                )
+            else:
+                output = _attend_by_products(queries[run], seen_keys, seen_values, layout, scale)
+            outputs.append(output)
         return torch.cat(outputs, dim=2).transpose(1, 2), None
 
-    ALL_ATTENTION_FUNCTIONS.register(TREE_ATTENTION, attend)
-    ALL_MASK_ATTENTION_FUNCTIONS.register(TREE_ATTENTION, sdpa_mask)
-    config._attn_implementation = TREE_ATTENTION
+    set_attention(causal, TREE_ATTENTION, attend)
 
 
-def _fused(
+def _attend_by_kernel(
     query: "torch.Tensor",
     key: "torch.Tensor",
     value: "torch.Tensor",
     layout: Layout,
     scale: float,
-    dropout: float,
+    dropout: float = 0.0,
 ) -> "torch.Tensor":
-    """(1, heads, length, size): what the queries of a run see in all keys and values above it and its own, by PyTorch's fused kernels."""
+    """Return what the queries of a run see, by PyTorch's fused kernels.
+
+    Args:
+        query: The queries of the run, (1, heads, length, size).
+        key: The keys of the runs above and of the run, (1, key heads, above + length, size).
+        value: The values of the same nodes, (1, key heads, above + length, value size).
+        layout: The layout of the tree.
+        scale: The factor of the scores.
+        dropout: The share of weights that is dropped.
+
+    Returns:
+        The output, (1, heads, length, value size).
+    """
     from torch.nn.functional import scaled_dot_product_attention
 
     length, above = query.shape[2], key.shape[2] - query.shape[2]
     repeats = query.shape[1] // key.shape[1]
-    key, value = (
-        each.repeat_interleave(repeats, dim=1) if repeats > 1 else each for each in (key, value)
-    )
-    mask = (
-        layout.mask(length, above, query) if above else None
-    )  # without one, the kernel computes no masked pairs
+    if repeats > 1:
+        key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
+    # Without a mask, the kernel computes no masked pairs.
+    mask = layout.mask(length, above, query) if above else None
     return scaled_dot_product_attention(
         query, key, value, mask, dropout, is_causal=mask is None, scale=scale
     )
 
 
-def _by_products(
+def _attend_by_products(
     query: "torch.Tensor",
     key: "torch.Tensor",
     value: "torch.Tensor",
     layout: Layout,
     scale: float,
-    _: float,
 ) -> "torch.Tensor":
-    """The same as matrix products. On a CPU they take 0.6 of the fused kernel's time in float32 where oneDNN multiplies, since that kernel
-    multiplies by MKL; by MKL they take as long as it. The weights are kept for the way back where they are few (`KEPT_BYTES`), else
-    computed again.
+    """Return what the queries of a run see, by matrix products (shapes as in `_attend_by_kernel`).
 
-    As in FlashAttention (Dao et al. 2022), scores and what they are changed by are float32 until they are weights, and the weights and
-    their gradients are of the type of keys and values where they are multiplied by them.
+    On a CPU the products take 0.6 of the fused kernel's time in float32 if oneDNN multiplies,
+    because that kernel multiplies by MKL. By MKL the products take as long as the kernel. The
+    weights are kept for the backward pass if they are few (`KEPT_BYTES`), else computed again.
+
+    As in FlashAttention (Dao et al. 2022), scores and their gradients are float32. The weights and
+    their gradients have the type of keys and values when they are multiplied by these.
     """
     import torch
 
     with torch.autocast(query.device.type, enabled=False):  # it would round what is float32 here
-        return _attention_of_products().apply(query, key, value, layout, scale)
+        output: torch.Tensor = _run_attention().apply(query, key, value, layout, scale)
+        return output
+
+
+@dataclass(frozen=True)
+class _QueryBlock:
+    """Some queries of a run.
+
+    Attributes:
+        queries: Which queries of the run these are.
+        keys: Which keys the queries see.
+        rows: The queries as rows, (key heads, heads per key × queries, size). Heads that share keys
+            are one matrix.
+    """
+
+    queries: slice
+    keys: slice
+    rows: "torch.Tensor"
+
+
+def _split_queries(queries: "torch.Tensor", keys: "torch.Tensor") -> Iterator[_QueryBlock]:
+    """Split the queries of a run into blocks of `QUERIES`.
+
+    Args:
+        queries: The queries, (key heads, heads per key, length, size).
+        keys: The keys, (key heads, above + length, size).
+    """
+    length = queries.shape[2]
+    above = keys.shape[1] - length
+    for begin in range(0, length, QUERIES):
+        block = slice(begin, min(begin + QUERIES, length))
+        yield _QueryBlock(block, slice(0, above + block.stop), queries[:, :, block].flatten(1, 2))
+
+
+def _masked_scores(
+    rows: "torch.Tensor", keys: "torch.Tensor", query_count: int, layout: Layout
+) -> "torch.Tensor":
+    """Return the scores of a block's queries; the last `query_count` keys are the queries' own."""
+    scores = rows @ keys.transpose(1, 2)
+    own_scores = scores.unflatten(1, (-1, query_count))[..., -query_count:]
+    own_scores += layout.mask(query_count, 0, scores)
+    return scores
 
 
 @cache
-def _attention_of_products() -> "type[torch.autograd.Function]":
+def _run_attention() -> "type[torch.autograd.Function]":
     import torch
 
-    def blocks(
-        queries: torch.Tensor, keys: torch.Tensor
-    ) -> Iterator[tuple[slice, slice, torch.Tensor]]:
-        """Of some queries at a time: which they are, which keys they see, and the queries. Heads that share keys are one matrix,
-        (key heads, heads a key × queries, size)."""
-        length, above = queries.shape[2], keys.shape[1] - queries.shape[2]
-        for begin in range(0, length, QUERIES):
-            some = slice(begin, min(begin + QUERIES, length))
-            yield some, slice(0, above + some.stop), queries[:, :, some].flatten(1, 2)
+    class RunAttention(torch.autograd.Function):
+        """The attention of one run, with weights that are kept or computed again."""
 
-    def fit(block: torch.Tensor, keys: torch.Tensor, own: int, layout: Layout) -> torch.Tensor:
-        """How well each of a block's queries fits each key; the last `own` keys are the queries' own."""
-        scores = block @ keys.transpose(1, 2)
-        scores.unflatten(1, (-1, own))[..., -own:] += layout.mask(own, 0, scores)
-        return scores
-
-    class Attention(torch.autograd.Function):
         @staticmethod
         def forward(
             ctx: Any,
-            query: torch.Tensor,
-            key: torch.Tensor,
-            value: torch.Tensor,
+            query: "torch.Tensor",
+            key: "torch.Tensor",
+            value: "torch.Tensor",
             layout: Layout,
             scale: float,
-        ) -> torch.Tensor:
+        ) -> "torch.Tensor":
             queries, keys, values = query[0].unflatten(0, (key.shape[1], -1)), key[0], value[0]
-            output = queries.new_empty(
-                *queries.shape[:3], values.shape[2]
-            )  # in some models values are shorter than keys
-            keep, kept = (
-                layout.pairs * query.shape[1] * queries.itemsize <= KEPT_BYTES,
-                list[torch.Tensor](),
-            )
-            exact = keys.float()
-            for some, seen, block in blocks(queries.float() * scale, keys):
-                scores = fit(block, exact[:, seen], some.stop - some.start, layout)
+            # In some models values are shorter than keys.
+            output = queries.new_empty(*queries.shape[:3], values.shape[2])
+            keeps_weights = layout.pairs * query.shape[1] * queries.itemsize <= KEPT_BYTES
+            kept: list[torch.Tensor] = []
+            exact_keys = keys.float()
+            for block in _split_queries(queries.float() * scale, keys):
+                query_count = block.queries.stop - block.queries.start
+                scores = _masked_scores(block.rows, exact_keys[:, block.keys], query_count, layout)
                 weights = scores.softmax(-1)
-                # The logarithm of the sum that weights were divided by, from where a weight is greatest.
-                top = (
-                    None
-                    if keep
-                    else scores.amax(-1, keepdim=True) - weights.amax(-1, keepdim=True).log_()
-                )
+                if not keeps_weights:
+                    # The logarithm of the softmax's denominator, from the largest weight.
+                    log_sum = scores.amax(-1, keepdim=True) - weights.amax(-1, keepdim=True).log_()
+                    kept.append(log_sum)
                 weights = weights.to(values.dtype)
-                output[:, :, some] = (weights @ values[:, seen]).unflatten(
+                output[:, :, block.queries] = (weights @ values[:, block.keys]).unflatten(
                     1, (queries.shape[1], -1)
                 )
-                kept.append(weights if top is None else top)
+                if keeps_weights:
+                    kept.append(weights)
             ctx.save_for_backward(queries, keys, values, output, *kept)
-            ctx.layout, ctx.scale, ctx.keep = layout, scale, keep
+            ctx.layout, ctx.scale, ctx.keeps_weights = layout, scale, keeps_weights
             return output.flatten(0, 1)[None]
 
         @staticmethod
-        def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        def backward(ctx: Any, gradient: "torch.Tensor") -> "tuple[torch.Tensor | None, ...]":
             queries, keys, values, output, *kept = ctx.saved_tensors
             gradient = gradient[0].unflatten(0, queries.shape[:2])
-            along = (gradient.float() * output).sum(-1, keepdim=True) * ctx.scale
-            of_queries = torch.empty_like(queries)
-            of_keys, of_values = (
-                torch.zeros_like(each, dtype=torch.float32) for each in (keys, values)
-            )
+            # What the softmax subtracts from each score's gradient.
+            mean_gradient = (gradient.float() * output).sum(-1, keepdim=True) * ctx.scale
+            query_gradient = torch.empty_like(queries)
+            key_gradient = torch.zeros_like(keys, dtype=torch.float32)
+            value_gradient = torch.zeros_like(values, dtype=torch.float32)
             exact_keys, exact_values = keys.float(), values.float()
-            for (some, seen, block), weights in zip(blocks(queries, keys), kept, strict=True):
-                if not ctx.keep:
-                    scores = fit(
-                        block.float() * ctx.scale,
-                        exact_keys[:, seen],
-                        some.stop - some.start,
+            for block, kept_part in zip(_split_queries(queries, keys), kept, strict=True):
+                weights = kept_part
+                if not ctx.keeps_weights:
+                    query_count = block.queries.stop - block.queries.start
+                    scores = _masked_scores(
+                        block.rows.float() * ctx.scale,
+                        exact_keys[:, block.keys],
+                        query_count,
                         ctx.layout,
                     )
-                    weights = scores.sub_(weights).exp_().to(values.dtype)
-                of_output = gradient[:, :, some].flatten(1, 2)
-                of_values[:, seen] += weights.transpose(1, 2) @ of_output
-                of_weights = of_output.float() * ctx.scale @ exact_values[:, seen].transpose(1, 2)
-                of_scores = (
-                    of_weights.sub_(along[:, :, some].flatten(1, 2)).mul_(weights).to(keys.dtype)
+                    weights = scores.sub_(kept_part).exp_().to(values.dtype)
+                output_gradient = gradient[:, :, block.queries].flatten(1, 2)
+                value_gradient[:, block.keys] += weights.transpose(1, 2) @ output_gradient
+                weight_gradient = (
+                    output_gradient.float()
+                    * ctx.scale
+                    @ exact_values[:, block.keys].transpose(1, 2)
                 )
-                of_queries[:, :, some] = (of_scores @ keys[:, seen]).unflatten(
-                    1, (queries.shape[1], -1)
-                )
-                of_keys[:, seen] += of_scores.transpose(1, 2) @ block
+                block_mean = mean_gradient[:, :, block.queries].flatten(1, 2)
+                score_gradient = weight_gradient.sub_(block_mean).mul_(weights).to(keys.dtype)
+                query_gradient[:, :, block.queries] = (
+                    score_gradient @ keys[:, block.keys]
+                ).unflatten(1, (queries.shape[1], -1))
+                key_gradient[:, block.keys] += score_gradient.transpose(1, 2) @ block.rows
             return (
-                of_queries.flatten(0, 1)[None],
-                of_keys.to(keys.dtype)[None],
-                of_values.to(values.dtype)[None],
+                query_gradient.flatten(0, 1)[None],
+                key_gradient.to(keys.dtype)[None],
+                value_gradient.to(values.dtype)[None],
                 None,
                 None,
             )
 
-    return Attention
+    return RunAttention

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from agent_pipeline.engine.scoring import mean_loss, together
+from agent_pipeline.engine.scoring import average_losses, combine_losses
 from agent_pipeline.errors import DataError, ModelError
 from agent_pipeline.evaluation.decision import auc
 from agent_pipeline.evaluation.intervals import jackknife, reported
@@ -143,7 +143,7 @@ def evaluate(
         },
         **{
             name: {
-                "heldout_loss": mean_loss(passes[name].losses),
+                "heldout_loss": average_losses(passes[name].losses),
                 "decision_auc": decisions[name],
                 "verified_calls": verified[name],
                 **accuracies(tasks, scores[name]),
@@ -249,7 +249,7 @@ def _row_losses(
     for index, row in enumerate(rows):
         parts.setdefault(row["row_id"], []).append(index)
     losses = {
-        name: [together([read.losses[index] for index in of]) for of in parts.values()]
+        name: [combine_losses([read.losses[index] for index in of]) for of in parts.values()]
         for name, read in passes.items()
     }
     return [

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent_pipeline.engine.generation import CACHE_BYTES, generate
-from agent_pipeline.engine.scoring import Read
+from agent_pipeline.engine.scoring import ReadTokens
 from agent_pipeline.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Writer:
         limit: int,
         expected: Sequence[int] = (),
         best: Sequence[int] = (),
-        read: Read | None = None,
+        read: ReadTokens | None = None,
     ) -> None:
         """Ask for the continuation of a prompt, of at most `limit` tokens.
 
@@ -92,13 +92,16 @@ class Writer:
         prompts = [each.prompt + each.begun for each in self._open]
         limits = [each.limit - len(each.begun) for each in self._open]
         read = [each.read for each in self._open] if any(each.read for each in self._open) else []
-        progress = silent if read else self._progress
-        rest = generate(self._model, prompts, limits, self._stops, progress, self._text, read=read)
+        progress = silent if read else self._report
+        rest = generate(self._model, prompts, limits, self._stops, progress, read)
         for each, new in zip(self._open, rest, strict=True):
             self._written[each.number] = Continuation(
                 [*each.begun, *new], len(each.begun) + len(new) == each.limit
             )
         self._open, self._held = [], 0
+
+    def _report(self, done: int, total: int, _: str) -> None:
+        self._progress(done, total, self._text)
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ class _Open:
     prompt: list[int]
     begun: list[int]
     limit: int
-    read: Read | None
+    read: ReadTokens | None
 
 
 def verified_beginning(

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from agent_pipeline.engine.generation import BATCH, CACHE_BYTES, bytes_of_token, generate
-from agent_pipeline.engine.scoring import Read
+from agent_pipeline.engine.generation import BATCH, CACHE_BYTES, bytes_per_token, generate
+from agent_pipeline.engine.scoring import ReadTokens
 from agent_pipeline.errors import InfrastructureError, first_line
 from agent_pipeline.evaluation.episodes import Conversation, Player, Reply
 from agent_pipeline.judging.client import Endpoint
@@ -31,7 +31,7 @@ def model_player(
 ) -> Player:
     """A model in memory, which answers greedily. Of conversations that are few enough for one batch, and short enough, it keeps what it has
     read."""
-    read: dict[tuple[int, int], Read] = {}
+    read: dict[tuple[int, int], ReadTokens] = {}
 
     def reply(conversations: Sequence[Conversation]) -> list[Reply]:
         prompts = [renderer.prompt_ids(each.messages, each.tools) for each in conversations]
@@ -40,8 +40,8 @@ def model_player(
         ]
         names = [(conversations[at].number, conversations[at].trial) for at in fitting]
         limits, before = [max_new_tokens] * len(fitting), [read.get(name) for name in names]
-        size = sum(len(prompts[at]) + max_new_tokens for at in fitting) * bytes_of_token(model)
-        kept: list[Read | None] | None = (
+        size = sum(len(prompts[at]) + max_new_tokens for at in fitting) * bytes_per_token(model)
+        kept: list[ReadTokens | None] | None = (
             [] if len(fitting) <= BATCH and size <= CACHE_BYTES else None
         )
         answers = generate(

@@ -17,7 +17,7 @@ from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.models.families import FAMILIES
 from agent_pipeline.sessions.session import Message, ToolCall
 from agent_pipeline.training.config import GrpoTraining, OnPolicyTraining
-from agent_pipeline.training.trainers.on_policy import Play, Rollout, Row, Sample
+from agent_pipeline.training.trainers.on_policy import Play, Rollout, Row, Sampler
 
 if TYPE_CHECKING:
     pass
@@ -58,7 +58,7 @@ def turn_rollouts(samples: Sequence[TurnSample], harm_penalty: float) -> tuple[l
         for row_id, sample in by_id.items()
     ]
 
-    def rollouts(renderer: ChatRenderer, asked: Sequence[Row], sample: Sample) -> list[Rollout]:
+    def rollouts(renderer: ChatRenderer, asked: Sequence[Row], sample: Sampler) -> list[Rollout]:
         prompts = [renderer.prompt_ids(row["prompt"], row["tools"]) for row in asked]
         played = []
         for row, prompt, written in zip(asked, prompts, sample(prompts), strict=True):
@@ -88,7 +88,7 @@ def world_rollouts(
     """The play of tasks in a world. An episode earns its world's reward where it came to an answer, less `harm_penalty` where it changed
     the world wrongly."""
 
-    def rollouts(renderer: ChatRenderer, asked: Sequence[Row], sample: Sample) -> list[Rollout]:
+    def rollouts(renderer: ChatRenderer, asked: Sequence[Row], sample: Sampler) -> list[Rollout]:
         writer = _Writer(renderer, sample, max_length - max_new_tokens)
         episodes = play(world, asked, writer.reply, max_turns, at_once=len(asked))
         return [
@@ -129,7 +129,7 @@ class _Writer:
     def __init__(
         self,
         renderer: ChatRenderer,
-        sample: Sample,
+        sample: Sampler,
         longest_prompt: int,
     ) -> None:
         self._renderer, self._sample, self._longest = renderer, sample, longest_prompt

@@ -6,8 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent_pipeline.engine.packed_linear import fast_products
-from agent_pipeline.engine.scoring import Read, RowLoss, TokenScores, row_loss, token_scores
+from agent_pipeline.engine.packed_linear import speed_up_linear_modules
+from agent_pipeline.engine.scoring import (
+    ReadTokens,
+    RowLoss,
+    TokenScores,
+    average_scores,
+    score_tokens,
+)
 from agent_pipeline.evaluation.decision import call_branches, call_probability
 from agent_pipeline.evaluation.greedy import Continuation, Writer, writes
 from agent_pipeline.evaluation.samples import TurnSample
@@ -83,7 +89,7 @@ class ForwardPass:
 
 def _answer(
     writer: Writer, number: int, question: Question
-) -> Callable[[TokenScores, Read | None], None]:
+) -> Callable[[TokenScores, ReadTokens | None], None]:
     """What follows when the model has read a question and what was expected: its answer, from where that is another one."""
     return lambda scores, read: writer.add(
         number, question.prompt, question.limit, question.expected, scores.best.tolist(), read
@@ -120,7 +126,7 @@ class Answering:
         )
         device = device or (fast_device() if whole is base else probe_device())
         model = load_model(whole, device, trained if adapter else None).requires_grad_(False)
-        fast_products(model)
+        speed_up_linear_modules(model)
         return cls(model, renderer, max_length, progress, str(device))
 
     def question(self, sample: TurnSample, max_new_tokens: int) -> Question | None:
@@ -184,8 +190,8 @@ class Answering:
             len(rows) + index: _answer(writer, number, questions[index])
             for number, index in enumerate(asked)
         }
-        scores = iter(token_scores(self.model, encoded, self.progress, then))
-        losses = [row_loss(next(scores)) for _ in rows]
+        scores = iter(score_tokens(self.model, encoded, self.progress, then))
+        losses = [average_scores(next(scores)) for _ in rows]
         read = [next(scores) for _ in questions]
         verified = [
             each is not None and writes(question.expected, each.best.tolist(), stops)
@@ -207,7 +213,7 @@ class Answering:
         then = {
             number: _answer(writer, number, question) for number, question in enumerate(questions)
         }
-        token_scores(
+        score_tokens(
             self.model,
             [each.row for each in questions],
             lambda done, total, _: self.progress(done, total, text),

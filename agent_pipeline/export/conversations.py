@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from agent_pipeline.engine.prefix_tree import shared_prefix
+from agent_pipeline.engine.prefix_tree import shared_prefix_length
 from agent_pipeline.errors import ExportError
 from agent_pipeline.evaluation.players import message_of
 from agent_pipeline.export.llama import LlamaCpp
@@ -188,7 +188,7 @@ def _answer(
 
 
 def _difference(renderer: ChatRenderer, prompt: list[int], served: list[int], turn: int) -> str:
-    at = shared_prefix([prompt, served])
+    at = shared_prefix_length([prompt, served])
     here, there = (
         renderer.tokenizer.decode(tokens[max(at - 3, 0) : at + 8]) for tokens in (prompt, served)
     )

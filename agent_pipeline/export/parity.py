@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from agent_pipeline.engine.prefix_tree import shared_prefix
-from agent_pipeline.engine.scoring import token_scores
+from agent_pipeline.engine.prefix_tree import shared_prefix_length
+from agent_pipeline.engine.scoring import score_tokens
 from agent_pipeline.errors import DataError, ExportError
 from agent_pipeline.evaluation.greedy import verified_beginning
 from agent_pipeline.export.conversations import as_clients_send
@@ -216,7 +216,7 @@ def check_template(
                 else llama.tokenize(there, add_special=True)
             )
             if served != ids:
-                at = shared_prefix([served, ids])
+                at = shared_prefix_length([served, ids])
                 raise ExportError(
                     f"llama.cpp and the tokenizer disagree on held-out conversation {number} from token {at} on "
                     f"({served[at : at + 3]} and {ids[at : at + 3]}): the tokenizer's pre-tokenizer or its BOS setting was "
@@ -364,7 +364,7 @@ def compare_answers(
         for some in targets.values()
         for prompt, target in zip(asked[: len(some)], some, strict=True)
     ]
-    scores = iter(token_scores(model, rows))
+    scores = iter(score_tokens(model, rows))
     report = {}
     begun = [Completion([], False) for _ in asked]
     for name, some in answers.items():
@@ -410,7 +410,7 @@ def explain(
     near-tie."""
     import torch
 
-    at = shared_prefix([merged.tokens, gguf.tokens])
+    at = shared_prefix_length([merged.tokens, gguf.tokens])
     with torch.inference_mode():
         logits = (
             model(input_ids=torch.tensor([prompt + merged.tokens[:at]]), use_cache=False)
@@ -434,6 +434,6 @@ def explain(
 
 def first_difference(a: str, b: str) -> str:
     """`at character 12, 'abc…' there having become 'abd…'`: where two texts part."""
-    at = shared_prefix([a, b])
+    at = shared_prefix_length([a, b])
     start, end = max(at - 10, 0), at + 30
     return f"at character {at}, {a[start:end]!r} there having become {b[start:end]!r}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from agent_pipeline.engine.scoring import mean_loss
+from agent_pipeline.engine.scoring import average_losses
 from agent_pipeline.errors import DataError, ModelError
 from agent_pipeline.evaluation.model_comparison import accuracies
 from agent_pipeline.evaluation.rollouts import practice
@@ -30,6 +30,7 @@ from agent_pipeline.tokenization.encoding import as_trained, encode_row
 from agent_pipeline.training.config import FURTHER, TrainingConfig
 from agent_pipeline.training.on_policy_steps import train_on_policy
 from agent_pipeline.training.preference_steps import train_preferences
+from agent_pipeline.training.provenance import FurtherInput, SftInput
 from agent_pipeline.training.sft import train_adapter
 
 if TYPE_CHECKING:
@@ -166,7 +167,9 @@ class AgentSFTTrainer:
             rows = stream
         building = out_dir / ".training"
         building.mkdir(parents=True, exist_ok=True)
-        report = train_adapter(rows, base, config.training(), building, heldout, self._progress)
+        report = train_adapter(
+            SftInput(rows, base, config.training()), building, heldout, self._progress
+        )
         self._put_in_place(building)
         if learner is not None:
             write_atomically(
@@ -194,9 +197,8 @@ class AgentSFTTrainer:
         config = FURTHER[method](**options)
 
         def train(adapter_dir: Path, out_dir: Path, select: list[Row]) -> dict[str, Any]:
-            return train_preferences(
-                method, rows, base, adapter_dir, config, out_dir, select, progress=self._progress
-            )
+            further_input = FurtherInput(method, rows, base, adapter_dir, config, select=select)
+            return train_preferences(further_input, out_dir, progress=self._progress)
 
         return self._go_on(method, len(rows), train)
 
@@ -220,23 +222,14 @@ class AgentSFTTrainer:
             base_model(self.config.base_model),
         )
         config = FURTHER[method](**options)
-        asked, play, origin = practice(rows, config, world)
+        asked, play, details = practice(rows, config, world)
         teacher = base_model(named) if (named := getattr(config, "teacher_model", "")) else None
 
         def train(adapter_dir: Path, out_dir: Path, select: list[Row]) -> dict[str, Any]:
-            return train_on_policy(
-                method,
-                asked,
-                base,
-                adapter_dir,
-                config,
-                out_dir,
-                select,
-                play,
-                teacher,
-                progress=self._progress,
-                **origin,
+            further_input = FurtherInput(
+                method, asked, base, adapter_dir, config, select=select, details=details
             )
+            return train_on_policy(further_input, out_dir, play, teacher, self._progress)
 
         return self._go_on(method, len(asked), train)
 
@@ -320,7 +313,7 @@ class AgentSFTTrainer:
         ]
         return EvalResult(
             sum(each.right for each in scores) / len(scores),
-            mean_loss(read.losses),
+            average_losses(read.losses),
             len(scores),
             details,
         )

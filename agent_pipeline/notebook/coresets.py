@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from agent_pipeline.engine.scoring import losses_of
+from agent_pipeline.engine.scoring import compute_sft_losses
 from agent_pipeline.errors import DataError
 from agent_pipeline.notebook.models import MAX_LENGTH, answering_of
 from agent_pipeline.selection.candidates import Candidates
@@ -83,7 +83,9 @@ class CoresetSelector:
             rows = [{"tools": [], "session_id": row["row_id"], **row} for row in _with_ids(samples)]
             return [
                 each.loss
-                for each in losses_of(answering.model, answering.renderer, rows, MAX_LENGTH)
+                for each in compute_sft_losses(
+                    answering.model, answering.renderer, rows, MAX_LENGTH
+                )
             ]
         if not callable(model):
             raise DataError(

@@ -152,11 +152,13 @@ class RLTrainingConfig:
         output_dir: str,
         options: dict[str, Any],
     ) -> Any:
-        from agent_pipeline.training.preference_examples import with_reference
+        from agent_pipeline.training.preference_examples import set_reference
         from agent_pipeline.training.preference_steps import METHODS
-        from agent_pipeline.training.trainers.dpo import Dpo
-        from agent_pipeline.training.trainers.kto import Kto
-        from agent_pipeline.training.trainers.preferences import preference_trainer
+        from agent_pipeline.training.trainers.preferences import (
+            Dpo,
+            Kto,
+            build_preference_trainer,
+        )
 
         arguments: Any = self.to_trl_config(
             output_dir, **({"gradient_accumulation_steps": 1} | options)
@@ -183,8 +185,8 @@ class RLTrainingConfig:
             if self.algorithm == "dpo"
             else Kto(self.kl_coef)
         )
-        return preference_trainer(
-            model, with_reference(model, encoded.rows), objective, arguments, silent
+        return build_preference_trainer(
+            model, set_reference(model, encoded.rows), objective, arguments, silent
         )
 
     def _played(
@@ -197,9 +199,12 @@ class RLTrainingConfig:
     ) -> Any:
         from agent_pipeline.evaluation.rollouts import practice
         from agent_pipeline.training.config import fill_size_defaults
-        from agent_pipeline.training.on_policy_steps import trainer_over
-        from agent_pipeline.training.trainers.common import reporting, shared_arguments
-        from agent_pipeline.training.trainers.on_policy import Setting
+        from agent_pipeline.training.on_policy_steps import build_trainer_over_epochs
+        from agent_pipeline.training.trainers.common import (
+            make_progress_callback,
+            make_shared_arguments,
+        )
+        from agent_pipeline.training.trainers.on_policy import OnPolicySetup
 
         if self.reward_model is not None and not isinstance(self.reward_model, str):
             raise ArgumentError(
@@ -213,13 +218,15 @@ class RLTrainingConfig:
         config = GrpoTraining(
             **fill_size_defaults(config.model_dump(), "grpo", model.num_parameters())
         )
-        arguments = shared_arguments(config, device, Path(output_dir), 0, config.max_length) | {
-            "save_strategy": "no"
-        }
+        arguments = make_shared_arguments(
+            config, device, Path(output_dir), 0, config.max_length
+        ) | {"save_strategy": "no"}
         renderer = ChatRenderer(tokenizer, choose_template(tokenizer))
-        return trainer_over(
+        return build_trainer_over_epochs(
             "grpo",
-            Setting(model, renderer, asked, config, arguments, [reporting(silent)], play),
+            OnPolicySetup(
+                model, renderer, asked, config, arguments, [make_progress_callback(silent)], play
+            ),
         )
 
 

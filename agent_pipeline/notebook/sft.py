@@ -27,8 +27,8 @@ from agent_pipeline.storage.filesystem import give_usual_mode
 from agent_pipeline.tokenization.encoding import DropReason, encode_rows
 from agent_pipeline.tokenization.loss_masks import Encoded
 from agent_pipeline.training.config import TrainingConfig
-from agent_pipeline.training.trainers.common import shared_arguments
-from agent_pipeline.training.trainers.sft import trainer_over
+from agent_pipeline.training.trainers.common import make_shared_arguments
+from agent_pipeline.training.trainers.sft import build_trl_trainer
 
 if TYPE_CHECKING:
     import torch
@@ -72,7 +72,7 @@ class SFTTrainingConfig:
                 for name in ("max_length", "packing", "save_strategy", "logging_steps", "report_to")
             },
         }
-        shared = shared_arguments(
+        shared = make_shared_arguments(
             config,
             probe_device(),
             Path(self.output_dir),
@@ -216,7 +216,7 @@ class SFTTrainer:
             raise DataError(f"None of {data['records']} records can be trained on. {reason}")
         # Rows fit already: TRL's own truncation would cut answers in the middle.
         arguments = self.config.to_trl_config(max_length=limit if self.config.packing else None)
-        trainer = trainer_over(self.model, self.tokenizer, tokens, arguments, self._progress)
+        trainer = build_trl_trainer(self.model, self.tokenizer, tokens, arguments, self._progress)
         metrics = trainer.train().metrics
         out_dir = Path(self.config.output_dir).expanduser()
         trainer.model.save_pretrained(str(out_dir))

@@ -1,4 +1,8 @@
-"""The chain of an agent's trainings: imitation, a teacher, preferences, rewards. Its last adapter is the candidate, which is exported."""
+"""The chain of an agent's training steps: imitation, a teacher, preferences, rewards.
+
+The last adapter of the chain is the candidate, which is evaluated and exported. How a step trains
+belongs to `sft`, `preference_steps` and `on_policy_steps`.
+"""
 
 from collections.abc import Collection, Sequence
 from typing import get_args
@@ -9,25 +13,28 @@ from agent_pipeline.storage.lake import Artifact, Lake
 from agent_pipeline.training.config import PREFERENCES, Step
 
 STEPS: tuple[Step, ...] = get_args(Step)
+"""All steps, in the order of a chain."""
+
 SKIPPED = "skipped"
-"""In the report of a step that trained nothing: the reason."""
+"""The key in the report of a step that trained nothing. Its value is the reason."""
 
 
 def adapter_of(step: Step) -> str:
-    """The asset of a step of the chain."""
+    """Return the name of a step's asset."""
     return f"{step}_adapter"
 
 
 def uses_of(chain: Collection[Step]) -> set[str]:
-    """The `use` of the sessions that a chain trains on."""
+    """Return which sessions a chain trains on, by their `use`."""
     return {"positive", "negative"} if PREFERENCES.keys() & set(chain) else {"positive"}
 
 
 def checked_chain(steps: list[Step]) -> list[Step]:
-    """The chain itself.
+    """Return the chain if its order is valid.
 
     Raises:
-        ValueError: it does not begin with sft, names a step twice, or has another order than `STEPS`.
+        ValueError: the chain does not begin with sft, names a step twice, or has another order than
+            `STEPS`.
     """
     if steps != [step for step in STEPS if step in steps] or "sft" not in steps:
         raise ValueError(f"it must begin with sft, and keep the order {', '.join(STEPS)}")
@@ -35,18 +42,20 @@ def checked_chain(steps: list[Step]) -> list[Step]:
 
 
 def candidate(lake: Lake, key: PartitionKey, chain: Sequence[Step]) -> Artifact:
-    """The adapter of the last step that trained something.
+    """Return the adapter of the last step that trained something.
 
     Raises:
-        DataError: a step was never materialized, or was trained from another adapter than the one before it now is.
+        DataError: a step was never materialized, or its adapter was trained from another adapter
+            than the latest one of the step before.
     """
     last = lake.latest(adapter_of(chain[0]), key)
     for step in chain[1:]:
         adapter = lake.latest(adapter_of(step), key)
         if adapter.manifest["made_from"]["reference"] != last.identity:
             raise DataError(
-                f"The {adapter.asset} {adapter.identity[:16]} of {key} was trained from another adapter than the {last.asset} "
-                f"{last.identity[:16]}: materialize {adapter.asset} again."
+                f"The {adapter.asset} {adapter.identity[:16]} of {key} was trained from another "
+                f"adapter than the {last.asset} {last.identity[:16]}: materialize {adapter.asset} "
+                "again."
             )
         if SKIPPED not in adapter.manifest["report"]:
             last = adapter
@@ -54,18 +63,26 @@ def candidate(lake: Lake, key: PartitionKey, chain: Sequence[Step]) -> Artifact:
 
 
 def trained_adapters(lake: Lake, key: PartitionKey, identity: str) -> list[Artifact]:
-    """Return an adapter by its identity, after the adapters that it was trained on from. The list is empty if it was deleted.
+    """Return an adapter with the adapters that it was trained from, the first of the chain first.
 
-    Raises:
-        DamageError: an adapter is damaged.
+    The list is empty if the adapter is gone.
     """
     for step in STEPS:
-        if adapter := lake.find_undamaged(adapter_of(step), key, identity):
-            before = adapter.manifest["made_from"].get("reference")
-            return [*(trained_adapters(lake, key, before) if before else ()), adapter]
+        adapter = lake.find(adapter_of(step), key, identity)
+        if adapter is None:
+            continue
+        reference = adapter.manifest["made_from"].get("reference")
+        earlier_adapters = trained_adapters(lake, key, reference) if reference else []
+        return [*earlier_adapters, adapter]
     return []
 
 
 def template_used(adapters: Sequence[Artifact]) -> str:
-    """Which chat template adapters that were trained one on another speak, and why that one; empty where their reports do not say."""
-    return adapters[0].manifest["report"].get("template", {}).get("why", "") if adapters else ""
+    """Return which chat template the adapters of a chain use, and why.
+
+    The text is empty if the report of the first adapter does not name the template.
+    """
+    if not adapters:
+        return ""
+    reason: str = adapters[0].manifest["report"].get("template", {}).get("why", "")
+    return reason

@@ -39,8 +39,9 @@ STORED_TOKENS = 900
 
 On a GPU the free memory decides (`trainers.common.stored_tokens`). Measured with SmolLM2-135M in
 float32 on 2 cores: kept activations take 3.1 MB per token, so 900 tokens peak at about 4.1 GB. The
-attention of a tree adds up to 0.5 GB (`engine.tree_attention.KEPT_BYTES`). Recomputing costs a fifth
-of the speed (125 → 99 tokens/s at batch 1 × 300 tokens) and saves 1.5 of 5.1 GB (batch 4 × 300).
+attention of a tree adds up to 0.5 GB (`engine.tree_attention.KEPT_BYTES`). Recomputing costs a
+fifth of the speed (125 → 99 tokens/s at batch 1 × 300 tokens) and saves 1.5 of 5.1 GB (batch 4 ×
+300).
 """
 
 BY_SIZE = "Peak learning rate; 0: by the size of the base model ({}; see training/config.py)."
@@ -102,8 +103,8 @@ class Training(Options):
     )
     gradient_checkpointing: Literal["auto", "on", "off"] = Field(
         default="auto",
-        description="Whether activations are recomputed to save memory; auto does so for long rows. "
-        "The trained model is the same.",
+        description="Whether activations are recomputed to save memory; auto does so for long "
+        "rows. The trained model is the same.",
     )
     max_length: int = Field(
         default=2048,
@@ -150,7 +151,8 @@ class Training(Options):
 _REMOVED_DEFAULTS = {"decision_weight": 1.0, "balance_classes": False}
 """Options that were removed, with the values that had no effect.
 
-They stay in the identity of a training run, so that an adapter of an earlier version is found again.
+They stay in the identity of a training run, so that an adapter of an earlier version is found
+again.
 """
 
 
@@ -161,9 +163,9 @@ class AdapterTraining(Training):
     few hundred rows, steps teach more than large batches: with 2 rows per step instead of 4, the
     same tokens give twice the steps.
 
-    If a model is trained over trees of prefixes (`trainers.sft`), the rows of a step are packed. Then
-    only the product of the two numbers matters and, on a CPU, the memory of a tree. For other models
-    one row at a time is fastest on a CPU, because there is no padding.
+    If a model is trained over trees of prefixes (`trainers.sft`), the rows of a step are packed.
+    Then only the product of the two numbers matters and, on a CPU, the memory of a tree. For other
+    models one row at a time is fastest on a CPU, because there is no padding.
     """
 
     other_names = {**Training.other_names, "r": "lora_r"}
@@ -179,8 +181,8 @@ class AdapterTraining(Training):
     gradient_accumulation_steps: int = Field(
         default=2,
         ge=1,
-        description="Forward passes per optimizer step: a step has per_device_train_batch_size times "
-        "as many rows.",
+        description="Forward passes per optimizer step: a step has per_device_train_batch_size "
+        "times as many rows.",
     )
     lora_r: int = Field(default=16, ge=1, description="Rank of the adapter's matrices.")
     lora_alpha: int = Field(
@@ -191,12 +193,13 @@ class AdapterTraining(Training):
     )
     target_modules: str = Field(
         default="all-linear",
-        description="Modules that get an adapter: all-linear, or names separated by commas, such as "
-        "q_proj, v_proj.",
+        description="Modules that get an adapter: all-linear, or names separated by commas, such "
+        "as q_proj, v_proj.",
     )
     use_dora: bool = Field(
         default=False,
-        description="Whether direction and magnitude are trained separately (DoRA, Liu et al. 2024).",
+        description="Whether direction and magnitude are trained separately (DoRA, Liu et al. "
+        "2024).",
     )
     use_lora_plus: bool = Field(
         default=False,
@@ -211,9 +214,9 @@ class AdapterTraining(Training):
         default=0.1,
         ge=0,
         le=1,
-        description="Largest share of the rows that may be dropped, or lose their beginning, because "
-        "of max_length or the chat template. If the share is larger, nothing is trained, and the "
-        "error proposes a max_length.",
+        description="Largest share of the rows that may be dropped, or lose their beginning, "
+        "because of max_length or the chat template. If the share is larger, nothing is "
+        "trained, and the error proposes a max_length.",
     )
     processes: int = Field(
         default=1,
@@ -288,8 +291,8 @@ class FurtherTraining(Training):
     stop_steps: int = Field(
         default=5,
         ge=1,
-        description="Optimizer steps between two measurements of the kinds of decision on the split "
-        "select. Each measurement also writes a checkpoint.",
+        description="Optimizer steps between two measurements of the kinds of decision on the "
+        "split select. Each measurement also writes a checkpoint.",
     )
     stop_fall: float = Field(
         default=0.05,
@@ -346,8 +349,8 @@ class OnPolicyTraining(FurtherTraining):
 class GrpoTraining(OnPolicyTraining):
     """How an adapter is trained from rewards (GRPO, Shao et al. 2024).
 
-    A trial that earned more than the other trials of its row becomes more probable. An optimizer step
-    sees `per_device_train_batch_size` rows, with `num_generations` trials of each.
+    A trial that earned more than the other trials of its row becomes more probable. An optimizer
+    step sees `per_device_train_batch_size` rows, with `num_generations` trials of each.
     """
 
     other_names = {**Training.other_names, "kl_coef": "beta"}
@@ -443,9 +446,10 @@ NO_TEACHER = (
 # | more              | 1e-4   | 1e-5          | 5e-6 | 2             |
 #
 # The first line was measured with SmolLM2-135M (docs/training.md). QLoRA (Dettmers et al. 2023,
-# table 9) uses 2e-4 for 7 and 13 billion weights, and 1e-4 for 33 and 65 billion. The best LoRA rates
-# of Llama 2 7B lie between 2e-4 and 5e-4 (Biderman et al. 2024). The second line lies in between. A
-# full fine-tune takes a tenth of LoRA's rate (Schulman et al. 2025, "LoRA Without Regret").
+# table 9) uses 2e-4 for 7 and 13 billion weights, and 1e-4 for 33 and 65 billion. The best LoRA
+# rates of Llama 2 7B lie between 2e-4 and 5e-4 (Biderman et al. 2024). The second line lies in
+# between. A full fine-tune takes a tenth of LoRA's rate (Schulman et al. 2025, "LoRA Without
+# Regret").
 _SIZE_BOUNDS = (0.3e9, 1e9, 20e9)
 _SFT_RATES = (1.5e-3, 5e-4, 2e-4, 1e-4)
 _FURTHER_RATES = (2e-4, 5e-5, 2e-5, 1e-5)
@@ -482,7 +486,8 @@ def count_weights(folder: Path) -> int | None:
                     count += prod(file.get_slice(name).get_shape())
         except SafetensorError as error:
             raise ModelError(
-                f"The weights {path} cannot be read ({first_line(error)}): fetch the base model again."
+                f"The weights {path} cannot be read ({first_line(error)}): fetch the base model "
+                "again."
             ) from error
     return count or None
 

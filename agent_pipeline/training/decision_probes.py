@@ -1,12 +1,16 @@
-"""What an agent decides with a turn, and how probable a model makes the right decision: one forward pass, no generation."""
+"""Probes: how probable a model makes the decisions that an agent logged.
+
+A decision is which tools a turn calls, or that the turn answers. A probe needs one forward pass and
+no generation. What follows from a measurement belongs to `trainers.preferences` and `evaluation`.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from agent_pipeline.engine.scoring import encoded_losses
+from agent_pipeline.engine.scoring import compute_losses
 from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.sessions.json_text import decode_arguments
 from agent_pipeline.sessions.session import Message, dump_canonical_json, hash_json, is_trained
@@ -17,43 +21,77 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 ANSWER = "answer"
-FEWEST_TURNS = 4
-"""A kind with fewer turns is reported and judged by nobody: one turn would be a quarter of it."""
+
+MIN_TURNS_PER_KIND = 4
+"""Turns below which a kind is neither reported nor judged.
+
+One turn would be a large share of the kind.
+"""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A turn whose decision is looked at. The probability of `encoded`'s trained tokens is that of deciding so or, with `refuted`, of
-    not deciding so: an answer is every text that does not begin as a call does."""
+    """A turn whose decision is measured.
+
+    Attributes:
+        kind: The kind of decision, such as `user → find_orders`.
+        encoded: The tokens. The probability of the trained tokens is that of the decision.
+        refuted: Whether the trained tokens are those of the opposite decision. An answer is any
+            text that does not begin as a call does, so the beginning of a call is measured.
+    """
 
     kind: str
     encoded: Encoded
     refuted: bool
 
 
-class _Turn(NamedTuple):
-    """An assistant's turn: its tokens, after a thought, are `ids[start:stop]`; `place` is its place in the order by hash."""
+@dataclass(frozen=True)
+class _Turn:
+    """An assistant turn of an encoded row.
 
-    place: str
+    Attributes:
+        order: A hash by which turns are chosen.
+        kind: The kind of decision.
+        message: The message.
+        ids: The tokens of the row.
+        start: The first token of the turn behind its thought.
+        stop: The token behind the turn.
+        has_thought: Whether the turn begins with a thought.
+    """
+
+    order: str
     kind: str
     message: Message
     ids: list[int]
     start: int
     stop: int
-    thought: bool
+    has_thought: bool
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens of the turn behind its thought."""
+        return self.ids[self.start : self.stop]
+
+    @property
+    def is_call(self) -> bool:
+        """Whether the turn calls tools."""
+        return bool(self.message.get("tool_calls"))
+
+    @property
+    def has_words(self) -> bool:
+        """Whether the turn has content."""
+        return bool(self.message.get("content"))
 
 
-def decision(message: Message) -> str:
-    """The tools that a message calls, or `answer`."""
-    return (
-        "+".join(sorted(call["function"]["name"] for call in message.get("tool_calls") or ()))
-        or ANSWER
-    )
+def name_decision(message: Message) -> str:
+    """Return the tools that a message calls, or `answer`."""
+    names = sorted(call["function"]["name"] for call in message.get("tool_calls") or ())
+    return "+".join(names) or ANSWER
 
 
-def same_decision(one: Message, other: Message) -> bool:
-    """Whether two messages make the same calls, in any order, or both make none: then they differ in words only."""
-    return _calls(one) == _calls(other)
+def is_same_decision(first: Message, second: Message) -> bool:
+    """Return whether two messages make the same calls in any order, or both make none."""
+    return _calls(first) == _calls(second)
 
 
 def _calls(message: Message) -> list[str]:
@@ -64,113 +102,166 @@ def _calls(message: Message) -> list[str]:
     )
 
 
-def kind(messages: Sequence[Message], at: int) -> str:
-    """What the message at `at` decides, and after what: `user → find_orders`, `find_orders → refund`, `refund → answer`."""
-    before: str = messages[at - 1]["role"] if at else "nothing"
-    if before == "tool":
-        before = next(
-            (
-                decision(message)
-                for message in reversed(messages[:at])
-                if message["role"] == "assistant"
-            ),
-            before,
-        )
-    return f"{before} → {decision(messages[at])}"
+def name_kind(messages: Sequence[Message], position: int) -> str:
+    """Return what a message decides, and after what.
 
+    Examples are `user → find_orders`, `find_orders → refund` and `refund → answer`.
 
-def probes(
-    renderer: ChatRenderer, rows: Iterable[dict[str, Any]], max_length: int, most: int
-) -> list[Probe]:
-    """At most `most` turns of each kind, chosen by hash, of SFT rows that can be trained on.
-
-    A call is decided where it begins, which may be after words of the same turn. An answer is decided where a call would begin: at its
-    first token or, where agents speak before they call, at its end. Without any bare call there is nothing to decide.
+    Args:
+        messages: The conversation.
+        position: The index of the message.
     """
-    turns: list[_Turn] = []
-    for row in as_trained(renderer, rows):
-        shown = encode_row(renderer, row, max_length)
-        if shown is not None:
-            places = renderer.trainable_turns(shown.messages)
-            for at, (start, stop), words in zip(
-                places, shown.encoded.turns, shown.encoded.words, strict=True
-            ):
-                message, place = shown.messages[at], hash_json([row["row_id"], at])
-                if is_trained(message):  # what should not be trained is not a right decision either
-                    of = kind(shown.messages, at)
-                    turns.append(
-                        _Turn(
-                            place, of, message, shown.encoded.input_ids, words, stop, words > start
-                        )
-                    )
-    others = [turn for turn in turns if not turn.thought]
-    if any(
-        not turn.message.get("tool_calls") for turn in others
-    ):  # what calls and answers begin with decides nothing (an empty thought)
-        columns = zip(*(turn.ids[turn.start : turn.stop] for turn in others), strict=False)
-        lead = next((at for at, column in enumerate(columns) if len({*column}) > 1), 0)
-        turns = [turn if turn.thought else turn._replace(start=turn.start + lead) for turn in turns]
-    calls = [turn for turn in turns if turn.message.get("tool_calls")]
-    openers = Counter(turn.ids[turn.start] for turn in calls if not turn.message.get("content"))
+    previous: str = messages[position - 1]["role"] if position else "nothing"
+    if previous == "tool":
+        for message in reversed(messages[:position]):
+            if message["role"] == "assistant":
+                previous = name_decision(message)
+                break
+    return f"{previous} → {name_decision(messages[position])}"
+
+
+def find_probes(
+    renderer: ChatRenderer,
+    rows: Iterable[dict[str, Any]],
+    max_length: int,
+    most_per_kind: int,
+) -> list[Probe]:
+    """Return probes of SFT rows, chosen by hash.
+
+    A call is decided where it begins, which may be behind words of the same turn. An answer is
+    decided where a call would begin: at its first token or, if agents speak before they call, at
+    its end. If there is no call without words, nothing can be measured.
+
+    Args:
+        renderer: The renderer of the model.
+        rows: SFT rows. Rows that cannot be trained on are left out.
+        max_length: Tokens per row.
+        most_per_kind: Largest number of probes per kind of decision.
+    """
+    turns = _skip_common_beginning(_find_turns(renderer, rows, max_length))
+    calls = [turn for turn in turns if turn.is_call]
+    openers = Counter(turn.ids[turn.start] for turn in calls if not turn.has_words)
     if not openers:
         return []
     opener = max(openers, key=lambda token: (openers[token], token))
-    speaks_first = any(turn.message.get("content") for turn in calls)
-    taken: Counter[str] = Counter()
-    chosen = []
-    for turn in sorted(turns, key=lambda turn: turn.place):
-        probe = _probe(renderer, turn, opener, speaks_first)
-        taken[turn.kind] += probe is not None
-        if probe is not None and taken[turn.kind] <= most:
-            chosen.append(probe)
-    return chosen
+    speaks_first = any(turn.has_words for turn in calls)
+    counts: Counter[str] = Counter()
+    probes = []
+    for turn in sorted(turns, key=lambda turn: turn.order):
+        probe = _make_probe(renderer, turn, opener, speaks_first)
+        if probe is None:
+            continue
+        counts[turn.kind] += 1
+        if counts[turn.kind] <= most_per_kind:
+            probes.append(probe)
+    return probes
 
 
-def _probe(renderer: ChatRenderer, turn: _Turn, opener: int, speaks_first: bool) -> Probe | None:
-    """The decision of a turn; None for a call that does not begin as calls do."""
-    if not turn.message.get("tool_calls"):
-        at = turn.stop - 1 if speaks_first else turn.start
-        return Probe(turn.kind, Encoded([*turn.ids[:at], opener], [False] * at + [True], []), True)
-    spoken = turn.ids[turn.start : turn.stop]
-    if opener not in spoken:
-        return None
-    begin, name = (
-        turn.start + spoken.index(opener),
-        turn.message["tool_calls"][0]["function"]["name"],
-    )
-    named = next(
-        (
-            stop
-            for stop in range(begin + 1, turn.stop)
-            if name in renderer.tokenizer.decode(turn.ids[begin:stop])
-        ),
-        turn.stop,
-    )
-    return Probe(
-        turn.kind,
-        Encoded(turn.ids[:named], [begin <= position < named for position in range(named)], []),
-        False,
-    )
+def _find_turns(
+    renderer: ChatRenderer, rows: Iterable[dict[str, Any]], max_length: int
+) -> list[_Turn]:
+    """Return the turns that are trained. A turn that should not be trained is no right decision."""
+    turns = []
+    for row in as_trained(renderer, rows):
+        encoded_row = encode_row(renderer, row, max_length)
+        if encoded_row is None:
+            continue
+        encoded, messages = encoded_row.encoded, encoded_row.messages
+        for position, (start, stop), words_start in zip(
+            renderer.trainable_turns(messages), encoded.turns, encoded.words, strict=True
+        ):
+            if is_trained(messages[position]):
+                turns.append(
+                    _Turn(
+                        order=hash_json([row["row_id"], position]),
+                        kind=name_kind(messages, position),
+                        message=messages[position],
+                        ids=encoded.input_ids,
+                        start=words_start,
+                        stop=stop,
+                        has_thought=words_start > start,
+                    )
+                )
+    return turns
 
 
-def decision_probabilities(model: "PreTrainedModel", asked: Sequence[Probe]) -> dict[str, float]:
-    """The mean probability of the right decision, by kind."""
-    by_kind: dict[str, list[float]] = defaultdict(list)
-    for probe, row in zip(
-        asked, encoded_losses(model, [each.encoded for each in asked]), strict=True
-    ):
-        probability = exp(-(row.loss or 0.0) * row.trained_tokens)
-        by_kind[probe.kind].append(1 - probability if probe.refuted else probability)
-    return {name: sum(values) / len(values) for name, values in sorted(by_kind.items())}
+def _skip_common_beginning(turns: list[_Turn]) -> list[_Turn]:
+    """Return the turns without the tokens that calls and answers both begin with.
 
-
-def fallen(
-    before: Mapping[str, float], now: Mapping[str, float], asked: Sequence[Probe], most: float
-) -> list[str]:
-    """The kinds, of enough turns, whose probability fell by more than `most`, or is not a number any more."""
-    turns = Counter(probe.kind for probe in asked)
+    These tokens (an empty thought) decide nothing.
+    """
+    without_thought = [turn for turn in turns if not turn.has_thought]
+    if all(turn.is_call for turn in without_thought):
+        return turns
+    columns = zip(*(turn.tokens for turn in without_thought), strict=False)
+    differing = (offset for offset, column in enumerate(columns) if len({*column}) > 1)
+    common = next(differing, 0)
     return [
-        name
-        for name in before
-        if turns[name] >= FEWEST_TURNS and not before[name] - now[name] <= most
+        turn if turn.has_thought else replace(turn, start=turn.start + common) for turn in turns
+    ]
+
+
+def _make_probe(
+    renderer: ChatRenderer, turn: _Turn, opener: int, speaks_first: bool
+) -> Probe | None:
+    """Return the probe of a turn, or None for a call that does not begin as calls do.
+
+    Args:
+        renderer: The renderer of the model.
+        turn: The turn.
+        opener: The token that calls begin with.
+        speaks_first: Whether agents write words before a call.
+    """
+    if not turn.is_call:
+        position = turn.stop - 1 if speaks_first else turn.start
+        ids = [*turn.ids[:position], opener]
+        return Probe(turn.kind, Encoded(ids, [False] * position + [True], []), refuted=True)
+    if opener not in turn.tokens:
+        return None
+    begin = turn.start + turn.tokens.index(opener)
+    name = turn.message["tool_calls"][0]["function"]["name"]
+    # The decision ends as soon as the name of the tool is complete.
+    end = turn.stop
+    for stop in range(begin + 1, turn.stop):
+        if name in renderer.tokenizer.decode(turn.ids[begin:stop]):
+            end = stop
+            break
+    trained = [begin <= position < end for position in range(end)]
+    return Probe(turn.kind, Encoded(turn.ids[:end], trained, []), refuted=False)
+
+
+def measure_decisions(model: "PreTrainedModel", probes: Sequence[Probe]) -> dict[str, float]:
+    """Return the mean probability of the right decision, by kind."""
+    losses = compute_losses(model, [probe.encoded for probe in probes])
+    probabilities_by_kind: defaultdict[str, list[float]] = defaultdict(list)
+    for probe, row in zip(probes, losses, strict=True):
+        probability = exp(-(row.loss or 0.0) * row.trained_tokens)
+        if probe.refuted:
+            probability = 1 - probability
+        probabilities_by_kind[probe.kind].append(probability)
+    return {
+        kind: sum(probabilities) / len(probabilities)
+        for kind, probabilities in sorted(probabilities_by_kind.items())
+    }
+
+
+def find_fallen_kinds(
+    before: Mapping[str, float],
+    now: Mapping[str, float],
+    probes: Sequence[Probe],
+    max_fall: float,
+) -> list[str]:
+    """Return the kinds of decision that have become less probable.
+
+    Args:
+        before: The probabilities before training, by kind.
+        now: The probabilities now. A probability that is not a number counts as fallen.
+        probes: The probes. Kinds with few turns are left out.
+        max_fall: Largest fall that is accepted.
+    """
+    turn_counts = Counter(probe.kind for probe in probes)
+    return [
+        kind
+        for kind in before
+        if turn_counts[kind] >= MIN_TURNS_PER_KIND and not before[kind] - now[kind] <= max_fall
     ]

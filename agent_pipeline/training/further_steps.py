@@ -1,43 +1,52 @@
-"""Training an adapter on: what all steps of the chain after imitation have in common.
+"""What all steps after SFT share: they continue to train an adapter, and stop if it gets worse.
 
-The directory is that of `adapter`: another room loads it in the same way.
+The result is a directory like that of `sft`, so another room loads it in the same way. What a step
+reads and optimizes belongs to `preference_steps` and `on_policy_steps`.
 """
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent_pipeline.engine.packed_linear import fast_products
+from agent_pipeline._compat.trl import count_trained_tokens
+from agent_pipeline.engine.packed_linear import speed_up_linear_modules
 from agent_pipeline.errors import DataError
-from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.models.device import Device
 from agent_pipeline.models.loading import load_model
-from agent_pipeline.sessions.session import hash_json
-from agent_pipeline.training import checkpoints
-from agent_pipeline.training.config import FurtherTraining
-from agent_pipeline.training.decision_probes import probes
+from agent_pipeline.training.decision_probes import find_probes
+from agent_pipeline.training.provenance import FurtherInput
 from agent_pipeline.training.sft import (
-    REPORT,
-    finished,
-    run_figures,
+    CHECKPOINT_FOLDER,
+    REPORT_FILE,
+    Report,
+    describe_training,
+    measure_run,
     save_trained,
-    trained_report,
+    write_report,
 )
-from agent_pipeline.training.trainers.preferences import SELECT, stop_on_fall
+from agent_pipeline.training.trainers.common import (
+    checkpoint_step,
+    choose_device,
+    prepare_work_dir,
+)
+from agent_pipeline.training.trainers.preferences import SELECT, make_fall_callback
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, Trainer, TrainerCallback
 
-Row = dict[str, Any]
-
 
 class NothingTrained(DataError):
-    """There is no adapter, for a reason that is not a fault: too few rows, or a first look at `select` that showed harm. `counts` are those
-    of the rows."""
+    """No adapter was trained, for a reason that is not a fault.
+
+    There were too few rows, or the first measurement on the split `select` showed harm.
+
+    Attributes:
+        counts: The counts of the rows.
+    """
 
     def __init__(self, text: str, counts: dict[str, Any]) -> None:
         super().__init__(text)
@@ -45,130 +54,128 @@ class NothingTrained(DataError):
 
 
 @dataclass(frozen=True)
-class Start:
-    """What a training goes on from: the adapter in `adapter_dir`, its tokenizer and template; `origin` is what the result is made from."""
+class StepContext:
+    """What a step needs to build its trainer.
 
-    base: BaseModel
-    adapter_dir: Path
+    Attributes:
+        model: The model with the adapter, ready to be trained.
+        device: Where the model is.
+        work_dir: Where checkpoints are written.
+        fall_callback: The callback that stops training if the adapter gets worse.
+    """
+
+    model: "PreTrainedModel"
+    device: Device
+    work_dir: Path
+    fall_callback: "TrainerCallback"
+
+
+@dataclass(frozen=True)
+class StepTrainer:
+    """The trainer of a step.
+
+    Attributes:
+        trainer: The trainer.
+        report: Returns what the step adds to the report after training.
+    """
+
+    trainer: "Trainer"
+    report: Callable[[], Report]
+
+
+@dataclass(frozen=True)
+class FurtherStep:
+    """A step after SFT.
+
+    Attributes:
+        further_input: The adapter, the rows and the options.
+        renderer: The renderer of the adapter.
+        counts: How many rows were left out, by reason.
+        build: Builds the trainer.
+    """
+
+    further_input: FurtherInput
     renderer: ChatRenderer
-    origin: dict[str, Any]
+    counts: dict[str, Any]
+    build: Callable[[StepContext], StepTrainer]
 
 
-Build = Callable[
-    ["PreTrainedModel", Device, Path, "TrainerCallback"],
-    tuple["Trainer", Callable[[], dict[str, Any]]],
-]
-"""The trainer over a model on a device, with a folder for checkpoints and a callback that watches; and what the report says afterwards."""
+def continue_training(step: FurtherStep, out_dir: Path) -> Report:
+    """Continue to train an adapter, and leave the new adapter in `out_dir`.
 
+    The kinds of decision are measured on the split `select` while the adapter trains. A killed run
+    resumes from its last checkpoint, and ends with the same bytes.
 
-def origin_of(
-    method: str,
-    rows: Sequence[Row],
-    select: Sequence[Row],
-    base: BaseModel,
-    reference: str,
-    config: FurtherTraining,
-    **more: Any,
-) -> dict[str, Any]:
-    """What such an adapter is trained from: the identity of the adapter that it starts from, the rows, the SFT rows of `select` that it is
-    watched on, the configuration, and `more` that a method needs to name (a world, a teacher)."""
-    return {
-        "method": method,
-        "base_model": base.name,
-        "base_revision": base.revision,
-        "reference": reference,
-        "config": config.identity(),
-        "content_sha256": _content(rows),
-        "select_sha256": _content(select),
-        "rows": len(rows),
-        "sessions": sorted(
-            {
-                row[name]
-                for row in rows
-                for name in ("session_id", "rejected_session_id")
-                if name in row
-            }
-        ),
-        **more,
-    }
-
-
-def _content(rows: Sequence[Row]) -> str:
-    names = ("row_id", "messages", "prompt", "chosen", "rejected", "completion", "label", "tools")
-    return hash_json([{name: row[name] for name in names if name in row} for row in rows])
-
-
-def train_on(
-    start: Start,
-    config: FurtherTraining,
-    out_dir: Path,
-    select: Sequence[Row],
-    counts: dict[str, Any],
-    build: Build,
-) -> dict[str, Any]:
-    """Train the adapter on, watched on the kinds of decision in `select`, and leave the new one in `out_dir`; the report is returned.
-
-    A killed training goes on from its last checkpoint and ends with the same bytes.
+    Returns:
+        The report.
 
     Raises:
-        NothingTrained: a kind of decision fell at the first look.
-        ModelError: base or adapter cannot be loaded.
+        NothingTrained: a kind of decision fell at the first measurement.
+        ModelError: the base model or the adapter cannot be loaded.
     """
     from peft import set_peft_model_state_dict
     from safetensors.torch import load_file
 
     began = time.monotonic()
-    identity, method = hash_json(start.origin), start.origin["method"]
-    work_dir = out_dir / "checkpoints"
-    checkpoint = checkpoints.prepare(work_dir, identity)
-    device = checkpoints.device(work_dir, config.precision)
-    model = load_model(start.base, device, start.adapter_dir, trainable=True)
-    fast_products(model)  # before what the reference says is computed, which is then rounded alike
-    watch = stop_on_fall(
-        model,
-        probes(start.renderer, select, config.max_length, config.stop_turns),
-        config.stop_fall,
-    )
-    trainer, figures = build(model, device, work_dir, watch)
+    further_input = step.further_input
+    config, base = further_input.config, further_input.base
+    work_dir = out_dir / CHECKPOINT_FOLDER
+    checkpoint = prepare_work_dir(work_dir, further_input.identity)
+    device = choose_device(work_dir, config.precision)
+    model = load_model(base, device, further_input.adapter_dir, trainable=True)
+    # The reference must be computed by the same products as the training, to be rounded alike.
+    speed_up_linear_modules(model)
+    probes = find_probes(step.renderer, further_input.select, config.max_length, config.stop_turns)
+    fall_callback = make_fall_callback(model, probes, config.stop_fall)
+    step_trainer = step.build(StepContext(model, device, work_dir, fall_callback))
+    trainer = step_trainer.trainer
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    trained = trainer.state.global_step
-    if watch.fallen:
-        good = checkpoints.prepare(work_dir, identity)
-        if good is None:
+    steps = trainer.state.global_step
+    if fall_callback.fallen:
+        last_good = prepare_work_dir(work_dir, further_input.identity)
+        if last_good is None:
             falls = ", ".join(
-                f"{kind} {watch.before[kind]:.2f} → {watch.measured[kind]:.2f}"
-                for kind in watch.fallen
+                f"{kind} {fall_callback.before[kind]:.2f} → {fall_callback.measured[kind]:.2f}"
+                for kind in fall_callback.fallen
             )
             raise NothingTrained(
-                f"{method} made right decisions less probable from the start ({falls} at step {trained}): lower "
-                "learning_rate or stop_steps.",
-                counts,
+                f"{further_input.method} made right decisions less probable from the start "
+                f"({falls} at step {steps}): lower learning_rate or stop_steps.",
+                step.counts,
             )
-        set_peft_model_state_dict(trainer.model, load_file(good / "adapter_model.safetensors"))
-        trained = int(good.name.rpartition("-")[2])
+        weights = load_file(last_good / "adapter_model.safetensors")
+        set_peft_model_state_dict(trainer.model, weights)
+        steps = checkpoint_step(last_good)
     looks = [
         {"step": entry["step"], SELECT: entry[SELECT]}
         for entry in trainer.state.log_history
         if SELECT in entry
     ]
-    # The adapter's chat template passes for the model's own when it is loaded with the adapter: what its report says of it stays true.
-    before = start.adapter_dir / REPORT
-    template = (
-        {"template": json.loads(before.read_text(encoding="utf-8"))["template"]}
-        if before.is_file()
-        else {}
-    )
-    report = {
-        "identity": identity,
-        "method": method,
-        "reference": start.origin["reference"],
-        **trained_report(trainer, start.base, start.renderer.template, config, device),
-        **template,
-        "rows": counts,
-        "weights_of_step": trained,
-        "decisions": {"before": watch.before, "looks": looks},
-        "stopped_by": watch.fallen,
-        **figures(),
+    report: Report = {
+        "identity": further_input.identity,
+        "method": further_input.method,
+        "reference": further_input.reference,
+        **describe_training(trainer.state, base, step.renderer.template, config, device),
+        **_first_template(further_input.adapter_dir),
+        "rows": step.counts,
+        "weights_of_step": steps,
+        "decisions": {"before": fall_callback.before, "looks": looks},
+        "stopped_by": fall_callback.fallen,
+        **step_trainer.report(),
     }
-    save_trained(trainer.model, start.renderer, start.base, out_dir)
-    return finished(report, out_dir, work_dir) | run_figures(trainer, checkpoint, began)
+    save_trained(trainer.model, step.renderer, base, out_dir)
+    report = write_report(report, out_dir)
+    tokens = count_trained_tokens(trainer)
+    return report | measure_run(trainer.state, tokens, checkpoint, began)
+
+
+def _first_template(adapter_dir: Path) -> Report:
+    """Return what the report of the adapter before tells about its template, if it has a report.
+
+    When the adapter is loaded, its template looks like the model's own. The first report tells
+    where the template comes from.
+    """
+    path = adapter_dir / REPORT_FILE
+    if not path.is_file():
+        return {}
+    return {"template": json.loads(path.read_text(encoding="utf-8"))["template"]}

@@ -1,164 +1,203 @@
-"""Training an adapter on what it writes itself: rewards, demonstrations that only the teacher sees, or a larger teacher.
+"""Continuing to train an adapter on what it writes itself.
 
-A row is a task to play (a row of `sft_dataset`), or one turn: `prompt`, `completion` (the logged message alone) and `tools`.
+It learns from rewards (GRPO), from demonstrations that only the teacher sees (SDFT), or from a
+larger teacher (distillation). A row is a task to play (a row of `sft_dataset`), or a single turn:
+`prompt`, `completion` (the logged message alone) and `tools`. TRL's trainers belong to
+`trainers.on_policy`, and how rows are played and rewarded to `evaluation.rollouts`.
 """
 
 import math
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.models.chat_renderer import ChatRenderer, load_renderer
-from agent_pipeline.models.device import Device
 from agent_pipeline.models.loading import load_model
 from agent_pipeline.models.template_probe import find_stop_token
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.training.config import NO_TEACHER, OnPolicyTraining, resolve_size_defaults
-from agent_pipeline.training.further_steps import NothingTrained, Start, origin_of, train_on
-from agent_pipeline.training.sft import only_train
-from agent_pipeline.training.trainers.common import let_a_step_train, reporting, shared_arguments
-from agent_pipeline.training.trainers.on_policy import Play, Row, Setting, on_policy_trainer
+from agent_pipeline.sessions.session import Message
+from agent_pipeline.training.config import NO_TEACHER, OnPolicyTraining
+from agent_pipeline.training.further_steps import (
+    FurtherStep,
+    NothingTrained,
+    StepContext,
+    StepTrainer,
+    continue_training,
+)
+from agent_pipeline.training.provenance import FurtherInput
+from agent_pipeline.training.sft import Report, check_train_split
+from agent_pipeline.training.trainers.common import (
+    limit_warmup,
+    make_progress_callback,
+    make_shared_arguments,
+)
+from agent_pipeline.training.trainers.on_policy import (
+    OnPolicySetup,
+    Play,
+    Row,
+    build_on_policy_trainer,
+)
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, Trainer, TrainerCallback
+    from transformers import Trainer
 
 
 def train_on_policy(
-    method: str,
-    rows: Sequence[Row],
-    base: BaseModel,
-    adapter_dir: Path,
-    config: OnPolicyTraining,
+    further_input: FurtherInput,
     out_dir: Path,
-    select: Sequence[Row] = (),
     play: Play | None = None,
     teacher: BaseModel | None = None,
     progress: Progress = silent,
-    reference: str = "",
-    **origin: Any,
-) -> dict[str, Any]:
-    """Train the adapter in `adapter_dir` on from what it writes about the `rows` (train split), and leave the new one in `out_dir`.
+) -> Report:
+    """Continue to train an adapter on what it writes, and leave the new adapter in `out_dir`.
 
-    `method` is grpo, sdft or distill. `grpo` needs `play`, which plays rows and rewards them; `distill` needs a `teacher`. `select`,
-    `reference`, and what happens after a kill, are as in `train_preferences`; `origin` goes into the identity. The report is returned.
+    Args:
+        further_input: The method (grpo, sdft or distill), the rows, the adapter and the options.
+        out_dir: The directory of the new adapter.
+        play: Plays rows and rewards them (grpo).
+        teacher: The teacher (distill).
+        progress: Is called after each step.
+
+    Returns:
+        The report.
 
     Raises:
-        NothingTrained: there are fewer than `config.min_rows` rows, or a kind of decision fell at the first look.
-        DataError: one of the rows is not of the split `train`.
-        SettingsError: distillation has no teacher, or one with another vocabulary.
-        ModelError: base, adapter or teacher cannot be loaded.
+        NothingTrained: there are fewer than `min_rows` rows, or a kind of decision fell at the
+            first measurement.
+        DataError: a row is not of the split `train`.
+        SettingsError: distillation has no teacher, or a teacher with another vocabulary.
+        ModelError: the base model, the adapter or the teacher cannot be loaded.
     """
-    only_train(rows)
-    config = type(config)(**resolve_size_defaults(config.model_dump(), method, base))
+    check_train_split(further_input.rows)
+    method, config, rows = further_input.method, further_input.config, further_input.rows
     if method == "distill" and teacher is None:
         raise SettingsError(NO_TEACHER)
-    renderer = load_renderer(adapter_dir, base.trust_remote_code)
-    kept, longest = _fitting(renderer, rows, config)
-    dropped = len(rows) - len(kept)
+    renderer = load_renderer(further_input.adapter_dir, further_input.base.trust_remote_code)
+    fitting = _find_fitting_rows(renderer, rows, config)
+    dropped = len(rows) - len(fitting.rows)
     counts = {
         "in": len(rows),
         "dropped_too_long": dropped,
-        "trained": len(kept),
+        "trained": len(fitting.rows),
         "dropped_share": dropped / max(len(rows), 1),
     }
-    if len(kept) < config.min_rows:
+    if len(fitting.rows) < config.min_rows:
         raise NothingTrained(
-            f"{method} needs {config.min_rows} rows, and {len(kept)} of {len(rows)} fit into {config.max_length} tokens: curate more "
-            "sessions, raise max_length, or lower min_rows.",
+            f"{method} needs {config.min_rows} rows, and {len(fitting.rows)} of {len(rows)} "
+            f"fit into {config.max_length} tokens: curate more sessions, raise max_length, or "
+            "lower min_rows.",
             counts,
         )
 
-    def build(
-        model: "PreTrainedModel", device: Device, work_dir: Path, watch: "TrainerCallback"
-    ) -> "tuple[Trainer, Callable[[], dict[str, Any]]]":
-        arguments = shared_arguments(config, device, work_dir, 0, longest) | {
-            "save_steps": config.stop_steps
-        }
-        taught_by = load_model(teacher, device) if teacher else None
-        callbacks = [watch, reporting(progress)]
-        trainer = trainer_over(
-            method,
-            Setting(model, renderer, kept, config, arguments, callbacks, play, taught_by),
+    def build(context: StepContext) -> StepTrainer:
+        shared_arguments = make_shared_arguments(
+            config, context.device, context.work_dir, 0, fitting.longest
         )
-        return trainer, lambda: {
-            "row_ids": [row["row_id"] for row in kept],
-            "longest_row_tokens": longest,
+        setup = OnPolicySetup(
+            model=context.model,
+            renderer=renderer,
+            rows=fitting.rows,
+            config=config,
+            arguments=shared_arguments | {"save_steps": config.stop_steps},
+            callbacks=[context.fall_callback, make_progress_callback(progress)],
+            play=play,
+            teacher=load_model(teacher, context.device) if teacher else None,
+        )
+        step_report = {
+            "row_ids": [row["row_id"] for row in fitting.rows],
+            "longest_row_tokens": fitting.longest,
         }
+        return StepTrainer(build_trainer_over_epochs(method, setup), lambda: step_report)
 
-    made_from = origin_of(method, rows, select, base, reference, config, **origin)
-    return train_on(
-        Start(base, adapter_dir, renderer, made_from),
-        config,
-        out_dir,
-        select,
-        counts,
-        build,
-    )
+    return continue_training(FurtherStep(further_input, renderer, counts, build), out_dir)
 
 
-def trainer_over(method: str, setting: Setting) -> "Trainer":
-    """TRL's trainer over the rows of a setting, pass after pass, each shuffled by the seed.
+def build_trainer_over_epochs(method: str, setup: OnPolicySetup) -> "Trainer":
+    """Return TRL's trainer over the rows of a setup, epoch after epoch, each shuffled by the seed.
 
     Raises:
         SettingsError: TRL refuses the settings.
     """
-    config, rows = setting.config, setting.rows
+    config, rows = setup.config, setup.rows
     if method != "grpo":
-        rows = [row | texts(setting.renderer, row) for row in rows]
-    steps = math.ceil(len(rows) * config.num_train_epochs / config.per_device_train_batch_size)
-    seen = in_order(
-        rows,
-        min(steps, config.max_steps or steps) * config.per_device_train_batch_size,
-        config.seed,
+        rows = [row | render_turn(setup.renderer, row) for row in rows]
+    batch_size = config.per_device_train_batch_size
+    steps = math.ceil(len(rows) * config.num_train_epochs / batch_size)
+    steps = min(steps, config.max_steps or steps)
+    ordered_rows = repeat_shuffled(rows, steps * batch_size, config.seed)
+    # The repeated rows are one epoch for TRL.
+    arguments = setup.arguments | {"num_train_epochs": 1, "max_steps": -1}
+    trainer = build_on_policy_trainer(
+        method, replace(setup, rows=ordered_rows, arguments=arguments)
     )
-    arguments = setting.arguments | {"num_train_epochs": 1, "max_steps": -1}
-    trainer = on_policy_trainer(method, replace(setting, rows=seen, arguments=arguments))
-    let_a_step_train(trainer)
+    limit_warmup(trainer)
     return trainer
 
 
-def in_order(rows: Sequence[Row], count: int, seed: int) -> list[Row]:
-    """`count` rows: pass after pass, each shuffled by the seed."""
+def repeat_shuffled(rows: Sequence[Row], count: int, seed: int) -> list[Row]:
+    """Return `count` rows: epoch after epoch, each shuffled by the seed."""
     rng = random.Random(seed)
-    return [
-        row for _ in range(math.ceil(count / len(rows))) for row in rng.sample(rows, len(rows))
-    ][:count]
+    repeated: list[Row] = []
+    while len(repeated) < count:
+        repeated += rng.sample(rows, len(rows))
+    return repeated[:count]
 
 
-def _fitting(
+@dataclass(frozen=True)
+class _FittingRows:
+    """Rows that fit into `max_length`.
+
+    Attributes:
+        rows: The rows.
+        longest: The tokens of the longest row with its answer.
+    """
+
+    rows: list[Row]
+    longest: int
+
+
+def _find_fitting_rows(
     renderer: ChatRenderer, rows: Sequence[Row], config: OnPolicyTraining
-) -> tuple[list[Row], int]:
-    """The rows whose answer fits into `max_length`, and the tokens of the longest with it. How long a task gets, nobody knows before."""
-    prompts = {
-        row["row_id"]: renderer.prompt_ids(row["prompt"], row["tools"])
+) -> _FittingRows:
+    """Return the rows whose prompt and answer fit into `max_length`.
+
+    A task to play always fits: its length is unknown before it is played.
+    """
+    lengths = {
+        row["row_id"]: len(renderer.prompt_ids(row["prompt"], row["tools"]))
+        + config.max_completion_length
         for row in rows
         if "prompt" in row
     }
-    turns = {
-        row_id: len(prompt) + config.max_completion_length for row_id, prompt in prompts.items()
-    }
-    kept = [row for row in rows if turns.get(row["row_id"], 0) <= config.max_length]
-    return kept, max(
-        (turns[row["row_id"]] for row in kept if row["row_id"] in turns), default=config.max_length
-    )
+    kept = [row for row in rows if lengths.get(row["row_id"], 0) <= config.max_length]
+    kept_lengths = [lengths[row["row_id"]] for row in kept if row["row_id"] in lengths]
+    return _FittingRows(kept, max(kept_lengths, default=config.max_length))
 
 
-def texts(renderer: ChatRenderer, row: Row) -> dict[str, str]:
-    """`asked`: the prompt of a turn as text; `shown`: the same, with what the agent did told in its system message."""
-    asked = renderer.render(row["prompt"], row["tools"], add_generation_prompt=True)
-    did = renderer.render([*row["prompt"], *row["completion"]], row["tools"])[len(asked) :].rstrip()
-    did = did.removesuffix(find_stop_token(renderer.tokenizer, did) or "")
-    head = row["prompt"][:1] if row["prompt"] and row["prompt"][0]["role"] == "system" else []
-    system = "\n\n".join(
-        [*(message["content"] for message in head), f"A good agent would now write:\n{did}"]
-    )
+def render_turn(renderer: ChatRenderer, row: Row) -> dict[str, str]:
+    """Return the prompt of a turn as text, for the model and for its teacher.
+
+    Returns:
+        `asked`, the prompt; and `shown`, the prompt with the logged message in its system message.
+    """
+    prompt, tools = row["prompt"], row["tools"]
+    asked = renderer.render(prompt, tools, add_generation_prompt=True)
+    whole = renderer.render([*prompt, *row["completion"]], tools)
+    demonstration = whole[len(asked) :].rstrip()
+    stop_token = find_stop_token(renderer.tokenizer, demonstration) or ""
+    demonstration = demonstration.removesuffix(stop_token)
+    has_system = bool(prompt) and prompt[0]["role"] == "system"
+    system_messages = prompt[:1] if has_system else []
+    system_texts = [message["content"] for message in system_messages]
+    system_texts.append(f"A good agent would now write:\n{demonstration}")
+    system_message: Message = {"role": "system", "content": "\n\n".join(system_texts)}
     shown = renderer.render(
-        [{"role": "system", "content": system}, *row["prompt"][len(head) :]],
-        row["tools"],
+        [system_message, *prompt[len(system_messages) :]],
+        tools,
         add_generation_prompt=True,
     )
     return {"asked": asked, "shown": shown}

@@ -1,11 +1,15 @@
-"""Judged completions as tokens: pairs for DPO, whole sessions for KTO. The loss counts the assistant's tokens of the completion only."""
+"""Judged completions as tokens: pairs of turns for DPO, whole sessions for KTO.
+
+The loss counts the assistant's tokens of the completion only. The losses themselves belong to
+`trainers.preferences`, and which sessions are paired belongs to `datasets`.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from agent_pipeline.engine.scoring import encoded_losses
+from agent_pipeline.engine.scoring import compute_losses
 from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import Message
@@ -18,21 +22,35 @@ from agent_pipeline.tokenization.encoding import (
     encoded_or_counted,
 )
 from agent_pipeline.tokenization.loss_masks import Encoded
-from agent_pipeline.training.decision_probes import decision, same_decision
+from agent_pipeline.training.decision_probes import is_same_decision, name_decision
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 Row = dict[str, Any]
+"""A row of `preference_dataset` or `kto_dataset`, as the lake stores it."""
 
 MAX_KIND_WEIGHT = 4.0
-"""The largest weight of a kind of decision: a few examples of a rare kind must not decide a training run."""
+"""The largest weight of a kind of decision.
+
+A few examples of a rare kind must not decide a training run.
+"""
 
 
 @dataclass(frozen=True)
-class Example:
-    """What one judgment is about. `rows` of a pair: the chosen and the rejected completion; of a session: the completion, and another
-    session's after the same prompt, from which KTO estimates how far the model has moved. `reference`: the log-probability of each."""
+class PreferenceExample:
+    """One judgment as tokens.
+
+    Attributes:
+        row_id: The row of the data set.
+        rows: For a pair, the chosen and the rejected completion. For a session, its completion, and
+            the completion of another session behind the same prompt: KTO measures with it how far
+            the model has moved.
+        kind: The kind of decision; examples of each kind count the same.
+        good: Whether the completion of a session was judged good.
+        weight: The weight in the loss.
+        reference: The log-probability of each of the two rows before training, in nats.
+    """
 
     row_id: str
     rows: tuple[Encoded, Encoded]
@@ -42,7 +60,7 @@ class Example:
     reference: tuple[float, float] = (0.0, 0.0)
 
 
-Encode = Callable[[ChatRenderer, Sequence[Row], int, Progress], Counted[Example]]
+EncodeFunction = Callable[[ChatRenderer, Sequence[Row], int, Progress], Counted[PreferenceExample]]
 
 
 def encode_pairs(
@@ -50,20 +68,29 @@ def encode_pairs(
     rows: Sequence[Row],
     max_length: int,
     progress: Progress = silent,
-) -> Counted[Example]:
-    """Rows of `preference_dataset`, one turn a side: the first that differs.
+) -> Counted[PreferenceExample]:
+    """Return examples of `preference_dataset`: for each pair, the first turn that differs.
 
-    A pair is left out, and counted as `same_decision`, where both turns decide the same and the rejected session goes on: its fault came
-    later, and the pair would teach the wording.
+    A pair is left out, and counted as `same_decision`, if both turns decide the same and the
+    rejected session continues. The fault of that session came later, and the pair would teach the
+    wording.
+
+    Args:
+        renderer: The renderer of the model.
+        rows: The rows.
+        max_length: Tokens per completion with its prompt.
+        progress: Is called after each row.
     """
-    telling = [
+    telling_rows = [
         row
         for row in rows
-        if len(row["rejected"]) == 1 or not same_decision(row["chosen"][0], row["rejected"][0])
+        if len(row["rejected"]) == 1 or not is_same_decision(row["chosen"][0], row["rejected"][0])
     ]
-    encoded = encoded_or_counted(telling, lambda row: _pair(renderer, row, max_length), progress)
-    counts = encoded.counts | {"in": len(rows), "same_decision": len(rows) - len(telling)}
-    return Counted(balanced(encoded.rows), counts, encoded.first_dropped)
+    encoded = encoded_or_counted(
+        telling_rows, lambda row: _encode_pair(renderer, row, max_length), progress
+    )
+    counts = encoded.counts | {"in": len(rows), "same_decision": len(rows) - len(telling_rows)}
+    return Counted(balance_kinds(encoded.rows), counts, encoded.first_dropped)
 
 
 def encode_sessions(
@@ -71,59 +98,74 @@ def encode_sessions(
     rows: Sequence[Row],
     max_length: int,
     progress: Progress = silent,
-) -> Counted[Example]:
-    """Rows of `kto_dataset`: every assistant's turn of the completion counts (by itself, where each turn is a row of its own)."""
+) -> Counted[PreferenceExample]:
+    """Return examples of `kto_dataset`: every assistant turn of a completion counts.
 
-    def session(row: Row) -> tuple[Row, EncodedRow]:
-        return row, _completed(renderer, row, row["completion"], max_length)
+    If the template makes a training row of each turn, each turn is an example.
 
-    encoded = encoded_or_counted(
-        [each for row in rows for each in _as_trained(renderer, row)], session, progress
-    )
-    completions = [each.encoded for _, each in encoded.rows]
+    Args:
+        renderer: The renderer of the model.
+        rows: The rows.
+        max_length: Tokens per completion with its prompt.
+        progress: Is called after each row.
+    """
+
+    def encode_completion(row: Row) -> tuple[Row, EncodedRow]:
+        return row, _encode_completion(renderer, row, row["completion"], max_length)
+
+    parts = [part for row in rows for part in _split_into_turns(renderer, row)]
+    encoded = encoded_or_counted(parts, encode_completion, progress)
+    completions = [encoded_row.encoded for _, encoded_row in encoded.rows]
+    other_completions = completions[-1:] + completions[:-1]
     examples = [
-        Example(
+        PreferenceExample(
             row["row_id"],
-            (own, mismatched(own, other)),
+            (completion, join_mismatched(completion, other)),
             "good" if row["label"] else "bad",
             row["label"],
         )
-        for (row, _), own, other in zip(
-            encoded.rows, completions, completions[-1:] + completions[:-1], strict=True
+        for (row, _), completion, other in zip(
+            encoded.rows, completions, other_completions, strict=True
         )
     ]
-    return Counted(balanced(examples), encoded.counts, encoded.first_dropped)
+    return Counted(balance_kinds(examples), encoded.counts, encoded.first_dropped)
 
 
-def _as_trained(renderer: ChatRenderer, row: Row) -> list[Row]:
-    whole = row | {
-        "messages": [*(message | {"weight": 0} for message in row["prompt"]), *row["completion"]]
-    }
-    turns = [each["messages"] for each in as_trained(renderer, [whole])]
-    return (
-        [row | {"prompt": each[:-1], "completion": each[-1:]} for each in turns]
-        if renderer.trains_turns_apart(whole["messages"])
-        else [row]
-    )
+def _split_into_turns(renderer: ChatRenderer, row: Row) -> list[Row]:
+    """Return a row of each turn if the template needs that, else the row itself."""
+    prompt = [message | {"weight": 0} for message in row["prompt"]]
+    whole = row | {"messages": [*prompt, *row["completion"]]}
+    conversations = [part["messages"] for part in as_trained(renderer, [whole])]
+    if not renderer.trains_turns_apart(whole["messages"]):
+        return [row]
+    return [
+        row | {"prompt": messages[:-1], "completion": messages[-1:]} for messages in conversations
+    ]
 
 
-def _pair(renderer: ChatRenderer, row: Row, max_length: int) -> Example:
-    chosen, rejected = (
-        _completed(renderer, row, row[side][:1], max_length) for side in ("chosen", "rejected")
-    )
-    # Messages, not tokens: the line break before an answer may make one token with those that it begins with.
+def _encode_pair(renderer: ChatRenderer, row: Row, max_length: int) -> PreferenceExample:
+    chosen = _encode_completion(renderer, row, row["chosen"][:1], max_length)
+    rejected = _encode_completion(renderer, row, row["rejected"][:1], max_length)
+    # Messages are compared, not tokens: the line break before an answer may be one token together
+    # with the beginning of the answer.
     if chosen.messages[:-1] != rejected.messages[:-1]:
         raise RowDropped(
-            f"Pair {row['row_id']} was shortened to two prompts: raise max_length above {max_length}.",
+            f"Pair {row['row_id']} was shortened to two prompts: raise max_length above "
+            f"{max_length}.",
             "too_long",
         )
-    return Example(row["row_id"], (chosen.encoded, rejected.encoded), decision(row["chosen"][0]))
+    kind = name_decision(row["chosen"][0])
+    return PreferenceExample(row["row_id"], (chosen.encoded, rejected.encoded), kind)
 
 
-def _completed(
+def _encode_completion(
     renderer: ChatRenderer, row: Row, completion: list[Message], max_length: int
 ) -> EncodedRow:
-    """A prompt, of which nothing is trained, and its completion; proved as every row is. Raises RowDropped."""
+    """Return a prompt that is not trained, with its completion.
+
+    Raises:
+        RowDropped: the row is too long, or the template cannot render it.
+    """
     prompt = [
         message | {"weight": 0} if message["role"] == "assistant" else message
         for message in row["prompt"]
@@ -131,17 +173,17 @@ def _completed(
     return encode_or_raise(renderer, row | {"messages": [*prompt, *completion]}, max_length)
 
 
-def mismatched(row: Encoded, other: Encoded) -> Encoded:
-    """The prompt of one row with the completion of another."""
-    start, begins = row.trained.index(True), other.trained.index(True)
+def join_mismatched(row: Encoded, other: Encoded) -> Encoded:
+    """Return the prompt of one row with the completion of another row."""
+    prompt_end, completion_start = row.trained.index(True), other.trained.index(True)
     return Encoded(
-        row.input_ids[:start] + other.input_ids[begins:],
-        [False] * start + other.trained[begins:],
+        row.input_ids[:prompt_end] + other.input_ids[completion_start:],
+        [False] * prompt_end + other.trained[completion_start:],
         [],
     )
 
 
-def balanced(examples: Sequence[Example]) -> list[Example]:
+def balance_kinds(examples: Sequence[PreferenceExample]) -> list[PreferenceExample]:
     """Return the examples with weights under which each kind counts the same, up to a limit.
 
     No example weighs more than `MAX_KIND_WEIGHT`.
@@ -152,22 +194,23 @@ def balanced(examples: Sequence[Example]) -> list[Example]:
     return [replace(example, weight=weights[example.kind]) for example in examples]
 
 
-def log_probs(
-    model: "PreTrainedModel", examples: Sequence[Example], progress: Progress = silent
+def compute_log_probs(
+    model: "PreTrainedModel", examples: Sequence[PreferenceExample], progress: Progress = silent
 ) -> list[tuple[float, float]]:
-    """Of each example's two rows, in nats, under a model in memory."""
+    """Return the log-probabilities in nats of each example's two rows under a model in memory."""
     rows = [row for example in examples for row in example.rows]
-    values = [
-        -(each.loss or 0.0) * each.trained_tokens for each in encoded_losses(model, rows, progress)
+    log_probs = [
+        -(loss.loss or 0.0) * loss.trained_tokens for loss in compute_losses(model, rows, progress)
     ]
-    return list(zip(values[::2], values[1::2], strict=True))
+    return list(zip(log_probs[::2], log_probs[1::2], strict=True))
 
 
-def with_reference(
-    model: "PreTrainedModel", examples: Sequence[Example], progress: Progress = silent
-) -> list[Example]:
-    """The examples with the model's log-probabilities as their reference."""
-    values = log_probs(model, examples, progress)
+def set_reference(
+    model: "PreTrainedModel", examples: Sequence[PreferenceExample], progress: Progress = silent
+) -> list[PreferenceExample]:
+    """Return the examples with the model's log-probabilities as their reference."""
+    references = compute_log_probs(model, examples, progress)
     return [
-        replace(example, reference=value) for example, value in zip(examples, values, strict=True)
+        replace(example, reference=reference)
+        for example, reference in zip(examples, references, strict=True)
     ]

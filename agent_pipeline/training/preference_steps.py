@@ -1,126 +1,159 @@
-"""Training an adapter on from preferences: DPO on pairs, KTO on judged sessions. The adapter that it starts from is the reference."""
+"""Continuing to train an adapter from preferences: DPO on pairs, KTO on judged sessions.
+
+The adapter that training starts from is the reference. The losses belong to `trainers.preferences`,
+and how rows become tokens to `preference_examples`.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from agent_pipeline.engine.prefix_tree import prefix_tree
-from agent_pipeline.models.base_model import BaseModel
-from agent_pipeline.models.chat_renderer import load_renderer
-from agent_pipeline.models.device import Device
+from agent_pipeline.engine.prefix_tree import build_prefix_tree
+from agent_pipeline.models.chat_renderer import ChatRenderer, load_renderer
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.training.config import PreferenceTraining, resolve_size_defaults
-from agent_pipeline.training.further_steps import NothingTrained, Start, origin_of, train_on
+from agent_pipeline.tokenization.encoding import Counted
+from agent_pipeline.training.further_steps import (
+    FurtherStep,
+    NothingTrained,
+    StepContext,
+    StepTrainer,
+    continue_training,
+)
 from agent_pipeline.training.preference_examples import (
-    Encode,
+    EncodeFunction,
+    PreferenceExample,
     Row,
+    compute_log_probs,
     encode_pairs,
     encode_sessions,
-    log_probs,
-    with_reference,
+    set_reference,
 )
-from agent_pipeline.training.sft import only_train, token_counts
-from agent_pipeline.training.trainers.common import shared_arguments
-from agent_pipeline.training.trainers.dpo import Dpo
-from agent_pipeline.training.trainers.kto import Kto
-from agent_pipeline.training.trainers.preferences import Objective, preference_trainer
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, Trainer, TrainerCallback
+from agent_pipeline.training.provenance import FurtherInput
+from agent_pipeline.training.sft import Report, check_train_split, count_tokens
+from agent_pipeline.training.trainers.common import make_shared_arguments
+from agent_pipeline.training.trainers.preferences import (
+    Dpo,
+    Kto,
+    Objective,
+    build_preference_trainer,
+)
 
 
 @dataclass(frozen=True)
-class Method:
-    """A way to learn from preferences: what its rows are called, how they are read, what is optimised by its options."""
+class PreferenceMethod:
+    """A method that learns from preferences.
 
-    rows: str
-    encode: Encode
+    Attributes:
+        row_name: What its rows are called in messages.
+        encode: Makes examples of rows.
+        objective: Makes the loss from the options.
+    """
+
+    row_name: str
+    encode: EncodeFunction
     objective: Callable[[Any], Objective]
 
 
 METHODS = {
-    "dpo": Method("pairs", encode_pairs, lambda config: Dpo(config.beta, config.sft_weight)),
-    "kto": Method("judged sessions", encode_sessions, lambda config: Kto(config.beta)),
+    "dpo": PreferenceMethod(
+        "pairs", encode_pairs, lambda config: Dpo(config.beta, config.sft_weight)
+    ),
+    "kto": PreferenceMethod("judged sessions", encode_sessions, lambda config: Kto(config.beta)),
 }
 
 
 def train_preferences(
-    method: str,
-    rows: Sequence[Row],
-    base: BaseModel,
-    adapter_dir: Path,
-    config: PreferenceTraining,
+    further_input: FurtherInput,
     out_dir: Path,
-    select: Sequence[Row] = (),
     heldout: Sequence[Row] = (),
     progress: Progress = silent,
-    reference: str = "",
-) -> dict[str, Any]:
-    """Train the adapter in `adapter_dir` on from the `rows` (train split) and leave the new one in `out_dir`; the report is returned.
+) -> Report:
+    """Continue to train an adapter from preferences, and leave the new adapter in `out_dir`.
 
-    `method` is a name of `METHODS`, and the rows are those of `preference_dataset` (dpo) or `kto_dataset` (kto). `select` are SFT rows of
-    the split `select`, on whose turns the kinds of decision are measured while it trains. `heldout` are judged rows of other splits; the
-    report says how they are ranked. `reference` names the adapter in `adapter_dir`. A killed training goes on from its last checkpoint.
+    Args:
+        further_input: The method (dpo or kto), the rows of its data set, the adapter and the
+            options.
+        out_dir: The directory of the new adapter.
+        heldout: Judged rows of other splits. The report has how they are ranked.
+        progress: Is called after each row and each step.
+
+    Returns:
+        The report.
 
     Raises:
-        NothingTrained: fewer than `config.min_rows` rows can be trained on, or a kind of decision fell at the first look.
-        DataError: one of the rows is not of the split `train`.
-        ModelError: base or adapter cannot be loaded.
+        NothingTrained: fewer than `min_rows` rows can be trained on, or a kind of decision fell at
+            the first measurement.
+        DataError: a row is not of the split `train`.
+        ModelError: the base model or the adapter cannot be loaded.
     """
-    only_train(rows)
-    config = type(config)(**resolve_size_defaults(config.model_dump(), method, base))
-    of = METHODS[method]
-    renderer = load_renderer(adapter_dir, base.trust_remote_code)
-    encoded = of.encode(renderer, rows, config.max_length, progress)
+    check_train_split(further_input.rows)
+    config, rows = further_input.config, further_input.rows
+    method = METHODS[further_input.method]
+    renderer = load_renderer(further_input.adapter_dir, further_input.base.trust_remote_code)
+    encoded = method.encode(renderer, rows, config.max_length, progress)
     if len(encoded.rows) < config.min_rows:
         raise NothingTrained(
-            f"{method} needs {config.min_rows} {of.rows}, and {len(encoded.rows)} of {len(rows)} can be trained on: judge more trials of "
-            f"the same tasks, or lower min_rows. {encoded.first_dropped}".rstrip(),
+            f"{further_input.method} needs {config.min_rows} {method.row_name}, and "
+            f"{len(encoded.rows)} of {len(rows)} can be trained on: judge more trials of the same "
+            f"tasks, or lower min_rows. {encoded.first_dropped}".rstrip(),
             encoded.counts,
         )
-    objective = of.objective(config)
 
-    def build(
-        model: "PreTrainedModel", device: Device, work_dir: Path, watch: "TrainerCallback"
-    ) -> "tuple[Trainer, Callable[[], dict[str, Any]]]":
-        from transformers import TrainingArguments
+    def build(context: StepContext) -> StepTrainer:
+        return _build_trainer(further_input, context, renderer, encoded, heldout, progress)
 
-        examples = with_reference(model, encoded.rows, progress)
-        held = with_reference(model, of.encode(renderer, heldout, config.max_length, silent).rows)
-        step_rows = [
-            row
-            for example in examples[: config.per_device_train_batch_size]
-            for row in example.rows
+    step = FurtherStep(further_input, renderer, encoded.counts, build)
+    return continue_training(step, out_dir)
+
+
+def _build_trainer(
+    further_input: FurtherInput,
+    context: StepContext,
+    renderer: ChatRenderer,
+    encoded: Counted[PreferenceExample],
+    heldout: Sequence[Row],
+    progress: Progress,
+) -> StepTrainer:
+    """Return the trainer, whose reference is the adapter before training."""
+    from transformers import TrainingArguments
+
+    config, model = further_input.config, context.model
+    method = METHODS[further_input.method]
+    objective = method.objective(config)
+    examples = set_reference(model, encoded.rows, progress)
+    heldout_encoded = method.encode(renderer, heldout, config.max_length, silent)
+    heldout_examples = set_reference(model, heldout_encoded.rows)
+    batch_size = config.per_device_train_batch_size
+    step_rows = [row for example in examples[:batch_size] for row in example.rows]
+    step_tokens = len(build_prefix_tree(step_rows).tokens)
+    arguments = TrainingArguments(
+        **make_shared_arguments(
+            config, context.device, context.work_dir, len(examples), step_tokens
+        ),
+        gradient_checkpointing_kwargs={"use_reentrant": False},
+        per_device_train_batch_size=batch_size,
+        save_steps=config.stop_steps,
+    )
+    trainer = build_preference_trainer(
+        model, examples, objective, arguments, progress, [context.fall_callback]
+    )
+
+    def report() -> Report:
+        rows_by_kind = Counter(example.kind for example in examples)
+        trained_rows = [
+            row for example in examples for row in example.rows[: objective.trained_rows]
         ]
-        arguments = TrainingArguments(
-            **shared_arguments(
-                config, device, work_dir, len(examples), len(prefix_tree(step_rows).tokens)
-            ),
-            gradient_checkpointing_kwargs={"use_reentrant": False},
-            per_device_train_batch_size=config.per_device_train_batch_size,
-            save_steps=config.stop_steps,
-        )
-        trainer = preference_trainer(model, examples, objective, arguments, progress, [watch])
-        return trainer, lambda: {
+        ranking = None
+        if heldout_examples:
+            log_probs = compute_log_probs(trainer.model, heldout_examples)
+            ranking = objective.report(heldout_examples, log_probs)
+        return {
             "row_ids": [example.row_id for example in examples],
-            "kinds": {
-                kind: {"rows": count}
-                for kind, count in sorted(Counter(each.kind for each in examples).items())
-            },
-            **token_counts(
-                [row for example in examples for row in example.rows[: objective.trained_rows]]
-            ),
-            "heldout": objective.figures(held, log_probs(trainer.model, held)) if held else None,
+            "kinds": {kind: {"rows": count} for kind, count in sorted(rows_by_kind.items())},
+            **count_tokens(trained_rows),
+            "heldout": ranking,
         }
 
-    origin = origin_of(method, rows, select, base, reference, config)
-    return train_on(
-        Start(base, adapter_dir, renderer, origin),
-        config,
-        out_dir,
-        select,
-        encoded.counts,
-        build,
-    )
+    return StepTrainer(trainer, report)

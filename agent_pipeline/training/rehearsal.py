@@ -1,11 +1,16 @@
-"""Rehearsal: what the base model itself answers to plain questions, trained beside an agent's rows.
+"""Rehearsal: the base model's own answers to plain questions, trained among an agent's rows.
 
-A few hundred rows of one job teach a small model to do nothing else: a greeting is looked up, and the capital of France is refused. Trained
-beside the rows, a share of the base's own answers keeps what it could do before (rehearsal: Robins 1995; with answers that the model
-wrote itself: Huang et al. 2024, "Mitigating Catastrophic Forgetting in Large Language Models with Self-Synthesized Rehearsal").
+A few hundred rows of one job teach a small model to do nothing else: it looks up a greeting, and
+refuses to name the capital of France. A share of the base model's own answers among the rows keeps
+what the model could do before (rehearsal: Robins 1995; with answers that the model wrote itself:
+Huang et al. 2024, "Mitigating Catastrophic Forgetting in Large Language Models with
+Self-Synthesized Rehearsal").
+
+Rows of earlier nights belong to `selection.replay`.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agent_pipeline.engine.generation import generate
@@ -19,9 +24,18 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 MAX_NEW_TOKENS = 64
-LEAST = 32
-"""Answers beside a small set of rows, of which a small share would teach nothing; never more than there are rows."""
-SYSTEM = "You are a helpful assistant."
+"""Longest answer, in tokens. A longer answer is left out.
+
+Trained up to their last whole sentence, such answers kept less of what the base model could do.
+"""
+
+MIN_ANSWERS = 32
+"""Smallest number of answers, because a small share of few rows would teach nothing.
+
+There are never more answers than rows.
+"""
+
+SYSTEM_PROMPT = "You are a helpful assistant."
 
 QUESTIONS = (
     "Hello!",
@@ -85,66 +99,98 @@ QUESTIONS = (
     "Can penguins fly?",
     "Translate 'good night' into French.",
 )
-"""Plain questions; those that a decision on a candidate asks (`promotion.sanity_questions`) are others."""
+"""Plain questions. The sanity questions of a decision (`promotion.sanity_questions`) are others."""
 
 
-def rehearsed(
+@dataclass(frozen=True)
+class RehearsalAmount:
+    """How many answers are rehearsed.
+
+    Attributes:
+        new_rows: The number of rows that are trained on otherwise.
+        ratio: The share of answers in all that is trained on.
+    """
+
+    new_rows: int
+    ratio: float
+
+    @property
+    def answers(self) -> int:
+        """The number of answers."""
+        if not self.ratio:
+            return 0
+        share = due(self.new_rows, checked_ratio(self.ratio))
+        return max(share, min(MIN_ANSWERS, self.new_rows))
+
+
+def rehearse(
     model: "PreTrainedModel",
     renderer: ChatRenderer,
     rows: Sequence[dict[str, Any]],
-    new: int,
-    ratio: float,
+    amount: RehearsalAmount,
     max_length: int,
     progress: Progress,
 ) -> list[EncodedRow]:
-    """So many answers of `model`, still the base, that they are `ratio` of all that is trained beside `new` rows, and at least `LEAST`: at
-    most two a question, one without tools and one with those of one of the `rows` beside it. Answers that do not end within
-    `MAX_NEW_TOKENS` are left out: trained up to their last whole sentence, they kept less of what the base knew."""
-    count = max(due(new, checked_ratio(ratio)), min(LEAST, new)) if ratio else 0
+    """Return answers of the base model as rows to train on.
+
+    A question occurs at most twice: once without tools, and once with the tools of one of the rows.
+
+    Args:
+        model: The base model.
+        renderer: Its renderer.
+        rows: SFT rows, whose tools are shown with half of the answers.
+        amount: How many answers are wanted. There may be fewer, because some answers do not end.
+        max_length: Tokens per row.
+        progress: Is called while the model answers.
+    """
+    count = amount.answers
     questions = QUESTIONS[: 2 * count]  # some answers do not end
-    answers = (
-        _answers(model, renderer, [_asked(each) for each in questions], progress)
-        if questions
-        else []
-    )
-    ended = [(question, text) for question, text in zip(questions, answers, strict=True) if text]
-    # The same answer with tools beside it: whether a base calls one then is what must not be learned from it.
-    pairs = [
-        (*each, (number + again) % 2 == 1) for again in (0, 1) for number, each in enumerate(ended)
+    if not questions:
+        return encode_rows(renderer, [], max_length).rows
+    conversations = [_ask(question) for question in questions]
+    answers = _answer(model, renderer, conversations, progress)
+    ended = [
+        (question, answer) for question, answer in zip(questions, answers, strict=True) if answer
     ]
-    plain = [
-        {
-            "row_id": f"rehearsal {number}",
-            "session_id": "",
-            "messages": [*_asked(question), {"role": "assistant", "content": text}],
-            "tools": (rows[number % len(rows)].get("tools") or []) if with_tools else [],
-        }
-        for number, (question, text, with_tools) in enumerate(pairs[:count])
+    # Each answer is trained with tools and without: training must not teach whether to call a tool.
+    plain_rows = []
+    for row_index in range(min(count, 2 * len(ended))):
+        is_second_round, position = divmod(row_index, len(ended))
+        question, answer = ended[position]
+        has_tools = (position + is_second_round) % 2 == 1
+        tools = (rows[row_index % len(rows)].get("tools") or []) if has_tools else []
+        plain_rows.append(
+            {
+                "row_id": f"rehearsal {row_index}",
+                "session_id": "",
+                "messages": [*_ask(question), {"role": "assistant", "content": answer}],
+                "tools": tools,
+            }
+        )
+    return encode_rows(renderer, plain_rows, max_length).rows
+
+
+def _ask(question: str) -> list[Message]:
+    return [
+        {"role": "system", "content": SYSTEM_PROMPT},
+        {"role": "user", "content": question},
     ]
-    return encode_rows(renderer, plain, max_length).rows
 
 
-def _asked(question: str) -> list[Message]:
-    return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": question}]
-
-
-def _answers(
+def _answer(
     model: "PreTrainedModel",
     renderer: ChatRenderer,
     conversations: Sequence[list[Message]],
     progress: Progress,
 ) -> list[str]:
-    """The greedy answer to each conversation; empty where it does not end."""
+    """Return the greedy answer to each conversation; an empty text if it does not end."""
+
+    def report(done: int, total: int, _: str) -> None:
+        progress(done, total, "plain questions answered by the base")
+
     prompts = [renderer.prompt_ids(messages, []) for messages in conversations]
-    written = generate(
-        model,
-        prompts,
-        [MAX_NEW_TOKENS] * len(prompts),
-        renderer.stop_ids,
-        progress,
-        "plain questions answered by the base",
-    )
+    answers = generate(model, prompts, [MAX_NEW_TOKENS] * len(prompts), renderer.stop_ids, report)
     return [
         renderer.tokenizer.decode(tokens).strip() if len(tokens) < MAX_NEW_TOKENS else ""
-        for tokens in written
+        for tokens in answers
     ]

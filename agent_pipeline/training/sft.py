@@ -1,44 +1,54 @@
-"""Training a LoRA adapter, from rows to a directory that another room can load.
+"""Training a LoRA adapter by imitation, from rows to a directory that another room can load.
 
-The directory holds PEFT's `adapter_model.safetensors` and `adapter_config.json`, the tokenizer with the *training* chat
-template, and `training.json`. None of them holds a time or a local path: the same input gives the same bytes. With
-`use_lora=False` it is a whole model's directory instead.
+The directory holds PEFT's `adapter_model.safetensors` and `adapter_config.json`, the tokenizer with
+the *training* chat template, and `training.json`. No file holds a time or a local path, so the same
+input gives the same bytes. With `use_lora=False` the directory is that of a whole model.
+
+The report and the saved directory are also used by the steps after SFT (`further_steps`).
 """
 
 import json
 import shutil
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent_pipeline.engine.scoring import encoded_losses, mean_loss
+from agent_pipeline.engine.scoring import average_losses, compute_losses
 from agent_pipeline.errors import DataError
 from agent_pipeline.models.base_model import BaseModel
-from agent_pipeline.models.chat_renderer import ChatRenderer, load_renderer
+from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.models.chat_templates import ChatTemplate
 from agent_pipeline.models.device import Device
 from agent_pipeline.models.loading import load_model
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.selection.buffer import checked_ratio, due
-from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.filesystem import give_usual_mode
-from agent_pipeline.tokenization.encoding import encode_rows
+from agent_pipeline.tokenization.encoding import EncodedRow, encode_rows
 from agent_pipeline.tokenization.length_check import check_calls, check_fit
 from agent_pipeline.tokenization.loss_masks import Encoded
-from agent_pipeline.training import checkpoints
-from agent_pipeline.training.config import Training, TrainingConfig
-from agent_pipeline.training.identity import trained_from
-from agent_pipeline.training.launch import Job, together
-from agent_pipeline.training.rehearsal import rehearsed
-from agent_pipeline.training.trainers.common import use_liger
-from agent_pipeline.training.trainers.sft import build_trainer
+from agent_pipeline.training.config import Training
+from agent_pipeline.training.distributed import (
+    check_processes,
+    train_in_one_process,
+    train_in_processes,
+)
+from agent_pipeline.training.provenance import Row, SftInput
+from agent_pipeline.training.rehearsal import RehearsalAmount, rehearse
+from agent_pipeline.training.trainers.common import (
+    apply_liger,
+    checkpoint_step,
+    choose_device,
+    prepare_work_dir,
+)
+from agent_pipeline.training.trainers.sft import SftJob
 
 if TYPE_CHECKING:
     from peft import PeftModel
-    from transformers import PreTrainedModel, Trainer
+    from transformers import PreTrainedModel, TrainerState
 
 LOGGED = (
     "step",
@@ -56,140 +66,185 @@ LOGGED = (
     "grad_norm",
     "learning_rate",
 )
-REPORT = "training.json"
+"""The entries of the trainer's log that a report keeps."""
+
+REPORT_FILE = "training.json"
+CHECKPOINT_FOLDER = "checkpoints"
+
+Report = dict[str, Any]
+"""A report of a training run, as JSON."""
 
 
 def train_adapter(
-    rows: list[dict[str, Any]],
-    base: BaseModel,
-    config: TrainingConfig,
+    sft_input: SftInput,
     out_dir: Path,
-    heldout: Sequence[dict[str, Any]] = (),
+    heldout: Sequence[Row] = (),
     progress: Progress = silent,
-    replayed: Sequence[dict[str, Any]] = (),
-    replay_ratio: float = 0.0,
-    rehearsal: float = 0.0,
-    renderer: ChatRenderer | None = None,
-) -> dict[str, Any]:
-    """Train on the SFT `rows` (train split) and leave the adapter in `out_dir`, a staging directory; the report is returned.
+) -> Report:
+    """Train on SFT rows, and leave the adapter in a directory.
 
-    A training that was killed goes on from its last checkpoint in `out_dir` when called again with the same rows, base and
-    config. `heldout` rows are never trained on: with them the report has their loss before and after. The report is
-    `training.json` plus `seconds`, `tokens_per_second` and `resumed_from` (a step), which differ from run to run.
-    A row that is too long, or that the chat template cannot render, is left out and counted by its reason in the report's `rows`.
-    `replayed` rows of earlier nights are mixed in evenly, `replay_ratio` of all that is trained and no more: where rows fell out, some of
-    these do too, and are counted. `rehearsal` is the share of all that is trained that the base's own answers to plain questions are.
-    `renderer` is the base model's; without one it is loaded, which probes the chat template again.
+    If the run was killed before, it resumes from its last checkpoint in `out_dir`. A row that is
+    too long, or that the chat template cannot render, is left out and counted by its reason in the
+    report's `rows`. Replayed rows are mixed in evenly, up to the ratio; if new rows were left out,
+    some replayed rows are left out too, and counted.
+
+    Args:
+        sft_input: The rows, the base model and the options.
+        out_dir: The directory.
+        heldout: SFT rows that are never trained on. The report has their loss before and after.
+        progress: Is called after each row and each step.
+
+    Returns:
+        The content of `training.json`, plus `seconds`, `tokens_per_second` and `resumed_from` (a
+        step), which differ from run to run.
 
     Raises:
-        DataError: none of the rows can be trained on, too many of them do not fit (`config.most_dropped`), no call is left of an agent that
-            makes calls, or a row is not of the split `train`.
+        DataError: no row can be trained on, too many rows do not fit (`most_dropped`), no call is
+            left of an agent that makes calls, or a row is not of the split `train`.
         ModelError: the base model cannot be trained.
     """
     began = time.monotonic()
-    only_train([*rows, *replayed])
-    if renderer is None:
-        renderer = load_renderer(base.path, base.trust_remote_code)
-    jinja = renderer.template.jinja
-    encoded, counts, first_dropped = encode_rows(renderer, rows, config.max_length, progress)
-    if not encoded:
-        none = "There are no rows to train on: curate more sessions."
-        raise DataError(
-            f"None of {len(rows)} rows can be trained on. {first_dropped}" if rows else none
-        )
-    check_calls(rows, [row.messages for row in encoded], config.max_length)
-    check_fit(counts, config.max_length, config.most_dropped, base.path, first_dropped)
-    old = encode_rows(renderer, list(replayed), config.max_length, progress)
-    again = old.rows[: due(len(encoded), checked_ratio(replay_ratio))]
-    encoded += again
-    over, share = len(old.rows) - len(again), len(again) / len(encoded)
-    replay = old.counts | {
-        "over_the_ratio": over,
-        "trained": len(again),
-        "ratio_asked": replay_ratio,
-        "ratio": share,
-    }
-    row_ids = [
-        row_id for row_id, _ in groupby(row.row_id for row in encoded)
-    ]  # the turns of a row follow each other
-    identity = hash_json(trained_from(rows, base, jinja, config, replayed, replay_ratio, rehearsal))
-    work_dir = out_dir / "checkpoints"
-    checkpoint = checkpoints.prepare(work_dir, identity)
+    base, config = sft_input.base, sft_input.config
+    check_processes(config.processes)
+    check_train_split([*sft_input.rows, *sft_input.replayed])
+    renderer = sft_input.renderer
+    new = _encode_new_rows(sft_input, progress)
+    replayed = _encode_replayed_rows(sft_input, len(new.rows), progress)
+    encoded = new.rows + replayed.rows
+    # The turns of a row follow each other.
+    row_ids = [row_id for row_id, _ in groupby(row.row_id for row in encoded)]
+    work_dir = out_dir / CHECKPOINT_FOLDER
+    checkpoint = prepare_work_dir(work_dir, sft_input.identity)
 
-    # A small step would be lost in the rounding of a weight that is bfloat16 itself; an adapter's weights are float32 always.
-    precision = (
-        "float32" if config.precision == "auto" and not config.use_lora else config.precision
-    )
-    device = checkpoints.device(work_dir, precision)
+    precision = config.precision
+    if precision == "auto" and not config.use_lora:
+        # bfloat16 weights would round small steps away. The weights of an adapter are float32
+        # always.
+        precision = "float32"
+    device = choose_device(work_dir, precision)
     model = load_model(base, device)
-    plain = rehearsed(
+    rehearsed = rehearse(
         model,
         renderer,
-        rows,
-        len(encoded),
-        rehearsal,
+        sft_input.rows,
+        RehearsalAmount(len(encoded), sft_input.rehearsal),
         config.max_length,
         progress,
     )
-    encoded += plain
+    encoded = encoded + rehearsed
     tokens = [row.encoded for row in encoded]
-    held = encode_rows(renderer, list(heldout), config.max_length)
+    heldout_rows = encode_rows(renderer, list(heldout), config.max_length)
 
-    def heldout_loss(model: "PreTrainedModel | PeftModel") -> float | None:
-        return mean_loss(encoded_losses(model, [row.encoded for row in held.rows], progress))
+    def compute_heldout_loss(model: "PreTrainedModel | PeftModel") -> float | None:
+        rows = [row.encoded for row in heldout_rows.rows]
+        return average_losses(compute_losses(model, rows, progress))
 
-    before = None if config.use_lora else heldout_loss(model)
-    mixed_in, kernels = len(again) + len(plain), use_liger(model)
-    with together(Job(base, device, tokens, config, work_dir, mixed_in, checkpoint)):
-        trainer = build_trainer(
-            model, renderer.tokenizer, tokens, config, device, work_dir, progress, mixed_in
-        )
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    report = {
-        "identity": identity,
-        **trained_report(trainer, base, renderer.template, config, device),
-        "rows": counts,
-        **({"kernels": kernels} if kernels else {}),
-        **({"replay": replay} if replayed else {}),
-        **({"rehearsed": len(plain)} if rehearsal else {}),
-        "row_ids": row_ids,
-        **token_counts(tokens),
+    heldout_before = None if config.use_lora else compute_heldout_loss(model)
+    kernels = apply_liger(model)
+    job = SftJob(tokens, config, device, work_dir, len(replayed.rows) + len(rehearsed))
+    if config.processes == 1:
+        trained = train_in_one_process(job, model, renderer.tokenizer, checkpoint, progress)
+    else:
+        del model  # the first process needs the memory of the GPU
+        trained = train_in_processes(job, base, checkpoint, progress)
+    report: Report = {
+        "identity": sft_input.identity,
+        **describe_training(trained.state, base, renderer.template, config, device),
+        "rows": new.counts,
     }
+    if kernels:
+        report["kernels"] = kernels
+    if sft_input.replayed:
+        report["replay"] = replayed.counts
+    if sft_input.rehearsal:
+        report["rehearsed"] = len(rehearsed)
+    report["row_ids"] = row_ids
+    report |= count_tokens(tokens)
     if heldout:
-        trained = trainer.model.eval()
+        final_model = trained.model.eval()
         if config.use_lora:
-            with trained.disable_adapter():
-                before = heldout_loss(trained)
-        after = heldout_loss(trained)
+            with final_model.disable_adapter():
+                heldout_before = compute_heldout_loss(final_model)
         report["heldout"] = {
-            "rows": held.counts["in"],
-            "scored": held.counts["trained"],
-            "before": before,
-            "after": after,
+            "rows": heldout_rows.counts["in"],
+            "scored": heldout_rows.counts["trained"],
+            "before": heldout_before,
+            "after": compute_heldout_loss(final_model),
         }
-    save_trained(trainer.model, renderer, base, out_dir)
-    return finished(report, out_dir, work_dir) | run_figures(trainer, checkpoint, began)
+    save_trained(trained.model, renderer, base, out_dir)
+    report = write_report(report, out_dir)
+    return report | measure_run(trained.state, trained.tokens, checkpoint, began)
 
 
-def only_train(rows: Sequence[dict[str, Any]]) -> None:
-    """Raises DataError where one of the rows is not of the split `train`."""
-    if stray := sorted({row["split"] for row in rows} - {"train"}):
+@dataclass(frozen=True)
+class _EncodedRows:
+    """Rows as tokens, and how many rows were left out, by reason."""
+
+    rows: list[EncodedRow]
+    counts: dict[str, Any]
+
+
+def _encode_new_rows(sft_input: SftInput, progress: Progress) -> _EncodedRows:
+    rows, base, config = list(sft_input.rows), sft_input.base, sft_input.config
+    encoded, counts, first_dropped = encode_rows(
+        sft_input.renderer, rows, config.max_length, progress
+    )
+    if not rows:
+        raise DataError("There are no rows to train on: curate more sessions.")
+    if not encoded:
+        raise DataError(f"None of {len(rows)} rows can be trained on. {first_dropped}")
+    check_calls(rows, [row.messages for row in encoded], config.max_length)
+    check_fit(counts, config.max_length, config.most_dropped, base.path, first_dropped)
+    return _EncodedRows(encoded, counts)
+
+
+def _encode_replayed_rows(sft_input: SftInput, new_count: int, progress: Progress) -> _EncodedRows:
+    """Encode replayed rows, and keep as many as the ratio allows for `new_count` new rows."""
+    ratio, max_length = sft_input.replay_ratio, sft_input.config.max_length
+    encoded = encode_rows(sft_input.renderer, list(sft_input.replayed), max_length, progress)
+    kept = encoded.rows[: due(new_count, checked_ratio(ratio))]
+    counts = encoded.counts | {
+        "over_the_ratio": len(encoded.rows) - len(kept),
+        "trained": len(kept),
+        "ratio_asked": ratio,
+        "ratio": len(kept) / (new_count + len(kept)),
+    }
+    return _EncodedRows(kept, counts)
+
+
+def check_train_split(rows: Sequence[Row]) -> None:
+    """Check that all rows are of the split `train`.
+
+    Raises:
+        DataError: a row is of another split.
+    """
+    other_splits = sorted({row["split"] for row in rows} - {"train"})
+    if other_splits:
         raise DataError(
-            f"The rows to train on hold some of the split {stray[0]}: pass those of the split train only."
+            f"The rows to train on hold some of the split {other_splits[0]}: pass those of the "
+            "split train only."
         )
 
 
-def trained_report(
-    trainer: "Trainer",
+def describe_training(
+    state: "TrainerState",
     base: BaseModel,
     template: ChatTemplate,
     config: Training,
     device: Device,
-) -> dict[str, Any]:
-    """What every report says of a training: from what, how, and how it went."""
+) -> Report:
+    """Return what every report contains: what was trained from what, how, and how it went.
+
+    Args:
+        state: The state of the trainer.
+        base: The base model.
+        template: The chat template of the rows.
+        config: The options.
+        device: Where the model was trained.
+    """
     history = [
-        {key: entry[key] for key in LOGGED if key in entry}
-        for entry in trainer.state.log_history
+        {name: entry[name] for name in LOGGED if name in entry}
+        for entry in state.log_history
         if "loss" in entry
     ]
     return {
@@ -197,7 +252,7 @@ def trained_report(
         "template": template.to_report(),
         "config": config.model_dump(),
         "device": str(device),
-        "steps": trainer.state.global_step,
+        "steps": state.global_step,
         "loss_first": history[0]["loss"],
         "loss_last": history[-1]["loss"],
         "log_history": history,
@@ -205,30 +260,35 @@ def trained_report(
     }
 
 
-def finished(report: dict[str, Any], out_dir: Path, work_dir: Path) -> dict[str, Any]:
-    """The report as it was written; the checkpoints are removed."""
+def write_report(report: Report, out_dir: Path) -> Report:
+    """Write a report, remove the checkpoints, and return the report as it was written."""
     text = json.dumps(report, indent=1, ensure_ascii=False)
-    (out_dir / REPORT).write_text(text + "\n", encoding="utf-8")
-    shutil.rmtree(work_dir, ignore_errors=True)
-    return json.loads(text)
+    (out_dir / REPORT_FILE).write_text(text + "\n", encoding="utf-8")
+    shutil.rmtree(out_dir / CHECKPOINT_FOLDER, ignore_errors=True)
+    written: Report = json.loads(text)
+    return written
 
 
-def run_figures(trainer: "Trainer", checkpoint: Path | None, began: float) -> dict[str, Any]:
-    """What differs from run to run. Tokens/s of this process's own steps (padding not counted); 0 where it had none left to do."""
-    resumed_from = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
-    runtime = next(
-        (
-            entry["train_runtime"]
-            for entry in reversed(trainer.state.log_history)
-            if "train_runtime" in entry
-        ),
-        0,
-    )
-    speed = (
-        trainer._total_train_tokens / runtime
-        if runtime and trainer.state.global_step > resumed_from
-        else 0.0
-    )
+def measure_run(
+    state: "TrainerState", trained_tokens: int, checkpoint: Path | None, began: float
+) -> Report:
+    """Return the numbers that differ from run to run.
+
+    Args:
+        state: The state of the trainer.
+        trained_tokens: Tokens that were trained on since the last start, padding not counted.
+        checkpoint: The checkpoint that the run resumed from, or None.
+        began: When the run began, by `time.monotonic`.
+
+    Returns:
+        Seconds, tokens per second of this run's own steps (0 if there were none left), and the step
+        that the run resumed from.
+    """
+    resumed_from = checkpoint_step(checkpoint)
+    runtimes = [entry["train_runtime"] for entry in state.log_history if "train_runtime" in entry]
+    speed = 0.0
+    if runtimes and runtimes[-1] and state.global_step > resumed_from:
+        speed = trained_tokens / runtimes[-1]
     return {
         "seconds": time.monotonic() - began,
         "tokens_per_second": speed,
@@ -242,20 +302,28 @@ def save_trained(
     base: BaseModel,
     out_dir: Path,
 ) -> None:
-    """Adapter (or whole model) and tokenizer in `out_dir`, without what differs between two equal trainings (paths, the order of sets)."""
+    """Save an adapter (or a whole model) and its tokenizer.
+
+    What differs between two equal runs is removed: paths, and the order of sets.
+
+    Args:
+        model: The model.
+        renderer: Its tokenizer, and the training template, which are saved together.
+        base: The base model, which the adapter's configuration names.
+        out_dir: The directory.
+    """
     if hasattr(model, "disable_adapter"):
-        # PEFT's "auto" would ask the hub whether the vocabulary has grown; ours never does.
-        # TRL's GRPO keeps the adapter that it starts from beside the one that it trains.
+        # PEFT's "auto" would query the hub whether the vocabulary has grown; ours never does. TRL's
+        # GRPO also holds the adapter that it starts from, which must not be saved.
         model.save_pretrained(
             str(out_dir), save_embedding_layers=False, selected_adapters=["default"]
         )
         (out_dir / "README.md").unlink(missing_ok=True)
         path = out_dir / "adapter_config.json"
         settings = json.loads(path.read_text(encoding="utf-8"))
-        settings = {
-            key: sorted(value) if isinstance(value, list) else value
-            for key, value in settings.items()
-        }
+        for name, value in settings.items():
+            if isinstance(value, list):
+                settings[name] = sorted(value)
         settings["base_model_name_or_path"] = base.name
         path.write_text(json.dumps(settings, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     else:
@@ -265,8 +333,11 @@ def save_trained(
     renderer.tokenizer.save_pretrained(str(out_dir))
 
 
-def token_counts(rows: Sequence[Encoded]) -> dict[str, int]:
-    """Of one epoch: all tokens, those with a loss, and the longest row."""
+def count_tokens(rows: Sequence[Encoded]) -> dict[str, int]:
+    """Return the tokens of one epoch: all tokens, trained tokens, and those of the longest row."""
     lengths = [len(row.input_ids) for row in rows]
-    trained = sum(sum(row.trained) for row in rows)
-    return {"tokens": sum(lengths), "trained_tokens": trained, "longest_row_tokens": max(lengths)}
+    return {
+        "tokens": sum(lengths),
+        "trained_tokens": sum(sum(row.trained) for row in rows),
+        "longest_row_tokens": max(lengths),
+    }

@@ -18,7 +18,7 @@ from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.sessions.tables import to_table
 from agent_pipeline.training.chain import adapter_of
 from agent_pipeline.training.config import Step
-from agent_pipeline.training.sft import REPORT
+from agent_pipeline.training.sft import REPORT_FILE
 from agent_pipeline_tests.defs.conftest import Bench, worker_here
 from agent_pipeline_tests.training.test_on_policy import WORLD
 from agent_pipeline_tests.training.test_preferences import pair
@@ -64,7 +64,7 @@ class Chain:
         folder = shutil.copytree(
             self.adapter, self.lake.building("sft_adapter", KEY, identity), dirs_exist_ok=True
         )
-        report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
+        report = json.loads((folder / REPORT_FILE).read_text(encoding="utf-8"))
         self.lake.set_latest(
             self.lake.finish("sft_adapter", KEY, identity, folder, made_from, report)
         )

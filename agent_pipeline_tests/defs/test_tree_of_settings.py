@@ -20,7 +20,7 @@ from agent_pipeline.defs.run_config import config_by_group, run_config
 from agent_pipeline.defs.runs import LOCATION_TAGS, SETTINGS_VERSION_TAG
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.tables import chosen_rows
-from agent_pipeline.training.identity import rows_made_from
+from agent_pipeline.training.provenance import name_rows
 from agent_pipeline_tests.defs.conftest import Bench, metadata
 
 KEY, OTHER = PartitionKey("shop", "intern"), PartitionKey("office", "rooms")
@@ -57,7 +57,7 @@ def trained(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any
                 **losses,
             }
 
-        rows = rows_made_from(chosen_rows(params.open_lake(), params.key)[0])
+        rows = name_rows(chosen_rows(params.open_lake(), params.key)[0])
         decided = {
             name: getattr(params, name)
             for name in ("base_model", "base_revision", "replay_ratio", "config")

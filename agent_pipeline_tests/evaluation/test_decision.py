@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from agent_pipeline.engine.scoring import TokenScores, token_scores
+from agent_pipeline.engine.scoring import TokenScores, score_tokens
 from agent_pipeline.evaluation.decision import auc, call_branches, call_probability
 from agent_pipeline.evaluation.samples import turn_samples
 from agent_pipeline.evaluation.turns import Answering
@@ -50,7 +50,7 @@ def test_one_pass_gives_the_probability_that_the_model_itself_gives(tiny_base, a
     together = answering.forward([], questions).call_probabilities
     apart = [
         call_probability(
-            [token_scores(answering.model, [branch])[0] for branch in question.branches]
+            [score_tokens(answering.model, [branch])[0] for branch in question.branches]
         )
         for question in questions
     ]

@@ -2,10 +2,11 @@
 
 import pytest
 
+from agent_pipeline._compat import transformers as hooks
 from agent_pipeline.engine import generation as generating
 from agent_pipeline.engine.cpu_attention import SharedPrefix, attend, grouped_attention
 from agent_pipeline.engine.generation import generate
-from agent_pipeline.engine.scoring import token_scores
+from agent_pipeline.engine.scoring import score_tokens
 from agent_pipeline.evaluation.greedy import Continuation, Writer, greedy, verified_beginning
 from agent_pipeline.evaluation.samples import turn_samples
 from agent_pipeline.evaluation.turns import MARGIN, Answering
@@ -126,14 +127,14 @@ def test_a_cache_that_has_too_few_columns_grows(room, tiny_base, adapter_dir, pr
     model = load_model(tiny_base, probe_device(), adapter_dir)
     asked = [[5, 6, 7, 8] * 6, [5, 6, 7, 8] * 5 + [9], *prompts[:2]]
     expected = [generate(model, [prompt], [50], ())[0] for prompt in asked]
-    made, with_room = [], generating._with_room
+    made, with_room = [], hooks._with_room
     monkeypatch.setattr(
-        generating,
+        hooks,
         "_with_room",
         lambda states, columns: made.append(columns) or with_room(states, columns),
     )
-    monkeypatch.setattr(generating, "ROOM", room)
-    monkeypatch.setattr(generating, "SPARE", -40)
+    monkeypatch.setattr(generating, "MORE_COLUMNS", room)
+    monkeypatch.setattr(generating, "SPARE_COLUMNS", -40)
     assert generate(model, asked, [50] * 4, ()) == expected
     assert len(set(made)) > 3
 
@@ -166,8 +167,12 @@ def test_what_all_prompts_begin_with_is_held_once(tiny_base, adapter_dir, monkey
     expected = [generate(model, [prompt], [20], ())[0] for prompt in asked]
     more = [[*prompt, *said, 90] for prompt, said in zip(asked, expected, strict=True)]
     expected_then = [generate(model, [prompt], [20], ())[0] for prompt in more]
-    columns, make = [], generating._cache
-    monkeypatch.setattr(generating, "_cache", lambda room: columns.append(room) or make(room))
+    columns, make = [], generating.preallocated_cache
+    monkeypatch.setattr(
+        generating,
+        "preallocated_cache",
+        lambda room, more: columns.append(room) or make(room, more),
+    )
     kept = []
     assert generate(model, asked, [20] * 5, (), keep=kept) == expected
     assert [each.ids[:300] for each in kept] == [beginning] * 5
@@ -220,15 +225,15 @@ def test_a_shared_prefix_is_attended_to_as_if_each_sequence_had_it(queries):
 def test_a_batch_holds_as_many_sequences_as_fit_into_memory(monkeypatch):
     monkeypatch.setattr(generating, "CACHE_BYTES", 100)
     lengths = [1, 2, 3, 10, 12, 40, 120, 130]
-    assert list(generating._groups([*range(8)], lengths, 3, 2)) == [
+    assert list(generating._split_into_batches([*range(8)], lengths, 3, 2)) == [
         [0, 1, 2],
         [3, 4],
         [5],
         [6],
         [7],
     ]
-    assert list(generating._groups([], [], 3, 2)) == []
-    assert list(generating._groups([0, 1, 2], [30, 5, 5], 3, 2)) == [[0], [1, 2]], (
+    assert list(generating._split_into_batches([], [], 3, 2)) == []
+    assert list(generating._split_into_batches([0, 1, 2], [30, 5, 5], 3, 2)) == [[0], [1, 2]], (
         "the longest need not be the last"
     )
 
@@ -381,7 +386,7 @@ def test_verified_answers_are_those_of_plain_greedy_decoding(tiny_base, adapter_
         )
         for at in range(len(rows))
     ]
-    token_scores(answering.model, rows, then=dict(enumerate(add)))
+    score_tokens(answering.model, rows, callbacks=dict(enumerate(add)))
     quick = writer.continuations()
     assert [(each.tokens, each.cut) for each in quick] == [
         (each.tokens, each.cut) for each in plain

@@ -19,10 +19,9 @@ from agent_pipeline.models.tool_call_parsers import Call
 from agent_pipeline.sessions.session import add_thoughts
 from agent_pipeline.tokenization.encoding import encode_rows
 from agent_pipeline.training.config import TrainingConfig
-from agent_pipeline.training.sft import train_adapter
 from agent_pipeline_tests.families.templates import PHI_4_MINI, SMOLLM3, mistral
 from agent_pipeline_tests.tiny import embedded_base
-from agent_pipeline_tests.training.world import TOOL, row
+from agent_pipeline_tests.training.world import TOOL, row, train_adapter
 
 DOC = Path(__file__).resolve().parents[2] / "docs" / "families.md"
 ONE_STEP = TrainingConfig(

@@ -62,7 +62,7 @@ from agent_pipeline.sessions.tables import (
 from agent_pipeline.sources import SOURCES
 from agent_pipeline.sources.base import TraceSource
 from agent_pipeline.storage.lake import MANIFEST, Artifact, Lake
-from agent_pipeline.training.identity import rows_made_from
+from agent_pipeline.training.provenance import name_rows
 from agent_pipeline_tests.conftest import SAMPLE
 from agent_pipeline_tests.defs.conftest import DATA_ASSETS, Bench, cells, metadata
 from agent_pipeline_tests.judging.endpoint import endpoint, verdict
@@ -222,7 +222,7 @@ def add_models(lake: Lake, key: PartitionKey, rows: list[dict]) -> None:
         "base_model": "base",
         "base_revision": "r1",
         "config": {"lora_r": 4},
-        **rows_made_from(trained_on),
+        **name_rows(trained_on),
     }
     adapter = build(
         lake,
@@ -242,7 +242,7 @@ def add_models(lake: Lake, key: PartitionKey, rows: list[dict]) -> None:
         lake,
         key,
         "evaluation",
-        {"adapter": adapter, "config": {}, **rows_made_from(measured)},
+        {"adapter": adapter, "config": {}, **name_rows(measured)},
         seen,
         {"examples": examples},
     )
@@ -250,7 +250,7 @@ def add_models(lake: Lake, key: PartitionKey, rows: list[dict]) -> None:
         "adapter": adapter,
         "adapter_made_from": trained,
         "config": {},
-        "compared": rows_made_from(measured),
+        "compared": name_rows(measured),
     }
     export = build(lake, key, "gguf_export", origin, {"model-f16.gguf": "GGUF"})
     build(lake, key, "serving", {"gguf_export": export, "name": "shop"}, {"Modelfile": "FROM it"})
@@ -259,7 +259,7 @@ def add_models(lake: Lake, key: PartitionKey, rows: list[dict]) -> None:
         "adapter": adapter,
         "gguf_export": export,
         "world": "shop",
-        **rows_made_from(measured),
+        **name_rows(measured),
     }
     build(
         lake,
@@ -899,7 +899,7 @@ def test_the_block_list_holds_no_id_and_no_more_than_that_it_is_one(lake: Lake) 
 def test_a_session_that_a_model_was_only_shown_is_named_and_leaves_its_manifest(lake: Lake) -> None:
     row = {"row_id": "shown-only", "session_id": "shown-only", "content_sha256": "c" * 64}
     for asset, part in (("evaluation", "shown"), ("gguf_export", "measured")):
-        build(lake, KEY, asset, {"adapter": "0" * 64, part: rows_made_from([row])}, {})
+        build(lake, KEY, asset, {"adapter": "0" * 64, part: name_rows([row])}, {})
     assert [use.roles for use in session_lineage(lake, "shown-only").models] == [
         ["compared on"]
     ] * 2

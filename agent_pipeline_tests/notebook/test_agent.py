@@ -15,11 +15,10 @@ from agent_pipeline.models.loading import load_model
 from agent_pipeline.notebook.coresets import CoresetSelector
 from agent_pipeline.progress import silent
 from agent_pipeline.tokenization.encoding import encode_rows
-from agent_pipeline.training.sft import train_adapter
-from agent_pipeline.training.trainers.sft import build_trainer
+from agent_pipeline.training.trainers.sft import SftJob, build_trainer
 from agent_pipeline_tests.training.test_on_policy import WORLD
 from agent_pipeline_tests.training.test_preferences import pair
-from agent_pipeline_tests.training.world import row
+from agent_pipeline_tests.training.world import row, train_adapter
 
 pytestmark = pytest.mark.slow
 
@@ -137,15 +136,8 @@ def build(tiny_base, tmp_path):
         renderer = load_renderer(tiny_base.path)
         tokens = [each.encoded for each in encode_rows(renderer, ROWS, 512)[0]]
         config = AgentSFTConfig("base", ROWS, learning_rate=1e-3, **options).training()
-        return build_trainer(
-            load_model(tiny_base, probe_device()),
-            renderer.tokenizer,
-            tokens,
-            config,
-            probe_device(),
-            tmp_path,
-            silent,
-        )
+        job = SftJob(tokens, config, probe_device(), tmp_path)
+        return build_trainer(job, load_model(tiny_base, probe_device()), renderer.tokenizer, silent)
 
     return make
 

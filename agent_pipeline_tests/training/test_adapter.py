@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from agent_pipeline.engine.scoring import mean_loss, row_losses
+from agent_pipeline.engine.scoring import average_losses, compute_losses_of_base
 from agent_pipeline.errors import DataError
 from agent_pipeline.tokenization.encoding import encode_rows
-from agent_pipeline.training.checkpoints import COMPLETE, prepare
-from agent_pipeline.training.sft import train_adapter
+from agent_pipeline.training.trainers.common import CHECKPOINT_FILES, prepare_work_dir
 from agent_pipeline_tests.tiny import with_jinja
 from agent_pipeline_tests.training.kills import killed
-from agent_pipeline_tests.training.world import TRAINING, row
+from agent_pipeline_tests.training.world import TRAINING, row, train_adapter
 
 pytestmark = pytest.mark.slow
 ROWS = [row(number) for number in range(24)]
@@ -114,15 +113,15 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_bytes(trained, tiny_ba
 
 def test_checkpoints_of_another_run_are_not_gone_on_from(tmp_path):
     work = tmp_path / "checkpoints"
-    assert prepare(work, "one") is None
+    assert prepare_work_dir(work, "one") is None
     for step in (2, 10):
         (work / f"checkpoint-{step}").mkdir()
-        for name in (*COMPLETE, "adapter_model.safetensors"):
+        for name in (*CHECKPOINT_FILES, "adapter_model.safetensors"):
             (work / f"checkpoint-{step}" / name).write_text("{}")
-    assert prepare(work, "one") == work / "checkpoint-10"
+    assert prepare_work_dir(work, "one") == work / "checkpoint-10"
     (work / "checkpoint-10" / "optimizer.pt").unlink()
-    assert prepare(work, "one") == work / "checkpoint-2"
-    assert prepare(work, "two") is None and not list(work.glob("checkpoint-*"))
+    assert prepare_work_dir(work, "one") == work / "checkpoint-2"
+    assert prepare_work_dir(work, "two") is None and not list(work.glob("checkpoint-*"))
 
 
 def test_long_rows_are_shortened_or_dropped_and_counted(tiny_base, tmp_path):
@@ -191,9 +190,9 @@ def test_rows_that_cannot_be_trained_on_are_one_sentence(tiny_base, tmp_path, ro
 
 def test_the_losses_in_the_report_are_those_of_the_saved_adapter(trained, tiny_base):
     out, report, _ = trained
-    assert mean_loss(row_losses(HELDOUT, tiny_base, out)) == pytest.approx(
+    assert average_losses(compute_losses_of_base(HELDOUT, tiny_base, out)) == pytest.approx(
         report["heldout"]["after"], rel=1e-5
     )
-    assert mean_loss(row_losses(HELDOUT, tiny_base)) == pytest.approx(
+    assert average_losses(compute_losses_of_base(HELDOUT, tiny_base)) == pytest.approx(
         report["heldout"]["before"], rel=1e-5
     )

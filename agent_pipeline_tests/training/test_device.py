@@ -14,7 +14,7 @@ from agent_pipeline.models.device import (
     probe_device,
 )
 from agent_pipeline.models.loading import load_model
-from agent_pipeline.training import checkpoints
+from agent_pipeline.training.trainers.common import choose_device
 
 
 def speeds(onednn, bfloat16):
@@ -73,11 +73,11 @@ def test_a_training_goes_on_in_the_precision_that_it_began_in(tmp_path, monkeypa
     monkeypatch.setattr(
         device, "product_speeds", speeds(2 * ONEDNN_SPEEDUP, 4 * BF16_SPEEDUP * ONEDNN_SPEEDUP)
     )
-    begun = checkpoints.device(tmp_path, "auto")
+    begun = choose_device(tmp_path, "auto")
     monkeypatch.setattr(
         device, "product_speeds", speeds(1.0, 0.1)
     )  # as another process measures on a busy machine
-    assert str(fast_device("auto")) != str(begun) == str(checkpoints.device(tmp_path, "auto"))
+    assert str(fast_device("auto")) != str(begun) == str(choose_device(tmp_path, "auto"))
 
 
 @pytest.mark.parametrize(

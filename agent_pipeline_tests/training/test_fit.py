@@ -11,8 +11,7 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.models.loading import load_model
 from agent_pipeline.tokenization.encoding import encode_rows
 from agent_pipeline.tokenization.length_check import check_calls, check_fit, row_tokens
-from agent_pipeline.training.sft import train_adapter
-from agent_pipeline_tests.training.world import TRAINING, row
+from agent_pipeline_tests.training.world import TRAINING, row, train_adapter
 
 
 def long_row(number: int, words: int = 400) -> dict[str, Any]:

@@ -5,9 +5,9 @@ import pytest
 
 from agent_pipeline.engine import hidden_states as module
 from agent_pipeline.engine.hidden_states import (
-    batches_by_length,
+    encode_texts,
+    group_by_length,
     hidden_state_encoder,
-    hidden_states,
 )
 from agent_pipeline.models.device import probe_device
 from agent_pipeline.models.loading import load_model
@@ -41,7 +41,7 @@ def states(model, tokenizer, text, size=None) -> np.ndarray:
 def test_a_vector_is_the_mean_of_the_last_layer_over_the_texts_own_tokens(
     tiny_base, model, tiny_renderer
 ):
-    found = hidden_states(TEXTS, tiny_base)
+    found = encode_texts(TEXTS, tiny_base)
     assert found.shape == (4, 256) and found.dtype == np.float32 and not found[1].any()
     for text, vector in zip(TEXTS, found, strict=True):
         if text:
@@ -50,13 +50,13 @@ def test_a_vector_is_the_mean_of_the_last_layer_over_the_texts_own_tokens(
 
 
 def test_a_text_does_not_depend_on_those_beside_it(tiny_base):
-    together = hidden_states([*TEXTS, "x " * 300], tiny_base)
-    assert np.allclose(together[2], hidden_states(TEXTS[2:3], tiny_base)[0], atol=2e-5)
+    together = encode_texts([*TEXTS, "x " * 300], tiny_base)
+    assert np.allclose(together[2], encode_texts(TEXTS[2:3], tiny_base)[0], atol=2e-5)
 
 
 def test_a_long_text_is_read_to_its_end(tiny_base, model, tiny_renderer, monkeypatch):
     monkeypatch.setattr(module, "BATCH_TOKENS", 8)
-    found = hidden_states([TEXTS[2]], tiny_base)[0]
+    found = encode_texts([TEXTS[2]], tiny_base)[0]
     assert len(tiny_renderer.tokenizer(TEXTS[2], add_special_tokens=False).input_ids) > 7
     total = states(model, tiny_renderer.tokenizer, TEXTS[2], size=7)
     assert found == pytest.approx(total / np.linalg.norm(total), abs=2e-5)
@@ -70,4 +70,4 @@ def test_an_encoder_says_which_model_it_is(tiny_base):
 
 
 def test_batches_hold_texts_of_alike_length_up_to_a_limit():
-    assert batches_by_length([5, 900, 6, 7, 3000], 1000) == [[0, 2, 3], [1], [4]]
+    assert group_by_length([5, 900, 6, 7, 3000], 1000) == [[0, 2, 3], [1], [4]]

@@ -8,8 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_pipeline.engine import scoring
-from agent_pipeline.engine.prefix_tree import prefix_tree
-from agent_pipeline.engine.scoring import RowLoss, encoded_losses, mean_loss, row_losses
+from agent_pipeline.engine.prefix_tree import build_prefix_tree
+from agent_pipeline.engine.scoring import (
+    RowLoss,
+    average_losses,
+    compute_losses,
+    compute_losses_of_base,
+)
 from agent_pipeline.engine.tree_loss import row_log_probs, tree_tensors
 from agent_pipeline.models.device import probe_device
 from agent_pipeline.models.loading import load_model
@@ -33,7 +38,7 @@ def test_the_loss_is_that_of_the_model_with_all_its_logits(model, tiny_renderer)
         )
         for n in range(6)
     ]
-    for encoded, ours in zip(rows, encoded_losses(model, rows), strict=True):
+    for encoded, ours in zip(rows, compute_losses(model, rows), strict=True):
         ids, labels = torch.tensor([encoded.input_ids]), torch.tensor([encoded.labels])
         with torch.no_grad():
             theirs = model(input_ids=ids, labels=labels).loss.item()
@@ -50,9 +55,9 @@ def test_a_row_with_nothing_to_learn_or_too_long_has_no_loss(tiny_base):
             {"role": "assistant", "content": "y"},
         ],
     }
-    losses = row_losses([silent, row(1)], tiny_base)
+    losses = compute_losses_of_base([silent, row(1)], tiny_base)
     assert losses[0] == RowLoss(None, 0) and losses[1].loss > 0
-    assert mean_loss(scoring) == losses[1].loss and mean_loss(losses[:1]) is None
+    assert average_losses(losses) == losses[1].loss and average_losses(losses[:1]) is None
 
 
 def test_a_model_with_more_than_a_head_is_scored_by_its_own_logits(tiny_renderer):
@@ -69,7 +74,7 @@ def test_a_model_with_more_than_a_head_is_scored_by_its_own_logits(tiny_renderer
         theirs = gemma(
             input_ids=torch.tensor([encoded.input_ids]), labels=torch.tensor([encoded.labels])
         ).loss.item()
-    assert encoded_losses(gemma, [encoded])[0].loss == pytest.approx(theirs, rel=1e-5)
+    assert compute_losses(gemma, [encoded])[0].loss == pytest.approx(theirs, rel=1e-5)
 
 
 def conversation(rng: random.Random, prompt: list[int], first: list[int]) -> Encoded:
@@ -183,11 +188,14 @@ def test_each_kind_of_model_gives_the_losses_of_its_rows_read_one_by_one(
 ):
     monkeypatch.setattr(scoring, "CPU_NODES", 37)
     model, rows = tiny(name, **more), agents_rows()
-    ours = encoded_losses(model, rows)
+    ours = compute_losses(model, rows)
     assert [row.loss for row in ours] == pytest.approx(one_by_one(model, rows), abs=1e-4)
-    assert scoring.takes_trees(model, max(len(row.input_ids) for row in rows)) == takes_trees
+    assert (
+        scoring.supports_tree_attention(model, max(len(row.input_ids) for row in rows))
+        == takes_trees
+    )
     if takes_trees:  # as training sees them
-        log_probs = row_log_probs(model, tree_tensors(prefix_tree(rows)), len(rows)).tolist()
+        log_probs = row_log_probs(model, tree_tensors(build_prefix_tree(rows)), len(rows)).tolist()
         assert log_probs == pytest.approx(
             [-row.loss * row.trained_tokens for row in ours], rel=1e-4
         )
@@ -198,7 +206,7 @@ def test_what_rows_share_goes_through_the_model_once(monkeypatch):
     model.model.register_forward_pre_hook(
         lambda _, args, kwargs: read.append(kwargs["input_ids"].numel()), with_kwargs=True
     )
-    encoded_losses(model, rows)
+    compute_losses(model, rows)
     prefixes = {
         tuple(row.input_ids[: end + 1])
         for row in rows
@@ -210,9 +218,9 @@ def test_what_rows_share_goes_through_the_model_once(monkeypatch):
 def test_losses_of_a_model_in_training_are_without_dropout_and_leave_it_in_training():
     model, rows = tiny("llama", attention_dropout=0.5), agents_rows()
     model.gradient_checkpointing_enable()
-    expected = encoded_losses(model, rows)
+    expected = compute_losses(model, rows)
     model.train()
-    assert encoded_losses(model, rows) == expected and model.training
+    assert compute_losses(model, rows) == expected and model.training
 
 
 @settings(max_examples=60)
@@ -229,7 +237,7 @@ def test_a_prefix_tree_holds_each_prefix_once_and_each_rows_trained_tokens(drawn
         for row in drawn
         if any(on for _, on in row[1:])
     ]
-    tree = prefix_tree(rows)
+    tree = build_prefix_tree(rows)
 
     def path(node: int) -> list[int]:
         return [
@@ -242,9 +250,9 @@ def test_a_prefix_tree_holds_each_prefix_once_and_each_rows_trained_tokens(drawn
         len({tuple(each) for each in paths}) == len(paths)
         and [len(each) - 1 for each in paths] == tree.depths.tolist()
     )
-    assert sorted(index for index, _ in tree.trained) == list(range(len(rows)))
-    for index, nodes_of_row in tree.trained:
-        row = rows[index]
+    assert sorted(row_nodes.row_index for row_nodes in tree.trained) == list(range(len(rows)))
+    for row_nodes in tree.trained:
+        row, nodes_of_row = rows[row_nodes.row_index], row_nodes.nodes
         assert [paths[node] for node in nodes_of_row] == [
             row.input_ids[: at + 1] for at, on in enumerate(row.trained) if on and at
         ]

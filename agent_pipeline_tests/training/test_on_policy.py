@@ -20,13 +20,13 @@ from agent_pipeline.progress import silent
 from agent_pipeline.tokenization.loss_masks import encode
 from agent_pipeline.training.config import DistillTraining, GrpoTraining, SdftTraining
 from agent_pipeline.training.further_steps import NothingTrained
-from agent_pipeline.training.on_policy_steps import texts, train_on_policy
-from agent_pipeline.training.sft import train_adapter
+from agent_pipeline.training.on_policy_steps import render_turn, train_on_policy
+from agent_pipeline.training.provenance import FurtherInput
 from agent_pipeline.training.trainers import preferences as trainers
 from agent_pipeline_tests.training.kills import killed
 from agent_pipeline_tests.training.test_adapter import files
 from agent_pipeline_tests.training.test_preferences import SELECT
-from agent_pipeline_tests.training.world import TRAINING, row
+from agent_pipeline_tests.training.world import TRAINING, row, train_adapter
 
 pytestmark = pytest.mark.slow
 ROWS = [row(number) for number in range(8)]
@@ -80,22 +80,12 @@ METHODS = {
 
 def trained(of: str, base, adapter: Path, out: Path, progress=silent, **changes):
     method, config = METHODS[of]
-    rows, play, origin = practice(ROWS if of == "world" else ROWS[:4], config, WORLD)
+    rows, play, details = practice(ROWS if of == "world" else ROWS[:4], config, WORLD)
     teacher = base if method == "distill" else None
-    return train_on_policy(
-        method,
-        rows,
-        base,
-        adapter,
-        config.changed(**changes),
-        out,
-        SELECT,
-        play,
-        teacher,
-        progress,
-        "sft",
-        **origin,
+    further_input = FurtherInput(
+        method, rows, base, adapter, config.changed(**changes), "sft", SELECT, details
     )
+    return train_on_policy(further_input, out, play, teacher, progress)
 
 
 @pytest.fixture(scope="module")
@@ -254,7 +244,7 @@ def test_a_turn_earns_what_the_matcher_says(sample, text, earned):
 
 def test_a_teacher_of_sdft_sees_what_the_agent_did_and_the_model_does_not(tiny_renderer):
     turn = practice(ROWS[:1], SdftTraining())[0][0]
-    made = texts(tiny_renderer, turn)
+    made = render_turn(tiny_renderer, turn)
     assert made["asked"] == tiny_renderer.render(
         row(0)["messages"][:2], row(0)["tools"], add_generation_prompt=True
     )

@@ -5,27 +5,31 @@ from pathlib import Path
 
 import pytest
 
-from agent_pipeline.engine.scoring import encoded_losses
+from agent_pipeline.engine.scoring import compute_losses
 from agent_pipeline.models.device import probe_device
 from agent_pipeline.models.loading import load_model
 from agent_pipeline.progress import silent
 from agent_pipeline.training.config import DpoTraining, KtoTraining
-from agent_pipeline.training.decision_probes import decision_probabilities, fallen, kind, probes
+from agent_pipeline.training.decision_probes import (
+    find_fallen_kinds,
+    find_probes,
+    measure_decisions,
+    name_kind,
+)
 from agent_pipeline.training.preference_examples import (
     MAX_KIND_WEIGHT,
-    balanced,
+    balance_kinds,
     encode_pairs,
     encode_sessions,
-    with_reference,
+    set_reference,
 )
 from agent_pipeline.training.preference_steps import NothingTrained, train_preferences
-from agent_pipeline.training.sft import train_adapter
+from agent_pipeline.training.provenance import FurtherInput
 from agent_pipeline.training.trainers import preferences as trainers
-from agent_pipeline.training.trainers.dpo import Dpo
-from agent_pipeline.training.trainers.kto import Kto
+from agent_pipeline.training.trainers.preferences import Dpo, Kto
 from agent_pipeline_tests.training.kills import killed
 from agent_pipeline_tests.training.test_adapter import files
-from agent_pipeline_tests.training.world import CITIES, TRAINING, call, row
+from agent_pipeline_tests.training.world import CITIES, TRAINING, call, row, train_adapter
 
 pytestmark = pytest.mark.slow
 
@@ -87,9 +91,8 @@ def imitated(tiny_base, tmp_path_factory) -> Path:
 
 def trained(method: str, base, adapter: Path, out: Path, **more):
     rows, heldout, config = METHODS[method]
-    return train_preferences(
-        method, rows, base, adapter, config, out, SELECT, heldout, reference="sft", **more
-    )
+    further_input = FurtherInput(method, rows, base, adapter, config, "sft", SELECT)
+    return train_preferences(further_input, out, heldout, **more)
 
 
 @pytest.fixture(scope="module", params=METHODS)
@@ -231,8 +234,8 @@ def test_loss_and_gradients_are_those_of_trl(
     policy.zero_grad()
 
     arguments = TrainingArguments(**common, per_device_train_batch_size=4)
-    ours = trainers.preference_trainer(
-        policy, with_reference(reference, examples), objective, arguments, silent
+    ours = trainers.build_preference_trainer(
+        policy, set_reference(reference, examples), objective, arguments, silent
     )
     ours.create_optimizer()
     assert float(ours.training_step(policy, {"examples": ours.train_dataset})) == pytest.approx(
@@ -313,10 +316,10 @@ def test_a_training_stops_where_one_kind_of_decision_falls_and_takes_the_last_go
     from safetensors.torch import load_file
 
     looks = iter([{"a": 0.9, "b": 0.5}, {"a": 0.9, "b": 0.5}, {"a": 0.95, "b": 0.4}])
-    monkeypatch.setattr(trainers, "decision_probabilities", lambda *_: next(looks))
+    monkeypatch.setattr(trainers, "measure_decisions", lambda *_: next(looks))
     monkeypatch.setattr(
         trainers,
-        "fallen",
+        "find_fallen_kinds",
         lambda before, now, *_: [name for name in before if now[name] < before[name]],
     )
     seen = {}
@@ -335,7 +338,7 @@ def test_a_training_stops_where_one_kind_of_decision_falls_and_takes_the_last_go
 
 
 def test_a_fall_at_the_first_look_leaves_no_adapter(tiny_base, imitated, tmp_path, monkeypatch):
-    monkeypatch.setattr(trainers, "fallen", lambda *_: ["user → weather"])
+    monkeypatch.setattr(trainers, "find_fallen_kinds", lambda *_: ["user → weather"])
     with pytest.raises(NothingTrained, match="user → weather"):
         trained("dpo", tiny_base, imitated, tmp_path)
 
@@ -370,25 +373,27 @@ def test_kinds_count_the_same_up_to_a_limit(tiny_renderer):
     example = encode_pairs(tiny_renderer, PAIRS[:1], 512).rows[0]
     weights = {
         each.kind: each.weight
-        for each in balanced([replace(example, kind=name) for name in "aaabbc"])
+        for each in balance_kinds([replace(example, kind=name) for name in "aaabbc"])
     }
     assert weights == pytest.approx({"a": 2 / 3, "b": 1.0, "c": 2.0})
     assert (
-        balanced([replace(example, kind="rare"), *[replace(example, kind="often")] * 99])[0].weight
+        balance_kinds([replace(example, kind="rare"), *[replace(example, kind="often")] * 99])[
+            0
+        ].weight
         == MAX_KIND_WEIGHT
     )
 
 
 def test_a_decision_is_what_is_called_and_after_what():
     messages = row(0)["messages"]
-    assert [kind(messages, at) for at in (2, 4)] == ["user → weather", "weather → answer"]
+    assert [name_kind(messages, at) for at in (2, 4)] == ["user → weather", "weather → answer"]
 
 
 def test_the_probability_of_a_decision_is_that_of_its_tokens(tiny_base, tiny_renderer, imitated):
-    asked = probes(tiny_renderer, SELECT, 512, 4)
+    asked = find_probes(tiny_renderer, SELECT, 512, 4)
     assert sorted(each.kind for each in asked) == ["user → weather"] * 4 + ["weather → answer"] * 4
     before, after = (
-        decision_probabilities(load_model(tiny_base, probe_device(), adapter), asked)
+        measure_decisions(load_model(tiny_base, probe_device(), adapter), asked)
         for adapter in (None, imitated)
     )
     assert after["user → weather"] > before["user → weather"] and after["weather → answer"] > 0.5
@@ -397,15 +402,17 @@ def test_the_probability_of_a_decision_is_that_of_its_tokens(tiny_base, tiny_ren
         "weather"
     )
     high, low = {"user → weather": 0.9}, {"user → weather": 0.8}
-    assert fallen(high, low, asked, 0.05) == ["user → weather"]
-    assert fallen(high, dict.fromkeys(high, float("nan")), asked, 0.05) == ["user → weather"]
+    assert find_fallen_kinds(high, low, asked, 0.05) == ["user → weather"]
+    assert find_fallen_kinds(high, dict.fromkeys(high, float("nan")), asked, 0.05) == [
+        "user → weather"
+    ]
     assert (
-        fallen(high, low, asked, 0.2)
-        == fallen(low, high, asked, 0.05)
-        == fallen(high, low, asked[:3], 0.05)
+        find_fallen_kinds(high, low, asked, 0.2)
+        == find_fallen_kinds(low, high, asked, 0.05)
+        == find_fallen_kinds(high, low, asked[:3], 0.05)
         == []
     )
-    assert probes(tiny_renderer, SELECT, 512, 0) == []
+    assert find_probes(tiny_renderer, SELECT, 512, 0) == []
 
 
 def test_a_turn_that_is_not_to_be_trained_is_no_right_decision(tiny_renderer):
@@ -413,7 +420,7 @@ def test_a_turn_that_is_not_to_be_trained_is_no_right_decision(tiny_renderer):
         message | {"weight": 0} if message.get("tool_calls") else message
         for message in row(1)["messages"]
     ]
-    asked = probes(
+    asked = find_probes(
         tiny_renderer, [row(0, "select"), {**row(1, "select"), "messages": messages}], 512, 4
     )
     assert sorted(each.kind for each in asked) == [
@@ -430,7 +437,7 @@ def test_a_decision_after_words_is_looked_at_where_a_call_begins(tiny_renderer):
     ]
     spoken[1]["messages"][2]["content"] = "Let me look."
     call, spoken_call, *answers = sorted(
-        probes(tiny_renderer, spoken, 512, 4),
+        find_probes(tiny_renderer, spoken, 512, 4),
         key=lambda each: (each.refuted, len(each.encoded.input_ids)),
     )
     texts = [
@@ -452,15 +459,15 @@ def test_a_decision_after_words_is_looked_at_where_a_call_begins(tiny_renderer):
 
 def test_the_reference_is_the_adapter_and_not_its_base(tiny_base, tiny_renderer, imitated):
     examples = encode_pairs(tiny_renderer, PAIRS[:2], 512).rows
-    of_adapter = with_reference(
+    of_adapter = set_reference(
         load_model(tiny_base, probe_device(), imitated, trainable=True), examples
     )
-    losses = encoded_losses(
+    losses = compute_losses(
         load_model(tiny_base, probe_device(), imitated), [each.rows[0] for each in examples]
     )
     assert [each.reference[0] for each in of_adapter] == pytest.approx(
         [-loss.loss * loss.trained_tokens for loss in losses], rel=1e-4
     )
     assert of_adapter[0].reference != pytest.approx(
-        with_reference(load_model(tiny_base, probe_device()), examples)[0].reference, rel=1e-2
+        set_reference(load_model(tiny_base, probe_device()), examples)[0].reference, rel=1e-2
     )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent_pipeline.engine.packed_linear import fast_products
+from agent_pipeline.engine.packed_linear import speed_up_linear_modules
 
 
 def lora_model(of_type: str, with_bias: bool = True, **options):
@@ -54,7 +54,7 @@ def test_output_and_gradients_are_those_of_peft(of_type, autocast, bias):
     )
     for patched in (False, True):
         if patched:
-            fast_products(model)
+            speed_up_linear_modules(model)
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             output = model(x)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -74,7 +74,7 @@ def test_the_gradients_are_the_same_where_activations_are_recomputed():
     from torch.utils.checkpoint import checkpoint
 
     model, x = lora_model("float32"), torch.randn(4, 12)
-    fast_products(model)
+    speed_up_linear_modules(model)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     kept = torch.autograd.grad(model(x).square().sum(), trained)
     for one, other in zip(
@@ -94,14 +94,16 @@ def test_an_adapter_that_is_off_or_merged_has_pefts_own_pass(monkeypatch):
     with model.disable_adapter():
         off = model(x)
     on = model(x)
-    fast_products(model)
+    speed_up_linear_modules(model)
     torch.testing.assert_close(model(x), on)
     model(x).clamp_(
         min=0
     )  # the output is no view of what autograd made, so a model may change it (OLMo does)
     with torch.no_grad():
         torch.testing.assert_close(model(x), on)
-    monkeypatch.setattr(packed_linear, "_products", lambda: pytest.fail("PEFT's own pass was due"))
+    monkeypatch.setattr(
+        packed_linear, "_frozen_linear_with_lora", lambda: pytest.fail("PEFT's own pass was due")
+    )
     with model.disable_adapter():
         torch.testing.assert_close(model(x), off)
     model.merge_adapter()
@@ -118,10 +120,12 @@ def test_what_is_more_than_two_products_is_left_to_peft(options, monkeypatch):
     from agent_pipeline.engine import packed_linear
 
     model = lora_model("float32", **options)
-    fast_products(model)
+    speed_up_linear_modules(model)
     if not options:  # a base that is trained, too
         model.requires_grad_(True)
-    monkeypatch.setattr(packed_linear, "_products", lambda: pytest.fail("PEFT's own pass was due"))
+    monkeypatch.setattr(
+        packed_linear, "_frozen_linear_with_lora", lambda: pytest.fail("PEFT's own pass was due")
+    )
     assert model(torch.randn(4, 12)).shape == (4, 7)
 
 
@@ -129,17 +133,17 @@ def packed_products(monkeypatch) -> list[bool]:
     """Whether each product by a packed weight, from now on, was one on the way back."""
     from agent_pipeline.engine import packed_linear
 
-    if not packed_linear._packs_here():
+    if not packed_linear.has_packed_bfloat16():
         pytest.skip("oneDNN has no layouts for bfloat16 on this CPU")
-    backs, plain = [], packed_linear.Weight.product
+    backs, plain = [], packed_linear.FrozenWeight.multiply
 
-    def product(self, rows, weight, bias=None, back=False):
-        result = plain(self, rows, weight, bias, back)
+    def multiply(self, rows, weight, bias=None, transposed=False):
+        result = plain(self, rows, weight, bias, transposed)
         if self._packed:
-            backs.append(back)
+            backs.append(transposed)
         return result
 
-    monkeypatch.setattr(packed_linear.Weight, "product", product)
+    monkeypatch.setattr(packed_linear.FrozenWeight, "multiply", multiply)
     return backs
 
 
@@ -151,7 +155,7 @@ def test_products_of_packed_weights_are_the_plain_ones_and_have_their_gradients(
     packed = torch.nn.Linear(24, 40).bfloat16().requires_grad_(False)
     packed.load_state_dict(plain.state_dict())
     backs = packed_products(monkeypatch)
-    fast_products(packed)
+    speed_up_linear_modules(packed)
     x = torch.randn(2, 5, 24).bfloat16().requires_grad_()
     for one, other in zip(
         *(
@@ -174,7 +178,7 @@ def test_an_adapter_that_is_off_has_the_packed_product_of_its_base(monkeypatch):
     with model.disable_adapter(), torch.inference_mode():
         off = model(x)
     backs = packed_products(monkeypatch)
-    fast_products(model)
+    speed_up_linear_modules(model)
     with model.disable_adapter(), torch.inference_mode():
         torch.testing.assert_close(model(x), off)
     assert backs == [False, False]
@@ -192,7 +196,7 @@ def test_a_weight_that_may_change_or_that_gains_nothing_is_not_packed(what, monk
         monkeypatch.setattr(packed_linear, "PACKED_BYTES", 24)
     if what == "float32":
         module.float()
-    fast_products(module)
+    speed_up_linear_modules(module)
     x = torch.randn(3, 24).to(module.weight.dtype)
     if what == "trained":
         module.requires_grad_(True)
@@ -225,7 +229,7 @@ def test_a_frozen_weight_that_became_another_is_packed_anew(change, monkeypatch)
         torch.randn(3, 24).bfloat16(),
     )
     backs = packed_products(monkeypatch)
-    fast_products(module)
+    speed_up_linear_modules(module)
     module(x)
     change(module)
     torch.testing.assert_close(module(x), torch.nn.functional.linear(x, module.weight, module.bias))
@@ -238,7 +242,7 @@ def test_no_rows_have_no_products_and_a_used_model_can_be_copied():
     import torch
 
     for model in (torch.nn.Linear(12, 7).bfloat16().requires_grad_(False), lora_model("bfloat16")):
-        fast_products(model)
+        speed_up_linear_modules(model)
         x = torch.randn(3, 12).bfloat16()
         torch.testing.assert_close(copy.deepcopy(model)(x), model(x))
         assert model(x[:0]).shape == (0, 7)
@@ -257,9 +261,9 @@ def test_a_pass_over_a_tree_whose_first_tokens_predict_nothing(tiny_base, monkey
     monkeypatch.setattr(scoring, "CPU_NODES", 4)
     model = load_model(tiny_base, Device("cpu", True)).requires_grad_(False)
     rows = [Encoded([*range(5, 19), last], [False] * 13 + [True] * 2, []) for last in (40, 41)]
-    plain = scoring.token_scores(model, rows)
-    fast_products(model)
-    for one, other in zip(plain, scoring.token_scores(model, rows), strict=True):
+    plain = scoring.score_tokens(model, rows)
+    speed_up_linear_modules(model)
+    for one, other in zip(plain, scoring.score_tokens(model, rows), strict=True):
         torch.testing.assert_close(
             torch.tensor(one.losses), torch.tensor(other.losses), rtol=0.02, atol=0.02
         )
@@ -271,7 +275,7 @@ def test_a_layer_that_was_merged_into_its_base_computes_with_what_was_merged():
     model, x = lora_model("bfloat16"), torch.randn(4, 12).bfloat16()
     with torch.inference_mode():
         before = model(x)
-    fast_products(model)
+    speed_up_linear_modules(model)
     model(x)  # packs the base
     merged = model.merge_and_unload()
     with torch.inference_mode():

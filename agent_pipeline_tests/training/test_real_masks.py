@@ -24,7 +24,7 @@ from agent_pipeline.sessions.tables import make_session_row
 from agent_pipeline.sources import open_source
 from agent_pipeline.tokenization.encoding import encode_rows
 from agent_pipeline.tokenization.loss_masks import Encoded
-from agent_pipeline.training.decision_probes import same_decision
+from agent_pipeline.training.decision_probes import is_same_decision
 from agent_pipeline.training.preference_examples import encode_pairs, encode_sessions
 from agent_pipeline_tests.datasets.test_preferences import curated
 from agent_pipeline_tests.training.test_masks import MARKED
@@ -103,7 +103,8 @@ def test_no_token_of_others_is_trained_in_any_real_judgment_where_stock_trl_trai
         rows = [
             row
             for row in rows
-            if len(row["rejected"]) == 1 or not same_decision(row["chosen"][0], row["rejected"][0])
+            if len(row["rejected"]) == 1
+            or not is_same_decision(row["chosen"][0], row["rejected"][0])
         ]
     else:
         rows = some(

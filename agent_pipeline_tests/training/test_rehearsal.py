@@ -8,10 +8,9 @@ from agent_pipeline.models.loading import load_model
 from agent_pipeline.progress import silent
 from agent_pipeline.promotion import sanity_questions
 from agent_pipeline.training import rehearsal
-from agent_pipeline.training.identity import trained_from
-from agent_pipeline.training.rehearsal import QUESTIONS, rehearsed
-from agent_pipeline.training.sft import train_adapter
-from agent_pipeline_tests.training.world import TRAINING, row
+from agent_pipeline.training.provenance import SftInput
+from agent_pipeline.training.rehearsal import QUESTIONS, RehearsalAmount, rehearse
+from agent_pipeline_tests.training.world import TRAINING, row, train_adapter
 
 ROWS = [row(number) for number in range(4)]
 
@@ -42,8 +41,9 @@ def parrot(tiny_renderer, monkeypatch):
     return Parrot(tiny_renderer)
 
 
-def rehearse(parrot, new, ratio):
-    return rehearsed(parrot, parrot.renderer, ROWS, new, ratio, 512, silent)
+def rehearse_parrot(parrot, new, ratio):
+    amount = RehearsalAmount(new, ratio)
+    return rehearse(parrot, parrot.renderer, ROWS, amount, 512, silent)
 
 
 def test_no_canary_is_rehearsed():
@@ -54,7 +54,7 @@ def test_no_canary_is_rehearsed():
 
 
 def test_the_bases_answers_have_their_share_and_half_of_them_an_agents_tools(parrot):
-    encoded = rehearse(parrot, 360, 0.1)
+    encoded = rehearse_parrot(parrot, 360, 0.1)
     asked = [each for each in QUESTIONS if "the sea" not in each]
     assert [each.messages[1]["content"] for each in encoded] == asked[:40], (
         "one answer does not end, and the next takes its place"
@@ -76,7 +76,7 @@ def test_the_bases_answers_have_their_share_and_half_of_them_an_agents_tools(par
 
 
 def test_a_question_is_asked_once_for_its_answers_with_tools_and_without(parrot):
-    encoded = rehearse(parrot, 100_000, 0.1)
+    encoded = rehearse_parrot(parrot, 100_000, 0.1)
     assert parrot.asked == len(QUESTIONS) and len(encoded) == 2 * (len(QUESTIONS) - 1)
     assert len({tuple(each.encoded.input_ids) for each in encoded}) == len(encoded)
 
@@ -86,8 +86,8 @@ def test_a_model_is_asked_by_greedy_search(tiny_base, tiny_renderer, adapter_dir
         load_model(tiny_base, probe_device(), adapter_dir),
         tiny_renderer.tokenizer.eos_token_id,
     )
-    asked = [rehearsal._asked(question) for question in QUESTIONS[:3]]
-    answers = rehearsal._answers(model, tiny_renderer, asked, silent)
+    asked = [rehearsal._ask(question) for question in QUESTIONS[:3]]
+    answers = rehearsal._answer(model, tiny_renderer, asked, silent)
     for messages, answer in zip(asked, answers, strict=True):
         (written,) = generate(
             model, [tiny_renderer.prompt_ids(messages, [])], [rehearsal.MAX_NEW_TOKENS], {stop}
@@ -100,26 +100,26 @@ def test_a_model_is_asked_by_greedy_search(tiny_base, tiny_renderer, adapter_dir
 
 
 def test_without_a_share_nothing_is_asked(parrot):
-    assert rehearse(parrot, 180, 0.0) == []
+    assert rehearse_parrot(parrot, 180, 0.0) == []
     assert not parrot.asked
 
 
 def test_few_rows_have_32_answers_beside_them_but_no_more_than_there_are_rows(parrot):
-    assert [len(rehearse(parrot, rows, 0.1)) for rows in (0, 5, 49, 360)] == [0, 5, 32, 40]
+    assert [len(rehearse_parrot(parrot, rows, 0.1)) for rows in (0, 5, 49, 360)] == [0, 5, 32, 40]
 
 
 def test_rehearsal_changes_the_identity_and_its_absence_changes_nothing(tiny_base):
     without, with_it = (
-        trained_from(ROWS, tiny_base, "template", TRAINING, rehearsal=share) for share in (0.0, 0.1)
+        SftInput(ROWS, tiny_base, TRAINING, rehearsal=share).trained_from for share in (0.0, 0.1)
     )
-    assert without == trained_from(ROWS, tiny_base, "template", TRAINING)
+    assert without == SftInput(ROWS, tiny_base, TRAINING).trained_from
     assert with_it["rehearsal"]["ratio"] == 0.1 and "rehearsal" not in without
 
 
 @pytest.mark.slow
 def test_a_training_counts_what_it_rehearses_apart_from_its_rows(tiny_base, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "agent_pipeline.training.rehearsal._answers", lambda *args: ["So be it."] * len(args[3])
+        "agent_pipeline.training.rehearsal._answer", lambda *args: ["So be it."] * len(args[2])
     )
     report = train_adapter(ROWS, tiny_base, TRAINING.changed(max_steps=1), tmp_path, rehearsal=0.5)
     assert report["rehearsed"] == 4 and report["rows"]["trained"] == 4

@@ -3,13 +3,11 @@
 import pytest
 
 from agent_pipeline.errors import DataError
-from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.tokenization.encoding import encode_row
 from agent_pipeline.training import sft
-from agent_pipeline.training.identity import trained_from
-from agent_pipeline.training.sft import train_adapter
+from agent_pipeline.training.provenance import SftInput
 from agent_pipeline_tests.training.test_adapter import files
-from agent_pipeline_tests.training.world import TRAINING, row
+from agent_pipeline_tests.training.world import TRAINING, row, train_adapter
 
 pytestmark = pytest.mark.slow
 
@@ -117,7 +115,7 @@ def test_rows_that_fall_out_take_their_share_of_replayed_ones_with_them(
 
 def test_replay_changes_the_identity_and_its_absence_changes_nothing(tiny_base):
     def identity(rows, *replay):
-        return hash_json(trained_from(rows, tiny_base, "template", CONFIG, *replay))
+        return SftInput(rows, tiny_base, CONFIG, *replay).identity
 
     assert identity(NEW) == identity(NEW, [], 0.1)
     assert (

@@ -5,14 +5,14 @@ import json
 import pytest
 
 from agent_pipeline.engine import tree_attention, tree_loss
-from agent_pipeline.engine.prefix_tree import padded_tree, prefix_tree
+from agent_pipeline.engine.prefix_tree import build_prefix_tree, pad_tree
 from agent_pipeline.models.device import probe_device
 from agent_pipeline.models.loading import load_model
 from agent_pipeline.progress import silent
 from agent_pipeline.tokenization.encoding import encode_rows
 from agent_pipeline.tokenization.loss_masks import Encoded
 from agent_pipeline.training.config import TrainingConfig
-from agent_pipeline.training.trainers.sft import build_trainer
+from agent_pipeline.training.trainers.sft import SftJob, build_trainer
 from agent_pipeline_tests.training.world import row
 
 pytestmark = pytest.mark.slow
@@ -59,7 +59,7 @@ def test_the_gradients_of_a_step_are_those_of_its_rows(
     expected = gradients_row_by_row(model, rows)
     model.zero_grad()
     monkeypatch.setattr(tree_loss, "HEAD_ROWS", 7)
-    trees = [tree_loss.tree_tensors(each) for each, _ in tree_loss.trees_of_step(rows, max_nodes)]
+    trees = [tree_loss.tree_tensors(each.tree) for each in tree_loss.trees_of_step(rows, max_nodes)]
     total = sum(each["weights"].sum() for each in trees)
     assert float(total) == pytest.approx(sum(sum(each.trained) for each in rows))
     for each in trees:
@@ -88,12 +88,9 @@ def test_both_trainers_reach_the_same_loss(tiny_base, tiny_renderer, rows, tmp_p
         )
         model = load_model(tiny_base, probe_device())
         trainer = build_trainer(
+            SftJob(rows, config, probe_device(), tmp_path / str(as_trees)),
             model,
             tiny_renderer.tokenizer,
-            rows,
-            config,
-            probe_device(),
-            tmp_path / str(as_trees),
             silent,
         )
         trainer.train()
@@ -123,8 +120,8 @@ def test_rows_that_share_nothing_are_packed_into_one_sequence_with_little_paddin
         tree_loss.trains_as_trees(model, alone)
         and json.dumps(tree_loss.shared_fraction(alone, 3)) == "1.0"
     )
-    ((packed, _),) = tree_loss.trees_of_step(alone)
-    tensors = tree_loss.tree_tensors(packed)
+    (group,) = tree_loss.trees_of_step(alone)
+    tensors = tree_loss.tree_tensors(group.tree)
     tokens = sum(len(each.input_ids) for each in alone)
     assert tokens <= tensors["input_ids"].numel() < tokens + tree_loss.UNIT
     expected = gradients_row_by_row(model, alone)
@@ -153,8 +150,8 @@ def test_attention_by_products_is_the_fused_one(of_type, above, kept_bytes, monk
         for shape in shapes
     ]
     outcome = {}
-    for attention in (tree_attention._fused, tree_attention._by_products):
-        output = attention(*given, tree_attention.Layout([13], [[]]), 0.3, 0.0)
+    for attention in (tree_attention._attend_by_kernel, tree_attention._attend_by_products):
+        output = attention(*given, tree_attention.Layout([13], [[]]), 0.3)
         outcome[attention] = [output, *torch.autograd.grad((output.float() ** 2).sum(), given)]
     close = {"rtol": 1e-5, "atol": 1e-5} if of_type == "float32" else {"rtol": 0.05, "atol": 0.05}
     for one, other in zip(*outcome.values(), strict=True):
@@ -174,7 +171,7 @@ def test_a_tree_keeps_no_more_activations_than_two_batches_have(
     )
     model = load_model(tiny_base, probe_device())
     trainer = build_trainer(
-        model, tiny_renderer.tokenizer, rows, config, probe_device(), tmp_path, silent
+        SftJob(rows, config, probe_device(), tmp_path), model, tiny_renderer.tokenizer, silent
     )
     sizes = [
         each["input_ids"].numel() - tree_loss.UNIT
@@ -186,21 +183,21 @@ def test_a_tree_keeps_no_more_activations_than_two_batches_have(
 
 @pytest.mark.parametrize("unit", [1, 7, 64])
 def test_padding_is_a_row_of_its_own_that_trains_nothing(unit):
-    given = prefix_tree(
+    given = build_prefix_tree(
         [
             Encoded([1, 2, 3, 4], [False, False, True, True], []),
             Encoded([1, 2, 5], [False, False, True], []),
         ]
     )
-    tree_of_unit = padded_tree(given, unit)
+    tree_of_unit = pad_tree(given, unit)
     nodes = len(given.tokens)
     assert len(tree_of_unit.tokens) == nodes + -nodes % unit
     assert (
         tree_of_unit.trained is given.trained
         and (tree_of_unit.parents[:nodes] == given.parents).all()
     )
-    layout = tree_attention.layout_of(tree_of_unit)
-    assert sum(layout.runs) == len(tree_of_unit.tokens)
+    layout = tree_attention.lay_out(tree_of_unit)
+    assert sum(layout.run_lengths) == len(tree_of_unit.tokens)
     if nodes % unit:
-        assert layout.runs[-1] == -nodes % unit and layout.ancestors[-1] == []
+        assert layout.run_lengths[-1] == -nodes % unit and layout.ancestors[-1] == []
         assert tree_of_unit.depths[nodes:].tolist() == list(range(-nodes % unit))

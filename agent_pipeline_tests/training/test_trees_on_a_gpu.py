@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from agent_pipeline.engine import cuda_graphs, tree_attention, tree_loss, varlen_attention
-from agent_pipeline.engine.prefix_tree import prefix_tree
+from agent_pipeline.engine.prefix_tree import build_prefix_tree
 from agent_pipeline.tokenization.loss_masks import Encoded
 from agent_pipeline.training.config import STORED_TOKENS
 from agent_pipeline.training.trainers import common
@@ -24,7 +24,7 @@ def tree_of(*answers: list[int]) -> dict:
         Encoded([*TRUNK, *answer], [False] * len(TRUNK) + [True] * len(answer), [])
         for answer in answers
     ]
-    return tree_loss.tree_tensors(prefix_tree(rows), "cuda")
+    return tree_loss.tree_tensors(build_prefix_tree(rows), "cuda")
 
 
 def varlen(
@@ -61,7 +61,7 @@ def varlen(
 @pytest.fixture
 def kernel(monkeypatch):
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen)
-    monkeypatch.setattr(tree_attention, "takes_spans", lambda *_: True)
+    monkeypatch.setattr(tree_attention, "supports_spans", lambda *_: True)
     varlen_attention._is_right.cache_clear()
     yield monkeypatch
     varlen_attention._is_right.cache_clear()
@@ -98,7 +98,7 @@ TREES = {
     "several rows": lambda: tree_of([41, 42, 43], [41, 42, 44], [45, 46], [45, 47, 48, 49]),
     "one row": lambda: tree_of([41, 42]),
     "nothing shared": lambda: tree_loss.tree_tensors(
-        prefix_tree([Encoded([first, 5, 6], [False, True, True], []) for first in (1, 2, 3)]),
+        build_prefix_tree([Encoded([first, 5, 6], [False, True, True], []) for first in (1, 2, 3)]),
         "cuda",
     ),
 }
@@ -107,7 +107,7 @@ TREES = {
 @pytest.mark.parametrize("name", TREES)
 def test_one_kernel_for_all_runs_gives_the_gradients_of_run_by_run(kernel, model, name):
     with kernel.context() as one_by_one:
-        one_by_one.setattr(tree_attention, "takes_spans", lambda *_: False)
+        one_by_one.setattr(tree_attention, "supports_spans", lambda *_: False)
         expected = gradients(model, TREES[name]())
     given = TREES[name]()
     for found, wanted in zip(gradients(model, given), expected, strict=True):
@@ -116,7 +116,11 @@ def test_one_kernel_for_all_runs_gives_the_gradients_of_run_by_run(kernel, model
 
 
 def test_the_kernel_is_taken_only_where_it_makes_what_a_mask_makes(kernel):
-    heads = (4, 2, 8, 8, torch.float32, torch.device("cpu"))
+    heads = (
+        varlen_attention.HeadShape(4, 2, 8, 8),
+        torch.float32,
+        torch.device("cpu"),
+    )
     assert varlen_attention._is_right(*heads)
     varlen_attention._is_right.cache_clear()
 
@@ -134,7 +138,9 @@ def test_a_pytorch_that_refuses_the_kernel_attends_run_by_run(kernel):
         raise RuntimeError("FlashAttention only supports fp16 and bf16")
 
     kernel.setattr("torch.nn.attention.varlen.varlen_attn", refuses)
-    assert not varlen_attention._is_right(4, 2, 8, 8, torch.float32, torch.device("cpu"))
+    assert not varlen_attention._is_right(
+        varlen_attention.HeadShape(4, 2, 8, 8), torch.float32, torch.device("cpu")
+    )
 
 
 @pytest.fixture
@@ -150,7 +156,7 @@ def captured(kernel):
             for own, new in zip(written, results(inputs), strict=True):
                 own.copy_(new)
 
-        return cuda_graphs.Graph(inputs, written, start, "pool")
+        return cuda_graphs.CapturedGraph(inputs, written, start, "pool")
 
     kernel.setattr(cuda_graphs, "capture", capture)
     return sizes
@@ -168,10 +174,10 @@ def test_graphs_add_the_gradients_of_trees_of_one_size_each_with_its_own_tokens(
         TREES["several rows"](),
     ]
     expected = gradients(model, *others)
-    by_graphs, loss = cuda_graphs.Graphs(model, tree_loss.tree_loss), 0.0
+    by_graphs, loss = cuda_graphs.CudaGraphs(model, tree_loss.tree_loss), 0.0
     for each in others:
         loss += float(by_graphs.add_gradients(each, total=2.0))
-    assert captured == [cuda_graphs.LEAST[0]]  # not the first tree's
+    assert captured == [cuda_graphs.SMALLEST_GRAPH.nodes]  # not the first tree's
     with torch.no_grad():
         assert loss == pytest.approx(
             float(sum(tree_loss.tree_loss(model, each) for each in others)) / 2, rel=1e-5
@@ -191,7 +197,7 @@ def test_a_graph_that_makes_other_gradients_ends_the_use_of_graphs(
 
     monkeypatch.setattr(cuda_graphs, "capture", wrong)
     expected = gradients(model, *(TREES["one row"]() for _ in range(5)))
-    by_graphs = cuda_graphs.Graphs(model, tree_loss.tree_loss)
+    by_graphs = cuda_graphs.CudaGraphs(model, tree_loss.tree_loss)
     with caplog.at_level(logging.WARNING):
         for _ in range(5):
             by_graphs.add_gradients(TREES["one row"](), total=1.0)
@@ -210,7 +216,7 @@ def test_a_graph_that_cannot_be_captured_ends_the_use_of_graphs(
 
     monkeypatch.setattr(cuda_graphs, "capture", fails)
     expected = gradients(model, *(TREES["one row"]() for _ in range(3)))
-    by_graphs = cuda_graphs.Graphs(model, tree_loss.tree_loss)
+    by_graphs = cuda_graphs.CudaGraphs(model, tree_loss.tree_loss)
     for _ in range(3):
         by_graphs.add_gradients(TREES["one row"](), total=1.0)
     assert (
@@ -227,15 +233,15 @@ def test_a_graph_that_cannot_be_captured_ends_the_use_of_graphs(
 
 def test_a_parameter_that_no_token_meets_has_no_gradient(captured, model):
     model.vision_tower = torch.nn.Linear(2, 2)
-    by_graphs = cuda_graphs.Graphs(model, tree_loss.tree_loss)
+    by_graphs = cuda_graphs.CudaGraphs(model, tree_loss.tree_loss)
     for _ in range(3):
         by_graphs.add_gradients(TREES["one row"](), total=1.0)
     assert captured and not model.vision_tower.weight.grad.any()
 
 
 def test_no_graph_is_captured_where_attention_is_computed_run_by_run(captured, model, monkeypatch):
-    monkeypatch.setattr(tree_attention, "takes_spans", lambda *_: False)
-    by_graphs = cuda_graphs.Graphs(model, tree_loss.tree_loss)
+    monkeypatch.setattr(tree_attention, "supports_spans", lambda *_: False)
+    by_graphs = cuda_graphs.CudaGraphs(model, tree_loss.tree_loss)
     for _ in range(4):
         by_graphs.add_gradients(TREES["one row"](), total=1.0)
     assert not captured
@@ -244,39 +250,45 @@ def test_no_graph_is_captured_where_attention_is_computed_run_by_run(captured, m
 @pytest.mark.parametrize("nodes", [1, 300, 512, 513, 700, 1024, 1025, 3000, 5000, 40_000])
 @pytest.mark.parametrize("keys_a_node", [1.0, 1.3, 4.0])
 def test_a_graph_has_room_for_its_tree_and_few_sizes_do(nodes, keys_a_node):
-    def counts(nodes: int) -> cuda_graphs.Size:
-        return nodes + 1, nodes // 3 + 1, nodes // 100 + 2, int(nodes * keys_a_node) + 1
+    def counts(nodes: int) -> cuda_graphs.TreeSize:
+        return cuda_graphs.TreeSize(
+            nodes + 1, nodes // 3 + 1, nodes // 100 + 2, int(nodes * keys_a_node) + 1
+        )
 
-    assert cuda_graphs.fits(counts(nodes), cuda_graphs.size_of(counts(nodes)))
-    assert len({cuda_graphs.size_of(counts(each)) for each in range(nodes, 2 * nodes)}) <= 6
+    assert cuda_graphs.fits(counts(nodes), cuda_graphs.choose_graph_size(counts(nodes)))
+    assert (
+        len({cuda_graphs.choose_graph_size(counts(each)) for each in range(nodes, 2 * nodes)}) <= 6
+    )
 
 
 def test_a_tree_is_padded_to_a_graph_that_is_there_unless_that_is_much_larger(captured, model):
-    by_graphs = cuda_graphs.Graphs(model, tree_loss.tree_loss)
+    by_graphs = cuda_graphs.CudaGraphs(model, tree_loss.tree_loss)
     for answer in ([41] * 2000, [42] * 2000, [43] * 1400, [44] * 900, [45] * 800):
         by_graphs.add_gradients(tree_of(answer), total=1.0)
     assert captured == [2048, 1024]
 
 
 def test_a_model_that_drops_values_chooses_experts_or_computes_again_has_no_graphs(model):
-    assert not cuda_graphs.takes_graphs(model)  # a CPU
-    names = ("modules", "named_modules", "get_output_embeddings")
+    assert not cuda_graphs.supports_graphs(model)  # a CPU
+    names = ("named_modules", "get_output_embeddings")
     on_a_gpu = {name: getattr(model, name) for name in names} | {
         "device": torch.device("cuda"),
         "is_gradient_checkpointing": False,
     }
-    assert cuda_graphs.takes_graphs(SimpleNamespace(**on_a_gpu))
-    assert not cuda_graphs.takes_graphs(
+    assert cuda_graphs.supports_graphs(SimpleNamespace(**on_a_gpu))
+    assert not cuda_graphs.supports_graphs(
         SimpleNamespace(**on_a_gpu | {"is_gradient_checkpointing": True})
     )
-    dropping = [*model.modules(), torch.nn.Dropout(0.1)]
-    assert not cuda_graphs.takes_graphs(SimpleNamespace(**on_a_gpu | {"modules": lambda: dropping}))
+    dropping = [*model.named_modules(), ("dropout", torch.nn.Dropout(0.1))]
+    assert not cuda_graphs.supports_graphs(
+        SimpleNamespace(**on_a_gpu | {"named_modules": lambda: dropping})
+    )
     choosing = [*model.named_modules(), ("model.layers.0.mlp.experts", torch.nn.Identity())]
-    assert not cuda_graphs.takes_graphs(
+    assert not cuda_graphs.supports_graphs(
         SimpleNamespace(**on_a_gpu | {"named_modules": lambda: choosing})
     )
     model.get_output_embeddings().weight.requires_grad_()
-    assert not cuda_graphs.takes_graphs(SimpleNamespace(**on_a_gpu))
+    assert not cuda_graphs.supports_graphs(SimpleNamespace(**on_a_gpu))
 
 
 def test_liger_is_used_on_a_gpu_for_models_that_it_knows_without_its_loss(monkeypatch):
@@ -291,7 +303,7 @@ def test_liger_is_used_on_a_gpu_for_models_that_it_knows_without_its_loss(monkey
 
     def asked(kind: str, device: str, installed: bool = True) -> str:
         monkeypatch.setattr("transformers.utils.is_liger_kernel_available", lambda: installed)
-        return common.use_liger(
+        return common.apply_liger(
             SimpleNamespace(device=torch.device(device), config=SimpleNamespace(model_type=kind))
         )
 
@@ -307,17 +319,17 @@ def test_liger_is_used_on_a_gpu_for_models_that_it_knows_without_its_loss(monkey
 
 
 def test_a_gpu_keeps_activations_as_far_as_its_memory_goes(model, monkeypatch):
-    assert common.stored_tokens(model) == STORED_TOKENS
+    assert common.estimate_stored_tokens(model) == STORED_TOKENS
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (80 << 30, 80 << 30))
     large = SimpleNamespace(hidden_size=3584, intermediate_size=18944, num_hidden_layers=28)
     config = SimpleNamespace(get_text_config=lambda: large)
     of_7_billion = SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16, config=config)
-    assert 2000 < common.stored_tokens(of_7_billion) < 4000
+    assert 2000 < common.estimate_stored_tokens(of_7_billion) < 4000
     large.num_hidden_layers = 1
-    assert common.stored_tokens(of_7_billion) > 56_000
+    assert common.estimate_stored_tokens(of_7_billion) > 56_000
     large.intermediate_size = [16384, 18944]  # Gemma 3n has one for each layer
-    assert common.stored_tokens(of_7_billion) > 56_000
+    assert common.estimate_stored_tokens(of_7_billion) > 56_000
     large.num_experts_per_tok = 8
-    assert common.stored_tokens(of_7_billion) < 20_000
+    assert common.estimate_stored_tokens(of_7_billion) < 20_000
     of_7_billion.parameters = lambda: [SimpleNamespace(nbytes=30 << 30)]
-    assert common.stored_tokens(of_7_billion, trains_all=True) == 0
+    assert common.estimate_stored_tokens(of_7_billion, trains_all_weights=True) == 0

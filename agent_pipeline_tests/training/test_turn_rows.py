@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trl
 
-from agent_pipeline.engine.scoring import encoded_losses, losses_of, mean_loss
+from agent_pipeline.engine.scoring import average_losses, compute_losses, compute_sft_losses
 from agent_pipeline.evaluation.decision import call_branches
 from agent_pipeline.evaluation.rollouts import world_rollouts
 from agent_pipeline.evaluation.samples import turn_samples
@@ -20,7 +20,7 @@ from agent_pipeline.models.loading import load_model
 from agent_pipeline.models.rendering import with_plain_ids
 from agent_pipeline.sessions.session import add_thoughts
 from agent_pipeline.tokenization.encoding import encode_rows
-from agent_pipeline.training.decision_probes import probes
+from agent_pipeline.training.decision_probes import find_probes
 from agent_pipeline.training.preference_examples import encode_pairs, encode_sessions
 from agent_pipeline_tests.families.templates import mistral
 from agent_pipeline_tests.training.test_on_policy import HEARD, Asking
@@ -65,12 +65,12 @@ def test_each_trained_turn_is_a_row_that_begins_with_the_prompt_of_serving(qwen3
 
 def test_the_loss_of_a_row_is_that_of_its_turns(qwen3, tiny_base):
     model, rows = load_model(tiny_base, EXACT), [row(1), row(2)]
-    turns = encoded_losses(model, [each.encoded for each in encode_rows(qwen3, rows, 2048).rows])
-    found = losses_of(model, qwen3, rows, 2048)
+    turns = compute_losses(model, [each.encoded for each in encode_rows(qwen3, rows, 2048).rows])
+    found = compute_sft_losses(model, qwen3, rows, 2048)
     assert [each.trained_tokens for each in found] == [
         sum(t.trained_tokens for t in turns[i : i + 2]) for i in (0, 2)
     ]
-    assert found[1].loss == pytest.approx(mean_loss(turns[2:]))
+    assert found[1].loss == pytest.approx(average_losses(turns[2:]))
 
 
 def test_judged_rows_train_turn_by_turn(qwen3):
@@ -120,7 +120,7 @@ def test_what_every_turn_begins_with_decides_nothing(qwen3):
         for b in branches
     ]
     assert "<tool_call>" in opened and "think" not in opened
-    for probe in probes(qwen3, [row(number) for number in range(4)], 2048, 4):
+    for probe in find_probes(qwen3, [row(number) for number in range(4)], 2048, 4):
         assert (
             qwen3.decode(probe.encoded.input_ids)
             .rpartition("<|im_start|>assistant")[2]
@@ -179,7 +179,9 @@ def test_a_decision_is_looked_at_after_the_thought(thinker):
     branch = call_branches(thinker, row(1)["messages"][:2], [TOOL], "", f"{SECRET} weather")[0]
     begins = branch.trained.index(True)
     assert f"{SECRET} weather" in thinker.decode(branch.input_ids[:begins])
-    asked = probes(thinker, [thinking(number, f"{SECRET} weather") for number in range(4)], 2048, 4)
+    asked = find_probes(
+        thinker, [thinking(number, f"{SECRET} weather") for number in range(4)], 2048, 4
+    )
     assert Counter(probe.refuted for probe in asked) == {False: 4, True: 4}
     openers = {probe.encoded.input_ids[probe.encoded.trained.index(True)] for probe in asked}
     assert openers == {branch.input_ids[begins]}

@@ -4,7 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from agent_pipeline.progress import silent
+from agent_pipeline.training import sft
 from agent_pipeline.training.config import TrainingConfig
+from agent_pipeline.training.provenance import SftInput
 
 CITIES = [
     "Oslo",
@@ -111,3 +114,16 @@ def make_base(directory: Path) -> None:
     )  # fmt: skip
     LlamaForCausalLM(config).save_pretrained(directory)
     tokenizer.save_pretrained(directory)
+
+
+def train_adapter(
+    rows: list[dict[str, Any]],
+    base: Any,
+    config: TrainingConfig,
+    out: Path,
+    heldout: Any = (),
+    progress: Any = silent,
+    **more: Any,
+) -> dict[str, Any]:
+    """`sft.train_adapter` with the fields of its input as arguments."""
+    return sft.train_adapter(SftInput(rows, base, config, **more), out, heldout, progress)

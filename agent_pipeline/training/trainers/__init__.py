@@ -1,1 +1,1 @@
-"""One module a training method."""
+"""Trainers of transformers and TRL: one module per training method, and what they share."""

@@ -1,13 +1,20 @@
-"""What all trainers of TRL have in common here: their arguments, the adapter they train, how far they are."""
+"""What all trainers share: their arguments, checkpoints and adapter, memory, and progress.
 
+One training method belongs to each of the other modules of `trainers`. Options and their defaults
+belong to `training.config`.
+"""
+
+import json
 import math
+import shutil
 import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agent_pipeline._compat.liger import supports_model_type
 from agent_pipeline.errors import ModelError, SettingsError
-from agent_pipeline.models.device import Device
+from agent_pipeline.models.device import Device, Precision, fast_device
 from agent_pipeline.options import did_you_mean
 from agent_pipeline.progress import Progress
 from agent_pipeline.training.config import STORED_TOKENS, Training, TrainingConfig
@@ -23,33 +30,45 @@ if TYPE_CHECKING:
         TrainingArguments,
     )
 
+STATE_FILE = "trainer_state.json"
+CHECKPOINT_FILES = ("optimizer.pt", "scheduler.pt", "rng_state*.pth", STATE_FILE)
+"""The files of a checkpoint besides its weights. transformers writes `trainer_state.json` last."""
 
-def shared_arguments(
+
+def make_shared_arguments(
     config: Training,
     device: Device,
     work_dir: Path,
-    rows: int,
-    tokens: int,
-    stored: int = STORED_TOKENS,
+    row_count: int,
+    pass_tokens: int,
+    stored_tokens: int = STORED_TOKENS,
 ) -> dict[str, Any]:
-    """The arguments of any trainer over `rows` rows, with at most `tokens` in a forward pass; checkpoints go to `work_dir`. The activations
-    of `stored` tokens fit into memory."""
+    """Return the arguments that every trainer of transformers and TRL takes.
+
+    Args:
+        config: The options.
+        device: Where the model trains.
+        work_dir: Where checkpoints are written.
+        row_count: The number of training rows.
+        pass_tokens: Largest number of tokens per forward pass.
+        stored_tokens: The number of tokens whose activations fit into memory.
+    """
     return {
         "output_dir": str(work_dir),
         "num_train_epochs": config.num_train_epochs,
-        "max_steps": _max_steps(rows, config),
+        "max_steps": _limit_steps(row_count, config),
         "learning_rate": config.learning_rate,
         "lr_scheduler_type": config.lr_scheduler_type,
         "warmup_steps": config.warmup_ratio,  # below 1 it is a share of all steps
         "adam_beta2": config.adam_beta2,
         "max_grad_norm": config.max_grad_norm,
-        "gradient_checkpointing": config.checkpoints_gradients(tokens, stored),
+        "gradient_checkpointing": config.checkpoints_gradients(pass_tokens, stored_tokens),
         "bf16": device.bf16,
         "use_cpu": device.name == "cpu",
         "seed": config.seed,
         "data_seed": config.seed,
         "logging_steps": 1,
-        "logging_nan_inf_filter": False,  # a training that diverges must be seen to
+        "logging_nan_inf_filter": False,  # a run that diverges must be stopped
         "save_strategy": "steps",
         "save_total_limit": 2,  # the last may be half written when the process dies
         "dataloader_pin_memory": device.name != "cpu",
@@ -58,86 +77,143 @@ def shared_arguments(
     }
 
 
-def use_liger(model: "PreTrainedModel") -> str:
-    """Give a model on a GPU the norms, rotations and gated layers of Liger Kernel (Hsu et al. 2024), where that package is installed and
-    knows the model. Its name and version; empty where nothing was changed.
+def _limit_steps(row_count: int, config: Training) -> int:
+    """Return TRL's `max_steps`: −1 if the epochs decide.
 
-    Its fused loss is not taken: it asks the GPU for numbers on the way, which a CUDA graph cannot (`trainers.graphs`).
+    The option `max_steps` can only make a run shorter.
+    """
+    steps = math.ceil(math.ceil(row_count / config.step_rows) * config.num_train_epochs)
+    return config.max_steps if 0 < config.max_steps < steps else -1
+
+
+def is_complete(checkpoint: Path) -> bool:
+    """Return whether a checkpoint was written to its end."""
+    try:
+        json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    names = ("*.safetensors", *CHECKPOINT_FILES)
+    return all(any(checkpoint.glob(name)) for name in names)
+
+
+def prepare_work_dir(work_dir: Path, identity: str) -> Path | None:
+    """Prepare the folder of checkpoints for a training run.
+
+    Checkpoints of another run (other rows, model or options) and half-written ones are removed.
+
+    Args:
+        work_dir: The folder.
+        identity: The identity of the run.
+
+    Returns:
+        The last complete checkpoint of the same run, or None.
+    """
+    identity_file = work_dir / "identity"
+    if not (identity_file.is_file() and identity_file.read_text(encoding="utf-8") == identity):
+        shutil.rmtree(work_dir, ignore_errors=True)
+        work_dir.mkdir(parents=True)
+        identity_file.write_text(identity, encoding="utf-8")
+    complete = []
+    for checkpoint in work_dir.glob("checkpoint-*"):
+        if is_complete(checkpoint):
+            complete.append(checkpoint)
+        else:
+            shutil.rmtree(checkpoint)
+    return max(complete, key=checkpoint_step, default=None)
+
+
+def checkpoint_step(checkpoint: Path | None) -> int:
+    """Return the optimizer step of a checkpoint; 0 if there is none."""
+    return int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
+
+
+def choose_device(work_dir: Path, precision: Precision) -> Device:
+    """Return where to train, in the precision and with the library that the run began with.
+
+    Both are measured in every process, and a busy CPU may give another result. A resumed run would
+    then end with other weights.
+    """
+    device_file = work_dir / "precision"
+    device = fast_device(precision)
+    if device_file.is_file():
+        text = device_file.read_text(encoding="utf-8")
+        uses_onednn = "oneDNN" in text and device.name == "cpu"
+        device = Device(device.name, "bfloat16" in text, uses_onednn)
+    device_file.write_text(str(device), encoding="utf-8")
+    return device
+
+
+def apply_liger(model: "PreTrainedModel") -> str:
+    """Give a model on a GPU the layers of Liger Kernel (Hsu et al. 2024).
+
+    These are norms, rotations and gated layers. Liger's fused loss is not used, because it reads
+    numbers from the GPU, which a CUDA graph cannot do (`engine.cuda_graphs`).
+
+    Returns:
+        The name and version of the package; empty if it is missing or does not support the model.
     """
     from transformers.integrations.liger import apply_liger_kernel
     from transformers.utils import is_liger_kernel_available
 
     if model.device.type != "cuda" or not is_liger_kernel_available():
         return ""
-    from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN
-
-    if model.config.model_type not in MODEL_TYPE_TO_APPLY_LIGER_FN:
+    if not supports_model_type(model.config.model_type):
         return ""
     apply_liger_kernel(model, {"fused_linear_cross_entropy": False})
     return f"liger-kernel {version('liger-kernel')}"
 
 
-def stored_tokens(model: "PreTrainedModel", trains_all: bool = False) -> int:
-    """The nodes of a tree whose activations are kept: on a GPU those that take a third of its free memory, by an estimate.
+def estimate_stored_tokens(model: "PreTrainedModel", trains_all_weights: bool = False) -> int:
+    """Return the number of nodes of a tree whose activations are kept.
 
-    The graph of a tree is up to half as large again, and lies beside a tree that is computed without. With `trains_all`, gradients and
-    Adam's means of all weights need room, too.
-    A token is taken to keep 16 vectors of the hidden size and 5 of the inner one in each layer. 0.6 of that was measured, of Qwen2.5-0.5B's
-    and 7B's shape in bfloat16.
+    On a GPU, they may take a third of its free memory, by an estimate. The graph of a tree is up to
+    half as large again, and a tree that is computed without a graph needs memory at the same time.
+
+    A token is assumed to keep 16 vectors of the hidden size and 5 of the inner size in each layer.
+    The measured value is 0.6 of that (the shapes of Qwen2.5-0.5B and 7B in bfloat16).
+
+    Args:
+        model: The model.
+        trains_all_weights: Whether gradients and Adam's means of all weights need room, too.
     """
     import torch
 
     if model.device.type == "cpu":
         return STORED_TOKENS
-    free = torch.cuda.mem_get_info(model.device)[0]
-    if trains_all:
-        free -= 3 * sum(parameter.nbytes for parameter in model.parameters())
+    free_bytes = torch.cuda.mem_get_info(model.device)[0]
+    if trains_all_weights:
+        free_bytes -= 3 * sum(parameter.nbytes for parameter in model.parameters())
     config = model.config.get_text_config()
-    inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
-    widest = max(inner) if isinstance(inner, list) else inner
-    at_once = getattr(config, "num_experts_per_tok", None) or 1
-    token = (
-        config.num_hidden_layers
-        * (16 * config.hidden_size + 5 * widest * at_once)
-        * model.dtype.itemsize
-    )
-    return max(0, free // (3 * token))
+    inner_sizes = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+    inner_size = max(inner_sizes) if isinstance(inner_sizes, list) else inner_sizes
+    experts_per_token = getattr(config, "num_experts_per_tok", None) or 1
+    numbers_per_layer = 16 * config.hidden_size + 5 * inner_size * experts_per_token
+    token_bytes = config.num_hidden_layers * numbers_per_layer * model.dtype.itemsize
+    return int(max(0, free_bytes // (3 * token_bytes)))
 
 
-def _max_steps(rows: int, config: Training) -> int:
-    """TRL's `max_steps`: −1 where `epochs` decides, so that `max_steps` can only make a training shorter."""
-    by_epochs = math.ceil(math.ceil(rows / config.step_rows) * config.num_train_epochs)
-    return config.max_steps if 0 < config.max_steps < by_epochs else -1
+def limit_warmup(trainer: "Trainer") -> None:
+    """Leave at least one step after the warm-up.
 
-
-def let_a_step_train(trainer: "Trainer") -> None:
-    """Leave at least one step after the warm-up. transformers rounds the warm-up's share up, so a single step would train at rate 0."""
-    steps = trainer.set_initial_training_values(trainer.args, trainer.get_train_dataloader())[-1]
+    transformers rounds the warm-up's share up, so a single step would train at rate 0.
+    """
+    loader = trainer.get_train_dataloader()
+    steps = trainer.set_initial_training_values(trainer.args, loader)[-1]
     trainer.args.warmup_steps = min(trainer.args.get_warmup_steps(steps), steps - 1)
 
 
-def lora_of(config: TrainingConfig, model: "PreTrainedModel") -> "LoraConfig | None":
-    """PEFT's configuration of the adapter; None where every weight is trained.
+def make_lora_config(config: TrainingConfig, model: "PreTrainedModel") -> "LoraConfig | None":
+    """Return PEFT's configuration of the adapter; None if every weight is trained.
 
     Raises:
-        SettingsError: the model has no module of a name in `target_modules`.
+        SettingsError: `target_modules` names a module that the model does not have.
     """
     from peft import LoraConfig
 
     if not config.use_lora:
         return None
     if isinstance(config.modules, list):
-        modules = [name for name, _ in model.named_modules()]
-        for wanted in config.modules:
-            if not any(f".{name}".endswith(f".{wanted}") for name in modules):
-                leaves = {
-                    name.rpartition(".")[2]
-                    for name, module in model.named_modules()
-                    if type(module).__name__ == "Linear"
-                }
-                raise SettingsError(
-                    f"target_modules names {wanted!r}, and the base model has no such module{did_you_mean(wanted, leaves)}"
-                )
+        _check_target_modules(config.modules, model)
     return LoraConfig(
         r=config.lora_r,
         lora_alpha=config.lora_alpha,
@@ -148,21 +224,45 @@ def lora_of(config: TrainingConfig, model: "PreTrainedModel") -> "LoraConfig | N
     )
 
 
+def _check_target_modules(target_modules: list[str], model: "PreTrainedModel") -> None:
+    modules = dict(model.named_modules())
+    for target in target_modules:
+        if any(f".{name}".endswith(f".{target}") for name in modules):
+            continue
+        linear_names = {
+            name.rpartition(".")[2]
+            for name, module in modules.items()
+            if type(module).__name__ == "Linear"
+        }
+        raise SettingsError(
+            f"target_modules names {target!r}, and the base model has no such module"
+            f"{did_you_mean(target, linear_names)}"
+        )
+
+
 def use_lora_plus(trainer: "Trainer", ratio: float) -> None:
-    """Give the trainer the optimiser that it would have made, with LoRA+'s groups: matrices B at `ratio` times the learning rate of A."""
+    """Give a trainer its usual optimizer with the parameter groups of LoRA+.
+
+    The matrices B are trained at `ratio` times the learning rate of the matrices A.
+    """
     from peft.optimizers import create_loraplus_optimizer
 
-    cls, options = trainer.get_optimizer_cls_and_kwargs(trainer.args, trainer.model)
+    optimizer_class, options = trainer.get_optimizer_cls_and_kwargs(trainer.args, trainer.model)
     trainer.optimizer = create_loraplus_optimizer(
-        trainer.model, cls, loraplus_lr_ratio=ratio, **options
+        trainer.model, optimizer_class, loraplus_lr_ratio=ratio, **options
     )
 
 
-def reporting(progress: Progress) -> "TrainerCallback":
-    """A callback that reports steps, loss and tokens/s, and stops a training that diverges (ModelError)."""
+def make_progress_callback(progress: Progress) -> "TrainerCallback":
+    """Return a callback that reports steps, loss and tokens/s.
+
+    The callback raises a ModelError if the training diverges.
+    """
     from transformers import TrainerCallback
 
-    class Reporting(TrainerCallback):
+    class ProgressCallback(TrainerCallback):
+        """A callback that calls `progress` after each logged step."""
+
         def on_train_begin(
             self,
             args: "TrainingArguments",
@@ -171,11 +271,8 @@ def reporting(progress: Progress) -> "TrainerCallback":
             **kwargs: Any,
         ) -> None:
             self.began = time.monotonic()
-            progress(
-                state.global_step,
-                state.max_steps,
-                "training" if not state.global_step else "training, resumed",
-            )
+            text = "training, resumed" if state.global_step else "training"
+            progress(state.global_step, state.max_steps, text)
 
         def on_log(
             self,
@@ -187,15 +284,14 @@ def reporting(progress: Progress) -> "TrainerCallback":
         ) -> None:
             if not logs or "loss" not in logs:
                 return
-            if not math.isfinite(logs["loss"]):
+            loss = logs["loss"]
+            if not math.isfinite(loss):
                 raise ModelError(
-                    f"The training diverged at step {state.global_step} (loss {logs['loss']}): lower learning_rate."
+                    f"The training diverged at step {state.global_step} (loss {loss}): "
+                    "lower learning_rate."
                 )
             speed = logs.get("num_tokens", 0) / max(time.monotonic() - self.began, 1e-9)
-            progress(
-                state.global_step,
-                state.max_steps,
-                f"training, loss {logs['loss']:.3f}, {speed:.0f} tokens/s",
-            )
+            text = f"training, loss {loss:.3f}, {speed:.0f} tokens/s"
+            progress(state.global_step, state.max_steps, text)
 
-    return Reporting()
+    return ProgressCallback()

@@ -1,14 +1,26 @@
-"""TRL's trainers of what a model writes itself: GRPO from rewards, SDFT from itself with a demonstration, distillation from a teacher.
+"""TRL's trainers of what a model writes itself.
 
-GRPO's episodes are ours, through TRL's `rollout_func`: its own loop over an `environment_factory` knows no user who answers, calls only in
-the templates that it knows, and no tools but methods. What tools and users say carries no loss (`env_mask`).
+GRPO learns from rewards, SDFT from the model itself with a demonstration in its prompt, and
+distillation from a teacher. GRPO's episodes are ours, through TRL's `rollout_func`. TRL's own loop
+over an `environment_factory` has no user who answers, supports calls only in the templates that TRL
+supports, and supports only methods as tools. Tokens of tools and users carry no loss (`env_mask`).
+
+How episodes are played and rewarded belongs to `evaluation.rollouts`.
 """
 
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from agent_pipeline._compat.trl import (
+    add_trained_tokens,
+    sample_completions,
+    start_token_count,
+    tokenize_distillation,
+    tokenize_self_distillation,
+)
 from agent_pipeline.errors import SettingsError, first_line
 from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.training.config import OnPolicyTraining
@@ -17,14 +29,24 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, Trainer, TrainerCallback
 
 Row = dict[str, Any]
-Sample = Callable[[Sequence[list[int]]], list[list[int]]]
-"""Prompts as tokens → what the model writes after each, its stop token included where it wrote one."""
+Sampler = Callable[[Sequence[list[int]]], list[list[int]]]
+"""A function from prompts to what the model writes after each, in tokens.
+
+A stop token is included if the model wrote one.
+"""
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """One trial of a row, in tokens. `own` says which of `completion`'s tokens the model wrote; tools and users said the others. `figures`
-    are means to log, such as `done` and `harm`."""
+    """One trial of a row, in tokens.
+
+    Attributes:
+        prompt: The tokens before the first token that the model wrote.
+        completion: The tokens behind the prompt: the model's, and those of tools and users.
+        own: Which tokens of `completion` the model wrote.
+        reward: The reward of the trial.
+        figures: Numbers whose mean is logged, such as `done` and `harm`.
+    """
 
     prompt: list[int]
     completion: list[int]
@@ -33,13 +55,24 @@ class Rollout:
     figures: dict[str, float]
 
 
-Play = Callable[[ChatRenderer, Sequence[Row], Sample], list[Rollout]]
-"""The trials of rows by a model: its renderer, a row for each trial, the model."""
+Play = Callable[[ChatRenderer, Sequence[Row], Sampler], list[Rollout]]
+"""A function that plays one trial per row: renderer, rows, model."""
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What a trainer is made of. `on_policy_trainer` sees the `rows` in their order; `arguments` are those that all trainers share."""
+class OnPolicySetup:
+    """What an on-policy trainer is made of.
+
+    Attributes:
+        model: The model, with an adapter.
+        renderer: Its renderer.
+        rows: The rows, in the order in which the trainer reads them.
+        config: The options of the method.
+        arguments: The arguments that all trainers share.
+        callbacks: Callbacks of transformers.
+        play: Plays and rewards rows (GRPO).
+        teacher: The teacher (distillation).
+    """
 
     model: "PreTrainedModel"
     renderer: ChatRenderer
@@ -50,35 +83,34 @@ class Setting:
     play: Play | None = None
     teacher: "PreTrainedModel | None" = None
 
+    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the tokens of texts. Special tokens in the text of a message are plain text."""
+        return [self.renderer.token_ids(text) for text in texts]
 
-def on_policy_trainer(method: str, setting: Setting) -> "Trainer":
-    """The trainer of a method of `TRAINERS`, over a model with an adapter.
+
+def build_on_policy_trainer(method: str, setup: OnPolicySetup) -> "Trainer":
+    """Return the trainer of a method in `TRAINERS`.
 
     Raises:
         SettingsError: TRL refuses the teacher.
     """
     from transformers import PrinterCallback
 
-    config: OnPolicyTraining = setting.config
-    setting.model.generation_config.eos_token_id = sorted(
-        setting.renderer.stop_ids
-    )  # whichever ends a turn ends what is written
-    arguments = (
-        setting.arguments
-        | {
-            "max_completion_length": config.max_completion_length,
-            "temperature": config.temperature,
-            "shuffle_dataset": False,  # a training that goes on from a checkpoint sees what it would have seen
-            "gradient_accumulation_steps": config.per_device_train_batch_size,
-            "gradient_checkpointing_kwargs": {"use_reentrant": False},
-        }
-    )
+    config: OnPolicyTraining = setup.config
+    # Any token that ends a turn ends what is written.
+    setup.model.generation_config.eos_token_id = sorted(setup.renderer.stop_ids)
+    arguments = setup.arguments | {
+        "max_completion_length": config.max_completion_length,
+        "temperature": config.temperature,
+        "shuffle_dataset": False,  # a resumed run must read the same rows
+        "gradient_accumulation_steps": config.per_device_train_batch_size,
+        "gradient_checkpointing_kwargs": {"use_reentrant": False},
+    }
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # that rollout_func and SDFT are experimental in TRL: its version is pinned
+        # TRL warns that rollout_func and SDFT are experimental. Its version is pinned.
+        warnings.simplefilter("ignore")
         try:
-            trainer = TRAINERS[method](setting, arguments)
+            trainer = TRAINERS[method](setup, arguments)
         except ValueError as error:
             raise SettingsError(
                 f"TRL's trainer refuses the settings of {method}: {first_line(error)}."
@@ -89,42 +121,40 @@ def on_policy_trainer(method: str, setting: Setting) -> "Trainer":
 
 
 def _count_tokens(trainer: Any) -> None:
-    """Count the tokens of each loss, prompt and completion, as SFTTrainer does: TRL counts here what was generated, or nothing at all."""
-    compute_loss, trainer._total_train_tokens = trainer.compute_loss, 0
+    """Count the tokens of each loss, prompt and completion, as `SFTTrainer` does."""
+    compute_loss = trainer.compute_loss
+    start_token_count(trainer)
 
-    def counted(model: "PreTrainedModel", inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        trainer._total_train_tokens += int(
-            inputs["prompt_mask"].sum() + inputs["completion_mask"].sum()
-        )
-        trainer._metrics["train"]["num_tokens"] = [trainer._total_train_tokens]
+    def compute_and_count(
+        model: "PreTrainedModel", inputs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        tokens = inputs["prompt_mask"].sum() + inputs["completion_mask"].sum()
+        add_trained_tokens(trainer, int(tokens))
         return compute_loss(model, inputs, *args, **kwargs)
 
-    trainer.compute_loss = counted
+    trainer.compute_loss = compute_and_count
 
 
-def _grpo(setting: Setting, arguments: dict[str, Any]) -> "Trainer":
+def _build_grpo(setup: OnPolicySetup, arguments: dict[str, Any]) -> "Trainer":
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
-    config, play = setting.config, setting.play
+    config, play = setup.config, setup.play
     assert play is not None
 
-    def rollouts(prompts: list[str], trainer: Any) -> dict[str, Any]:
-        def sample(ids: Sequence[list[int]]) -> list[list[int]]:
-            return trainer._generate_single_turn(list(ids), None, {}, 1)[0]
-
-        played = play(
-            setting.renderer,
-            [setting.rows[int(prompt)] for prompt in prompts],
-            sample,
+    def play_rollouts(prompts: list[str], trainer: Any) -> dict[str, Any]:
+        rollouts = play(
+            setup.renderer,
+            [setup.rows[int(prompt)] for prompt in prompts],
+            partial(sample_completions, trainer),
         )
         return {
-            "prompt_ids": [each.prompt for each in played],
-            "completion_ids": [each.completion for each in played],
+            "prompt_ids": [rollout.prompt for rollout in rollouts],
+            "completion_ids": [rollout.completion for rollout in rollouts],
             "logprobs": None,
-            "env_mask": [[int(own) for own in each.own] for each in played],
-            "earned": [each.reward for each in played],
-            "figures": [each.figures for each in played],
+            "env_mask": [[int(is_own) for is_own in rollout.own] for rollout in rollouts],
+            "earned": [rollout.reward for rollout in rollouts],
+            "figures": [rollout.figures for rollout in rollouts],
         }
 
     def reward(
@@ -134,41 +164,38 @@ def _grpo(setting: Setting, arguments: dict[str, Any]) -> "Trainer":
         **_: Any,
     ) -> list[float]:
         for name in figures[0]:
-            log_metric(name, sum(each[name] for each in figures) / len(figures))
+            log_metric(name, sum(numbers[name] for numbers in figures) / len(figures))
         return earned
 
+    # TRL repeats prompts and hands them to `play_rollouts`; ours are the indices of the rows.
+    prompts = [str(row_index) for row_index in range(len(setup.rows))]
     return GRPOTrainer(
-        model=setting.model,
+        model=setup.model,
         reward_funcs=reward,
-        rollout_func=rollouts,
+        rollout_func=play_rollouts,
         args=GRPOConfig(
             **arguments,
             beta=config.beta,
             num_generations=config.num_generations,
             per_device_train_batch_size=config.num_generations,
         ),
-        # TRL repeats prompts and hands them to `rollouts`; ours are the rows' numbers.
-        train_dataset=Dataset.from_dict(
-            {"prompt": [str(number) for number in range(len(setting.rows))]}
-        ),
-        processing_class=setting.renderer.tokenizer,
-        callbacks=setting.callbacks,
+        train_dataset=Dataset.from_dict({"prompt": prompts}),
+        processing_class=setup.renderer.tokenizer,
+        callbacks=setup.callbacks,
     )
 
 
-def _sdft(setting: Setting, arguments: dict[str, Any]) -> "Trainer":
+def _build_sdft(setup: OnPolicySetup, arguments: dict[str, Any]) -> "Trainer":
     from datasets import Dataset
     from trl.experimental.sdft import SDFTConfig, SDFTTrainer
-    from trl.experimental.sdft.sdft_trainer import DemonstrationTeacherContextBuilder
 
-    class Shown(DemonstrationTeacherContextBuilder):
-        def _compose_teacher_prompt(self, prompt: str, privileged_context: str) -> str:
-            return privileged_context
-
-    columns = {"prompt": "asked", "privileged_context": "shown"}
+    columns = {
+        "prompt": [row["asked"] for row in setup.rows],
+        "privileged_context": [row["shown"] for row in setup.rows],
+    }
     trainer = SDFTTrainer(
-        model=setting.model,
-        # The teacher has the weights of the moment: a moving average would be lost with a killed training.
+        model=setup.model,
+        # The teacher has the current weights: a killed run would lose a moving average.
         args=SDFTConfig(
             **arguments,
             teacher_model_kind="live",
@@ -176,42 +203,32 @@ def _sdft(setting: Setting, arguments: dict[str, Any]) -> "Trainer":
             max_prompt_length=None,
             per_device_train_batch_size=1,
         ),
-        train_dataset=Dataset.from_dict(
-            {name: [row[of] for row in setting.rows] for name, of in columns.items()}
-        ),
-        processing_class=setting.renderer.tokenizer,
-        callbacks=setting.callbacks,
+        train_dataset=Dataset.from_dict(columns),
+        processing_class=setup.renderer.tokenizer,
+        callbacks=setup.callbacks,
     )
-    trainer.teacher_context_builder = Shown(trainer)
-    trainer._tokenize_prompts = lambda texts: [setting.renderer.token_ids(text) for text in texts]
+    tokenize_self_distillation(trainer, setup.tokenize)
     return trainer
 
 
-def _distill(setting: Setting, arguments: dict[str, Any]) -> "Trainer":
+def _build_distillation(setup: OnPolicySetup, arguments: dict[str, Any]) -> "Trainer":
     from datasets import Dataset
     from trl import DistillationConfig, DistillationTrainer
 
     trainer = DistillationTrainer(
-        model=setting.model,
-        teacher_model=setting.teacher,
-        args=DistillationConfig(
-            **arguments, beta=setting.config.beta, per_device_train_batch_size=1
-        ),
-        train_dataset=Dataset.from_dict({"prompt": [row["asked"] for row in setting.rows]}),
-        processing_class=setting.renderer.tokenizer,
-        callbacks=setting.callbacks,
+        model=setup.model,
+        teacher_model=setup.teacher,
+        args=DistillationConfig(**arguments, beta=setup.config.beta, per_device_train_batch_size=1),
+        train_dataset=Dataset.from_dict({"prompt": [row["asked"] for row in setup.rows]}),
+        processing_class=setup.renderer.tokenizer,
+        callbacks=setup.callbacks,
     )
-    # A text that holds special tokens literally is tokenised as text.
-    trainer._tokenize_prompts = lambda texts: (
-        [setting.renderer.token_ids(text) for text in texts],
-        None,
-        {},
-    )
+    tokenize_distillation(trainer, setup.tokenize)
     return trainer
 
 
-TRAINERS: dict[str, Callable[[Setting, dict[str, Any]], "Trainer"]] = {
-    "grpo": _grpo,
-    "sdft": _sdft,
-    "distill": _distill,
+TRAINERS: dict[str, Callable[[OnPolicySetup, dict[str, Any]], "Trainer"]] = {
+    "grpo": _build_grpo,
+    "sdft": _build_sdft,
+    "distill": _build_distillation,
 }

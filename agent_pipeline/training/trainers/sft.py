@@ -1,18 +1,35 @@
-"""TRL's SFTTrainer, set up to train exactly the tokens that `masks` chose, and to say how far it is."""
+"""TRL's SFTTrainer, set up to train exactly the tokens that `tokenization.loss_masks` chose.
+
+There are two kinds of trainer. For most models the rows of an optimizer step are computed as trees
+of prefixes (`engine.tree_loss`); for the others TRL computes row by row. Both are checked: the
+labels that leave the trainer's own data loader must be ours.
+"""
 
 import random
-from collections.abc import Iterator
-from functools import partial
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent_pipeline.engine.packed_linear import fast_products
+from agent_pipeline._compat.accelerate import read_every_batch
+from agent_pipeline._compat.transformers import set_sampler
+from agent_pipeline._compat.trl import add_trained_tokens
+from agent_pipeline.engine.cuda_graphs import CudaGraphs, supports_graphs
+from agent_pipeline.engine.packed_linear import speed_up_linear_modules
+from agent_pipeline.engine.scoring import without_adapter
 from agent_pipeline.engine.tree_loss import (
     MAX_NODES,
-    prove_tree_labels,
+    TreeTensors,
+    move_tensors,
+    share_rows,
     trains_as_trees,
-    tree_trainer,
+    tree_loss,
+    tree_tensors,
+    trees_of_step,
 )
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.models.device import Device
@@ -21,121 +38,151 @@ from agent_pipeline.selection.buffer import spread
 from agent_pipeline.tokenization.loss_masks import Encoded
 from agent_pipeline.training.config import STORED_TOKENS, TrainingConfig
 from agent_pipeline.training.trainers.common import (
-    let_a_step_train,
-    lora_of,
-    reporting,
-    shared_arguments,
-    stored_tokens,
+    estimate_stored_tokens,
+    limit_warmup,
+    make_lora_config,
+    make_progress_callback,
+    make_shared_arguments,
     use_lora_plus,
 )
 
 if TYPE_CHECKING:
+    import torch
     from peft import LoraConfig
+    from torch.utils.data import DataLoader
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
     from trl import SFTConfig, SFTTrainer
 
 
+@dataclass(frozen=True)
+class SftJob:
+    """What an SFT trainer trains, without the model in memory.
+
+    Attributes:
+        rows: The tokens of the rows.
+        config: The options.
+        device: Where the model trains.
+        work_dir: Where checkpoints are written.
+        mixed_in: How many rows at the end of `rows` are spread evenly over each epoch.
+    """
+
+    rows: list[Encoded]
+    config: TrainingConfig
+    device: Device
+    work_dir: Path
+    mixed_in: int = 0
+
+
 def build_trainer(
+    job: SftJob,
     model: "PreTrainedModel",
     tokenizer: "PreTrainedTokenizerBase",
-    rows: list[Encoded],
-    config: TrainingConfig,
-    device: Device,
-    work_dir: Path,
     progress: Progress,
-    replayed: int = 0,
 ) -> "SFTTrainer":
-    """The trainer over tokenised rows with prebuilt labels, its model wrapped in a fresh, seeded LoRA (unless the config wants none).
+    """Return the trainer of a job; its model gets a new, seeded LoRA if the options want one.
 
-    The last `replayed` of the rows are spread evenly over each epoch: every batch has its share of them.
+    Args:
+        job: What is trained.
+        model: The base model.
+        tokenizer: Its tokenizer.
+        progress: Is called after each step.
+
     Raises:
         DataError: TRL would train on other labels than ours.
-        SettingsError: several processes are to train a model that takes no trees of prefixes.
+        SettingsError: several processes are to train a model that is not trained over trees.
     """
     from trl import SFTConfig
 
-    as_trees = trains_as_trees(model, rows)
+    config, rows = job.config, job.rows
+    as_trees = trains_as_trees(model, rows, config.processes)
     if config.processes > 1 and not as_trees:
         raise SettingsError(
-            "processes is more than 1, and this model is trained row by row, by one process: set it to 1."
+            "processes is more than 1, and this model is trained row by row, by one process: "
+            "set processes to 1."
         )
     longest = max(len(row.input_ids) for row in rows)
-    tokens, stored = (
-        config.per_device_train_batch_size * longest,
-        stored_tokens(model, not config.use_lora),
-    )
-    if as_trees and device.name != "cpu":
-        tokens = 2 * longest
-        max_nodes = (
-            MAX_NODES if config.checkpoints_gradients(tokens, stored) else max(tokens, stored)
-        )
+    pass_tokens = config.per_device_train_batch_size * longest
+    stored_tokens = estimate_stored_tokens(model, not config.use_lora)
+    if as_trees and job.device.name != "cpu":
+        pass_tokens = 2 * longest
+        max_nodes = max(pass_tokens, stored_tokens)
+        if config.checkpoints_gradients(pass_tokens, stored_tokens):
+            max_nodes = MAX_NODES
     else:
-        max_nodes = nodes_of_a_tree(config, tokens)
+        max_nodes = limit_nodes(config, pass_tokens)
     arguments = SFTConfig(
-        **shared_arguments(config, device, work_dir, len(rows), tokens, stored),
+        **make_shared_arguments(
+            config, job.device, job.work_dir, len(rows), pass_tokens, stored_tokens
+        ),
         train_sampling_strategy="sequential" if config.in_order else "random",
         save_steps=config.save_steps,
         max_length=None,  # rows fit already; TRL's own truncation would cut answers in the middle
-        per_device_train_batch_size=config.step_rows
-        if as_trees
-        else config.per_device_train_batch_size,
+        per_device_train_batch_size=(
+            config.step_rows if as_trees else config.per_device_train_batch_size
+        ),
         gradient_accumulation_steps=1 if as_trees else config.gradient_accumulation_steps,
     )
-    trainer = trainer_over(
-        model,
-        tokenizer,
-        rows,
-        arguments,
-        progress,
-        lora_of(config, model),
-        max_nodes if as_trees else None,
+    lora = make_lora_config(config, model)
+    trainer = build_trl_trainer(
+        model, tokenizer, rows, arguments, progress, lora, max_nodes if as_trees else None
     )
     if config.use_lora_plus:
         use_lora_plus(trainer, config.loraplus_lr_ratio)
-    if replayed:
-        order = MixedOrder(
-            len(rows) - replayed, replayed, config.seed, shuffled=not config.in_order
+    if job.mixed_in:
+        new = len(rows) - job.mixed_in
+        set_sampler(
+            trainer, MixedOrder(new, job.mixed_in, config.seed, shuffled=not config.in_order)
         )
-        trainer._get_train_sampler = lambda dataset=None: order
     return trainer
 
 
-def nodes_of_a_tree(config: TrainingConfig, tokens: int) -> int:
-    """The most nodes of a tree on a CPU: those of two batches of `tokens`. Two rows always share what they can, and the memory of a step
-    does not grow with its rows. Where activations are recomputed, `MAX_NODES` at most."""
-    nodes = max(2 * tokens, STORED_TOKENS)
-    return min(nodes, MAX_NODES) if config.checkpoints_gradients(tokens) else nodes
+def limit_nodes(config: TrainingConfig, pass_tokens: int) -> int:
+    """Return the largest number of nodes per tree on a CPU: the tokens of two forward passes.
+
+    Two rows can then always share their prefix, and the memory of a step does not grow with its
+    rows. If activations are recomputed, the limit is at most `MAX_NODES`.
+    """
+    nodes = max(2 * pass_tokens, STORED_TOKENS)
+    return min(nodes, MAX_NODES) if config.checkpoints_gradients(pass_tokens) else nodes
 
 
 class MixedOrder:
-    """A sampler: an epoch's order of `new` rows and, behind them in the data set, `replayed` ones. Each kind is shuffled by the seed and
-    the epoch; which places are the replayed rows' is not left to chance."""
+    """A sampler that spreads replayed rows evenly over each epoch.
+
+    New rows come first in the data set, replayed rows behind them. Each kind is shuffled by the
+    seed and the epoch. Which places the replayed rows get is not left to chance.
+
+    Args:
+        new: The number of new rows.
+        replayed: The number of replayed rows.
+        seed: The seed of the shuffles.
+        shuffled: Whether the rows are shuffled.
+    """
 
     def __init__(self, new: int, replayed: int, seed: int, shuffled: bool = True) -> None:
         self._new, self._replayed, self._seed, self._shuffled = new, replayed, seed, shuffled
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Called by the trainer, also when it goes on from a checkpoint."""
+        """Set the epoch. The trainer calls this, also when it resumes from a checkpoint."""
         self._epoch = epoch
 
     def __len__(self) -> int:
         return self._new + self._replayed
 
     def __iter__(self) -> Iterator[int]:
-        kinds = [list(range(self._new)), list(range(self._new, len(self)))]
+        new_indices = list(range(self._new))
+        replayed_indices = list(range(self._new, len(self)))
         if self._shuffled:
             rng = random.Random(f"{self._seed} {self._epoch}")
-            for kind in kinds:
-                rng.shuffle(kind)
-        new, replayed = map(iter, kinds)
-        return (
-            next(replayed if is_replayed else new)
-            for is_replayed in spread(self._new, self._replayed)
-        )
+            rng.shuffle(new_indices)
+            rng.shuffle(replayed_indices)
+        new, replayed = iter(new_indices), iter(replayed_indices)
+        for is_replayed in spread(self._new, self._replayed):
+            yield next(replayed if is_replayed else new)
 
 
-def trainer_over(
+def build_trl_trainer(
     model: "PreTrainedModel",
     tokenizer: "PreTrainedTokenizerBase",
     rows: list[Encoded],
@@ -144,59 +191,246 @@ def trainer_over(
     lora: "LoraConfig | None" = None,
     max_nodes: int | None = None,
 ) -> "SFTTrainer":
-    """TRL's trainer over rows that are tokens with labels already; without `lora` it trains every weight. With `max_nodes`, what the rows
-    of a step share is computed once, in trees of at most so many nodes (`trainers.tree`).
+    """Return TRL's trainer over rows that are tokens with labels already.
 
-    Raises DataError where TRL would train on other labels than ours.
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer.
+        rows: The tokens of the rows.
+        arguments: TRL's arguments.
+        progress: Is called after each step.
+        lora: The adapter; None trains every weight.
+        max_nodes: Largest number of nodes per tree; None trains row by row.
+
+    Raises:
+        DataError: TRL would train on other labels than ours.
     """
     from datasets import Dataset
     from transformers import PrinterCallback
     from trl import SFTTrainer
 
-    columns: dict[str, list[Any]] = {
-        "input_ids": [r.input_ids for r in rows],
-        "labels": [r.labels for r in rows],
+    columns = {
+        "input_ids": [row.input_ids for row in rows],
+        "labels": [row.labels for row in rows],
     }
-    make = partial(tree_trainer, max_nodes) if max_nodes else SFTTrainer
-    trainer = make(
+    trainer_class = partial(build_tree_trainer, max_nodes) if max_nodes else SFTTrainer
+    trainer = trainer_class(
         model=model,
         args=arguments,
         train_dataset=Dataset.from_dict(columns),
         processing_class=tokenizer,
         peft_config=lora,
-        callbacks=[reporting(progress)],
+        callbacks=[make_progress_callback(progress)],
     )
     trainer.remove_callback(PrinterCallback)
-    let_a_step_train(trainer)
+    limit_warmup(trainer)
     if max_nodes:
-        fast_products(trainer.model)
-    (prove_tree_labels if max_nodes else _prove_labels)(trainer, rows)
+        speed_up_linear_modules(trainer.model)
+        check_tree_labels(trainer, rows)
+    else:
+        check_labels(trainer, rows)
     return trainer
 
 
-def _prove_labels(trainer: "SFTTrainer", rows: list[Encoded]) -> None:
-    """What comes out of the trainer's own data loader is our tokens and our labels, padding aside.
+def build_tree_trainer(max_nodes: int, **trainer_arguments: Any) -> "SFTTrainer":
+    """Return an `SFTTrainer` that computes the rows of an optimizer step as trees of prefixes.
 
-    A packed batch is rows laid end to end; each begins where the positions begin anew, and its first label predicts nothing.
+    A batch holds all rows of a step: `per_device_train_batch_size` is their number, and
+    `gradient_accumulation_steps` is 1. With several processes, each computes the trees of its share
+    of the rows, and the gradients are summed.
+
+    Args:
+        max_nodes: Largest number of nodes per tree.
+        **trainer_arguments: The arguments of `SFTTrainer`. The data set has the columns `input_ids`
+            and `labels`.
+    """
+    import torch
+    from trl import SFTTrainer
+
+    class TreeTrainer(SFTTrainer):
+        """An `SFTTrainer` over trees of prefixes."""
+
+        @cached_property
+        def graphs(self) -> CudaGraphs | None:
+            """The CUDA graphs of the model, or None if it does not support graphs."""
+            return CudaGraphs(self.model, tree_loss) if supports_graphs(self.model) else None
+
+        def get_train_dataloader(self) -> "DataLoader[Any]":
+            loader = super().get_train_dataloader()
+            read_every_batch(loader)
+            return loader
+
+        def training_step(
+            self,
+            model: "torch.nn.Module",
+            inputs: dict[str, Any],
+            num_items_in_batch: "torch.Tensor | int | None" = None,
+        ) -> "torch.Tensor":
+            model.train()
+            causal = without_adapter(self.accelerator.unwrap_model(model))
+            step_loss = torch.zeros((), device=self.args.device)
+            for tree in inputs["trees"]:
+                tensors = move_tensors(tree, self.args.device)
+                if self.graphs:
+                    step_loss += self.graphs.add_gradients(tensors, inputs["total"])
+                    continue
+                with self.compute_loss_context_manager():
+                    loss = tree_loss(causal, tensors) / inputs["total"]
+                self.accelerator.backward(loss)
+                step_loss += loss.detach()
+            if self.args.world_size > 1:
+                trained = [
+                    parameter for parameter in causal.parameters() if parameter.requires_grad
+                ]
+                sum_gradients(trained, step_loss)
+            add_trained_tokens(self, inputs["row_tokens"])
+            return step_loss
+
+    arguments = trainer_arguments["args"]
+    collator = partial(
+        collate_trees,
+        max_nodes,
+        trainer_arguments["model"].device.type,
+        ProcessShare(arguments.process_index, arguments.world_size),
+    )
+    return TreeTrainer(data_collator=collator, **trainer_arguments)
+
+
+@dataclass(frozen=True)
+class ProcessShare:
+    """Which share of a step's rows a process computes.
+
+    Attributes:
+        rank: The rank of the process.
+        process_count: The number of processes.
+    """
+
+    rank: int = 0
+    process_count: int = 1
+
+
+def collate_trees(
+    max_nodes: int, device: str, share: ProcessShare, rows: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return a batch: the rows of one optimizer step as trees.
+
+    Args:
+        max_nodes: Largest number of nodes per tree.
+        device: The kind of device, `cpu` or `cuda`.
+        share: The share of this process.
+        rows: The rows of the step, with the columns `input_ids` and `labels`.
+
+    Returns:
+        `trees`, the tensors of the trees that this process computes; `total`, the number of trained
+        tokens of all rows; `row_tokens`, the number of all tokens of all rows.
+    """
+    encoded = [
+        Encoded(row["input_ids"], [label != -100 for label in row["labels"]], []) for row in rows
+    ]
+    shares = share_rows(encoded, share.process_count) if share.process_count > 1 else [encoded]
+    trees_of_shares = [
+        [tree_tensors(group.tree, device) for group in trees_of_step(part, max_nodes)]
+        for part in shares
+    ]
+    total = sum(float(tree["weights"].sum()) for trees in trees_of_shares for tree in trees)
+    return {
+        "trees": trees_of_shares[share.rank],
+        "total": total,
+        "row_tokens": sum(len(row.input_ids) for row in encoded),
+    }
+
+
+def sum_gradients(parameters: "Sequence[torch.nn.Parameter]", loss: "torch.Tensor") -> None:
+    """Replace each parameter's gradient, and the loss, by their sums over all processes."""
+    import torch
+    from torch import distributed
+
+    gradients = [
+        torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        for parameter in parameters
+    ]
+    flat_loss = loss.reshape(1).to(gradients[0].dtype)
+    flat = torch.cat([flat_loss, *(gradient.flatten() for gradient in gradients)])
+    distributed.all_reduce(flat)
+    loss.copy_(flat[0])
+    sizes = [parameter.numel() for parameter in parameters]
+    for parameter, gradient in zip(parameters, flat[1:].split(sizes), strict=True):
+        parameter.grad = gradient.view_as(parameter).contiguous()
+
+
+def check_tree_labels(trainer: "SFTTrainer", rows: list[Encoded]) -> None:
+    """Check that the first batch of a trainer's own data loader trains tokens of our rows only.
+
+    The tokens from the root of a tree to each trained node must be the beginning of a row that
+    trains this token.
+
+    Raises:
+        DataError: a tree trains a token that no row trains there, or that fewer rows train.
+    """
+    batch: dict[str, Any] = next(iter(trainer.get_train_dataloader()))
+    expected: defaultdict[tuple[int, ...], float] = defaultdict(float)
+    for row in rows:
+        for position in range(1, len(row.input_ids)):
+            if row.trained[position]:
+                expected[tuple(row.input_ids[: position + 1])] += 1
+    for tree in batch["trees"]:
+        for trained in _trained_paths(tree):
+            if expected[trained.tokens] < trained.weight * (1 - 1e-5):
+                raise DataError(
+                    "A tree of prefixes trains other tokens than its rows: report this as a bug of "
+                    "agent-pipeline."
+                )
+
+
+@dataclass(frozen=True)
+class _TrainedPath:
+    """The tokens from the root of a tree to a trained node, and how many rows train the node."""
+
+    tokens: tuple[int, ...]
+    weight: float
+
+
+def _trained_paths(tree: TreeTensors) -> Iterator[_TrainedPath]:
+    layout = tree["layout"]
+    runs = [run.tolist() for run in tree["input_ids"][0].split(layout.run_lengths)]
+    starts = [sum(layout.run_lengths[:index]) for index in range(len(runs))]
+    for predictor, target, weight in zip(
+        tree["predictors"].tolist(), tree["targets"].tolist(), tree["weights"].tolist(), strict=True
+    ):
+        run = bisect_right(starts, predictor) - 1
+        tokens = [token for index in layout.ancestors[run] for token in runs[index]]
+        tokens += runs[run][: predictor - starts[run] + 1]
+        yield _TrainedPath((*tokens, target), weight)
+
+
+def check_labels(trainer: "SFTTrainer", rows: list[Encoded]) -> None:
+    """Check that the first batch of a trainer's own data loader has our tokens and labels.
+
+    A packed batch is rows laid end to end. Each row begins where the positions begin again, and its
+    first label predicts nothing.
+
+    Raises:
+        DataError: TRL trains on other labels.
     """
     expected = {(tuple(row.input_ids), tuple(row.labels[1:])) for row in rows}
     batch: dict[str, Any] = next(iter(trainer.get_train_dataloader()))
     if "attention_mask" in batch:
-        real = batch["attention_mask"].bool()
-        parts = [
+        is_token = batch["attention_mask"].bool()
+        batch_rows = [
             (ids[mask], labels[mask])
-            for ids, labels, mask in zip(batch["input_ids"], batch["labels"], real, strict=True)
+            for ids, labels, mask in zip(batch["input_ids"], batch["labels"], is_token, strict=True)
         ]
-        beside = batch["labels"][~real]
+        padding_labels = batch["labels"][~is_token]
     else:
         starts = (batch["position_ids"][0] == 0).nonzero().flatten().tolist()
         sizes = [end - start for start, end in pairwise([*starts, batch["input_ids"].shape[1]])]
-        parts = list(
+        batch_rows = list(
             zip(batch["input_ids"][0].split(sizes), batch["labels"][0].split(sizes), strict=True)
         )
-        beside = batch["labels"][:, :0]
-    found = {(tuple(ids.tolist()), tuple(labels[1:].tolist())) for ids, labels in parts}
-    if not found <= expected or (beside != -100).any():
+        padding_labels = batch["labels"][:, :0]
+    trained = {(tuple(ids.tolist()), tuple(labels[1:].tolist())) for ids, labels in batch_rows}
+    if not trained <= expected or (padding_labels != -100).any():
         raise DataError(
-            "The installed TRL changes prebuilt labels, so the loss would count other tokens: install trl==1.16.0."
+            "The installed TRL changes prebuilt labels, so the loss would count other tokens: "
+            "install trl==1.16.0."
         )

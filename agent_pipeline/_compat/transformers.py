@@ -1,0 +1,143 @@
+"""Hooks into private parts of transformers: its attention functions, caches and samplers.
+
+What attends, caches or samples with these belongs to `engine` and `training.trainers`.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import Cache, PreTrainedModel, Trainer
+
+    AttentionFunction = Callable[..., tuple[torch.Tensor, None]]
+
+
+def attention_name(causal: "PreTrainedModel") -> str:
+    """Return the name of the attention that a model uses, such as `sdpa`.
+
+    `config.attn_implementation` can be set, but only the private attribute tells what is in use.
+    """
+    return str(causal.config.get_text_config()._attn_implementation)
+
+
+def set_attention(causal: "PreTrainedModel", name: str, attention: "AttentionFunction") -> None:
+    """Make a loaded model use an attention function of our own.
+
+    `set_attn_implementation` would look for a kernel of this name on the hub. The mask of the new
+    attention is that of `sdpa`.
+
+    Args:
+        causal: The model, without an adapter around it.
+        name: The name under which the function is registered.
+        attention: The function, with the parameters of transformers' attention functions.
+    """
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    ALL_ATTENTION_FUNCTIONS.register(name, attention)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(name, sdpa_mask)
+    causal.config.get_text_config()._attn_implementation = name
+
+
+def current_sdpa() -> "AttentionFunction":
+    """Return the function that models call for the attention `sdpa` now."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    function: AttentionFunction = ALL_ATTENTION_FUNCTIONS["sdpa"]
+    return function
+
+
+def original_sdpa() -> "AttentionFunction":
+    """Return transformers' own function for the attention `sdpa`."""
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    function: AttentionFunction = sdpa_attention_forward
+    return function
+
+
+@contextmanager
+def replaced_sdpa(attention: "AttentionFunction") -> Iterator[None]:
+    """Replace the attention `sdpa` of all models for a while.
+
+    A registration under another name would need a change to the configuration of each model, and
+    models that are loaded in between would miss the change.
+    """
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    before = ALL_ATTENTION_FUNCTIONS["sdpa"]
+    ALL_ATTENTION_FUNCTIONS["sdpa"] = attention
+    try:
+        yield
+    finally:
+        ALL_ATTENTION_FUNCTIONS["sdpa"] = before
+
+
+def preallocated_cache(columns: int, more_columns: int) -> "Cache":
+    """Return a cache whose layers have room for `columns` tokens from the start.
+
+    Attention sees all columns, the unused ones included. A `DynamicCache` copies all keys and
+    values with every token, which takes as long as their use. A `StaticCache` cannot be cropped,
+    and cannot drop sequences.
+
+    Args:
+        columns: Tokens that the layers have room for.
+        more_columns: Tokens by which a full layer grows.
+    """
+    from transformers import Cache
+    from transformers.cache_utils import DynamicLayer
+
+    class PreallocatedLayer(DynamicLayer):
+        """A layer's keys and values, of which the first `used` columns are in use."""
+
+        used = 0
+
+        def update(
+            self,
+            key_states: "torch.Tensor",
+            value_states: "torch.Tensor",
+            *args: Any,
+            **kwargs: Any,
+        ) -> "tuple[torch.Tensor, torch.Tensor]":
+            end = self.used + key_states.shape[-2]
+            if not self.is_initialized:
+                self.lazy_initialization(key_states, value_states)
+                room = max(columns, end)
+                self.keys = _with_room(key_states[:, :, :0], room)
+                self.values = _with_room(value_states[:, :, :0], room)
+            elif end > self.keys.shape[-2]:
+                self.keys = _with_room(self.keys, end + more_columns)
+                self.values = _with_room(self.values, end + more_columns)
+            self.keys[:, :, self.used : end] = key_states
+            self.values[:, :, self.used : end] = value_states
+            self.used = end
+            return self.keys, self.values
+
+        def get_seq_length(self) -> int:
+            return self.used
+
+        def crop(self, tokens_to_remove: int) -> None:
+            """Remove the last tokens; `tokens_to_remove` is negative, as in `DynamicLayer`."""
+            self.used += tokens_to_remove
+
+    return Cache(layer_class_to_replicate=PreallocatedLayer)
+
+
+def _with_room(states: "torch.Tensor", columns: int) -> "torch.Tensor":
+    """Return states, (sequences, heads, tokens, size), padded with zeros to `columns` tokens.
+
+    Attention multiplies unused columns by 0, so these must hold numbers.
+    """
+    wide = states.new_zeros(*states.shape[:2], columns, states.shape[3])
+    wide[:, :, : states.shape[2]] = states
+    return wide
+
+
+def set_sampler(trainer: "Trainer", sampler: Any) -> None:
+    """Make a trainer read its training rows in the order of a sampler of our own.
+
+    transformers has no argument for a sampler: subclasses override `_get_train_sampler`. The
+    trainer is TRL's, so an instance attribute is shorter than a subclass of each.
+    """
+    trainer._get_train_sampler = lambda dataset=None: sampler

@@ -1,0 +1,179 @@
+"""The inputs of a training run, and its provenance: everything that decides which adapter results.
+
+Two runs with one provenance give one adapter. The hash of the provenance is therefore the identity
+of the run: its checkpoints, its report and the artifact in the lake are found by it. How the inputs
+are trained on belongs to `sft` and `further_steps`.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from agent_pipeline.models.base_model import BaseModel
+from agent_pipeline.models.chat_renderer import ChatRenderer, load_renderer
+from agent_pipeline.sessions.session import hash_json
+from agent_pipeline.training.config import FurtherTraining, TrainingConfig, resolve_size_defaults
+from agent_pipeline.training.rehearsal import QUESTIONS
+
+Row = dict[str, Any]
+"""A row of a data set, as the lake stores it."""
+
+Provenance = dict[str, Any]
+"""What a result was made from, as JSON. Its keys and values enter hashes."""
+
+_FURTHER_COLUMNS = (
+    "row_id",
+    "messages",
+    "prompt",
+    "chosen",
+    "rejected",
+    "completion",
+    "label",
+    "tools",
+)
+"""The columns of data sets that a step after SFT reads."""
+
+
+@dataclass(frozen=True)
+class SftInput:
+    """Everything that decides which adapter imitation learning makes.
+
+    Attributes:
+        rows: SFT rows of the split `train`, in order.
+        base: The base model.
+        config: The options.
+        replayed: Rows of earlier nights. Some are mixed in, evenly.
+        replay_ratio: Largest share of replayed rows in all rows that are trained on.
+        rehearsal: Share of the base model's own answers to plain questions.
+    """
+
+    rows: Sequence[Row]
+    base: BaseModel
+    config: TrainingConfig
+    replayed: Sequence[Row] = ()
+    replay_ratio: float = 0.0
+    rehearsal: float = 0.0
+
+    @cached_property
+    def renderer(self) -> ChatRenderer:
+        """The renderer of the base model: its tokenizer, and the chat template of the rows."""
+        return load_renderer(self.base.path, self.base.trust_remote_code)
+
+    @cached_property
+    def trained_from(self) -> Provenance:
+        """The provenance without the names of the rows.
+
+        It holds hashes (sha256) of the template and of the rows' content in order. Replay and
+        rehearsal are named only if there are any.
+        """
+        provenance: Provenance = {
+            "base_model": self.base.name,
+            "base_revision": self.base.revision,
+            "template_sha256": hash_json(self.renderer.template.jinja),
+            "config": self.config.identity(),
+            "content_sha256": hash_sft_rows(self.rows),
+        }
+        if self.replayed:
+            provenance["replay"] = {
+                "content_sha256": hash_sft_rows(self.replayed),
+                "ratio": self.replay_ratio,
+            }
+        if self.rehearsal:
+            provenance["rehearsal"] = {
+                "ratio": self.rehearsal,
+                "questions_sha256": hash_json(QUESTIONS),
+            }
+        return provenance
+
+    @cached_property
+    def identity(self) -> str:
+        """The identity of the training run."""
+        return hash_json(self.trained_from)
+
+    def made_from(self) -> Provenance:
+        """Return the provenance for the manifest in the lake, which also names the rows."""
+        provenance = self.trained_from | name_rows([*self.rows, *self.replayed])
+        if self.replayed:
+            provenance["replay"] = provenance["replay"] | name_rows(self.replayed)
+        return provenance
+
+
+@dataclass(frozen=True)
+class FurtherInput:
+    """Everything that decides which adapter a step after SFT makes.
+
+    Attributes:
+        method: The step: sdft, distill, dpo, kto or grpo.
+        rows: Rows of the split `train` of the step's data set.
+        base: The base model.
+        adapter_dir: The adapter that training starts from.
+        options: The options. What is left to the size of the base model is filled in (`config`).
+        reference: The identity of the adapter in `adapter_dir`.
+        select: SFT rows of the split `select`, on which the kinds of decision are measured.
+        details: What else the method names in its provenance, such as a world or a teacher.
+    """
+
+    method: str
+    rows: Sequence[Row]
+    base: BaseModel
+    adapter_dir: Path
+    options: FurtherTraining
+    reference: str = ""
+    select: Sequence[Row] = ()
+    details: Provenance = field(default_factory=dict)
+
+    @cached_property
+    def config(self) -> Any:
+        """The options with the defaults that follow from the size of the base model."""
+        values = resolve_size_defaults(self.options.model_dump(), self.method, self.base)
+        return type(self.options)(**values)
+
+    @cached_property
+    def made_from(self) -> Provenance:
+        """The provenance: the adapter that training starts from, the rows and the options."""
+        session_ids = {
+            row[name]
+            for row in self.rows
+            for name in ("session_id", "rejected_session_id")
+            if name in row
+        }
+        return {
+            "method": self.method,
+            "base_model": self.base.name,
+            "base_revision": self.base.revision,
+            "reference": self.reference,
+            "config": self.config.identity(),
+            "content_sha256": _hash_columns(self.rows, _FURTHER_COLUMNS),
+            "select_sha256": _hash_columns(self.select, _FURTHER_COLUMNS),
+            "rows": len(self.rows),
+            "sessions": sorted(session_ids),
+            **self.details,
+        }
+
+    @cached_property
+    def identity(self) -> str:
+        """The identity of the training run."""
+        return hash_json(self.made_from)
+
+
+def hash_sft_rows(rows: Iterable[Row]) -> str:
+    """Return a hash of what SFT reads of rows, in order."""
+    return hash_json(
+        [{"messages": row["messages"], "tools": row.get("tools") or []} for row in rows]
+    )
+
+
+def _hash_columns(rows: Iterable[Row], columns: Sequence[str]) -> str:
+    return hash_json([{name: row[name] for name in columns if name in row} for row in rows])
+
+
+def name_rows(rows: Sequence[Row]) -> Provenance:
+    """Return how a manifest names rows: their number, a hash, and the ids of their sessions."""
+    names = sorted((row["row_id"], row["content_sha256"]) for row in rows)
+    return {
+        "rows": len(rows),
+        "rows_sha256": hash_json(names),
+        "sessions": sorted({row["session_id"] for row in rows}),
+    }
