@@ -256,9 +256,8 @@ def test_a_prefix_tree_holds_each_prefix_once_and_each_rows_trained_tokens(drawn
         assert [paths[node] for node in nodes_of_row] == [
             row.input_ids[: at + 1] for at, on in enumerate(row.trained) if on and at
         ]
-    assert [int(last[-1]) for _, last in tree.trained] == sorted(
-        int(last[-1]) for _, last in tree.trained
-    )
+    last_nodes = [int(row_nodes.nodes[-1]) for row_nodes in tree.trained]
+    assert last_nodes == sorted(last_nodes)
     nodes = np.arange(len(paths))
     above = (nodes[:, None] <= nodes) & (nodes < tree.ends[:, None])
     assert above.tolist() == [[paths[j][: len(paths[i])] == paths[i] for j in nodes] for i in nodes]
