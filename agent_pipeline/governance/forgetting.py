@@ -120,7 +120,7 @@ def forget(
         removal.look()  # what runs wrote until their partition was held
         removal.refuse_unreadable(partitions)
         report = removal.report
-        report.partitions = BlockList.add(lake, session_id, key).where(session_id)
+        report.partitions = BlockList.add(lake, session_id, key).list_partitions(session_id)
         if judge_cache is not None and judge_cache.exists():
             answers = AnswerCache(judge_cache)
             report.judge_answers, report.unclear_answers = answers.forget(make_alias(session_id))

@@ -145,7 +145,7 @@ def session_lineage(lake: Lake, session_id: str) -> SessionLineage:
         DataError: a table is damaged.
     """
     lineage = SessionLineage(
-        session_id=session_id, forgotten_in=BlockList.read(lake).where(session_id)
+        session_id=session_id, forgotten_in=BlockList.read(lake).list_partitions(session_id)
     )
     files = list(lake.files())
     splits: set[tuple[str, PartitionKey | None, str]] = set()

@@ -1,8 +1,10 @@
-"""The block list: which sessions were forgotten, so that reading their store again does not bring them back.
+"""The block list: the sessions that were forgotten, so that no run brings them back.
 
-A small table of the lake (`tables/forgotten_sessions`, without partitions). A session can be kept out only by what is known of it when it
-comes again, its id; the list holds the sha256 of that and nothing else of the session. The same hash stands wherever another record names a
-forgotten session (`forgotten:…`: a side chain its parent, a model its sessions): who knows the id can ask, and the list tells it to nobody.
+The list is a small table of the lake (`tables/forgotten_sessions`, without partitions). A session
+that comes again is recognized by its id alone, so the list holds the sha256 of the id and nothing
+else of the session. The same hash (`forgotten:…`) replaces the id wherever another record names a
+forgotten session: a side chain names its parent, a model its sessions. A person who has the id can
+look it up; the list does not reveal it. Removing a session from tables does not belong here.
 """
 
 import hashlib
@@ -11,6 +13,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from agent_pipeline.errors import MissingError
+from agent_pipeline.json_types import JsonObject
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import to_rows, to_table
@@ -28,63 +31,99 @@ _SCHEMA = pa.schema(
 
 
 def make_alias(session_id: str) -> str:
-    """What stands for the id of a forgotten session, wherever it was named."""
+    """Return the text that replaces the id of a forgotten session."""
     return ALIAS_PREFIX + hashlib.sha256(session_id.encode("utf-8")).hexdigest()[:32]
 
 
-class BlockList(NamedTuple):
-    """(alias, partition) of every forgotten session; `None` as partition stands for all of them, those to come too."""
+class BlockedSession(NamedTuple):
+    """One entry of the list.
 
-    entries: frozenset[tuple[str, PartitionKey | None]] = frozenset()
+    Attributes:
+        alias: The alias of the session's id.
+        key: The partition; None means all partitions, future ones included.
+    """
+
+    alias: str
+    key: PartitionKey | None
+
+
+class BlockList(NamedTuple):
+    """The forgotten sessions."""
+
+    entries: frozenset[BlockedSession] = frozenset()
 
     @classmethod
     def read(cls, lake: Lake) -> "BlockList":
-        """The lake's list; empty where nothing was forgotten.
+        """Return the lake's list; an empty one if nothing was forgotten.
 
         Raises:
-            DataError: the list is damaged (nothing may be read then: it might be what was forgotten).
+            DataError: The list is damaged. Then nothing may be read: it might have been forgotten.
         """
         try:
             rows = to_rows(lake.open(FORGOTTEN_TABLE, None).read())
         except MissingError:
             return cls()
-        keyed = (
-            (row["id_hash"], PartitionKey(row["project"], row["agent"]) if row["agent"] else None)
-            for row in rows
-        )
-        return cls(frozenset((ALIAS_PREFIX + id_hash, key) for id_hash, key in keyed))
+        entries = []
+        for row in rows:
+            key = PartitionKey(row["project"], row["agent"]) if row["agent"] else None
+            entries.append(BlockedSession(ALIAS_PREFIX + row["id_hash"], key))
+        return cls(frozenset(entries))
 
     @classmethod
     def add(cls, lake: Lake, session_id: str, key: PartitionKey | None) -> "BlockList":
-        """Put a session on the lake's list. Of two that are forgotten at the same time, neither is lost. Raises DataError."""
+        """Put a session on the lake's list and return the list.
+
+        If two processes add a session at the same time, both sessions are on the list afterwards.
+
+        Args:
+            lake: The lake.
+            session_id: The session.
+            key: The partition; None for all partitions.
+
+        Raises:
+            DataError: The list is damaged.
+        """
         blocked = cls()
 
-        def added() -> pa.Table:
+        def make_table() -> pa.Table:
             nonlocal blocked
-            blocked = cls(cls.read(lake).entries | {(make_alias(session_id), key)})
-            entries = sorted(blocked.entries, key=lambda entry: (entry[0], str(entry[1] or "")))
-            both = [
-                (each.removeprefix(ALIAS_PREFIX), *(of or (None, None))) for each, of in entries
-            ]
-            return to_table([dict(zip(_SCHEMA.names, each, strict=True)) for each in both], _SCHEMA)
+            added = BlockedSession(make_alias(session_id), key)
+            blocked = cls(cls.read(lake).entries | {added})
+            entries = sorted(blocked.entries, key=lambda entry: (entry.alias, str(entry.key or "")))
+            return to_table([_make_row(entry) for entry in entries], _SCHEMA)
 
-        lake.update(FORGOTTEN_TABLE, None, added)
+        lake.update(FORGOTTEN_TABLE, None, make_table)
         return blocked
 
     def has(self, session_id: str, key: PartitionKey | None) -> bool:
-        """Whether a partition's session is forgotten; without a partition, whether it is in all."""
-        return bool(self.entries) and not self.entries.isdisjoint(
-            {(make_alias(session_id), None), (make_alias(session_id), key)}
-        )
+        """Return whether a session of a partition is forgotten.
 
-    def where(self, session_id: str) -> list[str]:
-        """The partitions in which a session is forgotten; `*` for all."""
-        return sorted(
-            str(key or "*") for each, key in self.entries if each == make_alias(session_id)
-        )
+        If `key` is None, return whether the session is forgotten in all partitions.
+        """
+        if not self.entries:
+            return False
+        alias = make_alias(session_id)
+        entries = {BlockedSession(alias, None), BlockedSession(alias, key)}
+        return not self.entries.isdisjoint(entries)
 
-    def without_names(self, session: Session, key: PartitionKey) -> Session:
-        """A session whose parent has an alias where it is forgotten."""
-        if session.parent_session_id is not None and self.has(session.parent_session_id, key):
-            session.parent_session_id = make_alias(session.parent_session_id)
+    def list_partitions(self, session_id: str) -> list[str]:
+        """Return the partitions in which a session is forgotten; `*` stands for all."""
+        alias = make_alias(session_id)
+        return sorted(str(entry.key or "*") for entry in self.entries if entry.alias == alias)
+
+    def replace_names(self, session: Session, key: PartitionKey) -> Session:
+        """Replace the id of a session's parent by its alias if the parent is forgotten."""
+        parent_id = session.parent_session_id
+        if parent_id is not None and self.has(parent_id, key):
+            session.parent_session_id = make_alias(parent_id)
         return session
+
+
+def _make_row(entry: BlockedSession) -> JsonObject:
+    """Return an entry as a row of the table."""
+    project, agent = entry.key or (None, None)
+    return {
+        "id_hash": entry.alias.removeprefix(ALIAS_PREFIX),
+        "project": project,
+        "agent": agent,
+    }

@@ -1,14 +1,16 @@
-"""The search of tables that are made from `sessions` for private data that `sessions` does not hold.
+"""The search of derived tables for private data that the table `sessions` does not hold.
 
-The check of `sessions` has searched every text of that table. So a text of another table is searched only if no text of
-`sessions` is the same: a judge's reason, a text of the settings, a form that a data set gives a call. The rows of a data
-set are mostly copies, and to recognise a copy costs a twentieth of a search. Ids and hashes stay, as they do in `sessions`.
+The check of `sessions` has searched every text of that table (`privacy_scan`). So a text of
+another table is searched only if `sessions` has no equal text: a judge's reason, a text of the
+settings, a form that a data set gives a call. Most rows of a data set are copies, and recognizing a
+copy takes a twentieth of the time of a search. Ids and hashes are not searched, as in `sessions`.
 """
 
 from array import array
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -19,7 +21,10 @@ from agent_pipeline.redaction import Redactor
 from agent_pipeline.sessions.tables import is_json_type
 from agent_pipeline.storage.lake import Lake
 
-IDS = frozenset(
+_Hashes: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+"""Hashes of texts, of shape (texts,)."""
+
+ID_COLUMNS = frozenset(
     {
         "session_id",
         "rejected_session_id",
@@ -32,18 +37,19 @@ IDS = frozenset(
 """Columns that hold nothing but ids of sessions."""
 
 TEXTS_PER_SEARCH = 500
-_ROWS = 1000
+_ROWS_PER_BATCH = 1000
 
 
-class DerivedScan(NamedTuple):
+@dataclass(frozen=True)
+class DerivedScan:
     """What a search of a derived table found.
 
     Attributes:
-        rows: how many rows the table has.
-        texts: how many texts they hold.
-        searched: how many of the texts were searched, because `sessions` does not hold them.
-        kinds: how often a private value was found, by kind.
-        columns: the columns in which private values were found.
+        rows: How many rows the table has.
+        texts: How many texts they hold.
+        searched: How many of the texts were searched, because `sessions` does not hold them.
+        kinds: How often a private value was found, by kind.
+        columns: The columns in which private values were found.
     """
 
     rows: int
@@ -56,82 +62,88 @@ class DerivedScan(NamedTuple):
 def scan_derived(
     lake: Lake, asset: str, key: PartitionKey | None, redactor: Redactor
 ) -> DerivedScan:
-    """Search the texts of a table that stand in no row of `sessions`.
+    """Search the texts of a table that no row of `sessions` has.
 
     Args:
-        lake: where the tables are.
-        asset: the table to search.
-        key: its partition; without one the rows are of all agents.
-        redactor: what is private.
+        lake: The lake with the tables.
+        asset: The table to search.
+        key: The partition; None searches the rows of all agents.
+        redactor: Finds private values.
 
     Raises:
-        DataError: the table is missing or damaged.
-        RedactionError: the detectors cannot be used.
+        DataError: The table is missing or damaged.
+        RedactionError: The detectors cannot be used.
     """
     file = lake.open(asset, key)
-    known = _known_texts(lake, key)
+    known_hashes = _hash_known_texts(lake, key)
     kinds: Counter[str] = Counter()
     columns: set[str] = set()
     texts = searched = 0
-    for batch in file.iter_batches(_ROWS):
+    for batch in file.iter_batches(_ROWS_PER_BATCH):
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             if not _is_searched(name, column.type):
                 continue
-            leaves = list(_texts_of(column))
-            texts += len(leaves)
-            new = _unknown(leaves, known)
-            searched += len(new)
-            for start in range(0, len(new), TEXTS_PER_SEARCH):
-                if finds := redactor.finds_in_texts(new[start : start + TEXTS_PER_SEARCH]):
+            column_texts = list(_list_texts(column))
+            texts += len(column_texts)
+            new_texts = _find_unknown(column_texts, known_hashes)
+            searched += len(new_texts)
+            for start in range(0, len(new_texts), TEXTS_PER_SEARCH):
+                finds = redactor.finds_in_texts(new_texts[start : start + TEXTS_PER_SEARCH])
+                if finds:
                     kinds.update(finds.values())
                     columns.add(name)
     return DerivedScan(file.metadata.num_rows, texts, searched, kinds, sorted(columns))
 
 
-def _unknown(leaves: list[str], known: np.ndarray) -> list[str]:
-    """Return the texts, each once, whose hashes are not among the sorted hashes `known`."""
-    distinct = list(dict.fromkeys(leaves))
-    if not distinct:
-        return []
-    hashes = np.fromiter(map(hash, distinct), np.int64, len(distinct))
-    if not len(known):
+def _find_unknown(texts: list[str], known_hashes: _Hashes) -> list[str]:
+    """Return the texts, each once, whose hashes are not among the sorted hashes."""
+    distinct = list(dict.fromkeys(texts))
+    if not distinct or not len(known_hashes):
         return distinct
-    places = np.minimum(np.searchsorted(known, hashes), len(known) - 1)
-    return [distinct[index] for index in np.flatnonzero(known[places] != hashes)]
+    hashes = np.fromiter(map(hash, distinct), np.int64, len(distinct))
+    positions = np.searchsorted(known_hashes, hashes)
+    positions = np.minimum(positions, len(known_hashes) - 1)
+    is_unknown = known_hashes[positions] != hashes
+    return [distinct[index] for index in np.flatnonzero(is_unknown)]
 
 
-def _known_texts(lake: Lake, key: PartitionKey | None) -> np.ndarray:
-    """Return the sorted hashes of the texts in the tables `sessions` of a partition, or of all partitions."""
+def _hash_known_texts(lake: Lake, key: PartitionKey | None) -> _Hashes:
+    """Return the sorted hashes of the texts in `sessions`, of one partition or of all."""
     keys = [key] if key else lake.partitions("tables", "sessions")
-    parts = [_texts_of_sessions(lake, each) for each in keys if lake.has("sessions", each)]
-    return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+    hashes = [_hash_session_texts(lake, key) for key in keys if lake.has("sessions", key)]
+    return np.unique(np.concatenate(hashes)) if hashes else np.empty(0, np.int64)
 
 
-_LAST: dict[str, np.ndarray] = {}
-"""The hashes of the texts of the last table, by its path and version: a run searches several tables of one partition."""
+_last_hashes: dict[str, _Hashes] = {}
+"""The hashes of the texts of the last table, by its path and version.
+
+A run searches several tables of one partition.
+"""
 
 
-def _texts_of_sessions(lake: Lake, key: PartitionKey) -> np.ndarray:
+def _hash_session_texts(lake: Lake, key: PartitionKey) -> _Hashes:
     """Return the sorted hashes of the texts in a table `sessions`."""
     path = lake.table("sessions", key)
     status = path.stat()
     version = f"{path} {status.st_size} {getattr(status, 'st_mtime_ns', status.st_mtime)}"
-    if version not in _LAST:
+    if version not in _last_hashes:
         hashes = array("q")
-        for batch in lake.open("sessions", key).iter_batches(_ROWS):
+        for batch in lake.open("sessions", key).iter_batches(_ROWS_PER_BATCH):
             for name, column in zip(batch.schema.names, batch.columns, strict=True):
                 if _is_searched(name, column.type):
-                    hashes.extend(map(hash, _texts_of(column)))
-        _LAST.clear()
-        _LAST[version] = np.unique(np.array(hashes, np.int64))
-    return _LAST[version]
+                    hashes.extend(map(hash, _list_texts(column)))
+        _last_hashes.clear()
+        _last_hashes[version] = np.unique(np.array(hashes, np.int64))
+    return _last_hashes[version]
 
 
 def _is_searched(name: str, data_type: pa.DataType) -> bool:
-    return name not in IDS and not name.endswith("sha256") and _holds_text(data_type)
+    """Return whether a column holds texts that are neither ids nor hashes."""
+    return name not in ID_COLUMNS and not name.endswith("sha256") and _holds_text(data_type)
 
 
 def _holds_text(data_type: pa.DataType) -> bool:
+    """Return whether values of a type hold texts."""
     if (
         is_json_type(data_type)
         or pa.types.is_string(data_type)
@@ -145,23 +157,23 @@ def _holds_text(data_type: pa.DataType) -> bool:
     return pa.types.is_dictionary(data_type) and _holds_text(data_type.value_type)
 
 
-def _texts_of(column: pa.Array) -> Iterator[str]:
-    """Yield the texts in a column, and those in its JSON: names and values."""
-    json = is_json_type(column.type)
+def _list_texts(column: pa.Array) -> Iterator[str]:
+    """Yield the texts in a column, and the names and values in its JSON."""
+    is_json = is_json_type(column.type)
     storage = column.storage if isinstance(column, pa.ExtensionArray) else column
     for value in storage.to_pylist():
         if value is not None:
-            yield from _leaves(msgspec.json.decode(value) if json else value)
+            yield from _list_leaves(msgspec.json.decode(value) if is_json else value)
 
 
-def _leaves(value: Any) -> Iterator[str]:
-    """Yield the texts in a value. A text that is JSON itself, such as a call's arguments, is one text."""
+def _list_leaves(value: Any) -> Iterator[str]:
+    """Yield the texts in a value. A JSON text, such as a call's arguments, is one text."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
         yield from value
         for inner in value.values():
-            yield from _leaves(inner)
+            yield from _list_leaves(inner)
     elif isinstance(value, list | tuple):
         for inner in value:
-            yield from _leaves(inner)
+            yield from _list_leaves(inner)

@@ -1,8 +1,9 @@
-"""What a store is and what it holds, counted by reading it: what `agent-pipeline discover` says."""
+"""Discovery: what each store is and what it holds, counted by reading it.
 
-from collections import Counter
+`agent-pipeline discover` shows the reports. Reading sessions into a table belongs to `ingestion`.
+"""
+
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -11,19 +12,35 @@ from agent_pipeline.errors import StoreError
 from agent_pipeline.ingestion.block_list import BlockList
 from agent_pipeline.ingestion.task_patterns import propose_pattern
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.sessions.session import Session
+from agent_pipeline.sessions.session import Role, Session
 from agent_pipeline.sources import Location, Reader, find, open_source
 from agent_pipeline.sources.base import TraceSource, add_note
 
-_LONGEST_REQUEST = 2000
-"""Characters of a session's users that are compared with those of others."""
+_MAX_REQUEST_CHARACTERS = 2000
+"""How much of a session's user messages is compared with those of other sessions."""
+
+_JUDGMENTS = ("acceptable", "unacceptable", "unsure")
 
 
 class PartitionReport(msgspec.Struct, kw_only=True):
-    """One agent: how many sessions, how many of them the lake was told to forget (they are not read any more); how the source judges the
-    others, how many have a score, failed, or branch off another. `damage` counts sessions by kind of damage; a session may have several
-    kinds. `without_user` and `without_answer` count sessions in which no user, or no agent, says anything. `task_pattern` is proposed for
-    sessions that the source puts to no task and whose ids look like those of trials."""
+    """What a store holds of one agent.
+
+    Attributes:
+        partition: The partition.
+        sessions: How many sessions the store has.
+        forgotten: How many of them are on the block list; no other count includes these.
+        judgments: Sessions by the source's judgment.
+        unjudged: How many sessions the source did not judge.
+        scored: How many sessions have a score.
+        failed: How many sessions failed.
+        side_chains: How many sessions branch off another.
+        damaged: How many sessions have damage.
+        damage: Sessions by kind of damage. A session may have several kinds.
+        without_user: How many sessions have no words of a user.
+        without_answer: How many sessions have neither words nor calls of an agent.
+        task_pattern: A proposal for sessions that the source puts to no task and whose ids look
+            like those of trials.
+    """
 
     partition: str
     sessions: int = 0
@@ -41,7 +58,18 @@ class PartitionReport(msgspec.Struct, kw_only=True):
 
 
 class StoreReport(msgspec.Struct, kw_only=True):
-    """One store. `errors` are what of it could not be read, `notes` what was left out of what could."""
+    """What one store holds.
+
+    Attributes:
+        path: Where the store is.
+        source: The reader; None if no reader could open the store.
+        projects: How many projects the store has.
+        agents: How many agents the store has.
+        sessions: How many sessions the store has.
+        partitions: One report per agent.
+        notes: What was left out of the parts that could be read, and what to set.
+        errors: What could not be read.
+    """
 
     path: str
     source: str | None = None
@@ -54,14 +82,14 @@ class StoreReport(msgspec.Struct, kw_only=True):
 
 
 class Discovery(msgspec.Struct, kw_only=True):
-    """Every store that was found, and the files that no reader knows."""
+    """Every store that was found, and the files that no reader recognizes."""
 
     stores: list[StoreReport] = []
     unknown: list[str] = []
 
     @property
     def readable(self) -> bool:
-        """Whether everything that is a store could be read."""
+        """Whether every store could be read completely."""
         return not any(store.errors for store in self.stores)
 
 
@@ -71,137 +99,217 @@ def discover(
     blocked: BlockList,
     has_tasks: Callable[[PartitionKey], bool] | None = None,
 ) -> Discovery:
-    """Look at each place; a folder of different things is walked, and each store in it is listed. What cannot be opened is reported with
-    its error. `has_tasks` tells whether the settings name the tasks of an agent, so that none need be proposed."""
+    """Report every store at some locations.
+
+    A folder of different things is searched for stores. A store that cannot be opened is reported
+    with its error.
+
+    Args:
+        locations: Stores, or folders of stores.
+        known: The readers to try.
+        blocked: The forgotten sessions.
+        has_tasks: Returns whether the settings name the tasks of an agent; then no `task_pattern`
+            is proposed.
+    """
     discovery = Discovery()
     for location in locations:
         try:
-            discovery.stores += _stores_at(
-                location,
-                known,
-                discovery.unknown,
-                partial(_report, blocked=blocked, has_tasks=has_tasks),
-            )
+            for store in _open_stores(location, known, discovery):
+                discovery.stores.append(_report_store(store, blocked, has_tasks))
         except StoreError as error:
             discovery.stores.append(StoreReport(path=str(location), errors=[str(error)]))
     return discovery
 
 
-def _stores_at(
-    location: Location,
-    known: Sequence[Reader],
-    unknown: list[str],
-    report: Callable[[str, TraceSource], StoreReport],
-) -> Iterator[StoreReport]:
+class _OpenStore(msgspec.Struct, frozen=True):
+    """A store and its reader."""
+
+    path: str
+    source: TraceSource
+
+
+def _open_stores(
+    location: Location, known: Sequence[Reader], discovery: Discovery
+) -> Iterator[_OpenStore]:
+    """Yield the stores at a location.
+
+    Args:
+        location: A store, or a folder of stores.
+        known: The readers to try.
+        discovery: Receives the files that no reader recognizes, and the stores with errors.
+
+    Raises:
+        StoreError: There is no store at the location.
+    """
     path = Path(location.where)
     if location.is_url or location.reader or not path.is_dir():
-        yield report(str(location), open_source(location, known))
+        yield _OpenStore(str(location), open_source(location, known))
         return
     contents = find(path, known)
-    if not (contents.stores or contents.errors):
-        open_source(location, known)  # says in its sentence what would be one
-    unknown += map(str, contents.unknown)
-    for where, error in contents.errors:
-        yield StoreReport(path=str(where), errors=[str(error)])
-    for where, reader in contents.stores:
-        yield report(str(where), reader(where))
+    if not contents.stores and not contents.errors:
+        open_source(location, known)  # raises an error that says what a store would be
+    discovery.unknown += [str(file) for file in contents.unknown]
+    for store_path, error in contents.errors:
+        discovery.stores.append(StoreReport(path=str(store_path), errors=[str(error)]))
+    for store_path, reader in contents.stores:
+        yield _OpenStore(str(store_path), reader(store_path))
 
 
-def _report(
-    path: str,
-    source: TraceSource,
-    blocked: BlockList,
-    has_tasks: Callable[[PartitionKey], bool] | None = None,
+def _report_store(
+    store: _OpenStore, blocked: BlockList, has_tasks: Callable[[PartitionKey], bool] | None
 ) -> StoreReport:
-    report = StoreReport(path=path, source=source.name)
+    """Read a store and count what it holds.
+
+    Args:
+        store: The store.
+        blocked: The forgotten sessions.
+        has_tasks: Returns whether the settings name the tasks of an agent.
+    """
+    source = store.source
+    report = StoreReport(path=store.path, source=source.name)
+    keys: list[PartitionKey] = []
     try:
         keys = source.partitions()
     except StoreError as error:
-        keys = []
         report.errors.append(str(error))
     for key in keys:
-        part = PartitionReport(partition=str(key))
-        judgments, damage, requests = Counter[str](), Counter[str](), dict[str, str]()
+        partition = PartitionReport(partition=str(key))
+        requests: dict[str, str] = {}
         try:
             for session in source.sessions(key):
-                part.sessions += 1
+                partition.sessions += 1
                 if blocked.has(session.session_id, key):
-                    part.forgotten += 1
+                    partition.forgotten += 1
                     continue
-                judgments.update(
-                    [_known_judgment(session.judgment)] if session.judgment is not None else []
-                )
-                part.unjudged += session.judgment is None
-                part.scored += session.score is not None
-                part.failed += session.error is not None
-                part.side_chains += session.parent_session_id is not None
-                part.damaged += bool(session.damage)
-                damage.update(kind for kind, count in session.damage.items() if count)
-                part.without_user += not _speaks(session, "user")
-                part.without_answer += not _speaks(session, "assistant")
+                _count_session(partition, session)
                 if session.task_id is None:
-                    requests[session.session_id] = _request(session)
+                    requests[session.session_id] = _read_request(session)
         except StoreError as error:
             add_note(report.errors, str(error))
-        part.judgments, part.damage = dict(sorted(judgments.items())), dict(sorted(damage.items()))
-        _note_conversations(report, part)
-        if not (has_tasks and has_tasks(key)) and (proposal := propose_pattern(requests)):
-            part.task_pattern = proposal.pattern
-            sentence = f"{proposal.trials} sessions of {key} look like trials of {len(set(proposal.tasks.values()))} tasks"
-            add_note(
-                report.notes,
-                f"{sentence}. If they are, put this into pipeline.toml:\n{proposal.lines(str(key))}",
-            )
-        report.partitions.append(part)
+        partition.judgments = dict(sorted(partition.judgments.items()))
+        partition.damage = dict(sorted(partition.damage.items()))
+        _note_missing_speakers(report, partition)
+        if not (has_tasks and has_tasks(key)):
+            _propose_tasks(report, partition, requests)
+        report.partitions.append(partition)
     report.projects = len({key.project for key in keys})
     report.agents = len(keys)
-    report.sessions = sum(part.sessions for part in report.partitions)
+    report.sessions = sum(partition.sessions for partition in report.partitions)
     report.notes = list(dict.fromkeys([*source.notes, *report.notes]))
     return report
 
 
-def _known_judgment(judgment: str) -> str:
-    """Return a judgment that the pipeline understands, or a word for any other: its text may be a person's, and private."""
-    return judgment if judgment in ("acceptable", "unacceptable", "unsure") else "otherwise"
+def _count_session(partition: PartitionReport, session: Session) -> None:
+    """Count a session that is not forgotten."""
+    if session.judgment is None:
+        partition.unjudged += 1
+    else:
+        judgment = _generalize_judgment(session.judgment)
+        partition.judgments[judgment] = partition.judgments.get(judgment, 0) + 1
+    partition.scored += session.score is not None
+    partition.failed += session.error is not None
+    partition.side_chains += session.parent_session_id is not None
+    partition.damaged += bool(session.damage)
+    for kind, count in session.damage.items():
+        if count:
+            partition.damage[kind] = partition.damage.get(kind, 0) + 1
+    partition.without_user += not _speaks(session, "user")
+    partition.without_answer += not _speaks(session, "assistant")
 
 
-def _speaks(session: Session, role: str) -> bool:
-    """Tell whether a message of this role says or calls anything."""
-    return any(
-        message["role"] == role
-        and ((message["content"] or "").strip() or message.get("tool_calls"))
-        for message in session.messages
+def _generalize_judgment(judgment: str) -> str:
+    """Return a judgment that the pipeline understands, or `otherwise`.
+
+    Another judgment may be a person's text, and private.
+    """
+    return judgment if judgment in _JUDGMENTS else "otherwise"
+
+
+def _speaks(session: Session, role: Role) -> bool:
+    """Return whether a message of this role has words or calls."""
+    for message in session.messages:
+        if message["role"] == role:
+            has_words = bool((message["content"] or "").strip())
+            if has_words or message.get("tool_calls"):
+                return True
+    return False
+
+
+def _read_request(session: Session) -> str:
+    """Return the beginning of a session's user messages, which is alike in trials of one task."""
+    texts = [message["content"] for message in session.messages if message["role"] == "user"]
+    return " ".join(texts)[:_MAX_REQUEST_CHARACTERS]
+
+
+def _propose_tasks(
+    report: StoreReport, partition: PartitionReport, requests: dict[str, str]
+) -> None:
+    """Propose a `task_pattern` if the ids look like those of trials.
+
+    Args:
+        report: Receives a note with the lines for the settings.
+        partition: Receives the pattern.
+        requests: The requests of the sessions without a task, by session id.
+    """
+    proposal = propose_pattern(requests)
+    if proposal is None:
+        return
+    partition.task_pattern = proposal.pattern
+    tasks = len(set(proposal.tasks.values()))
+    add_note(
+        report.notes,
+        f"{proposal.trials} sessions of {partition.partition} look like trials of {tasks} tasks. "
+        f"If they are, put this into pipeline.toml:\n{proposal.lines(partition.partition)}",
     )
 
 
-def _request(session: Session) -> str:
-    """The beginning of what the users of a session say, by which trials of one task are recognised."""
-    return " ".join(
-        message["content"] for message in session.messages if message["role"] == "user"
-    )[:_LONGEST_REQUEST]
-
-
-def _note_conversations(report: StoreReport, part: PartitionReport) -> None:
-    """Note a partition in which nothing is a conversation: nothing of it can be trained."""
-    sessions = part.sessions - part.forgotten
+def _note_missing_speakers(report: StoreReport, partition: PartitionReport) -> None:
+    """Note a partition in which at least half of the sessions lack a user or an agent."""
+    sessions = partition.sessions - partition.forgotten
     if not sessions:
         return
-    for count, who, remedy in (
-        (
-            part.without_user,
-            "no user says anything",
-            "no session of it has a request; check that the export holds the users' messages",
-        ),
-        (
-            part.without_answer,
-            "no agent answers",
-            "no session of it can be trained; check that the export holds the agent's messages",
-        ),
-    ):
-        if count == sessions:
-            add_note(
-                report.notes,
-                f"{part.partition} holds no conversation: in all of its {sessions} sessions {who}, so {remedy}.",
-            )
-        elif 2 * count >= sessions:
-            add_note(report.notes, f"In {count} of {sessions} sessions of {part.partition} {who}.")
+    _note_missing_speaker(
+        report, partition.partition, sessions, partition.without_user, _MISSING_USER
+    )
+    _note_missing_speaker(
+        report, partition.partition, sessions, partition.without_answer, _MISSING_AGENT
+    )
+
+
+class _MissingSpeaker(msgspec.Struct, frozen=True):
+    """The words of a note about sessions that lack a user or an agent."""
+
+    fact: str
+    consequence: str
+
+
+_MISSING_USER = _MissingSpeaker(
+    "no user says anything",
+    "no session has a request; check that the export holds the users' messages",
+)
+_MISSING_AGENT = _MissingSpeaker(
+    "no agent answers",
+    "no session can be trained; check that the export holds the agent's messages",
+)
+
+
+def _note_missing_speaker(
+    report: StoreReport, partition: str, sessions: int, missing: int, words: _MissingSpeaker
+) -> None:
+    """Note that many or all sessions lack a speaker.
+
+    Args:
+        report: Receives the note.
+        partition: The partition.
+        sessions: How many sessions are not forgotten.
+        missing: In how many of them the speaker is missing.
+        words: The words of the note.
+    """
+    if missing == sessions:
+        add_note(
+            report.notes,
+            f"{partition} holds no conversation: in all of its {sessions} sessions {words.fact}, "
+            f"so {words.consequence}.",
+        )
+    elif 2 * missing >= sessions:
+        add_note(report.notes, f"In {missing} of {sessions} sessions of {partition} {words.fact}.")

@@ -1,16 +1,13 @@
-"""Drift: what a table's new sessions show beside the version of the table that they join; and the guard on volume, which refuses a store
-that lost most of its sessions, or of their verdicts, since the last run.
+"""Drift: how a table's new sessions differ from the last version of the table.
 
-Compared are the agent's tools and the types of their arguments (of the table `sessions`), and the shares of verdicts and of reasons for
-dropping (of `curated_sessions`). Old sessions stay in a store, so that the whole of a table hardly moves from night to night: the new ones
-are compared with the whole of the last version.
-
-Half a store and a verdict file that is gone look like a store that shrank. Without the guard the next tables would be empty, and the
-replay buffer would let go what it remembers.
+The table `sessions` is compared by the agent's tools and the types of their arguments, the table
+`curated_sessions` by the shares of verdicts and drop reasons. Old sessions stay in a store, so the
+table as a whole hardly changes from night to night: the new sessions are compared with all sessions
+of the last version. The guards that refuse a table belong to `volume` and `growth`.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
@@ -21,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from agent_pipeline.errors import DataError
+from agent_pipeline.json_types import JsonObject
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.json_text import parse_object
 from agent_pipeline.sessions.session import dump_canonical_json
@@ -28,19 +26,27 @@ from agent_pipeline.sessions.tables import make_scalar, read_batches
 from agent_pipeline.sessions.tool_schemas import JSON_TYPES
 from agent_pipeline.storage.lake import Lake, StagedTable
 
-LEAST_DIFFERENCE = 0.1
-"""Two shares that differ by less are alike."""
-CHANCE = 0.01
-"""Two shares are alike where luck alone makes them differ so far more often than this (Fisher's exact test)."""
-OFFERED_ALWAYS = 0.9
-"""A tool is missed where at least this share of the last version's sessions with tools had it."""
+MIN_DIFFERENCE = 0.1
+"""The smallest difference of two shares that counts as a change."""
+MAX_P_VALUE = 0.01
+"""The largest p-value (Fisher's exact test) with which two shares count as different."""
+MIN_OFFERED_SHARE = 0.9
+"""The share of the last version's sessions with tools in which a tool must be to be missed."""
+
+_VERDICT_COLUMNS = ("verdict", "drop_reason")
+_VALUES_OF_NULL = {"verdict": "none", "drop_reason": "kept"}
 
 
 class ToolChange(NamedTuple):
     """A tool that was added or removed, or whose schema changed.
 
-    Of a changed schema `before` and `now` are the JSON schemas of the `argument` that differs, empty where there is none, with `*`
-    before it where it is required. No argument is named where something else of the schema changed.
+    Attributes:
+        tool: The tool.
+        change: What happened.
+        argument: The argument that changed; empty if another part of the schema changed.
+        before: The JSON schema of the argument before the change, with `*` in front if the
+            argument was required; empty if there was no such argument.
+        now: The same after the change.
     """
 
     tool: str
@@ -53,7 +59,12 @@ class ToolChange(NamedTuple):
 class Share(NamedTuple):
     """The share of a value in the last version and in the new sessions.
 
-    `what` is `verdict`, `drop_reason`, or an argument, as in `refund.order_id`; its values are the JSON types of calls, and `absent`.
+    Attributes:
+        what: `verdict`, `drop_reason`, or an argument, as in `refund.order_id`.
+        value: The value. The values of an argument are the JSON types in calls, and `absent`.
+        before: The share in the last version.
+        now: The share in the new sessions.
+        moved: Whether the shares differ significantly.
     """
 
     what: str
@@ -64,8 +75,14 @@ class Share(NamedTuple):
 
 
 class Drift(NamedTuple):
-    """Of `sessions` sessions in the last version and `new` ones: what changed of the tools, and the shares; of arguments only those that
-    moved."""
+    """The differences between the new sessions and the last version.
+
+    Attributes:
+        sessions: How many sessions the last version has.
+        new: How many sessions are new.
+        tools: The changes of tools.
+        shares: The shares; of arguments only those that moved.
+    """
 
     sessions: int
     new: int
@@ -82,60 +99,85 @@ NO_DRIFT = Drift(0, 0, [], [])
 
 
 def measure_drift(lake: Lake, asset: str, key: PartitionKey, staged: StagedTable) -> Drift:
-    """Compare the new sessions of a staged table with the table that it will replace; `NO_DRIFT` where there is none that can be read."""
+    """Compare the new sessions of a staged table with the table that it will replace.
+
+    Args:
+        lake: The lake.
+        asset: The table.
+        key: The partition.
+        staged: The new table.
+
+    Returns:
+        The drift; `NO_DRIFT` if no table can be compared.
+    """
     if not lake.has(asset, key):
         return NO_DRIFT
     try:
         with lake.open(asset, key, staged.schema) as before, pq.ParquetFile(staged.file) as now:
             return compare_tables(before, now)
-    except (
-        DataError,
-        pa.ArrowException,
-        OSError,
-    ):  # a damaged table, or one of an older version, is replaced, not compared
-        return NO_DRIFT
+    except (DataError, pa.ArrowException, OSError):
+        return NO_DRIFT  # a damaged table, or one of an older version, is replaced
 
 
 def compare_tables(before: pq.ParquetFile, now: pq.ParquetFile) -> Drift:
-    """The drift of the sessions that `now` has and `before` had not, or had with another content; and where so many verdicts turned or are
-    gone that it is not a correction of a few, of those sessions too."""
-    known, found = (file.read(["session_id"])["session_id"] for file in (before, now))
-    at = pc.index_in(found, known)  # null: there was no such session
-    same = pc.fill_null(
-        pc.equal(*_both(before, now, "content_sha256", at)), make_scalar(False, pa.bool_())
+    """Return the drift of the sessions that are new or have another content.
+
+    If a significant share of the verdicts changed, the sessions with another verdict are compared,
+    too; fewer changes are corrections.
+    """
+    count_before = before.metadata.num_rows
+    is_new = _find_new_sessions(before, now)
+    if not count_before or not is_new.true_count:
+        return Drift(count_before, 0, [], [])
+    profile_before, profile_now = _make_profile(before), _make_profile(now, is_new)
+    shares = [
+        *_compare_verdicts(profile_before, profile_now),
+        *_compare_arguments(profile_before, profile_now),
+    ]
+    changes = list(_find_tool_changes(profile_before, profile_now))
+    return Drift(count_before, is_new.true_count, changes, shares)
+
+
+def _find_new_sessions(before: pq.ParquetFile, now: pq.ParquetFile) -> pa.Array:
+    """Return, for each row of `now`, whether its session is compared."""
+    ids_before = before.read(["session_id"])["session_id"]
+    ids_now = now.read(["session_id"])["session_id"]
+    rows_before = pc.index_in(ids_now, ids_before)  # null if the session is new
+
+    def read_column(name: str) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+        """Return a column of the sessions of `now`, with the values before and now."""
+        return before.read([name])[name].take(rows_before), now.read([name])[name]
+
+    has_same_content = pc.fill_null(
+        pc.equal(*read_column("content_sha256")), make_scalar(False, pa.bool_())
     )
+    is_old = has_same_content
     if "verdict" in now.schema_arrow.names:
-        was, verdict = _both(before, now, "verdict", at)
-        turned = pc.and_(
-            pc.and_(same, pc.is_valid(was)),
-            pc.fill_null(pc.not_equal(was, verdict), make_scalar(True, pa.bool_())),
+        verdicts_before, verdicts_now = read_column("verdict")
+        differs = pc.fill_null(
+            pc.not_equal(verdicts_before, verdicts_now), make_scalar(True, pa.bool_())
         )
-        if (pc.sum(turned, min_count=0).as_py()) > LEAST_DIFFERENCE * len(known):
-            same = pc.and_not(same, turned)
-    new = pc.invert(same).combine_chunks()
-    if not len(known) or not new.true_count:
-        return Drift(len(known), 0, [], [])
-    old, fresh = _profile(before), _profile(now, new)
-    return Drift(
-        len(known),
-        new.true_count,
-        list(_tool_changes(old, fresh)),
-        [*_fates(old, fresh), *_argument_shares(old, fresh)],
-    )
-
-
-def _both(
-    before: pq.ParquetFile, now: pq.ParquetFile, name: str, at: pa.ChunkedArray
-) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
-    """A column of the sessions of `now`: as they were `before`, in the rows `at`, and as they are."""
-    return before.read([name])[name].take(at), now.read([name])[name]
+        had_verdict = pc.and_(has_same_content, pc.is_valid(verdicts_before))
+        has_new_verdict = pc.and_(had_verdict, differs)
+        if pc.sum(has_new_verdict, min_count=0).as_py() > MIN_DIFFERENCE * len(ids_before):
+            is_old = pc.and_not(has_same_content, has_new_verdict)
+    return pc.invert(is_old).combine_chunks()
 
 
 @dataclass
 class _Profile:
-    """Counts of sessions: by verdict and reason (`fates`), by offered tool; of tools by schema; of calls by argument and type."""
+    """Counts of a table's sessions.
 
-    fates: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    Attributes:
+        verdicts: Sessions by value, for the columns `verdict` and `drop_reason`.
+        with_tools: Sessions that have tools.
+        offered: Sessions by offered tool.
+        schemas: Sessions by tool and schema.
+        calls: Calls by tool.
+        arguments: Calls by tool, argument and JSON type.
+    """
+
+    verdicts: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     with_tools: int = 0
     offered: Counter[str] = field(default_factory=Counter)
     schemas: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
@@ -145,241 +187,205 @@ class _Profile:
     )
 
 
-class _Called(msgspec.Struct):
+class _CalledFunction(msgspec.Struct):
+    """The name and the arguments of a call."""
+
     name: str
     arguments: str
 
 
-class _ToolCall(msgspec.Struct):
-    function: _Called
+class _CallInMessage(msgspec.Struct):
+    """A call."""
+
+    function: _CalledFunction
 
 
-class _Message(msgspec.Struct):
-    """What a message calls; its text is skipped."""
+class _CallingMessage(msgspec.Struct):
+    """The calls of a message. The decoder skips the text."""
 
-    tool_calls: list[_ToolCall] = []
-
-
-_MESSAGES = msgspec.json.Decoder(list[_Message])
+    tool_calls: list[_CallInMessage] = []
 
 
-def _profile(file: pq.ParquetFile, wanted: pa.Array | None = None) -> _Profile:
-    """The counts of a table's sessions, or of those that are wanted."""
-    fates = [name for name in ("verdict", "drop_reason") if name in file.schema_arrow.names]
-    profile, start = _Profile(), 0
-    for batch in read_batches(file, fates or ["tools", "messages"]):
-        rows = batch if wanted is None else batch.filter(wanted.slice(start, batch.num_rows))
-        start += batch.num_rows
-        for name in fates:
-            profile.fates[name].update(
-                value or {"verdict": "none", "drop_reason": "kept"}[name]
-                for value in rows[name].to_pylist()
-            )
-        if fates:
-            continue
-        for each in pc.value_counts(rows["tools"].storage).to_pylist():
-            tools = _schemas(each["values"])
-            profile.with_tools += each["counts"] * bool(tools)
-            for tool, schema in tools.items():
-                profile.offered[tool] += each["counts"]
-                profile.schemas[tool][schema] += each["counts"]
-        for text in rows["messages"].storage:
-            for message in _MESSAGES.decode(text.as_py()):
-                for call in message.tool_calls:
-                    _count_call(profile, call.function)
+_MESSAGES_DECODER = msgspec.json.Decoder(list[_CallingMessage])
+
+
+def _make_profile(file: pq.ParquetFile, is_counted: pa.Array | None = None) -> _Profile:
+    """Return the counts of a table's sessions.
+
+    Args:
+        file: The table.
+        is_counted: For each row, whether it is counted; None counts all rows.
+    """
+    verdict_columns = [name for name in _VERDICT_COLUMNS if name in file.schema_arrow.names]
+    profile = _Profile()
+    first_row = 0
+    for batch in read_batches(file, verdict_columns or ["tools", "messages"]):
+        rows = batch
+        if is_counted is not None:
+            rows = batch.filter(is_counted.slice(first_row, batch.num_rows))
+        first_row += batch.num_rows
+        for name in verdict_columns:
+            values = [value or _VALUES_OF_NULL[name] for value in rows[name].to_pylist()]
+            profile.verdicts[name].update(values)
+        if not verdict_columns:
+            _count_tools(profile, rows)
+            _count_calls(profile, rows)
     return profile
 
 
-def _count_call(profile: _Profile, called: _Called) -> None:
-    if (arguments := parse_object(called.arguments)) is not None:
-        profile.calls[called.name] += 1
-        for argument, value in arguments.items():
-            profile.arguments[called.name][argument][JSON_TYPES[type(value)]] += 1
+def _count_tools(profile: _Profile, rows: pa.RecordBatch) -> None:
+    """Count the offered tools and their schemas."""
+    for entry in pc.value_counts(rows["tools"].storage).to_pylist():
+        schemas, sessions = _read_schemas(entry["values"]), entry["counts"]
+        if schemas:
+            profile.with_tools += sessions
+        for tool, schema in schemas.items():
+            profile.offered[tool] += sessions
+            profile.schemas[tool][schema] += sessions
+
+
+def _count_calls(profile: _Profile, rows: pa.RecordBatch) -> None:
+    """Count the calls and the types of their arguments."""
+    for text in rows["messages"].storage:
+        for message in _MESSAGES_DECODER.decode(text.as_py()):
+            for call in message.tool_calls:
+                arguments = parse_object(call.function.arguments)
+                if arguments is None:
+                    continue
+                tool = call.function.name
+                profile.calls[tool] += 1
+                for argument, value in arguments.items():
+                    profile.arguments[tool][argument][JSON_TYPES[type(value)]] += 1
 
 
 @lru_cache(maxsize=256)
-def _schemas(tools: str) -> dict[str, str]:
-    """The schema of each tool's arguments, as canonical JSON."""
-    functions = [tool.get("function") for tool in msgspec.json.decode(tools)]
-    return {
-        each["name"]: dump_canonical_json(each.get("parameters") or {})
-        for each in functions
-        if isinstance(each, dict) and "name" in each
-    }
+def _read_schemas(tools: str) -> dict[str, str]:
+    """Return the schema of each tool's arguments as canonical JSON, by tool."""
+    schemas = {}
+    for tool in msgspec.json.decode(tools):
+        function = tool.get("function")
+        if isinstance(function, dict) and "name" in function:
+            schemas[function["name"]] = dump_canonical_json(function.get("parameters") or {})
+    return schemas
 
 
-def _tool_changes(old: _Profile, new: _Profile) -> Iterator[ToolChange]:
-    for tool in sorted(old.offered.keys() | new.offered.keys()):
-        if not old.offered[tool]:
+def _find_tool_changes(before: _Profile, now: _Profile) -> Iterator[ToolChange]:
+    """Yield the tools that were added or removed, or whose schema changed."""
+    for tool in sorted(before.offered.keys() | now.offered.keys()):
+        if not before.offered[tool]:
             yield ToolChange(tool, "added")
-        elif not new.offered[tool]:
-            if new.with_tools and old.offered[tool] >= OFFERED_ALWAYS * old.with_tools:
+        elif not now.offered[tool]:
+            was_usual = before.offered[tool] >= MIN_OFFERED_SHARE * before.with_tools
+            if now.with_tools and was_usual:
                 yield ToolChange(tool, "removed")
-        elif other := {
-            schema: count
-            for schema, count in new.schemas[tool].items()
-            if schema not in old.schemas[tool]
-        }:
-            was, now = (
-                _arguments(max(counts, key=counts.__getitem__))
-                for counts in (old.schemas[tool], other)
-            )
-            changed = [
-                name for name in sorted(was.keys() | now.keys()) if was.get(name) != now.get(name)
-            ]
-            yield from (
-                ToolChange(tool, "schema", name, was.get(name, ""), now.get(name, ""))
-                for name in changed or [""]
-            )
+        else:
+            yield from _compare_schemas(tool, before.schemas[tool], now.schemas[tool])
 
 
-def _arguments(schema: str) -> dict[str, str]:
-    """The schema of each argument as JSON, without its description; `*` before it marks a required one."""
-    parsed: dict[str, Any] = msgspec.json.decode(schema)
+def _compare_schemas(tool: str, before: Counter[str], now: Counter[str]) -> Iterator[ToolChange]:
+    """Yield the arguments that differ between the commonest schema before and a new schema.
+
+    Args:
+        tool: The tool.
+        before: Sessions of the last version, by schema.
+        now: New sessions, by schema.
+    """
+    new_schemas = {schema: count for schema, count in now.items() if schema not in before}
+    if not new_schemas:
+        return
+    arguments_before = _read_argument_schemas(max(before, key=before.__getitem__))
+    arguments_now = _read_argument_schemas(max(new_schemas, key=new_schemas.__getitem__))
+    changed = [
+        name
+        for name in sorted(arguments_before.keys() | arguments_now.keys())
+        if arguments_before.get(name) != arguments_now.get(name)
+    ]
+    for name in changed or [""]:
+        yield ToolChange(
+            tool, "schema", name, arguments_before.get(name, ""), arguments_now.get(name, "")
+        )
+
+
+def _read_argument_schemas(schema: str) -> dict[str, str]:
+    """Return the schema of each argument as JSON, without its description.
+
+    The schema of a required argument has `*` in front.
+    """
+    parsed: JsonObject = msgspec.json.decode(schema)
     properties, required = parsed.get("properties"), parsed.get("required")
     if not isinstance(properties, dict):
         return {}
-    marks = dict.fromkeys(required, "*") if isinstance(required, list) else {}
-    return {
-        name: marks.get(name, "") + dump_canonical_json(_undescribed(each))
-        for name, each in properties.items()
-    }
+    required_names = required if isinstance(required, list) else []
+    schemas = {}
+    for name, argument in properties.items():
+        mark = "*" if name in required_names else ""
+        schemas[name] = mark + dump_canonical_json(_drop_description(argument))
+    return schemas
 
 
-def _undescribed(schema: Any) -> Any:
-    return (
-        {key: part for key, part in schema.items() if key != "description"}
-        if isinstance(schema, dict)
-        else schema
-    )
+def _drop_description(schema: Any) -> Any:
+    """Return a schema without its description."""
+    if not isinstance(schema, dict):
+        return schema
+    return {key: value for key, value in schema.items() if key != "description"}
 
 
-def _fates(old: _Profile, new: _Profile) -> Iterator[Share]:
-    for what in old.fates:
-        yield from _shares(
-            what, old.fates[what], old.fates[what].total(), new.fates[what], new.fates[what].total()
+def _compare_verdicts(before: _Profile, now: _Profile) -> Iterator[Share]:
+    """Yield the shares of verdicts and drop reasons."""
+    for column, counts_before in before.verdicts.items():
+        counts_now = now.verdicts[column]
+        yield from _compare_counts(
+            column,
+            _Counts(counts_before, counts_before.total()),
+            _Counts(counts_now, counts_now.total()),
         )
 
 
-def _argument_shares(old: _Profile, new: _Profile) -> Iterator[Share]:
-    for tool in sorted(old.calls.keys() & new.calls.keys()):
-        for argument in sorted(old.arguments[tool].keys() | new.arguments[tool].keys()):
-            was, now = _types(old, tool, argument), _types(new, tool, argument)
-            shares = _shares(f"{tool}.{argument}", was, old.calls[tool], now, new.calls[tool])
+def _compare_arguments(before: _Profile, now: _Profile) -> Iterator[Share]:
+    """Yield the shares of the types of arguments that moved."""
+    for tool in sorted(before.calls.keys() & now.calls.keys()):
+        for argument in sorted(before.arguments[tool].keys() | now.arguments[tool].keys()):
+            shares = _compare_counts(
+                f"{tool}.{argument}",
+                _count_types(before, tool, argument),
+                _count_types(now, tool, argument),
+            )
             yield from (share for share in shares if share.moved)
 
 
-def _types(profile: _Profile, tool: str, argument: str) -> dict[str, int]:
-    """How many calls gave the argument each JSON type, or left it out."""
-    types = profile.arguments[tool][argument]
-    return {**types, "absent": profile.calls[tool] - types.total()}
+@dataclass(frozen=True)
+class _Counts:
+    """Counts by value, and the number of sessions or calls that were counted."""
+
+    by_value: Mapping[str, int]
+    total: int
 
 
-def _shares(
-    what: str, old: Mapping[str, int], all_old: int, new: Mapping[str, int], all_new: int
-) -> Iterator[Share]:
-    for value in sorted(old.keys() | new.keys()):
-        was, now = old.get(value, 0), new.get(value, 0)
-        yield Share(what, value, was / all_old, now / all_new, _differ(was, all_old, now, all_new))
+def _count_types(profile: _Profile, tool: str, argument: str) -> _Counts:
+    """Return how many calls gave the argument each JSON type, or left the argument out."""
+    types, calls = profile.arguments[tool][argument], profile.calls[tool]
+    return _Counts({**types, "absent": calls - types.total()}, calls)
 
 
-def _differ(some: int, of: int, others: int, of_others: int) -> bool:
-    if abs(some / of - others / of_others) < LEAST_DIFFERENCE:
-        return False
+def _compare_counts(what: str, before: _Counts, now: _Counts) -> Iterator[Share]:
+    """Yield the share of each value.
+
+    Args:
+        what: The name of what was counted.
+        before: The counts of the last version.
+        now: The counts of the new sessions.
+    """
+    for value in sorted(before.by_value.keys() | now.by_value.keys()):
+        count_before, count_now = before.by_value.get(value, 0), now.by_value.get(value, 0)
+        share_before, share_now = count_before / before.total, count_now / now.total
+        moved = abs(share_before - share_now) >= MIN_DIFFERENCE and _differ_significantly(
+            [count_before, before.total - count_before], [count_now, now.total - count_now]
+        )
+        yield Share(what, value, share_before, share_now, moved)
+
+
+def _differ_significantly(before: list[int], now: list[int]) -> bool:
+    """Return whether two pairs of counts (with and without a value) differ significantly."""
     from scipy.stats import fisher_exact
 
-    return bool(fisher_exact([[some, of - some], [others, of_others - others]]).pvalue < CHANCE)
-
-
-FEW = 10
-"""Of fewer sessions or verdicts than this, losing half says nothing."""
-
-
-class VolumeError(DataError):
-    """There are too few of `what` (`sessions`, `verdicts`, `metrics`, `labels`): `now`, where the last run had `before`."""
-
-    def __init__(
-        self,
-        asset: str,
-        key: PartitionKey,
-        what: str,
-        before: int,
-        now: int,
-        notes: Sequence[str] = (),
-    ) -> None:
-        self.what, self.before, self.now = what, before, now
-        super().__init__(
-            f"{asset} of {key} was not replaced: there are {now:,} {what}, and the last run read {before:,}. Look for what is missing; "
-            f"if so few are right, run once with --set {asset}.smallest_share=0."
-            + "".join(f" {note}" for note in notes[:3])
-        )
-
-
-def check_volume(
-    lake: Lake,
-    key: PartitionKey,
-    staged: StagedTable,
-    smallest_share: float,
-    notes: Sequence[str] = (),
-) -> None:
-    """Compare a staged table with the one that it would replace; `notes` are what the reader noted, shown with the error.
-
-    If the last table is damaged, the tables that were made of it tell what it held.
-
-    Raises:
-        VolumeError: the share of sessions, of those with a recorded verdict, or of those with metrics that is left is smaller; the staged
-            table is removed.
-        DataError: the last table is damaged, and nothing tells what it held; the staged table is removed.
-    """
-    if not (smallest_share and lake.has("sessions", key)):
-        return
-    before = next(
-        (
-            counts
-            for asset in _TABLES_WITH_COUNTS
-            if (counts := _last_counts(lake, asset, key)) is not None
-        ),
-        None,
-    )
-    if before is None:
-        staged.file.unlink()
-        raise DataError(
-            f"sessions of {key} was not replaced: its last table at {lake.table('sessions', key)} is damaged, so nobody can tell whether "
-            "the store has lost sessions. Put a copy of it back, or run once with --set sessions.smallest_share=0."
-        )
-    now = _counts(pq.ParquetFile(staged.file))
-    for what, count in before.items():
-        if count >= FEW and now[what] < smallest_share * count:
-            staged.file.unlink()
-            raise VolumeError("sessions", key, what, count, now[what], notes)
-
-
-_TABLES_WITH_COUNTS = ("sessions", "judged_sessions", "curated_sessions")
-
-
-def _last_counts(lake: Lake, asset: str, key: PartitionKey) -> Counter[str] | None:
-    """The counts of a table of the last run; None if there is none that can be read."""
-    try:
-        with lake.open(asset, key) as file:
-            return _counts(file)
-    except (DataError, pa.ArrowException, OSError, KeyError):
-        return None
-
-
-def _counts(file: pq.ParquetFile) -> Counter[str]:
-    """How many sessions there are, how many have a verdict (the source's judgment or score), and how many metrics: those of a platform are
-    on every session, and would hide that the verdicts are gone."""
-    counts: Counter[str] = Counter()
-    for batch in read_batches(file, ["judgment", "score", "scores"]):
-        judged = pc.or_(pc.is_valid(batch["judgment"]), pc.is_valid(batch["score"]))
-        scored = pc.greater(
-            pc.binary_length(batch["scores"].storage), make_scalar(len("{}"), pa.int64())
-        )
-        counts["sessions"] += batch.num_rows
-        counts.update(
-            {
-                name: pc.sum(each, min_count=0).as_py()
-                for name, each in (("verdicts", judged), ("metrics", scored))
-            }
-        )
-    return counts
+    return bool(fisher_exact([before, now]).pvalue < MAX_P_VALUE)

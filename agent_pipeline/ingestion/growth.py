@@ -1,13 +1,13 @@
 """The guard on growth: it refuses a store that grew far more than is usual for the agent.
 
-Whoever can write sessions and their verdicts can write the model. Copies with a hidden instruction
-come in numbers, because a few sessions among many teach little. A person looks at such a night
-before a table is replaced.
+A person who can write sessions and their verdicts can change the model. Planted sessions come in
+large numbers, because a few sessions among many teach little. So a person has to look at such a
+night before the table is replaced. The guard on losses belongs to `volume`.
 """
 
 from collections import Counter
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,16 +17,24 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.lake import Lake, StagedTable
 
-FEWEST_BEFORE = 10
-"""A table with fewer sessions says nothing about what is usual."""
-FEWEST_NEW = 30
+MIN_SESSIONS_BEFORE = 10
+"""A table with fewer sessions does not show what is usual."""
+ALWAYS_ALLOWED_SESSIONS = 30
 """So few new sessions are never refused."""
-USUAL_TIMES = 3
-"""As many times the agent's usual number of sessions since the last run may come."""
+USUAL_MULTIPLE = 3
+"""How many times the usual number of sessions since the last run is allowed."""
+_SECONDS_PER_DAY = 86_400
 
 
-class Growth(NamedTuple):
-    """How many sessions the last table had, how many are new, and how many new ones are usual."""
+@dataclass(frozen=True)
+class Growth:
+    """The growth of a table since the last run.
+
+    Attributes:
+        before: How many sessions the last table has.
+        new: How many sessions are new.
+        allowed: How many new sessions are allowed.
+    """
 
     before: int
     new: int
@@ -34,18 +42,23 @@ class Growth(NamedTuple):
 
 
 class GrowthError(DataError):
-    """There are far more new sessions than is usual.
+    """A table that was refused because far more sessions are new than is usual.
 
     Attributes:
+        partition: The partition.
         growth: The numbers that were compared.
+        largest_groups: The commonest task, reader and day of the new sessions, in words.
     """
 
-    def __init__(self, key: PartitionKey, growth: Growth, largest: str) -> None:
+    def __init__(self, key: PartitionKey, growth: Growth, largest_groups: str) -> None:
+        self.partition = key
         self.growth = growth
+        self.largest_groups = largest_groups
         super().__init__(
-            f"sessions of {key} was not replaced: {growth.new:,} sessions are new, the last run read {growth.before:,}, and up to "
-            f"{growth.allowed:,} new ones are usual. Most of the new ones have {largest}. Look at some of them; if they are right, run "
-            "once with --set sessions.largest_growth=0."
+            f"sessions of {key} was not replaced: {growth.new:,} sessions are new, the last run "
+            f"read {growth.before:,}, and up to {growth.allowed:,} new ones are usual. Most of the "
+            f"new ones have {largest_groups}. Look at some of them; if they are right, run once "
+            "with --set sessions.largest_growth=0."
         )
 
 
@@ -55,12 +68,12 @@ def check_growth(lake: Lake, key: PartitionKey, staged: StagedTable, largest_gro
     Args:
         lake: The lake.
         key: The agent.
-        staged: The new table. It is removed if there are too many.
+        staged: The new table. It is deleted if too many sessions are new.
         largest_growth: New sessions that are allowed, as a multiple of the last table's; 0 allows
             any number.
 
     Raises:
-        GrowthError: there are more new sessions than that, and than is usual.
+        GrowthError: More sessions are new than `largest_growth` allows, and than is usual.
     """
     if not (largest_growth and lake.has("sessions", key)):
         return
@@ -68,37 +81,32 @@ def check_growth(lake: Lake, key: PartitionKey, staged: StagedTable, largest_gro
     try:
         with lake.open("sessions", key) as file:
             before = file.read(columns)
-        age = datetime.now(UTC).timestamp() - lake.table("sessions", key).stat().st_mtime
-    except (
-        DataError,
-        pa.ArrowException,
-        OSError,
-        AttributeError,
-    ):  # check_volume has dealt with a damaged table
-        return
+        modified_at = lake.table("sessions", key).stat().st_mtime
+    except (DataError, pa.ArrowException, OSError, AttributeError):
+        return  # check_volume reports a damaged table
+    age_seconds = datetime.now(UTC).timestamp() - modified_at
     with pq.ParquetFile(staged.file) as file:
         now = file.read(columns)
     new = now.filter(pc.invert(pc.is_in(now["session_id"], before["session_id"])))
-    usual = USUAL_TIMES * _per_day(before["created_at"]) * age / 86_400
-    growth = Growth(
-        len(before), len(new), int(max(FEWEST_NEW, largest_growth * len(before), usual))
-    )
-    if growth.before >= FEWEST_BEFORE and growth.new > growth.allowed:
+    usual = _measure_daily_rate(before["created_at"]) * age_seconds / _SECONDS_PER_DAY
+    allowed = max(ALWAYS_ALLOWED_SESSIONS, largest_growth * len(before), USUAL_MULTIPLE * usual)
+    growth = Growth(len(before), len(new), int(allowed))
+    if growth.before >= MIN_SESSIONS_BEFORE and growth.new > growth.allowed:
         staged.file.unlink()
-        raise GrowthError(key, growth, _largest_groups(new))
+        raise GrowthError(key, growth, _describe_largest_groups(new))
 
 
-def _per_day(times: pa.ChunkedArray) -> float:
+def _measure_daily_rate(times: pa.ChunkedArray) -> float:
     """Return how many sessions began per day, over the days between the first and the last."""
     known = times.drop_null()
     if len(known) < 2:
         return 0.0
     span = pc.min_max(known).as_py()
-    days = (span["max"] - span["min"]).total_seconds() / 86_400
-    return len(known) / max(days, 1.0)
+    days = (span["max"] - span["min"]).total_seconds() / _SECONDS_PER_DAY
+    return float(len(known) / max(days, 1.0))
 
 
-def _largest_groups(new: pa.Table) -> str:
+def _describe_largest_groups(new: pa.Table) -> str:
     """Describe the commonest task, reader and day of the new sessions with their shares."""
     days = [
         "no time" if time is None else f"{time:%Y-%m-%d}" for time in new["created_at"].to_pylist()

@@ -1,17 +1,20 @@
-"""The search of the written table `sessions` for private data that redaction left in it, of what was not searched before.
+"""The search of the written table `sessions` for private data that redaction left in it.
 
-Two searches, so that a mistake of the detectors is not made twice: the detectors search the written sessions; and the private values of
-the sessions in the store are searched for in the written ones, in every form.
+Only sessions that no earlier search found clean are searched. Two searches are made, so that a
+mistake of the detectors is not made twice: the detectors search the written sessions, and the
+private values of the sessions in the store are searched for in the written ones, in every form.
+The search of derived tables belongs to `derived`.
 """
 
 from collections import Counter
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent_pipeline.ingestion.reading import Preparation, ReadingOptions
 from agent_pipeline.ingestion.seen_sessions import SEEN_TABLE, make_id_column, read_seen_sessions
+from agent_pipeline.ingestion.table_pass import PrivateValues
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import RedactionOptions, Redactor
 from agent_pipeline.sessions.tables import read_batches, restore_session, to_rows
@@ -19,17 +22,21 @@ from agent_pipeline.sources.base import TraceSource
 from agent_pipeline.storage.lake import Lake
 
 
-class PrivacyScan(NamedTuple):
-    """How many sessions there are and how many were searched; the finds by kind, and in which sessions they are."""
+@dataclass(frozen=True)
+class PrivacyScan:
+    """What a search found.
+
+    Attributes:
+        sessions: How many sessions the table has.
+        searched: How many of them were searched.
+        kinds: Counts of the private values that were found, by kind.
+        session_ids: The sessions with private values.
+    """
 
     sessions: int
     searched: int
     kinds: Counter[str]
     session_ids: list[str]
-
-
-_PrivateValues = dict[str, dict[str, str]]
-"""The private values of sessions with their kinds, by the sessions' ids."""
 
 
 def scan_new_sessions(
@@ -39,79 +46,101 @@ def scan_new_sessions(
     source: TraceSource | None = None,
     reading: ReadingOptions | None = None,
 ) -> PrivacyScan:
-    """Search the sessions that no earlier search found clean; those that are clean now are noted beside the table.
+    """Search the sessions that no earlier search found clean, and note which are clean now.
 
     Args:
-        lake: Where the table is.
+        lake: The lake with the table.
         key: The partition to search.
         options: What is private.
-        source: The store that the table was made from. Its private values are searched for too, of sessions that did not change since.
+        source: The store of the table. Its private values are searched for, too, in sessions that
+            did not change since they were read.
         reading: How the store was read.
 
     Raises:
-        DataError: there is no table, or it is damaged.
-        RedactionError: the detectors cannot be used.
-        StoreError: the store cannot be read.
+        DataError: The table is missing or damaged.
+        RedactionError: The detectors cannot be used.
+        StoreError: The store cannot be read.
     """
     redactor = Redactor(options)
-    seen, file = read_seen_sessions(lake, key) or (
-        None,
-        None,
-    )  # without it, all of the table is searched
-    clean = (
-        seen.filter(seen["clean"])["session_id"].combine_chunks()
-        if seen is not None
-        else make_id_column([])
-    )
+    last = read_seen_sessions(lake, key)  # without notes, the whole table is searched
+    seen = last.seen if last else None
+    clean_ids = make_id_column([])
+    if seen is not None:
+        clean_ids = seen.filter(seen["clean"])["session_id"].combine_chunks()
+    store_values: PrivateValues = {}
+    if source and options.enabled:
+        reading = reading or ReadingOptions(redaction=options)
+        store_values = _find_values_in_store(source, key, reading, redactor, seen)
     kinds: Counter[str] = Counter()
-    session_ids: list[str] = []
+    private_ids: list[str] = []
     sessions = searched = 0
-    values = (
-        _values_in_store(source, key, reading or ReadingOptions(redaction=options), redactor, seen)
-        if source and options.enabled
-        else {}
-    )
-    for batch in read_batches(file or lake.open("sessions", key)):
+    for batch in read_batches(last.file if last else lake.open("sessions", key)):
         sessions += batch.num_rows
-        new = batch.filter(pc.invert(pc.is_in(batch["session_id"], clean)))
-        searched += new.num_rows
-        for row in to_rows([new]):
+        unsearched = batch.filter(pc.invert(pc.is_in(batch["session_id"], clean_ids)))
+        searched += unsearched.num_rows
+        for row in to_rows([unsearched]):
             session = restore_session(row)
-            finds = Counter(redactor.finds(session).values())
-            if private := values.get(session.session_id):
-                finds |= redactor.remaining(session, private)
-            if finds:
-                kinds.update(finds)
-                session_ids.append(session.session_id)
+            session_kinds = Counter(redactor.finds(session).values())
+            values = store_values.get(session.session_id)
+            if values:
+                session_kinds |= redactor.remaining(session, values)
+            if session_kinds:
+                kinds.update(session_kinds)
+                private_ids.append(session.session_id)
     if seen is not None and options.enabled and searched:
-        is_clean = pc.invert(pc.is_in(seen["session_id"], make_id_column(session_ids)))
-        noted = seen.set_column(
-            seen.schema.get_field_index("clean"), seen.schema.field("clean"), is_clean
-        )
-        lake.stage(SEEN_TABLE, key, noted.to_batches(), noted.schema).commit()
-    return PrivacyScan(sessions, searched, kinds, session_ids)
+        _note_clean_sessions(lake, key, seen, private_ids)
+    return PrivacyScan(sessions, searched, kinds, private_ids)
 
 
-def _values_in_store(
+def _note_clean_sessions(
+    lake: Lake, key: PartitionKey, seen: pa.Table, private_ids: list[str]
+) -> None:
+    """Note that all sessions but these are clean.
+
+    Args:
+        lake: The lake.
+        key: The partition.
+        seen: The table `sessions_seen`.
+        private_ids: The sessions with private values.
+    """
+    is_clean = pc.invert(pc.is_in(seen["session_id"], make_id_column(private_ids)))
+    index = seen.schema.get_field_index("clean")
+    noted = seen.set_column(index, seen.schema.field(index), is_clean)
+    lake.stage(SEEN_TABLE, key, noted.to_batches(), noted.schema).commit()
+
+
+def _find_values_in_store(
     source: TraceSource,
     key: PartitionKey,
     reading: ReadingOptions,
     redactor: Redactor,
     seen: pa.Table | None,
-) -> _PrivateValues:
-    """Return the private values of the sessions in the store that were not found clean before, and did not change since they were read."""
+) -> PrivateValues:
+    """Return the private values of the stored sessions that were not found clean before.
+
+    Args:
+        source: The store.
+        key: The partition.
+        reading: How the store was read.
+        redactor: Finds the values.
+        seen: The table `sessions_seen`. Sessions that changed since they were read are left out.
+            None searches the whole store.
+    """
     digests: dict[str, bytes] = {}
     if seen is not None:
-        new = seen.filter(pc.invert(seen["clean"]))
-        if not new.num_rows:
+        unsearched = seen.filter(pc.invert(seen["clean"]))
+        if not unsearched.num_rows:
             return {}
-        digests = dict(zip(new["session_id"].to_pylist(), new["digest"].to_pylist(), strict=True))
-    preparation, values = Preparation(reading), _PrivateValues()
+        ids = unsearched["session_id"].to_pylist()
+        digests = dict(zip(ids, unsearched["digest"].to_pylist(), strict=True))
+    preparation = Preparation(reading)
+    values_by_session: PrivateValues = {}
     for stored in source.stored(key):
         if seen is not None and digests.get(stored.session_id) != stored.digest:
             continue
         session = stored.build()
         preparation.complete(session)
-        if private := redactor.finds(session):
-            values[stored.session_id] = private
-    return values
+        values = redactor.finds(session)
+        if values:
+            values_by_session[stored.session_id] = values
+    return values_by_session

@@ -1,7 +1,8 @@
-"""A partition of a store as canonical sessions: what every source needs after its reader.
+"""A partition of a store as canonical sessions: the steps that every source needs after its reader.
 
-Repair, system prompt and tools from the settings where the source has none, the task key, redaction; then tool schemas inferred from the
-calls where nobody has any.
+The steps are repair, a system prompt and tools from the settings if the source has none, the task
+key, and redaction. Then tool schemas are inferred from the calls if nobody has any. Writing a table
+belongs to `ingestion`.
 """
 
 import hashlib
@@ -14,7 +15,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.keys import PartitionKey
@@ -29,15 +29,26 @@ from agent_pipeline.sessions.tool_schemas import CallShape, ToolSchemas, find_ca
 from agent_pipeline.sources.base import Stored, TraceSource
 from agent_pipeline.storage.lake import sha256_file
 
+_GUESSED_TASK_PREFIXES = ("text:", "session:")
+"""Prefixes of tasks that neither the settings nor the source named."""
+
+_PACKAGE = Path(__file__).parents[1]
+_ROOMS_OF_TABLE = ("ingestion", "redaction", "sessions", "sources", "storage")
+"""The folders whose code decides what the table `sessions` holds."""
+
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """What the settings say about one agent's sessions.
+    """The settings for one agent's sessions.
 
-    `task_pattern` is a regular expression searched in the session id; its groups (or the whole match) name the task. `task_field` is a key
-    of the session's context. Without either, and without a task id from the source, the first user message that says something
-    is the task. `repair` says
-    what is done about each kind of damage.
+    Attributes:
+        system_prompt: The system prompt of sessions that have none.
+        tools: The tools of sessions that have none.
+        task_pattern: A regular expression that is searched in the session id. Its groups, or the
+            whole match, name the task.
+        task_field: A key of the session's context that names the task.
+        repair: What is done about each kind of damage.
+        redaction: What is private.
     """
 
     system_prompt: str = ""
@@ -48,9 +59,16 @@ class ReadingOptions:
     redaction: RedactionOptions = field(default_factory=RedactionOptions)
 
 
-class PreparedSession(NamedTuple):
-    """What was redacted of a session by kind; where it has no tools, the shapes of its calls; whether its id looks private; a hash of its
-    task as it was."""
+@dataclass(frozen=True)
+class PreparedSession:
+    """What is known about a session that was prepared.
+
+    Attributes:
+        redacted: Counts of the redacted values, by kind.
+        calls: The shapes of the session's calls, if its source has no tools.
+        private_id: Whether the id looks private.
+        task: A hash of the task, as it was before redaction.
+    """
 
     redacted: Counter[str]
     calls: frozenset[CallShape]
@@ -59,103 +77,137 @@ class PreparedSession(NamedTuple):
 
 
 class Preparation:
-    """Makes sessions, as a source gives them, ready to be written; counts what was redacted by kind, and what a person should be told.
+    """The preparation of a partition's sessions, with counts over all of them.
 
-    Raises:
-        SettingsError: an option has a value that it cannot have.
-        RedactionError: private data cannot be looked for.
+    Attributes:
+        options: The settings.
+        redacted: Counts of the redacted values, by kind.
+        private_ids: How many ids look private.
+        redactor: Finds and replaces private values.
     """
 
     def __init__(self, options: ReadingOptions) -> None:
+        """Begin with no sessions.
+
+        Raises:
+            SettingsError: An option has a value that is not allowed.
+            RedactionError: The detectors of private data cannot be used.
+        """
         self.options = options
         self.redacted: Counter[str] = Counter()
         self.private_ids = 0
         self.redactor = Redactor(options.redaction)
-        self._pattern = compile_task_pattern(options.task_pattern)
-        self._count = self._unmatched = 0
+        self._task_pattern = compile_task_pattern(options.task_pattern)
+        self._sessions = 0
+        self._sessions_without_match = 0
 
     def prepare(
         self,
         session: Session,
-        also: Mapping[str, str] | None = None,
+        extra_values: Mapping[str, str] | None = None,
         known: dict[str, Known] | None = None,
     ) -> PreparedSession:
-        """Make one session ready, all but the tools that are inferred.
+        """Complete and redact one session in place. Inferred tools are not added here.
 
-        `also` are private values that other trials of its task gave away; `known`, by the tasks' hashes, is given what this one does.
+        Args:
+            session: The session, as the source read it.
+            extra_values: Private values that other trials of the task gave, with their kinds.
+            known: Receives the private values of the session, by the hash of its task.
         """
         self.complete(session)
         task = hash_json(session.task_key)[:16]
-        named = not session.task_key.startswith(
-            ("text:", "session:")
-        )  # by the settings or the source, and not only by its first message
-        # Last: the task belongs to what was said, whatever is redacted of it.
-        redacted = self.redactor.redact(session, also)
+        is_named_task = not session.task_key.startswith(_GUESSED_TASK_PREFIXES)
+        # Redaction comes last: the task belongs to the words as they were.
+        redacted = self.redactor.redact(session, extra_values)
         if known is not None and self.redactor.values:
-            known.setdefault(task, Known()).add(self.redactor.values, named)
-        return PreparedSession(redacted, _shapes(session), self.redactor.private_id, task)
+            known.setdefault(task, Known()).add(self.redactor.values, is_named_task)
+        calls = frozenset() if session.tools else find_call_shapes(session.messages)
+        return PreparedSession(redacted, calls, self.redactor.private_id, task)
 
     def complete(self, session: Session) -> None:
-        """Repair a session, give it what the settings have and its source has not, and name its task."""
+        """Repair a session, add what the settings have and the source lacks, and name its task."""
         options = self.options
         repair_session(session, options.repair)
         if not session.tools and options.tools:
             session.tools, session.tools_origin = list(options.tools), "settings"
-        if options.system_prompt and not any(
-            message["role"] == "system" for message in session.messages
-        ):
+        has_system_prompt = any(message["role"] == "system" for message in session.messages)
+        if options.system_prompt and not has_system_prompt:
             session.messages = [
                 {"role": "system", "content": options.system_prompt},
                 *session.messages,
             ]
             session.reasoning = [
-                each | {"message": each["message"] + 1} for each in session.reasoning
+                {"message": thought["message"] + 1, "text": thought["text"]}
+                for thought in session.reasoning
             ]
-        session.task_key = find_task_key(session, self._pattern, options.task_field)
+        session.task_key = find_task_key(session, self._task_pattern, options.task_field)
 
     def note(self, session_id: str, redacted: Mapping[str, int], private_id: bool) -> None:
-        """Count a session that was prepared, now or by an earlier run."""
-        self._count += 1
-        self._unmatched += self._pattern is not None and not _named(self._pattern, session_id)
-        if redacted:
-            self.redacted.update(redacted)
+        """Count a session that this run or an earlier one prepared.
+
+        Args:
+            session_id: The session.
+            redacted: Counts of its redacted values, by kind.
+            private_id: Whether its id looks private.
+        """
+        self._sessions += 1
+        if self._task_pattern is not None and not _match_task(self._task_pattern, session_id):
+            self._sessions_without_match += 1
+        self.redacted.update(redacted)
         self.private_ids += private_id
 
     def notes(self, key: PartitionKey) -> Iterator[str]:
-        """What a person should be told about all of them, in sentences."""
-        if self._unmatched:
-            pattern = self.options.task_pattern
-            yield f"task_pattern {pattern!r} names no task in {self._unmatched} of the {self._count} session ids of {key}."
+        """Yield sentences about all sessions that a person should read."""
+        if self._sessions_without_match:
+            yield (
+                f"task_pattern {self.options.task_pattern!r} names no task in "
+                f"{self._sessions_without_match} of the {self._sessions} session ids of {key}."
+            )
         if self.private_ids:
-            yield f"{self.private_ids} session ids of {key} hold what looks private; ids are names and stay: give other ones in the store."
+            yield (
+                f"{self.private_ids} session ids of {key} look private; ids are names and are not "
+                "redacted: give other ids in the store."
+            )
 
 
 def read_sessions(
     source: TraceSource, key: PartitionKey, options: ReadingOptions
 ) -> Iterator[Session]:
-    """Every session of the partition, complete and redacted.
+    """Yield every session of a partition, complete and redacted.
 
-    All of them are held in memory, since the last one may teach the first one's tools: `ingestion` writes a table without that.
-    Raises what `TraceSource.sessions` and `Preparation` raise.
+    All sessions are held in memory, because the last one may show a tool of the first one.
+    `ingestion` writes a table without holding them.
+
+    Args:
+        source: The store.
+        key: The partition.
+        options: The settings of the partition.
+
+    Raises:
+        PipelineError: Reading or preparing fails; see `TraceSource.sessions` and `Preparation`.
     """
-    preparation, schemas, known, sessions = (
-        Preparation(options),
-        ToolSchemas(),
-        dict[str, Known](),
-        list[Session](),
-    )
-    read = [
-        (copy(session), session, preparation.prepare(session, known=known))
-        for session in source.sessions(key)
-    ]
-    trials = Counter(prepared.task for _, _, prepared in read)
-    for original, session, prepared in read:
-        private = known.get(prepared.task) if trials[prepared.task] > 1 else None
-        if private and (also := preparation.redactor.private_elsewhere(session, private)):
-            session, prepared = original, preparation.prepare(original, also)
-        preparation.note(session.session_id, prepared.redacted, prepared.private_id)
-        schemas.add(prepared.calls)
+    preparation = Preparation(options)
+    known: dict[str, Known] = {}
+    originals: list[Session] = []
+    sessions: list[Session] = []
+    prepared: list[PreparedSession] = []
+    for session in source.sessions(key):
+        originals.append(copy(session))
+        prepared.append(preparation.prepare(session, known=known))
         sessions.append(session)
+    trials_by_task = Counter(facts.task for facts in prepared)
+    schemas = ToolSchemas()
+    for index, original in enumerate(originals):
+        task = prepared[index].task
+        if task in known and trials_by_task[task] > 1:
+            redactor = preparation.redactor
+            extra_values = redactor.private_elsewhere(sessions[index], known[task])
+            if extra_values:
+                sessions[index] = original
+                prepared[index] = preparation.prepare(original, extra_values)
+        facts = prepared[index]
+        preparation.note(sessions[index].session_id, facts.redacted, facts.private_id)
+        schemas.add(facts.calls)
     source.notes.extend(preparation.notes(key))
     tools = schemas.tools()
     for session in sessions:
@@ -165,98 +217,118 @@ def read_sessions(
 
 
 def find_task_key(session: Session, pattern: re.Pattern[str] | None, context_field: str) -> str:
-    """The task that a session is a trial of: what the split belongs to.
+    """Return the task that a session is a trial of. A split holds whole tasks.
 
-    In order: the pattern on the session id, the named field of its context, the source's task id, the first user message that says
-    something, with case and white space folded (as its sha256, so that no text of a conversation travels in a key). A greeting says
-    nothing. A session with none of these is its own task.
+    The task is the first of these that exists:
+
+    1. the match of the pattern in the session id
+    2. the named field of the session's context
+    3. the source's task id
+    4. the hash of the first user message that says more than a greeting, without regard to case
+       and white space; a hash, so that no key holds a text of a conversation
+    5. the session itself
+
+    Args:
+        session: The session.
+        pattern: The setting `task_pattern`.
+        context_field: The setting `task_field`.
     """
-    if pattern is not None and (named := _named(pattern, session.session_id)):
-        return named
+    matched_task = _match_task(pattern, session.session_id) if pattern is not None else ""
+    if matched_task:
+        return matched_task
     value = session.context.get(context_field) if context_field else None
     if value is not None and value != "":
         return value if isinstance(value, str) else dump_canonical_json(value)
     if session.task_id:
         return session.task_id
-    if (end := find_request_end(session.messages)) is None:
+    request_end = find_request_end(session.messages)
+    if request_end is None:
         return f"session:{session.session_id}"
-    return f"text:{hash_json(' '.join(session.messages[end - 1]['content'].lower().split()))[:16]}"
+    request = session.messages[request_end - 1]["content"]
+    return f"text:{hash_json(' '.join(request.lower().split()))[:16]}"
 
 
-def fingerprint_partition(stored: Iterable[Stored]) -> tuple[str, int]:
-    """A store partition's data version and its number of sessions.
+def fingerprint_partition(stored_sessions: Iterable[Stored]) -> tuple[str, int]:
+    """Return a partition's data version and its number of sessions.
 
-    The version changes when what the reader takes from the store does: it is the sha256 of the sessions' ids and digests, in their order;
-    a vacuumed, copied or touched file keeps its version.
+    The version is the sha256 of the sessions' ids and digests, in their order. The version changes
+    if anything changes that the reader uses. Copying or vacuuming a file does not change it.
     """
-    digest, count = hashlib.sha256(), 0
-    for each in stored:
-        digest.update(dump_canonical_json([each.session_id, each.digest.hex()]).encode())
-        count += 1
-    return digest.hexdigest(), count
+    fingerprint = hashlib.sha256()
+    sessions = 0
+    for stored in stored_sessions:
+        entry = [stored.session_id, stored.digest.hex()]
+        fingerprint.update(dump_canonical_json(entry).encode())
+        sessions += 1
+    return fingerprint.hexdigest(), sessions
 
 
-def _shapes(session: Session) -> frozenset[CallShape]:
-    """The shapes of a session's calls, where it has no tools."""
-    return frozenset() if session.tools else find_call_shapes(session.messages)
-
-
-def _named(pattern: re.Pattern[str], session_id: str) -> str:
-    """The task that a pattern finds in a session id; empty where it finds none."""
+def _match_task(pattern: re.Pattern[str], session_id: str) -> str:
+    """Return the task that a pattern names in a session id; empty if it names none."""
     match = pattern.search(session_id)
     if match is None:
         return ""
-    return (
-        "-".join(group for group in match.groups() if group) if match.re.groups else match.group()
-    )
+    if not match.re.groups:
+        return match.group()
+    return "-".join(group for group in match.groups() if group)
+
+
+class TaskPatternError(SettingsError):
+    """A setting `task_pattern` that is not a regular expression.
+
+    Attributes:
+        pattern: The setting.
+    """
+
+    def __init__(self, pattern: str, error: re.error) -> None:
+        self.pattern = pattern
+        super().__init__(
+            f"task_pattern {pattern!r} is not a regular expression ({error}): correct it in "
+            "pipeline.toml."
+        )
 
 
 def compile_task_pattern(pattern: str) -> re.Pattern[str] | None:
-    """The setting `task_pattern`, compiled; `None` where it is empty. Raises SettingsError."""
+    """Return the setting `task_pattern` as a regular expression; None if it is empty.
+
+    Raises:
+        TaskPatternError: The setting is not a regular expression.
+    """
+    if not pattern:
+        return None
     try:
-        return re.compile(pattern) if pattern else None
+        return re.compile(pattern)
     except re.error as error:
-        raise SettingsError(
-            f"task_pattern {pattern!r} is not a regular expression ({error}): correct it in pipeline.toml."
-        ) from error
+        raise TaskPatternError(pattern, error) from error
 
 
 def hash_makers(options: ReadingOptions, source: TraceSource) -> str:
-    """What a table follows from beside its store: the code, the settings, and the readers with their versions and their own code."""
-    reader = [source.reader_versions(), _reader_code(type(source))]
-    return hash_json([_code(), reader, repr(options)])
+    """Return a hash of everything but the store that decides what the table holds.
+
+    That is the code, the settings, and the readers with their versions and their own code.
+    """
+    readers = [source.reader_versions(), _hash_foreign_code(type(source))]
+    return hash_json([_hash_code(), readers, repr(options)])
 
 
 @cache
-def _reader_code(reader: type) -> list[str]:
-    """The hashes of the files that hold a reader's classes, where they are not the package's own (another package's reader)."""
-    files = {
-        file
-        for each in reader.__mro__
-        if (file := getattr(sys.modules.get(each.__module__), "__file__", None))
-    }
-    own = str(Path(__file__).parents[1])
-    return [
-        sha256_file(Path(file))
-        for file in sorted(files)
-        if not file.startswith(own) and Path(file).is_file()
-    ]
+def _hash_foreign_code(reader: type) -> list[str]:
+    """Return the hashes of the files of a reader's classes that lie outside this package."""
+    files = set()
+    for base in reader.__mro__:
+        file = getattr(sys.modules.get(base.__module__), "__file__", None)
+        if file and not file.startswith(str(_PACKAGE)) and Path(file).is_file():
+            files.add(file)
+    return [sha256_file(Path(file)) for file in sorted(files)]
 
 
 @cache
-def _code() -> str:
-    """The text of the code that makes the table, and the libraries that decide on its bytes."""
-    package = Path(__file__).parents[1]
-    rooms = ("ingestion", "redaction", "sessions", "sources", "storage")
-    files = [
-        file
-        for room in rooms
-        for file in sorted((package / room).rglob("*.*"))
-        if file.suffix in (".py", ".yaml")
-    ]
-    return hash_json(
-        [
-            [[path.name, sha256_file(path)] for path in files],
-            [version(name) for name in ("pyarrow", "msgspec", *LIBRARIES)],
-        ]
-    )
+def _hash_code() -> str:
+    """Return a hash of the code and the libraries that decide the bytes of the table."""
+    files = []
+    for room in _ROOMS_OF_TABLE:
+        for path in sorted((_PACKAGE / room).rglob("*.*")):
+            if path.suffix in (".py", ".yaml"):
+                files.append([path.name, sha256_file(path)])
+    libraries = [version(name) for name in ("pyarrow", "msgspec", *LIBRARIES)]
+    return hash_json([files, libraries])

@@ -1,8 +1,14 @@
-"""What the last run left: what is noted of each session of the table `sessions`, in a table beside it (`sessions_seen`), and its rows."""
+"""The table `sessions_seen`: what the last run noted about each row of the table `sessions`.
+
+A later run copies rows of the last table instead of reading unchanged sessions again. The notes,
+and reading the last table's rows in order, belong here. Deciding what is copied belongs to
+`table_pass`.
+"""
 
 import hashlib
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -27,12 +33,22 @@ SEEN_SCHEMA = pa.schema(
     ]
 )
 TABLE_SHA256 = b"table_sha256"
+"""The key of the sha256 of the table `sessions` that the notes describe."""
 
 
 class SeenSession(NamedTuple):
-    """What the next run must know of a session: a row of `sessions_seen`. `clean`: a search of the written row found nothing private.
+    """A row of `sessions_seen`: the notes about one session.
 
-    All of them are held as an Arrow table: the bytes of each id and some 60 more, and one text of all sessions that have the same.
+    All rows are held as an Arrow table, which takes about 60 bytes per session more than the ids.
+
+    Attributes:
+        session_id: The session's id.
+        digest: A hash of what the store holds of the session.
+        calls: The JSON of the shapes of the session's calls, if its source has no tools.
+        redacted: The JSON of how many values were redacted, by kind.
+        private_id: Whether the id looks private.
+        task: A hash of the task, as it was before redaction.
+        clean: Whether a search of the written row found nothing private.
     """
 
     session_id: str
@@ -44,78 +60,100 @@ class SeenSession(NamedTuple):
     clean: bool = False
 
 
-def read_seen_sessions(lake: Lake, key: PartitionKey) -> tuple[pa.Table, pq.ParquetFile] | None:
-    """What was noted of the sessions of the table that is in its place, and that table; `None` where nothing was, or it was noted of
-    another table."""
+@dataclass(frozen=True)
+class SeenTable:
+    """The notes about a table, and the table."""
+
+    seen: pa.Table
+    file: pq.ParquetFile
+
+
+def read_seen_sessions(lake: Lake, key: PartitionKey) -> SeenTable | None:
+    """Return the notes about the current table `sessions`.
+
+    Returns None if there are no notes, or if they describe another table.
+    """
     try:
-        seen, file = (
-            lake.open(SEEN_TABLE, key, SEEN_SCHEMA).read(),
-            lake.fs.open(lake.table("sessions", key)),
-        )
-        written = (seen.schema.metadata or {}).get(TABLE_SHA256)
-        return (
-            (seen, pq.ParquetFile(file))
-            if written == hashlib.file_digest(file, "sha256").hexdigest().encode()
-            else None
-        )
+        seen = lake.open(SEEN_TABLE, key, SEEN_SCHEMA).read()
+        file = lake.fs.open(lake.table("sessions", key))
+        described_sha256 = (seen.schema.metadata or {}).get(TABLE_SHA256)
+        if described_sha256 != hashlib.file_digest(file, "sha256").hexdigest().encode():
+            return None
+        return SeenTable(seen, pq.ParquetFile(file))
     except (DataError, pa.ArrowException, OSError):
         return None
 
 
 def share_call_texts(seen: pa.Table) -> pa.Table:
-    """The table as it is held: of all sessions with the same calls one text."""
-    return seen.set_column(2, "calls", seen["calls"].dictionary_encode())
+    """Return the notes with one text for all sessions that have the same calls."""
+    index = seen.schema.get_field_index("calls")
+    return seen.set_column(index, "calls", seen["calls"].dictionary_encode())
 
 
-def make_seen_table(seen: list[SeenSession]) -> pa.Table:
-    """Some sessions as such a table."""
-    return share_call_texts(pa.Table.from_batches([make_batch(seen, SEEN_SCHEMA)]))
+def make_seen_table(rows: list[SeenSession]) -> pa.Table:
+    """Return the notes about some sessions as a table."""
+    return share_call_texts(pa.Table.from_batches([make_batch(rows, SEEN_SCHEMA)]))
 
 
-def make_id_column(names: Iterable[str]) -> pa.Array:
-    """Ids or tasks as a column."""
-    return make_column(list(names), SEEN_SCHEMA.field("session_id"))
+def make_id_column(ids: Iterable[str]) -> pa.Array:
+    """Return ids, or hashes of tasks, as a column."""
+    return make_column(list(ids), SEEN_SCHEMA.field("session_id"))
+
+
+@dataclass(frozen=True)
+class RowGroups:
+    """Successive row groups of a table, and the index of their first row."""
+
+    groups: list[pa.Table]
+    first_row: int
 
 
 class RowReader:
-    """Rows of a table in their order, a row group at a time; the next one is read (which needs no interpreter lock) meanwhile."""
+    """The rows of a table in their order, one row group at a time.
+
+    A thread reads the next row group meanwhile, which needs no interpreter lock.
+    """
 
     def __init__(self, file: pq.ParquetFile) -> None:
         self._file = file
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="last-table")
-        self._ahead = self._thread.submit(self._group, 0)
+        self._next_group_index = 0
+        self._next_group = self._thread.submit(self._read_group, 0)
         self._groups: list[pa.Table] = []
         self._sizes: list[int] = []
-        self._first = self._end = self._next = 0
+        """The length of each row's messages in bytes, for the row groups in memory."""
+        self._first_row = 0
+        self._end_row = 0
 
-    def size(self, at: int) -> int:
-        """The length of a row's messages in bytes."""
-        while at >= self._end:
-            self._read()
-        return self._sizes[at - self._first]
+    def measure_row(self, row_index: int) -> int:
+        """Return the length of a row's messages in bytes."""
+        while row_index >= self._end_row:
+            self._load_next_group()
+        return self._sizes[row_index - self._first_row]
 
-    def up_to(self, at: int) -> tuple[list[pa.Table], int]:
-        """The row groups in memory and the place of their first row; those that end before the row after `at` are let go afterwards."""
-        groups, first = list(self._groups), self._first
-        while self._groups and self._first + self._groups[0].num_rows <= at + 1:
-            gone = self._groups.pop(0).num_rows
-            self._first += gone
-            del self._sizes[:gone]
-        return groups, first
+    def take_groups(self, last_row: int) -> RowGroups:
+        """Return the row groups in memory, and forget those that end at or before `last_row`."""
+        row_groups = RowGroups(list(self._groups), self._first_row)
+        while self._groups and self._first_row + self._groups[0].num_rows <= last_row + 1:
+            finished_rows = self._groups.pop(0).num_rows
+            self._first_row += finished_rows
+            del self._sizes[:finished_rows]
+        return row_groups
 
-    def _group(self, number: int) -> pa.Table | None:
-        return (
-            self._file.read_row_group(number, use_threads=False)
-            if number < self._file.num_row_groups
-            else None
-        )
+    def _read_group(self, group_index: int) -> pa.Table | None:
+        """Return a row group; None after the last one."""
+        if group_index >= self._file.num_row_groups:
+            return None
+        return self._file.read_row_group(group_index, use_threads=False)
 
-    def _read(self) -> None:
-        if (group := self._ahead.result()) is None:
+    def _load_next_group(self) -> None:
+        """Put the next row group into memory, and let the thread read the one after it."""
+        group = self._next_group.result()
+        if group is None:
             raise IndexError("the last table has no such row")
-        self._next += 1
-        self._ahead = self._thread.submit(self._group, self._next)
-        self._end += group.num_rows
+        self._next_group_index += 1
+        self._next_group = self._thread.submit(self._read_group, self._next_group_index)
+        self._end_row += group.num_rows
         self._groups.append(group)
         for chunk in group["messages"].chunks:
             self._sizes += pc.binary_length(chunk.storage).to_pylist()

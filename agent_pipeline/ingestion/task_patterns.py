@@ -1,51 +1,51 @@
-"""Whether the ids of sessions say that several of them are trials of one task, and the `task_pattern` that would read that.
+"""Proposals for the setting `task_pattern`, from the ids of sessions.
 
-A proposal needs evidence: the ids fall into groups, and the requests within a group are more alike than those of different groups.
+The ids may show that several sessions are trials of one task. A proposal needs evidence: the ids
+fall into groups, and the requests within a group are more alike than the requests of different
+groups. Applying a pattern belongs to `reading`.
 """
 
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations, islice
 from statistics import mean
-from typing import NamedTuple
 
-_WORDS = (
-    *(
-        "trial",
-        "rollout",
-        "attempt",
-        "repeat",
-        "repetition",
-        "replica",
-        "epoch",
-        "run",
-        "rep",
-        "seed",
-        "sample",
-        "retry",
-        "try",
-        "iteration",
-    ),
-    *("iter", "copy", "pass", "turn"),
+_TRIAL_WORDS = (
+    *("trial", "rollout", "attempt", "repeat", "repetition", "replica", "epoch", "run", "rep"),
+    *("seed", "sample", "retry", "try", "iteration", "iter", "copy", "pass", "turn"),
 )
-_LETTERS = ("k", "t", "r", "s", "n")
-_SIGN = r"[-_.:/~#]"
-_SIGNS = "-_.:/~#"
-_TIMES_IF_NAMED, _TIMES = 1.15, 1.4
-"""How many times as alike as others the requests of a group must be, with a word such as "trial" in the ids, and without one."""
-_SUFFIXES = (rf"^(.+){_SIGN}\d+$", rf"^\d{{1,3}}{_SIGN}(.+)$", rf"^(.+){_SIGN}[0-9a-f]{{6,}}$")
-_FEWEST_SESSIONS = 4
-_LEAST_SHARE = 0.6
-"""Share of the ids that must fit the pattern and have a group."""
-_LEAST_ALIKE = 0.2
-_MOST_PAIRS = 1000
-_EQUAL = 0.9
+_TRIAL_LETTERS = ("k", "t", "r", "s", "n")
+_SEPARATORS = "-_.:/~#"
+_SEPARATOR = r"[-_.:/~#]"
+_TRIAL_SUFFIXES = (
+    rf"^(.+){_SEPARATOR}\d+$",
+    rf"^\d{{1,3}}{_SEPARATOR}(.+)$",
+    rf"^(.+){_SEPARATOR}[0-9a-f]{{6,}}$",
+)
+
+MIN_RATIO_WITH_WORD = 1.15
+"""How many times as alike as others the requests of a group must be, if the ids say "trial"."""
+MIN_RATIO = 1.4
+"""How many times as alike as others the requests of a group must be, without such a word."""
+MIN_SESSIONS = 4
+MIN_GROUPED_SHARE = 0.6
+"""The share of the ids that must fit the pattern and have a group."""
+MIN_SIMILARITY = 0.2
+EQUAL_SIMILARITY = 0.9
 """Requests within groups that are as alike as this are equal, however alike all requests are."""
+_MAX_PAIRS = 1000
 
 
-class PatternProposal(NamedTuple):
-    """A `task_pattern`, and by session id the task that it would name."""
+@dataclass(frozen=True)
+class PatternProposal:
+    """A proposed `task_pattern`.
+
+    Attributes:
+        pattern: The regular expression.
+        tasks: The tasks that the pattern would name, by session id.
+    """
 
     pattern: str
     tasks: dict[str, str]
@@ -53,92 +53,119 @@ class PatternProposal(NamedTuple):
     @property
     def trials(self) -> int:
         """How many sessions would be trials of a task that has another trial."""
-        sizes = _groups(self.tasks)
-        return sum(len(ids) for ids in sizes.values() if len(ids) > 1)
+        return sum(len(ids) for ids in _list_groups(self.tasks))
 
     def lines(self, partition: str) -> str:
-        """Return what to paste into `pipeline.toml`."""
+        """Return the lines for `pipeline.toml`."""
         return f"[agents.\"{partition}\"]\ntask_pattern = '{self.pattern}'"
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A pattern to try, and how many times as alike the requests of a group must be."""
+
+    pattern: str
+    min_ratio: float
 
 
 def propose_pattern(requests: Mapping[str, str]) -> PatternProposal | None:
     """Propose a `task_pattern` for sessions that the source puts to no task.
 
     Args:
-        requests: The request of each session, by session id.
+        requests: The request of each session, by session id. The order does not matter.
 
     Returns:
-        The first pattern with evidence; `None` if the ids show no trials. The order of the sessions does not matter.
+        The first pattern with evidence; None if the ids show no trials.
     """
-    if len(requests) < _FEWEST_SESSIONS:
+    if len(requests) < MIN_SESSIONS:
         return None
     words = {
         session_id: frozenset(re.findall(r"\w+", text.lower()))
         for session_id, text in requests.items()
     }
     ids = sorted(requests)
-    for pattern, times in _candidates():
-        tasks = _tasks(pattern, ids)
-        groups = [ids for ids in _groups(tasks).values() if len(ids) > 1]
-        grouped = sum(map(len, groups))
-        if len(groups) < 2 or grouped < _LEAST_SHARE * len(requests):
+    for candidate in _list_candidates():
+        tasks = _name_tasks(candidate.pattern, ids)
+        groups = _list_groups(tasks)
+        grouped = sum(len(group) for group in groups)
+        if len(groups) < 2 or grouped < MIN_GROUPED_SHARE * len(requests):
             continue
-        within = _alike(words, (pair for pairs in _in_turn(groups) for pair in pairs))
-        across = _alike(words, ((one[0], other[-1]) for one, other in combinations(groups, 2)))
-        if within >= _LEAST_ALIKE and (within >= times * across or within >= _EQUAL > across):
-            return PatternProposal(_simplest(pattern, tasks), tasks)
+        within = _measure_similarity(words, _pair_within(groups))
+        across = _measure_similarity(words, _pair_across(groups))
+        is_clear = within >= candidate.min_ratio * across
+        is_equal = within >= EQUAL_SIMILARITY > across
+        if within >= MIN_SIMILARITY and (is_clear or is_equal):
+            return PatternProposal(_simplify(candidate.pattern, tasks), tasks)
     return None
 
 
-def _candidates() -> Iterator[tuple[str, float]]:
-    for mark in (*_WORDS, *_LETTERS):
-        yield (
-            rf"(?i)^(.*?){_SIGN}?(?<![a-z]){mark}[-_=:.]?\d+(?![a-z0-9])(.*)$",
-            _TIMES_IF_NAMED if mark in _WORDS else _TIMES,
-        )
-    for suffix in _SUFFIXES:
-        yield suffix, _TIMES
+def _list_candidates() -> Iterator[_Candidate]:
+    """Yield the patterns to try, those with a word for "trial" first."""
+    for word in (*_TRIAL_WORDS, *_TRIAL_LETTERS):
+        pattern = rf"(?i)^(.*?){_SEPARATOR}?(?<![a-z]){word}[-_=:.]?\d+(?![a-z0-9])(.*)$"
+        yield _Candidate(pattern, MIN_RATIO_WITH_WORD if word in _TRIAL_WORDS else MIN_RATIO)
+    for suffix in _TRIAL_SUFFIXES:
+        yield _Candidate(suffix, MIN_RATIO)
 
 
-def _simplest(pattern: str, tasks: Mapping[str, str]) -> str:
-    """A pattern that is easier to read, if it names the same tasks."""
-    mark = re.search(r"\(\?<!\[a-z\]\)(\w+)", pattern)
-    starts = [rf"{sign}{mark[1]}" for sign in _SIGNS] if mark else list(_SIGNS)
-    simple = (rf"^(.+){start}{sign}\d+$" for start in starts for sign in ("", *"-_=:"))
-    return next((each for each in simple if _tasks(each, list(tasks)) == tasks), pattern)
+def _simplify(pattern: str, tasks: Mapping[str, str]) -> str:
+    """Return a pattern that is easier to read, if one names the same tasks."""
+    word = re.search(r"\(\?<!\[a-z\]\)(\w+)", pattern)
+    starts = [rf"{separator}{word[1]}" for separator in _SEPARATORS] if word else _SEPARATORS
+    for start in starts:
+        for sign in ("", *"-_=:"):
+            simple_pattern = rf"^(.+){start}{sign}\d+$"
+            if _name_tasks(simple_pattern, tasks) == tasks:
+                return simple_pattern
+    return pattern
 
 
-def _tasks(pattern: str, ids: Iterable[str]) -> dict[str, str]:
-    """The tasks that a pattern names, by session id; a setting `task_pattern` names the same ones."""
-    found = ((session_id, re.search(pattern, session_id)) for session_id in ids)
-    tasks = {
-        session_id: "-".join(group for group in match.groups() if group)
-        for session_id, match in found
-        if match
-    }
-    return {session_id: task for session_id, task in tasks.items() if task}
+def _name_tasks(pattern: str, ids: Iterable[str]) -> dict[str, str]:
+    """Return the tasks that a pattern names, by session id, as the setting names them."""
+    tasks = {}
+    for session_id in ids:
+        match = re.search(pattern, session_id)
+        if match is None:
+            continue
+        task = "-".join(group for group in match.groups() if group)
+        if task:
+            tasks[session_id] = task
+    return tasks
 
 
-def _groups(tasks: Mapping[str, str]) -> dict[str, list[str]]:
-    groups: dict[str, list[str]] = defaultdict(list)
+def _list_groups(tasks: Mapping[str, str]) -> list[list[str]]:
+    """Return the ids of each task that has more than one session."""
+    ids_by_task: dict[str, list[str]] = defaultdict(list)
     for session_id, task in tasks.items():
-        groups[task].append(session_id)
-    return groups
+        ids_by_task[task].append(session_id)
+    return [ids for ids in ids_by_task.values() if len(ids) > 1]
 
 
-def _in_turn(groups: Sequence[Sequence[str]]) -> Iterator[Iterable[tuple[str, str]]]:
-    """Some pairs of each group, so that no large group speaks for all."""
-    most = max(1, _MOST_PAIRS // len(groups))
+def _pair_within(groups: Sequence[Sequence[str]]) -> Iterator[tuple[str, str]]:
+    """Yield equally many pairs of each group at most, so that no large group outweighs others."""
+    max_pairs = max(1, _MAX_PAIRS // len(groups))
     for ids in groups:
-        yield islice(combinations(ids, 2), most)
+        yield from islice(combinations(ids, 2), max_pairs)
 
 
-def _alike(words: Mapping[str, frozenset[str]], pairs: Iterable[tuple[str, str]]) -> float:
-    """The mean share of words that two requests have in common."""
-    return mean(
-        [_share(words[one], words[other]) for one, other in islice(pairs, _MOST_PAIRS)] or [0.0]
-    )
+def _pair_across(groups: Sequence[Sequence[str]]) -> Iterator[tuple[str, str]]:
+    """Yield one pair of sessions for each pair of groups."""
+    for left_ids, right_ids in combinations(groups, 2):
+        yield left_ids[0], right_ids[-1]
 
 
-def _share(one: frozenset[str], other: frozenset[str]) -> float:
-    return len(one & other) / len(one | other) if one | other else 0.0
+def _measure_similarity(
+    words: Mapping[str, frozenset[str]], pairs: Iterable[tuple[str, str]]
+) -> float:
+    """Return the mean share of words that two requests have in common.
+
+    Args:
+        words: The words of each request, by session id.
+        pairs: Pairs of session ids; the first thousand are compared.
+    """
+    shares = []
+    for left_id, right_id in islice(pairs, _MAX_PAIRS):
+        left, right = words[left_id], words[right_id]
+        all_words = left | right
+        shares.append(len(left & right) / len(all_words) if all_words else 0.0)
+    return mean(shares) if shares else 0.0

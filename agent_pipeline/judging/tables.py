@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent_pipeline.errors import DataError
-from agent_pipeline.ingestion.drift import FEW, Drift, VolumeError, measure_drift
+from agent_pipeline.ingestion.drift import Drift, measure_drift
+from agent_pipeline.ingestion.volume import MIN_COUNT_TO_COMPARE, VolumeError
 from agent_pipeline.judging.client import Limits
 from agent_pipeline.judging.curation import Bounds, Curation, curate_rows
 from agent_pipeline.judging.labels import Labels, is_about
@@ -73,7 +74,7 @@ def _check_labels(lake: Lake, key: PartitionKey, labels: Labels, smallest_share:
         return
     labelled = _present(lake, key, labelled)
     left = sum(session_id in labels.by_id for session_id in labelled)
-    if len(labelled) >= FEW and left < smallest_share * len(labelled):
+    if len(labelled) >= MIN_COUNT_TO_COMPARE and left < smallest_share * len(labelled):
         raise VolumeError("judged_sessions", key, "labels", len(labelled), left)
 
 

@@ -27,7 +27,7 @@ from agent_pipeline.evaluation.scores import (
     Scores,
     TurnScore,
 )
-from agent_pipeline.ingestion.drift import FEW
+from agent_pipeline.ingestion.volume import MIN_COUNT_TO_COMPARE
 from agent_pipeline.judging.curation import Use
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import export_named, own_episodes
@@ -253,7 +253,7 @@ def decide_on(
 
 def facts_since(lake: Lake, key: PartitionKey, champion: Artifact | None) -> Facts:
     """What became of verdicts and tasks since the adapter of a champion was trained. Of its sessions only those count that are still in the
-    store (`turned` is 0 of fewer than `FEW`); newer is a task whose sessions all began later, of the split `select`.
+    store (`turned` is 0 of fewer than `MIN_COUNT_TO_COMPARE`); newer is a task whose sessions all began later, of the split `select`.
 
     Raises:
         DataError: a table is damaged or of an older version.
@@ -285,7 +285,7 @@ def facts_since(lake: Lake, key: PartitionKey, champion: Artifact | None) -> Fac
         for row in dataset_rows(lake, key, ("select",), columns=["task_key", "created_at"]):
             tasks[row["created_at"] is not None and row["created_at"] > began].add(row["task_key"])
     return Facts(
-        turned=uses[Use.NEGATIVE] / uses.total() if uses.total() >= FEW else 0.0,
+        turned=uses[Use.NEGATIVE] / uses.total() if uses.total() >= MIN_COUNT_TO_COMPARE else 0.0,
         newer=tasks[True] - tasks[False],
     )
 

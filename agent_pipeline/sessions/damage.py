@@ -61,8 +61,8 @@ DAMAGE_KINDS: dict[str, DamageKind] = {
     "missing_media": DamageKind(
         "drop_session",
         _LOST,
-        "a picture or a file before an answer; the text has a mark such as [image], and keep trains "
-        "on the mark",
+        "a picture or a file before an answer; the text has a mark such as [image], and keep "
+        "trains on the mark",
     ),
     "cut_message": DamageKind(
         "repair",
@@ -111,8 +111,8 @@ DAMAGE_KINDS: dict[str, DamageKind] = {
     "duplicated_history": DamageKind(
         "repair",
         _NO_TURN,
-        "messages that stand twice (the history's beginning, or a block of calls); repair keeps one "
-        "copy",
+        "messages that stand twice (the history's beginning, or a block of calls); repair keeps "
+        "one copy",
     ),
     "call_said_twice": DamageKind(
         "repair",
@@ -142,21 +142,37 @@ DEFAULT_REPAIR_POLICY: dict[str, RepairAction] = {
 }
 
 
+class RepairPolicyError(SettingsError):
+    """A setting of the repair policy that does not exist or is not allowed.
+
+    Attributes:
+        kind: The kind of damage in the setting.
+        action: The action in the setting.
+        allowed: The actions that the kind allows; empty if the kind does not exist.
+    """
+
+    def __init__(self, kind: str, action: str) -> None:
+        self.kind, self.action = kind, action
+        self.allowed = DAMAGE_KINDS[kind].allowed if kind in DAMAGE_KINDS else ()
+        if self.allowed:
+            choices = ", ".join(self.allowed)
+            message = f"repair cannot treat {kind} by {action!r}: choose one of {choices}."
+        else:
+            message = f"repair has no kind {kind!r}{did_you_mean(kind, DAMAGE_KINDS)}"
+        super().__init__(message)
+
+
 def make_repair_policy(actions: Mapping[str, str]) -> dict[str, RepairAction]:
     """Return the default policy with the actions of some kinds changed.
 
     Raises:
-        SettingsError: A kind does not exist, or does not allow its action.
+        RepairPolicyError: A kind does not exist, or does not allow its action.
     """
     policy = dict(DEFAULT_REPAIR_POLICY)
     for name, action in actions.items():
-        if name not in DAMAGE_KINDS:
-            raise SettingsError(f"repair has no kind {name!r}{did_you_mean(name, DAMAGE_KINDS)}")
-        allowed = DAMAGE_KINDS[name].allowed
+        allowed = DAMAGE_KINDS[name].allowed if name in DAMAGE_KINDS else ()
         if action not in allowed:
-            raise SettingsError(
-                f"repair cannot treat {name} by {action!r}: choose one of {', '.join(allowed)}."
-            )
+            raise RepairPolicyError(name, action)
         policy[name] = allowed[allowed.index(action)]
     return policy
 

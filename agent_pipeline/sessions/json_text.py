@@ -35,7 +35,7 @@ def is_storable(text: str) -> bool:
 
 
 def replace_surrogates(text: str) -> str:
-    """Return a text with U+FFFD for each lone surrogate (half an emoji), which UTF-8 cannot hold."""
+    """Return a text with U+FFFD for each lone surrogate (half an emoji)."""
     return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
 
 

@@ -221,7 +221,7 @@ class _RepairPass:
         return action
 
     def _make_entries(self) -> None:
-        """Number the turns, and give each message the thoughts before it."""
+        """Assign a turn and the thoughts before it to each message."""
         turn = 0
         for message in self._messages:
             if message["role"] == "user":
@@ -389,7 +389,7 @@ class _RepairPass:
         self._remove(entries)
 
     def _cut_trailing_messages(self) -> None:
-        """Count the user's or a tool's messages at the end, and remove them if the policy says so."""
+        """Count the messages of a user or a tool at the end, and do what the policy says."""
         last_role = self._entries[-1].role if self._entries else None
         if last_role not in ("user", "tool"):
             return

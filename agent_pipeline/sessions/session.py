@@ -166,7 +166,7 @@ def hash_content(messages: bytes, tools: bytes) -> str:
 
 
 THOUGHT: Final = "reasoning_content"
-"""The key of the thought before an assistant's message in the APIs of vLLM, DeepSeek and llama.cpp."""
+"""The key of the thought before a message, as in the APIs of vLLM, DeepSeek and llama.cpp."""
 
 
 def add_thoughts(messages: list[Message], reasoning: Iterable[Thought]) -> list[Message]:

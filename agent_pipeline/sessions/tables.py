@@ -3,8 +3,8 @@
 Building Arrow columns from Python values belongs here too, because `pyarrow.array` imports pandas.
 What a table of another room holds is declared in that room.
 
-`messages` and `tools` are JSON columns (`pa.json_()`, Parquet's JSON logical type): a nested list of
-structs would add `tool_calls: null` to every message, which some chat templates render as a call.
+`messages` and `tools` are JSON columns (`pa.json_()`, Parquet's JSON logical type). A nested list
+of structs would add `tool_calls: null` to every message, which some templates render as a call.
 """
 
 from array import array

@@ -16,11 +16,13 @@ _QUESTION_MARKS = ("?", "？", "؟")
 _COURTESY = re.compile(
     r"\b(?:anything|something|what) else\b|\bhow (?:can|may|else) (?:can )?i (?:help|assist)\b"
     r"|\b(?:can|may) i (?:help|assist)\b"
-    r"|\b(?:more|further|any other) (?:questions?|help|assistance)\b|\b(?:feel free|don't hesitate)\b",
+    r"|\b(?:more|further|any other) (?:questions?|help|assistance)\b"
+    r"|\b(?:feel free|don't hesitate)\b",
 )
 _REQUEST = re.compile(
     r"\b(?:please|kindly|could you|can you|would you)\b[^.!?]{0,40}\b"
-    r"(?:provide|give|tell|share|send|confirm|specify|check|enter|clarify|let me know|choose|name|repeat)\b"
+    r"(?:provide|give|tell|share|send|confirm|specify|check|enter|clarify|let me know|choose"
+    r"|name|repeat)\b"
     r"|\blet me know (?:which|what|when|where|who|how|if you|whether|your|the)\b"
     r"|\b(?:i|we)(?:'ll|'d| will| would| do| still|) ?(?:need|require)(?: to know)? "
     r"(?:your|the|to know|a|an|some|more|which)\b",
@@ -42,7 +44,8 @@ _REFUSAL = re.compile(
     r"|not permitted|not possible|impossible)\b"
     r"|\bnot eligible\b|\bno longer (?:possible|eligible|available)\b|\btoo late\b"
     r"|\bnot (?:available|offered|supported)\b"
-    r"|\bagainst (?:the|our|my) (?:policy|rules)\b|\bso no \w+|\bdid(?:n't| not) work\b|\bwent wrong\b"
+    r"|\bagainst (?:the|our|my) (?:policy|rules)\b|\bso no \w+|\bdid(?:n't| not) work\b"
+    r"|\bwent wrong\b"
     r"|\b(?:have|is|are) (?:no (?:tool|access|way|permission|booking|such)|not booked)\b"
     r"|\bdon't have (?:access|a tool|the ability|permission)\b"
     r"|\bfound no\b",

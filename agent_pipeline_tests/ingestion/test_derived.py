@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_pipeline.ingestion.derived import _leaves, scan_derived
+from agent_pipeline.ingestion.derived import _list_leaves, scan_derived
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import RedactionOptions, Redactor
 from agent_pipeline.sessions.session import Session
@@ -91,5 +91,5 @@ VALUES = st.recursive(
 
 @given(VALUES, st.text(min_size=1))
 def test_every_text_of_a_value_is_seen(value, text):
-    assert text in set(_leaves({"a": [value, {text: 1}]}))
-    assert text in set(_leaves([value, {"a": [[text]]}]))
+    assert text in set(_list_leaves({"a": [value, {text: 1}]}))
+    assert text in set(_list_leaves([value, {"a": [[text]]}]))

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent_pipeline.ingestion import ingestion, reading
+from agent_pipeline.ingestion import reading, table_pass
 from agent_pipeline.ingestion.block_list import BlockList
-from agent_pipeline.ingestion.drift import VolumeError
 from agent_pipeline.ingestion.ingestion import IngestionResult, ingest
 from agent_pipeline.ingestion.privacy_scan import scan_new_sessions
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.ingestion.seen_sessions import SEEN_TABLE
+from agent_pipeline.ingestion.volume import VolumeError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.session import Session
@@ -61,7 +61,7 @@ def sessions_in(lake: Path) -> list[Session]:
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ingestion, "ROWS_PER_BATCH", 3)
+    monkeypatch.setattr(table_pass, "ROWS_PER_BATCH", 3)
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_other_settings_make_all_anew(home, tmp_path, options):
 
 def test_other_code_makes_all_anew(home, tmp_path, monkeypatch):
     made(home, tmp_path / "lake")
-    monkeypatch.setattr(reading, "_code", lambda: "other")
+    monkeypatch.setattr(reading, "_hash_code", lambda: "other")
     assert made(home, tmp_path / "lake").copied == 0
 
 
@@ -219,8 +219,9 @@ def test_verdicts_that_are_gone_are_missed_where_every_session_still_has_a_metri
     )
     key = first.partitions()[0]
     ingest(first, key, RAW, lake).table.commit()
-    with pytest.raises(VolumeError, match="12"):
+    with pytest.raises(VolumeError) as error:
         ingest(second, key, RAW, lake, 0.5)
+    assert (error.value.what, error.value.before, error.value.now) == ("verdicts", 12, 0)
 
 
 def test_what_was_redacted_is_counted_again_from_the_copies(tmp_path):
@@ -286,13 +287,16 @@ def test_a_search_for_private_data_looks_at_what_is_new_until_it_was_clean(home,
     options, path = RedactionOptions(), tmp_path / "lake"
     lake = Lake(str(path))
     made(home, path, ReadingOptions())
-    assert scan_new_sessions(lake, KEY, options)[:2] == (12, 12)
-    assert scan_new_sessions(lake, KEY, options)[:2] == (12, 0)
+    scan = scan_new_sessions(lake, KEY, options)
+    assert (scan.sessions, scan.searched) == (12, 12)
+    scan = scan_new_sessions(lake, KEY, options)
+    assert (scan.sessions, scan.searched) == (12, 0)
     add_sessions(
         sessions_db(home), {"new": [user("hello"), {"role": "assistant", "content": "done"}]}
     )
     assert made(home, path, ReadingOptions()).copied == 12
-    assert scan_new_sessions(lake, KEY, options)[:2] == (13, 1)
+    scan = scan_new_sessions(lake, KEY, options)
+    assert (scan.sessions, scan.searched) == (13, 1)
     allowed = ReadingOptions(redaction=RedactionOptions(allow=("ann@shop.io",)))
     add_sessions(
         sessions_db(home),

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from agent_pipeline.errors import SettingsError
 from agent_pipeline.ingestion.reading import (
     ReadingOptions,
+    TaskPatternError,
     find_task_key,
     fingerprint_partition,
     read_sessions,
@@ -87,7 +87,7 @@ def test_without_a_name_the_first_user_message_is_the_task_whatever_its_case_and
 
 
 def test_a_pattern_that_is_no_regular_expression_is_a_sentence(tmp_path):
-    with pytest.raises(SettingsError, match="regular expression"):
+    with pytest.raises(TaskPatternError):
         list(
             read_sessions(
                 open_source(omniagents_home(tmp_path / "home")),

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent_pipeline.errors import SettingsError
-from agent_pipeline.ingestion.drift import VolumeError
+from agent_pipeline.ingestion.volume import VolumeError
 from agent_pipeline.judging import Label, Labels, read_labels
 from agent_pipeline.judging.client import Limits
 from agent_pipeline.judging.llm import LlmJudge

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_pipeline.errors import SettingsError
 from agent_pipeline.sessions import repair
 from agent_pipeline.sessions.chat import read_chat
 from agent_pipeline.sessions.damage import (
     DAMAGE_KINDS,
     DEFAULT_REPAIR_POLICY,
+    RepairPolicyError,
     find_breaking_kind,
     make_repair_policy,
 )
@@ -395,12 +395,12 @@ def test_many_beginnings_of_calls_take_no_long_time():
 
 
 def test_a_policy_for_no_kind_or_no_action_is_a_sentence():
-    with pytest.raises(SettingsError, match="trailing_user"):
+    with pytest.raises(RepairPolicyError) as unknown_kind:
         make_repair_policy({"trailing_users": "repair"})
-    with pytest.raises(
-        SettingsError, match=r"orphan_output.*keep.*drop_session, drop_turn, repair"
-    ):
+    assert (unknown_kind.value.kind, unknown_kind.value.allowed) == ("trailing_users", ())
+    with pytest.raises(RepairPolicyError) as unknown_action:
         make_repair_policy({"orphan_output": "keep"})
+    assert unknown_action.value.allowed == ("drop_session", "drop_turn", "repair")
     assert make_repair_policy({"trailing_user": "repair"}) == DEFAULT_REPAIR_POLICY | {
         "trailing_user": "repair"
     }

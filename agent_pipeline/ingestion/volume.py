@@ -1,0 +1,138 @@
+"""The guard on volume: it refuses a table that lost most of the last table's sessions or verdicts.
+
+A store of which half is missing, and a verdict file that is gone, look like a store that shrank.
+Without the guard the next tables would be empty, and the replay buffer would forget what it holds.
+The guard on growth belongs to `growth`.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from agent_pipeline.errors import DamageError, DataError
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.tables import make_scalar, read_batches
+from agent_pipeline.storage.lake import Lake, StagedTable
+
+MIN_COUNT_TO_COMPARE = 10
+"""With fewer sessions or verdicts than this, losing half of them means nothing."""
+
+_TABLES_WITH_COUNTS = ("sessions", "judged_sessions", "curated_sessions")
+_MAX_NOTES_IN_ERROR = 3
+
+
+class VolumeError(DataError):
+    """A table that was refused because too little of the last table is left.
+
+    Attributes:
+        asset: The table.
+        partition: The partition.
+        what: What is missing: `sessions`, `verdicts`, `metrics` or `labels`.
+        before: How many the last run had.
+        now: How many there are now.
+    """
+
+    def __init__(
+        self,
+        asset: str,
+        key: PartitionKey,
+        what: str,
+        before: int,
+        now: int,
+        notes: Sequence[str] = (),
+    ) -> None:
+        """Make the error; see the class for its facts.
+
+        Args:
+            asset: The table.
+            key: The partition.
+            what: What is missing.
+            before: How many the last run had.
+            now: How many there are now.
+            notes: Sentences of the reader, which may explain the loss.
+        """
+        self.asset, self.partition = asset, key
+        self.what, self.before, self.now = what, before, now
+        sentences = [
+            f"{asset} of {key} was not replaced: there are {now:,} {what}, and the last run read "
+            f"{before:,}.",
+            "Look for what is missing; if so few are right, run once with "
+            f"--set {asset}.smallest_share=0.",
+            *notes[:_MAX_NOTES_IN_ERROR],
+        ]
+        super().__init__(" ".join(sentences))
+
+
+def check_volume(
+    lake: Lake,
+    key: PartitionKey,
+    staged: StagedTable,
+    smallest_share: float,
+    notes: Sequence[str] = (),
+) -> None:
+    """Compare a staged table with the table that it would replace.
+
+    If the last table is damaged, the tables that were made from it show what it held. The staged
+    table is deleted if an error is raised.
+
+    Args:
+        lake: The lake.
+        key: The partition.
+        staged: The new table `sessions`.
+        smallest_share: The share of sessions, of recorded verdicts and of metrics that must be
+            left; 0 allows any loss.
+        notes: Sentences of the reader, which an error shows.
+
+    Raises:
+        VolumeError: A smaller share is left.
+        DamageError: The last table is damaged, and no other table shows what it held.
+    """
+    if not (smallest_share and lake.has("sessions", key)):
+        return
+    counts_before = _read_last_counts(lake, key)
+    if counts_before is None:
+        staged.file.unlink()
+        path = lake.table("sessions", key)
+        raise DamageError(
+            f"sessions of {key} was not replaced: its last table at {path} is damaged, so nobody "
+            "can tell whether the store has lost sessions. Put a copy of the table back, or run "
+            "once with --set sessions.smallest_share=0.",
+            path,
+        )
+    counts_now = _count_facts(pq.ParquetFile(staged.file))
+    for what, before in counts_before.items():
+        now = counts_now[what]
+        if before >= MIN_COUNT_TO_COMPARE and now < smallest_share * before:
+            staged.file.unlink()
+            raise VolumeError("sessions", key, what, before, now, notes)
+
+
+def _read_last_counts(lake: Lake, key: PartitionKey) -> Counter[str] | None:
+    """Return the counts of the last run, from the first table that can be read."""
+    for asset in _TABLES_WITH_COUNTS:
+        try:
+            with lake.open(asset, key) as file:
+                return _count_facts(file)
+        except (DataError, pa.ArrowException, OSError, KeyError):
+            continue
+    return None
+
+
+def _count_facts(file: pq.ParquetFile) -> Counter[str]:
+    """Return the counts of sessions, of sessions with a verdict, and of sessions with metrics.
+
+    A verdict is the source's judgment or score. Metrics have a count of their own: a platform
+    writes them for every session, which would hide that the verdicts are gone.
+    """
+    counts: Counter[str] = Counter()
+    for batch in read_batches(file, ["judgment", "score", "scores"]):
+        has_verdict = pc.or_(pc.is_valid(batch["judgment"]), pc.is_valid(batch["score"]))
+        lengths = pc.binary_length(batch["scores"].storage)
+        has_metrics = pc.greater(lengths, make_scalar(len("{}"), pa.int64()))
+        counts["sessions"] += batch.num_rows
+        counts["verdicts"] += pc.sum(has_verdict, min_count=0).as_py()
+        counts["metrics"] += pc.sum(has_metrics, min_count=0).as_py()
+    return counts
