@@ -45,20 +45,21 @@ class GrowthError(DataError):
     """A table that was refused because far more sessions are new than is usual.
 
     Attributes:
-        partition: The partition.
         growth: The numbers that were compared.
         largest_groups: The commonest task, reader and day of the new sessions, in words.
     """
 
     def __init__(self, key: PartitionKey, growth: Growth, largest_groups: str) -> None:
-        self.partition = key
         self.growth = growth
         self.largest_groups = largest_groups
         super().__init__(
             f"sessions of {key} was not replaced: {growth.new:,} sessions are new, the last run "
             f"read {growth.before:,}, and up to {growth.allowed:,} new ones are usual. Most of the "
             f"new ones have {largest_groups}. Look at some of them; if they are right, run once "
-            "with --set sessions.largest_growth=0."
+            "with --set sessions.largest_growth=0.",
+            setting="sessions.largest_growth",
+            asset="sessions",
+            partition=key,
         )
 
 

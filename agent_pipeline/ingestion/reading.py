@@ -284,7 +284,8 @@ class TaskPatternError(SettingsError):
         self.pattern = pattern
         super().__init__(
             f"task_pattern {pattern!r} is not a regular expression ({error}): correct it in "
-            "pipeline.toml."
+            "pipeline.toml.",
+            setting="task_pattern",
         )
 
 

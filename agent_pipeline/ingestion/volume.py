@@ -28,8 +28,6 @@ class VolumeError(DataError):
     """A table that was refused because too little of the last table is left.
 
     Attributes:
-        asset: The table.
-        partition: The partition.
         what: What is missing: `sessions`, `verdicts`, `metrics` or `labels`.
         before: How many the last run had.
         now: How many there are now.
@@ -54,7 +52,6 @@ class VolumeError(DataError):
             now: How many there are now.
             notes: Sentences of the reader, which may explain the loss.
         """
-        self.asset, self.partition = asset, key
         self.what, self.before, self.now = what, before, now
         sentences = [
             f"{asset} of {key} was not replaced: there are {now:,} {what}, and the last run read "
@@ -63,7 +60,12 @@ class VolumeError(DataError):
             f"--set {asset}.smallest_share=0.",
             *notes[:_MAX_NOTES_IN_ERROR],
         ]
-        super().__init__(" ".join(sentences))
+        super().__init__(
+            " ".join(sentences),
+            setting=f"{asset}.smallest_share",
+            asset=asset,
+            partition=key,
+        )
 
 
 def check_volume(

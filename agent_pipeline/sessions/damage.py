@@ -159,7 +159,7 @@ class RepairPolicyError(SettingsError):
             message = f"repair cannot treat {kind} by {action!r}: choose one of {choices}."
         else:
             message = f"repair has no kind {kind!r}{did_you_mean(kind, DAMAGE_KINDS)}"
-        super().__init__(message)
+        super().__init__(message, setting="repair")
 
 
 def make_repair_policy(actions: Mapping[str, str]) -> dict[str, RepairAction]:
