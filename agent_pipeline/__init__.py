@@ -1,4 +1,5 @@
-"""The names that people know from elsewhere, each loaded when it is first used: `import agent_pipeline` itself loads nothing.
+"""The names that people know from elsewhere, each loaded when it is first used: `import
+agent_pipeline` itself loads nothing.
 
 `docs/names.md` says where each lives, and which asset uses it.
 """

@@ -1,6 +1,7 @@
-"""The code location: everything that a module of `defs/` defines, also one that `dg scaffold defs` writes there.
+"""The code location: everything that the modules of `defs` define.
 
-`build_defs` lets tests and notebooks swap resources; `defs` is what Dagster loads.
+That includes an asset that `dg scaffold defs` adds. Dagster loads `defs`. Tests and notebooks call
+`build_defs` to use other resources.
 """
 
 from collections.abc import Mapping
@@ -56,16 +57,18 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
         schedules=found.schedules,
         sensors=found.sensors,
         resources=resources | dict(resource_overrides or {}),
-        # Cheap assets share one process; training and its like run in one of their own (agent_pipeline.worker).
+        # Cheap assets share one process; training and its like run in one of their own
+        # (agent_pipeline.worker).
         executor=dg.in_process_executor,
         loggers={"console": console},
     )
 
 
 def check_settings() -> None:
-    """Refuse to load a code location whose settings cannot work, so that the UI shows the reason before anything runs.
+    """Refuse to load a code location whose settings cannot work, so that the UI shows the reason.
 
-    The process of a run loads it all the same: there, the same sentence ends the first step.
+    The process of a run loads the code location anyway. There, the same sentence ends the first
+    step.
 
     Raises:
         SettingsError: a setting is wrong.

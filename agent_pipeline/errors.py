@@ -1,8 +1,8 @@
 """Errors that a user can cause or fix, each with one sentence and its facts as attributes.
 
-The sentence of a `PipelineError` says what is wrong, where, and what to do. The Dagster layer turns it
-into one `dg.Failure`, and the shell command into one line and exit code 1. A stack trace is for bugs of
-the pipeline only. Errors of one room that nobody outside catches stand in that room.
+The sentence of a `PipelineError` says what is wrong, where, and what to do. The Dagster layer turns
+it into one `dg.Failure`, and the shell command into one line and exit code 1. A stack trace is for
+bugs of the pipeline only. Errors of one room that nobody outside catches stand in that room.
 """
 
 import errno
@@ -20,7 +20,9 @@ _QUERY_SECRET = re.compile(
 
 
 def without_credentials(text: str) -> str:
-    """Return a text in which the user name, the password and the keys of every address are replaced by `***`.
+    """Return a text without the credentials of its addresses.
+
+    The user name, the password and the keys of every address become `***`.
 
     Example:
         >>> without_credentials("https://ana:secret@host/v1 is away")
@@ -94,15 +96,15 @@ class MissingError(DataError):
 
 
 class NoSessionsError(DataError, ValueError):
-    """Not one session passes all that was asked of it."""
+    """No session passes every condition."""
 
 
 class ArgumentError(SettingsError, ValueError):
-    """An argument of a function is none that it can take."""
+    """An argument of a function has a value that the function does not accept."""
 
 
 class RedactionError(PipelineError):
-    """Private data cannot be looked for, so nothing may be written."""
+    """The search for private data is not possible, so nothing may be written."""
 
 
 class ModelError(PipelineError):
@@ -110,20 +112,21 @@ class ModelError(PipelineError):
 
 
 class WorkerError(PipelineError):
-    """A heavy task ended with a sentence of its own, or its process died."""
+    """A heavy task reported an error for the user, or its process died."""
 
 
 class PassingError(WorkerError):
-    """A heavy task failed for a reason that may be gone when it is tried again."""
+    """A heavy task failed for a reason that may be gone at the next attempt."""
 
     retryable = True
 
 
 class PrivateDataError(PipelineError):
-    """Something that would leave the lake holds private data.
+    """Something that would leave the lake contains private data.
 
     Attributes:
-        kinds_by_file: how often each kind was found, by the name of the file or text. The values are not kept.
+        kinds_by_file: The number of finds per kind, by the name of the file or text. It has no
+            values.
     """
 
     def __init__(self, what: str, kinds_by_file: Mapping[str, Mapping[str, int]]) -> None:
@@ -132,7 +135,8 @@ class PrivateDataError(PipelineError):
             f"{name}: {counts_in_words(kinds)}" for name, kinds in sorted(kinds_by_file.items())
         )
         super().__init__(
-            f"{what} holds private data ({found}), so it does not leave the lake: remove the data at its source, or name what may "
+            f"{what} holds private data ({found}), so it does not leave the lake: remove the data "
+            f"at its source, or name what may "
             "stay in redaction.allow."
         )
 
@@ -152,12 +156,16 @@ class ExportError(PipelineError):
 
 
 class InfrastructureError(PipelineError):
-    """Something that an agent's run needs is not there (an endpoint, a database): what raises it ends the run without a verdict."""
+    """Something that an agent's run needs, such as an endpoint or a database, is not available.
+
+    The run then ends without a verdict.
+    """
 
 
 _CLIENT_ERRORS = {"HTTPClientError", "ConnectTimeout", "ReadTimeout", "TransportError"}
-"""Classes of lost connections in botocore, httpx and requests. None of these packages is imported to
-compare an error with its classes."""
+"""Classes of lost connections in botocore, httpx and requests. None of these packages is imported
+to compare an error with its classes.
+"""
 
 
 def is_retryable(error: BaseException) -> bool:
@@ -184,38 +192,60 @@ def _is_lost_connection(error: BaseException) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an exception's text (its type, where it has none) and the next where it ends with a colon, at most 200 characters,
-    without its full stop."""
+    """Return the first line of an exception's text, without its full stop.
+
+    If the first line ends with a colon, the next line is added. If the text is empty, return the
+    name of the exception's class. The result has at most 200 characters.
+    """
     text = re.sub(r":\s*\n\s*", ": ", str(error).strip())
     return without_credentials((text.splitlines() or [type(error).__name__])[0][:200].rstrip("."))
 
 
 LESS_MEMORY = (
-    "set gradient_checkpointing to on, lower max_length (and per_device_train_batch_size, if it was raised), set precision to bfloat16, or choose a smaller "
+    "set gradient_checkpointing to on, lower max_length (and per_device_train_batch_size, if it "
+    "was raised), set precision to bfloat16, or choose a smaller "
     "base_model (docs/training.md, Out of memory)"
 )
-"""What helps a training that ran out of memory, in the order in which it costs least."""
+"""What helps a training run that is out of memory, cheapest first."""
 _FULL = ("No space left on device", "PytorchStreamWriter failed", "unexpected pos")
-"""How safetensors and torch say that the disk is full, whose errors have no number."""
+"""Texts of safetensors and torch if the disk is full. Their errors have no number."""
 _BUCKETS = ("botocore", "aiobotocore", "s3fs", "gcsfs", "google", "adlfs", "azure")
-"""Packages whose errors say that a bucket cannot be used; none of them is imported to be compared with."""
+"""Packages whose errors mean that a bucket cannot be used. None of them is imported here."""
 
 
 def disk_sentence(error: BaseException) -> str | None:
-    """Return what to say of a disk that is full or not ours to write, or of a bucket that cannot be used; None for any other error."""
+    """Return a sentence about a disk or a bucket that cannot be used.
+
+    Return None for any other error.
+    """
     filename, number = getattr(error, "filename", None), getattr(error, "errno", None)
     where = f" at {filename}" if filename else ""
     if number in (errno.ENOSPC, errno.EDQUOT) or any(text in str(error) for text in _FULL):
-        return f"The disk is full{where}: make room, or set AGENT_PIPELINE_LAKE to another disk; the last good version is untouched."
+        return (
+            f"The disk is full{where}: make room, or set AGENT_PIPELINE_LAKE to another disk; the "
+            "last good version is untouched."
+        )
     if number in (errno.EACCES, errno.EROFS, errno.EPERM):
-        return f"No permission to write{where}: set AGENT_PIPELINE_LAKE to a folder that this user may write."
+        return (
+            f"No permission to write{where}: set AGENT_PIPELINE_LAKE to a folder that this user "
+            "may write."
+        )
     if number == errno.EIO:
-        return f"The disk has an error{where} (input/output error): check it, and set AGENT_PIPELINE_LAKE to a sound one."
+        return (
+            f"The disk has an error{where} (input/output error): check it, and set "
+            "AGENT_PIPELINE_LAKE to a sound one."
+        )
     if number in (errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG):
-        return f"The path cannot be used{where} ({os.strerror(number)}): set AGENT_PIPELINE_LAKE to a folder that this user may write."
+        return (
+            f"The path cannot be used{where} ({os.strerror(number)}): set AGENT_PIPELINE_LAKE to a "
+            "folder that this user may write."
+        )
     cause: BaseException | None = error
     while cause:
         if type(cause).__module__.partition(".")[0] in _BUCKETS:
-            return f"The bucket cannot be used ({first_line(cause)}): correct lake and lake_options, or repeat when it can be reached."
+            return (
+                f"The bucket cannot be used ({first_line(cause)}): correct lake and lake_options, "
+                "or repeat when it can be reached."
+            )
         cause = cause.__cause__ or cause.__context__
     return None

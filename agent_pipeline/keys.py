@@ -1,8 +1,9 @@
-"""Partition keys: the one function that makes them, the one that reads them.
+"""Partition keys: one function that makes them from names, and one that reads them.
 
-A key is `project/agent`. It becomes a folder name, a URL part, a Dagster partition and an Ollama model's name, so each part is a
-slug of `[a-z0-9._-]` that starts with a letter or a digit. Keys arrive from stores, from the shell and from the UI (which lets
-anybody type any key), so every entry goes through `parse_key`.
+A key is `project/agent`. It becomes a folder name, a part of a URL, a Dagster partition and the
+name of an Ollama model. So each part is a slug of `[a-z0-9._-]` that starts with a letter or a
+digit. Keys come from stores, from the shell and from the UI, where anybody can type any key, so
+`parse_key` checks each of them.
 """
 
 import hashlib
@@ -29,18 +30,19 @@ class PartitionKey(NamedTuple):
 
 
 def make_key(project: str, agent: str) -> PartitionKey:
-    """The key of a project's agent, from names as people write them (`My Project` → `my-project-`, and a hash of the name).
+    """Return the key of a project's agent, from names as people write them.
 
-    Two names are never one key.
+    The name `My Project` becomes `my-project-` and a hash of the name. Two different names never
+    have the same key.
 
     Raises:
-        PartitionError: nothing usable is left of a name, or it could leave its folder (`..`).
+        PartitionError: a name has no usable character, or could leave its folder (`..`).
     """
     return PartitionKey(_slug(project, "project"), _slug(agent, "agent"))
 
 
 def parse_key(text: str) -> PartitionKey:
-    """Read a key; it must already be in its one spelling.
+    """Return the key that a text spells.
 
     Raises:
         PartitionError: the text is not `project/agent` in slugs.
@@ -48,7 +50,8 @@ def parse_key(text: str) -> PartitionKey:
     project, slash, agent = text.partition("/")
     if not slash or any(not _valid(part) for part in (project, agent)):
         raise PartitionError(
-            f"{text!r} is not a partition: write it as project/agent, each part of a-z, 0-9, '.', '_' and '-', "
+            f"{text!r} is not a partition: write it as project/agent, each part of a-z, 0-9, '.', "
+            f"'_' and '-', "
             f"beginning with a letter or a digit (for example tau/airline)."
         )
     return PartitionKey(project, agent)
@@ -59,10 +62,11 @@ def _valid(part: str) -> bool:
 
 
 def _slug(name: str, what: str) -> str:
-    """Return the slug of a name: the name itself if it is a slug, else what is left of it and a hash of the name.
+    """Return the slug of a name: the name itself if it is a slug, else its usable part and a hash.
 
-    Without the hash, `Foo Bar` and `foo-bar` would be one agent. The slug depends on the name alone, so an agent keeps its key whatever
-    other agents a store has. Names that differ only in their Unicode form (composed or decomposed) are one name.
+    Without the hash, `Foo Bar` and `foo-bar` would be the same agent. The slug depends on the name
+    alone, so an agent keeps its key when other agents appear. Names that differ only in their
+    Unicode form (composed or decomposed) are one name.
     """
     if _valid(name):
         return name
@@ -70,13 +74,17 @@ def _slug(name: str, what: str) -> str:
     slug = _plain_slug(name)
     if not _valid(slug):
         raise PartitionError(
-            f"The {what} name {name!r} cannot be a partition: it needs a letter or a digit first, and no '..' in it."
+            f"The {what} name {name!r} cannot be a partition: it needs a letter or a digit first, "
+            f"and no '..' in it."
         )
     return f"{slug[:_MAX_BODY].rstrip('-._')}-{name_hash(name)}"
 
 
 def may_mean(name: str, part: str) -> bool:
-    """Tell whether a name that a person typed may mean a part of a key: it is the part's name, or differs in case and signs."""
+    """Return whether a name that a person typed may mean a part of a key.
+
+    It may if it equals the part, or differs only in case and signs.
+    """
     try:
         return part in (_plain_slug(name), _slug(name, "name"))
     except PartitionError:

@@ -1,6 +1,7 @@
-"""Options that a user may set: a model's fields hold each one's type, default, bounds and meaning, once.
+"""Groups of options: each field has its type, default, bounds and meaning once.
 
-The settings file, run config, the command's `--set`, notebooks and the documentation are derived from these models.
+The settings file, run config, `--set`, notebooks and the documentation are derived from these
+models. Which options exist stands in `config.assets` and next to the code that uses them.
 """
 
 import difflib
@@ -18,7 +19,7 @@ from pydantic.fields import FieldInfo
 from agent_pipeline.errors import SettingsError
 
 _COMMA = re.compile(r",(?![^(\[{]*[)\]}])")
-"""A comma in brackets (a measure's parameters, a regular expression's {1,2}) separates no entries."""
+"""A comma that separates entries. A comma in brackets does not, as in `{1,2}`."""
 
 _TYPES: dict[Any, str] = {
     bool: "true or false",
@@ -45,7 +46,7 @@ class Options(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     other_names: ClassVar[Mapping[str, str]] = {}
-    """What other systems call an option of this group: their name to ours."""
+    """Names of options in other systems, with our names."""
     earlier_names: ClassVar[Mapping[str, str]] = {}
     """Names that options of this group had in an earlier version, with their names of today.
 
@@ -62,7 +63,11 @@ class Options(BaseModel):
             raise SettingsError(problem(error, type(self))) from None
 
     def changed(self, **values: Any) -> Self:
-        """A copy with other values, which are validated. Raises SettingsError."""
+        """Return a copy with other values, which are validated.
+
+        Raises:
+            SettingsError: a value is wrong.
+        """
         set_values = {name: getattr(self, name) for name in self.model_fields_set}
         return type(self)(**(set_values | self.with_current_names(values)))
 
@@ -98,7 +103,12 @@ class Options(BaseModel):
 
     @classmethod
     def validated(cls, values: Mapping[str, Any], prefix: str = "", where: str = "") -> Self:
-        """The group from values that a user wrote: texts are read as each option's type. An error names `prefix` and `where`.
+        """Return the group from values that a user wrote; texts are read as each option's type.
+
+        Args:
+            values: The values by name.
+            prefix: What stands before the option's name in an error, such as `sft_adapter.`.
+            where: The file that an error names.
 
         Raises:
             SettingsError: a name does not exist, or a value is wrong.
@@ -118,7 +128,11 @@ class Options(BaseModel):
 
     @classmethod
     def parsed(cls, name: str, value: Any) -> Any:
-        """A text as the type of an option: JSON, or for a list its entries separated by commas. Other values stay as they are."""
+        """Return a text as the type of an option.
+
+        The text is read as JSON, or for a list as entries separated by commas. A value that is not
+        a text is returned unchanged.
+        """
         field = cls.model_fields.get(cls.earlier_names.get(name, name))
         if (
             not isinstance(value, str)
@@ -143,7 +157,11 @@ class Options(BaseModel):
 
     @classmethod
     def translated(cls, values: Mapping[str, Any]) -> Self:
-        """The group from values under our names or another system's; names of neither are ignored. Raises SettingsError."""
+        """Return the group from values under our names or another system's; ignore other names.
+
+        Raises:
+            SettingsError: a value is wrong.
+        """
         names = {**cls.other_names, **cls.earlier_names}
         ours = {names.get(name, name): value for name, value in values.items()}
         return cls(**{name: value for name, value in ours.items() if name in cls.model_fields})
@@ -160,7 +178,7 @@ def _log_earlier_name(name: str, current_name: str) -> None:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown name: `: did you mean lora_r?`, or all known names where none is similar.
+    """Return the end of a sentence about an unknown name: the nearest name, or all known names.
 
     Example:
         >>> did_you_mean("lorar", ["lora_r", "max_steps"])
@@ -182,9 +200,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def problem(
     error: ValidationError, model: type[BaseModel], prefix: str = "", where: str = ""
 ) -> str:
-    """The first problem that pydantic found in a model's values, as one sentence.
+    """Return the first problem that pydantic found in a model's values, as one sentence.
 
-    `prefix` stands before the setting's name, and `where` says which file it is in.
+    Args:
+        error: The error.
+        model: The model that was validated.
+        prefix: What stands before the setting's name.
+        where: The file that the sentence names.
     """
     first = error.errors()[0]
     path = [str(part) for part in first["loc"]]
@@ -193,7 +215,8 @@ def problem(
     if first["type"] == "extra_forbidden":
         return f"The setting {name!r}{where} does not exist{_nearest(path[-1], owner)}"
     if first["type"] == "value_error":
-        return f"{f'The setting {name!r}{where} is wrong: ' if path else ''}{first['msg'].removeprefix('Value error, ')}"
+        reason = first["msg"].removeprefix("Value error, ")
+        return f"The setting {name!r}{where} is wrong: {reason}" if path else reason
     expected = f"it must be {allowed(field)}" if field else first["msg"].lower()
     return f"The setting {name!r}{where} is {first['input']!r}: {expected}."
 
@@ -209,7 +232,7 @@ def _nearest(name: str, owner: type[BaseModel]) -> str:
 
 
 def allowed(field: FieldInfo) -> str:
-    """The values that a field takes, to complete the sentence "it must be …"."""
+    """Return the values that a field accepts, to complete the sentence "it must be …"."""
     kind = field.annotation
     if get_origin(kind) is Literal:
         return f"one of {', '.join(str(value) for value in get_args(kind) if value != '')}"
@@ -237,7 +260,10 @@ def _range(bounds: Mapping[type, Any]) -> str:
 
 
 def _field_at(model: type[BaseModel], path: list[str]) -> tuple[type[BaseModel], FieldInfo | None]:
-    """The innermost model on a path of names, and the field that the whole path leads to; None where it leads to none."""
+    """Return the innermost model on a path of names, and the field at the end of the path.
+
+    The field is None if the path leads to no field.
+    """
     owner, kind, field = model, cast(Any, model), None
     for name in path:
         field = None

@@ -1,4 +1,4 @@
-"""Code of the user's, loaded by name: an entry point of an installed package, or `package.module:attribute`."""
+"""Loading a user's code by name: an entry point of an installed package, or a dotted path."""
 
 from collections.abc import Iterable
 from importlib import import_module
@@ -10,12 +10,16 @@ from agent_pipeline.options import did_you_mean
 
 
 def load_plugin(name: str, kind: str, group: str, known: Iterable[str] = ()) -> Any:
-    """What a name stands for: the entry point of that name in `group`, else the attribute at a dotted path (`a.b:c` or `a.b.c`).
+    """Return the object that a name stands for.
 
-    `kind` says in errors what is looked for (`coreset strategy`); `known` are the names that need no loading.
+    Args:
+        name: An entry point of the group, or a dotted path (`package.module:attribute`).
+        kind: What is loaded, as an error names it (`coreset strategy`).
+        group: The group of entry points.
+        known: Names that need no loading, for the hint of an error.
 
     Raises:
-        SettingsError: there is no such name, or what it names cannot be loaded.
+        SettingsError: the name does not exist, or its code cannot be loaded.
     """
     points = {point.name: point.value for point in entry_points(group=group)}
     path = points.get(name, name)

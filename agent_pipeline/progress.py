@@ -1,30 +1,37 @@
-"""How long-running domain functions say how far they are, without knowing who listens.
+"""Progress callbacks: how long-running functions report how far they are.
 
-A domain function takes a `Progress` and calls it as often as it likes; the listener decides what to show. `throttled` is for
-listeners to whom a line is dear (a Dagster log line costs tens of milliseconds).
+A function takes a `Progress` and calls it as often as it likes. Whoever passed the callback decides
+what is shown. `throttled` is for listeners that should not get many lines, such as Dagster's log.
 """
 
 import time
 from collections.abc import Callable
 
 Progress = Callable[[int, int, str], None]
-"""`progress(done, total, text)`: `done` of `total` units of work are finished; `text` says what, in a few words."""
+"""`progress(done, total, text)`: `done` of `total` units are finished; `text` names them in a few
+words.
+"""
 
 
 def silent(done: int, total: int, text: str) -> None:
-    """A listener for callers who want no progress."""
+    """Ignore progress."""
 
 
 def duration(seconds: float) -> str:
-    """`75` → `1m15s`: durations as a person reads them."""
+    """Return seconds as a person reads them: 75 as `1m15s`."""
     minutes, rest = divmod(round(max(seconds, 0)), 60)
     return f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
 
 
 def throttled(emit: Callable[[str], None], every: float = 5.0) -> Progress:
-    """A `Progress` that emits at most one line every `every` seconds (the first and last always), with the time left.
+    """Return a `Progress` that emits at most one line per `every` seconds, with the time left.
 
-    The time left is extrapolated from the time the finished units took; a change of `total` starts a new count.
+    The first and the last call always emit a line. The time left is extrapolated from the finished
+    units. If `total` changes, a new count starts.
+
+    Args:
+        emit: Called with each line.
+        every: The least number of seconds between two lines.
     """
     state: dict[str, float] = {}
 

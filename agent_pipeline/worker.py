@@ -1,8 +1,9 @@
-"""The process that heavy work runs in: training, evaluation, losses, export; started by the Dagster assets through Dagster Pipes.
+"""The process that runs heavy tasks: training, evaluation, scoring and export.
 
-One process a task: torch's memory is given back when it ends, and the graph's own process stays light. A mistake of the user's comes
-back as a sentence, not as a stack trace. The process ends when its parent does, and on another machine when the run that asked for it
-is silent: a killed run leaves no trainer behind.
+Dagster assets start one process per task through Dagster Pipes, so that the memory of torch is
+returned when the task ends. An error that the user can fix comes back as one sentence. The process
+ends when its parent ends, or on another machine when the run that asked for it is gone. The tasks
+themselves stand in `compute` and `method_comparison`.
 """
 
 import os
@@ -33,19 +34,22 @@ from agent_pipeline.progress import throttled
 
 
 def main() -> None:
-    """Run the task that the parent asked for and report its result, or its error, as one message."""
+    """Run the task that the parent process asks for, and report its result or its error."""
     from dagster_pipes import PipesEnvVarParamsLoader, open_dagster_pipes
 
     _end_with_parent()
     # The parent answers Ctrl-C, and ends this process with SIGTERM.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Idle threads that spin take the cores from others: with a second torch process beside it, training was ten times slower.
+    # Idle threads that spin take the cores from others: with a second torch process beside it,
+    # training was ten times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # But for a moment: a step of a small model has thousands of products, and llama.cpp's token hundreds of barriers. To sleep at each of
-    # them took two thirds of a token's time. With 2000 in place of 1000 a training alone is a tenth faster, and two side by side have 0.8
-    # of the speed; with 5000 they have 0.55, and with 30000 0.15.
+    # But for a moment: a step of a small model has thousands of products, and llama.cpp's token
+    # hundreds of barriers. To sleep at each of them took two thirds of a token's time. With 2000 in
+    # place of 1000 a training alone is a tenth faster, and two side by side have 0.8 of the speed;
+    # with 5000 they have 0.55, and with 30000 0.15.
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
-    # TRL still uses names that transformers renames: nothing that a user could fix, and it would be on the screen with every training.
+    # TRL still uses names that transformers renames: nothing that a user could fix, and it would be
+    # on the screen with every training.
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
     for variable in (
         "HF_HUB_DISABLE_PROGRESS_BARS",
@@ -96,20 +100,33 @@ def _end_with_parent() -> None:
 
 
 def _check_version(task: str, asked: int | None) -> None:
-    """What an older worker makes must not pass for new."""
+    """Check that the worker has the version of the task that the run asks for.
+
+    Raises:
+        SettingsError: the worker has another version, whose result must not pass for the new one.
+    """
     if asked is not None and (task not in TASKS or TASKS[task].version != asked):
         raise SettingsError(
-            f"The worker's agent-pipeline is another than the run's, which asks for version {asked} of {task}: install the same on both."
+            f"The worker's agent-pipeline is another than the run's, which asks for version "
+            f"{asked} of {task}: install the same on both."
         )
 
 
 @contextmanager
 def _turn(cache: Path, at_once: int, say: Callable[[str], None]) -> Iterator[int]:
-    """Let so many heavy tasks at a time run on this machine (0: any number): two trainings want twice the memory. The task's place among
-    them, from 0.
+    """Wait for a free place among the heavy tasks of this machine.
 
-    Where a daemon starts the runs, its pools have seen to that, and this never waits. A run from the shell is in no queue, and waits here,
-    for the daemon's too. The locks are files: the system takes them from a process that was killed, without a daemon.
+    Two training runs need twice the memory. If a daemon starts the runs, its pools limit them, and
+    this function never waits. A run from the shell is in no queue, so it waits here. The locks are
+    files, which the system releases when a process is killed.
+
+    Args:
+        cache: The folder of the lock files.
+        at_once: How many tasks may run at once; 0 means any number.
+        say: Called with a sentence if the task has to wait.
+
+    Yields:
+        The position of the task among those that run, from 0.
     """
     cache.mkdir(parents=True, exist_ok=True)
     locks = [FileLock(cache / f"worker-{number}.lock") for number in range(at_once)]
@@ -127,10 +144,15 @@ def _turn(cache: Path, at_once: int, say: Callable[[str], None]) -> Iterator[int
 
 
 def _use_gpus(place: int, processes: int) -> None:
-    """Show torch one GPU where it would see several: the one whose turn it is, so that tasks that run at once use one each. A training of
-    several processes sees as many, from there on.
+    """Show torch one GPU per process of the task.
 
-    Given several, transformers' `Trainer` gives each one `batch_size` rows: steps of more rows than the settings and the identity say.
+    Tasks that run at once then use different GPUs. If transformers' `Trainer` saw several GPUs, it
+    would give each GPU `per_device_train_batch_size` rows. Its steps would have more rows than the
+    identity states.
+
+    Args:
+        place: The position of the task among those that run, from 0.
+        processes: The number of processes of the training run.
     """
     if version("torch").endswith(
         "+cpu"

@@ -1,1 +1,1 @@
-"""Heavy tasks, the worker process that runs them, and the launchers that start it."""
+"""Heavy tasks, their parameters, the cache of their artifacts, and where they run."""

@@ -55,9 +55,9 @@ class Recipe:
 def build(task: Task[Any], params: TaskParams, recipe: Recipe) -> Result:
     """Return the artifact of a recipe: found in the lake, or written now.
 
-    The identity is the hash of `recipe.made_from`, the task's version and its libraries. An existing
-    artifact is reused, unless the run asks for a fresh one and did not write it itself. If the
-    report's `ok` is false, the artifact failed its check and is never reused.
+    The identity is the hash of `recipe.made_from`, the task's version and its libraries. An
+    existing artifact is reused, unless the run asks for a fresh one and did not write it itself. If
+    the report's `ok` is false, the artifact failed its check and is never reused.
 
     Raises:
         DataError: another process is building the same artifact now.
@@ -107,9 +107,9 @@ def build_further_step(
 ) -> Result:
     """Return the adapter of a step after supervised fine-tuning.
 
-    If nothing can be trained, the artifact contains no weights, and its report gives the reason. The
-    report counts the verdicts of all steps of the chain, because an adapter keeps what it learned from
-    unverified sessions.
+    If nothing can be trained, the artifact contains no weights, and its report gives the reason.
+    The report counts the verdicts of all steps of the chain, because an adapter keeps what it
+    learned from unverified sessions.
 
     Args:
         task: The task that trains.

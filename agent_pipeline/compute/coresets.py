@@ -26,12 +26,14 @@ LOSSES_FILE = "losses.json"
 
 @task(2, EmbeddingParams, MODELS)
 def losses(params: EmbeddingParams, progress: Progress = silent) -> Result:
-    """Score each training row with the base model, and keep the scores as the artifact `row_losses`.
+    """Score each training row with the base model, and keep the scores as an artifact.
+
+    The artifact is called `row_losses`.
 
     Returns:
-        `losses`, the mean loss of each row's assistant tokens in nats by row id (None for a row
-        without such tokens); `tokens`, their number by row id; and `seconds`, the time that the scores
-        took when they were computed.
+        `losses`, the mean loss of each row's assistant tokens in nats, by row id (None for a
+            row without such
+        tokens); `tokens`, their number by row id; and `seconds`, the time that the scoring took.
     """
     from agent_pipeline.engine.scoring import compute_losses_of_base
 
@@ -92,7 +94,9 @@ def embed(params: EmbeddingParams, progress: Progress = silent) -> Result:
 def method_coreset(
     params: RowsParams, by: Task[Any], config: dict[str, Any], progress: Progress
 ) -> Artifact:
-    """Return the coreset that a compared method trains on; the report's `seconds` include the losses.
+    """Return the coreset that a compared method trains on.
+
+    The report's `seconds` include the time that the losses took.
 
     Args:
         params: The partition, and whether the rows are those of several agents.

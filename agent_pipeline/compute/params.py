@@ -103,7 +103,10 @@ class TaskParams(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return lake.verified(artifact)
 
     def shown_to_models(self, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return rows as models see them: with made-up values for pseudonyms if the settings want it."""
+        """Return rows as models see them.
+
+        If the settings want it, made-up values replace the pseudonyms.
+        """
         return list(with_surrogates(rows) if self.surrogates else rows)
 
 
@@ -190,7 +193,7 @@ class EvaluateParams(TaskParams, kw_only=True, forbid_unknown_fields=True):
 
 
 class ExportParams(TaskParams, kw_only=True, forbid_unknown_fields=True):
-    """Parameters of the task `export`: an adapter, its evaluation, and the options of `gguf_export`."""
+    """Parameters of the task `export`: an adapter, its evaluation, and the export's options."""
 
     adapter: ArtifactReference
     evaluation: ArtifactReference

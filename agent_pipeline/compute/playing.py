@@ -1,4 +1,8 @@
-"""Playing a partition's tasks: the exported model or the adapter, the base model beside it, and the recorded agent."""
+"""Opening models as players, choosing the tasks to play, and playing them.
+
+How an episode runs stands in `evaluation.episodes`, and what its report contains in
+`reports.episode_report`.
+"""
 
 import gc
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -29,7 +33,9 @@ from agent_pipeline.sessions.session import Message, hash_json
 
 Played = tuple[dict[str, Any], dict[str, list[Episode]]]
 OpenedPlayer = AbstractContextManager[Player | list[Player]]
-"""A model to play: one player that answers many conversations at once, or several that play an episode to its end each."""
+"""A model to play. One player answers many conversations at once; each of several players plays one
+episode after another.
+"""
 
 
 def tasks_to_play(
@@ -41,13 +47,22 @@ def tasks_to_play(
     like: str = "",
     in_store: Collection[str] = (),
 ) -> list[dict[str, Any]]:
-    """What `reset` is given: the first row of each held-out task, at most `max_tasks` chosen by hash, then tasks of a fresh seed.
+    """Return the tasks to play: held-out tasks, and then fresh tasks that no session has.
 
-    `like` is how the agent's task names begin, for a world of several agents and no rows. `in_store` are the tasks of the store's sessions:
-    one that was played into it is fresh no more, and gives way to the next.
+    Each task is the value that the world's `reset` gets.
+
+    Args:
+        world: The name of the world.
+        rows: The held-out rows. The first row of each task stands for the task.
+        max_tasks: The largest number of held-out tasks; a hash of the task's name chooses them.
+        fresh_tasks: The number of fresh tasks.
+        fresh_seed: The seed of the fresh tasks.
+        like: How the agent's task names begin, for a world of several agents if there are no rows.
+        in_store: Tasks of sessions in the store. Such a task is not fresh any more, so the next
+            one replaces it.
 
     Raises:
-        SettingsError: the world makes no fresh tasks.
+        SettingsError: the world cannot make fresh tasks.
     """
     first = {row["task_key"]: dict(row) for row in reversed(rows)}
     chosen = [first[key] for key in sorted(first, key=hash_json)[:max_tasks]]
@@ -55,7 +70,8 @@ def tasks_to_play(
         fresh: Any = getattr(load_world(world), "fresh_tasks", None)
         if fresh is None:
             raise SettingsError(
-                f"The world {world} makes no fresh tasks: set fresh_tasks to 0, or give it a class method fresh_tasks."
+                f"The world {world} makes no fresh tasks: set fresh_tasks to 0, or give it a class "
+                f"method fresh_tasks."
             )
         offered = fresh(fresh_tasks + len(in_store), fresh_seed, like=next(iter(first), like))
         chosen += [
@@ -75,9 +91,22 @@ def play_all(
     trials: int,
     progress: Progress = silent,
 ) -> Played:
-    """The report and the episodes of each player; the recorded agent plays those tasks of which `recorded` has a session's messages.
+    """Let each player play the tasks, and return the report and the episodes by player.
 
-    A model is opened when it is its turn, and closed before the next one's: two models in memory would share cores and memory.
+    The recorded agent plays the tasks for which `recorded` has a session. Models are opened one
+    after the other, because two models in memory would share cores and memory.
+
+    Args:
+        world: The name of the world.
+        tasks: The tasks to play.
+        players: The models by name, each opened when its turn comes.
+        recorded: The messages of one logged session per task.
+        max_turns: The largest number of turns per episode.
+        trials: How often each task is played.
+        progress: Called after each turn.
+
+    Raises:
+        InfrastructureError: a server answered no conversation at all.
     """
     make = load_world(world)
     played = {}
@@ -90,7 +119,8 @@ def play_all(
                 )
                 if episodes and all(each.end == "refused" for each in episodes):
                     raise InfrastructureError(
-                        f"{episodes[0].complaint}, and no other conversation was answered: correct its settings."
+                        f"{episodes[0].complaint}, and no other conversation was answered: correct "
+                        f"its settings."
                     )
             else:
                 played[name] = play(
@@ -119,8 +149,20 @@ def play_all(
 def gguf_player(
     form: Form, max_new_tokens: int, max_length: int, temperature: float
 ) -> Iterator[list[Player]]:
-    """An exported model, played through llama.cpp's own OpenAI-compatible servers, as whoever serves it would. A server keeps what it has
-    read of one conversation, so it plays them one by one."""
+    """Open an exported model in two servers of llama.cpp.
+
+    A server remembers the conversation that it read last, so each server plays one episode after
+    the other.
+
+    Args:
+        form: The files to serve.
+        max_new_tokens: The largest number of tokens per answer.
+        max_length: The size of the context in tokens.
+        temperature: The sampling temperature; 0 is greedy.
+
+    Yields:
+        One player per server.
+    """
     from agent_pipeline.export.llama import two_servers
 
     template = form.chat_template.read_text(encoding="utf-8") if form.chat_template else ""
@@ -152,7 +194,18 @@ def memory_player(
     max_new_tokens: int,
     max_length: int,
 ) -> Iterator[Player]:
-    """The base model in memory, with an adapter on it or alone, asked in the template of `tokenizer_dir`."""
+    """Open the base model in memory, with or without an adapter.
+
+    Args:
+        base: The base model.
+        tokenizer_dir: The folder of the tokenizer and the chat template.
+        adapter_dir: The folder of the adapter, or None for the base model alone.
+        max_new_tokens: The largest number of tokens per answer.
+        max_length: The size of the context in tokens.
+
+    Yields:
+        A player that answers many conversations at once.
+    """
     model = load_model(base, fast_device(), adapter_dir).requires_grad_(False)
     speed_up_linear_modules(model)
     renderer = load_renderer(tokenizer_dir, base.trust_remote_code)

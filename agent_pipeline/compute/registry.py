@@ -76,7 +76,10 @@ class Task(Generic[Params]):
             ) from error
 
     def origin(self) -> dict[str, Any]:
-        """Return the part of an identity that names the code: task, version and library versions."""
+        """Return the part of an identity that names the code.
+
+        It has the task, its version and the versions of its libraries.
+        """
         return {
             "task": self.name,
             "version": self.version,

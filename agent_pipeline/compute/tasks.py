@@ -1,7 +1,7 @@
 """The heavy tasks of a nightly run: training, evaluation, export, episodes and comparisons.
 
-Each task reads its rows from the lake and runs in the worker process. What belongs here: opening the
-inputs, naming what an artifact is made from, and calling one function of a room. How a model is
+Each task reads its rows from the lake and runs in the worker process. What belongs here: opening
+the inputs, naming what an artifact is made from, and calling one function of a room. How a model is
 trained or scored stands in that room. The tasks of coresets stand in `compute.coresets`.
 """
 
@@ -63,8 +63,9 @@ __all__ = [
 def train(params: TrainParams, progress: Progress = silent) -> Result:
     """Train a LoRA adapter on the chosen rows of the split `train` (supervised fine-tuning).
 
-    Rows of earlier nights are replayed, and answers of the base model itself are rehearsed. The rows
-    are those that `sft_coreset` chose, or in a comparison of methods those of `params.coreset`.
+    Rows of earlier nights are replayed, and answers of the base model itself are rehearsed. The
+    rows are those that `sft_coreset` chose, or in a comparison of methods those of
+    `params.coreset`.
     """
     from agent_pipeline.datasets.splits import SplitSizes
     from agent_pipeline.selection.leaks import refuse_leaks
@@ -116,9 +117,9 @@ def train(params: TrainParams, progress: Progress = silent) -> Result:
 def prefer(params: FurtherStepParams, progress: Progress = silent) -> Result:
     """Continue training an adapter on judged rows, by DPO or KTO.
 
-    The rows are those of the split `train`. The SFT rows of the split `select` show whether the model
-    gets worse at its job. If nothing can be trained, the artifact has no weights, and its report gives
-    the reason (`skipped`).
+    The rows are those of the split `train`. The SFT rows of the split `select` show whether the
+    model gets worse at its job. If nothing can be trained, the artifact has no weights, and its
+    report gives the reason (`skipped`).
     """
     from agent_pipeline.training.preference_steps import train_preferences
 
@@ -152,8 +153,8 @@ def prefer(params: FurtherStepParams, progress: Progress = silent) -> Result:
 def on_policy(params: FurtherStepParams, progress: Progress = silent) -> Result:
     """Continue training an adapter on its own answers, by GRPO, self-distillation or distillation.
 
-    The prompts come from the split `train` of `sft_dataset`. The rows of `select` show whether the model
-    gets worse at its job. `skipped` is as in `prefer`.
+    The prompts come from the split `train` of `sft_dataset`. The rows of `select` show whether the
+    model gets worse at its job. `skipped` is as in `prefer`.
     """
     from agent_pipeline.evaluation.rollouts import practice
     from agent_pipeline.training.on_policy_steps import train_on_policy
@@ -265,7 +266,8 @@ def export(params: ExportParams, progress: Progress = silent) -> Result:
     evaluation = params.find_artifact(params.evaluation)
     if evaluation.manifest["made_from"]["adapter"] != adapter.identity:
         raise DataError(
-            f"The evaluation {evaluation.identity[:16]} of {params.partition} is of another adapter "
+            f"The evaluation {evaluation.identity[:16]} of {params.partition} is of another "
+            f"adapter "
             f"than {adapter.identity[:16]}, which is to be exported: materialize evaluation again."
         )
     base = params.base_of(adapter)
@@ -315,8 +317,8 @@ def export(params: ExportParams, progress: Progress = silent) -> Result:
 def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
     """Let models play the held-out tasks in the agent's world.
 
-    The exported model plays, or in a comparison of methods the adapter in memory. The base model plays
-    the same tasks, unless `params.alone`, and the logged sessions are scored on them.
+    The exported model plays, or in a comparison of methods the adapter in memory. The base model
+    plays the same tasks, unless `params.alone`, and the logged sessions are scored on them.
     """
     from agent_pipeline.compute.playing import (
         OpenedPlayer,
@@ -371,8 +373,8 @@ def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
         made_from["alone"] = True
     if played_before and config["fresh_tasks"]:
         made_from["not_fresh"] = played_before
-    # `forget` finds an artifact by its sessions. The recorded agent may play another trial of a task
-    # than the one in the rows.
+    # `forget` finds an artifact by its sessions. The recorded agent may play another trial of a
+    # task than the one in the rows.
     recorded_ids = {session_id for session_id, _ in sessions.values()}
     made_from["sessions"] = sorted({*made_from["sessions"], *recorded_ids})
     limits = (config["max_new_tokens"], config["max_length"])
@@ -410,7 +412,10 @@ def _with_surrogates(recorded: dict[str, list[Message]]) -> dict[str, list[Messa
 
 
 def _fresh_tasks_in_store(task_keys: Iterable[str], fresh_seed: int) -> list[str]:
-    """Return the tasks of the store that were once fresh: their seed is `fresh_seed` or a later one."""
+    """Return the tasks of the store that were once fresh tasks.
+
+    The seed of such a task is `fresh_seed` or a later one.
+    """
     from agent_pipeline.evaluation.episodes import played_task
 
     names = set()
@@ -460,9 +465,9 @@ def canaries(params: SanityParams, progress: Progress = silent) -> Result:
 def compare(params: CompareParams, progress: Progress = silent) -> Result:
     """Measure a candidate and the champion on the same turns and episodes.
 
-    Both answer the turns of the split `select`. The champion also answers those of `test`, and plays the
-    candidate's episodes. The candidate answers the sanity questions. With `params.watch`, only `select`
-    is measured. What was measured before is reused.
+    Both answer the turns of the split `select`. The champion also answers those of `test`, and
+    plays the candidate's episodes. The candidate answers the sanity questions. With `params.watch`,
+    only `select` is measured. What was measured before is reused.
 
     Returns:
         The identity of each measurement; None if there are no rows, no champion or no episodes.
@@ -513,4 +518,6 @@ def _base_name(adapter: Artifact) -> str:
 
 
 VERSIONS = {name: registered.version for name, registered in TASKS.items()}
-"""The versions of the tasks of a nightly run, by name. Tasks that are imported later are not in it."""
+"""The versions of the tasks of a nightly run, by name. Tasks that are imported later are not in
+it.
+"""

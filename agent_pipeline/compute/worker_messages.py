@@ -1,4 +1,8 @@
-"""What a worker on another machine says, and whether the run that asked for it still lives: small files of the lake, which both see."""
+"""Messages between a run and a worker on another machine, as small files in the lake.
+
+The worker writes its log lines and its result. The run writes signs of life, so that the worker
+ends if the run is gone. A worker on the same machine uses Dagster's own files.
+"""
 
 import os
 import threading
@@ -19,42 +23,50 @@ from upath import UPath
 from agent_pipeline.keys import parse_key
 from agent_pipeline.storage.lake import Lake, put_file, remove
 
-BEAT, PATIENCE = 60.0, 600.0
-"""Seconds between two signs of a run's life, and without one until its worker ends."""
+BEAT = 60.0
+"""Seconds between two signs of life of a run."""
+PATIENCE = 600.0
+"""Seconds without a sign of life after which the worker ends."""
 AGAIN = 5.0
-"""Seconds between two tries to write a message; a worker that cannot reach the lake at all ends by the line above."""
+"""Seconds between two attempts to write a message. A worker that never reaches the lake ends after
+`PATIENCE`.
+"""
 ALIVE = "alive"
 MESSAGES = "messages"
 """The kind of folder under the lake's root."""
 
 
 class Letterbox:
-    """The files of one launch, named like files that are being staged."""
+    """The message files of one worker. Their names begin with a dot, as those of staged files
+    do.
+    """
 
     def __init__(self, lake: Lake, asset: str, partition: str, launch: str) -> None:
         self.lake, self.launch = lake, launch
         self.folder = lake.folder(MESSAGES, asset, parse_key(partition))
 
     def put(self, name: str, text: str) -> None:
-        """Write a file whole."""
+        """Write a file in one step."""
         with self.lake.fs.staging(self._path(name)) as file:
             file.write_text(text, encoding="utf-8")
             put_file(file, self._path(name))
 
     def read(self, name: str) -> str | None:
-        """A file's text; `None` where there is none yet, or the lake cannot be reached now."""
+        """Return the text of a file.
+
+        Return None if the file does not exist, or if the lake cannot be reached now.
+        """
         path = self._path(name)
-        try:  # a listing is never out of date on NFS, where a file that was looked for too early stays missing for a while
-            return (
-                path.read_text(encoding="utf-8")
-                if path.name in {each.name for each in self.folder.iterdir()}
-                else None
-            )
+        try:
+            # On NFS, a file that was opened too early stays missing for a while. A listing is never
+            # out of date.
+            names = {entry.name for entry in self.folder.iterdir()}
+            return path.read_text(encoding="utf-8") if path.name in names else None
         except Exception:  # each file system has its own family of errors
             return None
 
     def clear(self) -> None:
-        """Remove the files, and those that killed runs left: a run holds its partition."""
+        """Remove the files, and those that killed runs of this partition left."""
         for path in self.lake.fs.files(self.folder):
             remove(path)
 
@@ -63,7 +75,10 @@ class Letterbox:
 
 
 def writer(params: PipesParams) -> PipesMessageWriter | None:
-    """What writes a worker's messages into the lake; `None` where the run reads them from a file of this machine."""
+    """Return what writes the worker's messages into the lake, and watch the run's signs of life.
+
+    Return None if the run reads the messages from a file of this machine.
+    """
     if "launch" not in params:
         return None
     box = Letterbox(
@@ -83,7 +98,13 @@ def until_silent(
     then: Callable[[], Any],
     sleep: Callable[[float], Any] = time.sleep,
 ) -> None:
-    """Call `then` once what is read has not changed for so long that the run must be gone."""
+    """Call `then` when the text that `read` returns has not changed for `PATIENCE` seconds.
+
+    Args:
+        read: Returns the latest sign of life, or None if it cannot be read now.
+        then: Called once.
+        sleep: Waits for a number of seconds.
+    """
     last, silent = read(), 0.0
     while silent < PATIENCE:
         sleep(BEAT)
@@ -93,11 +114,14 @@ def until_silent(
 
 
 def _leave() -> None:
+    """End the process at once."""
     print("The run that asked for this work is gone: the worker ends.", flush=True)
     os._exit(1)
 
 
 class _Writer(PipesBlobStoreMessageWriter):
+    """Dagster's message writer with files of the lake."""
+
     def __init__(self, box: Letterbox) -> None:
         super().__init__(interval=2)
         self._box = box
@@ -107,6 +131,8 @@ class _Writer(PipesBlobStoreMessageWriter):
 
 
 class _Channel(PipesBlobStoreMessageWriterChannel):
+    """The channel of `_Writer`, which repeats a write until it succeeds."""
+
     def __init__(self, box: Letterbox, interval: float) -> None:
         super().__init__(interval=interval)
         self._box = box

@@ -1,4 +1,6 @@
-"""What a comparison of methods trains: every method with all its settings, and a random coreset beside each that chooses rows."""
+"""What a comparison of methods trains: every method with all its settings, and a random coreset
+beside each that chooses rows.
+"""
 
 from math import ceil
 from typing import Any
@@ -30,7 +32,8 @@ def comparison(settings: Settings, key: PartitionKey, config: ComparisonConfig) 
     """
     if not _rows(settings, key, False, config.split):
         raise DataError(
-            f"{key} has no rows in the split {config.split} to measure on: set method_comparison.split, or give more tasks."
+            f"{key} has no rows in the split {config.split} to measure on: set "
+            f"method_comparison.split, or give more tasks."
         )
     shared = overrides(config.settings, ["sft_coreset", ADAPTER, "evaluation", "episodes"])
     return {
@@ -50,7 +53,9 @@ def methods(
     config: ComparisonConfig,
     shared: dict[str, dict[str, Any]],
 ) -> list[Method]:
-    """The methods in the order asked, each random coreset after the first method that needs it; `shared` are settings of every method."""
+    """The methods in the order asked, each random coreset after the first method that needs it;
+    `shared` are settings of every method.
+    """
     known = METHODS | settings.methods
     found: dict[str, Method] = {}
     for name in dict.fromkeys(config.methods):
@@ -62,7 +67,8 @@ def methods(
         chain: list[str] = list(method.train or settings.chain(key))
         if step := next((each for each in chain[1:] if each not in PREFERENCES), ""):
             raise SettingsError(
-                f"The method {name!r} trains by {step}, which no comparison does: choose of sft, {', '.join(PREFERENCES)}."
+                f"The method {name!r} trains by {step}, which no comparison does: choose of sft, "
+                f"{', '.join(PREFERENCES)}."
             )
         rows = _rows(settings, key, method.mix, "train")
         given = {

@@ -28,12 +28,15 @@ def page(report: Mapping[str, Any], picture: str = CHART) -> str:
     return "\n\n".join(
         [
             f"# Methods compared: {report['partition']}",
-            f"{report['seeds']} trainings of each method, measured on the same {report['turns']} held-out turns (exact calls, answers) and "
-            f"{report['rows']} rows (loss; of all their turns decision AUC and verified calls) of the split `{report['split']}`{played}.",
+            f"{report['seeds']} trainings of each method, measured on the same {report['turns']} "
+            f"held-out turns (exact calls, answers) and "
+            f"{report['rows']} rows (loss; of all their turns decision AUC and verified calls) of "
+            f"the split `{report['split']}`{played}.",
             *findings(report),
             f"![figures of the methods]({picture})",
             figures_table(report),
-            "Means over tasks and trainings [95 % interval over both]; decision AUC and verified calls with their range over trainings.",
+            "Means over tasks and trainings [95 % interval over both]; decision AUC and verified "
+            "calls with their range over trainings.",
             "## Differences",
             differences_table(report),
             "## Cost of a training",
@@ -46,21 +49,25 @@ def findings(report: Mapping[str, Any]) -> Iterator[str]:
     """What can be said, a sentence or list each."""
     clear = [each for each in report["comparisons"] if each["beyond_noise"]]
     lines = [
-        f"- **{each['method']}** against {each['against']}: {_words(each['figure'])} {verdict(each, report['seeds'])}"
+        f"- **{each['method']}** against {each['against']}: {_words(each['figure'])} "
+        f"{verdict(each, report['seeds'])}"
         for each in clear
     ]
     if report["seeds"] < 2:
         lines.append(
-            "- One training of each method: no difference can be told from the luck of its seed. Set `seeds` to 3 or more."
+            "- One training of each method: no difference can be told from the luck of its seed. "
+            "Set `seeds` to 3 or more."
         )
     elif not clear:
         lines.append(
-            "- **No difference is beyond noise**: choose the cheapest method, or measure with more seeds or more held-out tasks."
+            "- **No difference is beyond noise**: choose the cheapest method, or measure with more "
+            "seeds or more held-out tasks."
         )
     for name, method in report["methods"].items():
         if method["same_as"]:
             lines.append(
-                f"- {name} trained the very same adapters as {method['same_as']}: here the two do the same."
+                f"- {name} trained the very same adapters as {method['same_as']}: here the two do "
+                f"the same."
             )
         lines += [f"- {name}: {note}" for note in method["notes"]]
     for name, found in report["rank_correlation"].items():
@@ -70,7 +77,8 @@ def findings(report: Mapping[str, Any]) -> Iterator[str]:
             else "not known: it takes four methods that differ"
         )
         lines.append(
-            f"- Rank correlation of {'less ' if name == 'heldout_loss' else ''}{_words(name)} with exact calls: {words}"
+            f"- Rank correlation of {'less ' if name == 'heldout_loss' else ''}{_words(name)} with "
+            f"exact calls: {words}"
         )
     yield "\n".join(lines)
 
@@ -139,7 +147,9 @@ def cost_table(report: Mapping[str, Any]) -> str:
 
 
 def chart(report: Mapping[str, Any], path: Path) -> None:
-    """A panel a figure: the mean of each method with its interval, each training as a small dot, and the base model as a line."""
+    """A panel a figure: the mean of each method with its interval, each training as a small dot,
+    and the base model as a line.
+    """
     from matplotlib.figure import Figure
 
     methods = list(report["methods"])

@@ -1,5 +1,6 @@
-"""Methods side by side: how well the models of each do, which differences are beyond noise, and whether cheap figures order them as dear
-ones do."""
+"""Methods side by side: how well the models of each do, which differences are beyond noise, and
+whether cheap figures order them as dear ones do.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,13 +14,17 @@ from agent_pipeline.evaluation.scores import Scores
 REFERENCE = "A_baseline"
 LESS_IS_BETTER = ("over_call", "heldout_loss", "harm")
 PASS_FIGURES = ("decision_auc", "verified_calls")
-"""Figures of all held-out turns that one forward pass says, beside the loss; the report has their range over trainings."""
+"""Figures of all held-out turns that one forward pass says, beside the loss; the report has their
+range over trainings.
+"""
 FEWEST_RANKED = 4
 """Methods below which a rank correlation says nothing."""
 
 
 class Method(msgspec.Struct, frozen=True):
-    """A method with every setting of its training. `control` is the method that chooses as many rows by chance; empty: it chooses none."""
+    """A method with every setting of its training. `control` is the method that chooses as many
+    rows by chance; empty: it chooses none.
+    """
 
     id: str
     name: str
@@ -31,8 +36,9 @@ class Method(msgspec.Struct, frozen=True):
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """What a training took: rows and their tokens (of all epochs, and of all trainings of a chain), seconds, and those of the choice of
-    rows. `resumed`: the seconds before a kill are missing."""
+    """What a training took: rows and their tokens (of all epochs, and of all trainings of a chain),
+    seconds, and those of the choice of rows. `resumed`: the seconds before a kill are missing.
+    """
 
     rows: int
     tokens: int
@@ -42,8 +48,10 @@ class Cost(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One training of a method and what its model scores, with the base model's scores on the same turns. `of_pass` are its `PASS_FIGURES`.
-    `made_by` are the identities of all artifacts of it, `adapter` that of the last adapter."""
+    """One training of a method and what its model scores, with the base model's scores on the same
+    turns. `of_pass` are its `PASS_FIGURES`. `made_by` are the identities of all artifacts of it,
+    `adapter` that of the last adapter.
+    """
 
     method: str
     seed: int
@@ -98,8 +106,9 @@ FIGURES: dict[str, Callable[[Scores], dict[str, Sample]]] = {
 def compared(methods: Sequence[Method], runs: Sequence[Run]) -> dict[str, Any]:
     """The report of a comparison, as JSON.
 
-    `methods`: by id the mean of each figure over tasks and seeds with its 95 % interval, `by_seed`, the cost of a training, and `same_as`,
-    an earlier method with the very same adapters. `comparisons`: each method less the reference, and each that chooses rows less its random
+    `methods`: by id the mean of each figure over tasks and seeds with its 95 % interval, `by_seed`,
+    the cost of a training, and `same_as`, an earlier method with the very same adapters.
+    `comparisons`: each method less the reference, and each that chooses rows less its random
     coreset; the intervals of all of them hold together with 95 %, for each figure (Bonferroni).
     """
     by_method = {each.id: [run for run in runs if run.method == each.id] for each in methods}
@@ -169,8 +178,10 @@ def compared(methods: Sequence[Method], runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def rank_correlation(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Spearman's rank correlation over methods of exact calls with what needs no decoding, `PASS_FIGURES` and (less) held-out loss: `rho`
-    and the number of `methods`; `None` for fewer than four, or where all are alike."""
+    """Spearman's rank correlation over methods of exact calls with what needs no decoding,
+    `PASS_FIGURES` and (less) held-out loss: `rho` and the number of `methods`; `None` for fewer
+    than four, or where all are alike.
+    """
     from scipy.stats import spearmanr
 
     found: dict[str, Any] = {}
@@ -195,7 +206,9 @@ def better(comparison: Mapping[str, Any]) -> bool:
 def _difference(
     left: Sequence[Run], right: Sequence[Run], figure: str, error: float
 ) -> Difference | None:
-    """Left less right over what both were asked, training by training; losses of different base models do not compare."""
+    """Left less right over what both were asked, training by training; losses of different base
+    models do not compare.
+    """
     if figure == "heldout_loss" and len({run.base_model for run in (*left, *right)}) > 1:
         return None
     of = FIGURES[figure]
@@ -228,7 +241,9 @@ def _figure(runs: Sequence[Run], figure: str) -> dict[str, Any] | None:
 def _crossed(
     samples: Sequence[tuple[str, Sample, float]], error: float, bounds: tuple[float, float] | None
 ) -> Difference | None:
-    """Of seeds, what each sample scores, and what it is held against; `bounds` of the difference, if it has any."""
+    """Of seeds, what each sample scores, and what it is held against; `bounds` of the difference,
+    if it has any.
+    """
     values, rivals = (
         [float(new.value) for _, new, _ in samples],
         [float(old) for _, _, old in samples],

@@ -1,1 +1,1 @@
-"""How the worker process is started: a launcher a place where it can run."""
+"""Launchers: one per place where the worker can run."""

@@ -12,13 +12,14 @@ from agent_pipeline.errors import LESS_MEMORY
 
 @dataclass(frozen=True)
 class Kubernetes(Launcher):
-    """The worker as a pod, which is deleted when it has ended."""
+    """A launcher that runs the worker as a pod, and deletes the pod afterwards."""
 
     settings: KubernetesSettings
     messages: LakeMessages
     where = "on Kubernetes"
     advice = (
-        f"if the pod was evicted or ran out of memory (OOMKilled), raise kubernetes.resources, or {LESS_MEMORY}; what is complete is not "
+        f"if the pod was evicted or ran out of memory (OOMKilled), raise kubernetes.resources, or "
+        f"{LESS_MEMORY}; what is complete is not "
         "made twice."
     )
 
@@ -33,7 +34,7 @@ class Kubernetes(Launcher):
 
 
 def pod_spec(settings: KubernetesSettings) -> dict[str, Any]:
-    """The pod's spec, as Kubernetes writes it."""
+    """Return the specification of the pod, as Kubernetes writes it."""
     first, *others = settings.pod.get("containers") or [{}]
     worker = {
         "name": "worker",

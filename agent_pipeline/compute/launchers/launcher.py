@@ -1,7 +1,7 @@
-"""Starting the worker in a place, and what came of it: a result, or one sentence.
+"""Starting a worker, waiting for its end, and turning the outcome into a result or one sentence.
 
-A worker is one command, `python -m agent_pipeline.worker`. It is told the task and its parameters by Dagster Pipes, reads and
-writes the lake, and says its result by Dagster Pipes. A result that is there already is found by its identity.
+A worker is the command `python -m agent_pipeline.worker`. Dagster Pipes hands it the task and the
+parameters, and returns its result. Each module next to this one starts that command in one place.
 """
 
 from abc import ABC, abstractmethod
@@ -24,20 +24,20 @@ WORKER = ("-m", "agent_pipeline.worker")
 
 
 class Launcher(ABC):
-    """Runs the worker in one place."""
+    """A place where the worker can run."""
 
     where: ClassVar[str]
-    """The place, as a sentence has it."""
+    """The place as part of a sentence, such as `on Slurm`."""
     errors: ClassVar[tuple[type[Exception], ...]] = (Exception,)
-    """What `start` raises of a worker that died: the clients of clusters each have their own families of errors."""
+    """The classes of errors that `start` raises if the worker died."""
     advice: ClassVar[str]
-    """What to do when it died."""
+    """What a person can do if the worker died."""
 
     @abstractmethod
     def start(
         self, context: dg.AssetExecutionContext, extras: dict[str, Any]
     ) -> dg.PipesClientCompletedInvocation:
-        """Run the worker to its end; a run that is cancelled ends it."""
+        """Run the worker to its end. If the run is cancelled, end the worker."""
 
     def is_retryable(self, error: Exception) -> bool:
         """Return whether a worker that died of `error` may succeed when it is started again.
@@ -54,11 +54,17 @@ class Launcher(ABC):
 def launch(
     context: dg.AssetExecutionContext, launcher: Launcher, task: str, params: dict[str, Any]
 ) -> dict[str, Any]:
-    """The result of a task of `agent_pipeline.compute.tasks`, which reads its rows from the lake that `params` name.
+    """Run a task in a worker and return its result.
+
+    Args:
+        context: The run of the asset.
+        launcher: The place where the worker runs.
+        task: The name of the task.
+        params: The parameters of the task.
 
     Raises:
         WorkerError: the task ended with a sentence for the user, or its process crashed.
-        PassingError: the task or its process failed for a reason that may be gone next time.
+        PassingError: the task failed for a reason that may be gone next time.
     """
     context.log.info(f"starting a process {launcher.where} to {task}")
     try:
@@ -75,7 +81,8 @@ def launch(
     messages = list(invocation.get_custom_messages())
     if not messages:
         raise PassingError(
-            f"The {task} process ended without a result: materialize again, what is complete is not made twice."
+            f"The {task} process ended without a result: materialize again, what is complete is "
+            f"not made twice."
         )
     result: dict[str, Any] = messages[-1]
     if "error" in result:
@@ -84,7 +91,7 @@ def launch(
 
 
 class LakeMessages(dg.PipesBlobStoreMessageReader):
-    """Reads a worker's messages from the lake, and leaves signs of the run's life there."""
+    """The reader of a remote worker's messages, which also writes the run's signs of life."""
 
     def __init__(self, settings: Settings, asset: str, key: PartitionKey) -> None:
         super().__init__(interval=5)
@@ -99,7 +106,7 @@ class LakeMessages(dg.PipesBlobStoreMessageReader):
 
     @contextmanager
     def get_params(self) -> Iterator[PipesParams]:
-        """What a worker must know to write its messages; they are removed when it has ended."""
+        """Yield what a worker needs to write its messages, and remove the files afterwards."""
         try:
             yield {**self._where, "launch": self._box.launch}
         finally:
@@ -110,7 +117,7 @@ class LakeMessages(dg.PipesBlobStoreMessageReader):
         return True
 
     def download_messages_chunk(self, index: int, params: PipesParams) -> str | None:
-        """A file of messages; `None` where there is none yet."""
+        """Return the messages of one file, or None if the file does not exist yet."""
         if monotonic() - self._beat >= BEAT:
             self._beat = monotonic()
             with suppress(Exception):  # a lake that cannot be reached now

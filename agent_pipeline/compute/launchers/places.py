@@ -1,4 +1,4 @@
-"""The launcher of each place that the setting `compute` may name."""
+"""The choice of a launcher by the setting `compute`."""
 
 import dagster as dg
 
@@ -15,10 +15,16 @@ from agent_pipeline.keys import PartitionKey
 def launcher(
     settings: Settings, asset: str, key: PartitionKey, pipes: dg.PipesSubprocessClient
 ) -> Launcher:
-    """What starts the worker for an agent's asset; `pipes` starts processes of this machine.
+    """Return the launcher for the worker of an agent's asset.
+
+    Args:
+        settings: The settings.
+        asset: The asset, or the group of options of a training step.
+        key: The agent's partition.
+        pipes: The client that starts processes of this machine.
 
     Raises:
-        SettingsError: tasks cannot run where the settings say.
+        SettingsError: the chosen place cannot be used.
     """
     if (place := settings.place(asset, key)) == "local":
         return Subprocess(pipes)

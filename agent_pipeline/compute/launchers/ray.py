@@ -15,10 +15,15 @@ from agent_pipeline.errors import LESS_MEMORY
 
 @dataclass(frozen=True)
 class Ray(Launcher):
+    """A launcher that submits the worker to a Ray cluster."""
+
     settings: RaySettings
     messages: LakeMessages
     where = "on Ray"
-    advice = f"its log is in Ray's dashboard; if it ran out of memory, ask for more (ray.arguments.entrypoint_memory), or {LESS_MEMORY}."
+    advice = (
+        "its log is in Ray's dashboard; if it ran out of memory, request more "
+        f"(ray.arguments.entrypoint_memory), or {LESS_MEMORY}."
+    )
 
     def start(
         self, context: dg.AssetExecutionContext, extras: dict[str, Any]
@@ -38,7 +43,7 @@ class Ray(Launcher):
 
 
 def job_of(settings: RaySettings) -> dict[str, Any]:
-    """The job as Ray's `submit_job` takes it, with a name of its own."""
+    """Return the job as Ray's `submit_job` takes it, with a name of its own."""
     return {
         "entrypoint": " ".join(("python", *WORKER)),
         "submission_id": f"agent-pipeline-{uuid4().hex[:12]}",

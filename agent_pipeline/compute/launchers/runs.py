@@ -13,14 +13,15 @@ from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import PipelineError
 
 _SETTLED = 1.0
-"""Seconds after which a lock that was free is tried again: a run may have been about to take it."""
+"""Seconds after which a free lock is tried again, because a run may have been about to take it."""
 
 
 class WatchedRunLauncher(dg.DefaultRunLauncher):
-    """Starts runs as Dagster does by default. Run monitoring asks it whether they live, and ends those that were killed with all that
-    would have reported it: after a power cut, or when the web server was killed too.
+    """A run launcher whose runs end as failed if their process was killed.
 
-    A run holds a lock of this machine (`alive`), which the system frees with its process. Of a run on another machine nothing is known.
+    Dagster's run monitoring asks it whether a run lives. A run holds a lock file of this machine
+    (`alive`), which the system releases with the process. The state of a run on another machine is
+    unknown here.
     """
 
     @property
@@ -45,7 +46,11 @@ class WatchedRunLauncher(dg.DefaultRunLauncher):
 
 @contextmanager
 def alive(run_id: str) -> Iterator[None]:
-    """Hold the lock that says that a run's process lives. Raises SettingsError."""
+    """Hold the lock that shows that a run's process lives.
+
+    Raises:
+        SettingsError: the settings cannot be read.
+    """
     file = _file(run_id)
     file.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(file):

@@ -16,10 +16,15 @@ from agent_pipeline.errors import LESS_MEMORY
 
 @dataclass(frozen=True)
 class Slurm(Launcher):
+    """A launcher that submits the worker to Slurm and waits for the job."""
+
     settings: SlurmSettings
     messages: LakeMessages
     where = "on Slurm"
-    advice = f"its output is in slurm-<number>.out; if it ran out of memory or time, raise --mem or --time in slurm.arguments, or {LESS_MEMORY}."
+    advice = (
+        "its output is in slurm-<number>.out; if it ran out of memory or time, raise --mem or "
+        f"--time in slurm.arguments, or {LESS_MEMORY}."
+    )
 
     def start(
         self, context: dg.AssetExecutionContext, extras: dict[str, Any]
@@ -36,7 +41,10 @@ class Slurm(Launcher):
 
 
 def sbatch(settings: SlurmSettings, job: str) -> list[str]:
-    """The command that runs the worker as the job of this name, and waits for it; the parameters travel in the environment."""
+    """Return the command that submits the worker and waits for the job.
+
+    The environment carries the parameters.
+    """
     partition = [f"--partition={settings.partition}"] if settings.partition else []
     script = [
         "set -e",

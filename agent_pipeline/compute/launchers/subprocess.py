@@ -29,8 +29,9 @@ SIGNALS_FROM_OUTSIDE = frozenset(
     for name in ("SIGHUP", "SIGINT", "SIGKILL", "SIGTERM")
     if hasattr(signal, name)
 )
-"""Signals that another process or the system sends. Other signals, such as SIGSEGV, are the worker's
-own fault, and the worker would receive them again."""
+"""Signals that another process or the system sends. Other signals, such as SIGSEGV, are the
+worker's own fault, and the worker would receive them again.
+"""
 
 
 class WorkerExitError(DagsterPipesExecutionError):
@@ -115,8 +116,11 @@ def _signal_session(process: "Popen[bytes]", signum: signal.Signals) -> None:
 
 
 class WholeLines(dg.PipesFileMessageReader):
-    """Dagster's reader (1.13) parses a line that is half written, as it was seen on a busy machine: its thread ends there, and with it the
-    progress and the result of a run."""
+    """A reader of the worker's messages that waits until a line is complete.
+
+    The reader of Dagster 1.13 parses a line that is half written, which happens on a busy machine.
+    Its thread then ends, and the run loses the worker's progress and result.
+    """
 
     def _reader_thread(self, handler: dg.PipesMessageHandler, is_resource_complete: Event) -> None:
         begun = ""
