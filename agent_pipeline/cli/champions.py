@@ -1,4 +1,4 @@
-"""The commands that choose what is served: promote, hold, rollback, champions; and report, what to look at before."""
+"""The commands that choose the served model: promote, hold, rollback, champions and report."""
 
 import shutil
 from collections.abc import Callable
@@ -46,7 +46,7 @@ def promote(
     ] = "",
     why: WHY = "",
 ) -> None:
-    """Make an export the partition's champion: the model that is served until another is promoted."""
+    """Make an export the champion, which is the model that is served."""
     redactor = Redactor(load_settings().redaction_options)
     _print_champion(
         partition,
@@ -83,14 +83,18 @@ def hold(
 def champions(
     partition: Annotated[str | None, typer.Argument(help="project/agent, for its history.")] = None,
 ) -> None:
-    """Show the champion, the latest export and its decision of every partition; or the history and all decisions of one."""
+    """Show the champion, the latest export and its decision.
+
+    With a partition, show the partition's whole history.
+    """
     settings = load_settings()
     lake = settings.open_lake()
     exported = list(champion_history.champions(lake))
     known = ", ".join(str(key) for key, _ in exported)
     if not exported:
         raise DataError(
-            f"The lake {lake.root} holds no exported model: materialize gguf_export for an agent first."
+            f"The lake {lake.root} holds no exported model: materialize gguf_export for an agent "
+            f"first."
         )
     if partition and parse_key(partition) not in dict(exported):
         raise DataError(
@@ -148,19 +152,24 @@ def report(
     ] = None,
     browse: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
-    """Name the page of the last decision, or of an evaluation not decided on yet: figures, and every turn that differs, side by side."""
+    """Print where the page of the last decision is, or of an evaluation that has no decision yet.
+
+    The page shows the figures, and every turn in which the models differ.
+    """
     lake, key = load_settings().open_lake(), parse_key(partition)
     evaluated, decided = lake.latest("evaluation", key), latest(lake, ASSET, key)
     named = decided if decided and evaluated.identity in decided.manifest["parents"] else evaluated
     if PAGE not in named.manifest["files"]:
         raise DataError(
-            f"The {named.asset} of {key} has no page: a session on it was forgotten, or it is older. Materialize it again."
+            f"The {named.asset} of {key} has no page: a session on it was forgotten, or it is "
+            f"older. Materialize it again."
         )
     try:
         page = shutil.copyfile(named.path / PAGE, out) if out else named.path / PAGE
     except OSError as error:
         raise DataError(
-            f"The page cannot be copied to {out} ({error.strerror}): name a file in a folder that is there."
+            f"The page cannot be copied to {out} ({error.strerror}): name a file in a folder that "
+            f"is there."
         ) from error
     console.print(str(page), markup=False, highlight=False, soft_wrap=True)
     if browse:
@@ -199,7 +208,10 @@ def _print_entry(number: int, when: str, what: str, why: str) -> None:
 
 
 def _print_champion(partition: str, move: Callable[[Lake, PartitionKey], Entry]) -> None:
-    """Move the champion, and serve the new one at once. What was killed before its last line can be repeated."""
+    """Move the champion, and serve the new one at once.
+
+    If this is killed, the same command completes it.
+    """
     settings, key = load_settings(), parse_key(partition)
     lake = settings.open_lake()
     entry = move(lake, key)

@@ -9,14 +9,17 @@ from agent_pipeline.keys import PartitionKey
 
 console = Console()
 
-UNSAFE = "The store of the lake {} takes writes whose condition does not hold: let one machine alone work on it (docs/storage.md)."
+UNSAFE = (
+    "The store of the lake {} takes writes whose condition does not hold: let one machine alone "
+    "work on it (docs/storage.md)."
+)
 
 
 def check() -> None:
-    """Check every setting, and show those that are not left to their defaults, with the place where each is set.
+    """Check every setting, and show those that are not defaults and where each was set.
 
-    Exit code 1 if a setting is wrong, a store cannot be opened, a lake in s3:// cannot be written to, or settings name an agent that no
-    store has.
+    The exit code is 1 if a setting is wrong, a store cannot be opened, a lake in s3:// cannot be
+    written to, or settings name an agent that no store has.
     """
     from agent_pipeline.config.checks import problems, unknown_agents
     from agent_pipeline.defs.automation.nightly import cron_problems
@@ -53,8 +56,10 @@ def check() -> None:
 
 
 def set_values(keys: list[PartitionKey]) -> list[str]:
-    """A line for each setting of an asset that is not left to its default, those that assets share among them: for all agents, and for
-    those where it differs."""
+    """Return one line per setting that is not a default.
+
+    The settings for all agents come first, and then those of agents that differ.
+    """
     from agent_pipeline.config.assets import ASSETS
     from agent_pipeline.config.resolution import resolve, shared
 

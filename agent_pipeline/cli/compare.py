@@ -16,7 +16,8 @@ def compare(
     methods: Annotated[
         str,
         typer.Option(
-            help="Ids of methods, separated by commas: those of MethodRegistry, or of the table \\[methods] in pipeline.toml."
+            help="Ids of methods, separated by commas: those of MethodRegistry, or of the table "
+            "\\[methods] in pipeline.toml."
         ),
     ] = "",
     seeds: Annotated[
@@ -30,7 +31,7 @@ def compare(
         ),
     ] = None,
 ) -> None:
-    """Train an agent's model by several methods with several seeds, measure all on the same held-out tasks, and print the report."""
+    """Train an agent's model by several methods, measure them alike, and print the report."""
     from agent_pipeline.config.settings import load_settings
     from agent_pipeline.defs.jobs import COMPARE
     from agent_pipeline.method_comparison.report import PAGE

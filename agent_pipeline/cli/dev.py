@@ -1,4 +1,7 @@
-"""`dagster dev` with our own web server in place of Dagster's: `python -m agent_pipeline.cli.dev`, with the options of `dagster dev`."""
+"""`dagster dev` with the web server of this package: `python -m agent_pipeline.cli.dev`.
+
+The options are those of `dagster dev`.
+"""
 
 import subprocess
 from collections.abc import Sequence

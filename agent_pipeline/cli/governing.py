@@ -1,4 +1,4 @@
-"""Where sessions went, and how they and old models go: lineage session, lineage model, forget, prune."""
+"""The commands lineage session, lineage model, forget and prune."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -18,7 +18,8 @@ lineage = typer.Typer(
 
 AS_JSON = typer.Option(
     "--json",
-    help="Print JSON; its fields are those of agent_pipeline.governance.lineage, forgetting and pruning.",
+    help="Print JSON; its fields are those of agent_pipeline.governance.lineage, forgetting and "
+    "pruning.",
 )
 
 
@@ -27,7 +28,10 @@ def lineage_session(
     session_id: Annotated[str, typer.Argument(help="The session's id.")],
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
-    """Every table, file and model that a session reached, over all partitions of the lake; exit code 1 if it reached none."""
+    """List every table, file and model that a session reached.
+
+    The exit code is 1 if the session reached none.
+    """
     from agent_pipeline.cli.report import print_session_lineage
     from agent_pipeline.governance.lineage import session_lineage
 
@@ -47,7 +51,7 @@ def lineage_model(
     ],
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
-    """What a model was made of: sessions, rows, settings, base model and revision, code, versions of tables."""
+    """Show what a model was made of: sessions, rows, settings, base model, code and tables."""
     from agent_pipeline.cli.report import print_model_lineage
     from agent_pipeline.governance.lineage import model_lineage
 
@@ -71,7 +75,10 @@ def forget(
     ] = False,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
-    """Take a session out of everything that the lake holds, keep it out, and name the models to train again. It cannot be undone."""
+    """Remove a session from the whole lake, keep it out, and name the models to train again.
+
+    This cannot be undone.
+    """
     from agent_pipeline.cli.report import print_forgotten, printable
     from agent_pipeline.governance.forgetting import forget as take_out
     from agent_pipeline.governance.lineage import session_lineage
@@ -142,7 +149,7 @@ def _show(found: Any, as_json: bool, in_words: Callable[[Console, Any], None]) -
 
 
 def _refuse_beside_runs() -> None:
-    """A run has rows in memory, and would write them after they were forgotten."""
+    """Refuse to forget while a run has rows in memory, which it would write again."""
     import dagster as dg
 
     from agent_pipeline.errors import DataError
@@ -157,5 +164,6 @@ def _refuse_beside_runs() -> None:
     if runs:
         names = ", ".join(run.run_id for run in runs)
         raise DataError(
-            f"A run goes on ({names}) and could write the session again: let it end or cancel it, or use --force if it was killed."
+            f"A run goes on ({names}) and could write the session again: let it end or cancel it, "
+            f"or use --force if it was killed."
         )

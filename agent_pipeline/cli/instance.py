@@ -25,13 +25,15 @@ _STORAGE = f"storage:\n  postgres:\n    postgres_url:\n      env: {POSTGRES}\n"
 
 
 def dagster_home() -> Path:
-    """`DAGSTER_HOME`, else `.dagster` beside `pipeline.toml` (or in the working directory); made, with a `dagster.yaml`, if missing.
+    """Return Dagster's home, and create it with a `dagster.yaml` if it is missing.
 
-    A `dagster.yaml` that is made while `DAGSTER_POSTGRES_URL` is set keeps Dagster's tables there.
+    The home is `DAGSTER_HOME`, or `.dagster` next to `pipeline.toml` (or in the working directory).
+    If `DAGSTER_POSTGRES_URL` is set, a new `dagster.yaml` keeps Dagster's tables there.
 
     Raises:
-        SettingsError: the folder cannot be written to, the variable and the file that is there contradict each other, or dagster-postgres
-            is missing.
+        SettingsError: the folder cannot be written to, the variable contradicts the existing
+            file, or
+            dagster-postgres is not installed.
     """
     file = config_file()
     home = (
@@ -48,12 +50,14 @@ def dagster_home() -> Path:
         written = yaml.read_text(encoding="utf-8")
     except OSError as error:
         raise SettingsError(
-            f"Dagster's home {home} cannot be used ({error.strerror}: {error.filename}): set DAGSTER_HOME to a folder that this user may "
+            f"Dagster's home {home} cannot be used ({error.strerror}: {error.filename}): set "
+            f"DAGSTER_HOME to a folder that this user may "
             "write, on a disk that has room."
         ) from error
     except UnicodeDecodeError as error:
         raise SettingsError(
-            f"{yaml} is not a text file ({error}): correct it, or delete it to have the default again."
+            f"{yaml} is not a text file ({error}): correct it, or delete it to have the default "
+            f"again."
         ) from error
     reads = re.search(rf"^[^#\n]*\b{POSTGRES}\b", written, re.MULTILINE)
     if bool(postgres) != bool(
@@ -66,20 +70,25 @@ def dagster_home() -> Path:
     if postgres:
         if not find_spec("dagster_postgres"):
             raise SettingsError(
-                f"{POSTGRES} needs the package dagster-postgres: pip install 'agent-pipeline[postgres]'."
+                f"{POSTGRES} needs the package dagster-postgres: pip install "
+                f"'agent-pipeline[postgres]'."
             )
-        # The driver that it brings: SQLAlchemy 2.1 would take another one for an address that names none.
+        # The driver that it brings: SQLAlchemy 2.1 would take another one for an address that names
+        # none.
         os.environ[POSTGRES] = re.sub("^postgres(ql)?://", "postgresql+psycopg2://", postgres)
     os.environ["DAGSTER_HOME"] = str(home)
     return home
 
 
 def open_instance() -> "dg.DagsterInstance":
-    """The instance that the UI uses as well. The limits of its pools hold from the first run on: Dagster's queue does not heed a pool's
-    default limit in the pass in which it first meets the pool.
+    """Open the instance that the UI uses too, with the limits of its pools set.
+
+    Dagster's queue ignores a pool's default limit the first time that it meets the pool.
 
     Raises:
-        SettingsError: of `dagster_home`; `dagster.yaml` is wrong; the database cannot be reached, is locked or damaged, or refuses.
+        SettingsError: as for `dagster_home`; or `dagster.yaml` is wrong, or the database cannot
+            be reached, is
+            locked or damaged, or refuses.
     """
     import dagster as dg
     from filelock import FileLock
@@ -111,7 +120,10 @@ def open_instance() -> "dg.DagsterInstance":
 
 @contextmanager
 def _quiet_retries() -> Iterator[None]:
-    """Keep Dagster's warnings about each attempt to reach a database off the screen: the error that follows says it once."""
+    """Hide Dagster's warning about each attempt to reach a database.
+
+    The error that follows names the problem once.
+    """
     root, repeats = logging.getLogger(), "Retrying failed database connection"
 
     def is_other(record: logging.LogRecord) -> bool:
@@ -125,11 +137,15 @@ def _quiet_retries() -> Iterator[None]:
 
 
 def _opening_failure(home: Path, error: Exception) -> str | None:
-    """Return a sentence for an error of Dagster's instance that a user can mend; None for any other error."""
+    """Return a sentence for an error of Dagster's instance that a user can fix.
+
+    Return None for any other error.
+    """
     module = type(error).__module__
     if isinstance(error, OSError):
         return (
-            f"Dagster's home {home} cannot be used ({error}): set DAGSTER_HOME to a folder that this user may write, on a disk that has "
+            f"Dagster's home {home} cannot be used ({error}): set DAGSTER_HOME to a folder that "
+            f"this user may write, on a disk that has "
             "room."
         )
     if module.startswith(("dagster_postgres", "sqlalchemy", "psycopg2", "sqlite3")):
@@ -139,7 +155,10 @@ def _opening_failure(home: Path, error: Exception) -> str | None:
             error, "errors", None
         )  # of DagsterInvalidConfigError, whose first line says nothing
         reason = details[0].message if details else " ".join(str(error).split())
-        return f"{home / 'dagster.yaml'} is wrong ({reason[:300].rstrip('.')}): correct it, or delete it to have the default again."
+        return (
+            f"{home / 'dagster.yaml'} is wrong ({reason[:300].rstrip('.')}): correct it, or delete "
+            f"it to have the default again."
+        )
     return None
 
 
@@ -147,18 +166,31 @@ def database_sentence(home: Path, error: Exception) -> str:
     """Return a sentence for a failure of the database that holds Dagster's runs."""
     reason = str(getattr(error, "orig", None) or error.__cause__ or error).partition("\n")[0]
     if os.environ.get(POSTGRES):
-        return f"PostgreSQL at {POSTGRES} does not open Dagster's tables: {without_credentials(reason)}"
+        return (
+            f"PostgreSQL at {POSTGRES} does not open Dagster's tables: "
+            f"{without_credentials(reason)}"
+        )
     if "locked" in reason:
-        return f"Dagster's database in {home} is locked: end the process that holds it (another agent-pipeline or dagster), and repeat."
+        return (
+            f"Dagster's database in {home} is locked: end the process that holds it (another "
+            f"agent-pipeline or dagster), and repeat."
+        )
     if "full" in reason or "disk I/O" in reason:
-        return f"Dagster's database in {home} cannot be written ({reason}): make room, or set DAGSTER_HOME to another disk."
+        return (
+            f"Dagster's database in {home} cannot be written ({reason}): make room, or set "
+            f"DAGSTER_HOME to another disk."
+        )
     if "readonly" in reason or "unable to open" in reason:
-        return f"Dagster's database in {home} cannot be written ({reason}): set DAGSTER_HOME to a folder that this user may write."
+        return (
+            f"Dagster's database in {home} cannot be written ({reason}): set DAGSTER_HOME to a "
+            f"folder that this user may write."
+        )
     damaged = (
         ", ".join(str(file) for file in sorted(home.rglob("*.db")) if not _is_sound(file)) or home
     )
     return (
-        f"Dagster's database {damaged} is damaged ({reason}): restore it from a backup, or move it away to begin with an empty history of "
+        f"Dagster's database {damaged} is damaged ({reason}): restore it from a backup, or move it "
+        f"away to begin with an empty history of "
         "runs. Tables and models are in the lake, and stay."
     )
 

@@ -1,4 +1,4 @@
-"""`agent-pipeline play`: a model plays an agent's tasks, and what it said becomes a store that the pipeline can read."""
+"""The command play: a model does an agent's tasks, and its sessions become a store."""
 
 import json
 import os
@@ -27,7 +27,8 @@ def play(
     model: Annotated[
         str,
         typer.Option(
-            help="champion, gguf or adapter (the latest), base, a .gguf file, or URL#name of an OpenAI-compatible endpoint."
+            help="champion, gguf or adapter (the latest), base, a .gguf file, or URL#name of an "
+            "OpenAI-compatible endpoint."
         ),
     ] = "gguf",
     tasks: Annotated[int, typer.Option(min=1, help="How many tasks.")] = 60,
@@ -47,7 +48,8 @@ def play(
         int | None,
         typer.Option(
             min=1,
-            help="The assistant's messages after which an episode is given up; by default as in episodes.",
+            help="The assistant's messages after which an episode is given up; by default as in "
+            "episodes.",
         ),
     ] = None,
     max_new_tokens: Annotated[
@@ -57,11 +59,12 @@ def play(
     traces: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for the sessions as the Hub's trace viewer shows them, a file per session; not in --out."
+            help="Folder for the sessions as the Hub's trace viewer shows them, a file per "
+            "session; not in --out."
         ),
     ] = None,
 ) -> None:
-    """Let a model play an agent's tasks in its world, and write what it said as a store that the pipeline can read."""
+    """Let a model do an agent's tasks in its world, and write its sessions as a store."""
     from agent_pipeline.compute.params import common_params
     from agent_pipeline.compute.playing import play_all, tasks_to_play
     from agent_pipeline.config.assets import EpisodesConfig
@@ -74,7 +77,8 @@ def play(
     key, settings = parse_key(partition), load_settings()
     if not (world := settings.world(key)):
         raise SettingsError(
-            f'{key} has no world to play in: set world in [agents."{key}"] of pipeline.toml (docs/episodes.md).'
+            f'{key} has no world to play in: set world in [agents."{key}"] of pipeline.toml '
+            f"(docs/episodes.md)."
         )
     if (store := out / f"{key.project}.jsonl").exists():
         raise SettingsError(
@@ -82,7 +86,8 @@ def play(
         )
     if traces is not None and traces.resolve().is_relative_to(out.resolve()):
         raise SettingsError(
-            f"{traces} is in {out}, where the pipeline would read each session twice: name another folder for --traces."
+            f"{traces} is in {out}, where the pipeline would read each session twice: name another "
+            f"folder for --traces."
         )
     if trials > 1 and not temperature:
         raise SettingsError(
@@ -118,11 +123,15 @@ def play(
     if traces is not None:
         _write_traces(traces, sessions)
     if errors := [session["error"] for session in sessions if "error" in session]:
-        counted = f"{len(errors)} of {len(sessions)} episodes were refused or cut, and have an error in the store in place of a verdict"
+        counted = (
+            f"{len(errors)} of {len(sessions)} episodes were refused or cut, and have an error in "
+            f"the store in place of a verdict"
+        )
         typer.echo(f"{counted}: {'; '.join(sorted(set(errors))[:3])}", err=True)
     shown = f"; for the Hub's trace viewer, they are in {traces}" if traces else ""
     typer.echo(
-        f"{table(report)}\n\nThe sessions are in {store}, and to read in {out / 'episodes.md'}{shown}."
+        f"{table(report)}\n\nThe sessions are in {store}, and to read in "
+        f"{out / 'episodes.md'}{shown}."
     )
 
 
@@ -149,10 +158,18 @@ def _write_traces(folder: Path, sessions: Sequence[Mapping[str, Any]]) -> None:
 def _session_ids(
     task_pattern: str, tasks: Sequence[Mapping[str, Any]], trials: int, store: str
 ) -> list[str]:
-    """The ids of the sessions in which the tasks are played, in the order of the episodes; `store` tells those of two stores apart.
+    """Return the ids of the sessions, in the order of the episodes.
+
+    Args:
+        task_pattern: The agent's pattern that finds a task in a session's id.
+        tasks: The tasks that are played.
+        trials: How often each task is played.
+        store: A text that distinguishes the sessions of two stores.
 
     Raises:
-        SettingsError: the pattern would name another task than the one that is played, which would leave its split.
+        SettingsError: the pattern would find another task than the one that is played, so that
+            the task
+            would change its split.
     """
     from agent_pipeline.evaluation.episodes import PLAYED, fresh_task_id
     from agent_pipeline.ingestion.reading import compile_task_pattern, find_task_key
@@ -168,14 +185,19 @@ def _session_ids(
             )
             if (named := find_task_key(session, pattern, "")) != task_id:
                 raise SettingsError(
-                    f"task_pattern {task_pattern!r} reads the task {named!r} from the id {session_id} of a session that would play "
-                    f"{task_id!r}: a held-out task could be trained on. Begin it with ^(?!played-), or name tasks by task_field."
+                    f"task_pattern {task_pattern!r} reads the task {named!r} from the id "
+                    f"{session_id} of a session that would play "
+                    f"{task_id!r}: a held-out task could be trained on. Begin it with "
+                    f"^(?!played-), or name tasks by task_field."
                 )
     return ids
 
 
 def _session(key: PartitionKey, model: str, session_id: str, episode: "Episode") -> dict[str, Any]:
-    """An episode as the reader openai_chat knows sessions; the world gave the verdict, where the model could say all that it meant to."""
+    """Return an episode as the reader openai_chat reads a session.
+
+    The world gave the verdict, if the model's last message is complete.
+    """
     from agent_pipeline.evaluation.episodes import fresh_task_id
 
     task_id = fresh_task_id(episode.task_key, episode.seed)
@@ -205,7 +227,14 @@ def _session(key: PartitionKey, model: str, session_id: str, episode: "Episode")
 def _player(
     model: str, key: PartitionKey, temperature: float, limits: tuple[int, int]
 ) -> "OpenedPlayer":
-    """The model; `limits` are the longest message and the longest conversation, in tokens."""
+    """Return the model to play.
+
+    Args:
+        model: The model's name, file or address.
+        key: The agent's partition.
+        temperature: The sampling temperature.
+        limits: The longest message and the longest conversation, in tokens.
+    """
     from agent_pipeline.compute.playing import gguf_player, memory_player
     from agent_pipeline.config.settings import load_settings
     from agent_pipeline.evaluation.players import endpoint_player
@@ -226,7 +255,8 @@ def _player(
         )
     if model == "champion" and lake.champion(EXPORT, key) is None:
         raise SettingsError(
-            f"{key} has no champion that could play: `agent-pipeline promote {key}` makes the latest export one."
+            f"{key} has no champion that could play: `agent-pipeline promote {key}` makes the "
+            f"latest export one."
         )
     if model in ("champion", "gguf") or model.endswith(".gguf"):
         export = (
@@ -244,7 +274,8 @@ def _player(
         return gguf_player(form, *limits, temperature)
     if model not in ("adapter", "base"):
         raise SettingsError(
-            f"{model!r} is not a model to play: give champion, gguf, adapter, base, a .gguf file or URL#name."
+            f"{model!r} is not a model to play: give champion, gguf, adapter, base, a .gguf file "
+            f"or URL#name."
         )
     if temperature:
         raise SettingsError(

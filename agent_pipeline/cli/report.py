@@ -26,7 +26,10 @@ MODEL_ASSETS = (*map(adapter_of, STEPS), "evaluation", "gguf_export", "serving",
 
 
 def count_values(lake: Lake, asset: str, column: str, key: PartitionKey) -> Counter[str]:
-    """How often each value of a table's column occurs (null, which is not a drop reason, as `kept`); empty for a table never made."""
+    """Return how often each value of a table's column occurs; empty if there is no table.
+
+    A null drop reason counts as `kept`.
+    """
     if not lake.has(asset, key):
         return Counter()
     with lake.open(asset, key) as table:
@@ -36,7 +39,7 @@ def count_values(lake: Lake, asset: str, column: str, key: PartitionKey) -> Coun
 
 
 def latest(lake: Lake, asset: str, key: PartitionKey) -> Artifact | None:
-    """The latest artifact, if there is a whole one."""
+    """Return the latest complete artifact, or None."""
     try:
         return lake.latest(asset, key)
     except DataError:
@@ -44,7 +47,7 @@ def latest(lake: Lake, asset: str, key: PartitionKey) -> Artifact | None:
 
 
 def status_table(lake: Lake, keys: list[PartitionKey]) -> Table:
-    """A line a partition: sessions, kept, rows, and what models there are."""
+    """Return one line per partition: sessions, kept sessions, rows and models."""
     table = Table(title=str(lake.root), title_justify="left")
     for column in ("partition", "sessions", "kept", "train", "select", "test", "pairs", "models"):
         table.add_column(
@@ -77,7 +80,10 @@ def status_table(lake: Lake, keys: list[PartitionKey]) -> Table:
 
 
 def print_report(console: Console, lake: Lake, keys: list[PartitionKey]) -> None:
-    """Tasks done and harm; sessions in, kept, dropped and why; rows; loss and tool-call accuracy; the decision; where the files are."""
+    """Print the report of a demo.
+
+    It has the tasks done, sessions, rows, scores, the decision and the files.
+    """
     for key in keys:
         counts, splits = (
             count_values(lake, "curated_sessions", "drop_reason", key),
@@ -91,7 +97,8 @@ def print_report(console: Console, lake: Lake, keys: list[PartitionKey]) -> None
             for line in _episodes(played.manifest["report"]):
                 console.print(f"  {line}")
         console.print(
-            f"  sessions   {counts.total()} in = {counts['kept']} kept + {counts.total() - counts['kept']} dropped ({dropped})"
+            f"  sessions   {counts.total()} in = {counts['kept']} kept + "
+            f"{counts.total() - counts['kept']} dropped ({dropped})"
         )
         console.print(
             f"  SFT rows   {splits.total()}: "
@@ -127,7 +134,10 @@ def print_report(console: Console, lake: Lake, keys: list[PartitionKey]) -> None
 
 
 def _episodes(report: dict[str, Any]) -> list[str]:
-    """Tasks done and harm, the base and the recorded agent beside the model; in red where the model is not fit to act."""
+    """Return the tasks done and the harm of the model, its base and the recorded agent.
+
+    The text is red if the model is not fit to act.
+    """
     others = [
         name for name in report["players"] if name != "model"
     ]  # a manifest's keys are in alphabetical order
@@ -146,7 +156,7 @@ def _episodes(report: dict[str, Any]) -> list[str]:
 
 
 def _training(report: dict[str, Any]) -> str:
-    """The loss, how many rows were trained, and what became of the others."""
+    """Return the loss of a training run, and how many rows it used and left out."""
     if SKIPPED in report:
         return f"nothing was trained: {report[SKIPPED]}"
     rows = report["rows"]
@@ -184,9 +194,13 @@ def _comparison(report: dict[str, Any]) -> list[str]:
         form = ".3f" if name == "heldout_loss" else ".1%"
         text = f"{label}: base {base:{form}} → adapter {adapter:{form}}"
         if difference["low"] is not None:
-            text += f", difference {with_interval(difference['difference'], difference['low'], difference['high'], f'+{form}')} (95 %)"
+            interval = with_interval(
+                difference["difference"], difference["low"], difference["high"], f"+{form}"
+            )
+            text += f", difference {interval} (95 %)"
         lines.append(
-            f"{text}, {difference['samples']} {'rows' if name == 'heldout_loss' else 'turns'} of {difference['tasks']} tasks"
+            f"{text}, {difference['samples']} {'rows' if name == 'heldout_loss' else 'turns'} of "
+            f"{difference['tasks']} tasks"
         )
     return lines
 
@@ -199,7 +213,8 @@ def print_session_lineage(console: Console, lineage: "SessionLineage") -> None:
         )
         _print(
             console,
-            f"{lineage.session_id} was forgotten in {where}: it is not read from the store any more.",
+            f"{lineage.session_id} was forgotten in {where}: it is not read from the store any "
+            f"more.",
         )
     table = Table(
         title=escape(printable(f"{lineage.session_id}: rows that name it")), title_justify="left"
@@ -226,11 +241,12 @@ def print_session_lineage(console: Console, lineage: "SessionLineage") -> None:
 
 
 def print_model_lineage(console: Console, lineage: "ModelLineage", indent: str = "") -> None:
-    """What a model was made of, and below it what that was made of."""
+    """Print what a model was made of, and below it what its parents were made of."""
     is_latest = " (latest)" if lineage.latest else ""
     _print(
         console,
-        f"{indent}{lineage.asset} {lineage.identity[:16]} of {lineage.partition}{is_latest}: {lineage.path}",
+        f"{indent}{lineage.asset} {lineage.identity[:16]} of {lineage.partition}{is_latest}: "
+        f"{lineage.path}",
     )
     indent += "  "
     if lineage.base_model:
@@ -284,7 +300,7 @@ def print_model_lineage(console: Console, lineage: "ModelLineage", indent: str =
 
 
 def print_forgotten(console: Console, report: "Forgotten") -> None:
-    """What was removed from which file, what else to know, and which models to train again."""
+    """Print what was removed from which file, and which models to train again."""
     for change in report.changes:
         counts = [
             f"{count} {what}"
@@ -310,38 +326,44 @@ def print_forgotten(console: Console, report: "Forgotten") -> None:
     files = len(report.changes)
     _print(
         console,
-        f"{report.session_id} is forgotten: {rows} rows and {mentions} mentions in {files} files; kept out of {where}.",
+        f"{report.session_id} is forgotten: {rows} rows and {mentions} mentions in {files} files; "
+        f"kept out of {where}.",
     )
     if report.judge_answers:
         _print(
             console,
-            f"{report.judge_answers} answers of the language model about it left the judge's cache.",
+            f"{report.judge_answers} answers of the language model about it were removed from the "
+            "judge's cache.",
         )
     if report.unclear_answers:
         _print(
             console,
-            f"{report.unclear_answers} answers in the judge's cache do not say whom they are about: delete judge.sqlite.",
+            f"{report.unclear_answers} answers in the judge's cache do not say whom they are "
+            f"about: delete judge.sqlite.",
         )
     if report.same_content:
         _print(
             console,
-            f"{', '.join(report.same_content)} has the same conversation: forget that as well if the conversation should go.",
+            f"{', '.join(report.same_content)} has the same conversation: forget that as well if "
+            f"the conversation should go.",
         )
     if report.side_chains:
         _print(
             console,
-            f"It began {', '.join(report.side_chains)}: forget those as well if its side chains should go.",
+            f"It began {', '.join(report.side_chains)}: forget those as well if its side chains "
+            f"should go.",
         )
     if report.to_retrain:
         _print(
             console,
-            "Nothing takes it out of a model: train, evaluate and export these again, and delete their folders:",
+            "Nothing takes it out of a model: train, evaluate and export these again, and delete "
+            "their folders:",
         )
     _print_uses(console, report.models)
 
 
 def print_pruned(console: Console, report: "Pruned") -> None:
-    """What nothing names, a line a partition and asset, and what to do about it."""
+    """Print what nothing refers to, one line per partition and asset, and what to do."""
     for (partition, asset), group in groupby(
         report.unnamed, key=lambda each: (each.partition, each.asset)
     ):
@@ -357,7 +379,8 @@ def print_pruned(console: Console, report: "Pruned") -> None:
     )
     _print(
         console,
-        f"{count} artifacts ({size:,.2f} GB) {what}; {report.kept} stay: those that pointers, history and other artifacts name.",
+        f"{count} artifacts ({size:,.2f} GB) {what}; {report.kept} stay: those that pointers, "
+        f"history and other artifacts name.",
     )
 
 
@@ -366,12 +389,13 @@ def _print_uses(console: Console, models: "list[ModelUse]") -> None:
         is_latest = ", latest" if each.latest else ""
         _print(
             console,
-            f"{each.asset} {each.identity[:16]} of {each.partition} ({', '.join(each.roles)} it{is_latest}): {each.path}",
+            f"{each.asset} {each.identity[:16]} of {each.partition} ({', '.join(each.roles)} "
+            f"it{is_latest}): {each.path}",
         )
 
 
 def printable(text: str) -> str:
-    """A text for a terminal: control characters, which an id may hold, are escaped."""
+    """Return a text for a terminal, with escaped control characters."""
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode()
         for letter in text
@@ -383,6 +407,6 @@ def _print(console: Console, text: str) -> None:
 
 
 def _short(value: Any) -> str:
-    """A value in a line: hashes by their first digits."""
+    """Return a value for one line, with hashes shortened to their first digits."""
     text = str(value)
     return text[:12] if len(text) == 64 and not set(text) - set("0123456789abcdef") else text

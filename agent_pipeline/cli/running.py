@@ -40,7 +40,8 @@ def materialize(
     select: Annotated[
         str,
         typer.Option(
-            help="Assets, in Dagster's selection syntax: 'adapter', '+sft_dataset', 'group:exports'."
+            help="Assets, in Dagster's selection syntax: 'adapter', '+sft_dataset', "
+            "'group:exports'."
         ),
     ] = "*",
     settings: Annotated[
@@ -54,17 +55,19 @@ def materialize(
         bool,
         typer.Option(
             "--save",
-            help="When the run has succeeded, write what --set says into pipeline.toml, for this agent.",
+            help="When the run has succeeded, write what --set says into pipeline.toml, for this "
+            "agent.",
         ),
     ] = False,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Make models anew, also those that are there already.")
     ] = False,
 ) -> None:
-    """Materialize a partition's assets: the same graph, Dagster instance and settings as in the UI and at night."""
+    """Materialize a partition's assets, with the graph, instance and settings of the UI."""
     if partition is None and select == "*":
         raise SettingsError(
-            "Nothing says what to materialize: name a partition (project/agent), or --select multi_task_dataset."
+            "Nothing says what to materialize: name a partition (project/agent), or --select "
+            "multi_task_dataset."
         )
     if save and not settings:
         raise SettingsError("--save writes what --set says, and there is no --set.")
@@ -100,7 +103,7 @@ def demo(
         bool, typer.Option("--all", help="Train all sample agents, not just one.")
     ] = False,
 ) -> None:
-    """Take the simulated sample sessions through the whole graph, to a trained, evaluated, verified GGUF model."""
+    """Run the whole graph on the sample sessions, up to a trained and verified GGUF model."""
     from agent_pipeline.cli.report import print_report
     from agent_pipeline.defs.resources import Workspace
 
@@ -114,14 +117,16 @@ def demo(
         run(key, DATA_ASSETS, DEMO_SETTINGS)
     for key in trained:
         console.rule(
-            f"{key}: training, evaluation, export (the long part: ten minutes to half an hour on two cores)",
+            f"{key}: training, evaluation, export (the long part: ten minutes to half an hour on "
+            f"two cores)",
             align="left",
         )
         run(key, "group:models or group:exports", [])
     console.rule("report", align="left")
     print_report(console, workspace.open_lake(), keys)
     console.print(
-        f"\nDone in {duration(time.monotonic() - began)}. The UI, with the same runs and assets: [bold]make dev[/bold]"
+        f"\nDone in {duration(time.monotonic() - began)}. The UI, with the same runs and assets: "
+        f"[bold]make dev[/bold]"
     )
     for key in trained:
         print_outcome(key)
@@ -148,10 +153,12 @@ def dev(
         )
     make_known(keys)
     console.print(
-        f"{len(keys)} partitions: {', '.join(map(str, keys))}\nDagster home: {home}\nUI: http://{host}:{port}",
+        f"{len(keys)} partitions: {', '.join(map(str, keys))}\nDagster home: {home}\nUI: "
+        f"http://{host}:{port}",
         highlight=False,
     )
-    # `dg dev`, which is to replace this command, belongs to a package for developers that a user need not have.
+    # `dg dev`, which is to replace this command, belongs to a package for developers that a user
+    # need not have.
     quiet = ["-W", "ignore:Function `dev_command` is superseded"]
     os.execv(
         sys.executable,
@@ -205,7 +212,8 @@ def check_port(host: str, port: int) -> None:
     except (OSError, OverflowError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise SettingsError(
-            f"The web server cannot listen at {host}:{port} ({reason}): choose another --port or --host, or end the program that uses it."
+            f"The web server cannot listen at {host}:{port} ({reason}): choose another --port or "
+            f"--host, or end the program that uses it."
         ) from error
 
 
@@ -222,7 +230,7 @@ def print_outcome(key: PartitionKey) -> None:
 
 
 class Ran(NamedTuple):
-    """What a run did: the values that its settings say, by asset, and the assets that it materialized."""
+    """The outcome of a run: its own settings by asset, and the assets that it materialized."""
 
     values: "RunValues"
     made: set[str]
@@ -239,11 +247,15 @@ def run(key: PartitionKey | None, select: str, settings: list[str], **options: A
         result = materialize(defs, instance, key, select, settings, **options)
     if any(is_interruption(event) for event in result.all_events):
         sys.stderr.write(
-            f"agent-pipeline: the run {result.run_id} of {key or 'all agents'} was interrupted. Run it again, and it resumes.\n"
+            f"agent-pipeline: the run {result.run_id} of {key or 'all agents'} was interrupted. "
+            f"Run it again, and it resumes.\n"
         )
         raise typer.Exit(INTERRUPTED)
     if not result.success:
-        what = f"the run {result.run_id} of {key or 'all agents'} failed; the reason is above, and in the UI"
+        what = (
+            f"the run {result.run_id} of {key or 'all agents'} failed; the reason is above, and in "
+            f"the UI"
+        )
         sys.exit(f"agent-pipeline: {what}. Run it again, and it goes on from there.")
     ops: Any = result.dagster_run.run_config["ops"]
     made = {
@@ -255,7 +267,7 @@ def run(key: PartitionKey | None, select: str, settings: list[str], **options: A
 
 
 def _sample_store() -> Path:
-    """The committed sample, or (installed without the repository) one made anew in the cache."""
+    """Return the sample in the repository, or a copy that is made in the cache."""
     from agent_pipeline.sample import write_sample
 
     committed = Path(str(files("agent_pipeline"))).parent / "data" / "sample"

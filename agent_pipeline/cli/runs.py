@@ -1,4 +1,4 @@
-"""Materialize assets from a shell or a notebook: the same graph, job and instance as the UI, in this process."""
+"""Materializing assets from a shell or a notebook, with the graph and instance of the UI."""
 
 import re
 import subprocess
@@ -45,14 +45,23 @@ def materialize(
     fresh: bool = False,
     job_name: str = RETRAIN,
 ) -> dg.JobExecutionResult:
-    """Run the selected assets (Dagster's selection syntax) of a partition, with `asset.setting=value` (or `setting=value`) texts.
+    """Run the selected assets of a partition in this process.
 
-    The partition becomes known to the instance if the store has it. Without one (None), the assets that have none are run, and every
-    partition of the store becomes known. A `fresh` run makes models anew that are there already.
+    The partition becomes known to the instance if the store has it. Without a partition, the assets
+    that have no partitions are run, and every partition of the store becomes known.
+
+    Args:
+        defs: The Dagster definitions.
+        instance: The Dagster instance.
+        key: The agent's partition, or None.
+        select: The assets, in Dagster's selection syntax.
+        settings: Settings of the run, as `asset.setting=value` or `setting=value`.
+        fresh: Whether models are made again even if they exist.
+        job_name: The job to run.
 
     Raises:
         PartitionError: the store has no such partition.
-        SettingsError: the selection or a setting names what does not exist.
+        SettingsError: the selection or a setting names something that does not exist.
     """
     workspace = Workspace()
     source = workspace.open_store()
@@ -106,7 +115,10 @@ def materialize(
 
 @contextmanager
 def _logs_in_a_session_of_their_own() -> Iterator[None]:
-    """Keep Ctrl-C of a terminal from the processes that copy a step's output to the screen: they would answer with a stack trace."""
+    """Keep Ctrl-C from the processes that copy a step's output to the screen.
+
+    They would print a stack trace.
+    """
 
     def popen(*arguments: Any, **options: Any) -> subprocess.Popen[Any]:
         return subprocess.Popen(*arguments, **options, start_new_session=True)
@@ -129,7 +141,14 @@ def repository_origin() -> RemoteRepositoryOrigin:
 
 
 def selected_assets(defs: dg.Definitions, job: dg.JobDefinition, select: str) -> set[str]:
-    """Names of the selected assets; a bare name or a comma is allowed where the UI wants `key:name` or `or`."""
+    """Return the names of the selected assets.
+
+    A bare name is allowed where Dagster wants `key:name`, and a comma where it wants `or`.
+
+    Raises:
+        SettingsError: the selection names something that does not exist, or nothing that can be
+            run.
+    """
     graph = defs.resolve_asset_graph()
     keys_by_name = {key.path[-1]: key for key in graph.get_all_asset_keys()}
     every = sorted(keys_by_name)
@@ -152,7 +171,8 @@ def selected_assets(defs: dg.Definitions, job: dg.JobDefinition, select: str) ->
                 f"There is no asset {unknown[0]!r} to select{did_you_mean(unknown[0], every)}"
             ) from error
         raise SettingsError(
-            f"The selection {written!r} is not one that Dagster understands: name assets or groups, such as 'adapter', "
+            f"The selection {written!r} is not one that Dagster understands: name assets or "
+            f"groups, such as 'adapter', "
             "'+sft_dataset' or 'group:exports', and join them by 'or'."
         ) from error
     names = {key.path[-1] for key in keys & set(job.asset_layer.executable_asset_keys)}
@@ -160,6 +180,7 @@ def selected_assets(defs: dg.Definitions, job: dg.JobDefinition, select: str) ->
         having = "without" if job.name == MIX else "with"
         known = ", ".join(sorted(key.path[-1] for key in job.asset_layer.executable_asset_keys))
         raise SettingsError(
-            f"The selection {written!r} names no asset that can be materialized {having} a partition: there are {known}."
+            f"The selection {written!r} names no asset that can be materialized {having} a "
+            f"partition: there are {known}."
         )
     return names

@@ -25,7 +25,8 @@ def discover(
     path: Annotated[
         str | None,
         typer.Argument(
-            help="A store (a file, a folder, a URL), or a folder of several; without it, the settings'."
+            help="A store (a file, a folder, a URL), or a folder of several; without it, the "
+            "settings'."
         ),
     ] = None,
     as_json: Annotated[
@@ -35,9 +36,10 @@ def discover(
         ),
     ] = False,
 ) -> None:
-    """Say what a session store is and what it holds; the agents of the settings' stores become known to Dagster.
+    """Show what a session store contains, and make the agents of the settings' stores known.
 
-    Exit code 1 if a part of a store could not be read. What was left out of a store that could be (a line that is not JSON, say) is noted.
+    The exit code is 1 if a part of a store could not be read. Records that were left out are
+    counted.
     """
     from agent_pipeline.ingestion.block_list import BlockList
     from agent_pipeline.ingestion.discovery import discover as look
@@ -74,7 +76,10 @@ def discover(
 
 def _show(found: "Discovery") -> None:
     for store in found.stores:
-        totals = f"{store.source}, {store.projects} projects, {store.agents} agents, {store.sessions} sessions"
+        totals = (
+            f"{store.source}, {store.projects} projects, {store.agents} agents, {store.sessions} "
+            f"sessions"
+        )
         path = without_credentials(store.path)
         console.print(
             f"{path}: {totals if store.source else 'could not be read'}",
@@ -139,7 +144,10 @@ def review(
         str, typer.Option(help="unjudged, or disagreement (of people with another judge).")
     ] = "unjudged",
 ) -> None:
-    """Write a sample of judged sessions for a person to judge; the filled file joins the next run from where the setting labels points."""
+    """Write a sample of judged sessions for a person to judge.
+
+    The filled file joins the next run if the setting `labels` names its folder.
+    """
     from agent_pipeline.defs.resources import Workspace
     from agent_pipeline.judging.review import sample as choose
     from agent_pipeline.judging.review import write_review
@@ -164,7 +172,7 @@ def explain(
         typer.Option(help="project/agent; without it, every partition of the lake is looked at."),
     ] = "",
 ) -> None:
-    """What became of a session in ten lines: source, damage, task, verdict and by whom, measures, use, rows."""
+    """Show what became of a session: source, damage, task, verdict, measures, use and rows."""
     from agent_pipeline.cli.report import printable
     from agent_pipeline.governance.explain import explain as lines_about
 

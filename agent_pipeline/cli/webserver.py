@@ -1,7 +1,9 @@
-"""Dagster's web server, which answers its own pages only: `python -m agent_pipeline.cli.webserver`, with Dagster's own options.
+"""Dagster's web server, restricted to its own pages: `python -m agent_pipeline.cli.webserver`.
 
-Dagster's server takes a mutation from any page that a browser has open: by GET, as a form or as plain text, from every origin and under
-every host name. Such a page could promote a model. `dev`, `serve webserver` and the container's `dagster-webserver` start this one.
+Dagster's server accepts a mutation from any page that a browser has open: by GET, as a form or as
+plain text, from every origin and under every host name. Such a page could promote a model. `dev`,
+`serve webserver` and the container's `dagster-webserver` start this server instead. The options are
+Dagster's own.
 """
 
 import ipaddress
@@ -22,7 +24,11 @@ READING = ("GET", "HEAD", "OPTIONS")
 
 
 class OwnPagesOnly:
-    """A middleware that refuses what another page than the UI's own sends. `hosts` are the names of the UI beside those of this machine."""
+    """A middleware that refuses requests of pages other than the UI's own.
+
+    Attributes:
+        hosts: Names of the UI, in addition to those of this machine.
+    """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] = ()) -> None:
         self._app = app
@@ -55,7 +61,10 @@ class OwnPagesOnly:
             return f"The name {host!r} is not one of this server: add it to the setting ui_hosts."
         is_same = origin is not None and urlsplit(origin).netloc.lower() == host.lower()
         if origin is not None and not is_same and _host_name(origin) not in self._hosts:
-            return f"The page {origin!r} may not use this server: add its host to the setting ui_hosts."
+            return (
+                f"The page {origin!r} may not use this server: add its host to the setting "
+                f"ui_hosts."
+            )
         if scope["type"] == "websocket":
             return ""
         is_reading = scope["method"] in READING
@@ -77,7 +86,10 @@ class OwnPagesOnly:
 
 
 def _host_name(address: str) -> str:
-    """Return the host of an address, a `host:port` or a name, in lower case; empty if it has none."""
+    """Return the host of an address, of `host:port` or of a name, in lower case.
+
+    The text is empty if there is no host.
+    """
     try:
         return urlsplit(address if "://" in address else f"//{address}").hostname or ""
     except ValueError:
@@ -85,7 +97,10 @@ def _host_name(address: str) -> str:
 
 
 def _is_own_name(name: str) -> bool:
-    """Return whether a host name always means this machine. A number does: nobody can make another page's name a number."""
+    """Return whether a host name always means this machine.
+
+    An address in numbers does, because nobody can give a page such a name.
+    """
     if name in ("localhost", socket.gethostname().lower()):
         return True
     try:

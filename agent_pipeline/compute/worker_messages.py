@@ -28,17 +28,16 @@ BEAT = 60.0
 PATIENCE = 600.0
 """Seconds without a sign of life after which the worker ends."""
 AGAIN = 5.0
-"""Seconds between two attempts to write a message. A worker that never reaches the lake ends after
-`PATIENCE`.
-"""
+"""Seconds between two attempts to write a message."""
 ALIVE = "alive"
 MESSAGES = "messages"
 """The kind of folder under the lake's root."""
 
 
 class Letterbox:
-    """The message files of one worker. Their names begin with a dot, as those of staged files
-    do.
+    """The message files of one worker.
+
+    Their names begin with a dot, as the names of staged files do.
     """
 
     def __init__(self, lake: Lake, asset: str, partition: str, launch: str) -> None:

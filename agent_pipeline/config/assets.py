@@ -1,6 +1,7 @@
-"""The options of every asset: what run config and `pipeline.toml` may set, with defaults, bounds and meaning.
+"""The options of every asset: what run config and `pipeline.toml` may set.
 
-`ASSETS` is the one list of them.
+`ASSETS` is the only list of them. Options that one room uses stand in that room, and the options of
+the whole pipeline in `config.settings`.
 """
 
 from typing import Any, Literal
@@ -23,11 +24,11 @@ from agent_pipeline.training.config import BY_SIZE, FURTHER, AdapterTraining
 
 
 class SessionsConfig(Options):
-    """How damaged records are repaired, and when a store is too small to be whole, or grew too fast."""
+    """Options of `sessions`: repair of damaged records, and limits of the store's size."""
 
     repair: dict[str, str] = Field(
         default=dict(DEFAULT_REPAIR_POLICY),
-        description="What is done about each kind of damage (drop_session, drop_turn, repair, keep): "
+        description="Repair of each kind of damage (drop_session, drop_turn, repair or keep): "
         + "; ".join(
             f"{kind}: {each.meaning} ({', '.join(each.allowed)})"
             for kind, each in DAMAGE_KINDS.items()
@@ -37,62 +38,89 @@ class SessionsConfig(Options):
         default=0.5,
         ge=0,
         le=1,
-        description="Refuse a store that has a smaller share of the last run's sessions, or of those with a recorded verdict or metric: "
-        "most of it may be missing. 0 accepts any.",
+        description=(
+            "Smallest share of the last run's sessions, or of those with a verdict or a "
+            "metric, that a store may have. A smaller store is refused, because most of it "
+            "may be missing. 0 accepts any store."
+        ),
     )
     largest_growth: float = Field(
         default=1.0,
         ge=0,
-        description="Refuse a store with more new sessions than this multiple of the last run's: somebody may have planted them. Up to 30 "
-        "new ones, and three times what usually comes in the time since the last run, are always accepted. 0 accepts any.",
+        description=(
+            "Largest number of new sessions, as a multiple of the last run's sessions. A "
+            "store with more is refused, because somebody may have planted them. Up to 30 new"
+            " sessions, and three times the usual number, are always accepted. 0 accepts any "
+            "store."
+        ),
     )
 
 
 class CurationConfig(Options):
-    """What is kept."""
+    """Options of `curated_sessions`: which judged sessions are kept."""
 
     required_measures: list[str] = Field(
         default=["ended_with_answer", "all_calls_answered"],
-        description="Measures that a session must pass beside its verdict; a good one that misses one is neither a good nor a bad answer.",
+        description=(
+            "Measures that a session must pass in addition to its verdict. A good session "
+            "that fails one is neither a good nor a bad example."
+        ),
     )
     max_sessions: int = Field(
-        default=0, ge=0, description="Keep at most so many sessions, the latest; 0 is no limit."
+        default=0,
+        ge=0,
+        description=("Largest number of sessions to keep, the latest first; 0 means no limit."),
     )
     max_characters: int = Field(
         default=0,
         ge=0,
-        description="Drop longer sessions: what is said, called and answered, about 4 characters a token; 0 is no limit.",
+        description=(
+            "Largest size of a session: characters of its messages, calls and results (about "
+            "4 per token). Longer sessions are dropped; 0 means no limit."
+        ),
     )
     verdict_leaks: list[str] = Field(
         default=list(LEAKS),
-        description="What a verdict in the text looks like (regular expressions on lines in lower case): taken out where it is the last "
-        "line of what the agent was told, else the session is dropped.",
+        description=(
+            "Regular expressions, on lines in lower case, for a verdict that leaked into the "
+            "text. Such a line is removed if it ends what the agent was told; otherwise the "
+            "session is dropped."
+        ),
     )
     served_model_sessions: Literal["drop", "keep"] = Field(
         default="drop",
-        description="Sessions that a model of this lake made, by the model's name in the session: drop them, so that no model learns from "
-        "what it wrote itself; or keep them as any other session.",
+        description=(
+            "Whether to drop or keep sessions that a model of this lake produced, by the "
+            "model's name in the session. A model that learns from its own sessions repeats "
+            "its own mistakes."
+        ),
     )
 
 
 class ThoughtOptions(Options):
-    """What is done with thoughts that sessions recorded."""
+    """Options for the thoughts that sessions recorded."""
 
     reasoning: bool = Field(
         default=False,
-        description="Train what was thought before a message, where the model's chat template shows thoughts; false leaves it out, counted "
-        "as reasoning_left_out. Set it alike for all data sets that an agent's chain trains on.",
+        description=(
+            "Whether recorded thoughts are trained, if the model's chat template renders "
+            "thoughts. Use the same value for every dataset of an agent's chain."
+        ),
     )
 
 
 class SftConfig(ConversationFileOptions, ThoughtOptions):
-    """The supervised rows."""
+    """Options of `sft_dataset`."""
 
     untrained_turns: list[str] = Field(
         default=["failed_measures"],
-        description="Facts of the column turns of judged_sessions: a turn with one of them is context and is not trained. tool_error: "
-        "a tool returned an error; refused: the environment did not carry the call out; breaks_schema: the arguments break the tool's "
-        "schema; repeated_call: the call repeats an earlier one; failed_measures: the turn fails one of judged_sessions.turn_measures.",
+        description=(
+            "Facts of a turn (the column turns of judged_sessions) for which the turn is "
+            "context only and is not trained. tool_error: a tool returned an error. refused: "
+            "the environment refused the call. breaks_schema: the arguments break the tool's "
+            "schema. repeated_call: the call repeats an earlier one. failed_measures: the "
+            "turn fails one of judged_sessions.turn_measures."
+        ),
     )
     removed_options = dict.fromkeys(
         ("twins", "twin_texts"),
@@ -101,185 +129,233 @@ class SftConfig(ConversationFileOptions, ThoughtOptions):
 
 
 class PreferenceConfig(FileOptions, ThoughtOptions):
-    """How good and bad trials are paired."""
+    """Options of `preference_dataset`: how good and bad trials are paired."""
 
     strategy: PairingStrategy = Field(
         default="margin",
-        description="margin: the widest difference of scores first, each session once. best_worst: one pair a case. all_pairs: every pair. "
-        "nearest_length: the most alike in length first, each session once.",
+        description=(
+            "How pairs are chosen. margin: the widest difference of scores first, each "
+            "session once. best_worst: one pair per case. all_pairs: every pair. "
+            "nearest_length: the most similar lengths first, each session once."
+        ),
     )
     min_margin: float = Field(
         default=0.0,
         ge=0,
         le=1,
-        description="Scores of a pair must differ by so much; equal ones never pair.",
+        description=(
+            "Smallest difference between the scores of a pair. Equal scores never form a pair."
+        ),
     )
     max_pairs_per_case: int = Field(
-        default=8, ge=0, description="At most so many pairs of a task; 0 is no limit."
+        default=8, ge=0, description=("Largest number of pairs per task; 0 means no limit.")
     )
 
 
 class KtoConfig(FileOptions, ThoughtOptions):
-    """Which judged sessions are labelled on their own."""
+    """Options of `kto_dataset`: which judged sessions are labelled."""
 
     all_sessions: bool = Field(
         default=False,
-        description="Also the sessions that stand in a preference pair, not only those without.",
+        description=("Whether sessions that are part of a preference pair are included too."),
     )
 
 
 class ShareGptConfig(FileOptions):
-    """Which conversations are written."""
+    """Options of `sharegpt_dataset`."""
 
     alternating: bool = Field(
         default=True,
-        description="Only conversations in which what the agent reads and what it writes take turns: LLaMA-Factory discards others.",
+        description=(
+            "Whether to write only conversations in which input and output alternate, because"
+            " LLaMA-Factory discards other conversations."
+        ),
     )
 
 
 class MultiTaskConfig(ConversationFileOptions):
-    """What is written beside the mixed table; which agents, and how much of each, is said by `[mixing]` in the settings."""
+    """Options of `multi_task_dataset`. The setting `[mixing]` names the agents and their shares."""
 
 
 class CoresetConfig(CoresetOptions):
-    """Which rows are chosen, how many, and by which model."""
+    """Options of `sft_coreset`: which rows are selected, how many, and by which model."""
 
     base_model: str = Field(
         default=EMBEDDED,
-        description="Model whose losses are computed, for strategies that look at them; and of embeddings=hidden_states.",
+        description=(
+            "Model that computes losses, for strategies that need them, and hidden states."
+        ),
     )
     base_revision: str = Field(
         default="",
-        description="Commit, tag or branch of that model on the hub; empty: its main branch.",
+        description=(
+            "Commit, tag or branch of that model on the Hugging Face hub; empty means its "
+            "main branch."
+        ),
     )
     embeddings: str = Field(
         default=TFIDF,
-        description="What places conversations in space: tfidf (no model, no download), hidden_states (of the base model; slow on a CPU), "
-        "model2vec:<folder or name>, sentence-transformers:<folder or name>.",
+        description=(
+            "How conversations are embedded: tfidf (no model, no download), hidden_states (of"
+            " the base model; slow on a CPU), model2vec:<folder or name>, or "
+            "sentence-transformers:<folder or name>."
+        ),
     )
 
     def of_model(self) -> dict[str, str]:
-        """Parameters of the tasks `losses` and `embed`."""
+        """Return the options that the tasks `losses` and `embed` need."""
         return self.model_dump(include={"base_model", "base_revision", "embeddings"})
 
 
 class ReplayConfig(Options):
-    """How much is remembered."""
+    """Options of `replay_buffer`."""
 
     buffer_size: int = Field(
         default=2048,
         ge=0,
-        description="Rows that are remembered, a uniform choice of all that were ever trained on; a smaller buffer lets rows go for good, "
-        "0 all of them.",
+        description=(
+            "Number of rows that the buffer keeps, a random sample of all rows ever trained "
+            "on. A smaller buffer deletes rows for good; 0 deletes all of them."
+        ),
     )
 
 
 class AdapterConfig(AdapterTraining):
-    """How the adapter is trained, on what base, and with how much of earlier nights."""
+    """Options of the step `sft` of `adapter`: base model, training, replay and rehearsal."""
 
     base_model: str = Field(
-        default=EMBEDDED, description="Hugging Face id or local path of the model to train."
+        default=EMBEDDED, description=("Hugging Face id or local path of the model to train.")
     )
     base_revision: str = Field(
         default="",
-        description="Commit, tag or branch of the base model on the hub; empty: its main branch.",
+        description=(
+            "Commit, tag or branch of the base model on the Hugging Face hub; empty means its"
+            " main branch."
+        ),
     )
     learning_rate: float = Field(
         default=0.0,
         ge=0,
         description=BY_SIZE.format(
-            "1.5e-3 below 0.3 billion weights, 5e-4 below 1 billion, 2e-4 below 20 billion, else 1e-4"
+            "1.5e-3 below 0.3 billion weights, 5e-4 below 1 billion, 2e-4 below 20 billion, else "
+            "1e-4"
         ),
     )
     num_train_epochs: float = Field(
         default=0.0,
         ge=0,
-        description="Passes over the chosen rows; 0: by the size of the base model (1 below 0.3 billion weights, else 2).",
+        description=(
+            "Passes over the selected rows; 0 chooses by the size of the base model (1 below "
+            "0.3 billion weights, otherwise 2)."
+        ),
     )
     replay_ratio: float = Field(
         default=0.1,
         ge=0,
         lt=1,
-        description="Share of rows of earlier nights, from replay_buffer, in every batch.",
+        description=("Share of replayed rows from replay_buffer in every batch."),
     )
     rehearsal: float = Field(
         default=0.1,
         ge=0,
         lt=1,
-        description="Share of the base model's own answers to plain questions, which keep what it could do beside the job: 32 at least "
-        "(as many as rows where those are fewer), and 120 at most; 0: none.",
+        description=(
+            "Share of the base model's own answers to plain questions, so that the model "
+            "keeps its general abilities. There are 32 to 120 such rows, and never more than "
+            "training rows; 0 means none."
+        ),
     )
 
 
 class EvaluationConfig(Options):
-    """On what, and how far, the models answer."""
+    """Options of `evaluation`."""
 
     max_samples: int = Field(
         default=60,
         ge=0,
-        description="Held-out assistant turns to answer, chosen by hash if there are more; 0: only loss and P(call).",
+        description=(
+            "Largest number of held-out assistant turns to answer, chosen by hash. With 0, "
+            "only the loss and the probability of a call are computed."
+        ),
     )
-    max_new_tokens: int = Field(default=96, ge=1, description="Longest answer, in tokens.")
+    max_new_tokens: int = Field(default=96, ge=1, description=("Longest answer, in tokens."))
     max_length: int = Field(
         default=2048,
         ge=16,
-        description="Turns with a longer prompt, in tokens, lose their oldest exchanges.",
+        description=("Longest prompt, in tokens. A longer prompt loses its oldest exchanges."),
     )
-    seed: int = Field(default=0, description="Seed of the choice of turns.")
+    seed: int = Field(default=0, description=("Seed that chooses the turns."))
     removed_options = dict.fromkeys(
         ("own_template", "sessions_in_prompt"),
-        "the base model is prompted exactly as the adapter, and no reported figure used another prompt",
+        "the base model is prompted exactly as the adapter, and no reported figure used another "
+        "prompt",
     )
 
 
 class GgufConfig(Options):
-    """What is exported, and how much of it is checked."""
+    """Options of `gguf_export`: which files are written, and how they are checked."""
 
     outtypes: list[str] = Field(
         default=["f16", "q8_0"],
-        description="GGUF types to write: f32, f16, bf16, q8_0; q6_k, q5_k_m, q4_k_m (these need a build of llama.cpp); lora is the "
-        "adapter alone, for llama.cpp's server. One is served, and plays the episodes: lora where it is named and passes, else the "
-        "smallest whole model that passes.",
+        description=(
+            "GGUF types to write: f32, f16, bf16 and q8_0; q6_k, q5_k_m and q4_k_m (these "
+            "need a build of llama.cpp); lora is the adapter alone, for llama.cpp's server. "
+            "One file is served and plays the episodes: lora if it is named and passes, "
+            "otherwise the smallest model that passes."
+        ),
     )
     least_kept: float = Field(
         default=0.9,
         ge=0,
         le=1,
-        description="A type that keeps fewer of the merged model's decisions, or of its calls, is not served.",
+        description=(
+            "Smallest share of the merged model's decisions, and of its calls, that a file "
+            "must reproduce to be served."
+        ),
     )
     imatrix_rows: int = Field(
         default=0,
         ge=0,
-        description="Training rows of which an importance matrix for the k-quants is made; 0: none.",
+        description=(
+            "Number of training rows for the importance matrix of k-quants; 0 means no matrix."
+        ),
     )
     max_conversations: int = Field(
         default=64,
         ge=1,
-        description="Held-out conversations whose tokens and answers are compared, chosen by hash if there are more; an f16 or f32 file "
-        "beside a quantised one answers 24 of them.",
+        description=(
+            "Largest number of held-out conversations to compare, chosen by hash. An f16 or "
+            "f32 file next to a quantized one answers 24 of them."
+        ),
     )
     max_new_tokens: int = Field(
-        default=48, ge=1, description="Length of the compared answers, in tokens."
+        default=48, ge=1, description=("Length of the compared answers, in tokens.")
     )
 
 
 class ChampionConfig(Policy):
-    """When the candidate replaces the champion, and who has the last word."""
+    """Options of `champion`: when the candidate replaces the champion, and who approves it."""
 
     approve: Literal["auto", "person"] = Field(
         default="person",
-        description="person: a candidate that wins waits for `agent-pipeline promote`; auto: it becomes the champion at once.",
+        description=(
+            "Who promotes a candidate that wins. person: it waits for `agent-pipeline "
+            "promote`. auto: it becomes the champion at once."
+        ),
     )
     select_turns: int = Field(
         default=400,
         ge=1,
-        description="Turns of the split select to answer; chosen by hash if there are more.",
+        description=("Largest number of turns of the split select to answer, chosen by hash."),
     )
     probation_nights: int = Field(
         default=14,
         ge=0,
-        description="Nights for which a champion that promoted itself is looked at beside the one before it; rolled back where it is worse "
-        "on newer tasks. 0: none.",
+        description=(
+            "Nights on which an automatically promoted champion is compared with the previous"
+            " champion. If it is worse on newer tasks, the previous champion is restored. 0 "
+            "means no probation."
+        ),
     )
     canary_rows: int = Field(
         default=16,
@@ -288,11 +364,12 @@ class ChampionConfig(Policy):
     )
     canaries_beyond_project: bool = Field(
         default=False,
-        description="Whether those may be of other projects. Their words are never written into this partition's pages.",
+        description="Whether those may be of other projects. Their words are never written into "
+        "this partition's pages.",
     )
 
     def compared(self) -> dict[str, Any]:
-        """What the comparison needs of these."""
+        """Return the options that the task `compare` needs."""
         return {
             name: getattr(self, name)
             for name in ("select_turns", "canary_rows", "canaries_beyond_project")
@@ -300,79 +377,109 @@ class ChampionConfig(Policy):
 
 
 class ServingConfig(Options):
-    """Who is told of the champion, beside the folder that servers read."""
+    """Options of `serving`: what learns about a new champion."""
 
     server: str = Field(
         default="",
-        description="URL of a running llama-server, which is asked to read its preset again; empty: it keeps the old one until a restart.",
+        description=(
+            "URL of a running llama-server, which is asked to read its preset again. If "
+            "empty, the server reads it at its next start."
+        ),
     )
     ollama: bool = Field(
         default=False,
-        description="Create the champion in Ollama, where there is an `ollama` command.",
+        description=("Whether to create the champion in Ollama, if the command `ollama` exists."),
     )
-    name: str = Field(default="", description="The model's name in Ollama; empty: project-agent.")
+    name: str = Field(
+        default="", description=("Name of the model in Ollama; empty means project-agent.")
+    )
     hub: str = Field(
         default="",
-        description="Repository of the Hugging Face hub to push the champion to, with its card; empty: none.",
+        description=(
+            "Repository on the Hugging Face hub to which the champion and its card are "
+            "pushed; empty means none."
+        ),
     )
 
 
 class EpisodesConfig(Options):
-    """What is played, and how long."""
+    """Options of `episodes`: which tasks are played, and when an episode is cut off."""
 
     max_tasks: int = Field(
         default=64,
         ge=1,
-        description="Held-out tasks to play; chosen by hash if there are more. Fewer than 59 without harm do not exclude 5 % of it.",
+        description=(
+            "Largest number of held-out tasks to play, chosen by hash. With fewer than 59 "
+            "harm-free episodes, a harm rate of 5 % cannot be ruled out."
+        ),
     )
     fresh_tasks: int = Field(
         default=0,
         ge=0,
-        description="Tasks of a fresh seed, which are in no session, to play beside them.",
+        description=("Number of additional tasks that no session has, made from a fresh seed."),
     )
-    fresh_seed: int = Field(default=1001, description="The seed of those.")
+    fresh_seed: int = Field(default=1001, description=("Seed of the fresh tasks."))
     trials: int = Field(
-        default=1, ge=1, description="Trials of each task; more than one needs a temperature."
+        default=1, ge=1, description=("Trials per task. More than one trial needs a temperature.")
     )
     temperature: float = Field(
-        default=0.0, ge=0, description="Sampling temperature of the GGUF; 0 is greedy."
+        default=0.0, ge=0, description=("Sampling temperature of the exported model; 0 is greedy.")
     )
     max_turns: int = Field(
-        default=12, ge=1, description="The assistant's messages after which an episode is given up."
+        default=12,
+        ge=1,
+        description=("Number of assistant messages after which an episode is cut off."),
     )
     max_new_tokens: int = Field(
         default=0,
         ge=0,
-        description="Longest message, in tokens; 0: room for the longest in the agent's held-out rows, 96 at least.",
+        description=(
+            "Longest message, in tokens; 0 means the longest message of the agent's held-out "
+            "rows, but at least 96."
+        ),
     )
-    max_length: int = Field(default=2048, ge=16, description="Longest conversation, in tokens.")
+    max_length: int = Field(default=2048, ge=16, description=("Longest conversation, in tokens."))
 
 
 class ComparisonConfig(Options):
-    """Which methods are compared, how often each is trained, and on what all are measured."""
+    """Options of `method_comparison`."""
 
     methods: list[str] = Field(
         default=list(QUICK),
         min_length=1,
-        description="Their ids: those of MethodRegistry, and those of [methods]. The first, or A_baseline, is the reference.",
+        description=(
+            "Ids of the methods: those of MethodRegistry, and those of [methods]. The first, "
+            "or A_baseline, is the reference."
+        ),
     )
     seeds: int = Field(
         default=3,
         ge=1,
-        description="Trainings of each method; with one, no difference can be told from noise.",
+        description=(
+            "Training runs per method. With one run, no difference can be distinguished from noise."
+        ),
     )
     coreset_size: int = Field(
         default=0,
         ge=0,
-        description="Rows of a coreset method that names no target_size; 0: half of the training rows, at most 1,000.",
+        description=(
+            "Number of rows of a coreset method without a target_size; 0 means half of the "
+            "training rows, but at most 1,000."
+        ),
     )
     split: Literal["select", "test"] = Field(
         default="select",
-        description="Whose turns and tasks measure; who chooses a method by test has no clean measurement left.",
+        description=(
+            "Split that measures the methods. If test chooses a method, no clean measurement "
+            "is left."
+        ),
     )
     settings: list[str] = Field(
         default=[],
-        description="asset.setting=value, for every method and below its own: of sft_coreset, the adapters, evaluation and episodes.",
+        description=(
+            "Settings for every method, as asset.setting=value, for sft_coreset, the training"
+            " steps, evaluation and episodes. A method's own settings win."
+        ),
     )
 
 
@@ -404,5 +511,8 @@ STEP_GROUPS = tuple(map(adapter_of, STEPS))
 
 
 def owning_asset(group: str) -> str:
-    """Return the asset that has a group of options: `adapter` for a training step, else the group."""
+    """Return the asset that has a group of options.
+
+    It is `adapter` for a training step, and otherwise the group's own name.
+    """
     return ADAPTER if group in STEP_GROUPS else group

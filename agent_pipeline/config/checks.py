@@ -1,4 +1,8 @@
-"""What is wrong with the settings, before any run: values that only a room can judge, files that are missing, agents that no store has."""
+"""Checks of the settings before any run.
+
+They find values that only a room can judge, files that are missing, and agents that no store has.
+Checks of single values stand next to the setting.
+"""
 
 import re
 import shutil
@@ -36,7 +40,10 @@ from agent_pipeline.training.config import NO_TEACHER, PREFERENCES, DistillTrain
 
 
 def problems(settings: Settings) -> list[str]:
-    """A sentence for each setting that cannot work, for all agents and for each that has settings of its own. Opens no store."""
+    """Return one sentence per setting that cannot work, for all agents and for single agents.
+
+    No store is opened.
+    """
     checks = (
         lambda: Redactor(settings.redaction_options),
         lambda: settings.split_sizes,
@@ -71,7 +78,7 @@ def _problems_of(settings: Settings, key: PartitionKey | None) -> list[str]:
 
 
 def _sentences(*checks: Callable[[], object]) -> list[str]:
-    """What the checks that fail say."""
+    """Return the sentences of the checks that fail."""
     sentences = []
     for check in checks:
         try:
@@ -91,13 +98,13 @@ def _judge(settings: Settings, key: PartitionKey | None) -> None:
 
 
 def _world(settings: Settings, key: PartitionKey | None) -> None:
-    """An agent's world can be imported."""
+    """Check that an agent's world can be imported."""
     if world := settings.world(key):
         load_world(world)
 
 
 def _teacher(settings: Settings, key: PartitionKey | None) -> None:
-    """A chain that distills names a teacher."""
+    """Check that a chain with a distillation step names a teacher."""
     if (
         "distill" in (settings.chain(key) if key else settings.train)
         and not resolve(settings, DistillTraining, key).options.teacher_model
@@ -117,7 +124,8 @@ def _reasoning(settings: Settings, key: PartitionKey | None) -> None:
             and resolve(settings, ASSETS[asset], key).options.model_dump()["reasoning"] != trained
         ):
             raise SettingsError(
-                f"sft_dataset.reasoning and {asset}.reasoning differ, and {step} would unlearn the other: set both alike."
+                f"sft_dataset.reasoning and {asset}.reasoning differ, and {step} would unlearn the "
+                f"other: set both alike."
             )
 
 
@@ -132,11 +140,13 @@ def check_place(settings: Settings, place: Place) -> None:
         return
     if any(find_spec(package) is None for package in PACKAGES.get(place, ())):
         raise SettingsError(
-            f'compute = "{place}" needs packages that are missing: run `pip install "agent-pipeline[{place}]"`.'
+            f'compute = "{place}" needs packages that are missing: run `pip install '
+            f'"agent-pipeline[{place}]"`.'
         )
     if place == "slurm" and not shutil.which("sbatch"):
         raise SettingsError(
-            'compute = "slurm" needs the command sbatch, which is not on PATH: start Dagster on a login node.'
+            'compute = "slurm" needs the command sbatch, which is not on PATH: start Dagster on a '
+            "login node."
         )
     if place == "kubernetes" and not settings.kubernetes.image:
         raise SettingsError('compute = "kubernetes" needs an image to run: set kubernetes.image.')
@@ -146,12 +156,14 @@ def check_place(settings: Settings, place: Place) -> None:
         if _SECRET.search(name) and not str(value).startswith("$")
     ]:
         raise SettingsError(
-            f'compute = "{place}" would show lake_options.{plain[0]} in the job\'s specification: write it as "$NAME", the name of a '
+            f'compute = "{place}" would show lake_options.{plain[0]} in the job\'s specification: '
+            f'write it as "$NAME", the name of a '
             "variable that the worker's machine has."
         )
     if not settings.shares_lake:
         raise SettingsError(
-            f'compute = "{place}" runs tasks on machines that cannot open the folder {settings.lake_url}: set lake to a bucket, or, where '
+            f'compute = "{place}" runs tasks on machines that cannot open the folder '
+            f"{settings.lake_url}: set lake to a bucket, or, where "
             "they all mount a folder around it at the same path, set shared to that folder."
         )
 
@@ -160,11 +172,13 @@ _SECRET = re.compile("secret|token|password|account_key|connection_string")
 """Names of lake_options that s3fs, gcsfs and adlfs take for secrets."""
 
 PACKAGES = {"ray": ("dagster_ray", "ray"), "kubernetes": ("dagster_k8s",)}
-"""What starting a worker in a place needs beyond the package itself, by the extra of the same name."""
+"""What starting a worker in a place needs beyond the package itself, by the extra of the same
+name.
+"""
 
 
 def unknown_agents(settings: Settings, partitions: Iterable[PartitionKey]) -> list[str]:
-    """A sentence for each agent that has settings, and that no store has."""
+    """Return one sentence per agent that has settings and is in no store."""
     known = [str(key) for key in partitions]
     return [
         f'[agents."{name}"] sets an agent that no store has{did_you_mean(name, known)}'

@@ -1,4 +1,4 @@
-"""Where the heavy tasks run: on this machine, or by Ray, Kubernetes or Slurm on another."""
+"""Settings for the place where heavy tasks run: this machine, Ray, Kubernetes or Slurm."""
 
 import json
 from typing import Annotated, Any, Literal
@@ -25,7 +25,10 @@ ALL = "*"
 
 
 def _table(value: Any) -> Any:
-    """A place for all assets as a table, and a table that a variable holds as JSON."""
+    """Return the setting as a table.
+
+    One place stands for all assets, and a variable may hold the table as JSON.
+    """
     if isinstance(value, str) and value.lstrip().startswith("{"):
         return json.loads(value)
     return {ALL: value} if isinstance(value, str) else value
@@ -40,7 +43,9 @@ def _of_heavy(places: dict[str, Place]) -> dict[str, Place]:
 
 
 Compute = Annotated[dict[str, Place], NoDecode, BeforeValidator(_table), AfterValidator(_of_heavy)]
-"""The place of each asset's tasks, `*` being every asset that is not named; one place is written as a text."""
+"""The place of each asset's tasks, `*` being every asset that is not named; one place is written as
+a text.
+"""
 
 
 class RaySettings(Section):
@@ -48,7 +53,8 @@ class RaySettings(Section):
 
     address: str = Field(
         default="",
-        description="Of its job server, http://head:8265; empty: RAY_ADDRESS, or this machine's cluster.",
+        description="Of its job server, http://head:8265; empty: RAY_ADDRESS, or this machine's "
+        "cluster.",
     )
     gpus: float = Field(default=1, ge=0, description="GPUs of a task.")
     runtime_env: dict[str, Any] = Field(
@@ -77,7 +83,8 @@ class KubernetesSettings(Section):
     )
     pod: dict[str, Any] = Field(
         default={},
-        description="More of the pod's spec, as Kubernetes writes it; the first container is the worker's.",
+        description="More of the pod's spec, as Kubernetes writes it; the first container is the "
+        "worker's.",
     )
 
 
@@ -91,5 +98,6 @@ class SlurmSettings(Section):
     setup: list[str] = Field(default=[], description="Lines of sh to run before the worker.")
     python: str = Field(
         default="",
-        description="The interpreter on the nodes; empty: this one's path, on a shared file system.",
+        description="The Python interpreter on the nodes. If it is empty, the path of this interpreter is used, "
+        "on a shared file system.",
     )

@@ -1,4 +1,4 @@
-"""The methods that can be compared: each is a name, and the settings in which its training differs from the agent's own."""
+"""Settings of methods to compare: a method is a name and the settings in which it differs."""
 
 from typing import Annotated, Any
 
@@ -45,7 +45,10 @@ class MethodSettings(Section):
 def _method(
     name: str, description: str, strategy: str = "", mix: bool = False, **adapter: Any
 ) -> MethodSettings:
-    """A method on all rows, or on a coreset by a strategy; what it does not name is switched off."""
+    """Return a method that trains on all rows, or on a coreset if it names a strategy.
+
+    Features that the method does not name are switched off.
+    """
     plain = {"replay_ratio": 0.0, "use_dora": False, "use_lora_plus": False}
     coreset = (
         {"strategy": strategy} if strategy else {"target_size": ALL_ROWS, "near_duplicates": 0.0}

@@ -1,4 +1,8 @@
-"""Settings of one run, as they are written in a shell: `asset.setting=value`, or `setting=value` for every selected asset that has it."""
+"""Settings of one run as a person writes them in a shell.
+
+They are written `asset.setting=value`, or `setting=value` for every selected asset that has the
+setting.
+"""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -9,14 +13,16 @@ from agent_pipeline.options import did_you_mean
 
 
 def overrides(texts: Sequence[str], selected: Collection[str]) -> dict[str, dict[str, Any]]:
-    """The values by asset and setting, each validated.
+    """Return the validated values by group of options and setting.
 
     Example:
         >>> overrides(["sft_adapter.lora_r=8"], {"adapter"})
         {'sft_adapter': {'lora_r': 8}}
 
     Raises:
-        SettingsError: a text has no `=`, a setting does not exist or belongs to no selected asset, or a value is wrong.
+        SettingsError: a text has no `=`, a setting does not exist or belongs to no selected
+            asset, or a
+            value is wrong.
     """
     values: dict[str, dict[str, Any]] = {}
     for text in texts:

@@ -49,4 +49,6 @@ PRESETS: dict[str, Mapping[str, Mapping[str, Any]]] = {
         "episodes": {"max_length": 8192},
     },
 }
-"""By preset and asset: `smoke` shows in few steps that everything runs, `gpu` is for models of billions of weights and long sessions."""
+"""By preset and asset: `smoke` shows in few steps that everything runs, `gpu` is for models of
+billions of weights and long sessions.
+"""

@@ -1,4 +1,4 @@
-"""The tables of asset settings in `docs/settings.md`, made from the options themselves: `python -m agent_pipeline.config.reference`."""
+"""The generated tables of `docs/settings.md`: `python -m agent_pipeline.config.reference`."""
 
 from pathlib import Path
 
@@ -17,7 +17,11 @@ BEGIN, END = (
 
 
 def reference() -> str:
-    """A table for each asset: its settings with defaults, allowed values, meaning, and what other systems call them."""
+    """Return one table of settings per asset.
+
+    Each row has a setting, its default, its allowed values, its meaning, and its name in other
+    systems.
+    """
     parts = []
     for asset, options in ASSETS.items():
         about = (options.__doc__ or "").strip().splitlines()[0]
@@ -42,29 +46,32 @@ def reference() -> str:
             if others:
                 meaning += f" Elsewhere: {others}."
             lines.append(
-                f"| `{name}` | `{_shown(field.get_default(call_default_factory=True))}` | {allowed(field)} | {_cell(meaning)} |"
+                f"| `{name}` | `{_shown(field.get_default(call_default_factory=True))}` | "
+                f"{allowed(field)} | {_cell(meaning)} |"
             )
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
 
 
 def presets() -> str:
-    """A table of what each preset changes."""
+    """Return a table of what each preset changes."""
     lines = ["| preset | asset | what it changes |", "|---|---|---|"]
     for preset, assets in PRESETS.items():
         if not assets:
             lines.append(
-                f"| `{preset}` | | nothing: the defaults are chosen for a small model on a few CPU cores |"
+                f"| `{preset}` | | nothing: the defaults are chosen for a small model on a few CPU "
+                f"cores |"
             )
         for asset, values in assets.items():
             lines.append(
-                f"| `{preset}` | `{asset}` | {', '.join(f'`{name} = {_shown(value)}`' for name, value in values.items())} |"
+                f"| `{preset}` | `{asset}` | "
+                f"{', '.join(f'`{name} = {_shown(value)}`' for name, value in values.items())} |"
             )
     return "\n".join(lines)
 
 
 def updated(page: str) -> str:
-    """The page with the tables as they are now."""
+    """Return the page with the tables of today."""
     for begin, end, made in ((BEGIN, END, reference()), (PRESETS_BEGIN, PRESETS_END, presets())):
         before, _, rest = page.partition(begin)
         page = f"{before}{begin}\n\n{made}\n\n{end}{rest.partition(end)[2]}"

@@ -1,7 +1,8 @@
-"""Which value every setting of an asset has for an agent, and where it was set.
+"""The value of every setting of an asset for an agent, and the place where it was set.
 
-From the lowest to the highest: the default, the preset, `[assets.<asset>]`, `[agents."<project/agent>".assets.<asset>]`, the run's own.
-The schedule, the sensors, the shell, the launchpad and the assets themselves all ask `resolve`.
+From the lowest to the highest: the default, the preset, `[assets.<asset>]`,
+`[agents."<project/agent>".assets.<asset>]`, and the run's own values. The schedule, the sensors,
+the shell, the launchpad and the assets all call `resolve`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -39,18 +40,20 @@ SHARED: Mapping[str, tuple[str, ...]] = {
     "episodes": ("world",),
     "champion": ("world",),
 }
-"""The settings outside of `[assets]` that decide what an asset makes: whole tables, or single settings."""
+"""The settings outside of `[assets]` that decide what an asset makes: whole tables, or single
+settings.
+"""
 
 
 @dataclass(frozen=True)
 class Resolved(Generic[Group]):
-    """An asset's settings, and by name the place where each that is not left to its default was set."""
+    """An asset's settings, with the place where each setting that is not a default was set."""
 
     options: Group
     origins: dict[str, str]
 
     def table(self) -> list[dict[str, Any]]:
-        """A row for each setting that was set somewhere: its name, its value and its origin."""
+        """Return one row per setting that was set somewhere: name, value and place."""
         return [
             {"setting": name, "value": getattr(self.options, name), "set_by": place}
             for name, place in sorted(self.origins.items())
@@ -63,7 +66,13 @@ def resolve(
     key: PartitionKey | None = None,
     run: Mapping[str, Any] | None = None,
 ) -> Resolved[Group]:
-    """The settings of an asset for an agent (None: for all agents), with a run's own values on top.
+    """Return the settings of an asset for an agent.
+
+    Args:
+        settings: The settings file and the environment.
+        options: The asset's group of options.
+        key: The agent's partition, or None for all agents.
+        run: The run's own values, which win.
 
     Raises:
         SettingsError: a value of the run does not exist, or is out of range.
@@ -95,7 +104,7 @@ def resolve(
 
 
 def preset_sentences(resolved: Resolved[Any]) -> list[str]:
-    """Return what a preset changes of an asset's settings, as a sentence; nothing if it changes nothing."""
+    """Return one sentence per preset about what it changes of an asset's settings."""
     asset = asset_of(type(resolved.options))
     changed: dict[str, list[str]] = {}
     for name, place in sorted(resolved.origins.items()):
@@ -105,7 +114,13 @@ def preset_sentences(resolved: Resolved[Any]) -> list[str]:
 
 
 def shared(settings: Settings, asset: str, key: PartitionKey | None = None) -> list[dict[str, Any]]:
-    """As `Resolved.table`, the settings of `SHARED` that are not left to their defaults, for an agent (None: for all agents)."""
+    """Return one row per setting of `SHARED` that is not a default, as `Resolved.table` does.
+
+    Args:
+        settings: The settings file and the environment.
+        asset: The asset that the settings decide.
+        key: The agent's partition, or None for all agents.
+    """
     agent = settings.agents.get(str(key)) if key else None
     rows = []
     for name in SHARED.get(asset, ()):
@@ -126,7 +141,10 @@ def shared(settings: Settings, asset: str, key: PartitionKey | None = None) -> l
 
 
 def _values(settings: Settings, name: str) -> Iterator[tuple[str, str, Any, Any]]:
-    """The settings of a table (`split`), or one of them (`judge.model`, `train`): name, place in the file, value and default."""
+    """Yield the settings of a table (`split`) or a single one (`judge.model`, `train`).
+
+    Each is its name, its place in the file, its value and its default.
+    """
     table, _, only = name.partition(".")
     section = getattr(settings, table, None)
     if isinstance(section, Section):
@@ -142,6 +160,7 @@ def _values(settings: Settings, name: str) -> Iterator[tuple[str, str, Any, Any]
 
 
 def asset_of(options: type[Options]) -> str:
+    """Return the name of a group of options: its asset, or the training step."""
     return next(name for name, each in ASSETS.items() if each is options)
 
 
@@ -167,7 +186,9 @@ def _path(place: str, asset: str, key: PartitionKey | None) -> tuple[str, ...]:
 
 
 def fingerprint(settings: Settings, key: PartitionKey, run: RunValues | None = None) -> str:
-    """A hash of every setting that decides what a run of an agent makes: another one, and the agent is to be trained again.
+    """Return a hash of every setting that decides what an agent's run makes.
+
+    If the hash changes, the agent is trained again.
 
     Raises:
         SettingsError: a setting is wrong, or the agent's file of tools cannot be read.

@@ -47,7 +47,10 @@ def save(values: RunValues, key: PartitionKey | None) -> Path:
 
 
 def _table(document: Any, names: tuple[str, ...]) -> Any:
-    """The table at a path of names, made where it is missing; tables on the way there get no header of their own."""
+    """Return the table at a path of names, and create it if it is missing.
+
+    Tables on the way there get no header of their own.
+    """
     table = document
     for name in names[:-1]:
         if name not in table:
@@ -64,7 +67,10 @@ def _table(document: Any, names: tuple[str, ...]) -> Any:
 
 
 def _is_dotted(table: Any, name: str) -> bool:
-    """Whether a table is written as dotted keys (`"shop/support".world = …`), beside which no header can stand."""
+    """Return whether a table is written as dotted keys (`"shop/support".world = …`).
+
+    No header can stand next to dotted keys.
+    """
     body = getattr(table, "body", None) or getattr(getattr(table, "value", None), "body", [])
     return any(key is not None and key.key == name and key.is_dotted() for key, _ in body)
 

@@ -1,4 +1,7 @@
-"""The tables of the settings file, such as `[agents."project/agent"]` and `[judge]`, and what each may say."""
+"""The tables of the settings file, such as `[agents."project/agent"]` and `[judge]`.
+
+The options of assets stand in `config.assets`.
+"""
 
 from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -17,7 +20,7 @@ Preset = Literal["", "smoke", "cpu", "gpu"]
 
 
 class AgentSettings(Section):
-    """What the settings say about one agent (`[agents."project/agent"]`) beyond what its store knows."""
+    """The settings of one agent (`[agents."project/agent"]`)."""
 
     system_prompt: str = Field(
         default="", description="Put before sessions that have no system message."
@@ -58,17 +61,22 @@ class AgentSettings(Section):
 
 
 class NightSettings(Section):
-    """When a night is, and what it may cost (`[night]`); 0 is no limit, and what does not fit waits for the next night."""
+    """When a night is, and what it may cost (`[night]`); 0 means no limit.
+
+    What does not fit waits for the next night.
+    """
 
     cron: str = Field(
         default="0 2 * * *",
-        description="When the schedule looks at the store, as cron has it; read when Dagster loads the code.",
+        description="When the schedule looks at the store, as cron has it; read when Dagster loads "
+        "the code.",
     )
     timezone: str = Field(default="UTC", description="Of cron, as Europe/Berlin.")
     new_sessions: int = Field(
         default=1,
         ge=0,
-        description="Sessions to train on that must have come, changed or gone since the last training.",
+        description="Sessions to train on that must have come, changed or gone since the last "
+        "training.",
     )
     runs: int = Field(default=0, ge=0, description="Agents that get a run.")
     minutes: int = Field(
@@ -108,7 +116,8 @@ class JudgeSettings(Section):
     )
     rubric: str = Field(
         default="",
-        description="A Jinja template of the question, instead of the one that comes with the pipeline.",
+        description="A Jinja template of the question, instead of the one that comes with the "
+        "pipeline.",
     )
     parameters: dict[str, Any] = Field(
         default={"temperature": 0, "max_tokens": 512}, description="Sent with every request."
@@ -132,7 +141,8 @@ class JudgeSettings(Section):
         """Itself. Raises SettingsError where there is no model to ask."""
         if not (self.endpoint and self.model):
             raise SettingsError(
-                "decided_by names llm, but there is none to ask: set judge.endpoint and judge.model in pipeline.toml."
+                "decided_by names llm, but there is none to ask: set judge.endpoint and "
+                "judge.model in pipeline.toml."
             )
         return self
 
@@ -158,7 +168,8 @@ class RedactionSettings(Section):
     )
     surrogates: bool = Field(
         default=True,
-        description="Models read made-up values in place of the pseudonyms of the tables, as users write real ones.",
+        description="Models read made-up values in place of the pseudonyms of the tables, as users "
+        "write real ones.",
     )
 
 
@@ -177,13 +188,17 @@ class NotifySettings(Section):
 
 
 class SplitSettings(Section):
-    """Shares of the tasks that are held out permanently: change them before the first night, not after."""
+    """The shares of the tasks that are held out permanently.
+
+    Change them before the first night, and not afterwards.
+    """
 
     test: float = 0.2
     select: float = 0.1
     leaks: Literal["refuse", "warn"] = Field(
         default="refuse",
-        description="Refuse to train, or only warn, if held-out sessions look like trials of trained tasks that nobody names.",
+        description="Refuse to train, or only warn, if held-out sessions look like trials of "
+        "trained tasks that nobody names.",
     )
 
     @property
@@ -197,7 +212,8 @@ class MixingSettings(Section):
 
     weights: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
         default={"*": 1.0},
-        description="By project/agent, or by a pattern such as tau/*: each agent that fits has this weight.",
+        description="By project/agent, or by a pattern such as tau/*: each agent that fits has "
+        "this weight.",
     )
     strategy: MixingStrategy = Field(
         default="weighted",
@@ -206,6 +222,7 @@ class MixingSettings(Section):
     total: int = Field(
         default=0,
         ge=0,
-        description="Rows to train on; 0: as many as there can be with every agent in its exact share.",
+        description="Rows to train on; 0: as many as there can be with every agent in its exact "
+        "share.",
     )
     seed: int = Field(default=42, description="Another seed draws others, in another order.")

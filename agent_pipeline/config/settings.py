@@ -1,8 +1,9 @@
 """Settings: `pipeline.toml`, overridden by `AGENT_PIPELINE_*` variables.
 
-The file is looked for in the working directory and above it (`AGENT_PIPELINE_CONFIG` names another). Relative paths, in the file and in
-variables, start from its folder. An empty variable counts as not set. Unknown settings are rejected, with a suggestion: a misspelt
-setting must not silently leave a default in place.
+The file is looked for in the working directory and above it (`AGENT_PIPELINE_CONFIG` names
+another). Relative paths, in the file and in variables, start from its folder. An empty variable
+counts as not set. Unknown settings are rejected, with a suggestion: a misspelt setting must not
+silently leave a default in place.
 """
 
 import json
@@ -91,16 +92,19 @@ class Settings(BaseSettings):
     largest_record_mb: int = Field(
         default=DEFAULT_MB,
         ge=1,
-        description="Memory, in MB, that one record of a store may take; a record of a packed file may take 16 times its size if that "
+        description="Memory, in MB, that one record of a store may take; a record of a packed file "
+        "may take 16 times its size if that "
         "is more.",
     )
     lake: str = Field(
         default="lake",
-        description="Where tables and models go: a folder, or an fsspec URL such as s3://bucket/lake.",
+        description="Where tables and models go: a folder, or an fsspec URL such as "
+        "s3://bucket/lake.",
     )
     lake_options: dict[str, Any] = Field(
         default={},
-        description="Options of the lake's bucket (endpoint_url, key, secret, …); $NAME is read from the environment.",
+        description="Options of the lake's bucket (endpoint_url, key, secret, …); $NAME is read "
+        "from the environment.",
     )
     cache: str = Field(
         default="~/.cache/agent-pipeline",
@@ -121,11 +125,13 @@ class Settings(BaseSettings):
     keep_exports: int = Field(
         default=3,
         ge=0,
-        description="Exports that `agent-pipeline prune` keeps of a partition's history, beside the champion and the latest.",
+        description="Exports that `agent-pipeline prune` keeps of a partition's history, beside "
+        "the champion and the latest.",
     )
     ui_hosts: list[str] = Field(
         default=[],
-        description="Names or addresses under which browsers reach the UI, beside localhost and the machine's own, such as that of a "
+        description="Names or addresses under which browsers reach the UI, beside localhost and "
+        "the machine's own, such as that of a "
         "login before it.",
     )
     labels: str = Field(
@@ -134,7 +140,8 @@ class Settings(BaseSettings):
     key_prefix: str = Field(
         default="",
         pattern=r"^([A-Za-z0-9_]+(/[A-Za-z0-9_]+)*)?$",
-        description="Prefix of every asset key in Dagster, such as agents or team/agents, so that the keys "
+        description="Prefix of every asset key in Dagster, such as agents or team/agents, so that "
+        "the keys "
         "never clash with those of another project.",
     )
     redaction: RedactionSettings = RedactionSettings()
@@ -145,23 +152,28 @@ class Settings(BaseSettings):
     mixing: MixingSettings = MixingSettings()
     train: Chain = Field(
         default=["sft"],
-        description=f"The trainings of a night, of {', '.join(STEPS)}, in this order; the last adapter is the candidate.",
+        description=f"The trainings of a night, of {', '.join(STEPS)}, in this order; the last "
+        f"adapter is the candidate.",
     )
     compute: Compute = Field(
         default={},
-        description="Where heavy tasks run: local, ray, kubernetes or slurm; or a table of them by asset.",
+        description="Where heavy tasks run: local, ray, kubernetes or slurm; or a table of them by "
+        "asset.",
     )
     shared: str = Field(
         default="",
-        description="A folder that all machines mount at one path; a lake inside it may be a folder.",
+        description="A folder that all machines mount at one path; a lake inside it may be a "
+        "folder.",
     )
     ray: RaySettings = RaySettings()
     kubernetes: KubernetesSettings = KubernetesSettings()
     slurm: SlurmSettings = SlurmSettings()
     preset: Preset = Field(
         default="",
-        description="Settings of assets for a purpose, below those of [assets]: smoke (a few steps on few rows), "
-        "cpu (the defaults) or gpu (larger batches, longer conversations, more rows). docs/settings.md lists what each changes.",
+        description="Settings of assets for a purpose, below those of [assets]: smoke (a few steps "
+        "on few rows), "
+        "cpu (the defaults) or gpu (larger batches, longer conversations, more rows). "
+        "docs/settings.md lists what each changes.",
     )
     assets: AssetValues = Field(
         default={}, description="Settings of the assets of all agents, by asset."
@@ -197,7 +209,7 @@ class Settings(BaseSettings):
     @field_validator("agents")
     @classmethod
     def _keys(cls, agents: dict[str, AgentSettings]) -> dict[str, AgentSettings]:
-        """Settings of a name that no agent can have would never apply."""
+        """Refuse settings of a name that no agent can have, because they would never apply."""
         for key in agents:
             try:
                 parse_key(key)
@@ -222,7 +234,7 @@ class Settings(BaseSettings):
         )
 
     def variable(self, *path: str) -> str:
-        """The environment variable that sets what stands at a path of the tree; empty where the environment does not."""
+        """Return the environment variable that sets a path of the tree, or an empty text."""
         value: Any = self._variables
         for name in path:
             value = value.get(name) if isinstance(value, dict) else None
@@ -245,24 +257,36 @@ class Settings(BaseSettings):
         return self.lake if "://" in self.lake else str(self._absolute(self.lake))
 
     def open_lake(self) -> Lake:
-        """The lake of these settings; raises SettingsError."""
+        """Return the lake of these settings.
+
+        Raises:
+            SettingsError: the lake's address is wrong.
+        """
         return Lake(self.lake_url, self.cache_path, self.lake_options)
 
     def open_store(self) -> TraceSource:
-        """The reader of the session store, or of all of them as one; raises StoreError, SettingsError."""
+        """Return the reader of the session store, or of several stores as one.
+
+        Raises:
+            StoreError: a store cannot be read.
+            SettingsError: a reader does not exist.
+        """
         return open_sources(self.stores, readers(self.sources), self.cache_path / "servers")
 
     def chain(self, key: PartitionKey) -> list[Step]:
-        """The trainings of an agent's night, in order."""
+        """Return the training steps of an agent's nightly run, in order."""
         return self.agents.get(str(key), AgentSettings()).train or self.train
 
     def new_sessions(self, key: PartitionKey) -> int:
-        """How many sessions must have come, changed or gone before a night trains an agent again."""
+        """Return how many sessions must have changed before an agent is trained again.
+
+        New sessions and sessions that are gone count too.
+        """
         own = self.agents.get(str(key), AgentSettings()).new_sessions
         return self.night.new_sessions if own is None else own
 
     def world(self, key: PartitionKey | None) -> str:
-        """The world that an agent's tasks are played in, `package.module:Class`; empty where it has none."""
+        """Return the agent's world (`package.module:Class`), or an empty text."""
         return self.agents.get(str(key), AgentSettings()).world
 
     def place(self, asset: str, key: PartitionKey | None) -> Place:
@@ -274,18 +298,25 @@ class Settings(BaseSettings):
 
     @property
     def shares_lake(self) -> bool:
-        """Whether other machines can open the lake: it is in a bucket, or in the folder that they all mount."""
+        """Whether other machines can open the lake.
+
+        They can if it is in a bucket, or in the folder `shared`.
+        """
         lake = self.open_lake()
         return not lake.is_local or bool(
             self.shared and Path(lake.root.path).is_relative_to(self._absolute(self.shared))
         )
 
     def candidate(self, key: PartitionKey) -> Artifact:
-        """The adapter that is evaluated and exported: that of the last training of the chain. Raises DataError."""
+        """Return the adapter that is evaluated and exported, from the last step of the chain.
+
+        Raises:
+            DataError: a step of the chain was never trained.
+        """
         return candidate(self.open_lake(), key, self.chain(key))
 
     def labels_path(self, key: PartitionKey) -> Path | None:
-        """Where people's judgments of an agent's sessions are; `None` where the settings name no place."""
+        """Return the file or folder of people's labels for an agent, or None."""
         labels = self.agents.get(str(key), AgentSettings()).labels or self.labels
         return self._absolute(labels) if labels else None
 
@@ -337,10 +368,10 @@ class Settings(BaseSettings):
 
 
 def load_settings(**overrides: Any) -> Settings:
-    """The settings in force now; `overrides` (a test's, a notebook's) beat the environment, which beats the file.
+    """Return the settings in force: `overrides` win over the environment, which wins over the file.
 
     Raises:
-        SettingsError: the file is missing or not TOML, or a setting is unknown or malformed.
+        SettingsError: the file is missing or is not TOML, or a setting is unknown or malformed.
     """
     _refuse_unknown_variables()
     file = config_file()
@@ -362,10 +393,10 @@ def load_settings(**overrides: Any) -> Settings:
 
 
 def config_file() -> Path | None:
-    """The settings file in force, or none.
+    """Return the settings file in force, or None.
 
     Raises:
-        SettingsError: AGENT_PIPELINE_CONFIG names a file that is not there.
+        SettingsError: AGENT_PIPELINE_CONFIG names a file that does not exist.
     """
     if named := os.environ.get(PREFIX + "CONFIG"):
         if not Path(named).is_file():
@@ -392,7 +423,8 @@ def _refuse_unknown_variables() -> None:
         name, nested, _ = variable.upper().removeprefix(PREFIX).partition("__")
         if name not in known or (nested and name not in _NESTED):
             raise SettingsError(
-                f"{variable} is not a setting{did_you_mean(PREFIX + name, [PREFIX + each for each in known])}"
+                f"{variable} is not a "
+                f"setting{did_you_mean(PREFIX + name, [PREFIX + each for each in known])}"
             )
 
 
@@ -406,7 +438,8 @@ def _check_assets(settings: Settings, file: Path | None) -> None:
         for asset, values in assets.items():
             if asset not in ASSETS:
                 raise SettingsError(
-                    f"There is no asset {asset!r} to set ([{table}.{asset}] in {_where(file)}){did_you_mean(asset, ASSETS)}"
+                    f"There is no asset {asset!r} to set ([{table}.{asset}] in "
+                    f"{_where(file)}){did_you_mean(asset, ASSETS)}"
                 )
             ASSETS[asset].validated(values, f"{table}.{asset}.", _where(file))
 
@@ -423,7 +456,8 @@ def _tools(path: Path) -> list[Tool]:
         )  # what the lake could not hold
     except (OSError, ValueError) as error:
         raise SettingsError(
-            f"The tools file {path} cannot be read ({error}): give a JSON list of OpenAI function schemas."
+            f"The tools file {path} cannot be read ({error}): give a JSON list of OpenAI function "
+            f"schemas."
         ) from error
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         raise SettingsError(f"The tools file {path} holds no JSON list of OpenAI function schemas.")

@@ -1,6 +1,7 @@
-"""Settings that run code or send data somewhere: pipeline.toml and the environment may set them, a run's own config may not.
+"""Settings that run code or send data somewhere. A run's own config may not set them.
 
-Whoever reaches the UI can write run config. What a person types into the shell counts as pipeline.toml does: that person could edit it.
+Anybody who reaches the UI can write run config. `pipeline.toml` and the environment may set these
+settings, and so may a person in a shell, who could edit the file.
 """
 
 import re
@@ -18,7 +19,9 @@ PLUGINS: Mapping[str, tuple[str, ...]] = {
     "curated_sessions": ("required_measures",),
     "sft_coreset": ("strategy",),
 }
-"""Settings that may name code by a dotted path: only such a value is refused, the names of what is registered are not."""
+"""Settings that may name code by a dotted path: only such a value is refused, the names of what is
+registered are not.
+"""
 TARGETS: Mapping[str, tuple[str, ...]] = {
     "serving": ("server", "hub"),
     **{
@@ -48,10 +51,10 @@ def typed() -> list[tuple[str, str, Any]]:
 
 
 def check_trusted(asset: str, run: Mapping[str, Any], configured: Options) -> None:
-    """Check that a run sets no code and no target that is not `configured` in pipeline.toml or the environment.
+    """Check that a run sets no code and no target that the file or the environment does not set.
 
     Raises:
-        SettingsError: it does.
+        SettingsError: the run does.
     """
     for name, value in run.items():
         if (asset, name, value) in _typed:
@@ -64,13 +67,18 @@ def check_trusted(asset: str, run: Mapping[str, Any], configured: Options) -> No
         ]
         if strange:
             raise SettingsError(
-                f"The run sets {asset}.{name} to {strange[0]!r}, which runs code or sends data somewhere: set it in pipeline.toml or in "
+                f"The run sets {asset}.{name} to {strange[0]!r}, which runs code or sends data "
+                f"somewhere: set it in pipeline.toml or in "
                 "the environment. Run config may not set it."
             )
 
 
 def check_texts(texts: list[str], configured: Mapping[str, Options]) -> None:
-    """As `check_trusted`, for texts `asset.setting=value` that a comparison of methods gets. Raises SettingsError."""
+    """Check the settings `asset.setting=value` of a comparison of methods, as `check_trusted` does.
+
+    Raises:
+        SettingsError: one of them sets code or a target.
+    """
     for text in texts:
         path, _, value = text.partition("=")
         asset, _, name = path.strip().rpartition(".")

@@ -1,13 +1,15 @@
-"""Dagster objects, and nothing else: every asset reads its inputs, calls one domain function, and says what came of it.
+"""Dagster objects: each asset reads its inputs, calls one function and reports metadata.
 
-What belongs here: assets by stage (`traces`, `datasets`, `coresets`, `models`, `exports`), their checks, partitions, resources, the job,
-the schedule, the sensor, how results become metadata. What does not: any rule about sessions, rows or models.
+What belongs here: assets by stage, their checks, partitions, resources, jobs, the schedule, the
+sensors, and how results become metadata. What does not belong here: any rule about sessions, rows
+or models.
 """
 
 import warnings
 
 import dagster as dg
 
-# We pin Dagster's minor version, and tests cover the preview parts that we use (partitioned checks, observable sources).
+# We pin Dagster's minor version, and tests cover the preview parts that we use (partitioned checks,
+# observable sources).
 warnings.filterwarnings("ignore", category=dg.BetaWarning)
 warnings.filterwarnings("ignore", category=dg.PreviewWarning)

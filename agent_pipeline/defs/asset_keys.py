@@ -24,7 +24,9 @@ def asset_key(name: str) -> dg.AssetKey:
 
 
 def asset_name(key: dg.AssetKey) -> str:
-    """Return an asset's name without the prefix; parts of a longer name are joined by two underscores.
+    """Return an asset's name without the prefix.
+
+    The parts of a longer name are joined by two underscores.
 
     Example:
         With `key_prefix = "agents"`, the key `agents/sft_dataset` has the name `sft_dataset`.

@@ -1,8 +1,8 @@
-"""The columns of every table, and what each is made of: Dagster's column schema and column lineage.
+"""The columns of every table and the columns that they come from, as Dagster shows them.
 
-Pure data, one entry a table asset. A column's origins are the columns upstream that its values are computed from. Which rows there are may
-depend on more (a kept session, a pair's partner); that is not said here. `FROM_OUTSIDE` is the origin of what no table holds: the store,
-the partition's key. The IO manager hands both on to every materialization.
+This module is data only, with one entry per table. Which rows a table has may depend on more than
+its columns name (a kept session, the partner of a pair). `FROM_OUTSIDE` marks values that no table
+contains: the store, and the partition's key.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from agent_pipeline.sessions.tables import CURATED, JUDGED, SESSIONS
 FROM_OUTSIDE: tuple[str, ...] = ()
 
 Origins = Mapping[str, Sequence[str]]
-"""By column, the columns that it is made of: `asset.column`."""
+"""The columns that a column is made of, as `asset.column`, by column."""
 
 
 class Columns(NamedTuple):
@@ -157,7 +157,7 @@ TABLES: dict[str, Columns] = {
 
 
 def with_columns(spec: dg.AssetSpec) -> dg.AssetSpec:
-    """A table asset's spec with its columns and what they are made of; any other as it is."""
+    """Return the spec of a table's asset with its columns; return any other spec unchanged."""
     table = TABLES.get(spec.key.path[-1])
     if table is None:
         return spec

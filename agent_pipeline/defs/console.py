@@ -1,4 +1,4 @@
-"""The console logger of runs from the shell: one short line for what a person waits for, instead of Dagster's full records."""
+"""The console logger of runs from the shell, with one short line per event that matters."""
 
 import io
 import logging
@@ -17,7 +17,7 @@ INTERRUPTED = "interrupted"
 
 
 def said_of(event: dg.DagsterEvent) -> str | None:
-    """A few words for an event that matters to a person; `None` for the others."""
+    """Return a few words for an event that matters to a person; None for other events."""
     if event.is_step_failure:
         data = event.step_failure_data
         if data.user_failure_data and data.user_failure_data.description:
@@ -49,7 +49,10 @@ def said_of(event: dg.DagsterEvent) -> str | None:
     if event.event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION:
         check = event.asset_check_evaluation_data
         why = f": {check.description}" if check.description and not check.passed else ""
-        return f"check {check.check_name.replace('_', ' ')}: {'passed' if check.passed else 'FAILED'}{why}"
+        return (
+            f"check {check.check_name.replace('_', ' ')}: "
+            f"{'passed' if check.passed else 'FAILED'}{why}"
+        )
     return None
 
 
@@ -112,7 +115,7 @@ class _WorthALine(logging.Filter):
 
 @dg.logger(config_schema={}, description="Short lines for a terminal.")
 def console(context: dg.InitLoggerContext) -> logging.Logger:
-    """A logger that writes what a person waits for to standard error."""
+    """Return a logger that writes the lines to standard error."""
     logger = logging.Logger("agent_pipeline.console", level=logging.DEBUG)
     handler = logging.StreamHandler(_screen())
     handler.setFormatter(_Line())
@@ -124,9 +127,9 @@ def console(context: dg.InitLoggerContext) -> logging.Logger:
 def _screen() -> IO[str]:
     """Return standard error as it is before Dagster captures the output of a step.
 
-    A process of Dagster's copies the captured output to the screen. It is ended when the run ends, and
-    then loses the last lines, which say why the run failed. A notebook's stream has no file that Dagster
-    captures, and is returned as it is.
+    A process of Dagster's copies the captured output to the screen. It is ended when the run ends,
+    and then loses the last lines, which say why the run failed. A notebook's stream has no file
+    that Dagster captures, and is returned as it is.
     """
     stream = sys.stderr
     if not isinstance(stream, io.TextIOWrapper):

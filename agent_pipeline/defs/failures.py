@@ -1,4 +1,4 @@
-"""A user's mistake becomes one `dg.Failure` with one sentence; only what may pass is tried again."""
+"""Errors of an asset as `dg.Failure` with one sentence, and which of them are tried again."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,9 +13,10 @@ RETRIES, RETRY_SECONDS = 2, 60.0
 
 @contextmanager
 def user_errors() -> Iterator[None]:
-    """Let what the user can fix, and a lost connection, end the run with a sentence; let our own bugs end it with their stack trace.
+    """End a run with one sentence if the user can fix the error; let bugs end with a stack trace.
 
-    What is private in the text of an error becomes a pseudonym, since Dagster keeps the text. A step whose error may pass is tried again, and its last try ends with the sentence.
+    Dagster keeps the text of an error, so private data in the text becomes pseudonyms. A step whose
+    error may pass is tried again.
     """
     try:
         yield
@@ -28,7 +29,8 @@ def user_errors() -> Iterator[None]:
                 raise dg.RetryRequested(RETRIES, RETRY_SECONDS) from public
             sentence = (
                 sentence
-                or f"A connection was lost ({connection}): repeat it once the store and the lake can be reached."
+                or f"A connection was lost ({connection}): repeat it once the store and the lake "
+                f"can be reached."
             )
         if sentence is None:
             if public is error:
@@ -38,7 +40,7 @@ def user_errors() -> Iterator[None]:
 
 
 def _tries() -> int:
-    """How often the step that is running was tried before; too often where none is."""
+    """Return how often the running step was tried before; a large number if no step is running."""
     try:
         return dg.AssetExecutionContext.get().op_execution_context.retry_number
     except dg.DagsterInvariantViolationError:

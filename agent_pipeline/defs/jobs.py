@@ -1,4 +1,4 @@
-"""The jobs: the whole graph of a partition, from its sessions to its model; the mix of all agents, which has no partition; a comparison."""
+"""The jobs: all assets of one agent, the dataset of several agents, and a comparison of methods."""
 
 import dagster as dg
 
@@ -10,21 +10,25 @@ _COMPARISON = dg.AssetSelection.from_string('key:"*method_comparison"')
 retrain = dg.define_asset_job(
     RETRAIN,
     selection=dg.AssetSelection.all() - _OF_ALL_AGENTS - _COMPARISON,
-    # A run whose process was killed makes its tables again, in seconds; models that are there are reused.
+    # A run whose process was killed makes its tables again, in seconds; models that are there are
+    # reused.
     tags={"dagster/retry_strategy": "ALL_STEPS"},
-    description="Runs every asset of one agent, from its sessions to the served model. The schedule "
+    description="Runs every asset of one agent, from its sessions to the served model. The "
+    "schedule "
     "`nightly` starts this job.",
 )
 
 mix = dg.define_asset_job(
     MIX,
     selection=_OF_ALL_AGENTS,
-    description="Builds one dataset from the rows of several agents, as the setting [mixing] describes.",
+    description="Builds one dataset from the rows of several agents, as the setting [mixing] "
+    "describes.",
 )
 
 compare_methods = dg.define_asset_job(
     COMPARE,
     selection=_COMPARISON,
-    description="Trains one agent's model by several methods, and reports which method is better and what "
+    description="Trains one agent's model by several methods, and reports which method is better "
+    "and what "
     "it costs.",
 )

@@ -1,4 +1,4 @@
-"""Results as a person wants to see them in the UI: counts, a preview that shows no private text, small pictures."""
+"""Results as metadata for the UI: tables, previews without private text, and small charts."""
 
 import base64
 import io
@@ -19,7 +19,7 @@ _COLOUR, _PALE = "#4f43dd", "#b8b8c4"
 
 
 def counts_table(counts: Mapping[str, int], label: str = "reason") -> dg.MetadataValue:
-    """Counts by name, the largest first; `none` where there are none."""
+    """Return counts by name as a table, the largest first; `none` if there are no counts."""
     if not counts:
         return dg.MetadataValue.text("none")
     return table(
@@ -32,13 +32,13 @@ def counts_table(counts: Mapping[str, int], label: str = "reason") -> dg.Metadat
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> dg.MetadataValue:
-    """A table that the UI shows at once: Markdown stands behind a click there."""
+    """Return a table that the UI shows at once; it hides Markdown behind a click."""
     records = [dg.TableRecord(dict(zip(head, map(str, row), strict=True))) for row in rows]
     return dg.MetadataValue.table(records, dg.TableSchema([dg.TableColumn(name) for name in head]))
 
 
 def tree(values: Mapping[str, Any], head: Sequence[str]) -> dg.MetadataValue:
-    """Nested values as a table of two columns, a line a leaf: `settings.lora_r`, 16."""
+    """Return nested values as a table with one line per leaf, such as `settings.lora_r` and 16."""
     return table(head, _leaves(values))
 
 
@@ -52,12 +52,12 @@ def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, A
 
 
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """The values that are numbers, to four digits, as Dagster plots them over time; those that are not known are left out."""
+    """Return the known numbers to four digits, so that Dagster plots them over time."""
     return {name: float(f"{value:.4g}") for name, value in values.items() if value is not None}
 
 
 def preview(rows: Iterable[Mapping[str, Any]], field: str = "messages") -> dg.MetadataValue:
-    """The shape of the first conversations: roles, tool names and the lengths of texts; never the texts themselves."""
+    """Return the shape of the first conversations: roles, tool names and lengths, but no texts."""
     return table(
         ["session", "roles with characters, and calls"],
         ([row["session_id"], shape(row[field])] for row in islice(rows, PREVIEW_ROWS)),
@@ -76,6 +76,7 @@ def shape(messages: Sequence[Mapping[str, Any]]) -> str:
 
 
 def histogram(values: Sequence[float], title: str, label: str) -> dg.MetadataValue:
+    """Return a histogram as a picture."""
     figure, axes = _figure(title)
     axes.hist(values, bins=min(30, max(5, len(values) // 4)), color=_COLOUR)
     axes.set_xlabel(label)
@@ -84,7 +85,10 @@ def histogram(values: Sequence[float], title: str, label: str) -> dg.MetadataVal
 
 
 def drift_result(check: str, drift: Drift) -> dg.AssetCheckResult:
-    """A warning where the new sessions differ from the last version's; changed tools by name, and shares side by side."""
+    """Return a warning if new sessions differ from those of the last version.
+
+    The metadata names changed tools, and shows the shares of both versions.
+    """
     shown = {
         "changed_tools": table(["tool", "change", "argument", "before", "now"], drift.tools),
         "shares": table(
@@ -127,7 +131,7 @@ def drift_result(check: str, drift: Drift) -> dg.AssetCheckResult:
 
 
 def side_by_side(shares: Sequence[Share], title: str) -> dg.MetadataValue:
-    """A small bar chart of shares before and now."""
+    """Return a bar chart of shares before and now."""
     figure, axes = _figure(title)
     for offset, colour, values in (
         (-0.2, _PALE, [each.before for each in shares]),
@@ -143,6 +147,7 @@ def side_by_side(shares: Sequence[Share], title: str) -> dg.MetadataValue:
 
 
 def curve(points: Sequence[tuple[float, float]], title: str, x: str, y: str) -> dg.MetadataValue:
+    """Return a curve as a picture."""
     figure, axes = _figure(title)
     axes.plot(
         [point[0] for point in points], [point[1] for point in points], color=_COLOUR, marker="."
@@ -154,7 +159,8 @@ def curve(points: Sequence[tuple[float, float]], title: str, x: str, y: str) -> 
 
 
 def _figure(title: str) -> tuple[Any, Any]:
-    # The object interface of matplotlib: pyplot keeps global state, and a code server draws from several threads.
+    # The object interface of matplotlib: pyplot keeps global state, and a code server draws from
+    # several threads.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 2.6), dpi=80, layout="constrained")

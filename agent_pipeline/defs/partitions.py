@@ -9,13 +9,14 @@ AGENTS = dg.DynamicPartitionsDefinition(name="agent_pipeline_project_agent")
 
 
 def agent_key(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext) -> PartitionKey:
-    """The run's partition, checked again: the UI lets anybody add any key.
+    """Return the run's partition, checked, because anybody can add any key in the UI.
 
     Raises:
         PartitionError: the run has no partition, or a malformed one.
     """
     if not context.has_partition_key:
         raise PartitionError(
-            "This run has no partition: choose an agent (project/agent) in the launchpad, and launch it again."
+            "This run has no partition: choose an agent (project/agent) in the launchpad, and "
+            "launch it again."
         )
     return parse_key(context.partition_key)

@@ -1,7 +1,8 @@
-"""Checks that search for private data in what is made from `sessions`: tables, exports, pages and logs.
+"""Checks that search for private data in what is made from `sessions`.
 
-The check of `sessions` itself is in `traces`. `sft_coreset` and `trained_sessions` have no check: they hold ids, hashes,
-scores and reasons of a fixed list.
+They search tables, exports, pages and logs. The check of `sessions` itself stands in `traces`.
+`sft_coreset` and `trained_sessions` need no check, because they contain only ids, hashes, scores
+and reasons of a fixed list.
 """
 
 import json
@@ -40,8 +41,10 @@ def _table_check(
         name=TABLE_CHECK,
         partitions_def=partitions,
         blocking=True,
-        description="Passes if the detectors find nothing private in the texts of this table that sessions does not hold. If it "
-        "fails, nothing is made of the table: remove the value at its source, or name it in redaction.allow.",
+        description="Passes if the detectors find nothing private in the texts of this table that "
+        "sessions does not hold. If it "
+        "fails, nothing is made of the table: remove the value at its source, or name it in "
+        "redaction.allow.",
     )
     def check(
         context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
@@ -53,7 +56,8 @@ def _table_check(
         why = None
         if scan.kinds:
             why = (
-                f"{asset} holds private data ({counts_in_words(scan.kinds)}) in the columns {', '.join(scan.columns)}: nothing is made "
+                f"{asset} holds private data ({counts_in_words(scan.kinds)}) in the columns "
+                f"{', '.join(scan.columns)}: nothing is made "
                 "of this table"
             )
         metadata = {
@@ -127,7 +131,7 @@ def _texts_result(
 
 
 def _files_in(folder: Path) -> dict[str, Path]:
-    """Return the files of an artifact by their names. The manifest names sessions and settings, and is not one of its texts."""
+    """Return the files of an artifact by name, without its manifest."""
     return {
         str(path.relative_to(folder)): path
         for path in sorted(folder.rglob("*"))
@@ -136,14 +140,17 @@ def _files_in(folder: Path) -> dict[str, Path]:
 
 
 def _texts_of_rows(workspace: Workspace, context: dg.AssetCheckExecutionContext) -> Iterator[str]:
-    """Yield the texts of the held-out rows as models read them: with made-up values, which are not private."""
+    """Yield the texts of the held-out rows as models read them.
+
+    Their made-up values are not private.
+    """
     lake, key = workspace.open_lake(), agent_key(context)
     for row in with_surrogates(dataset_rows(lake, key, ("select", "test"))):
         yield dump_canonical_json([row[name] for name in TEXTS if row.get(name)])
 
 
 def _texts_beside_models(files: Mapping[str, Path]) -> Iterator[str]:
-    """Yield what no model wrote in transcripts: what the recorded agent wrote, with made-up values, and what the world answered."""
+    """Yield the parts of transcripts that no model wrote: the recorded agent and the world."""
     for line in files[TRANSCRIPTS].read_text("utf-8").splitlines() if TRANSCRIPTS in files else ():
         episode = json.loads(line)
         for message in episode["messages"]:
@@ -154,18 +161,21 @@ def _texts_beside_models(files: Mapping[str, Path]) -> Iterator[str]:
 gguf_export_texts = _texts_check(
     "gguf_export",
     True,
-    "Passes if the detectors find nothing private in the metadata of the GGUF files and in the Modelfile. If it fails, the export is "
+    "Passes if the detectors find nothing private in the metadata of the GGUF files and in the "
+    "Modelfile. If it fails, the export is "
     "neither played, decided on nor served.",
 )
 evaluation_texts = _texts_check(
     "evaluation",
     False,
-    "Passes if the pages and the Inspect logs hold nothing that looks private, besides the made-up values of the held-out rows. If it "
+    "Passes if the pages and the Inspect logs hold nothing that looks private, besides the made-up "
+    "values of the held-out rows. If it "
     "fails, read the answers of the model before you share a page.",
 )
 episodes_texts = _texts_check(
     "episodes",
     False,
-    "Passes if the transcripts hold nothing that looks private, besides the made-up values of the held-out rows. If it fails, the model "
+    "Passes if the transcripts hold nothing that looks private, besides the made-up values of the "
+    "held-out rows. If it fails, the model "
     "or the world wrote it: read the transcripts before you share them.",
 )

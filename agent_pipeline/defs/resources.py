@@ -1,4 +1,4 @@
-"""What assets are given: the store to read, the lake to write, the settings in force."""
+"""The resource of the assets: the settings, the session store and the lake."""
 
 import os
 from dataclasses import fields
@@ -20,37 +20,72 @@ class Workspace(dg.ConfigurableResource):
     """The user's settings, read when a run starts."""
 
     def settings(self) -> Settings:
-        """The settings in force; raises SettingsError."""
+        """Return the settings in force.
+
+        Raises:
+            SettingsError: a setting is wrong.
+        """
         return load_settings()
 
     def open_store(self) -> TraceSource:
-        """The reader of the session store, or of all of them as one; raises StoreError, SettingsError."""
+        """Return the reader of the session store, or of several stores as one.
+
+        Raises:
+            StoreError: a store cannot be read.
+            SettingsError: a reader does not exist.
+        """
         return self.settings().open_store()
 
     def open_lake(self) -> Lake:
-        """The lake of the settings; raises SettingsError."""
+        """Return the lake of the settings.
+
+        Raises:
+            SettingsError: the lake's address is wrong.
+        """
         return self.settings().open_lake()
 
     def labels(self, key: PartitionKey) -> Labels:
-        """People's judgments of an agent's sessions; raises SettingsError."""
+        """Return people's judgments of an agent's sessions.
+
+        Raises:
+            SettingsError: the labels cannot be read.
+        """
         settings = self.settings()
         path, agent = settings.labels_path(key), settings.agents.get(str(key))
         return read_labels(path, key, own=bool(agent and agent.labels)) if path else Labels()
 
     def store_signature(self, source: TraceSource) -> str:
-        """A cheap text that changes whenever the store or the labels may have changed."""
+        """Return a text that changes whenever the store or the labels may have changed."""
         return "|".join([source.signature(), *map(labels_signature, self.settings().labels_paths)])
 
     def versions(
         self, source: TraceSource, seconds: float | None = None, after: int = 0
     ) -> StoreVersions:
-        """The data versions of the store's partitions (`seconds` and `after` as in StoreVersions); raises SettingsError, DataError."""
+        """Return the data versions of the store's partitions.
+
+        Args:
+            source: The reader of the store.
+            seconds: The time after which reading stops; None means no limit.
+            after: The number of a reading of the store; only later changes are returned.
+
+        Raises:
+            SettingsError: the labels cannot be read.
+            DataError: the record of the versions is damaged.
+        """
         settings = self.settings()
         name = hash_json(list(map(str, settings.stores)))[:16]
         return StoreVersions(source, self.open_lake(), name, settings.labels_path, seconds, after)
 
     def open_judge(self, limits: Limits, night: str = "") -> LlmJudge:
-        """The language model that judges, to be entered as a context, in a run of the `night` of that name; raises SettingsError."""
+        """Return the language model that judges, to be entered as a context.
+
+        Args:
+            limits: The limits of the run.
+            night: The name of the night that the run belongs to, whose limits hold too.
+
+        Raises:
+            SettingsError: the judge's settings are wrong.
+        """
         settings = self.settings()
         judge = settings.judge.checked()
         same = judge.model_dump(include={each.name for each in fields(Endpoint)})

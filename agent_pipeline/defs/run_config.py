@@ -1,7 +1,7 @@
-"""Run config of the assets, derived from their options: the schema that the launchpad shows, and the values that hold in a run.
+"""Run config of the assets: the schema in the launchpad, and the values that hold in a run.
 
-A run config need not say anything: what it leaves out is taken from the settings when the asset runs, the agent's own included. So the
-night, a backfill, the shell and the UI agree.
+A run config may be empty. What it leaves out comes from the settings when the asset runs. So a
+nightly run, a backfill, the shell and the UI use the same values.
 """
 
 import json
@@ -67,7 +67,8 @@ def config_by_asset(values: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
     Example:
         >>> config_by_asset({"evaluation": {"split": "test"}, "sft_adapter": {"lora_r": 8}})
-        {'evaluation': {'config': {'split': 'test'}}, 'adapter': {'config': {'sft_adapter': {'lora_r': 8}}}}
+        {'evaluation': {'config': {'split': 'test'}}, 'adapter': {'config': {'sft_adapter':
+        {'lora_r': 8}}}}
     """
     ops: dict[str, Any] = {}
     for group, group_values in values.items():
@@ -114,7 +115,7 @@ def record_settings(context: dg.AssetExecutionContext, rows: Sequence[Mapping[st
 def resolve_for_run(
     context: dg.AssetExecutionContext, workspace: Workspace, options: type[Group]
 ) -> tuple[Group, list[dict[str, Any]]]:
-    """Return the options that hold in this run, and one row per option that differs from its default.
+    """Return the options that hold in this run, and one row per option that is not a default.
 
     Raises:
         SettingsError: a setting is wrong, in the file or in the run.
@@ -138,7 +139,7 @@ def resolve_for_run(
 
 
 def run_config(settings: Settings, key: PartitionKey) -> dict[str, Any]:
-    """Return the run config of an agent's nightly run: every setting that is not left to its default.
+    """Return the run config of an agent's nightly run: every setting that is not a default.
 
     Raises:
         SettingsError: a setting is wrong.
@@ -153,7 +154,7 @@ def run_config(settings: Settings, key: PartitionKey) -> dict[str, Any]:
 
 
 def set_tags(names: Sequence[str]) -> dict[str, str]:
-    """The tag of a run that sets these `asset.setting`s itself."""
+    """Return the tag of a run that names the settings of its own (`asset.setting`)."""
     return {SET_TAG: ", ".join(sorted(names))} if names else {}
 
 
@@ -178,7 +179,7 @@ def _set_by_run(context: dg.AssetExecutionContext, options: type[Options]) -> di
 
 
 def _shown(options: type[Options]) -> dict[str, Any]:
-    """The values for all agents, which the launchpad shows."""
+    """Return the values for all agents, which the launchpad shows."""
     try:
         return resolve(load_settings(), options).options.model_dump()
     except (

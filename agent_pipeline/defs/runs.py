@@ -1,4 +1,4 @@
-"""What runs remember: the version of the store, of the settings and of the code that a partition was last trained with."""
+"""The last runs of each partition, with the versions of store, settings and code that they used."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -14,17 +14,22 @@ STORE_VERSION_TAG = "agent_pipeline/store_version"
 SETTINGS_VERSION_TAG = "agent_pipeline/settings_version"
 CODE_VERSION_TAG = "agent_pipeline/code_version"
 PENDING = "not_judged_yet"
-"""Metadata of `judged_sessions`: how many sessions the language model should have judged and did not (a limit, an outage)."""
+"""Metadata of `judged_sessions`: how many sessions the language model should have judged and did
+not (a limit, an outage).
+"""
 PENDING_TAG = f"agent_pipeline/{PENDING}"
 
 AGENT_TAG = "agent_pipeline/agent"
-"""On a run of the schedule: its partition; `dagster.yaml` lets one run of each go on at a time. By Dagster's own tag of the partition, a
-rollback would wait as well."""
+"""On a run of the schedule: its partition; `dagster.yaml` lets one run of each go on at a time. By
+Dagster's own tag of the partition, a rollback would wait as well.
+"""
 NIGHT_TAG = "agent_pipeline/night"
 """On a run of the schedule: when its night began, in ISO 8601, UTC."""
 NIGHT_ENDS_TAG = "agent_pipeline/night_ends"
 WAITING_TAG = "agent_pipeline/waiting"
-"""On a run that trained nothing: how many sessions were new (fewer than the agent waits for), or LATE."""
+"""On a run that trained nothing: how many sessions were new (fewer than the agent waits for), or
+LATE.
+"""
 LATE = "late"
 TRAINED_AT_TAG = "agent_pipeline/trained_at"
 
@@ -40,15 +45,17 @@ LOCATION_TAGS = {
     "dagster/code_location": LOCATION,
     ".dagster/repository": f"{REPOSITORY}@{LOCATION}",
 }
-"""Tags that assign a run to the code location in the run list's filters. Dagster sets them on the runs that the UI and the daemon launch;
-the home page needs the run's origin too (`agent_pipeline.cli.runs`)."""
+"""Tags that assign a run to the code location in the run list's filters. Dagster sets them on the
+runs that the UI and the daemon launch; the home page needs the run's origin too
+(`agent_pipeline.cli.runs`).
+"""
 
 
 def version_tags(store: str, settings: str, readers: Mapping[str, int]) -> dict[str, str]:
-    """Tags of a run that takes in this version of the store (with its labels) under these settings, read by these versions of its readers,
-    with the assets and tasks of now.
+    """Return the tags of a run: the versions of its store, settings, readers, assets and tasks.
 
-    Libraries are not in them: a new release of one does not train every agent again, but the agent's next run.
+    Versions of libraries are not included. A new release of a library does not train every agent
+    again.
     """
     code = hash_json({"assets": CODE_VERSION, "tasks": VERSIONS, "readers": dict(readers)})
     return {
@@ -59,8 +66,10 @@ def version_tags(store: str, settings: str, readers: Mapping[str, int]) -> dict[
 
 
 def goes_on(record: dg.RunRecord) -> bool:
-    """Whether a run waits in Dagster's queue, or goes on, or will be started once more, since less than a day: an older one may be dead,
-    and so may one that began in another year, when the clock was wrong."""
+    """Return whether a run is queued, running or about to be started again, for less than a day.
+
+    An older run may be dead, and so may a run of another year, from when the clock was wrong.
+    """
     run = record.dagster_run
     ended = run.is_finished and not run.is_complete_and_waiting_to_retry
     is_young = abs(datetime.now(UTC) - record.create_timestamp.replace(tzinfo=UTC)) < timedelta(
@@ -70,7 +79,7 @@ def goes_on(record: dg.RunRecord) -> bool:
 
 
 class LastRuns:
-    """The runs of the whole graph of each partition, asked of the instance a page at a time for all of them together."""
+    """The runs of the whole graph by partition, read from the instance in pages."""
 
     def __init__(
         self, instance: dg.DagsterInstance, partitions: Sequence[str], now: datetime | None = None
@@ -100,7 +109,7 @@ class LastRuns:
         self._complete = False
 
     def tags(self, partition: str) -> Mapping[str, str]:
-        """The tags of the partition's last successful run; none where there was no such run."""
+        """Return the tags of the partition's last successful run; none if there was no such run."""
         if partition not in self._succeeded and not self._complete:
             wanted = dg.RunsFilter(
                 job_name=RETRAIN,
@@ -114,8 +123,11 @@ class LastRuns:
         return last.dagster_run.tags if last else {}
 
     def has(self, partition: str, tags: Mapping[str, str], needed: int = 1) -> bool:
-        """Whether the partition's last successful run took in exactly these versions of store, settings and code, left no session to be
-        judged by the language model, and trained, or found fewer new sessions than are needed."""
+        """Return whether the partition's last successful run leaves nothing to do.
+
+        That run used exactly these versions of store, settings and code, and left no session for
+        the language model to judge. It trained, or found fewer new sessions than are needed.
+        """
         last = self.tags(partition)
         waiting = last.get(WAITING_TAG)
         trained = waiting is None or (waiting.isdecimal() and int(waiting) < needed)
@@ -128,8 +140,12 @@ class LastRuns:
         return max(0, int((now.timestamp() - float(end)) // 86_400)) if end else 0
 
     def age(self, partition: str) -> tuple[str, float, str]:
-        """Sorts partitions: the one whose last run, failed or not, was in the earliest night first, and of those of one night the one whose
-        last run that left nothing undone ended first. So one that fails or waits each night keeps no other from its turn."""
+        """Return a key that sorts partitions: those that have waited longest come first.
+
+        The night of the last run comes first, whether it failed or not. Within a night, the order
+        is that of the last run that left nothing undone. So an agent that fails every night does
+        not take another agent's turn.
+        """
         return self._nights.get(partition, ""), self._finished.get(partition, 0.0), partition
 
     def minutes(self, partition: str) -> float | None:

@@ -1,4 +1,4 @@
-"""What all assets say of themselves in the same way: group, owner, kinds, tags, code version, partitions, storage, checks."""
+"""What every asset declares in the same way: group, owner, tags, version, storage and checks."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -12,15 +12,16 @@ from agent_pipeline.options import Options
 
 OWNER = "team:agent-pipeline"
 CODE_VERSION = "7"
-"""Raise it when the meaning of a stored table or artifact changes: assets of an older version then show as stale."""
+"""Raise it if the meaning of a stored table or artifact changes. Older assets then show as stale.
+"""
 
 TABLES, ARTIFACTS = "tables", "artifacts"
 
 GPU, CPU_HEAVY = "gpu", "cpu-heavy"
-"""Pools of what trains or generates, and of what converts and compresses models."""
+"""Pools: tasks that train or generate, and tasks that convert and compress models."""
 
 TABLE_STAGES = ("traces", "datasets")
-"""Stages whose assets cost seconds: the sensor `fresh_tables` may make them as soon as a store changes."""
+"""Stages whose assets take seconds. The sensor `fresh_tables` may make them at any time."""
 
 _DATA = dg.FreshnessPolicy.time_window(fail_window=timedelta(days=7), warn_window=timedelta(days=2))
 _MODELS = dg.FreshnessPolicy.time_window(
@@ -33,7 +34,7 @@ FRESHNESS = {
     "models": _MODELS,
     "exports": _MODELS,
 }
-"""How old the newest partition of an asset may be: Dagster judges an asset, not each of its partitions."""
+"""The largest age of an asset's newest partition. Dagster does not judge single partitions."""
 
 
 def asset_options(
@@ -45,7 +46,17 @@ def asset_options(
     checks: Sequence[dg.AssetCheckSpec] = (),
     pool: str | None = None,
 ) -> dict[str, Any]:
-    """The options of an asset of a stage; `checks` are those that it makes itself, `pool` is GPU or CPU_HEAVY for a heavy one."""
+    """Return the options of an asset.
+
+    Args:
+        stage: The group of the asset.
+        kinds: The kinds that the UI shows.
+        io_manager: How the asset is stored.
+        options: The group of options of the asset's run config.
+        partitions: The partitions.
+        checks: The checks that the asset makes itself.
+        pool: GPU or CPU_HEAVY for a heavy asset.
+    """
     return {
         "partitions_def": partitions,
         "group_name": stage,
@@ -72,7 +83,17 @@ def own_check(
     blocking: bool = False,
     partitions: dg.PartitionsDefinition | None = AGENTS,
 ) -> dg.AssetCheckSpec:
-    """A check that an asset makes itself. Without the asset's partitions, one agent's failure would block all agents."""
+    """Return the spec of a check that an asset makes itself.
+
+    A check without partitions would block all agents if one agent fails it.
+
+    Args:
+        asset: The asset.
+        name: The name of the check.
+        description: When the check passes, and what to do if it fails.
+        blocking: Whether a failure stops the assets that depend on this one.
+        partitions: The partitions.
+    """
     return dg.AssetCheckSpec(
         name, asset=asset, partitions_def=partitions, blocking=blocking, description=description
     )
@@ -85,13 +106,18 @@ def check_result(
     check: str | None = None,
     blocks: bool = True,
 ) -> dg.AssetCheckResult:
-    """Return the result of a check. Every check makes its result here, so that none fails without a reason.
+    """Return the result of a check, with a reason if the check failed.
+
+    Every check uses this function, so that no failure is without a reason.
 
     Args:
-        why: the reason, which the shell, the UI and notifications show. If it is empty and the check fails, the figures of the metadata
-            are the reason.
-        check: the name of a check that an asset makes itself.
-        blocks: whether a failure is an error; otherwise it is a warning.
+        passed: Whether the check passed.
+        why: The reason of a failure, for the shell, the UI and notifications. If it is empty,
+            the figures of the
+            metadata are the reason.
+        metadata: The figures of the check.
+        check: The name of a check that an asset makes itself.
+        blocks: Whether a failure is an error; otherwise it is a warning.
     """
     if not passed and not why:
         figures = {
@@ -117,5 +143,5 @@ def warning(
 
 
 def version(sha256: str) -> dg.DataVersion:
-    """The data version of what has this sha256: two materializations with the same bytes are the same data."""
+    """Return the data version for a sha256: equal bytes are the same data."""
     return dg.DataVersion(sha256[:16])

@@ -1,4 +1,4 @@
-"""What an asset asks of the worker process, and what it says of the artifact that comes back."""
+"""What assets request from the worker process, and the materialization of its artifacts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ from agent_pipeline.storage.filesystem import sha256_file
 from agent_pipeline.storage.lake import Artifact
 
 FRESH_TAG = "agent_pipeline/fresh"
-"""A run with this tag (`true`) makes its models anew, also those that are there already."""
+"""The tag of a run (`true`) that makes models again even if they exist."""
 
 
 def run_worker(
@@ -67,10 +67,18 @@ def built(
     checks: Sequence[dg.AssetCheckResult],
     pages: Mapping[str, str] | None = None,
 ) -> dg.MaterializeResult:
-    """The materialization of an artifact that the worker process built; `pages` are files in it to look at, by what they show.
+    """Return the materialization of an artifact that the worker process built.
+
+    Args:
+        context: The run of the asset.
+        workspace: The lake.
+        result: The result of the worker.
+        metadata: Further metadata.
+        checks: The results of the asset's own checks.
+        pages: Files of the artifact to look at, by what they show.
 
     Raises:
-        DataError: it is gone.
+        DataError: the artifact is gone.
     """
     artifact = find_built(context, workspace, context.asset_key.path[-1], result["identity"])
     shown = {
@@ -86,7 +94,10 @@ def built(
 
 
 def _at_once(context: dg.AssetExecutionContext) -> int:
-    """How many tasks of the asset's pool may run at once: the pool's limit, which the UI sets, or the default of dagster.yaml, or 1."""
+    """Return how many tasks of the asset's pool may run at once.
+
+    That is the pool's limit in the UI, or the default of dagster.yaml, or 1.
+    """
     storage = context.instance.event_log_storage
     limits = (
         {pool.name: pool.limit for pool in storage.get_pool_limits()}
@@ -109,7 +120,8 @@ def find_built(
     artifact = workspace.open_lake().find(asset, agent_key(context), identity)
     if artifact is None:
         raise DataError(
-            f"The {asset} of {context.partition_key} vanished after it was built: materialize it again."
+            f"The {asset} of {context.partition_key} vanished after it was built: materialize it "
+            f"again."
         )
     return artifact
 

@@ -1,5 +1,6 @@
-"""What a comparison of methods trains: every method with all its settings, and a random coreset
-beside each that chooses rows.
+"""The plan of a comparison: each method with all its settings, and a control for each coreset.
+
+The control of a method that selects rows is a random coreset of the same size.
 """
 
 from math import ceil
@@ -24,7 +25,7 @@ MOST = 1000
 
 
 def comparison(settings: Settings, key: PartitionKey, config: ComparisonConfig) -> dict[str, Any]:
-    """What the task `compare_methods` is asked, beside what every task is.
+    """Return the parameters of the task `compare_methods`, without those of every task.
 
     Raises:
         SettingsError: a method or a setting does not exist, or a value is wrong.
@@ -53,8 +54,15 @@ def methods(
     config: ComparisonConfig,
     shared: dict[str, dict[str, Any]],
 ) -> list[Method]:
-    """The methods in the order asked, each random coreset after the first method that needs it;
-    `shared` are settings of every method.
+    """Return the methods in the order of the settings, with their controls.
+
+    A random coreset follows the first method that needs it as a control.
+
+    Args:
+        settings: The settings file and the environment.
+        key: The agent's partition.
+        config: The options of `method_comparison`.
+        shared: Settings of every method, by group of options.
     """
     known = METHODS | settings.methods
     found: dict[str, Method] = {}

@@ -23,7 +23,7 @@ CHARTED = ("exact_calls", "over_call", "heldout_loss", "tasks_done", "harm")
 
 
 def page(report: Mapping[str, Any], picture: str = CHART) -> str:
-    """The report as Markdown; `picture` is where the chart lies."""
+    """Return the report as Markdown; `picture` is the address of the chart."""
     played = f"; {report['episodes']} episodes in {report['world']}" if report["episodes"] else ""
     return "\n\n".join(
         [
@@ -46,7 +46,7 @@ def page(report: Mapping[str, Any], picture: str = CHART) -> str:
 
 
 def findings(report: Mapping[str, Any]) -> Iterator[str]:
-    """What can be said, a sentence or list each."""
+    """Yield the conclusions, each as a sentence or a list."""
     clear = [each for each in report["comparisons"] if each["beyond_noise"]]
     lines = [
         f"- **{each['method']}** against {each['against']}: {_words(each['figure'])} "
@@ -84,7 +84,7 @@ def findings(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def verdict(comparison: Mapping[str, Any], seeds: int) -> str:
-    """What a difference says."""
+    """Return what a difference means in words."""
     if seeds < 2:
         return "cannot be told: one seed"
     if not comparison["beyond_noise"]:
@@ -95,7 +95,7 @@ def verdict(comparison: Mapping[str, Any], seeds: int) -> str:
 
 
 def figures_table(report: Mapping[str, Any]) -> str:
-    """A line a method, the base model first."""
+    """Return a table with one line per method, the base model first."""
     shown = [
         name for name in SHOWN if any(each["figures"][name] for each in report["methods"].values())
     ]
@@ -111,7 +111,7 @@ def figures_table(report: Mapping[str, Any]) -> str:
 
 
 def differences_table(report: Mapping[str, Any]) -> str:
-    """A line a difference, with the verdict on it."""
+    """Return a table with one line per difference, and what it means."""
     lines = [["method", "against", "figure", "difference", "interval", "tasks", "verdict"]]
     for each in report["comparisons"]:
         difference, _, interval = _difference(each).partition(" ")
@@ -147,8 +147,10 @@ def cost_table(report: Mapping[str, Any]) -> str:
 
 
 def chart(report: Mapping[str, Any], path: Path) -> None:
-    """A panel a figure: the mean of each method with its interval, each training as a small dot,
-    and the base model as a line.
+    """Draw one panel per figure, and write the picture to a file.
+
+    A panel has the mean of each method with its interval, each training run as a dot, and the base
+    model as a line.
     """
     from matplotlib.figure import Figure
 

@@ -1,5 +1,6 @@
-"""Methods side by side: how well the models of each do, which differences are beyond noise, and
-whether cheap figures order them as dear ones do.
+"""The results of a comparison: the scores of each method, and which differences are beyond noise.
+
+They also tell whether figures that need no decoding order the methods as exact calls do.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,16 +15,17 @@ from agent_pipeline.evaluation.scores import Scores
 REFERENCE = "A_baseline"
 LESS_IS_BETTER = ("over_call", "heldout_loss", "harm")
 PASS_FIGURES = ("decision_auc", "verified_calls")
-"""Figures of all held-out turns that one forward pass says, beside the loss; the report has their
-range over trainings.
-"""
+"""Figures that one forward pass gives for all held-out turns, in addition to the loss."""
 FEWEST_RANKED = 4
-"""Methods below which a rank correlation says nothing."""
+"""Number of methods below which a rank correlation means nothing."""
 
 
 class Method(msgspec.Struct, frozen=True):
-    """A method with every setting of its training. `control` is the method that chooses as many
-    rows by chance; empty: it chooses none.
+    """A method with every setting of its training.
+
+    Attributes:
+        control: The id of the method that selects as many rows at random; empty if the method
+            selects none.
     """
 
     id: str
@@ -36,8 +38,14 @@ class Method(msgspec.Struct, frozen=True):
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """What a training took: rows and their tokens (of all epochs, and of all trainings of a chain),
-    seconds, and those of the choice of rows. `resumed`: the seconds before a kill are missing.
+    """What a training run cost.
+
+    Attributes:
+        rows: Training rows, replayed rows included.
+        tokens: Tokens of those rows, of all epochs and of all steps of a chain.
+        seconds: Seconds of training.
+        selection_seconds: Seconds of the selection of rows.
+        resumed: Whether the run was killed before, so that earlier seconds are missing.
     """
 
     rows: int
@@ -48,9 +56,13 @@ class Cost(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One training of a method and what its model scores, with the base model's scores on the same
-    turns. `of_pass` are its `PASS_FIGURES`. `made_by` are the identities of all artifacts of it,
-    `adapter` that of the last adapter.
+    """One training run of a method, and what its model scores.
+
+    Attributes:
+        of_pass: The model's `PASS_FIGURES`.
+        base: The base model's scores on the same turns.
+        made_by: The identities of all artifacts of the run.
+        adapter: The identity of the last adapter.
     """
 
     method: str
@@ -67,7 +79,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sample(NamedTuple):
-    """A turn, row or episode of a task: what it scores, and how much that weighs."""
+    """What a turn, row or episode of a task scores, and its weight."""
 
     task: str
     value: float
@@ -104,12 +116,13 @@ FIGURES: dict[str, Callable[[Scores], dict[str, Sample]]] = {
 
 
 def compared(methods: Sequence[Method], runs: Sequence[Run]) -> dict[str, Any]:
-    """The report of a comparison, as JSON.
+    """Return the report of a comparison, as JSON.
 
-    `methods`: by id the mean of each figure over tasks and seeds with its 95 % interval, `by_seed`,
-    the cost of a training, and `same_as`, an earlier method with the very same adapters.
-    `comparisons`: each method less the reference, and each that chooses rows less its random
-    coreset; the intervals of all of them hold together with 95 %, for each figure (Bonferroni).
+    `methods` has by id the mean of each figure over tasks and seeds with its 95 % interval, the
+    figures by seed, the cost of a run, and `same_as`, an earlier method with the same adapters.
+    `comparisons` has the difference of each method to the reference, and of each method that
+    selects rows to its random coreset. The intervals of one figure hold together with 95 %
+    (Bonferroni).
     """
     by_method = {each.id: [run for run in runs if run.method == each.id] for each in methods}
     adapters = {name: tuple(run.adapter for run in of) for name, of in by_method.items()}
@@ -178,9 +191,10 @@ def compared(methods: Sequence[Method], runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def rank_correlation(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Spearman's rank correlation over methods of exact calls with what needs no decoding,
-    `PASS_FIGURES` and (less) held-out loss: `rho` and the number of `methods`; `None` for fewer
-    than four, or where all are alike.
+    """Return Spearman's rank correlation over methods of exact calls with cheaper figures.
+
+    The cheaper figures are `PASS_FIGURES` and the held-out loss. Each has `rho` and the number of
+    `methods`. `rho` is None with fewer than four methods, or if all methods are alike.
     """
     from scipy.stats import spearmanr
 
@@ -199,15 +213,22 @@ def rank_correlation(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]
 
 
 def better(comparison: Mapping[str, Any]) -> bool:
-    """Whether a difference is for the better, be it noise or not."""
+    """Return whether a difference is an improvement, whether noise explains it or not."""
     return bool((comparison["difference"] < 0) is (comparison["figure"] in LESS_IS_BETTER))
 
 
 def _difference(
     left: Sequence[Run], right: Sequence[Run], figure: str, error: float
 ) -> Difference | None:
-    """Left less right over what both were asked, training by training; losses of different base
-    models do not compare.
+    """Return the difference of two methods over what both were asked, run by run.
+
+    Losses of different base models do not compare.
+
+    Args:
+        left: The runs of one method.
+        right: The runs of the method that it is compared with, in the order of the seeds.
+        figure: The name of the figure.
+        error: The error rate of the interval.
     """
     if figure == "heldout_loss" and len({run.base_model for run in (*left, *right)}) > 1:
         return None
@@ -223,6 +244,7 @@ def _difference(
 
 
 def _figure(runs: Sequence[Run], figure: str) -> dict[str, Any] | None:
+    """Return the mean of a figure over runs, with its interval."""
     by_seed = [list(FIGURES[figure](run.scores).values()) for run in runs]
     samples = [
         (str(run.seed), sample, 0.0) for run, of in zip(runs, by_seed, strict=True) for sample in of
@@ -241,8 +263,12 @@ def _figure(runs: Sequence[Run], figure: str) -> dict[str, Any] | None:
 def _crossed(
     samples: Sequence[tuple[str, Sample, float]], error: float, bounds: tuple[float, float] | None
 ) -> Difference | None:
-    """Of seeds, what each sample scores, and what it is held against; `bounds` of the difference,
-    if it has any.
+    """Return the mean difference of samples, for other tasks and other seeds.
+
+    Args:
+        samples: The seed, what the sample scores, and the value it is compared with.
+        error: The error rate of the interval.
+        bounds: The bounds of the difference, if it has any.
     """
     values, rivals = (
         [float(new.value) for _, new, _ in samples],
@@ -272,7 +298,7 @@ def _of_pass(runs: Sequence[Run], figure: str) -> dict[str, Any] | None:
 
 
 def _cost(costs: Sequence[Cost]) -> dict[str, Any]:
-    """The mean of a training."""
+    """Return the mean cost of a training run."""
     names: Iterator[str] = (name for name in Cost.__struct_fields__ if name != "resumed")
     return {name: sum(getattr(each, name) for each in costs) / len(costs) for name in names} | {
         "resumed": any(c.resumed for c in costs)

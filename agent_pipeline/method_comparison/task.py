@@ -134,9 +134,7 @@ def _labelled(progress: Progress, label: str) -> Progress:
 
 
 def _hashed_method(method: Method) -> Mapping[str, Any]:
-    """Return a method as it enters an identity: with its settings under the names that are
-    hashed.
-    """
+    """Return a method as it enters an identity, with the names that are hashed."""
     values: dict[str, Any] = msgspec.to_builtins(method)
     values["assets"] = {
         asset: ASSETS[asset].with_hashed_names(settings)

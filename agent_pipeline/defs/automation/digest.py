@@ -1,4 +1,4 @@
-"""The sensor `night_digest`: one page and one message about each night whose runs have all ended."""
+"""The sensor `night_digest`: one page and one message per night, after its last run."""
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -27,14 +27,16 @@ _RUNS = 500
     name=DIGEST,
     default_status=dg.DefaultSensorStatus.RUNNING,
     minimum_interval_seconds=60,
-    description="Writes one page and sends one message per night, after the last run of the night has ended.",
+    description="Writes one page and sends one message per night, after the last run of the night "
+    "has ended.",
 )
 def night_digest(
     context: dg.SensorEvaluationContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.SensorResult | dg.SkipReason:
-    """Write a page about a night when its last run has ended (`nights/` in the lake), and tell of it once.
+    """Write a page about a night when its last run has ended, and send one message about it.
 
-    The cursor is the night of the last page; the first tick writes none. A night of a clock that was far ahead is none.
+    The page is in the folder `nights` of the lake. The cursor is the night of the last page. The
+    first tick writes no page. A night of a clock that was far ahead is ignored.
     """
     now, latest = datetime.now(UTC).isoformat(), (datetime.now(UTC) + timedelta(days=1)).isoformat()
     if not "" < (context.cursor or "") <= latest:
@@ -110,7 +112,10 @@ def _row(instance: dg.DagsterInstance, name: str, record: dg.RunRecord) -> list[
 
 
 def _of_candidate(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
-    """What the run's decision made of its candidate, and the first reason; empty where none was taken."""
+    """Return what the run's decision did with its candidate, and the first reason.
+
+    The text is empty if the run decided nothing.
+    """
     events = instance.get_records_for_run(
         run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION
     ).records
@@ -125,5 +130,8 @@ def _of_candidate(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
                     else "nothing new: its candidate is the champion already"
                 )
             decision, why = str(said["decision"]), str(said["why"]).partition("\n")[0]
-            return f"{'waits for a person' if said['wins_and_waits_for_a_person'] else DECIDED.get(decision, decision)}: {why}"
+            outcome = DECIDED.get(decision, decision)
+            if said["wins_and_waits_for_a_person"]:
+                outcome = "waits for a person"
+            return f"{outcome}: {why}"
     return ""

@@ -1,6 +1,7 @@
-"""Discovery: agents that appear in the store become partitions. It starts no run and deletes no key.
+"""The sensor `discover_agents`, which adds a partition for each new agent in the store.
 
-It never deletes, because an unreadable or emptied store looks the same as one whose agents are gone.
+It starts no run. It never deletes a partition, because an unreadable store looks the same as a
+store whose agents are gone.
 """
 
 import dagster as dg
@@ -14,21 +15,25 @@ from agent_pipeline.errors import PipelineError
 DATA_VERSION_TAG = "dagster/data_version"
 
 TICK_SECONDS = 40.0
-"""How long a tick may read the store: Dagster ends a tick after 60 seconds. What is left over is read by the next tick."""
+"""How long a tick may read the store: Dagster ends a tick after 60 seconds. What is left over is
+read by the next tick.
+"""
 
 
 @dg.sensor(
     default_status=dg.DefaultSensorStatus.RUNNING,
     minimum_interval_seconds=30,
-    description="Adds a partition for each new agent in the store, and records which agents have new "
+    description="Adds a partition for each new agent in the store, and records which agents have "
+    "new "
     "sessions or labels. It starts no run.",
 )
 def discover_agents(
     context: dg.SensorEvaluationContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.SensorResult | dg.SkipReason:
-    """Add the store's new agents as partitions, and report the data version of each agent whose sessions or labels changed.
+    """Add the store's new agents as partitions, and report which agents changed.
 
-    The cursor is the number of the last look at the store whose changes Dagster has recorded.
+    For each agent whose sessions or labels changed, Dagster gets a new data version. The cursor is
+    the number of the last reading of the store whose changes Dagster has recorded.
     """
     recorded = int(context.cursor) if context.cursor and context.cursor.isdecimal() else 0
     failures, unread = [], 0
@@ -74,6 +79,7 @@ fresh_tables = dg.AutomationConditionSensorDefinition(
     target=dg.AssetSelection.groups(*TABLE_STAGES),
     default_status=dg.DefaultSensorStatus.STOPPED,
     minimum_interval_seconds=300,
-    description="Materializes an agent's tables up to its datasets as soon as the store changes. Models are "
+    description="Materializes an agent's tables up to its datasets as soon as the store changes. "
+    "Models are "
     "trained by the nightly run.",
 )

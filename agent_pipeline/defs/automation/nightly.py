@@ -1,4 +1,7 @@
-"""The nightly retraining: every known agent whose sessions, verdicts, settings or code changed since its last successful run."""
+"""The schedule `nightly`, which retrains every agent that has something new.
+
+New are sessions, verdicts, settings and code.
+"""
 
 from collections.abc import Iterator
 from datetime import UTC, timedelta
@@ -36,12 +39,16 @@ def cron_problems(settings: Settings) -> list[str]:
     if is_valid_cron_schedule(settings.night.cron):
         return []
     return [
-        f"The setting night.cron is {settings.night.cron!r}: it must be a cron expression, such as 0 2 * * *."
+        f"The setting night.cron is {settings.night.cron!r}: it must be a cron expression, such as "
+        f"0 2 * * *."
     ]
 
 
 def _clock() -> dict[str, Any]:
-    """When the schedule ticks. Settings that cannot be read are reported where the code location is loaded; a run loads it all the same."""
+    """Return when the schedule ticks.
+
+    If the settings cannot be read, the code location reports the error when it loads.
+    """
     try:
         night = load_settings().night
     except SettingsError:
@@ -54,23 +61,26 @@ def _clock() -> dict[str, Any]:
 @dg.schedule(
     job=retrain,
     **_clock(),
-    description="Retrains each agent whose sessions, verdicts, settings or code changed. The tick lists "
+    description="Retrains each agent whose sessions, verdicts, settings or code changed. The tick "
+    "lists "
     "the agents that are skipped, with the reasons.",
 )
 def nightly(
     context: dg.ScheduleEvaluationContext, workspace: dg.ResourceParam[Workspace]
 ) -> Iterator[dg.RunRequest | dg.SkipReason]:
-    """A run for each agent with something new, with that agent's settings, and a reason for each agent without a run.
+    """Request one run per agent with something new, and give a reason for each other agent.
 
-    An agent whose sessions could not be read in time gets a run too. The run finds out what is new and trains nothing twice. What does not
-    fit into the night's limits waits, and those that have waited longest come first.
+    An agent whose sessions could not be read in time gets a run too. That run finds out what is
+    new, and trains nothing twice. Agents that do not fit into the night's limits wait. Those that
+    have waited longest come first.
     """
     names = sorted(context.instance.get_dynamic_partitions(AGENTS.name or ""))
     reasons = (
         []
         if names
         else [
-            "no agent is known yet: open the store with the discover_agents sensor or the command discover"
+            "no agent is known yet: open the store with the discover_agents sensor or the command "
+            "discover"
         ]
     )
     began = context.scheduled_execution_time.astimezone(UTC)
@@ -111,7 +121,10 @@ def nightly(
             continue
         needed = settings.new_sessions(key)
         if store and last.has(name, tags, needed):
-            reason = f"nothing new in its {store.sessions} sessions or its settings since its last successful run"
+            reason = (
+                f"nothing new in its {store.sessions} sessions or its settings since its last "
+                f"successful run"
+            )
             if waiting := last.tags(name).get(WAITING_TAG):
                 reason += (
                     f", which trained nothing: it waits for {needed} new sessions and has {waiting}"
@@ -141,7 +154,8 @@ def nightly(
     requests.sort(key=lambda request: last.age(str(request.partition_key)))
     fit = _fit(requests, last, settings.night)
     reasons += [
-        f"{request.partition_key}: it waits for the next night as number {place}: {fit} runs fit into night.runs and night.minutes"
+        f"{request.partition_key}: it waits for the next night as number {place}: {fit} runs fit "
+        f"into night.runs and night.minutes"
         for place, request in enumerate(requests[fit:], 1)
     ]
     reasons += filter(None, [send_notifications(settings.notify.urls, unsent)])
@@ -153,8 +167,10 @@ def nightly(
 
 
 def _fit(requests: list[dg.RunRequest], last: LastRuns, night: NightSettings) -> int:
-    """How many of the runs, in their order, fit into the night: at least one. A run is taken to last as long as the agent's last one, and
-    where there was none as long as the others' do."""
+    """Return how many of the runs, in their order, fit into the night; at least one.
+
+    A run is expected to take as long as the agent's last run, or as long as the other agents' runs.
+    """
     known = {str(each.partition_key): last.minutes(str(each.partition_key)) for each in requests}
     usual = mean([each for each in known.values() if each is not None] or [0.0])
     fit, minutes = 0, 0.0

@@ -1,4 +1,4 @@
-"""The sensor `notices`: what finished runs leave for a person to know, told once, by the setting `notify.urls`."""
+"""The sensor `notices`, which sends messages about finished runs to `notify.urls`."""
 
 import json
 from collections.abc import Iterator
@@ -28,16 +28,17 @@ _RUNS = 100
 @dg.sensor(
     default_status=dg.DefaultSensorStatus.RUNNING,
     minimum_interval_seconds=60,
-    description="Sends a message to the addresses of notify.urls if a run or a check fails, a decision is "
+    description="Sends a message to the addresses of notify.urls if a run or a check fails, a "
+    "decision is "
     "made, or sessions wait for a judge.",
 )
 def notices(
     context: dg.SensorEvaluationContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.SensorResult | dg.SkipReason:
-    """Tell people of failed runs, failed checks, sessions that no judge saw, and decisions that promote or cannot be taken.
+    """Send messages about failed runs, failed checks, unjudged sessions and decisions.
 
-    The cursor is the number of the last event of each kind that was told of: a time would lose what ends after a clock went back. The
-    first tick tells of nothing.
+    The cursor is the number of the last event of each kind that was reported. A time would lose
+    events after a clock went back. The first tick reports nothing.
     """
     try:
         settings = workspace.settings()
@@ -75,8 +76,10 @@ def notices(
 
 
 def of_run(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[Notification]:
-    """What a finished run leaves for a person to know. Nothing of a session is in it: of an error without a sentence for users, only its
-    name."""
+    """Yield the notifications about a finished run.
+
+    They contain no text of a session. An error without a sentence for users appears by name only.
+    """
     partition = run.tags.get(PARTITION_TAG, "")
     failed = run.status == dg.DagsterRunStatus.FAILURE
     for record in instance.get_records_for_run(run.run_id, of_type=_WORTH_READING).records:
@@ -99,7 +102,8 @@ def of_run(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Iterator[Notific
         yield Notification(
             "run failed",
             partition,
-            f"The run {run.run_id} ended without a step that failed: its process may have been killed.",
+            f"The run {run.run_id} ended without a step that failed: its process may have been "
+            f"killed.",
         )
 
 

@@ -1,4 +1,4 @@
-"""The asset `sft_coreset`: which rows to train on, as an index of row ids, never as copies of rows."""
+"""The asset `sft_coreset`: which rows are selected for training, by row id."""
 
 from typing import Any
 
@@ -27,8 +27,10 @@ VARIED_CHECK = "new_rows_are_varied"
             own_check(
                 "sft_coreset",
                 VARIED_CHECK,
-                "Passes if no group of near-duplicates, no task and no phrase dominates the rows that are new since the "
-                "last coreset. If it fails, look at the sessions that it names: somebody may have planted them.",
+                "Passes if no group of near-duplicates, no task and no phrase dominates the rows "
+                "that are new since the "
+                "last coreset. If it fails, look at the sessions that it names: somebody may have "
+                "planted them.",
             )
         ],
     ),
@@ -76,7 +78,7 @@ def sft_coreset(
 
 
 def shown(coreset: Coreset) -> dict[str, Any]:
-    """What a person would look at: the reasons, how well the chosen rows stand for all, and how alike rows are."""
+    """Return the metadata of a coreset: reasons, coverage, losses and similarities."""
     metadata: dict[str, Any] = {
         "training_rows": len(coreset.table),
         "chosen": coreset.chosen,

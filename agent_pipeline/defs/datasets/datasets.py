@@ -42,7 +42,7 @@ SPLIT_CHECK = "nothing_is_in_two_splits"
 def split_check(
     asset: str, partitions: dg.PartitionsDefinition | None = AGENTS
 ) -> dg.AssetCheckSpec:
-    """The check that the asset itself makes, before it replaces the table of the last run."""
+    """Return the check that an asset makes itself before it replaces its table."""
     what = (
         "Passes if no session, task or exact text is in more than one split (train, select, test). "
         "If it fails, the previous table stays: give trials of one task the same task id."
@@ -50,7 +50,8 @@ def split_check(
     return own_check(asset, SPLIT_CHECK, what, blocking=True, partitions=partitions)
 
 
-# The assets read the columns and rows that they need themselves, in the order in which they need them.
+# The assets read the columns and rows that they need themselves, in the order in which they need
+# them.
 @dg.asset(
     **asset_options(
         "datasets", {"parquet", "dataset"}, options=SftConfig, checks=[split_check("sft_dataset")]
@@ -275,8 +276,10 @@ def no_held_out_row_is_nearly_a_training_row(
 def no_held_out_request_is_nearly_a_training_request(
     context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.AssetCheckResult:
-    """Passes if no first request is nearly the same as a request of a split before its own (train, select, test), and no two ids look like
-    trials of one task in two splits. If it fails, name the task in the data, or set `task_pattern` as the check says."""
+    """Passes if no first request is nearly the same as a request of a split before its own (train,
+    select, test), and no two ids look like trials of one task in two splits. If it fails, name the
+    task in the data, or set `task_pattern` as the check says.
+    """
     key = agent_key(context)
     with user_errors():
         found = find_leaks(workspace.open_lake(), key)
@@ -299,9 +302,16 @@ def near_check(
     alike: float = 0.8,
     part: Callable[[list[Message]], list[Message]] = list,
 ) -> dg.AssetCheckResult:
-    """Whether a part of a conversation is nearly one of a split before its own; a warning, with the ids of the first.
+    """Return whether a part of a conversation nearly equals that part in an earlier split.
 
-    The words of near-duplicates stay in the lake.
+    The result is a warning with the ids of the first cases. Their texts stay in the lake.
+
+    Args:
+        workspace: The lake.
+        asset: The dataset.
+        key: The agent's partition; None for the dataset of several agents.
+        alike: The smallest similarity that counts, from 0 to 1.
+        part: Returns the messages of a conversation that are compared.
     """
     with user_errors():
         file = workspace.open_lake().open(asset, key)

@@ -1,4 +1,4 @@
-"""The asset `multi_task_dataset`: the SFT rows of several agents, mixed by the weights of the settings; it has no partition."""
+"""The asset `multi_task_dataset`: the rows of several agents, mixed by the setting `[mixing]`."""
 
 from collections.abc import Sequence
 
@@ -49,7 +49,8 @@ def multi_task_dataset(
         mix, missing = built.mixed, built.agents_without_rows
         if missing:
             context.log.warning(
-                f"{len(missing)} agents have no {SFT_TABLE}, their share goes to the others: {_named(missing)}."
+                f"{len(missing)} agents have no {SFT_TABLE}, their share goes to the others: "
+                f"{_named(missing)}."
             )
         more = {
             "proportions": _proportions(mix),
@@ -63,7 +64,7 @@ def multi_task_dataset(
 
 
 def _proportions(mix: MixedRows) -> dg.MetadataValue:
-    """A line an agent: its share as wanted and as it came out, of what, and how many rows it gave to each split."""
+    """Return one line per agent: its wanted and its actual share, and its rows by split."""
     total = sum(share.taken for share in mix.shares.values())
     head = ["agent", "wanted", "real", "rows to train on", "asked for", "too few", *SPLITS]
     return table(

@@ -1,4 +1,4 @@
-"""The asset `replay_buffer`: what was trained on in earlier nights, so that a later one can have some of it again."""
+"""The asset `replay_buffer`: rows of earlier training runs, to be replayed."""
 
 import dagster as dg
 
@@ -26,8 +26,9 @@ def replay_buffer(
     The sample keeps rows whose sessions the store has lost, until `agent-pipeline forget`
     removes them. It contains no row of a held-out task.
     """
-    # The rows with the lowest hashes of their sessions. It is updated before the training that reads it, which leaves out its own rows:
-    # made again from the same tables it has the same bytes, and the adapter the same identity.
+    # The rows with the lowest hashes of their sessions. It is updated before the training that
+    # reads it, which leaves out its own rows: made again from the same tables it has the same
+    # bytes, and the adapter the same identity.
     with user_errors():
         size = in_force(context, workspace, ReplayConfig).buffer_size
         settings, redactor = workspace.settings(), Redactor(workspace.settings().redaction_options)
@@ -59,7 +60,8 @@ def nothing_held_out_is_replayed(
         )
     named = ", ".join(sessions[:20])
     why = (
-        f"{len(sessions)} remembered sessions are held out ({named}): delete the table replay_buffer of this agent"
+        f"{len(sessions)} remembered sessions are held out ({named}): delete the table "
+        f"replay_buffer of this agent"
         if sessions
         else None
     )

@@ -1,4 +1,4 @@
-"""The asset `champion`: whether the candidate replaces what is served; and jobs for people who promote and roll back in the UI."""
+"""The asset `champion`, and the jobs with which a person promotes, holds and rolls back."""
 
 from typing import Any
 
@@ -38,7 +38,8 @@ CHECK = "candidate_is_not_rejected"
             own_check(
                 "champion",
                 CHECK,
-                "Passes if the candidate is not significantly worse than the champion in any guarded "
+                "Passes if the candidate is not significantly worse than the champion in any "
+                "guarded "
                 "figure. If it fails, the decision's page names the figure.",
             )
         ],
@@ -112,7 +113,8 @@ def champion(
             context.log.info(describe_verdicts(record.verdicts))
         if decided.waits:
             context.log.info(
-                f"{gguf_export.identity[:16]} wins and waits for a person: `agent-pipeline promote {key}`"
+                f"{gguf_export.identity[:16]} wins and waits for a person: `agent-pipeline promote "
+                f"{key}`"
             )
         tasks = outlook(lake, key, decision, workspace.settings().split_sizes, config.select_turns)
         parts = {"figures": decision.figures, "figures_on_test": record.test}
@@ -223,6 +225,7 @@ def _serve(context: dg.OpExecutionContext, workspace: Workspace, entry: Entry) -
     description="Makes an export of one agent the champion, which is the model that is served.",
 )
 def promote() -> None:
+    """Run the step that promotes an export."""
     promote_export()
 
 
@@ -231,6 +234,7 @@ def promote() -> None:
     description="Holds back an export of one agent: no decision promotes it.",
 )
 def hold() -> None:
+    """Run the step that holds back an export."""
     hold_export()
 
 
@@ -238,4 +242,5 @@ def hold() -> None:
     partitions_def=AGENTS, description="Makes an earlier champion of one agent the champion again."
 )
 def rollback() -> None:
+    """Run the step that restores an earlier champion."""
     roll_back()

@@ -1,4 +1,4 @@
-"""Assets of the stage `exports`: the adapter as GGUF files that were checked, and the champion in the folder that servers read."""
+"""The assets `gguf_export` and `serving`: checked GGUF files, and the folder of the champion."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -39,7 +39,8 @@ CHECK = "exported_model_is_the_trained_model"
             own_check(
                 "gguf_export",
                 CHECK,
-                "Passes if every exported file gives the same prompt tokens and nearly the same greedy "
+                "Passes if every exported file gives the same prompt tokens and nearly the same "
+                "greedy "
                 "answers as the merged model. If it fails, the export is not used.",
                 blocking=True,
             )
@@ -80,7 +81,8 @@ def gguf_export(
         if not report["ok"]:
             yield check
             raise dg.Failure(
-                f"The exported model of {context.partition_key} does not answer as the trained model does ({exact}): it is not used, and "
+                f"The exported model of {context.partition_key} does not answer as the trained "
+                f"model does ({exact}): it is not used, and "
                 "the export before it stays the latest.",
                 metadata={"parity": parity},
                 allow_retries=False,
@@ -94,7 +96,8 @@ def gguf_export(
         if limits := report.get("limits"):
             tools = ", ".join(sorted({limit["tool"] for limit in limits}))
             context.log.warning(
-                f"llama.cpp's server cannot serve some calls of {context.partition_key} as they were trained: {tools}."
+                f"llama.cpp's server cannot serve some calls of {context.partition_key} as they "
+                f"were trained: {tools}."
             )
             metadata["limits"] = table(
                 ["tool", "count", "of", "why"], [list(limit.values()) for limit in limits]
@@ -103,7 +106,7 @@ def gguf_export(
 
 
 def parity_table(report: dict[str, Any]) -> dg.MetadataValue:
-    """A line a GGUF type: its size, and how many of its tokens, greedy answers, decisions and calls are the merged model's."""
+    """Return one line per GGUF type: its size, and what it reproduces of the merged model."""
     head = [
         "type",
         "MB",
@@ -152,7 +155,10 @@ def parity_table(report: dict[str, Any]) -> dg.MetadataValue:
 
 
 def equal_answers(found: dict[str, Any]) -> str:
-    """How many of a file's greedy answers are the merged model's, and how many of the others are explained by a near-tie."""
+    """Return how many of a file's greedy answers equal the merged model's.
+
+    The text also counts the answers that differ only after a near-tie.
+    """
     ties = f" (and {found['near_ties']} up to a near-tie)" if found["near_ties"] else ""
     return f"{found['exact']} of {found['prompts']}{ties}"
 
@@ -178,11 +184,13 @@ def serving(
         champion = serves.champion
         if champion and latest and champion.identity != latest:
             context.log.info(
-                f"{key} is still served by its champion {champion.identity[:16]}. About the latest export: {how_to_promote(lake, key)}"
+                f"{key} is still served by its champion {champion.identity[:16]}. About the latest "
+                f"export: {how_to_promote(lake, key)}"
             )
         if serves.unfit:
             context.log.error(
-                f"{(champion.identity if champion else '')[:16]} is not fit to act unwatched: {'; '.join(serves.unfit)}"
+                f"{(champion.identity if champion else '')[:16]} is not fit to act unwatched: "
+                f"{'; '.join(serves.unfit)}"
             )
         for line in serves.messages:
             context.log.info(line)

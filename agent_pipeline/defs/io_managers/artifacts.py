@@ -1,4 +1,4 @@
-"""Model directories: what is stored is the pointer to the complete directory that the asset built."""
+"""The IO manager of artifacts. It stores a pointer to the directory that the asset built."""
 
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ class ArtifactChain:
 
 
 class ArtifactIOManager(HoldingIOManager):
-    """Makes an artifact, or each artifact of a chain, its partition's latest, and loads the latest."""
+    """An IO manager that makes each artifact the latest of its partition, and loads the latest."""
 
     def handle_output(
         self, context: dg.OutputContext, obj: Artifact | ArtifactChain | None

@@ -18,14 +18,17 @@ from agent_pipeline.errors import (
 from agent_pipeline.keys import parse_key
 
 _HELD: set[str] = set()
-"""The runs of this process that hold their partition: a run has several IO managers, and the first one takes the lock."""
+"""The runs of this process that hold their partition: a run has several IO managers, and the first
+one takes the lock.
+"""
 
 
 class HoldingIOManager(dg.ConfigurableIOManager):
-    """Holds the run's partition as long as the run goes on; a second run of the partition waits, and says so.
+    """An IO manager that holds the run's partition until the run ends.
 
-    The lock is a file lock: the system releases it when a run is killed, without a daemon. IO managers are set up in every run and in
-    nothing else (a resource would be set up by sensors too).
+    A second run of the partition waits, and logs that it waits. The lock is a file lock, which the
+    system releases when a run is killed. Dagster sets up IO managers in runs only; it would set up
+    a resource in sensors too.
     """
 
     @contextmanager
@@ -42,7 +45,8 @@ class HoldingIOManager(dg.ConfigurableIOManager):
                 except Exception as error:
                     sentence = (
                         disk_sentence(error)
-                        or f"The lake cannot be locked ({first_line(error)}): repeat when it can be written."
+                        or f"The lake cannot be locked ({first_line(error)}): repeat when it can "
+                        f"be written."
                     )
                     raise LakeError(sentence) from error
             yield self

@@ -1,7 +1,8 @@
 """Tables as Parquet, loaded as the type that the downstream asset's annotation names.
 
-`pyarrow.RecordBatchReader` streams (memory holds one batch), `pyarrow.Table`, `pandas.DataFrame`, `polars.DataFrame`, `polars.LazyFrame`
-and `datasets.Dataset` load whole. A fan-in over many partitions is always one object of that type, for none, one and many.
+`pyarrow.RecordBatchReader` streams (memory holds one batch), `pyarrow.Table`, `pandas.DataFrame`,
+`polars.DataFrame`, `polars.LazyFrame` and `datasets.Dataset` load whole. A fan-in over many
+partitions is always one object of that type, for none, one and many.
 """
 
 import sys
@@ -25,12 +26,16 @@ class ParquetIOManager(HoldingIOManager):
     """Stores an asset's partition as one Parquet file in the lake."""
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
-        """Put a table into its place: one that is staged already, or any of the types that can be loaded."""
+        """Replace the table of the partition.
+
+        The asset returns a staged table, or any type that can be loaded.
+        """
         with user_errors():
             keys = _keys(context)
             if len(keys) != 1:
                 raise dg.DagsterInvariantViolationError(
-                    f"{context.asset_key.to_user_string()} was given one table for {len(keys)} partitions."
+                    f"{context.asset_key.to_user_string()} was given one table for {len(keys)} "
+                    f"partitions."
                 )
             if isinstance(obj, StagedTable):
                 staged = obj
@@ -60,7 +65,7 @@ class ParquetIOManager(HoldingIOManager):
         )
 
     def load_input(self, context: dg.InputContext) -> Any:
-        """The upstream partitions as one object of the annotated type."""
+        """Return the upstream partitions as one object of the annotated type."""
         with user_errors():
             lake, name = load_settings().open_lake(), _name(context)
             files = (
@@ -91,7 +96,7 @@ def _name(context: dg.OutputContext | dg.InputContext) -> str:
 
 
 def _batches(file: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """A file's batches in the schema of the first file; the file is closed after them."""
+    """Yield a file's batches in the schema of the first file, and close the file afterwards."""
     try:
         for batch in read_batches(file):
             yield batch if batch.schema.equals(schema) else batch.cast(schema)
@@ -133,11 +138,15 @@ def _as_polars(reader: pa.RecordBatchReader) -> Any:
 
 
 def _as_dataset(reader: pa.RecordBatchReader) -> Any:
-    """JSON columns become `datasets.Json` features: absent keys stay absent, and trainers see conversations."""
+    """Return a Hugging Face dataset whose JSON columns are `datasets.Json` features.
+
+    Absent keys stay absent, and trainers see conversations.
+    """
     import datasets
 
     table = reader.read_all()
-    if not table.num_rows:  # datasets takes the type of a JSON column from its first chunk, and without rows there is none
+    # `datasets` takes the type of a JSON column from its first chunk. Without rows there is no chunk.
+    if not table.num_rows:
         table = pa.Table.from_batches([pa.RecordBatch.from_pylist([], schema=table.schema)])
     features = datasets.Features.from_arrow_schema(table.schema)
     return datasets.Dataset(table, info=datasets.DatasetInfo(features=features))
@@ -155,7 +164,8 @@ _LOADERS: dict[str, Callable[[pa.RecordBatchReader], Any]] = {
 _CONVERTERS: dict[str, Callable[[Any], pa.Table]] = {
     "pandas": lambda obj: pa.Table.from_pandas(obj, preserve_index=False),
     "polars": lambda obj: obj.collect().to_arrow() if hasattr(obj, "collect") else obj.to_arrow(),
-    # Not `.data`: a selected, filtered or shuffled Dataset holds all rows there, and beside them the indices of its own.
+    # Not `.data`: a selected, filtered or shuffled Dataset holds all rows there, and beside them
+    # the indices of its own.
     "datasets": lambda obj: obj.with_format("arrow")[:].replace_schema_metadata(None),
 }
 
@@ -164,7 +174,7 @@ COLUMN_SCHEMA, COLUMN_LINEAGE = "dagster/column_schema", "dagster/column_lineage
 
 
 def column_schema(schema: pa.Schema) -> dg.TableSchema:
-    """An Arrow schema as Dagster shows one."""
+    """Return an Arrow schema as Dagster shows it."""
     return dg.TableSchema(
         [
             dg.TableColumn(

@@ -1,8 +1,8 @@
 """The asset `adapter`, which runs an agent's chain of training steps.
 
-The steps themselves run in worker processes, and their code stands in the room `training`. Each step
-is an artifact of its own in the lake, so a step whose rows, base model and settings did not change is
-reused.
+The steps themselves run in worker processes, and their code stands in the room `training`. Each
+step is an artifact of its own in the lake, so a step whose rows, base model and settings did not
+change is reused.
 """
 
 from collections.abc import Sequence
@@ -26,8 +26,9 @@ from agent_pipeline.training.chain import SKIPPED, adapter_of
 from agent_pipeline.training.config import FURTHER, PREFERENCES, Step
 
 MAX_DROPPED_SHARE = 0.1
-"""Share of rows that training may leave out (too long, or not rendered by the template), and share of
-turns that a token limit may cut off, without a warning."""
+"""Share of rows that training may leave out (too long, or not rendered by the template), and share
+of turns that a token limit may cut off, without a warning.
+"""
 
 TRAINED = "rows_are_trained"
 IMITATION_TABLES = ("sft_dataset", "sft_coreset", "replay_buffer")
@@ -38,9 +39,9 @@ class FinishedStep:
     """One training step of the chain, after it ran or was reused.
 
     Attributes:
-        step: The step's name, such as `sft` or `dpo`.
-        artifact: The artifact in the lake. It holds no weights if the step was skipped.
-        result: What the worker returned: `identity`, `reused` and `report`, and for `sft` counts of rows.
+        step: The step's name, such as `sft` or `dpo`. artifact: The artifact in the lake. It holds
+        no weights if the step was skipped. result: What the worker returned: `identity`, `reused`
+        and `report`, and for `sft` counts of rows.
     """
 
     step: Step
@@ -68,7 +69,8 @@ class FinishedStep:
             own_check(
                 ADAPTER,
                 TRAINED,
-                "Passes if every step of the chain trained, and left out at most a tenth of its rows. "
+                "Passes if every step of the chain trained, and left out at most a tenth of its "
+                "rows. "
                 "If it fails, the check names the step and the setting to change.",
             )
         ],
@@ -173,13 +175,15 @@ def _log_step(
         context.log.info(result["by_size"])
     if finished.skipped:
         context.log.warning(
-            f"The step {finished.step} of {context.partition_key} trained nothing: {finished.skipped} "
+            f"The step {finished.step} of {context.partition_key} trained nothing: "
+            f"{finished.skipped} "
             f"The adapter is still that of the step {candidate.step}."
         )
     verdicts = report.get("verdicts")
     if verdicts and verdicts["verified"] < verdicts["verdicts"]:
         context.log.warning(
-            f"{context.partition_key} is trained on unverified sessions: {describe_verdicts(verdicts)}."
+            f"{context.partition_key} is trained on unverified sessions: "
+            f"{describe_verdicts(verdicts)}."
         )
 
 
@@ -275,12 +279,17 @@ def left_out(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def why_rows_are_left_out(step: Step, report: dict[str, Any]) -> str:
-    """Return why too many rows, or the recorded thoughts, were not trained; else an empty string."""
+    """Return why too many rows, or the recorded thoughts, were not trained.
+
+    The text is empty if nothing important was left out.
+    """
     counts = left_out(report)
     if thoughts := counts.get("reasoning_not_rendered", 0):
         return (
-            f"{thoughts} recorded thoughts are not trained, because the chat template does not render "
-            "thoughts (see template): set sft_dataset.reasoning = false, or choose a reasoning model."
+            f"{thoughts} recorded thoughts are not trained, because the chat template does not "
+            f"render "
+            "thoughts (see template): set sft_dataset.reasoning = false, or choose a reasoning "
+            "model."
         )
     dropped_share = counts.pop("dropped_share", 0.0)
     if dropped_share <= MAX_DROPPED_SHARE:

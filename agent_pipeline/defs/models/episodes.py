@@ -59,7 +59,8 @@ def episodes(
         settings, key = workspace.settings(), agent_key(context)
         if not (world := settings.world(key)):
             context.log.info(
-                f"{key} has no world to play in: the setting agents.*.world names one (docs/episodes.md)."
+                f"{key} has no world to play in: the setting agents.*.world names one "
+                f"(docs/episodes.md)."
             )
             unmeasured = warning(
                 CHECK, False, "Not measured: the agent has no world to play in.", {"world": "none"}

@@ -33,8 +33,10 @@ BETTER = "adapter_beats_its_base"
             own_check(
                 "evaluation",
                 BETTER,
-                "Passes if the model makes significantly more exact tool calls than its base model, "
-                "and does not call a tool at every turn. If it fails, look at the evaluation's page.",
+                "Passes if the model makes significantly more exact tool calls than its base "
+                "model, "
+                "and does not call a tool at every turn. If it fails, look at the evaluation's "
+                "page.",
             )
         ],
         pool=GPU,
@@ -97,7 +99,9 @@ def evaluation(
 
 
 def better_check(report: dict[str, Any], why: str | None = None) -> dg.AssetCheckResult:
-    """Return whether the adapter makes significantly more exact calls, and not by always calling."""
+    """Return whether the adapter makes significantly more exact calls, and not by always
+    calling.
+    """
     better, model, reasons = (
         report["differences"]["exact_call_accuracy"],
         report["adapter"],
@@ -107,11 +111,13 @@ def better_check(report: dict[str, Any], why: str | None = None) -> dg.AssetChec
     everywhere = None not in (recall, over) and recall - over < Policy().least_separation
     if everywhere:
         reasons.append(
-            f"it calls at {recall:.0%} of the turns that need a call, and at {over:.0%} of the others"
+            f"it calls at {recall:.0%} of the turns that need a call, and at {over:.0%} of the "
+            f"others"
         )
     if model["truncated"] > MAX_DROPPED_SHARE * report["n"]:
         reasons.append(
-            f"{model['truncated']} of {report['n']} turns were ended by evaluation.max_new_tokens, and are wrong: raise it"
+            f"{model['truncated']} of {report['n']} turns were ended by evaluation.max_new_tokens, "
+            f"and are wrong: raise it"
         )
     unended = model.get("unended_calls", 0)  # 0 in reports of older versions
     endless = unended > MAX_DROPPED_SHARE * report["n"]

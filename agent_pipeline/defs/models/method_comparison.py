@@ -1,4 +1,4 @@
-"""The asset `method_comparison`: which way to train this agent's model is better, and at what cost. No night makes it."""
+"""The asset `method_comparison`, which no nightly run makes."""
 
 import base64
 from collections import Counter

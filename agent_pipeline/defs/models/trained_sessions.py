@@ -68,8 +68,11 @@ def _rule(
 
 
 def _last_training(context: dg.AssetExecutionContext) -> dg.EventLogRecord | None:
-    """The event of the last training's `trained_sessions`; none where that run failed, made only a part of the graph, or had other settings
-    or other code than this one."""
+    """Return the event of the last training run's `trained_sessions`, or None.
+
+    None means that the last run failed, made only a part of the graph, or had other settings or
+    other code.
+    """
     wanted = dg.AssetRecordsFilter(
         asset_key=context.asset_key, asset_partitions=[context.partition_key]
     )

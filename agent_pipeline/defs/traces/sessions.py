@@ -35,13 +35,15 @@ from agent_pipeline.sessions.damage import make_repair_policy
 @dg.observable_source_asset(
     partitions_def=AGENTS,
     group_name="traces",
-    description="The store in which the agent logs its sessions. The pipeline observes the store and "
-    "never writes to it. The data version changes whenever a session, a verdict or a label changes.",
+    description="The store in which the agent logs its sessions. The pipeline observes the store "
+    "and never writes to it. The data version changes whenever a session, a verdict or a label "
+    "changes.",
     tags={"stage": "traces"},
 )
 def session_store(
     context: dg.OpExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.DataVersionsByPartition:
+    """Observe the store: return the data version of each known partition."""
     with user_errors():
         source = workspace.open_store()
         known = context.instance.get_dynamic_partitions(AGENTS.name or "")
@@ -66,13 +68,15 @@ SCHEMAS_CHECK, TOOLS_CHECK, FATES_CHECK = (
             own_check(
                 "sessions",
                 SCHEMAS_CHECK,
-                "Passes if the tool schemas come from the source or from the settings. If it fails, they "
+                "Passes if the tool schemas come from the source or from the settings. If it "
+                "fails, they "
                 "were inferred from calls: name a file of schemas with the setting `tools`.",
             ),
             own_check(
                 "sessions",
                 TOOLS_CHECK,
-                "Passes if new sessions have the tools, schemas and argument types of the last version. "
+                "Passes if new sessions have the tools, schemas and argument types of the last "
+                "version. "
                 "If it fails, find out whether the agent's tools changed.",
             ),
         ],
@@ -151,7 +155,10 @@ def nothing_private_was_written(
     why = None if options.enabled else "Redaction is switched off: nothing was searched."
     if scan.kinds:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(scan.kinds.items()))
-        why = f"private data was written ({kinds}) in sessions such as {', '.join(scan.session_ids[:3])}: nothing is made of this table"
+        why = (
+            f"private data was written ({kinds}) in sessions such as "
+            f"{', '.join(scan.session_ids[:3])}: nothing is made of this table"
+        )
     return check_result(
         not scan.kinds,
         why,
@@ -165,7 +172,7 @@ def nothing_private_was_written(
 
 
 def _schemas_result(key: PartitionKey, origins: Mapping[str, int]) -> dg.AssetCheckResult:
-    """A warning where schemas were inferred: names and types, without the descriptions that the agent was given."""
+    """Return a warning if tool schemas were inferred, because they lack the tools' descriptions."""
     inferred = origins.get("inferred", 0)
     advice = f'name a file of the agent\'s schemas in the setting tools of [agents."{key}"]'
     why = (
@@ -225,7 +232,7 @@ def judged_sessions(
 
 
 def _agreement_table(agreement: Agreement) -> dg.MetadataValue:
-    """A line a judge: the sessions that a label, or else the store, judges too, the confusion of the two, and Cohen's kappa."""
+    """Return one line per judge: its agreement with labels or the store, and Cohen's kappa."""
     head = [
         "beside labels, else the store",
         "sessions",
@@ -270,7 +277,8 @@ def _llm_spend(client: LlmClient) -> dict[str, Any]:
             own_check(
                 "curated_sessions",
                 FATES_CHECK,
-                "Passes if the shares of verdicts and drop reasons have not changed significantly. If "
+                "Passes if the shares of verdicts and drop reasons have not changed significantly. "
+                "If "
                 "it fails, find out whether the agent, its labels or the judge changed.",
             )
         ],
@@ -312,7 +320,8 @@ def curated_sessions(
                 else 'served_model_sessions = "keep" would train on them'
             )
             context.log.warning(
-                f"{curation.by_served_model} of {counts.total()} sessions were made by a model of this lake: {fate}"
+                f"{curation.by_served_model} of {counts.total()} sessions were made by a model of "
+                f"this lake: {fate}"
             )
         return dg.MaterializeResult(
             value=table,
@@ -357,7 +366,8 @@ def every_session_is_kept_or_dropped_with_a_reason(
         if len(read) != len(rows)
         else "",
         f"{len(lost)} are in one of the tables only, such as {', '.join(lost[:3])}" if lost else "",
-        f"{len(unexplained)} were dropped without a reason, or kept with one, such as {', '.join(unexplained[:3])}"
+        f"{len(unexplained)} were dropped without a reason, or kept with one, such as "
+        f"{', '.join(unexplained[:3])}"
         if unexplained
         else "",
     ]
