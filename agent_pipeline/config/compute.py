@@ -98,6 +98,8 @@ class SlurmSettings(Section):
     setup: list[str] = Field(default=[], description="Lines of sh to run before the worker.")
     python: str = Field(
         default="",
-        description="The Python interpreter on the nodes. If it is empty, the path of this interpreter is used, "
-        "on a shared file system.",
+        description=(
+            "The Python interpreter on the nodes. If it is empty, the path of this "
+            "interpreter is used, on a shared file system."
+        ),
     )

@@ -145,7 +145,7 @@ def _as_dataset(reader: pa.RecordBatchReader) -> Any:
     import datasets
 
     table = reader.read_all()
-    # `datasets` takes the type of a JSON column from its first chunk. Without rows there is no chunk.
+    # `datasets` reads the type of a JSON column from its first chunk. Without rows, there is none.
     if not table.num_rows:
         table = pa.Table.from_batches([pa.RecordBatch.from_pylist([], schema=table.schema)])
     features = datasets.Features.from_arrow_schema(table.schema)
