@@ -1,4 +1,5 @@
-"""Conversations as a client and llama.cpp's server hold them: what the server is sent, and what it shows the model from the second turn on.
+"""Conversations as a client and llama.cpp's server hold them: what the server is sent, and what it
+shows the model from the second turn on.
 
 The model's answers are not judged here; `gate` and `parity` do that.
 """
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     pass
 
 LEAST_TURNS = 3
-"""A conversation with as many of the assistant's turns shows what the server makes of its own answers, twice."""
+"""A conversation with as many of the assistant's turns shows what the server makes of its own
+answers, twice.
+"""
 
 BLANKS = " \n\r\t"
 """What our template cuts off behind words before a call."""
@@ -33,11 +36,12 @@ LONGEST = 4
 def as_clients_send(messages: Sequence[Message], shown: str | None = None) -> list[Message]:
     """Return recorded messages as a client sends them to llama.cpp's server.
 
-    The server returns the words before a call with the line end that stands before the call, and clients send back what they were given.
+    The server returns the words before a call with the line end that stands before the call, and
+    clients send back what they were given.
 
     Args:
-        messages: The recorded messages.
-        shown: The rendered conversation. Words that no line end follows there (gpt-oss ends them with a token) are returned without one.
+        messages: The recorded messages. shown: The rendered conversation. Words that no line end
+        follows there (gpt-oss ends them with a token) are returned without one.
     """
     sent = []
     for message in with_plain_ids([drop_keys(message, THOUGHT) for message in messages]):
@@ -56,9 +60,10 @@ def turns_of(messages: Sequence[Message]) -> int:
 class Played(msgspec.Struct):
     """What playing some conversations showed.
 
-    `turns` counts the prompts after the first one that were compared, and `equal` those with the same tokens as in training. `parted`
-    counts conversations that ended early, because the server read an answer otherwise than it was written. `difference` is the first
-    difference between two prompts.
+    `turns` counts the prompts after the first one that were compared, and `equal` those with the
+    same tokens as in training. `parted` counts conversations that ended early, because the server
+    read an answer otherwise than it was written. `difference` is the first difference between two
+    prompts.
     """
 
     conversations: int = 0
@@ -75,10 +80,12 @@ def play(
     most: int,
     max_new_tokens: int,
 ) -> Played:
-    """Play conversations of several turns at the server's OpenAI-compatible interface, as a client plays them.
+    """Play conversations of several turns at the server's OpenAI-compatible interface, as a client
+    plays them.
 
-    The model answers. Its answer is sent back as the server returned it, with the recorded results and the user's next words. At each turn
-    the server's prompt is compared with the prompt of a training row in which the model said the same.
+    The model answers. Its answer is sent back as the server returned it, with the recorded results
+    and the user's next words. At each turn the server's prompt is compared with the prompt of a
+    training row in which the model said the same.
 
     Args:
         llama: The server.
@@ -102,7 +109,9 @@ def _play_one(
     played: Played,
     max_new_tokens: int,
 ) -> None:
-    """Play one conversation until it is over, `LONGEST` turns were played, or the model and the recorded agent do different things."""
+    """Play one conversation until it is over, `LONGEST` turns were played, or the model and the
+    recorded agent do different things.
+    """
     tools: list[Tool] = conversation.get("tools") or []
     sent: list[Message] = []  # as the client holds the conversation
     trained: list[Message] = []  # as a training row holds it
@@ -154,7 +163,9 @@ def _answer(
     max_new_tokens: int,
     turns: int,
 ) -> tuple[Message, Message] | None:
-    """Return the model's next answer as the client gets it and as a training row would hold it; None if the conversation ends here."""
+    """Return the model's next answer as the client gets it and as a training row would hold it;
+    None if the conversation ends here.
+    """
     prompt = renderer.prompt_ids(trained, tools)
     served = llama.tokenize(llama.render(sent, tools), add_special=True)
     if turns:

@@ -1,7 +1,9 @@
-"""Hugging Face directory → GGUF, by llama.cpp's own `convert_hf_to_gguf.py`, and LoRA adapter → GGUF by its classes.
+"""Hugging Face directory → GGUF, by llama.cpp's own `convert_hf_to_gguf.py`, and LoRA adapter →
+GGUF by its classes.
 
-The script is another project's code and wants its own version of the `gguf` package, so it is neither copied into this project nor
-imported: it is found on disk and run in a process of its own, with its folder first on the path. https://github.com/ggml-org/llama.cpp
+The script is another project's code and wants its own version of the `gguf` package, so it is
+neither copied into this project nor imported: it is found on disk and run in a process of its own,
+with its folder first on the path. https://github.com/ggml-org/llama.cpp
 """
 
 import os
@@ -38,10 +40,11 @@ def installed_folder() -> Path:
 
 
 def find_converter(explicit: str | os.PathLike | None = None) -> Path:
-    """The converter script: explicit path, then `$LLAMA_CPP_PATH`, then the pinned package, then the usual places.
+    """The converter script: explicit path, then `$LLAMA_CPP_PATH`, then the pinned package, then
+    the usual places.
 
-    A path may be the script or the llama.cpp folder that holds it. One that was *named* and does not lead to a script is an error,
-    never silently passed over.
+    A path may be the script or the llama.cpp folder that holds it. One that was *named* and does
+    not lead to a script is an error, never silently passed over.
 
     Raises:
         ExportError: there is none.
@@ -55,20 +58,25 @@ def find_converter(explicit: str | os.PathLike | None = None) -> Path:
             script = path if path.is_file() else path / SCRIPT
             if not script.is_file():
                 raise ExportError(
-                    f"{origin} is {path}, where there is no {SCRIPT}: give the llama.cpp folder that holds it."
+                    f"{origin} is {path}, where there is no {SCRIPT}: give the llama.cpp folder "
+                    f"that holds it."
                 )
             return script.resolve()
     for place in (installed_folder(), *(Path(place).expanduser() for place in USUAL_PLACES)):
         if (place / SCRIPT).is_file():
             return (place / SCRIPT).resolve()
     raise ExportError(
-        f"llama.cpp's {SCRIPT} was not found: run `make install` (it puts the pinned converter into {installed_folder()}), or set "
-        f"llama_cpp in pipeline.toml (or AGENT_PIPELINE_LLAMA_CPP) to a llama.cpp checkout, or clone one to {USUAL_PLACES[0]}."
+        f"llama.cpp's {SCRIPT} was not found: run `make install` (it puts the pinned converter "
+        f"into {installed_folder()}), or set "
+        f"llama_cpp in pipeline.toml (or AGENT_PIPELINE_LLAMA_CPP) to a llama.cpp checkout, or "
+        f"clone one to {USUAL_PLACES[0]}."
     )
 
 
 def environment(script: Path) -> dict[str, str]:
-    """The subprocess's environment: the script's own `gguf` wins over any in site-packages; nothing is fetched from the network."""
+    """The subprocess's environment: the script's own `gguf` wins over any in site-packages; nothing
+    is fetched from the network.
+    """
     folder = script.parent
     # A git checkout keeps its gguf package under gguf-py/, the pinned package beside the script.
     own = [str(path) for path in (folder / "gguf-py", folder) if path.is_dir()]
@@ -90,9 +98,11 @@ def convert(
     llama_cpp_path: str | os.PathLike | None = None,
     name: str = "",
 ) -> Path:
-    """Converts `model_dir` (config, safetensors, tokenizer) to the GGUF `out_file`, which appears complete or not at all.
+    """Converts `model_dir` (config, safetensors, tokenizer) to the GGUF `out_file`, which appears
+    complete or not at all.
 
-    `name` is the model's name inside the file (`general.name`); without one the converter takes the folder's.
+    `name` is the model's name inside the file (`general.name`); without one the converter takes the
+    folder's.
 
     Raises:
         ExportError: no converter, or the converter failed (with its last line).
@@ -100,7 +110,8 @@ def convert(
     script = find_converter(llama_cpp_path)
     if not (model_dir / "config.json").is_file():
         raise ExportError(
-            f"{model_dir} holds no config.json, so it is not a model that can be converted to GGUF: merge the adapter first."
+            f"{model_dir} holds no config.json, so it is not a model that can be converted to "
+            f"GGUF: merge the adapter first."
         )
     named = ["--model-name", name] if name else []
     command = [
@@ -128,7 +139,8 @@ def convert_lora(
     out_file: Path,
     llama_cpp_path: str | os.PathLike | None = None,
 ) -> Path:
-    """Converts a LoRA adapter (PEFT's directory) of the model in `base_dir` to the GGUF `out_file`, in f16.
+    """Converts a LoRA adapter (PEFT's directory) of the model in `base_dir` to the GGUF `out_file`,
+    in f16.
 
     Raises:
         ExportError: no converter, or the adapter is more than a plain LoRA.
@@ -155,7 +167,8 @@ def convert_lora(
 def run_tool(
     command: list[str], out_file: Path, what: str, env: dict[str, str], otherwise: str
 ) -> Path:
-    """Runs one of llama.cpp's tools, which is to write `OUT`; the file appears complete or not at all.
+    """Runs one of llama.cpp's tools, which is to write `OUT`; the file appears complete or not at
+    all.
 
     Raises:
         ExportError: it failed; says `what`, its last line, and what to do `otherwise`.
@@ -168,7 +181,8 @@ def run_tool(
         if done.returncode != 0 or not unfinished.is_file():
             reason = last_line(done).rstrip(".") or "nothing"
             raise ExportError(
-                f"{what} failed with exit code {done.returncode}, the last line being '{reason}': {otherwise}."
+                f"{what} failed with exit code {done.returncode}, the last line being '{reason}': "
+                f"{otherwise}."
             )
         unfinished.replace(out_file)
     finally:
@@ -188,8 +202,9 @@ def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
 
 
 def last_line(done: subprocess.CompletedProcess[str]) -> str:
-    """The last line of errors, else of output, with something on it, as a terminal would show it (progress bars overwrite themselves with
-    `\\r`)."""
+    """The last line of errors, else of output, with something on it, as a terminal would show it
+    (progress bars overwrite themselves with `\\r`).
+    """
     lines = [
         line.split("\r")[-1].strip()
         for text in (done.stdout, done.stderr)

@@ -1,6 +1,8 @@
-"""Does an exported file still decide and call as the merged model does, also where an agent asks: at llama.cpp's OpenAI-compatible server?
+"""Does an exported file still decide and call as the merged model does, also where an agent asks:
+at llama.cpp's OpenAI-compatible server?
 
-Rounding to few bits changes words first, and decisions last; but a changed decision is what an agent's user feels.
+Rounding to few bits changes words first, and decisions last; but a changed decision is what an
+agent's user feels.
 """
 
 import json
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 SERVER_TURNS = 3
-"""Turns that are asked again at the server: what is compared there is how it reads calls, not how the model answers."""
+"""Turns that are asked again at the server: what is compared there is how it reads calls, not how
+the model answers.
+"""
 
 Content = tuple[str, list[tuple[str, str]]]
 
@@ -59,7 +63,9 @@ def merged_answers(
     begun: Sequence[Completion],
     max_new_tokens: int,
 ) -> list[Completion]:
-    """The merged model's greedy answers, of which `begun` is known; only what is missing is generated."""
+    """The merged model's greedy answers, of which `begun` is known; only what is missing is
+    generated.
+    """
     rooms = [0 if each.stopped else max_new_tokens - len(each.tokens) for each in begun]
     rest = [index for index, room in enumerate(rooms) if room > 0]
     prompts = [asked[index].ids + begun[index].tokens for index in rest]
@@ -75,7 +81,9 @@ def merged_answers(
 def server_answers(
     llama: LlamaCpp, asked: Sequence[Prompt], answers: Sequence[Completion], max_new_tokens: int
 ) -> dict[int, Content]:
-    """By their number, the answers that the server gives to some prompts that the model answers in full, calls first."""
+    """By their number, the answers that the server gives to some prompts that the model answers in
+    full, calls first.
+    """
     whole = [
         number
         for number, answer in enumerate(answers)
@@ -95,7 +103,9 @@ def _served(llama: LlamaCpp, prompt: Prompt, max_new_tokens: int) -> Content:
 
 
 def _reads_as_asked(llama: LlamaCpp, prompt: Prompt) -> bool:
-    """Whether the server makes the prompt's tokens of its messages: special tokens in a message are text to the model, and none to it."""
+    """Whether the server makes the prompt's tokens of its messages: special tokens in a message are
+    text to the model, and none to it.
+    """
     return (
         llama.tokenize(llama.render(prompt.messages, prompt.tools), add_special=True) == prompt.ids
     )
@@ -108,12 +118,14 @@ def gate(
     least: float,
     ties: Mapping[str, Collection[int]],
 ) -> dict[str, Any]:
-    """By kind: on how many of the turns the file decides as the merged model does (to call or not), on how many of its calls it makes the
-    same ones, and how many of the server's answers are what the file's tokens say, or the merged model's. `failed` says what was
-    lost, or is empty. A kind may answer the first of the turns only.
+    """By kind: on how many of the turns the file decides as the merged model does (to call or not),
+    on how many of its calls it makes the same ones, and how many of the server's answers are what
+    the file's tokens say, or the merged model's. `failed` says what was lost, or is empty. A kind
+    may answer the first of the turns only.
 
-    `ties` are the turns whose answers part at a near-tie. They lose nothing, so that one of them among five turns fails no file, as long as
-    half of the turns make the same calls or none: of a model that is sure of nothing, a broken file too would part at near-ties only.
+    `ties` are the turns whose answers part at a near-tie. They lose nothing, so that one of them
+    among five turns fails no file, as long as half of the turns make the same calls or none: of a
+    model that is sure of nothing, a broken file too would part at near-ties only.
     """
     report = {}
     for kind, answers in own.items():

@@ -1,9 +1,9 @@
 """The whole export: adapter → merged model → GGUF files → proof → Modelfile, all in one directory.
 
-model-f16.gguf, model-q8_0.gguf   the model
-adapter.gguf                      the adapter alone, for a base that many share, where it is asked for
-parity.json                       the report, below
-Modelfile                         for `ollama create`; not where the adapter is served, which Ollama takes no more
+model-f16.gguf, model-q8_0.gguf   the model adapter.gguf                      the adapter alone, for
+a base that many share, where it is asked for parity.json                       the report, below
+Modelfile                         for `ollama create`; not where the adapter is served, which Ollama
+takes no more
 """
 
 import json
@@ -46,8 +46,10 @@ LOGIT_PROMPTS = 4
 """Prompts on which logits are compared."""
 
 EXACT_PROMPTS = 24
-"""Prompts that an f16 or f32 file answers beside a quantised one, which answers all, and is served where it passes. What is wrong with a
-file that hardly rounds a weight is wrong everywhere, and its answers must be the merged model's word for word."""
+"""Prompts that an f16 or f32 file answers beside a quantised one, which answers all, and is served
+where it passes. What is wrong with a file that hardly rounds a weight is wrong everywhere, and its
+answers must be the merged model's word for word.
+"""
 
 LEAST_KEPT = 0.9
 ADAPTER = "adapter.gguf"
@@ -74,20 +76,25 @@ def export(
     trained: Iterable[dict[str, Any]] = (),
     bases: Path | None = None,
 ) -> dict[str, Any]:
-    """Exports an adapter and proves that what was exported is what was trained; `out_dir` is complete when this returns.
+    """Exports an adapter and proves that what was exported is what was trained; `out_dir` is
+    complete when this returns.
 
-    `conversations`: held-out `{"messages", "tools"}`, of which an f16 or f32 file beside a quantised one answers `EXACT_PROMPTS`;
-    `longest_row`: tokens of the longest training row, for `num_ctx`; `name`: the model's name inside the GGUF; `measured`: training rows
-    of an importance matrix for k-quants; `trained`: training rows, whose calls are counted in `limits` if a server cannot serve them;
-    `bases`: where the base's GGUF is kept, which adapters share.
+    `conversations`: held-out `{"messages", "tools"}`, of which an f16 or f32 file beside a
+    quantised one answers `EXACT_PROMPTS`; `longest_row`: tokens of the longest training row, for
+    `num_ctx`; `name`: the model's name inside the GGUF; `measured`: training rows of an importance
+    matrix for k-quants; `trained`: training rows, whose calls are counted in `limits` if a server
+    cannot serve them; `bases`: where the base's GGUF is kept, which adapters share.
 
-    Returns the report (`parity.json`). `ollama.gguf` is the one file that is served: the adapter where it was asked for and passed, else
-    the smallest whole model that did. `failed` says by type what is not to be served, and why: fewer than `least_kept` of the merged
-    model's decisions or of its calls. `ok` is False where nothing is left, or where an f16 or f32 file gives fewer than
-    `parity.GREEDY_THRESHOLD` of the merged model's greedy answers (exactly, or up to a near-tie); the caller decides what that means.
+    Returns the report (`parity.json`). `ollama.gguf` is the one file that is served: the adapter
+    where it was asked for and passed, else the smallest whole model that did. `failed` says by type
+    what is not to be served, and why: fewer than `least_kept` of the merged model's decisions or of
+    its calls. `ok` is False where nothing is left, or where an f16 or f32 file gives fewer than
+    `parity.GREEDY_THRESHOLD` of the merged model's greedy answers (exactly, or up to a near-tie);
+    the caller decides what that means.
 
     Raises:
-        ExportError, ModelError, DataError: a step fails, logits disagree, or template or tokens differ.
+        ExportError, ModelError, DataError: a step fails, logits disagree, or template or tokens
+        differ.
     """
     _check(outtypes, llama_cpp_path)
     renderer = read_renderer(adapter_dir, base.trust_remote_code)
@@ -157,10 +164,12 @@ def export_whole(
     trained: Iterable[dict[str, Any]] = (),
     over: Over = "",
 ) -> dict[str, Any]:
-    """The same for a model that is whole already. Of one that was merged, `logits` is what merging measured, and `over` the adapter.
+    """The same for a model that is whole already. Of one that was merged, `logits` is what merging
+    measured, and `over` the adapter.
 
-    A model without a chat template of its own has its answers compared on the conversations' words alone, and is served with the template
-    of its family in Ollama's library, where an Ollama has that.
+    A model without a chat template of its own has its answers compared on the conversations' words
+    alone, and is served with the template of its family in Ollama's library, where an Ollama has
+    that.
 
     Raises as `export`.
     """
@@ -289,7 +298,9 @@ def write_files(
     name: str,
     measured: Sequence[dict[str, Any]],
 ) -> dict[str, Path]:
-    """A GGUF file for each type; k-quants are made of the longest of them, weighed by what the rows `measured` pass through the model."""
+    """A GGUF file for each type; k-quants are made of the longest of them, weighed by what the rows
+    `measured` pass through the model.
+    """
     place = {kind: out_dir / f"model-{kind}.gguf" for kind in outtypes if kind != LORA}
     with ThreadPoolExecutor(
         2

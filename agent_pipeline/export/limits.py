@@ -1,8 +1,9 @@
 """Recorded calls that llama.cpp keeps a model from writing.
 
-A request with tools makes llama.cpp hold every call to a grammar, which it makes of the tool's schema (`json-schema-to-grammar.cpp`). A
-call that the grammar does not allow was trained, and cannot be served: the server forces another one. It is counted by tool here, in the
-export's report. What a chat template shows otherwise is in `parity`.
+A request with tools makes llama.cpp hold every call to a grammar, which it makes of the tool's
+schema (`json-schema-to-grammar.cpp`). A call that the grammar does not allow was trained, and
+cannot be served: the server forces another one. It is counted by tool here, in the export's report.
+What a chat template shows otherwise is in `parity`.
 """
 
 from collections import Counter
@@ -17,7 +18,8 @@ MOST_DIGITS = 16
 
 
 def unwritable_calls(conversations: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return, by tool, how many calls there are, and how many of them llama.cpp keeps a model from writing, by reason.
+    """Return, by tool, how many calls there are, and how many of them llama.cpp keeps a model from
+    writing, by reason.
 
     Tools of which every call can be written are left out.
     """
@@ -33,7 +35,9 @@ def unwritable_calls(conversations: Iterable[Mapping[str, Any]]) -> dict[str, di
 
 
 def rounded_calls(conversation: Mapping[str, Any]) -> list[str]:
-    """Return the tools of the calls with a number that llama.cpp's template engine writes otherwise, once per call."""
+    """Return the tools of the calls with a number that llama.cpp's template engine writes
+    otherwise, once per call.
+    """
     return [name for name, raw in list_calls(conversation["messages"]) if changed_numbers(raw)]
 
 
@@ -42,11 +46,12 @@ def limits_by_tool(
     rounds_numbers: bool,
     differing: Mapping[str, Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
-    """Return what llama.cpp's server cannot do as it was trained: a tool, a count, and the reason, the most frequent first.
+    """Return what llama.cpp's server cannot do as it was trained: a tool, a count, and the reason,
+    the most frequent first.
 
     Args:
-        conversations: What the model was trained on, and what it was compared on.
-        rounds_numbers: Whether the chat template takes objects, whose numbers llama.cpp rounds in earlier calls.
+        conversations: What the model was trained on, and what it was compared on. rounds_numbers:
+        Whether the chat template takes objects, whose numbers llama.cpp rounds in earlier calls.
         differing: The tools that the comparison of texts found (`parity.check_template`).
     """
     rounded: Counter[str] = Counter()
@@ -84,7 +89,9 @@ def limits_by_tool(
 
 
 def why_unwritable(name: str, arguments: str, tools: Iterable[Tool]) -> str:
-    """Return why llama.cpp's grammar does not allow a call, or an empty text if none of the reasons known here applies."""
+    """Return why llama.cpp's grammar does not allow a call, or an empty text if none of the reasons
+    known here applies.
+    """
     schemas = {
         tool.get("function", tool).get("name", ""): tool.get("function", tool).get("parameters")
         or {}

@@ -1,7 +1,9 @@
-"""A GGUF file loaded by a real llama.cpp (xllamacpp), asked what serving it would ask: template, tokens, greedy answers.
+"""A GGUF file loaded by a real llama.cpp (xllamacpp), asked what serving it would ask: template,
+tokens, greedy answers.
 
-xllamacpp starts llama.cpp's own server inside this process, on a free port of the loopback interface, behind a key that only this
-object knows. Its HTTP interface is the one documented with llama.cpp (`tools/server/README.md`).
+xllamacpp starts llama.cpp's own server inside this process, on a free port of the loopback
+interface, behind a key that only this object knows. Its HTTP interface is the one documented with
+llama.cpp (`tools/server/README.md`).
 """
 
 import ctypes
@@ -24,17 +26,21 @@ from agent_pipeline.sessions.session import Message, Tool
 
 
 class Completion(msgspec.Struct):
-    """Greedily chosen `tokens` without the end token; `stopped`: the model ended by itself, before the limit."""
+    """Greedily chosen `tokens` without the end token; `stopped`: the model ended by itself, before
+    the limit.
+    """
 
     tokens: list[int]
     stopped: bool
 
 
 def end_idle_threads() -> None:
-    """Ends the OpenMP threads that this thread's last computation left idle; the next one starts them again.
+    """Ends the OpenMP threads that this thread's last computation left idle; the next one starts
+    them again.
 
-    llama.cpp and PyTorch share a GNU OpenMP. While that has more threads than there are cores, those that work go to sleep at each barrier,
-    too: 32 ms a token in place of 13 (SmolLM2-135M, q8_0, two cores).
+    llama.cpp and PyTorch share a GNU OpenMP. While that has more threads than there are cores,
+    those that work go to sleep at each barrier, too: 32 ms a token in place of 13 (SmolLM2-135M,
+    q8_0, two cores).
     """
     for library in threadpool_info():
         if library["user_api"] == "openmp" and (
@@ -44,20 +50,23 @@ def end_idle_threads() -> None:
 
 
 def threads_given() -> int:
-    """As many threads as torch is given by OMP_NUM_THREADS, else two: on shared cores more are slower."""
+    """As many threads as torch is given by OMP_NUM_THREADS, else two: on shared cores more are
+    slower.
+    """
     given = os.environ.get("OMP_NUM_THREADS", "")
     return int(given) if given.isdecimal() and int(given) else 2
 
 
 @contextmanager
 def two_servers(gguf: Path, **options: Any) -> "Iterator[list[LlamaCpp]]":
-    """Two servers of a file, each with half of the threads that one would have; one, where there is one thread. `options` are those of
-    `LlamaCpp`.
+    """Two servers of a file, each with half of the threads that one would have; one, where there is
+    one thread. `options` are those of `LlamaCpp`.
 
-    A token waits for memory and for the other thread: two servers of one thread each write 1.5 times as many tokens a second as one of two
-    threads (SmolLM2-135M, q8_0, two cores). One server that answers two conversations at once is no faster, and what it writes depends
-    on which of them are computed together. Both read the weights from the same pages of the file; of types that llama.cpp rearranges in
-    memory, each has a copy.
+    A token waits for memory and for the other thread: two servers of one thread each write 1.5
+    times as many tokens a second as one of two threads (SmolLM2-135M, q8_0, two cores). One server
+    that answers two conversations at once is no faster, and what it writes depends on which of them
+    are computed together. Both read the weights from the same pages of the file; of types that
+    llama.cpp rearranges in memory, each has a copy.
 
     Raises:
         ExportError: as `LlamaCpp`.
@@ -75,8 +84,9 @@ def two_servers(gguf: Path, **options: Any) -> "Iterator[list[LlamaCpp]]":
 def greedy_answers(
     servers: "Sequence[LlamaCpp]", prompts: Sequence[list[int]], max_new_tokens: int
 ) -> list[Completion]:
-    """The greedy answer to each prompt, in their order, by servers of one file. Prompts that begin alike follow each other at a server,
-    which reads what they share once."""
+    """The greedy answer to each prompt, in their order, by servers of one file. Prompts that begin
+    alike follow each other at a server, which reads what they share once.
+    """
     order = sorted(range(len(prompts)), key=prompts.__getitem__)
     parts = [part.tolist() for part in np.array_split(order, len(servers))]
 
@@ -94,11 +104,13 @@ def greedy_answers(
 
 
 class LlamaCpp:
-    """One GGUF in memory, with the adapter `lora` over it if there is one; a context manager, since it is hundreds of megabytes.
+    """One GGUF in memory, with the adapter `lora` over it if there is one; a context manager, since
+    it is hundreds of megabytes.
 
-    `n_ctx`: context in tokens (prompt and answer), allocated at once, so give what is needed. `threads`: by default `threads_given()`.
-    `chat_template` is the one given, else the GGUF's own (llama.cpp's ChatML where the file has none); `context_length` is the longest
-    context that the model was made for.
+    `n_ctx`: context in tokens (prompt and answer), allocated at once, so give what is needed.
+    `threads`: by default `threads_given()`. `chat_template` is the one given, else the GGUF's own
+    (llama.cpp's ChatML where the file has none); `context_length` is the longest context that the
+    model was made for.
 
     Raises:
         ExportError: the file can't be loaded, or a request is refused.
@@ -128,10 +140,12 @@ class LlamaCpp:
         params.n_ctx, params.n_parallel = n_ctx, 1
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
         params.n_threads_http = 2
-        # Up to 8 GB of earlier conversations by default; llama.cpp's issue 27148 says that one was answered with another's words.
+        # Up to 8 GB of earlier conversations by default; llama.cpp's issue 27148 says that one was
+        # answered with another's words.
         params.cache_ram_mib = 0
         params.port, params.api_keys, params.ui = 0, [self._key], False
-        # A trailing assistant message is a message, not a beginning to be continued: as transformers sees it.
+        # A trailing assistant message is a message, not a beginning to be continued: as
+        # transformers sees it.
         params.prefill_assistant = False
         params.warmup, params.fit_params, params.verbosity, params.offline = False, False, -1, True
         end_idle_threads()
@@ -139,14 +153,16 @@ class LlamaCpp:
             self._server = xllamacpp.Server(params)
         except RuntimeError as error:
             raise ExportError(
-                f"llama.cpp can't load {gguf}: the file is missing, cut off, damaged or of a kind that it does not know, or its chat "
+                f"llama.cpp can't load {gguf}: the file is missing, cut off, damaged or of a kind "
+                f"that it does not know, or its chat "
                 "template does not run there; export it again."
             ) from error
         self._host, self._port = self._server.listening_address.removeprefix("http://").rsplit(
             ":", 1
         )
-        # Closing a server whose task loop has not begun yet never returns (xllamacpp 2026.10: the loop's start undoes the stop). One
-        # token through the loop shows that it runs; templates and tokens are answered beside it.
+        # Closing a server whose task loop has not begun yet never returns (xllamacpp 2026.10: the
+        # loop's start undoes the stop). One token through the loop shows that it runs; templates
+        # and tokens are answered beside it.
         self.greedy([0], 1)
         self.chat_template: str = self._ask("GET", "/props")["chat_template"]
         self.context_length: int = self._ask("GET", "/v1/models")["data"][0]["meta"]["n_ctx_train"]
@@ -169,8 +185,9 @@ class LlamaCpp:
     def tokenize(
         self, text: str | list[int | str], add_special: bool = False, parse_special: bool = True
     ) -> list[int]:
-        """Token ids of a rendered text (or of texts between ids), its special tokens recognised unless `parse_special` is off;
-        `add_special` adds what llama.cpp adds by itself (BOS)."""
+        """Token ids of a rendered text (or of texts between ids), its special tokens recognised
+        unless `parse_special` is off; `add_special` adds what llama.cpp adds by itself (BOS).
+        """
         return self._ask(
             "POST",
             "/tokenize",
@@ -191,13 +208,17 @@ class LlamaCpp:
         ]
 
     def chat(self, messages: list[Message], tools: list[Tool], max_new_tokens: int) -> Message:
-        """The greedy answer as an agent gets it, from the OpenAI-compatible interface: `content`, and `tool_calls` where it calls."""
+        """The greedy answer as an agent gets it, from the OpenAI-compatible interface: `content`,
+        and `tool_calls` where it calls.
+        """
         return self.chat_and_text(messages, tools, max_new_tokens)[0]
 
     def chat_and_text(
         self, messages: list[Message], tools: list[Tool], max_new_tokens: int
     ) -> tuple[Message, str]:
-        """Return the greedy answer as an agent gets it, and the text that the model wrote, from which the server read that answer."""
+        """Return the greedy answer as an agent gets it, and the text that the model wrote, from
+        which the server read that answer.
+        """
         body: dict[str, Any] = {
             "messages": messages,
             "temperature": 0,
@@ -214,8 +235,11 @@ class LlamaCpp:
         return choice["message"], b"".join(pieces).decode("utf-8", "replace")
 
     def greedy(self, prompt: list[int], max_new_tokens: int) -> Completion:
-        """The answer to a prompt of token ids, always the likeliest token. What the prompt before began with too is not read again."""
-        # No samplers but temperature 0: the likeliest token, with nothing in front that could remove it.
+        """The answer to a prompt of token ids, always the likeliest token. What the prompt before
+        began with too is not read again.
+        """
+        # No samplers but temperature 0: the likeliest token, with nothing in front that could
+        # remove it.
         body = {
             "prompt": prompt,
             "n_predict": max_new_tokens,
@@ -227,7 +251,8 @@ class LlamaCpp:
         answer = self._ask("POST", "/completion", body)
         if answer.get("truncated"):
             raise ExportError(
-                f"A prompt of {len(prompt)} tokens with an answer of {max_new_tokens} does not fit the context given to {self.path}: check "
+                f"A prompt of {len(prompt)} tokens with an answer of {max_new_tokens} does not fit "
+                f"the context given to {self.path}: check "
                 "with shorter prompts or fewer new tokens."
             )
         stopped = answer["stop_type"] == "eos"
@@ -237,7 +262,8 @@ class LlamaCpp:
         )
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        # http.client and not urllib: a proxy set in the environment has no business with the loopback interface.
+        # http.client and not urllib: a proxy set in the environment has no business with the
+        # loopback interface.
         connection = http.client.HTTPConnection(self._host, int(self._port), timeout=600)
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._key}"}
         try:
@@ -246,7 +272,8 @@ class LlamaCpp:
             status, raw = response.status, response.read()
         except OSError as error:
             raise ExportError(
-                f"llama.cpp stopped answering while {self.path} was checked ({error}): run the export again."
+                f"llama.cpp stopped answering while {self.path} was checked ({error}): run the "
+                f"export again."
             ) from error
         finally:
             connection.close()
@@ -257,6 +284,7 @@ class LlamaCpp:
         if status != 200:
             reason = " ".join(str(answer.get("error", {}).get("message", answer)).split())[:300]
             raise ExportError(
-                f"llama.cpp refused {path} for {self.path} with '{reason}': check the chat template and the prompts."
+                f"llama.cpp refused {path} for {self.path} with '{reason}': check the chat "
+                f"template and the prompts."
             )
         return answer

@@ -1,9 +1,11 @@
-"""A LoRA adapter as a GGUF file, by the converter's own classes. A script, run in the converter's environment (`converter.convert_lora`).
+"""A LoRA adapter as a GGUF file, by the converter's own classes. A script, run in the converter's
+environment (`converter.convert_lora`).
 
     python lora_to_gguf.py <base model> <adapter> <file to write>
 
-llama.cpp adds `alpha / r · B·A` to a weight. The converter renames a base model's weights, and reorders the rows of some: what it does
-to a weight's rows it does to those of B alone, and A stays as it is.
+llama.cpp adds `alpha / r · B·A` to a weight. The converter renames a base model's weights, and
+reorders the rows of some: what it does to a weight's rows it does to those of B alone, and A stays
+as it is.
 """
 
 import json
@@ -15,7 +17,9 @@ PREFIX = "base_model.model."
 
 
 def main(base: Path, adapter: Path, out: Path) -> None:
-    """Write the adapter, in f16. Raises SystemExit with a sentence where it is more than a plain LoRA."""
+    """Write the adapter, in f16. Raises SystemExit with a sentence where it is more than a plain
+    LoRA.
+    """
     import gguf
     import torch
     from conversion import ModelBase, get_model_architecture, get_model_class
@@ -52,7 +56,9 @@ def main(base: Path, adapter: Path, out: Path) -> None:
 
 
 def scale_of(config: dict[str, Any]) -> float:
-    """The one `alpha` of a plain LoRA, from its PEFT configuration. Raises SystemExit with a sentence for any other adapter."""
+    """The one `alpha` of a plain LoRA, from its PEFT configuration. Raises SystemExit with a
+    sentence for any other adapter.
+    """
     more = [
         name
         for name in (
@@ -67,7 +73,8 @@ def scale_of(config: dict[str, Any]) -> float:
     ]
     if config.get("peft_type") != "LORA" or config.get("bias", "none") != "none" or more:
         raise SystemExit(
-            f"Only a plain LoRA can be a LoRA of llama.cpp's, and this adapter has {', '.join(more) or 'another type'}"
+            f"Only a plain LoRA can be a LoRA of llama.cpp's, and this adapter has "
+            f"{', '.join(more) or 'another type'}"
         )
     return config["lora_alpha"] * (config["r"] ** 0.5 if config.get("use_rslora") else 1)
 

@@ -1,6 +1,8 @@
-"""Merges an adapter into its base model, and proves by logits that the merged model is the trained one.
+"""Merges an adapter into its base model, and proves by logits that the merged model is the trained
+one.
 
-Everything is computed and stored in float32: a LoRA update is small, and rounding it into bfloat16 weights would lose part of it.
+Everything is computed and stored in float32: a LoRA update is small, and rounding it into bfloat16
+weights would lose part of it.
 """
 
 import shutil
@@ -17,10 +19,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 MERGE_TOLERANCE = 2e-3
-"""Largest logit difference between merged and adapter model that is arithmetic: SmolLM2 in float32 gives about 1e-4."""
+"""Largest logit difference between merged and adapter model that is arithmetic: SmolLM2 in float32
+gives about 1e-4.
+"""
 
 POSITIONS = 32
-"""Compared positions of a prompt: with 49,152 logits each, three models' whole prompts would fill a gigabyte."""
+"""Compared positions of a prompt: with 49,152 logits each, three models' whole prompts would fill a
+gigabyte.
+"""
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -37,20 +43,22 @@ TOKENIZER_FILES = (
 def merge_adapter(
     base: BaseModel, adapter_dir: Path, out_dir: Path, prompts: list[list[int]]
 ) -> dict[str, float]:
-    """Writes base + adapter as one Hugging Face directory (safetensors; the adapter's tokenizer with the training template).
+    """Writes base + adapter as one Hugging Face directory (safetensors; the adapter's tokenizer
+    with the training template).
 
-    `prompts`: token ids on which the logits of base, adapter and merged model are compared. Returns the largest absolute differences at
-    their last positions, and what was allowed.
+    `prompts`: token ids on which the logits of base, adapter and merged model are compared. Returns
+    the largest absolute differences at their last positions, and what was allowed.
 
     Raises:
-        ModelError: base or adapter can't be loaded.
-        ExportError: the merged model isn't the trained one (its logits differ from the adapter's), or is the base (they don't differ).
+        ModelError: base or adapter can't be loaded. ExportError: the merged model isn't the trained
+        one (its logits differ from the adapter's), or is the base (they don't differ).
     """
     import torch
 
     if not any(prompts):
         raise ExportError(
-            "The merged model can't be checked without prompts: give at least one held-out conversation to the export."
+            "The merged model can't be checked without prompts: give at least one held-out "
+            "conversation to the export."
         )
     model = load_model(base, exact_device(), adapter_dir)
     with torch.inference_mode():
@@ -63,12 +71,14 @@ def merge_adapter(
     # Not `>`: a NaN must not pass.
     if not from_adapter <= MERGE_TOLERANCE:
         raise ExportError(
-            f"Merging {adapter_dir} changed the model (logits differ by up to {from_adapter:.2g} from the adapter's, {MERGE_TOLERANCE:g} "
+            f"Merging {adapter_dir} changed the model (logits differ by up to {from_adapter:.2g} "
+            f"from the adapter's, {MERGE_TOLERANCE:g} "
             f"is allowed): check that it was trained on {base.path}."
         )
     if from_base <= 2 * from_adapter:
         raise ExportError(
-            f"The adapter {adapter_dir} changes nothing (merged and base logits differ by {from_base:.2g}): train for more steps or with a "
+            f"The adapter {adapter_dir} changes nothing (merged and base logits differ by "
+            f"{from_base:.2g}): train for more steps or with a "
             "higher learning rate before exporting."
         )
     _save(merged, base.path, adapter_dir, out_dir)
@@ -83,7 +93,8 @@ def merge_adapter(
 def _save(merged: "PreTrainedModel", base_path: Path, adapter_dir: Path, out_dir: Path) -> None:
     out_dir.mkdir(parents=True, exist_ok=True)
     merged.save_pretrained(out_dir)
-    # File by file from the adapter, where the training template is; what it lacks (tokenizer.model, say) from the base.
+    # File by file from the adapter, where the training template is; what it lacks (tokenizer.model,
+    # say) from the base.
     for name in TOKENIZER_FILES:
         source = next(
             (folder / name for folder in (adapter_dir, base_path) if (folder / name).is_file()),
@@ -94,7 +105,9 @@ def _save(merged: "PreTrainedModel", base_path: Path, adapter_dir: Path, out_dir
 
 
 def _logits(model: "PreTrainedModel", prompt: list[int]) -> "torch.Tensor":
-    """(positions, vocabulary), float32, at the last positions of the prompt; earlier ones have shaped them."""
+    """(positions, vocabulary), float32, at the last positions of the prompt; earlier ones have
+    shaped them.
+    """
     import torch
 
     return (

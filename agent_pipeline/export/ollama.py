@@ -1,6 +1,7 @@
 """Registers an exported GGUF with Ollama, where there is one.
 
-Not having Ollama is not a failure: the GGUF and its Modelfile are complete without it. A registration that was tried and failed is one.
+Not having Ollama is not a failure: the GGUF and its Modelfile are complete without it. A
+registration that was tried and failed is one.
 """
 
 import json
@@ -51,11 +52,15 @@ REQUIRES = "0.33.0"
 """From there on, Ollama renders the chat template that is inside the GGUF."""
 SMALLEST_CONTEXT = 2048
 ANSWER_ROOM = 512
-"""Tokens; the longest training row ends with its answer, but a live answer may be longer than that one."""
+"""Tokens; the longest training row ends with its answer, but a live answer may be longer than that
+one.
+"""
 
 
 class OllamaResult(msgspec.Struct):
-    """`created`: Ollama has the model `name` now; `text`: what happened, or what to do, in a sentence."""
+    """`created`: Ollama has the model `name` now; `text`: what happened, or what to do, in a
+    sentence.
+    """
 
     name: str
     created: bool
@@ -63,7 +68,8 @@ class OllamaResult(msgspec.Struct):
 
 
 def context_size(longest_row: int, limit: int | None = None) -> int:
-    """`num_ctx` in tokens for a longest training row of `longest_row`: with room for an answer, rounded up to 1,024, at least 2,048.
+    """`num_ctx` in tokens for a longest training row of `longest_row`: with room for an answer,
+    rounded up to 1,024, at least 2,048.
 
     At most `limit`, the context that the model was made for.
     """
@@ -76,9 +82,10 @@ def modelfile(
 ) -> str:
     """The text of a Modelfile, which `ollama create` reads, beside the GGUF `gguf_name`.
 
-    It has no `TEMPLATE`: Ollama runs llama.cpp's server, which renders the chat template inside the GGUF, and `TEMPLATE` would switch that
-    off, and the tools with it. Only a GGUF without a template of its own gets one, the Go `template` of its family in Ollama's library.
-    No temperature is set: how a model is sampled is its user's affair, what it was trained on is not.
+    It has no `TEMPLATE`: Ollama runs llama.cpp's server, which renders the chat template inside the
+    GGUF, and `TEMPLATE` would switch that off, and the tools with it. Only a GGUF without a
+    template of its own gets one, the Go `template` of its family in Ollama's library. No
+    temperature is set: how a model is sampled is its user's affair, what it was trained on is not.
     """
     lines = [f"REQUIRES {REQUIRES}", f"FROM ./{gguf_name}"]
     if template:
@@ -91,7 +98,8 @@ def quote(text: str) -> str:
     """A value in triple quotes.
 
     Raises:
-        ExportError: the text would come out changed. Ollama ends a value at the first line break before which it ends with three quotes
+        ExportError: the text would come out changed. Ollama ends a value at the first line break
+        before which it ends with three quotes
             (white space aside), and drops characters that are not printable.
     """
     quoted = f'"""{text}"""'
@@ -99,14 +107,16 @@ def quote(text: str) -> str:
         not char.isprintable() and char not in "\n\r\t " for char in text
     ):
         raise ExportError(
-            f"A Modelfile can't hold the value {text[:60]!r}, which has three quotes at a line's end or an unprintable "
+            f"A Modelfile can't hold the value {text[:60]!r}, which has three quotes at a line's "
+            f"end or an unprintable "
             "character: change the chat template or the stop token."
         )
     return quoted
 
 
 def model_name(project: str, agent: str) -> str:
-    """`tau/airline` → `tau-airline`: a name that Ollama takes, lower case, of letters, digits, `.`, `_` and `-`.
+    """`tau/airline` → `tau-airline`: a name that Ollama takes, lower case, of letters, digits, `.`,
+    `_` and `-`.
 
     Raises `ExportError` where nothing is left.
     """
@@ -117,7 +127,8 @@ def model_name(project: str, agent: str) -> str:
     )
     if not name:
         raise ExportError(
-            f"No Ollama model can be named after project '{project}' and agent '{agent}', which have no letter or digit of "
+            f"No Ollama model can be named after project '{project}' and agent '{agent}', which "
+            f"have no letter or digit of "
             "a to z or 0 to 9: give the model a name of your own."
         )
     return name
@@ -138,7 +149,8 @@ def create(name: str, modelfile_path: Path) -> OllamaResult:
         return OllamaResult(
             name,
             False,
-            f"No ollama is on PATH, so {name} was not registered: install Ollama and run `{by_hand}`.",
+            f"No ollama is on PATH, so {name} was not registered: install Ollama and run "
+            f"`{by_hand}`.",
         )
     # From the Modelfile's folder: its FROM names the GGUF beside it.
     done = run(
@@ -147,14 +159,16 @@ def create(name: str, modelfile_path: Path) -> OllamaResult:
     if done.returncode != 0:
         reason = plain(last_line(done)) or "nothing"
         raise ExportError(
-            f"The step `ollama create {name}` failed with exit code {done.returncode}, its last line being '{reason}': see "
+            f"The step `ollama create {name}` failed with exit code {done.returncode}, its last "
+            f"line being '{reason}': see "
             f"that Ollama runs (`ollama serve`), then run `{by_hand}`."
         )
     return OllamaResult(name, True, f"Ollama has {name}: try `ollama run {name}`.")
 
 
 def check_rendering(name: str, renderer: ChatRenderer) -> str:
-    """Whether Ollama makes the prompt of a tool's round trip that the model `name` was trained on, in a sentence; nothing is answered.
+    """Whether Ollama makes the prompt of a tool's round trip that the model `name` was trained on,
+    in a sentence; nothing is answered.
 
     It asks by `_debug_render_only` (https://github.com/ollama/ollama/blob/main/api/types.go).
 
@@ -185,14 +199,16 @@ def check_rendering(name: str, renderer: ChatRenderer) -> str:
     )
     if here != there:
         raise ExportError(
-            f"Ollama renders a prompt of {name} otherwise than training did, {first_difference(here, there)}: do not use it."
+            f"Ollama renders a prompt of {name} otherwise than training did, "
+            f"{first_difference(here, there)}: do not use it."
         )
     return "Ollama renders a tool's round trip as training did."
 
 
 def library_template(name: str) -> str | None:
-    """The Go template of the model `name` of Ollama's library; None where no ollama is on PATH, it does not have that model, or a Modelfile
-    cannot hold the template."""
+    """The Go template of the model `name` of Ollama's library; None where no ollama is on PATH, it
+    does not have that model, or a Modelfile cannot hold the template.
+    """
     ollama = shutil.which("ollama")
     if not ollama:
         return None

@@ -1,8 +1,10 @@
-"""Is the GGUF the merged model? Its template, its tokens and its greedy answers are compared on held-out conversations.
+"""Is the GGUF the merged model? Its template, its tokens and its greedy answers are compared on
+held-out conversations.
 
-Template and tokens must be equal, or serving shows the model another text than training did. Greedy answers must be equal at f16
-up to a stated tolerance: weights are rounded, so where the likeliest tokens nearly tie, either may win, and the answers part
-there. Such a parting is counted apart from others. Quantised answers differ more often; their rates are reported.
+Template and tokens must be equal, or serving shows the model another text than training did. Greedy
+answers must be equal at f16 up to a stated tolerance: weights are rounded, so where the likeliest
+tokens nearly tie, either may win, and the answers part there. Such a parting is counted apart from
+others. Quantised answers differ more often; their rates are reported.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,17 +30,25 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 GREEDY_THRESHOLD = 0.95
-"""Share of prompts whose f16 answer must be the merged model's: token for token, or up to a near-tie."""
+"""Share of prompts whose f16 answer must be the merged model's: token for token, or up to a
+near-tie.
+"""
 
 NEAR_TIE = 0.05
-"""Logits; a smaller gap between two tokens is within what weights and cache in 16 bits move. Of 328 tokens of a trained SmolLM2-135M, the
-gap of the two likeliest moved by 0.007 at the median and 0.05 at most."""
+"""Logits; a smaller gap between two tokens is within what weights and cache in 16 bits move. Of 328
+tokens of a trained SmolLM2-135M, the gap of the two likeliest moved by 0.007 at the median and 0.05
+at most.
+"""
 
 ROUNDED_NEAR_TIE = 0.25
-"""The same for types of fewer bits: q8_0 moved those gaps by 0.12 at the median, by 0.37 at the 90th percentile, and by 0.9 at most."""
+"""The same for types of fewer bits: q8_0 moved those gaps by 0.12 at the median, by 0.37 at the
+90th percentile, and by 0.9 at most.
+"""
 
 EXACT_TYPES = ("f32", "f16")
-"""The types whose greedy answers are held to the threshold; rounding to fewer bits may change an answer for good."""
+"""The types whose greedy answers are held to the threshold; rounding to fewer bits may change an
+answer for good.
+"""
 
 _PRICES = {"type": "number", "default": 1.0, "minimum": 0.01}
 PROBE: dict[str, Any] = {
@@ -53,7 +63,8 @@ PROBE: dict[str, Any] = {
                     "type": "function",
                     "function": {
                         "name": "pay",
-                        "arguments": '{"amount": 12345.67, "whole": 100.0, "small": 1e-7, "to": "é, \\"x: y\\""}',
+                        "arguments": '{"amount": 12345.67, "whole": 100.0, "small": 1e-7, "to": '
+                        '"é, \\"x: y\\""}',
                     },
                 }
             ],
@@ -74,7 +85,9 @@ PROBE: dict[str, Any] = {
         }
     ],
 }
-"""A conversation with the numbers that servers write in their own way: an agent's held-out conversations may have none, its users will."""
+"""A conversation with the numbers that servers write in their own way: an agent's held-out
+conversations may have none, its users will.
+"""
 
 END_TOKENS = (
     "<|im_end|>",
@@ -87,12 +100,15 @@ END_TOKENS = (
     "<EOT>",
     "<eos>",
 )
-"""Tokens at which llama.cpp ends an answer wherever the vocabulary has them; the merged model must end there too."""
+"""Tokens at which llama.cpp ends an answer wherever the vocabulary has them; the merged model must
+end there too.
+"""
 
 
 class Prompt(msgspec.Struct):
-    """A conversation up to where the model is to answer: its messages, and the token ids that the model is given (in them, special tokens
-    that a message holds are text)."""
+    """A conversation up to where the model is to answer: its messages, and the token ids that the
+    model is given (in them, special tokens that a message holds are text).
+    """
 
     messages: list[Message]
     tools: list[Tool]
@@ -109,12 +125,15 @@ def prompts(
     conversations: Sequence[dict[str, Any]],
     render: Callable[..., str],
 ) -> list[Prompt]:
-    """What is asked, as transformers sees it: of every second conversation its first call, of the others the last answer.
+    """What is asked, as transformers sees it: of every second conversation its first call, of the
+    others the last answer.
 
-    Raises `DataError` where there is none."""
+    Raises `DataError` where there is none.
+    """
     if not conversations:
         raise DataError(
-            "The export can't be checked without held-out conversations: let at least one task be held out."
+            "The export can't be checked without held-out conversations: let at least one task be "
+            "held out."
         )
     found = []
     for number, conversation in enumerate(conversations):
@@ -145,9 +164,9 @@ def check_template(
 ) -> dict[str, Any]:
     """Check that llama.cpp shows the model the same text and the same tokens as training did.
 
-    Prompts and whole conversations are compared, as a client sends them; if each turn is a row, the prompt of each turn. A difference that
-    single tools cause (their schema is refused, or the server writes one of their calls otherwise) is counted, and the conversation is
-    left out.
+    Prompts and whole conversations are compared, as a client sends them; if each turn is a row, the
+    prompt of each turn. A difference that single tools cause (their schema is refused, or the
+    server writes one of their calls otherwise) is counted, and the conversation is left out.
 
     Args:
         llama: The server, which has loaded the file.
@@ -155,9 +174,11 @@ def check_template(
         conversations: Held-out conversations.
 
     Returns:
-        Counts of texts and tokens compared. `special_literals`: texts in which a message holds special tokens; their frame and their
-        contents are compared apart, the contents as text, and llama.cpp's server reads them as special tokens. `line_ends`: texts whose
-        words before a call the server shows with one line end more than training did. `tools`: by tool, what is not served as trained.
+        Counts of texts and tokens compared. `special_literals`: texts in which a message holds
+        special tokens; their frame and their contents are compared apart, the contents as text, and
+        llama.cpp's server reads them as special tokens. `line_ends`: texts whose words before a
+        call the server shows with one line end more than training did. `tools`: by tool, what is
+        not served as trained.
 
     Raises:
         ExportError: a difference that no tool causes, with its place.
@@ -165,10 +186,12 @@ def check_template(
     jinja = renderer.template.jinja
     if jinja not in (llama.chat_template, template_of(llama.path)):
         raise ExportError(
-            f"{llama.path} holds no chat template, or another one than the tokenizer, so it would be served with another text than it was "
+            f"{llama.path} holds no chat template, or another one than the tokenizer, so it would "
+            f"be served with another text than it was "
             "trained on: save the adapter's tokenizer with its training template and export again."
         )
-    # A vocabulary may be marked "put BOS in front"; llama.cpp then takes the template's own one away, and puts it back as a token.
+    # A vocabulary may be marked "put BOS in front"; llama.cpp then takes the template's own one
+    # away, and puts it back as a token.
     added = llama.tokenize("", add_special=True)
     counts = {"texts": 0, "tokens": 0, "special_literals": 0, "line_ends": 0}
     found: dict[str, dict[str, Any]] = {}
@@ -207,7 +230,8 @@ def check_template(
                     else f"held-out conversation {number}"
                 )
                 raise ExportError(
-                    f"llama.cpp renders the {what} of {where} otherwise than training did, {first_difference(here, there)}: choose another "
+                    f"llama.cpp renders the {what} of {where} otherwise than training did, "
+                    f"{first_difference(here, there)}: choose another "
                     "base model, or another version of xllamacpp, and export again."
                 )
             served = (
@@ -218,8 +242,10 @@ def check_template(
             if served != ids:
                 at = shared_prefix_length([served, ids])
                 raise ExportError(
-                    f"llama.cpp and the tokenizer disagree on held-out conversation {number} from token {at} on "
-                    f"({served[at : at + 3]} and {ids[at : at + 3]}): the tokenizer's pre-tokenizer or its BOS setting was "
+                    f"llama.cpp and the tokenizer disagree on held-out conversation {number} from "
+                    f"token {at} on "
+                    f"({served[at : at + 3]} and {ids[at : at + 3]}): the tokenizer's "
+                    f"pre-tokenizer or its BOS setting was "
                     "lost in conversion."
                 )
             if conversation is not PROBE:
@@ -232,7 +258,8 @@ def check_template(
     if not counts["texts"] and found:
         name, cause = next(iter(found.items()))
         raise ExportError(
-            f"llama.cpp's server shows no held-out conversation as it was trained, because of the tools {', '.join(sorted(found))} "
+            f"llama.cpp's server shows no held-out conversation as it was trained, because of the "
+            f"tools {', '.join(sorted(found))} "
             f"(of {name}, {cause['why']}): change these tools, and train again."
         )
     return {**counts, "tools": dict(sorted(found.items()))}
@@ -250,9 +277,12 @@ def _probes(renderer: ChatRenderer) -> list[dict[str, Any]]:
 def _parts(
     renderer: ChatRenderer, messages: list[Message]
 ) -> list[tuple[str, list[Message], bool]]:
-    """Return what is compared of a conversation: a name, the messages, and whether the model is asked after them."""
+    """Return what is compared of a conversation: a name, the messages, and whether the model is
+    asked after them.
+    """
     parts = [("prompt", prompt_of(messages), True), ("conversation", messages, False)]
-    # A server writes no call as it was recorded if it rounds its numbers; then, and if turns are rows, only prompts are ever asked for.
+    # A server writes no call as it was recorded if it rounds its numbers; then, and if turns are
+    # rows, only prompts are ever asked for.
     if renderer.trains_turns_apart([*messages, {"role": "user", "content": ""}]):
         return [
             ("prompt", messages[:at], True)
@@ -263,7 +293,9 @@ def _parts(
 
 
 def count_causes(found: dict[str, dict[str, Any]], causes: Mapping[str, str]) -> bool:
-    """Add a conversation to the tools that are its causes, with the first reason of each; return whether there is a cause."""
+    """Add a conversation to the tools that are its causes, with the first reason of each; return
+    whether there is a cause.
+    """
     for tool, cause in causes.items():
         found.setdefault(tool, {"conversations": 0, "why": cause})["conversations"] += 1
     return bool(causes)
@@ -275,7 +307,9 @@ def tools_at_fault(
     messages: list[Message],
     tools: list[Tool],
 ) -> dict[str, str]:
-    """Return why llama.cpp does not show some tools as training did, by the tool's name. Each schema and each call is tried alone."""
+    """Return why llama.cpp does not show some tools as training did, by the tool's name. Each
+    schema and each call is tried alone.
+    """
     user: Message = {"role": "user", "content": "?"}
     tried: list[tuple[str, str, list[Message], list[Tool]]] = [
         (tool.get("function", tool).get("name", ""), "its schema", [user], [tool]) for tool in tools
@@ -309,7 +343,9 @@ def reason_of(error: ExportError) -> str:
 
 
 def template_of(gguf: Path) -> str | None:
-    """The chat template that a file holds. llama.cpp shows it without its last line break, and changes gpt-oss's."""
+    """The chat template that a file holds. llama.cpp shows it without its last line break, and
+    changes gpt-oss's.
+    """
     from gguf import GGUFReader
 
     field = GGUFReader(gguf).get_field("tokenizer.chat_template")
@@ -329,7 +365,9 @@ def _pieces(renderer: ChatRenderer, text: str) -> list[int | str]:
 
 
 def end_ids(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> set[int]:
-    """Token ids that end an answer: the model's and the tokenizer's end tokens, and those that llama.cpp knows by name."""
+    """Token ids that end an answer: the model's and the tokenizer's end tokens, and those that
+    llama.cpp knows by name.
+    """
     own = model.generation_config.eos_token_id
     named = {tokenizer.get_vocab().get(token) for token in END_TOKENS}
     return {
@@ -345,11 +383,12 @@ def compare_answers(
     asked: list[Prompt],
     answers: Mapping[str, list[Completion]],
 ) -> tuple[dict[str, dict[str, Any]], list[Completion]]:
-    """By name, the greedy answers of a GGUF against the merged model's, each mismatch explained; and the beginnings of the merged model's
-    own answers, whole ones where any GGUF gave the same.
+    """By name, the greedy answers of a GGUF against the merged model's, each mismatch explained;
+    and the beginnings of the merged model's own answers, whole ones where any GGUF gave the same.
 
-    The merged model generates nothing: its greedy answer is the GGUF's exactly where, at each position of that, the likeliest token is the
-    next one. One pass over all answers says so, and gives the first token that differs.
+    The merged model generates nothing: its greedy answer is the GGUF's exactly where, at each
+    position of that, the likeliest token is the next one. One pass over all answers says so, and
+    gives the first token that differs.
 
     `rate`: share of exact ones; `agreement`: share of those that are exact or part at a near-tie.
     """
@@ -406,8 +445,9 @@ def explain(
     gguf: Completion,
     tie: float,
 ) -> dict[str, Any]:
-    """Where two answers part, with which tokens, and by how many logits the merged model preferred its own: by less than `tie`, it is a
-    near-tie."""
+    """Where two answers part, with which tokens, and by how many logits the merged model preferred
+    its own: by less than `tie`, it is a near-tie.
+    """
     import torch
 
     at = shared_prefix_length([merged.tokens, gguf.tokens])

@@ -1,6 +1,8 @@
-"""llama.cpp's quantizer without its program: `llama_model_quantize` of a shared libllama (`llama.h`), with the program's arguments.
+"""llama.cpp's quantizer without its program: `llama_model_quantize` of a shared libllama
+(`llama.h`), with the program's arguments.
 
-python quantize_by_library.py <libllama.so> [--imatrix <file>] <gguf> <file to write> <Q6_K | Q5_K_M | Q4_K_M>
+python quantize_by_library.py <libllama.so> [--imatrix <file>] <gguf> <file to write> <Q6_K | Q5_K_M
+| Q4_K_M>
 """
 
 import ctypes
@@ -46,7 +48,9 @@ class Parameters(ctypes.Structure):
 
 
 def main(library: Path, *arguments: str) -> None:
-    """Quantize. Raises SystemExit with a sentence where the library is of another version, or refuses."""
+    """Quantize. Raises SystemExit with a sentence where the library is of another version, or
+    refuses.
+    """
     llama = ctypes.CDLL(str(library))
     llama.llama_model_quantize_default_params.restype = Parameters
     llama.llama_model_quantize.argtypes = (
@@ -76,7 +80,9 @@ def main(library: Path, *arguments: str) -> None:
 
 
 def importance(file: Path) -> "ctypes.Array[Importance]":
-    """The mean square of each input of each weight, from an importance matrix in GGUF; the last element ends the list."""
+    """The mean square of each input of each weight, from an importance matrix in GGUF; the last
+    element ends the list.
+    """
     import gguf
 
     tensors = {tensor.name: tensor.data.ravel() for tensor in gguf.GGUFReader(file).tensors}

@@ -1,5 +1,6 @@
-"""k-quants, by llama.cpp's own quantizer (its program `llama-quantize`, or the function of its library that the program calls), and the
-importance matrix that weighs them."""
+"""k-quants, by llama.cpp's own quantizer (its program `llama-quantize`, or the function of its
+library that the program calls), and the importance matrix that weighs them.
+"""
 
 import os
 import shutil
@@ -21,17 +22,21 @@ KINDS = (*OUTTYPES, *K_QUANTS, LORA)
 
 
 def check_outtypes(outtypes: Sequence[str]) -> None:
-    """Raises ExportError where one of the types is none that can be written, or there is no whole model among them."""
+    """Raises ExportError where one of the types is none that can be written, or there is no whole
+    model among them.
+    """
     if not set(outtypes) - {LORA} or any(kind not in KINDS for kind in outtypes):
         raise ExportError(
-            f"The GGUF types to export are {list(outtypes)}: give one or more of {', '.join(KINDS)}, and not {LORA} alone, which only "
+            f"The GGUF types to export are {list(outtypes)}: give one or more of "
+            f"{', '.join(KINDS)}, and not {LORA} alone, which only "
             "llama.cpp's server takes."
         )
 
 
 def find_tool(name: str, llama_cpp_path: str | os.PathLike | None = None) -> Path | None:
-    """A program or library of a llama.cpp build: in the checkout that is named, on PATH, or in the pinned package
-    (`requirements/llama-server.txt`)."""
+    """A program or library of a llama.cpp build: in the checkout that is named, on PATH, or in the
+    pinned package (`requirements/llama-server.txt`).
+    """
     folders = [
         Path(named).expanduser()
         for named in (llama_cpp_path, os.environ.get("LLAMA_CPP_PATH"))
@@ -55,7 +60,9 @@ def find_tool(name: str, llama_cpp_path: str | os.PathLike | None = None) -> Pat
 
 
 def find_quantizer(llama_cpp_path: str | os.PathLike | None = None) -> list[str]:
-    """The beginning of a command that quantizes. Raises ExportError where there is no build of llama.cpp."""
+    """The beginning of a command that quantizes. Raises ExportError where there is no build of
+    llama.cpp.
+    """
     if program := find_tool("llama-quantize", llama_cpp_path):
         return [str(program)]
     if library := find_tool("libllama.so", llama_cpp_path):
@@ -66,7 +73,8 @@ def find_quantizer(llama_cpp_path: str | os.PathLike | None = None) -> list[str]
             str(library),
         ]
     raise ExportError(
-        f"{', '.join(K_QUANTS)} need llama.cpp's quantizer, which was not found: put llama-quantize on PATH, set llama_cpp to a checkout "
+        f"{', '.join(K_QUANTS)} need llama.cpp's quantizer, which was not found: put "
+        f"llama-quantize on PATH, set llama_cpp to a checkout "
         "that is built, or run `make llama-server` (the pinned build)."
     )
 
@@ -78,7 +86,8 @@ def quantize(
     imatrix: Path | None = None,
     llama_cpp_path: str | os.PathLike | None = None,
 ) -> Path:
-    """Quantizes the GGUF `source` (f32 or f16) to one of `K_QUANTS`; `imatrix` weighs the weights by what passes through them.
+    """Quantizes the GGUF `source` (f32 or f16) to one of `K_QUANTS`; `imatrix` weighs the weights
+    by what passes through them.
 
     Raises:
         ExportError: there is no quantizer, or it failed.
@@ -101,11 +110,13 @@ def write_imatrix(
     out_file: Path,
     origin: str,
 ) -> Path:
-    """Writes the importance matrix of `model` over `texts` (token ids) as GGUF: the mean square of what passes into each weight. The names
-    of the weights are those of `gguf_file`, a conversion of the model; `origin` says what the texts are.
+    """Writes the importance matrix of `model` over `texts` (token ids) as GGUF: the mean square of
+    what passes into each weight. The names of the weights are those of `gguf_file`, a conversion of
+    the model; `origin` says what the texts are.
 
-    llama.cpp's `llama-imatrix` measures the same while it runs a text. Here the merged model runs the rows as they are trained, special
-    tokens and all. https://github.com/ggml-org/llama.cpp/tree/master/tools/imatrix
+    llama.cpp's `llama-imatrix` measures the same while it runs a text. Here the merged model runs
+    the rows as they are trained, special tokens and all.
+    https://github.com/ggml-org/llama.cpp/tree/master/tools/imatrix
     """
     import gguf
     import numpy

@@ -1,13 +1,16 @@
-"""The folder that servers read: the champion of every partition, ready for llama.cpp's server, vLLM and Ollama.
+"""The folder that servers read: the champion of every partition, ready for llama.cpp's server, vLLM
+and Ollama.
 
-    <lake>/serving/llama-server.ini          llama-server --models-preset: every partition is a model (`model: "shop/support"`)
-    <lake>/serving/base-1f0c….gguf           the base that their adapters share
-    <lake>/serving/shop/support/Modelfile    ollama create shop-support -f Modelfile
-    <lake>/serving/shop/support/             the GGUF files; adapter_config.json and the weights, for vLLM
-    <lake>/serving/shop/support/served.json  the partition's section of the preset, and the checksums of its files
+    <lake>/serving/llama-server.ini          llama-server --models-preset: every partition is a
+    model (`model: "shop/support"`) <lake>/serving/base-1f0c….gguf           the base that their
+    adapters share <lake>/serving/shop/support/Modelfile    ollama create shop-support -f Modelfile
+    <lake>/serving/shop/support/             the GGUF files; adapter_config.json and the weights,
+    for vLLM <lake>/serving/shop/support/served.json  the partition's section of the preset, and the
+    checksums of its files
 
-Large files are hard links to those of the lake, where its disk has such. Files appear whole. The GGUF that was served before is deleted
-last, so that a folder with one GGUF is complete, and `read_folder` sees that a writer was killed.
+Large files are hard links to those of the lake, where its disk has such. Files appear whole. The
+GGUF that was served before is deleted last, so that a folder with one GGUF is complete, and
+`read_folder` sees that a writer was killed.
 """
 
 import os
@@ -66,8 +69,9 @@ def partition_folder(lake: Lake, key: PartitionKey) -> Path:
 
 
 class Form(msgspec.Struct, frozen=True):
-    """What a server loads of an export: a whole model, or a base model and the adapter `lora` over it, with the `chat_template` that the
-    adapter was trained in."""
+    """What a server loads of an export: a whole model, or a base model and the adapter `lora` over
+    it, with the `chat_template` that the adapter was trained in.
+    """
 
     model: Path
     lora: Path | None = None
@@ -78,10 +82,9 @@ class FolderContent(msgspec.Struct, frozen=True):
     """What a partition's folder holds.
 
     Attributes:
-        folder: the folder.
-        files: whether there is anything in it.
-        identity: the first 16 digits of the one export in it; empty if there is none, or if the folder is incomplete.
-        damaged: the names of the files that are missing, or whose content is not that which was written.
+        folder: the folder. files: whether there is anything in it. identity: the first 16 digits of
+        the one export in it; empty if there is none, or if the folder is incomplete. damaged: the
+        names of the files that are missing, or whose content is not that which was written.
     """
 
     folder: Path
@@ -115,7 +118,8 @@ _NAMED_BY_IDENTITY = re.compile(r".*-([0-9a-f]{16})\.gguf")
 def read_folder(lake: Lake, key: PartitionKey) -> FolderContent:
     """Return what a partition's folder holds on this machine.
 
-    A writer that was killed leaves a folder without an identity: it has a second GGUF, or the preset or the Modelfile names another one.
+    A writer that was killed leaves a folder without an identity: it has a second GGUF, or the
+    preset or the Modelfile names another one.
     """
     root, folder = serving_root(lake), partition_folder(lake, key)
     files = [path for path in folder.glob("*") if path.is_file()] if folder.is_dir() else []
@@ -137,7 +141,8 @@ def read_folder(lake: Lake, key: PartitionKey) -> FolderContent:
 
 
 def _damaged_files(root: Path, folder: Path) -> list[str]:
-    """Return the names of a partition's served files that are not as `write_folder` wrote them. Reads every file.
+    """Return the names of a partition's served files that are not as `write_folder` wrote them.
+    Reads every file.
 
     An older version wrote no record, so that its files cannot be checked.
     """
@@ -174,7 +179,9 @@ def _section(folder: Path) -> str:
 
 
 def _read(path: Path) -> str:
-    """Return a text; an empty one if there is no file. Bytes that are no text do not match any text."""
+    """Return a text; an empty one if there is no file. Bytes that are no text do not match any
+    text.
+    """
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -191,7 +198,8 @@ def clear_folder(lake: Lake, key: PartitionKey) -> None:
 
 
 def served_form(lake: Lake, export: Artifact) -> Form:
-    """The one form in which an export plays its episodes and is served. A base that this machine has not as GGUF is converted.
+    """The one form in which an export plays its episodes and is served. A base that this machine
+    has not as GGUF is converted.
 
     Raises:
         DataError: the export does not say which, or its adapter is gone.
@@ -200,14 +208,16 @@ def served_form(lake: Lake, export: Artifact) -> Form:
     short, name = export.identity[:16], export.manifest["report"].get("ollama", {}).get("gguf")
     if not name:
         raise DataError(
-            f"The export {short} of {export.key} is of an older version: materialize gguf_export again."
+            f"The export {short} of {export.key} is of an older version: materialize gguf_export "
+            f"again."
         )
     if name != ADAPTER:
         return Form(export.path / name)
     adapters = trained_adapters(lake, export.key, export.manifest["made_from"]["adapter"])
     if not adapters:
         raise DataError(
-            f"The adapter of the export {short} of {export.key} is gone: materialize gguf_export again."
+            f"The adapter of the export {short} of {export.key} is gone: materialize gguf_export "
+            f"again."
         )
     named = [adapters[-1].manifest["made_from"][each] for each in ("base_model", "base_revision")]
     file = base_gguf_file(base_folder(lake), *named)
@@ -219,7 +229,8 @@ def served_form(lake: Lake, export: Artifact) -> Form:
 
 
 def write_folder(lake: Lake, key: PartitionKey, export: Artifact, adapter: Artifact | None) -> str:
-    """Put an export into its partition's folder, and the partition into the preset. Return the form that is served, in words.
+    """Put an export into its partition's folder, and the partition into the preset. Return the form
+    that is served, in words.
 
     Raises as `served_form`.
     """
@@ -286,10 +297,13 @@ _STALE_SECONDS = 3600.0
 
 
 def _remove_stale_links(root: Path) -> None:
-    """Remove files in the folder of all partitions that killed writers left an hour ago. Writers of other partitions may be at work."""
+    """Remove files in the folder of all partitions that killed writers left an hour ago. Writers of
+    other partitions may be at work.
+    """
     for path in root.glob(".*"):
         with suppress(OSError):  # another writer was faster
-            # A hard link has the time of the file that it links to. Only the change of its inode is new.
+            # A hard link has the time of the file that it links to. Only the change of its inode is
+            # new.
             if (
                 _LINKING.fullmatch(path.name)
                 and time.time() - path.lstat().st_ctime > _STALE_SECONDS
@@ -312,20 +326,30 @@ def _preset(root: Path) -> str:
 
 
 def reload_preset(server: str) -> str:
-    """Ask a running llama-server to read its preset again; says in a sentence what came of it, or what to do without a server's URL."""
+    """Ask a running llama-server to read its preset again; says in a sentence what came of it, or
+    what to do without a server's URL.
+    """
     if not server:
-        return "A llama-server that is running keeps the old preset: restart it, or set serving.server to its URL."
+        return (
+            "A llama-server that is running keeps the old preset: restart it, or set "
+            "serving.server to its URL."
+        )
     # No proxy: what is set in the environment has no business with a server of one's own.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(f"{server.rstrip('/')}/models?reload=1", timeout=SECONDS):
             return f"llama-server at {server} has read its preset again."
     except (OSError, ValueError) as error:
-        return f"llama-server at {server} keeps the old preset ({error}): restart it, or set serving.server to its URL."
+        return (
+            f"llama-server at {server} keeps the old preset ({error}): restart it, or set "
+            f"serving.server to its URL."
+        )
 
 
 def _link(source: Path, target: Path) -> None:
-    """Put a file in its place, whole, as a hard link or a copy. A file that is there already stays if its content is the same."""
+    """Put a file in its place, whole, as a hard link or a copy. A file that is there already stays
+    if its content is the same.
+    """
     same = target.is_file() and target.stat().st_size == source.stat().st_size
     if same and (target.samefile(source) or sha256_file(target) == sha256_file(source)):
         _open_to_servers(target, source)
@@ -341,7 +365,9 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _open_to_servers(target: Path, source: Path) -> None:
-    """Let other users read a file if they may read new files here: a server may run as another user than the one that trained."""
+    """Let other users read a file if they may read new files here: a server may run as another user
+    than the one that trained.
+    """
     try:
         give_usual_mode(target)
     except OSError:  # the file is a link to one of another user's

@@ -1,6 +1,7 @@
 """An agent's model, trained and evaluated in one object: SAGE's names over the rooms below.
 
-The adapter is the one that the asset `sft_adapter` would train from the same rows and numbers: same template, same masks, same trainer.
+The adapter is the one that the asset `sft_adapter` would train from the same rows and numbers: same
+template, same masks, same trainer.
 """
 
 import json
@@ -45,14 +46,16 @@ USUAL_CORESET = 1000
 class AgentSFTConfig:
     """How an agent's model is trained.
 
-    `train_data` and `eval_data` are anything that `samples.read_samples` takes: a file, a data set, a list of rows or of trajectories; they
-    may share no conversation. `max_seq_length` in tokens. The learning rate of 2e-5 is one for every weight: with LoRA ten to fifty times
-    it is usual.
+    `train_data` and `eval_data` are anything that `samples.read_samples` takes: a file, a data set,
+    a list of rows or of trajectories; they may share no conversation. `max_seq_length` in tokens.
+    The learning rate of 2e-5 is one for every weight: with LoRA ten to fifty times it is usual.
 
-    `use_coreset_selection` trains on `coreset_target_size` rows (`None`: half of them, at most 1,000), chosen by any strategy of
-    `selection`; the losses that some ask for are the base model's. `use_online_continual` takes the rows in their order, as a stream of
-    batches: each is mixed with rows of earlier ones, `continual_replay_ratio` of the whole, and then shown to the buffer; the buffer stays
-    in `output_dir`, so that the next training replays what this one saw. `max_steps` above 0 ends a training early.
+    `use_coreset_selection` trains on `coreset_target_size` rows (`None`: half of them, at most
+    1,000), chosen by any strategy of `selection`; the losses that some ask for are the base
+    model's. `use_online_continual` takes the rows in their order, as a stream of batches: each is
+    mixed with rows of earlier ones, `continual_replay_ratio` of the whole, and then shown to the
+    buffer; the buffer stays in `output_dir`, so that the next training replays what this one saw.
+    `max_steps` above 0 ends a training early.
 
     Raises SettingsError for a value that cannot work.
     """
@@ -104,9 +107,11 @@ class AgentSFTConfig:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What came of a training. Losses in nats an assistant's token: of the last step, and of `eval_data` (`None` without any).
+    """What came of a training. Losses in nats an assistant's token: of the last step, and of
+    `eval_data` (`None` without any).
 
-    `counts`: `records` given, `rows` of them, `coreset` chosen, `replayed` from the buffer, `trained`; `report` is `training.json`.
+    `counts`: `records` given, `rows` of them, `coreset` chosen, `replayed` from the buffer,
+    `trained`; `report` is `training.json`.
     """
 
     model_path: str
@@ -119,8 +124,10 @@ class TrainingResult:
 
 @dataclass(frozen=True)
 class EvalResult:
-    """How a model does on turns of its agent. `accuracy`: the share of turns that are right, a call by name and arguments, an answer by its
-    words; `loss` in nats an assistant's token. `details` has the accuracies apart, and every turn with what was said."""
+    """How a model does on turns of its agent. `accuracy`: the share of turns that are right, a call
+    by name and arguments, an answer by its words; `loss` in nats an assistant's token. `details`
+    has the accuracies apart, and every turn with what was said.
+    """
 
     accuracy: float
     loss: float | None
@@ -138,9 +145,11 @@ class AgentSFTTrainer:
         self._loaded: Answering | None = None
 
     def train(self) -> TrainingResult:
-        """Train; the model lies in the folder `model` of `output_dir`, complete or not at all. One that was killed goes on where it was.
+        """Train; the model lies in the folder `model` of `output_dir`, complete or not at all. One
+        that was killed goes on where it was.
 
-        Raises DataError for data that cannot be trained on, ModelError for a base model that cannot, SettingsError.
+        Raises DataError for data that cannot be trained on, ModelError for a base model that
+        cannot, SettingsError.
         """
         config, base = self.config, base_model(self.config.base_model)
         rows, counted = rows_only(config.train_data)
@@ -149,7 +158,8 @@ class AgentSFTTrainer:
         contents = {row["content_sha256"] for row in rows}
         if both := sum(row["content_sha256"] in contents for row in heldout):
             raise DataError(
-                f"{both} of {len(heldout)} conversations of eval_data are in train_data too: take them out of one of the two."
+                f"{both} of {len(heldout)} conversations of eval_data are in train_data too: take "
+                f"them out of one of the two."
             )
         if config.use_coreset_selection:
             rows = self._coreset(rows)
@@ -183,15 +193,16 @@ class AgentSFTTrainer:
         method: Literal["dpo", "kto"] = "dpo",
         **options: Any,
     ) -> TrainingResult:
-        """Train the adapter on from judgments, as `dpo_adapter` and `kto_adapter` do; the model in `output_dir` is replaced.
+        """Train the adapter on from judgments, as `dpo_adapter` and `kto_adapter` do; the model in
+        `output_dir` is replaced.
 
-        `data` are rows of `preference_dataset` (dpo) or `kto_dataset` (kto), `options` those of the asset. The kinds of decision are
-        watched on `eval_data`.
+        `data` are rows of `preference_dataset` (dpo) or `kto_dataset` (kto), `options` those of the
+        asset. The kinds of decision are watched on `eval_data`.
 
         Raises:
-            ModelError: no adapter was trained or loaded.
-            DataError: too few rows can be trained on, or they made right decisions less probable from the start.
-            SettingsError: an option does not exist, or is out of range.
+            ModelError: no adapter was trained or loaded. DataError: too few rows can be trained on,
+            or they made right decisions less probable from the start. SettingsError: an option does
+            not exist, or is out of range.
         """
         rows, base = judged_rows(data), base_model(self.config.base_model)
         config = FURTHER[method](**options)
@@ -209,11 +220,12 @@ class AgentSFTTrainer:
         world: str = "",
         **options: Any,
     ) -> TrainingResult:
-        """Train the adapter on from what it writes itself, as `grpo_adapter`, `sdft_adapter` and `distill_adapter` do; the model in
-        `output_dir` is replaced.
+        """Train the adapter on from what it writes itself, as `grpo_adapter`, `sdft_adapter` and
+        `distill_adapter` do; the model in `output_dir` is replaced.
 
-        `data` are conversations (by default those of the configuration), `world` the agent's (`package.module:Class`; grpo without one is
-        rewarded by the logged turns), `options` those of the asset. The kinds of decision are watched on `eval_data`.
+        `data` are conversations (by default those of the configuration), `world` the agent's
+        (`package.module:Class`; grpo without one is rewarded by the logged turns), `options` those
+        of the asset. The kinds of decision are watched on `eval_data`.
 
         Raises: as `prefer`.
         """
@@ -239,7 +251,8 @@ class AgentSFTTrainer:
         """Put what `train` makes of the adapter in the model's place."""
         if self.model_path is None or not (self.model_path / "adapter_config.json").is_file():
             raise ModelError(
-                "There is no adapter to train on: call train() with use_lora, or load_model(path), first."
+                "There is no adapter to train on: call train() with use_lora, or load_model(path), "
+                "first."
             )
         select = (
             rows_only(self.config.eval_data, "select")[0]
@@ -262,9 +275,11 @@ class AgentSFTTrainer:
     def evaluate(
         self, data: Any = None, max_samples: int = 0, max_new_tokens: int = 96
     ) -> EvalResult:
-        """The model (before any training: the base model) on every assistant turn of `data`, or of the configuration's `eval_data`.
+        """The model (before any training: the base model) on every assistant turn of `data`, or of
+        the configuration's `eval_data`.
 
-        `max_samples` above 0: so many turns at most, spread over tasks. Raises DataError, ModelError.
+        `max_samples` above 0: so many turns at most, spread over tasks. Raises DataError,
+        ModelError.
         """
         data = self.config.eval_data if data is None else data
         if data is None:
@@ -280,7 +295,8 @@ class AgentSFTTrainer:
         ]
         if not questions:
             raise DataError(
-                f"There is no turn to evaluate on: {len(rows)} rows, {counts['turns']} turns, none of which fits: raise max_length."
+                f"There is no turn to evaluate on: {len(rows)} rows, {counts['turns']} turns, none "
+                f"of which fits: raise max_length."
             )
         rows = as_trained(self.answering.renderer, rows)
         fitting = [
@@ -319,7 +335,8 @@ class AgentSFTTrainer:
         )
 
     def save_model(self, path: str | Path) -> str:
-        """Copy the trained adapter (or whole model), with tokenizer and template, to a directory, and return it.
+        """Copy the trained adapter (or whole model), with tokenizer and template, to a directory,
+        and return it.
 
         Raises ModelError where nothing was trained or loaded.
         """
@@ -330,7 +347,9 @@ class AgentSFTTrainer:
         return copied_model(self.model_path, path)
 
     def load_model(self, path: str | Path) -> None:
-        """Take up a model that `save_model` or `train` left. Raises ModelError where there is none."""
+        """Take up a model that `save_model` or `train` left. Raises ModelError where there is
+        none.
+        """
         path = Path(path).expanduser()
         if not any((path / name).is_file() for name in ("adapter_config.json", "config.json")):
             raise ModelError(
@@ -368,7 +387,9 @@ class AgentSFTTrainer:
         )
 
     def _buffer(self, out_dir: Path) -> OnlineContinualLearner:
-        """The buffer that the last training in this folder left; an empty one where there was none."""
+        """The buffer that the last training in this folder left; an empty one where there was
+        none.
+        """
         path = out_dir / BUFFER
         if not path.is_file():
             return self.config.learner()

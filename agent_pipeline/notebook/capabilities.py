@@ -1,16 +1,20 @@
 """What an agent's model can do, capability by capability.
 
-Each capability is asked turn by turn of recorded conversations: the model is shown all that came before a turn of the agent's, and what it
-says is compared with what the agent did. Scores are from 0 to 1.
+Each capability is asked turn by turn of recorded conversations: the model is shown all that came
+before a turn of the agent's, and what it says is compared with what the agent did. Scores are from
+0 to 1.
 
 - `tool_use`: the share of the turns with calls whose calls are right, by name and arguments.
-- `planning`: the progress rate (AgentBoard, Ma et al. 2024) over conversations of several steps: how far along its steps the right
-  tools, or an answer, came next without a miss. With a `world`, the model plays the conversations' tasks in it instead: the share done.
-- `reasoning`: the coherence of a chain of steps. A call counts where one was due, its values stand before it (or in what the agent called),
-  and it repeats no call. An answer counts by its words in common with the agent's (F1; Rajpurkar et al. 2016), and not at all where it
-  states a number or an id that nothing before it gives.
-- `instruction_following`: the share of the instructions that replies follow (IFEval, Zhou et al. 2023). A sample's `instructions` are
-  measures (`agent_pipeline.judging`); without any: it calls or answers as was due, calls fit their schemas, and nothing is refused.
+- `planning`: the progress rate (AgentBoard, Ma et al. 2024) over conversations of several steps:
+  how far along its steps the right tools, or an answer, came next without a miss. With a `world`,
+  the model plays the conversations' tasks in it instead: the share done.
+- `reasoning`: the coherence of a chain of steps. A call counts where one was due, its values stand
+  before it (or in what the agent called), and it repeats no call. An answer counts by its words in
+  common with the agent's (F1; Rajpurkar et al. 2016), and not at all where it states a number or an
+  id that nothing before it gives.
+- `instruction_following`: the share of the instructions that replies follow (IFEval, Zhou et al.
+  2023). A sample's `instructions` are measures (`agent_pipeline.judging`); without any: it calls or
+  answers as was due, calls fit their schemas, and nothing is refused.
 """
 
 import json
@@ -41,12 +45,16 @@ from agent_pipeline.sessions.transcript import list_texts
 USUAL_INSTRUCTIONS = ("arguments_match_schema", "no_refusal")
 
 Model = Callable[[list[Message], list[Tool]], "str | Message"]
-"""A model as a function: messages and tools → what it says, a text or an assistant's message (with `tool_calls`, maybe)."""
+"""A model as a function: messages and tools → what it says, a text or an assistant's message (with
+`tool_calls`, maybe).
+"""
 
 
 @dataclass(frozen=True)
 class CapabilityScore:
-    """`score` is `None` where no sample can say; `num_samples` is what it is the mean over (`details` says of what, and the parts)."""
+    """`score` is `None` where no sample can say; `num_samples` is what it is the mean over
+    (`details` says of what, and the parts).
+    """
 
     capability: str
     score: float | None
@@ -80,7 +88,8 @@ class CapabilityReport:
     def summary(self) -> str:
         """A line a capability, for a person."""
         lines = [
-            f"{name:<22} {_shown(each.score)}  ({each.num_samples} {each.details.get('of', 'samples')})"
+            f"{name:<22} {_shown(each.score)}  ({each.num_samples} "
+            f"{each.details.get('of', 'samples')})"
             for name, each in self.scores.items()
         ]
         return "\n".join([*lines, f"{'overall':<22} {_shown(self.overall)}"])
@@ -88,8 +97,10 @@ class CapabilityReport:
 
 @dataclass
 class AgentCapabilityEvaluator:
-    """Asks a model what it can do. `max_samples`: turns a capability at most (0: all), spread over tasks; `max_new_tokens`: of a reply.
-    `world`, as `package.module:Class`: where `planning` is played."""
+    """Asks a model what it can do. `max_samples`: turns a capability at most (0: all), spread over
+    tasks; `max_new_tokens`: of a reply. `world`, as `package.module:Class`: where `planning` is
+    played.
+    """
 
     max_samples: int = 0
     max_new_tokens: int = 96
@@ -100,10 +111,11 @@ class AgentCapabilityEvaluator:
     def evaluate(
         self, model: Any, test_sets: Mapping[str, Sequence[Mapping[str, Any]]]
     ) -> CapabilityReport:
-        """The capabilities that `test_sets` names, each with its own samples: `{"messages", "tools", ["instructions"]}`.
+        """The capabilities that `test_sets` names, each with its own samples: `{"messages",
+        "tools", ["instructions"]}`.
 
-        `model`: a function (`Model`), the name or directory of a model, one of transformers in memory, or an `AgentSFTTrainer`.
-        Raises ArgumentError, DataError, ModelError.
+        `model`: a function (`Model`), the name or directory of a model, one of transformers in
+        memory, or an `AgentSFTTrainer`. Raises ArgumentError, DataError, ModelError.
         """
         asked = self._asked(model)
         return CapabilityReport(
@@ -163,7 +175,8 @@ class AgentCapabilityEvaluator:
                 ],
             )
         raise ArgumentError(
-            f"A {type(model).__name__} is not a model: give a model of transformers, its name, a trainer, or a function."
+            f"A {type(model).__name__} is not a model: give a model of transformers, its name, a "
+            f"trainer, or a function."
         )
 
 
@@ -171,7 +184,9 @@ _Replies = Callable[[Sequence[TurnSample]], Sequence[str | None]]
 _Answers = Sequence[tuple[TurnSample, str]]
 _Rows = Mapping[str, Mapping[str, Any]]
 _Scored = tuple[Sequence[float], dict[str, Any]]
-"""The scores that a capability is the mean of, and the details: `of` what they are, and the parts."""
+"""The scores that a capability is the mean of, and the details: `of` what they are, and the
+parts.
+"""
 
 
 def _tool_use(answers: _Answers, rows: _Rows) -> _Scored:
@@ -246,7 +261,9 @@ def _instruction_following(answers: _Answers, rows: _Rows) -> _Scored:
 def _played(
     world: str, rows: Sequence[Mapping[str, Any]], player: Player, progress: Progress
 ) -> CapabilityScore:
-    """Each task once, to its end; the details are those of `episodes`, done where the model must act and must not, and harm among them."""
+    """Each task once, to its end; the details are those of `episodes`, done where the model must
+    act and must not, and harm among them.
+    """
     episodes = play(load_world(world), rows, player, progress=progress)
     return CapabilityScore(
         "planning",
@@ -268,7 +285,9 @@ CAPABILITIES = tuple(_SCORED)
 def _instructions(
     sample: TurnSample, text: str, row: Mapping[str, Any]
 ) -> list[tuple[str, bool | None]]:
-    """Each instruction of a turn, and whether the reply follows it (`None`: it says nothing of this reply)."""
+    """Each instruction of a turn, and whether the reply follows it (`None`: it says nothing of this
+    reply).
+    """
     parsed = read_reply(text, sample.tools)
     given = row.get("instructions")
     measures = [measure_of(each) for each in given or USUAL_INSTRUCTIONS]
@@ -281,7 +300,9 @@ def _instructions(
 
 
 def _incoherent(sample: TurnSample, parsed: Reply) -> str | None:
-    """What breaks the chain at a reply: `invalid_call`, `repeated_call`, `ungrounded_argument`, `ungrounded_number`; `None`: nothing."""
+    """What breaks the chain at a reply: `invalid_call`, `repeated_call`, `ungrounded_argument`,
+    `ungrounded_number`; `None`: nothing.
+    """
     before = " ".join(text for message in sample.prompt for text in list_texts(message))
     if parsed.invalid:
         return "invalid_call"
@@ -339,7 +360,8 @@ def _text(reply: Any) -> str:
         return reply
     if not isinstance(reply, Mapping):
         raise ArgumentError(
-            f"The model gave a {type(reply).__name__}: it must give a text or an assistant's message."
+            f"The model gave a {type(reply).__name__}: it must give a text or an assistant's "
+            f"message."
         )
     calls = [
         json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
@@ -354,7 +376,8 @@ def _row(sample: Mapping[str, Any], cap: str, number: int) -> dict[str, Any]:
     messages = sample.get("messages")
     if not isinstance(messages, list) or not messages:
         raise DataError(
-            f"Sample {number} of {cap} has no messages: give each as a conversation, with its tools."
+            f"Sample {number} of {cap} has no messages: give each as a conversation, with its "
+            f"tools."
         )
     name = str(sample.get("row_id") or f"{cap}-{number}")
     asked = next(

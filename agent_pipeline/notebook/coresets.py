@@ -1,4 +1,6 @@
-"""`CoresetSelector`: the choice of training rows as an object, for samples that need no row ids (SAGE's names and defaults)."""
+"""`CoresetSelector`: the choice of training rows as an object, for samples that need no row ids
+(SAGE's names and defaults).
+"""
 
 import warnings
 from collections import Counter
@@ -46,7 +48,8 @@ class CoresetSelector:
         )
 
     def select(self, samples: Sequence[Sample], model: Any = None) -> list[Sample]:
-        """The chosen samples, in the order given. `model` as for `compute_losses`. Warns (`UserWarning`) of a strategy that picks noise.
+        """The chosen samples, in the order given. `model` as for `compute_losses`. Warns
+        (`UserWarning`) of a strategy that picks noise.
 
         Raises:
             DataError: the strategy needs a model and there is none.
@@ -71,9 +74,11 @@ class CoresetSelector:
         ]
 
     def compute_losses(self, samples: Sequence[Sample], model: Any) -> list[float | None]:
-        """Each sample's mean loss over its trained tokens under `model` (nats), in order; `None` where it has no such token.
+        """Each sample's mean loss over its trained tokens under `model` (nats), in order; `None`
+        where it has no such token.
 
-        `model`: a model of transformers in memory, the name or path of one, or a function from samples to losses (`LossModel`).
+        `model`: a model of transformers in memory, the name or path of one, or a function from
+        samples to losses (`LossModel`).
 
         Raises:
             DataError: `model` is none of these, or gives another number of losses.
@@ -89,18 +94,22 @@ class CoresetSelector:
             ]
         if not callable(model):
             raise DataError(
-                f"The coreset strategy '{self.strategy}' needs a model that gives each sample's loss: pass model, a model of transformers, "
+                f"The coreset strategy '{self.strategy}' needs a model that gives each sample's "
+                f"loss: pass model, a model of transformers, "
                 "its name, or a function from samples to losses, or choose 'diversity' or 'random'."
             )
         losses = list(model(list(samples)))
         if len(losses) != len(samples):
             raise DataError(
-                f"The model gave {len(losses)} losses for {len(samples)} samples: give one for each, None where there is none."
+                f"The model gave {len(losses)} losses for {len(samples)} samples: give one for "
+                f"each, None where there is none."
             )
         return losses
 
     def compute_diversity(self, samples: Sequence[Sample]) -> np.ndarray:
-        """(n,) float32, 0 to about 1: how unlike its five nearest samples each one is (one minus the mean cosine similarity)."""
+        """(n,) float32, 0 to about 1: how unlike its five nearest samples each one is (one minus
+        the mean cosine similarity).
+        """
         # In the order of ids, so that a sample's score does not depend on where it stands.
         order = np.argsort([row["row_id"] for row in _with_ids(samples)], kind="stable")
         scores = np.empty(len(samples), dtype=np.float32)
@@ -110,7 +119,9 @@ class CoresetSelector:
 
 
 def _with_ids(samples: Sequence[Sample]) -> list[Sample]:
-    """Samples as rows: with their own `row_id`, else the hash of their content and how many like it came before."""
+    """Samples as rows: with their own `row_id`, else the hash of their content and how many like it
+    came before.
+    """
     seen: Counter[str] = Counter()
     rows = []
     for sample in samples:

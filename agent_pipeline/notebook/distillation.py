@@ -55,13 +55,15 @@ def eval_results_to_sft_dataset(
 ) -> "Dataset":
     """A Hugging Face `Dataset` of the schema `DISTILLATION`, in the order of the results, redacted.
 
-    `results.results` (or the list itself) each have `passed` and `history`, as attributes or keys. `filter_passed` keeps those that passed;
-    one that nobody judged did not. `filter_fn` is a predicate on a result. Without `include_tool_calls` only the words are left. The
-    teacher is the model that the result, or the results, name, else `teacher`, which may be `None`. With `split` (the student's ledger:
-    `ledger.read_ledger`) a row also has the `split` that its `task_key` is on there, so that no task that tests the student teaches it.
+    `results.results` (or the list itself) each have `passed` and `history`, as attributes or keys.
+    `filter_passed` keeps those that passed; one that nobody judged did not. `filter_fn` is a
+    predicate on a result. Without `include_tool_calls` only the words are left. The teacher is the
+    model that the result, or the results, name, else `teacher`, which may be `None`. With `split`
+    (the student's ledger: `ledger.read_ledger`) a row also has the `split` that its `task_key` is
+    on there, so that no task that tests the student teaches it.
 
-    `counts` gets `results` = `rows` + the reasons (`not_passed`, `passed_unknown`, `filtered`, `filter_raised: <what>`,
-    `infrastructure_error`, `broken:<kind>`, `no_assistant_message`).
+    `counts` gets `results` = `rows` + the reasons (`not_passed`, `passed_unknown`, `filtered`,
+    `filter_raised: <what>`, `infrastructure_error`, `broken:<kind>`, `no_assistant_message`).
 
     Raises:
         DataError: no row is left; says why, or `results` has none.
@@ -74,7 +76,8 @@ def eval_results_to_sft_dataset(
     runs = results if isinstance(results, list | tuple) else value_of(results, "results")
     if not isinstance(runs, Iterable) or isinstance(runs, str | bytes | Mapping):
         raise DataError(
-            f"Evaluation results of type {type(results).__name__} hold no list results: give the runs of an evaluation."
+            f"Evaluation results of type {type(results).__name__} hold no list results: give the "
+            f"runs of an evaluation."
         )
     rows = []
     for run in runs:
@@ -108,7 +111,8 @@ def eval_results_to_sft_dataset(
     if not rows:
         reasons = counted(counts) or "there are no results"
         raise DataError(
-            f"No evaluation result can be trained on ({reasons}): run the evaluation on tasks that the teacher passes."
+            f"No evaluation result can be trained on ({reasons}): run the evaluation on tasks that "
+            f"the teacher passes."
         )
     if split is None:
         return Dataset(to_table(rows, DISTILLATION))

@@ -1,7 +1,9 @@
-"""Scored traces of an evaluation as training files: ChatML, preference pairs, ShareGPT; one JSON object a line.
+"""Scored traces of an evaluation as training files: ChatML, preference pairs, ShareGPT; one JSON
+object a line.
 
-A trace is an invocation of swink-agent-eval or a canonical session. All are repaired and redacted as the lake's sessions are; runs that the
-infrastructure failed, or that obeyed an injection, are neither good nor bad. The same traces give the same bytes, whatever their order.
+A trace is an invocation of swink-agent-eval or a canonical session. All are repaired and redacted
+as the lake's sessions are; runs that the infrastructure failed, or that obeyed an injection, are
+neither good nor bad. The same traces give the same bytes, whatever their order.
 """
 
 from collections import Counter, defaultdict
@@ -47,9 +49,11 @@ class EvalSetResult(TypedDict, total=False):
 
 
 class ScoredTrace(msgspec.Struct):
-    """One run of a case. `invocation` is swink's, or a `Session` (`scored_traces` gives one, with its prompts).
+    """One run of a case. `invocation` is swink's, or a `Session` (`scored_traces` gives one, with
+    its prompts).
 
-    `scored` is false where no metric has a value: the score is then 0.0, and the trace is neither good nor bad.
+    `scored` is false where no metric has a value: the score is then 0.0, and the trace is neither
+    good nor bad.
     """
 
     invocation: Any
@@ -62,12 +66,13 @@ class ScoredTrace(msgspec.Struct):
 class ExportOptions:
     """What is exported. A trace is good from `quality_threshold` (0 to 1) on.
 
-    Pairs: the rejected score is at least `margin` below the threshold; `pairing` says which runs of a case make pairs (the best with
-    the worst; `all_pairs` and others with a limit per case).
+    Pairs: the rejected score is at least `margin` below the threshold; `pairing` says which runs of
+    a case make pairs (the best with the worst; `all_pairs` and others with a limit per case).
 
-    `original` gives the records of swink-agent-eval to the key, for those who depend on them. They have no place for results, ShareGPT's
-    not for calls either, and each half of a pair begins with the prompt: what is left out is counted. Otherwise a record also names its
-    session and the hash of its content.
+    `original` gives the records of swink-agent-eval to the key, for those who depend on them. They
+    have no place for results, ShareGPT's not for calls either, and each half of a pair begins with
+    the prompt: what is left out is counted. Otherwise a record also names its session and the hash
+    of its content.
 
     Raises:
         SettingsError: an option has a value that it cannot have.
@@ -84,7 +89,8 @@ class ExportOptions:
     def __post_init__(self) -> None:
         if self.format not in get_args(Format):
             raise SettingsError(
-                f"There is no export format {self.format!r}: choose one of {', '.join(get_args(Format))}."
+                f"There is no export format {self.format!r}: choose one of "
+                f"{', '.join(get_args(Format))}."
             )
         for name in ("quality_threshold", "margin"):
             if not 0 <= getattr(self, name) <= 1:
@@ -116,7 +122,8 @@ class Exporter:
         options: ExportOptions,
         counts: Counter[str] | None = None,
     ) -> list[dict[str, Any]]:
-        """The records, by case and session. `counts` gets `traces`, `records`, and what became of the rest.
+        """The records, by case and session. `counts` gets `traces`, `records`, and what became of
+        the rest.
 
         Raises:
             NothingToExport: there is none; says the threshold, and why.
@@ -132,8 +139,10 @@ class Exporter:
         if not records:
             best = max((each.score for each in ready if each.scored), default=None)
             raise NothingToExport(
-                f"Nothing to export as {self.format} at the quality threshold {options.quality_threshold} "
-                f"({counted(counts) or 'there are no traces'}; the best score is {'not known' if best is None else round(best, 4)}): "
+                f"Nothing to export as {self.format} at the quality threshold "
+                f"{options.quality_threshold} "
+                f"({counted(counts) or 'there are no traces'}; the best score is "
+                f"{'not known' if best is None else round(best, 4)}): "
                 "lower the threshold, or evaluate more trials."
             )
         return records
@@ -166,7 +175,9 @@ class Exporter:
 
 
 class ChatMlExporter(Exporter):
-    """`{"messages": [...], "metadata": {case_id, score, model_id, turns}}`, calls and results in OpenAI's form."""
+    """`{"messages": [...], "metadata": {case_id, score, model_id, turns}}`, calls and results in
+    OpenAI's form.
+    """
 
     format = "chatml"
 
@@ -186,7 +197,9 @@ class ChatMlExporter(Exporter):
 
 
 class ShareGptExporter(Exporter):
-    """`{"conversations": [{"from", "value"}], "metadata": {case_id, score}}`, with `function_call` and `observation`."""
+    """`{"conversations": [{"from", "value"}], "metadata": {case_id, score}}`, with `function_call`
+    and `observation`.
+    """
 
     format = "sharegpt"
 
@@ -213,7 +226,9 @@ class ShareGptExporter(Exporter):
 
 
 class DpoExporter(Exporter):
-    """`{"case_id", "prompt", "chosen", "rejected"}`: two runs of a case from one start, split where the agent's messages part."""
+    """`{"case_id", "prompt", "chosen", "rejected"}`: two runs of a case from one start, split where
+    the agent's messages part.
+    """
 
     format = "dpo"
 
@@ -225,7 +240,8 @@ class DpoExporter(Exporter):
         for place, trace in enumerate(traces):
             passes = trace.passes(options)
             if passes or (trace.scored and trace.score <= limit):
-                # Pairs are of a case, whatever task a session is a trial of, and two agents' sessions may have one id.
+                # Pairs are of a case, whatever task a session is a trial of, and two agents'
+                # sessions may have one id.
                 named = {
                     "session_id": f"{place:012d}",
                     "task_key": trace.case_id,
@@ -278,7 +294,9 @@ def export_traces(
 
 
 class TrainingReporter:
-    """Writes the training file of an evaluation to a path. `counts`, of the last report, says what became of the traces."""
+    """Writes the training file of an evaluation to a path. `counts`, of the last report, says what
+    became of the traces.
+    """
 
     def __init__(self, path: str | Path, options: ExportOptions | None = None) -> None:
         self.path, self.options = Path(path), options or ExportOptions()
@@ -289,7 +307,8 @@ class TrainingReporter:
         results: EvalSetResult | Mapping[str, Any] | Iterable[Mapping[str, Any]],
         eval_set: Mapping[str, Any] | None = None,
     ) -> Path:
-        """The file of one run, or of several of one set (a case has trials only in several); the set has the prompts.
+        """The file of one run, or of several of one set (a case has trials only in several); the
+        set has the prompts.
 
         Raises:
             NothingToExport: as `Exporter.records`; the path is left as it is.
@@ -306,7 +325,8 @@ def scored_traces(
     eval_set: Mapping[str, Any] | None = None,
     counts: Counter[str] | None = None,
 ) -> list[ScoredTrace]:
-    """The traces of a run, with the mean of their metrics; `counts` gets `cases_without_an_invocation`.
+    """The traces of a run, with the mean of their metrics; `counts` gets
+    `cases_without_an_invocation`.
 
     Raises:
         DataError: it is not a result, or a summary without conversations.
@@ -342,7 +362,8 @@ def scored_traces(
         )
     if not traces:
         raise DataError(
-            "The evaluation result has no case with an invocation: give the result itself, not its summary."
+            "The evaluation result has no case with an invocation: give the result itself, not its "
+            "summary."
         )
     if counts is not None and len(results) > len(traces):
         counts["cases_without_an_invocation"] += len(results) - len(traces)
@@ -358,7 +379,8 @@ def _examples(
         counts["traces"] += 1
         if not (0 <= trace.score <= 1):
             raise DataError(
-                f"A trace of case {trace.case_id} has the score {trace.score}: scores go from 0 to 1."
+                f"A trace of case {trace.case_id} has the score {trace.score}: scores go from 0 to "
+                f"1."
             )
         run = trace.invocation
         session = (

@@ -1,4 +1,6 @@
-"""Conversations from outside the lake (a run's results, trajectories, samples) as sessions, repaired and redacted as the lake's are."""
+"""Conversations from outside the lake (a run's results, trajectories, samples) as sessions,
+repaired and redacted as the lake's are.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
@@ -45,8 +47,8 @@ class Intake:
         self._redactor = Redactor(redaction or RedactionOptions())
 
     def take(self, session: Session) -> Example | str:
-        """The session as an example, or why it can be none: `infrastructure_error`, `attack_succeeded`, `broken:<kind>`,
-        `no_assistant_message`.
+        """The session as an example, or why it can be none: `infrastructure_error`,
+        `attack_succeeded`, `broken:<kind>`, `no_assistant_message`.
 
         Raises:
             RedactionError: a detector raised.
@@ -54,9 +56,11 @@ class Intake:
         return self.take_together([session])[0]
 
     def take_together(self, sessions: Sequence[Session]) -> list[Example | str]:
-        """The same for runs of one task: what is private in one of them is replaced in all, so that equal prompts stay equal.
+        """The same for runs of one task: what is private in one of them is replaced in all, so that
+        equal prompts stay equal.
 
-        (A password that one run sends is recognized by its place in the call; in the other run's prompt nothing gives it away.)
+        (A password that one run sends is recognized by its place in the call; in the other run's
+        prompt nothing gives it away.)
         """
         for session in sessions:
             repair_session(session, DEFAULT_REPAIR_POLICY)
@@ -90,7 +94,9 @@ def _example(session: Session) -> Example | str:
 
 
 def session_of_chat(chat: Chat, tools: Any, source: str, **fields: Any) -> Session:
-    """A chat as a session before any repair; `tools` are schemas in any spelling. Schemas that are none count as damage."""
+    """A chat as a session before any repair; `tools` are schemas in any spelling. Schemas that are
+    none count as damage.
+    """
     schemas, invalid = function_tools(tools)
     chat.damage["invalid_tools"] += invalid
     return Session(
@@ -119,7 +125,9 @@ def without_system(messages: list[Message]) -> list[Message]:
 
 
 def why_filtered(value: Any, predicate: Callable[[Any], bool] | None) -> str | None:
-    """Why a user's predicate leaves a value out; `None` where it does not. What it raises costs that value alone."""
+    """Why a user's predicate leaves a value out; `None` where it does not. What it raises costs
+    that value alone.
+    """
     try:
         return None if predicate is None or predicate(value) else "filtered"
     except Exception as error:  # a predicate may raise anything
@@ -127,19 +135,23 @@ def why_filtered(value: Any, predicate: Callable[[Any], bool] | None) -> str | N
 
 
 def measure_of(measure: Any) -> ConfiguredMeasure:
-    """A registered measure by its name, as in a configuration, or a function of an evaluation context. Raises SettingsError,
-    ArgumentError."""
+    """A registered measure by its name, as in a configuration, or a function of an evaluation
+    context. Raises SettingsError, ArgumentError.
+    """
     if isinstance(measure, str):
         return parse_measure(measure)
     if not callable(measure):
         raise ArgumentError(
-            f"The measure is a {type(measure).__name__}: give a registered measure's name, or a function of a context."
+            f"The measure is a {type(measure).__name__}: give a registered measure's name, or a "
+            f"function of a context."
         )
     return ConfiguredMeasure(getattr(measure, "__name__", type(measure).__name__), measure)
 
 
 def value_of(record: Any, *names: str) -> Any:
-    """The first value that a record has under one of these keys or attributes; methods and empty texts are none."""
+    """The first value that a record has under one of these keys or attributes; methods and empty
+    texts are none.
+    """
     values = (
         record.get(name) if isinstance(record, Mapping) else getattr(record, name, None)
         for name in names
@@ -151,6 +163,8 @@ def value_of(record: Any, *names: str) -> Any:
 
 
 def counted(counts: Mapping[str, int], *without: str) -> str:
-    """Counts as a person reads them in an error: `unjudged 3, filtered 1`, the most frequent first."""
+    """Counts as a person reads them in an error: `unjudged 3, filtered 1`, the most frequent
+    first.
+    """
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{name} {count}" for name, count in ordered if count and name not in without)

@@ -1,4 +1,6 @@
-"""The ways to train an agent that are compared with one another (SAGE's names), each as a configuration that does what it says."""
+"""The ways to train an agent that are compared with one another (SAGE's names), each as a
+configuration that does what it says.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -28,10 +30,12 @@ from agent_pipeline.progress import Progress, silent
 
 @dataclass(frozen=True)
 class MethodConfig:
-    """One way to train. `config` makes the training of it; what is not said here is as in `AgentSFTConfig`.
+    """One way to train. `config` makes the training of it; what is not said here is as in
+    `AgentSFTConfig`.
 
-    `use_trajectory_collection`: trains on runs of an agent (FireAct), those that `trajectory_filter` lets through. `use_multi_task`: trains
-    on several tasks' data in the shares of `task_weights` (AgentTuning); without weights all count alike.
+    `use_trajectory_collection`: trains on runs of an agent (FireAct), those that
+    `trajectory_filter` lets through. `use_multi_task`: trains on several tasks' data in the shares
+    of `task_weights` (AgentTuning); without weights all count alike.
     """
 
     name: str
@@ -49,10 +53,12 @@ class MethodConfig:
     trajectory_filter: TrajectoryFilter = field(default_factory=TrajectoryFilter)
 
     def config(self, base_model: str, train_data: Any, **options: Any) -> AgentSFTConfig:
-        """The configuration of a training by this method; `options` are fields of `AgentSFTConfig`, and beat the method's own.
+        """The configuration of a training by this method; `options` are fields of `AgentSFTConfig`,
+        and beat the method's own.
 
-        `train_data` is whatever `AgentSFTConfig` takes; for trajectories, `AgentTrajectory` objects or a file of them; for several tasks, a
-        mapping from a task's name to its data. Raises ArgumentError, DataError for other data; SettingsError.
+        `train_data` is whatever `AgentSFTConfig` takes; for trajectories, `AgentTrajectory` objects
+        or a file of them; for several tasks, a mapping from a task's name to its data. Raises
+        ArgumentError, DataError for other data; SettingsError.
         """
         if self.use_trajectory_collection:
             train_data = self._of_trajectories(train_data)
@@ -79,7 +85,8 @@ class MethodConfig:
         )
         if not all(isinstance(run, AgentTrajectory) for run in runs):
             raise ArgumentError(
-                f"{self.name} trains on trajectories: give AgentTrajectory objects, or a file of them."
+                f"{self.name} trains on trajectories: give AgentTrajectory objects, or a file of "
+                f"them."
             )
         converter = TrajectoryToSFTConverter()
         rows = converter.convert(self.trajectory_filter.filter(runs))
@@ -87,14 +94,16 @@ class MethodConfig:
             dropped = Counter(self.trajectory_filter.get_stats(runs)["dropped"]) + converter.counts
             reasons = counted(dropped, "trajectories") or "there are none"
             raise DataError(
-                f"None of {len(runs)} trajectories can be trained on ({reasons}): collect runs that succeed."
+                f"None of {len(runs)} trajectories can be trained on ({reasons}): collect runs "
+                f"that succeed."
             )
         return rows
 
     def _of_tasks(self, data: Any) -> list[dict[str, Any]]:
         if not isinstance(data, Mapping) or not data:
             raise ArgumentError(
-                f"{self.name} trains on several tasks: give a mapping from each task's name to its data."
+                f"{self.name} trains on several tasks: give a mapping from each task's name to its "
+                f"data."
             )
         rows = {str(task): rows_only(each)[0] for task, each in data.items()}
         mixer = MultiTaskMixer(
@@ -107,7 +116,9 @@ class MethodConfig:
 
 
 def _config(method_id: str, method: MethodSettings) -> MethodConfig:
-    """The switches that a method's settings turn on. That data are trajectories is not a setting: in the graph they always are."""
+    """The switches that a method's settings turn on. That data are trajectories is not a setting:
+    in the graph they always are.
+    """
     coreset, adapter = (method.assets[asset] for asset in ("sft_coreset", "sft_adapter"))
     return MethodConfig(
         method.name,
@@ -139,10 +150,11 @@ class MethodRegistry:
     def compare(
         partition: str, *methods: str, progress: Progress = silent, **options: Any
     ) -> dict[str, Any]:
-        """Train a partition's model by these methods and measure all; the report of `method_comparison.results.compared`.
+        """Train a partition's model by these methods and measure all; the report of
+        `method_comparison.results.compared`.
 
-        As the asset `method_comparison`, without Dagster; `options` are its settings (`seeds`, `coreset_size`, `split`, `settings`).
-        Raises SettingsError, DataError.
+        As the asset `method_comparison`, without Dagster; `options` are its settings (`seeds`,
+        `coreset_size`, `split`, `settings`). Raises SettingsError, DataError.
         """
         from agent_pipeline.method_comparison.task import compare_methods
 

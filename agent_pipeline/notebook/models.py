@@ -1,4 +1,6 @@
-"""A model in any form that people have it in: a name, a directory, one of transformers in memory, a trainer."""
+"""A model in any form that people have it in: a name, a directory, one of transformers in memory, a
+trainer.
+"""
 
 import shutil
 from pathlib import Path
@@ -24,8 +26,10 @@ def base_model(name: str | Path) -> BaseModel:
 def answering_of(
     model: Any, max_length: int = MAX_LENGTH, progress: Progress = silent
 ) -> Answering | None:
-    """A model with its tokenizer and template: of a name, a directory, one of transformers, or an `AgentSFTTrainer`; `None` for anything
-    else (a function, say). Raises ModelError, SettingsError."""
+    """A model with its tokenizer and template: of a name, a directory, one of transformers, or an
+    `AgentSFTTrainer`; `None` for anything else (a function, say). Raises ModelError,
+    SettingsError.
+    """
     if isinstance(model, str | Path):
         return Answering.of(
             base_model(model), None, max_length, progress, probe_device()

@@ -1,4 +1,5 @@
-"""Learning from preferences and rewards: one configuration, as TRL's own for each algorithm that it holds stable.
+"""Learning from preferences and rewards: one configuration, as TRL's own for each algorithm that it
+holds stable.
 
 | `algorithm` | trainer | learns from |
 |---|---|---|
@@ -33,11 +34,15 @@ if TYPE_CHECKING:
 
 Algorithm = Literal["ppo", "dpo", "kto", "grpo", "rloo"]
 Reward = str | Callable[..., Any] | Sequence[str | Callable[..., Any]]
-"""What TRL takes as `reward_funcs`: a reward model's name or path, a function of completions, or several."""
+"""What TRL takes as `reward_funcs`: a reward model's name or path, a function of completions, or
+several.
+"""
 
 PPO = (
-    "The installed TRL has no PPO trainer, so algorithm='ppo' becomes its GRPO: PPO's clipped surrogate, several steps a batch, with the "
-    "mean reward of a group of answers as the baseline; there is no value model, and no per-step advantage for gamma to discount."
+    "The installed TRL has no PPO trainer, so algorithm='ppo' becomes its GRPO: PPO's clipped "
+    "surrogate, several steps a batch, with the "
+    "mean reward of a group of answers as the baseline; there is no value model, and no per-step "
+    "advantage for gamma to discount."
 )
 
 USUAL_GAMMA = 0.99
@@ -51,9 +56,10 @@ _REWARDED = ("ppo", "grpo", "rloo")
 class RLTrainingConfig:
     """How a model learns from preferences or rewards.
 
-    `kl_coef` holds the model near the one that it was (TRL's `beta`). `reward_model` judges what the model answers; `dpo` and `kto` have
-    none: their judgments are in the data. `gamma` discounts the rewards of later steps; every algorithm here has one reward an answer, so
-    it changes nothing at its default or 1, and another value is refused.
+    `kl_coef` holds the model near the one that it was (TRL's `beta`). `reward_model` judges what
+    the model answers; `dpo` and `kto` have none: their judgments are in the data. `gamma` discounts
+    the rewards of later steps; every algorithm here has one reward an answer, so it changes nothing
+    at its default or 1, and another value is refused.
 
     Raises ArgumentError (a ValueError).
     """
@@ -66,22 +72,26 @@ class RLTrainingConfig:
     def __post_init__(self) -> None:
         if self.algorithm not in get_args(Algorithm):
             raise ArgumentError(
-                f"There is no algorithm {self.algorithm!r}: choose one of {', '.join(get_args(Algorithm))}."
+                f"There is no algorithm {self.algorithm!r}: choose one of "
+                f"{', '.join(get_args(Algorithm))}."
             )
         if not 0 <= self.kl_coef < float("inf"):
             raise ArgumentError(f"The kl_coef is {self.kl_coef}: give a number of 0 or more.")
         if self.algorithm in ("dpo", "kto"):
             if self.kl_coef == 0:
                 raise ArgumentError(
-                    f"The kl_coef is 0, with which {self.algorithm} learns nothing: give a number above 0."
+                    f"The kl_coef is 0, with which {self.algorithm} learns nothing: give a number "
+                    f"above 0."
                 )
             if self.reward_model is not None:
                 raise ArgumentError(
-                    f"{self.algorithm} learns from judgments in its data and asks no reward_model: leave it out."
+                    f"{self.algorithm} learns from judgments in its data and asks no reward_model: "
+                    f"leave it out."
                 )
         if self.gamma not in (USUAL_GAMMA, 1):
             raise ArgumentError(
-                f"The gamma is {self.gamma}: discounting needs a reward for each step, and {self.algorithm} has one an answer; set it to 1."
+                f"The gamma is {self.gamma}: discounting needs a reward for each step, and "
+                f"{self.algorithm} has one an answer; set it to 1."
             )
 
     @property
@@ -91,15 +101,18 @@ class RLTrainingConfig:
         return getattr(trl, f"{_TRAINERS[self.algorithm]}Trainer")
 
     def to_trl_config(self, output_dir: str = "./rl_output", **options: Any) -> "TrainingArguments":
-        """TRL's configuration; `options` are its own fields. bfloat16 only where the device has units for it.
+        """TRL's configuration; `options` are its own fields. bfloat16 only where the device has
+        units for it.
 
-        Warns (`PPO`) that `ppo` is not a whole PPO. Raises ArgumentError where a reward is needed and there is none.
+        Warns (`PPO`) that `ppo` is not a whole PPO. Raises ArgumentError where a reward is needed
+        and there is none.
         """
         import trl
 
         if self.algorithm in _REWARDED and self.reward_model is None:
             raise ArgumentError(
-                f"{self.algorithm} needs a reward_model: give a model's name, or a function of completions."
+                f"{self.algorithm} needs a reward_model: give a model's name, or a function of "
+                f"completions."
             )
         if self.algorithm == "ppo":
             warnings.warn(PPO, stacklevel=2)
@@ -123,10 +136,12 @@ class RLTrainingConfig:
         output_dir: str = "./rl_output",
         **options: Any,
     ) -> Any:
-        """The trainer over a model (or its name) and a data set of the columns that the algorithm learns from.
+        """The trainer over a model (or its name) and a data set of the columns that the algorithm
+        learns from.
 
-        `dpo` and `kto` take chats as `dpo_adapter` and `kto_adapter` take them, with the model as it is now as the reference; `grpo` takes
-        conversations as `grpo_adapter` does, and then `options` are that asset's.
+        `dpo` and `kto` take chats as `dpo_adapter` and `kto_adapter` take them, with the model as
+        it is now as the reference; `grpo` takes conversations as `grpo_adapter` does, and then
+        `options` are that asset's.
 
         Raises as above, and DataError where no row can be trained on.
         """
@@ -208,7 +223,8 @@ class RLTrainingConfig:
 
         if self.reward_model is not None and not isinstance(self.reward_model, str):
             raise ArgumentError(
-                "grpo on conversations is rewarded by a world or by the logged turns: name the world as package.module:Class."
+                "grpo on conversations is rewarded by a world or by the logged turns: name the "
+                "world as package.module:Class."
             )
         ours = {GrpoTraining.other_names.get(name, name): value for name, value in options.items()}
         device, config = probe_device(), GrpoTraining(**ours, beta=self.kl_coef)
@@ -231,7 +247,9 @@ class RLTrainingConfig:
 
 
 def judged_rows(data: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Pairs or judged completions of the split `train`, with the names of our tables; a record without a split counts as one of it."""
+    """Pairs or judged completions of the split `train`, with the names of our tables; a record
+    without a split counts as one of it.
+    """
     rows = [
         {
             **dict.fromkeys(("row_id", "session_id", "task_key"), str(n)),

@@ -1,8 +1,9 @@
 """Training data in the forms that people have it in, as the rows that every room here works on.
 
-A record's keys say what it is: `messages` (OpenAI's form), `conversations` (ShareGPT), `prompt` and `completion` (chats or texts),
-`instruction` and `output` (Alpaca), or it is an `AgentTrajectory`. Data is a list of records, a Hugging Face data set, a folder that
-`Dataset.save_to_disk` wrote, or a file of records (JSON lines, JSON, Parquet, Arrow).
+A record's keys say what it is: `messages` (OpenAI's form), `conversations` (ShareGPT), `prompt` and
+`completion` (chats or texts), `instruction` and `output` (Alpaca), or it is an `AgentTrajectory`.
+Data is a list of records, a Hugging Face data set, a folder that `Dataset.save_to_disk` wrote, or a
+file of records (JSON lines, JSON, Parquet, Arrow).
 """
 
 from collections import Counter
@@ -36,8 +37,10 @@ KEYS = "messages, conversations, prompt and completion, or instruction and outpu
 
 @dataclass
 class Samples:
-    """Rows to learn (`row_id`, `session_id`, `content_sha256`, `task_key`, `split`, `messages`, `tools`), pairs of texts that no chat
-    template renders, each (prompt, completion), and `counts`: `records` = `rows` + `texts` + the reasons why others are none."""
+    """Rows to learn (`row_id`, `session_id`, `content_sha256`, `task_key`, `split`, `messages`,
+    `tools`), pairs of texts that no chat template renders, each (prompt, completion), and `counts`:
+    `records` = `rows` + `texts` + the reasons why others are none.
+    """
 
     rows: list[Row] = field(default_factory=list)
     texts: list[tuple[str, str]] = field(default_factory=list)
@@ -47,9 +50,10 @@ class Samples:
 def read_samples(data: Any, split: str = "train") -> Samples:
     """The data as rows of one split, in its order; a row of our own tables keeps its names.
 
-    Of records that name their split (our tables do) training takes those of `train` alone, and evaluation none of those. Damaged
-    conversations are repaired or left out by the default policy, and counted. Raises DataError where nothing is left, or the data is
-    none of these; StoreError where a file cannot be read.
+    Of records that name their split (our tables do) training takes those of `train` alone, and
+    evaluation none of those. Damaged conversations are repaired or left out by the default policy,
+    and counted. Raises DataError where nothing is left, or the data is none of these; StoreError
+    where a file cannot be read.
     """
     samples, seen = Samples(), Counter[str]()
     for place, record in enumerate(_records(data), 1):
@@ -76,11 +80,14 @@ def read_samples(data: Any, split: str = "train") -> Samples:
 
 
 def rows_only(data: Any, split: str = "train") -> tuple[list[Row], Counter[str]]:
-    """The rows and counts of data that must be conversations. Raises what `read_samples` raises, and DataError for texts."""
+    """The rows and counts of data that must be conversations. Raises what `read_samples` raises,
+    and DataError for texts.
+    """
     samples = read_samples(data, split)
     if samples.texts:
         raise DataError(
-            f"{len(samples.texts)} of {samples.counts['records']} records are texts, no conversations: give messages."
+            f"{len(samples.texts)} of {samples.counts['records']} records are texts, no "
+            f"conversations: give messages."
         )
     return samples.rows, samples.counts
 
@@ -90,7 +97,8 @@ def _records(data: Any) -> Iterable[Any]:
         data = _of_path(Path(data).expanduser())
     if isinstance(data, Mapping) or not isinstance(data, Iterable):
         raise DataError(
-            f"Training data cannot be a {type(data).__name__}: give a file, a data set or a list of records."
+            f"Training data cannot be a {type(data).__name__}: give a file, a data set or a list "
+            f"of records."
         )
     return map(_without_nulls, data) if hasattr(data, "features") else data
 
@@ -102,13 +110,15 @@ def _of_path(path: Path) -> Iterable[Any]:
         return load_from_disk(str(path))
     if not path.is_file():
         raise DataError(
-            f"The training data {path} is neither a file nor a folder of a saved data set: give one of them."
+            f"The training data {path} is neither a file nor a folder of a saved data set: give "
+            f"one of them."
         )
     notes: list[str] = []
     lines = [record for _, record in records(path, notes)]
     if notes:
         raise DataError(
-            f"{notes[0].rstrip('.')}: repair the file first; what is trained on should be all that was meant."
+            f"{notes[0].rstrip('.')}: repair the file first; what is trained on should be all that "
+            f"was meant."
         )
     return chain.from_iterable(each if isinstance(each, list) else [each] for each in lines)
 
@@ -186,7 +196,9 @@ def _text(record: Any, name: str) -> str:
 
 
 def _chat(record: Record) -> tuple[Chat, list[int]] | None:
-    """The conversation of a record, and the weight of each of the assistant's messages; `None` where no key says that there is one."""
+    """The conversation of a record, and the weight of each of the assistant's messages; `None`
+    where no key says that there is one.
+    """
     if record.get("messages") is not None:
         return _weighted(record["messages"])
     if record.get("conversations") is not None:
@@ -212,7 +224,9 @@ def _chat(record: Record) -> tuple[Chat, list[int]] | None:
 
 
 def _turns(record: Record) -> tuple[Chat, list[int]]:
-    """A ShareGPT conversation: in our own form, which has ids, nothing is lost; in another the reader of such files knows what is what."""
+    """A ShareGPT conversation: in our own form, which has ids, nothing is lost; in another the
+    reader of such files knows what is what.
+    """
     turns = objects(record["conversations"])
     acts = [turn for turn in turns if turn.get("from") in ("function_call", "observation")]
     if acts and all("ids" in turn for turn in acts):

@@ -43,7 +43,9 @@ Store = str | Path | Location | TraceSource | Sequence[str | Path | Location]
 """A store, several, or a reader that is open already."""
 
 Measure = str | Callable[[EvaluationContext], Any]
-"""The name of a registered measure, as in a configuration (`at_most_steps(12)`), or a function of an evaluation context."""
+"""The name of a registered measure, as in a configuration (`at_most_steps(12)`), or a function of
+an evaluation context.
+"""
 
 
 FORMATS = ("conversational", "prompt_completion", "prompt_completion_messages")
@@ -62,7 +64,8 @@ def list_sessions(
 ) -> list[StoredSession]:
     """Every session of a project's agent, archived and empty ones too, in the order of their ids.
 
-    `store`: where to look, instead of the stores of the settings. Raises PartitionError, StoreError, SettingsError.
+    `store`: where to look, instead of the stores of the settings. Raises PartitionError,
+    StoreError, SettingsError.
     """
     source, key = _open(store), make_key(project_slug, agent_slug)
     sessions = [
@@ -85,7 +88,8 @@ def load_history(
         if session.session_id == session_id:
             return items
     raise DataError(
-        f"{key} has no session {session_id!r}: list_sessions({key.project!r}, {key.agent!r}) gives those that it has."
+        f"{key} has no session {session_id!r}: list_sessions({key.project!r}, {key.agent!r}) gives "
+        f"those that it has."
     )
 
 
@@ -105,19 +109,25 @@ def export_traces_for_sft(
     store: Store | None = None,
     counts: Counter[str] | None = None,
 ) -> "Dataset":
-    """The sessions that pass as a Hugging Face `Dataset`, in the order of their ids, repaired and redacted as the settings say.
+    """The sessions that pass as a Hugging Face `Dataset`, in the order of their ids, repaired and
+    redacted as the settings say.
 
-    `judgment`: keep those that are judged so. `measure`: keep those whose result is `measure_passed`. `filter_fn` looks at the history as
-    the store holds it, before anything is repaired or redacted. `max_sessions`: the first so many that passed. Without
-    `include_tool_calls` only what was said is left. `repair`: what to do about a kind of damage, where the default will not do.
+    `judgment`: keep those that are judged so. `measure`: keep those whose result is
+    `measure_passed`. `filter_fn` looks at the history as the store holds it, before anything is
+    repaired or redacted. `max_sessions`: the first so many that passed. Without
+    `include_tool_calls` only what was said is left. `repair`: what to do about a kind of damage,
+    where the default will not do.
 
-    `format`: `conversational` (columns `messages`, `tools`), `prompt_completion` (texts) or `prompt_completion_messages` (TRL's
-    conversational one); see `formats`. Each row has `session_id`, `content_sha256`, and the `task_key` to which its split belongs
+    `format`: `conversational` (columns `messages`, `tools`), `prompt_completion` (texts) or
+    `prompt_completion_messages` (TRL's conversational one); see `formats`. Each row has
+    `session_id`, `content_sha256`, and the `task_key` to which its split belongs
     (`splits.SplitSizes`).
 
-    `counts` gets `sessions` = `rows` + the reasons: `forgotten` (`agent-pipeline forget`, in the settings' lake), `archived`, `empty`,
-    `not_<judgment>`, `unjudged`, `filtered`, `filter_raised: <what>`, `broken:<kind>`, `infrastructure_error`, `attack_succeeded`,
-    `verdict_leak`, `measure_failed`, `measure_passed`, `measure_not_taken: <why>`, `max_sessions`, `no_assistant_message`, `no_answer`.
+    `counts` gets `sessions` = `rows` + the reasons: `forgotten` (`agent-pipeline forget`, in the
+    settings' lake), `archived`, `empty`, `not_<judgment>`, `unjudged`, `filtered`, `filter_raised:
+    <what>`, `broken:<kind>`, `infrastructure_error`, `attack_succeeded`, `verdict_leak`,
+    `measure_failed`, `measure_passed`, `measure_not_taken: <why>`, `max_sessions`,
+    `no_assistant_message`, `no_answer`.
 
     Raises:
         NoSessionsError: (a ValueError) no session is left; says how many each filter took.
@@ -192,7 +202,8 @@ def export_traces_for_sft(
         del counts[name]
     if not rows:
         raise NoSessionsError(
-            f"None of {counts['sessions']} sessions of {key} can be trained on ({counted(counts, 'sessions') or 'there are none'}): "
+            f"None of {counts['sessions']} sessions of {key} can be trained on "
+            f"({counted(counts, 'sessions') or 'there are none'}): "
             "loosen what took most of them."
         )
     columns = [
@@ -221,7 +232,9 @@ def _why_passed_over(
 
 
 def _unfit(session: Session, leaks: list[re.Pattern[str]]) -> str | None:
-    """Why a session that is repaired and redacted is not an example; what tells its verdict is taken out of the others."""
+    """Why a session that is repaired and redacted is not an example; what tells its verdict is
+    taken out of the others.
+    """
     if session.broken is not None:
         return f"broken:{session.broken}"
     session.messages, _, leak = without_leaks(session.messages, leaks)
@@ -241,7 +254,9 @@ def _why_unmeasured(
 
 
 def _open(store: Store | None) -> TraceSource:
-    """A reader of the store, or of those that the settings name. Raises StoreError, SettingsError."""
+    """A reader of the store, or of those that the settings name. Raises StoreError,
+    SettingsError.
+    """
     settings = load_settings()
     if store is None:
         return settings.open_store()

@@ -1,7 +1,8 @@
 """Fine-tuning a model on sessions, every weight of it: omniagents' names over TRL.
 
-It trains on what `sft_adapter` trains on: the assistant's tokens alone, in the training template, whole exchanges dropped where a
-conversation is too long. Give this a GPU, or a small model: nothing is frozen. `agent.AgentSFTTrainer` trains adapters.
+It trains on what `sft_adapter` trains on: the assistant's tokens alone, in the training template,
+whole exchanges dropped where a conversation is too long. Give this a GPU, or a small model: nothing
+is frozen. `agent.AgentSFTTrainer` trains adapters.
 """
 
 import warnings
@@ -44,7 +45,9 @@ COMPARED = 8
 
 @dataclass(frozen=True)
 class SFTTrainingConfig:
-    """How a model is fine-tuned; `max_length` in tokens, `warmup_ratio` of all steps. `packing` lays rows end to end (best-fit)."""
+    """How a model is fine-tuned; `max_length` in tokens, `warmup_ratio` of all steps. `packing`
+    lays rows end to end (best-fit).
+    """
 
     num_train_epochs: float = 1
     per_device_batch_size: int = 2
@@ -60,7 +63,9 @@ class SFTTrainingConfig:
     report_to: str = "none"
 
     def to_trl_config(self, **changes: Any) -> "SFTConfig":
-        """TRL's configuration of the same; bfloat16 only where the device has units for it. `changes` are options of TRL's."""
+        """TRL's configuration of the same; bfloat16 only where the device has units for it.
+        `changes` are options of TRL's.
+        """
         from trl import SFTConfig
 
         config = TrainingConfig.translated(vars(self))
@@ -84,8 +89,9 @@ class SFTTrainingConfig:
 
 @dataclass
 class SFTTrainingResult:
-    """What came of a training: the model's directory, TRL's metrics with the counts of rows, the last loss that was logged (nats a token)
-    and TRL's trainer with the model in memory."""
+    """What came of a training: the model's directory, TRL's metrics with the counts of rows, the
+    last loss that was logged (nats a token) and TRL's trainer with the model in memory.
+    """
 
     model_path: str
     metrics: dict[str, Any]
@@ -106,12 +112,15 @@ class SFTTrainingResult:
         llama_cpp_path: str | None = None,
         quantization: str = "q8_0",
     ) -> str:
-        """Convert the model (or the one at `model_path`) to GGUF, prove it against the model, register it with Ollama; the GGUF's path.
+        """Convert the model (or the one at `model_path`) to GGUF, prove it against the model,
+        register it with Ollama; the GGUF's path.
 
-        The GGUF, its Modelfile and `parity.json` stay in the folder `gguf` beside the weights, whatever Ollama says. The proof is that of
-        the asset `gguf_export`: tokens, template, and greedy answers on conversations of the training.
+        The GGUF, its Modelfile and `parity.json` stay in the folder `gguf` beside the weights,
+        whatever Ollama says. The proof is that of the asset `gguf_export`: tokens, template, and
+        greedy answers on conversations of the training.
 
-        Raises ExportError: a step failed, or there is no Ollama; says which step, why and what to do.
+        Raises ExportError: a step failed, or there is no Ollama; says which step, why and what to
+        do.
         """
         source = Path(model_path or self.model_path).expanduser()
         folder = source / "gguf"
@@ -130,22 +139,25 @@ class SFTTrainingResult:
         gguf = folder / f"model-{quantization}.gguf"
         if not report["ok"]:
             raise ExportError(
-                f"{gguf} does not answer as the model does ({folder / 'parity.json'}): it was not given to Ollama."
+                f"{gguf} does not answer as the model does ({folder / 'parity.json'}): it was not "
+                f"given to Ollama."
             )
         registered = create(model_name, folder / "Modelfile")
         if not registered.created:
             raise ExportError(
-                f"The model is converted, {gguf}, but the step `ollama create` could not be done. {registered.text}"
+                f"The model is converted, {gguf}, but the step `ollama create` could not be done. "
+                f"{registered.text}"
             )
         return str(gguf)
 
 
 class SFTTrainer:
-    """Fine-tunes a model: a Hugging Face id, a directory, or the embedded one (`base_model.EMBEDDED`).
+    """Fine-tunes a model: a Hugging Face id, a directory, or the embedded one
+    (`base_model.EMBEDDED`).
 
-    `torch_dtype`: of the weights; where the device has no units for a short one, float32 is taken, with a warning. `device_map`: as
-    transformers has it, where there is a GPU. Raises ArgumentError for a type that there is not; ModelError at the first use of a model
-    that cannot be had.
+    `torch_dtype`: of the weights; where the device has no units for a short one, float32 is taken,
+    with a warning. `device_map`: as transformers has it, where there is a GPU. Raises ArgumentError
+    for a type that there is not; ModelError at the first use of a model that cannot be had.
     """
 
     def __init__(
@@ -180,7 +192,9 @@ class SFTTrainer:
 
     @cached_property
     def tokenizer(self) -> "PreTrainedTokenizerBase":
-        """The tokenizer, with the training template; a missing pad token is the one that ends a text."""
+        """The tokenizer, with the training template; a missing pad token is the one that ends a
+        text.
+        """
         return self._renderer.tokenizer
 
     @cached_property
@@ -188,10 +202,12 @@ class SFTTrainer:
         return load_renderer(self._base.path, self._base.trust_remote_code)
 
     def train(self, dataset: "Dataset | Any") -> SFTTrainingResult:
-        """Train on conversations (`messages` with `tools`; `prompt` and `completion` as chats: only the completion is trained) or on texts
-        (`prompt`, `completion`), and leave the model in the configuration's `output_dir`.
+        """Train on conversations (`messages` with `tools`; `prompt` and `completion` as chats: only
+        the completion is trained) or on texts (`prompt`, `completion`), and leave the model in the
+        configuration's `output_dir`.
 
-        `dataset` is anything that `samples.read_samples` takes. Raises DataError for data that cannot be trained on, ModelError.
+        `dataset` is anything that `samples.read_samples` takes. Raises DataError for data that
+        cannot be trained on, ModelError.
         """
         samples = read_samples(dataset)
         limit = self.config.max_length
@@ -237,9 +253,11 @@ class SFTTrainer:
     def train_from_traces(
         self, project_slug: str, agent_slug: str, **filters: Any
     ) -> SFTTrainingResult:
-        """Train on the sessions that pass the filters of `export_traces_for_sft`; what became of the others is in the metrics.
+        """Train on the sessions that pass the filters of `export_traces_for_sft`; what became of
+        the others is in the metrics.
 
-        Raises NoSessionsError (a ValueError) where none passes, with how many each filter took; else as that and as `train`.
+        Raises NoSessionsError (a ValueError) where none passes, with how many each filter took;
+        else as that and as `train`.
         """
         counts: Counter[str] = Counter()
         result = self.train(
@@ -257,7 +275,8 @@ class SFTTrainer:
 
         if self.torch_dtype in ("bfloat16", "float16") and not probe_device().bf16:
             warnings.warn(
-                f"This device has no units for {self.torch_dtype}: the weights are float32, which is many times faster.",
+                f"This device has no units for {self.torch_dtype}: the weights are float32, which "
+                f"is many times faster.",
                 stacklevel=3,
             )
             return torch.float32
@@ -274,13 +293,17 @@ def train_sft(
     device_map: Any = "auto",
     **filters: Any,
 ) -> SFTTrainingResult:
-    """Fine-tune a model on an agent's sessions in one call: `SFTTrainer` and its `train_from_traces`, whose `filters` these are."""
+    """Fine-tune a model on an agent's sessions in one call: `SFTTrainer` and its
+    `train_from_traces`, whose `filters` these are.
+    """
     trainer = SFTTrainer(model_name, config=config, torch_dtype=torch_dtype, device_map=device_map)
     return trainer.train_from_traces(project_slug, agent_slug, **filters)
 
 
 def encode_text(tokenizer: "PreTrainedTokenizerBase", prompt: str, completion: str) -> Encoded:
-    """Two texts end to end, of which the second, and the token that ends a text, is trained; what a text begins with is the tokenizer's."""
+    """Two texts end to end, of which the second, and the token that ends a text, is trained; what a
+    text begins with is the tokenizer's.
+    """
     encoding = tokenizer(prompt + completion, return_offsets_mapping=True)
     ids = list(encoding.input_ids)
     # As in `masks.encode`: of a token that straddles the border the model has already seen a part.

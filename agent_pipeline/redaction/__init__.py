@@ -1,10 +1,13 @@
 """Secrets and personal data become pseudonyms before anything of a session is written.
 
-A private value becomes `<EMAIL_1>`, `<API_KEY_2>`: its kind, and a number by first appearance in the session. The same value (case and
-separators aside) has the same pseudonym everywhere in its session, so that the address in a call's arguments still is the address in its
-result. A JSON text stays one, with its layout; a number in it that is private becomes a string. What was redacted before is left alone.
+A private value becomes `<EMAIL_1>`, `<API_KEY_2>`: its kind, and a number by first appearance in
+the session. The same value (case and separators aside) has the same pseudonym everywhere in its
+session, so that the address in a call's arguments still is the address in its result. A JSON text
+stays one, with its layout; a number in it that is private becomes a string. What was redacted
+before is left alone.
 
-Fails closed: a detector that cannot be loaded or raises is a `RedactionError`, and the session is not handed on.
+Fails closed: a detector that cannot be loaded or raises is a `RedactionError`, and the session is
+not handed on.
 """
 
 import re
@@ -31,9 +34,11 @@ DEFAULT_TYPES = tuple(kind for kind in KINDS if kind not in OPT_IN)
 class RedactionOptions:
     """What is redacted.
 
-    `allow` are values that stay: a text between slashes is a regular expression for a whole value, any other one exact value (case and
-    separators aside). `types` are kinds of `KINDS`. `phone_regions` are countries (ISO 3166: `US`) whose numbers are
-    known without their `+`. `ner_model` is an installed spaCy pipeline, which finds `PERSON` and `LOCATION` where `types` has them.
+    `allow` are values that stay: a text between slashes is a regular expression for a whole value,
+    any other one exact value (case and separators aside). `types` are kinds of `KINDS`.
+    `phone_regions` are countries (ISO 3166: `US`) whose numbers are known without their `+`.
+    `ner_model` is an installed spaCy pipeline, which finds `PERSON` and `LOCATION` where `types`
+    has them.
     """
 
     enabled: bool = True
@@ -54,7 +59,8 @@ class Redactor:
     def __init__(self, options: RedactionOptions) -> None:
         if unknown := sorted(set(options.types) - set(KINDS)):
             raise SettingsError(
-                f"redaction.types has {unknown[0]!r}, which is not a kind: there are {', '.join(KINDS)}."
+                f"redaction.types has {unknown[0]!r}, which is not a kind: there are "
+                f"{', '.join(KINDS)}."
             )
         self._regions = tuple(options.phone_regions)
         self._allowed = {
@@ -76,18 +82,20 @@ class Redactor:
                 raise
             except Exception as error:
                 raise RedactionError(
-                    f"The detectors of private data cannot be loaded ({type(error).__name__}: {error}): install what "
+                    f"The detectors of private data cannot be loaded ({type(error).__name__}: "
+                    f"{error}): install what "
                     "requirements/lock.txt names; nothing is written without them."
                 ) from error
 
     def redact(self, session: Session, also: Mapping[str, str] | None = None) -> Counter[str]:
         """Redact a session in place; answers how many places became a pseudonym, by kind.
 
-        Until the next call `values` has what they held, and `private_id` whether the session's id looks private. `also`
-        are more private values with their kinds: those that other trials of the task gave away (`private_elsewhere`).
+        Until the next call `values` has what they held, and `private_id` whether the session's id
+        looks private. `also` are more private values with their kinds: those that other trials of
+        the task gave away (`private_elsewhere`).
 
-        A session's id and its parent's stay: whatever judges or looks up a session names it by its id. A task, a trial or a model
-        whose name looks private becomes its hash.
+        A session's id and its parent's stay: whatever judges or looks up a session names it by its
+        id. A task, a trial or a model whose name looks private becomes its hash.
 
         Raises:
             RedactionError: a detector raised.
@@ -156,9 +164,11 @@ class Redactor:
         return str(carrier.messages[0]["content"])
 
     def remaining(self, session: Session, values: Mapping[str, str]) -> Counter[str]:
-        """How many places of a redacted session hold one of the values in any form, by kind; the session stays as it is.
+        """How many places of a redacted session hold one of the values in any form, by kind; the
+        session stays as it is.
 
-        `values` are private values with their kinds, as `finds` returns them of the session in its store.
+        `values` are private values with their kinds, as `finds` returns them of the session in its
+        store.
         """
         texts = [*texts_of(session), *_names_of(session).values()]
         names = Pseudonyms(texts, self._regions, _prompts_of(session))
@@ -169,7 +179,9 @@ class Redactor:
         return names.counts
 
     def private_elsewhere(self, session: Session, known: Known) -> dict[str, str]:
-        """What a redacted session still says of what other trials of its task call private, by value its kind."""
+        """What a redacted session still says of what other trials of its task call private, by
+        value its kind.
+        """
         texts = [*seen_by_detectors(texts_of(session)), *_names_of(session).values()]
         return self._private_in(
             session, known.within(unescaped_text("\n\n".join(texts)), self._regions)
@@ -188,7 +200,8 @@ class Redactor:
             values = {**(also or {}), **self._detectors.find(read)}
         except Exception as error:  # its text may hold what is private: the type must do
             raise RedactionError(
-                f"The search for private data failed in session {session.session_id} of {session.project}/{session.agent} "
+                f"The search for private data failed in session {session.session_id} of "
+                f"{session.project}/{session.agent} "
                 f"({type(error).__name__}): nothing is written; report it with the session's shape."
             ) from error
         if read is not written:  # what the removal of escapes joined stands nowhere
@@ -203,8 +216,11 @@ class Redactor:
         return self._private_in(session, values)
 
     def _private_in(self, session: Session, values: Mapping[str, str]) -> dict[str, str]:
-        """The values without those that stay in a session, and those of kinds that are not looked for."""
-        # A name in the system prompt stays: trials of one task have one prompt, whichever of them meets the address.
+        """The values without those that stay in a session, and those of kinds that are not looked
+        for.
+        """
+        # A name in the system prompt stays: trials of one task have one prompt, whichever of them
+        # meets the address.
         prompts = _prompts_of(session)
         return {
             value: kind
@@ -256,7 +272,8 @@ def _compiled(allowed: str) -> re.Pattern[str]:
         return re.compile(allowed[1:-1], re.IGNORECASE)
     except re.error as error:
         raise SettingsError(
-            f"redaction.allow has {allowed!r}, which is not a regular expression ({error}): correct it."
+            f"redaction.allow has {allowed!r}, which is not a regular expression ({error}): "
+            f"correct it."
         ) from error
 
 
@@ -265,5 +282,6 @@ def _known_regions(regions: tuple[str, ...]) -> None:
 
     if unknown := sorted(set(regions) - phonenumbers.SUPPORTED_REGIONS):
         raise SettingsError(
-            f"redaction.phone_regions has {unknown[0]!r}, which is not a country: give ISO 3166 codes such as US or DE."
+            f"redaction.phone_regions has {unknown[0]!r}, which is not a country: give ISO 3166 "
+            f"codes such as US or DE."
         )

@@ -1,7 +1,8 @@
 """Passwords in the options of commands: `ldapsearch … -w s3cretPw`, `smbclient … -U bob%s3cretPw`.
 
-These forms are not in `rules.yaml`, because Kingfisher takes time that grows with the square of a text in which such
-commands repeat: words may stand between a command and its option. Here each place of a command's name is looked at once.
+These forms are not in `rules.yaml`, because Kingfisher takes time that grows with the square of a
+text in which such commands repeat: words may stand between a command and its option. Here each
+place of a command's name is looked at once.
 """
 
 import re
@@ -18,14 +19,18 @@ _REST = r"[^\s\"'`$|;<-][^\s\"'`|;]{5,199}"
 
 
 def _attached(option: str) -> str:
-    """Return the form of a password that follows its option without a blank; a password in quotes stands for itself."""
+    """Return the form of a password that follows its option without a blank; a password in quotes
+    stands for itself.
+    """
     return rf"(?:(?P<value>{option}{_REST})|{option}(?P<quote>[\"'])(?P<quoted>{_REST})(?P=quote))"
 
 
 class CommandForm(NamedTuple):
-    """The beginnings of commands' names, what follows them up to a password, and whether the password has a digit.
+    """The beginnings of commands' names, what follows them up to a password, and whether the
+    password has a digit.
 
-    With `needs_no_dash` the command gives its password away without an option that begins with a dash.
+    With `needs_no_dash` the command gives its password away without an option that begins with a
+    dash.
     """
 
     names: tuple[bytes, ...]
@@ -87,7 +92,9 @@ _FORMS = (
 
 
 def passwords_of_commands(text: str, flat: bytes) -> Iterator[Find]:
-    """Yield the passwords in options of commands; where no blank parts an option and its value, with the option."""
+    """Yield the passwords in options of commands; where no blank parts an option and its value,
+    with the option.
+    """
     lowered = flat.lower()
     has_option = bool(_OPTION.search(lowered))
     for form in _FORMS:
@@ -111,7 +118,9 @@ def passwords_of_commands(text: str, flat: bytes) -> Iterator[Find]:
 
 
 def without_closing(secret: str) -> str:
-    """Return a command's secret without the brackets and marks that close what stands around the command."""
+    """Return a command's secret without the brackets and marks that close what stands around the
+    command.
+    """
     while secret and (secret[-1] in ",;." or (secret[-1] in ")]}" and _is_unopened(secret))):
         secret = secret[:-1]
     return secret

@@ -11,8 +11,9 @@
 | NAME | `names.py`: what an address gives away |
 | EMAIL, IP | their form |
 
-The expressions here only cut candidates out of a text, so that the libraries see little of it: what they say counts. None of them
-opens a connection. A detector never answers with half of its finds: it raises.
+The expressions here only cut candidates out of a text, so that the libraries see little of it: what
+they say counts. None of them opens a connection. A detector never answers with half of its finds:
+it raises.
 """
 
 import ipaddress
@@ -43,11 +44,14 @@ _SHORTEST_PASSWORD, _LONGEST_PASSWORD = 6, 200
 
 
 Detector = Callable[[str, bytes], Iterable[Find]]
-"""Of a text and the same text with a byte a character (`?` for one beyond Latin-1), in which candidates are found many times faster."""
+"""Of a text and the same text with a byte a character (`?` for one beyond Latin-1), in which
+candidates are found many times faster.
+"""
 
 
 class Detectors:
-    """The detectors of the given kinds, loaded; `phone_regions` are the countries whose national numbers are known.
+    """The detectors of the given kinds, loaded; `phone_regions` are the countries whose national
+    numbers are known.
 
     `ner_model` is the spaCy pipeline that finds people and places, where the kinds name them.
     """
@@ -78,7 +82,9 @@ class Detectors:
             _scanner()  # what cannot be loaded must fail now, not after a thousand sessions
 
     def find(self, text: str) -> dict[str, str]:
-        """Every private value of the text with its kind. Base64 of a text that holds a private value is a token."""
+        """Every private value of the text with its kind. Base64 of a text that holds a private
+        value is a token.
+        """
         finds = self._find(text)
         for encoded in encoded_texts(text) if "TOKEN" in self._kinds else ():
             if self._find(encoded.text):
@@ -114,7 +120,9 @@ def _scanner() -> Any:
 
 
 def _ruled(text: str, flat: bytes) -> Iterator[Find]:
-    """Keys, tokens, private keys and passwords in URLs, by the vendors' formats; what a header, a command or a label tells."""
+    """Keys, tokens, private keys and passwords in URLs, by the vendors' formats; what a header, a
+    command or a label tells.
+    """
     yield from _found_by_rules(text)
     if windows := list(_without_marks(text)):
         yield from _found_by_rules("\n\n".join(windows))
@@ -123,7 +131,9 @@ def _ruled(text: str, flat: bytes) -> Iterator[Find]:
 _KEY = "[A-Za-z0-9_-]"
 _AFTER_KEY = re.compile(rf"(?<={_KEY}{{16}})(?:[.:](?![A-Za-z0-9])|[^\w\s./:=+@%-])++")
 _BEFORE_KEY = re.compile(rf"[^\w\s./:=+@%-]{{1,4}}(?={_KEY}{{16}})")
-"""Punctuation after and before what may be a key. Many rules want a blank there, and people write a comma, a bracket or a quote."""
+"""Punctuation after and before what may be a key. Many rules want a blank there, and people write a
+comma, a bracket or a quote.
+"""
 
 
 _LONG_RUN = re.compile(r"(?<![\w.:/+=@%-])[\w.:/+=-]{20,}+", re.ASCII)
@@ -131,7 +141,9 @@ _LONGEST_WORDS_BEFORE = 80
 
 
 def _without_marks(text: str) -> Iterator[str]:
-    """The parts of a text that may be keys with punctuation around them, without the punctuation; with the words before each."""
+    """The parts of a text that may be keys with punctuation around them, without the punctuation;
+    with the words before each.
+    """
     for run in _LONG_RUN.finditer(text):
         start, end = run.span()
         if (
@@ -153,7 +165,8 @@ def _blank(marks: re.Match[str]) -> str:
 def _found_by_rules(text: str) -> Iterator[Find]:
     data = text.encode("utf-8", "replace")
     for finding in _scanner().scan(data):
-        # A helper rule finds a secret's other half: often its public one (a client id, a host), which is none.
+        # A helper rule finds a secret's other half: often its public one (a client id, a host),
+        # which is none.
         if not finding.visible and not _HELPING_SECRET.search(finding.rule_id):
             continue
         place = finding.location
@@ -248,15 +261,18 @@ _NAME_OF_NO_SECRET = re.compile(
     r"[\"'\]\\]{0,3}\s{0,3}(?::?=|:|\(|\bis\b)$",
     re.IGNORECASE,
 )
-"""Names of what tools need, such as the token of a list's next page, and of what is said about a secret."""
+"""Names of what tools need, such as the token of a list's next page, and of what is said about a
+secret.
+"""
 
 
 @lru_cache(maxsize=1 << 14)
 def _assigned_in(name: str, rest: str, any_word: bool = True) -> tuple[Find, ...]:
-    """The secret that is assigned to a name, by detect-secrets, of `name =` and what follows up to a blank.
+    """The secret that is assigned to a name, by detect-secrets, of `name =` and what follows up to
+    a blank.
 
-    It sees no more: it takes the first name in a line, and nothing from a line with a word such as `example`. Without `any_word` a
-    password in quotes must look like one, as a bare one must.
+    It sees no more: it takes the first name in a line, and nothing from a line with a word such as
+    `example`. Without `any_word` a password in quotes must look like one, as a bare one must.
     """
     from detect_secrets.filters.heuristic import is_templated_secret
     from detect_secrets.plugins.keyword import (
@@ -291,10 +307,13 @@ def _assigned_in(name: str, rest: str, any_word: bool = True) -> tuple[Find, ...
 _SPOKEN = re.compile(
     r"(?:passw(?:or)?d|passphrase|passcode|pwd|contrase\wa)"
     r"(?:(?:\s(?:for|of|on)(?:\s[^\s:=,;]{1,40}){1,4}?)?"
-    r"(?:(?P<is>\s(?:is|was|(?:will|should|must) be)\b:?|\s?[:=])|(?P<to>\s(?:to|with)\b)))?\s+(?=\S)",
+    r"(?:(?P<is>\s(?:is|was|(?:will|should|must) "
+    r"be)\b:?|\s?[:=])|(?P<to>\s(?:to|with)\b)))?\s+(?=\S)",
     re.IGNORECASE,
 )
-"""How people name a password: `password for the server is`, `password to`, `password` before the value itself."""
+"""How people name a password: `password for the server is`, `password to`, `password` before the
+value itself.
+"""
 _CHANGING = re.compile(
     r"\b(?:chang|set|updat|reset|rotat|replac)\w{0,4}\s[^.:;\n]*$", re.IGNORECASE
 )
@@ -305,7 +324,9 @@ _QUOTE = re.compile(r"[\"'`\u2018-\u201f\u00ab\u00bb]")
 
 
 def _spoken(text: str, start: int, name: re.Match[str]) -> tuple[Find, ...]:
-    """The password that a sentence says after its name: `update the password to 'x'`, `log in with password x`."""
+    """The password that a sentence says after its name: `update the password to 'x'`, `log in with
+    password x`.
+    """
     before = text[max(0, start - 40) : start]
     if name["to"]:
         if not _CHANGING.search(before):
@@ -337,7 +358,9 @@ _PLACEHOLDER = re.compile(
     r"(?:(?:new|old|your|my|the|current|user|required|optional|hidden|masked|redacted|string|password|passwd|secret|token|value)[_-]?)+",
     re.IGNORECASE,
 )
-"""What stands for a password in a schema or an example; replaced everywhere, `string` would break the tools' schemas."""
+"""What stands for a password in a schema or an example; replaced everywhere, `string` would break
+the tools' schemas.
+"""
 _LONGEST_LOCAL_PART, _LONGEST_DOMAIN = 64, 255
 _EMAIL = re.compile(r"\w[\w.%+'-]{0,63}@[^\W_](?:[\w-]*\.)+[^\W\d_]{2,}", re.UNICODE)
 

@@ -1,7 +1,9 @@
-"""Texts that hold encoded characters: what a reader sees, and where each character of it stands in the text.
+"""Texts that hold encoded characters: what a reader sees, and where each character of it stands in
+the text.
 
-Handled are percent-encoding (`%40`), HTML entities (`&#64;`), escapes of programs (`\\u0040`, `\\n`, `\\"`) and the habit of writing
-`[at]` or `(a)` for an @. JSON texts are not read here: `texts` decodes their strings.
+Handled are percent-encoding (`%40`), HTML entities (`&#64;`), escapes of programs (`\\u0040`,
+`\\n`, `\\"`) and the habit of writing `[at]` or `(a)` for an @. JSON texts are not read here:
+`texts` decodes their strings.
 """
 
 import html
@@ -20,14 +22,16 @@ _MAX_LAYERS = 3
 """How often a character may be encoded: `%2540` is an @ in two layers."""
 _WINDOW = 200
 _MARKS = tuple(map(re.compile, (r"%[0-9A-Fa-f]{2}", r"&#?[A-Za-z0-9]{1,32};", r"\\[unrt\"'/]")))
-"""What a text with encoded characters holds: searches that begin with a fixed character spare most texts the slow one."""
+"""What a text with encoded characters holds: searches that begin with a fixed character spare most
+texts the slow one.
+"""
 
 
 class Decoded(NamedTuple):
     """A text with its characters decoded, and the places in the encoded text.
 
-    `starts` has the place in the decoded text at which each piece begins; `pieces` has the range of each piece in the encoded text,
-    and whether its characters are the same in both.
+    `starts` has the place in the decoded text at which each piece begins; `pieces` has the range of
+    each piece in the encoded text, and whether its characters are the same in both.
     """
 
     text: str
@@ -44,7 +48,9 @@ class Decoded(NamedTuple):
 
 
 def decode(text: str) -> list[Decoded]:
-    """Return a text's decoded layers, the outermost first; an empty list if no character of it is encoded."""
+    """Return a text's decoded layers, the outermost first; an empty list if no character of it is
+    encoded.
+    """
     layers: list[Decoded] = []
     while len(layers) < _MAX_LAYERS and (layer := _decode_once(text)):
         layers.append(layer)
@@ -53,7 +59,9 @@ def decode(text: str) -> list[Decoded]:
 
 
 def decoded_windows(text: str) -> list[str]:
-    """Return the parts of a text around its encoded characters, decoded: what detectors must see besides the text itself."""
+    """Return the parts of a text around its encoded characters, decoded: what detectors must see
+    besides the text itself.
+    """
     windows: list[tuple[int, int]] = []
     for match in _ENCODED_CHARACTER.finditer(text) if _may_be_encoded(text) else ():
         joins_last = bool(windows) and match.start() < windows[-1][1]
@@ -65,7 +73,9 @@ def decoded_windows(text: str) -> list[str]:
 
 
 def _word_boundary(text: str, place: int, step: int) -> int:
-    """Return the nearest blank before (`step` -1) or after (1) a place, but not further away than a window's length."""
+    """Return the nearest blank before (`step` -1) or after (1) a place, but not further away than a
+    window's length.
+    """
     for _ in range(_WINDOW):
         if place <= 0 or place >= len(text):
             break

@@ -1,4 +1,6 @@
-"""The texts of exceptions without private data: a stack trace goes into Dagster's log, and its message may quote a session."""
+"""The texts of exceptions without private data: a stack trace goes into Dagster's log, and its
+message may quote a session.
+"""
 
 from collections.abc import Callable
 
@@ -7,7 +9,8 @@ from agent_pipeline.redaction import RedactionOptions, Redactor
 
 
 def redact_exception(error: Exception) -> Exception:
-    """Return an exception whose text, and whose causes' texts, hold nothing private: the same one, if its text can be changed.
+    """Return an exception whose text, and whose causes' texts, hold nothing private: the same one,
+    if its text can be changed.
 
     If the detectors cannot be used, only the sentences of our own errors stay.
     """
@@ -17,7 +20,9 @@ def redact_exception(error: Exception) -> Exception:
 
 
 def redact_sentence(sentence: str) -> str:
-    """Return the sentence of an error with pseudonyms, or as it is if the detectors cannot be used."""
+    """Return the sentence of an error with pseudonyms, or as it is if the detectors cannot be
+    used.
+    """
     redact = _redact_or_hide()
     return sentence if redact is _hide else redact(sentence)
 

@@ -1,8 +1,8 @@
 """The search for private data in files and texts that leave the lake: exports, cards, pages, logs.
 
-The tables have a search of their own (`ingestion.privacy_scan`, `ingestion.derived`). Here a file is read as its reader reads it:
-the metadata of a GGUF, the members of an archive, the strings of a JSON text. The vocabulary of a tokenizer is not
-searched, because it is that of the base model.
+The tables have a search of their own (`ingestion.privacy_scan`, `ingestion.derived`). Here a file
+is read as its reader reads it: the metadata of a GGUF, the members of an archive, the strings of a
+JSON text. The vocabulary of a tokenizer is not searched, because it is that of the base model.
 """
 
 import gzip
@@ -32,7 +32,8 @@ _OVERLAP = 400
 def finds_in_files(
     files: Mapping[str, Path], redactor: Redactor, allowed: Collection[str] = ()
 ) -> dict[str, Counter[str]]:
-    """Return how often each kind of private value is in files, by the file's name; files without a find are left out.
+    """Return how often each kind of private value is in files, by the file's name; files without a
+    find are left out.
 
     Args:
         files: the files to search, by the names to report.

@@ -1,7 +1,8 @@
 """The forms in which a private value may be written, and what makes two values the same value.
 
-A telephone number is the same number with and without its country, a card with and without blanks, an address in any case and with any
-tag. A part of a value that gives it away (the last four digits of a card, the bank code in an IBAN) is a form of the value too.
+A telephone number is the same number with and without its country, a card with and without blanks,
+an address in any case and with any tag. A part of a value that gives it away (the last four digits
+of a card, the bank code in an IBAN) is a form of the value too.
 """
 
 import re
@@ -16,7 +17,9 @@ NUMERIC = frozenset({"PHONE", "CARD", "IBAN", "SSN", "PASSPORT", "NATIONAL_ID", 
 """Kinds whose values are numbers, which people write with and without separators."""
 
 FEWEST_DIGITS = 7
-"""A number with fewer digits is looked for only as it was written: with free separators it would be found in other numbers."""
+"""A number with fewer digits is looked for only as it was written: with free separators it would be
+found in other numbers.
+"""
 
 _FEWEST_DIGITS_OF_PART = 6
 _LONGEST_NATIONAL_PREFIX = 2
@@ -26,7 +29,9 @@ _TAG = re.compile(r"(?<=.)\+[^@]*(?=@)")
 
 
 class Key(NamedTuple):
-    """A run of digits that gives a value away, and the part of the value that it is; the part is empty for the whole value."""
+    """A run of digits that gives a value away, and the part of the value that it is; the part is
+    empty for the whole value.
+    """
 
     digits: str
     part: str
@@ -35,7 +40,8 @@ class Key(NamedTuple):
 def identity(kind: str, value: str, regions: tuple[str, ...]) -> str:
     """Return a text that is equal for all forms of one value.
 
-    `regions` are the countries (ISO 3166) whose telephone numbers may be written without the country's code.
+    `regions` are the countries (ISO 3166) whose telephone numbers may be written without the
+    country's code.
     """
     if kind == "PHONE":
         number = _telephone(plain(value), regions)
@@ -76,7 +82,9 @@ def whole_keys(kind: str, value: str, regions: tuple[str, ...]) -> set[str]:
 
 
 def part_keys(kind: str, value: str, regions: tuple[str, ...]) -> Iterator[Key]:
-    """Yield the runs of digits that are parts of a value and give it away without a word before them."""
+    """Yield the runs of digits that are parts of a value and give it away without a word before
+    them.
+    """
     if kind == "PHONE":
         number = _telephone(plain(value), regions)
         if number and number[0] == "1":
@@ -86,7 +94,9 @@ def part_keys(kind: str, value: str, regions: tuple[str, ...]) -> Iterator[Key]:
 
 
 def _account_keys(iban: str) -> Iterator[Key]:
-    """Yield the beginnings and ends of the digits in an IBAN's account: bank codes, sort codes, account numbers."""
+    """Yield the beginnings and ends of the digits in an IBAN's account: bank codes, sort codes,
+    account numbers.
+    """
     for run in re.finditer(rf"\d{{{_FEWEST_DIGITS_OF_PART},}}", iban[4:]):
         start, end = run.start() + 4, run.end() + 4
         for stop in range(start + _FEWEST_DIGITS_OF_PART, end):
@@ -97,7 +107,9 @@ def _account_keys(iban: str) -> Iterator[Key]:
 
 
 def bank_codes(iban: str) -> dict[str, str]:
-    """Return the short codes of banks and branches in an IBAN (in small letters) with their places, such as `5-8`."""
+    """Return the short codes of banks and branches in an IBAN (in small letters) with their places,
+    such as `5-8`.
+    """
     account = compact(iban)[4:]
     places = ((0, 4), (0, 5), (4, 8), (5, 10), (1, 6), (6, 11))
     return {
@@ -111,7 +123,9 @@ def compact(value: str) -> str:
 
 
 def spellings(kind: str, value: str) -> set[str]:
-    """Return the texts that are looked for as they are: the value, and a number with letters in both cases and without separators."""
+    """Return the texts that are looked for as they are: the value, and a number with letters in
+    both cases and without separators.
+    """
     texts = {value}
     if kind in NUMERIC and kind != "IBAN" and any(character.isalpha() for character in value):
         texts |= {value.lower(), value.upper(), compact(value), compact(value).upper()}
@@ -120,7 +134,9 @@ def spellings(kind: str, value: str) -> set[str]:
 
 @lru_cache(maxsize=1 << 15)
 def _telephone(value: str, regions: tuple[str, ...]) -> tuple[str, str] | None:
-    """Return a telephone number's country code and national number; None if its country is not known."""
+    """Return a telephone number's country code and national number; None if its country is not
+    known.
+    """
     import phonenumbers
 
     value = value.replace("(0)", "")

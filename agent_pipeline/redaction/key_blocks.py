@@ -1,4 +1,5 @@
-"""Private keys whose beginning or end is cut off, PuTTY's keys, and texts that are encoded as base64.
+"""Private keys whose beginning or end is cut off, PuTTY's keys, and texts that are encoded as
+base64.
 
 The rules of Kingfisher find whole keys. A log or a tool often shows the first lines of a key only.
 """
@@ -12,7 +13,8 @@ from agent_pipeline.redaction.kinds import Find
 
 _BODY = r"(?:\s{0,4}[A-Za-z0-9+/=]{20,}+)++(?:\n[A-Za-z0-9+/=]{4,19}(?=\n|$))?"
 _BEGIN = re.compile(
-    r"BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----(?:\s{0,2}[A-Za-z-]{4,20}: [^\n]{1,100}\n){0,4}\s{0,4}"
+    r"BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----(?:\s{0,2}[A-Za-z-]{4,20}: "
+    r"[^\n]{1,100}\n){0,4}\s{0,4}"
     rf"(?P<body>{_BODY})(?!\s{{0,4}}-----END)"
 )
 _END = re.compile(r"-----END [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----")
@@ -36,7 +38,9 @@ def cut_off_keys(text: str, flat: bytes) -> Iterator[Find]:
 
 
 def _lines_before(text: str, end: int) -> str:
-    """Return the lines of a key before a place; nothing if the line that begins the key stands before them."""
+    """Return the lines of a key before a place; nothing if the line that begins the key stands
+    before them.
+    """
     start, place, form = -1, end - 1, _LAST_LINE
     for _ in range(_MOST_LINES):
         line_start = text.rfind("\n", max(0, place - 200), max(0, place)) + 1
@@ -58,7 +62,9 @@ _BASE64 = re.compile(
     r"(?<![A-Za-z0-9+/=_-])(?=[a-z0-9+/_-]{0,15}[A-Z])(?:[A-Za-z0-9+/]{40,}+(?:\n[A-Za-z0-9+/]{40,}+)*+(?:\n[A-Za-z0-9+/]{2,39})?|[A-Za-z0-9+/_-]{16,}+)={0,2}"
     r"(?![A-Za-z0-9+/=_-])"
 )
-"""Base64 of a text has a capital among its first characters, which most long words of code have not."""
+"""Base64 of a text has a capital among its first characters, which most long words of code have
+not.
+"""
 _BINARY = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f]")
 _URL_SAFE = str.maketrans("-_", "+/")
 _START = 40

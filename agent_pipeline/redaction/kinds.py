@@ -5,7 +5,9 @@ from importlib.metadata import distributions, entry_points
 from typing import NamedTuple
 
 REDACTORS = "agent_pipeline.redactors"
-"""Entry points of other packages, by kind (`PASSPORT`): each a function of a text that yields the private values in it."""
+"""Entry points of other packages, by kind (`PASSPORT`): each a function of a text that yields the
+private values in it.
+"""
 
 REGISTERED = {entry.name: entry for entry in sorted(entry_points(group=REDACTORS))}
 KINDS = (
@@ -43,7 +45,9 @@ LIBRARIES = (
 """Whose versions decide on what is found, and so on what is written."""
 
 OPT_IN = ("IP", "PERSON", "LOCATION")
-"""Kinds that are looked for only when the settings name them: version numbers look like addresses; people and places need a model."""
+"""Kinds that are looked for only when the settings name them: version numbers look like addresses;
+people and places need a model.
+"""
 
 WORDS = frozenset(KINDS) - {"PRIVATE_KEY", "CONNECTION_STRING", "API_KEY", "TOKEN", "EMAIL"}
 """Kinds whose values are short: part of a longer word or number is not the value."""
@@ -51,7 +55,8 @@ WORDS = frozenset(KINDS) - {"PRIVATE_KEY", "CONNECTION_STRING", "API_KEY", "TOKE
 PSEUDONYM = re.compile(
     rf"<(?P<kind>{'|'.join(KINDS)})_(?P<number>[1-9]\d*)(?::(?P<part>[a-z0-9-]+))?>"
 )
-"""A pseudonym: a kind, the number of a value, and perhaps which part or form of the value it stands for.
+"""A pseudonym: a kind, the number of a value, and perhaps which part or form of the value it stands
+for.
 
 | part | what it stands for |
 |---|---|

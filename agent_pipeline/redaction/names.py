@@ -1,4 +1,6 @@
-"""Names: those that e-mail addresses give away (noah.brown7@example.com is Noah Brown elsewhere in a session), and those a model finds."""
+"""Names: those that e-mail addresses give away (noah.brown7@example.com is Noah Brown elsewhere in
+a session), and those a model finds.
+"""
 
 import calendar
 import re
@@ -14,10 +16,13 @@ from agent_pipeline.redaction.values import Values, lowered
 _CAPITAL = r"[A-Z\u00c0-\u00de]"
 _REST = r"(?:[^\W\d_]|['\u2019-](?=[^\W\d_]))"
 _PAIR = re.compile(
-    rf"(?<![^\W_])(?P<one>{_CAPITAL}{_REST}*\.?)(?=(?P<between>[ \u00a0]|, |\",\s?\"(?P<key>[a-z]+)[ _]?[nN]ame\":\s?\")"
+    rf"(?<![^\W_])(?P<one>{_CAPITAL}{_REST}*\.?)(?=(?P<between>[ \u00a0]|, "
+    rf"|\",\s?\"(?P<key>[a-z]+)[ _]?[nN]ame\":\s?\")"
     rf"(?P<two>{_CAPITAL}{_REST}+)(?![^\W_]))"
 )
-"""Two words of a name: `Noah Brown`, `Brown, Noah`, `"first_name": "Noah", "last_name": "Brown"`."""
+"""Two words of a name: `Noah Brown`, `Brown, Noah`, `"first_name": "Noah", "last_name":
+"Brown"`.
+"""
 _ID = re.compile(r"(?P<one>[^\W\d_]+)(?:[._-](?P<two>[^\W\d_]+))?[._-]?\d+(?![\w.+%'-]*@)")
 """An id that may be made from a name: `ana_lopez_4471`, `analopez7`."""
 _DAYS_AND_MONTHS = frozenset([*calendar.month_name, *calendar.day_name])
@@ -26,8 +31,9 @@ _DAYS_AND_MONTHS = frozenset([*calendar.month_name, *calendar.day_name])
 def names_given_away(addresses: Iterable[str], text: str) -> Iterator[Find]:
     """The names of the addresses' owners as the text says them, each part by itself.
 
-    The parts are separate values, so that the first name that a user says is the one in a call's arguments. A part is taken only if the
-    whole name stands in the text: capitalised, or in an id such as `ana_lopez_4471`.
+    The parts are separate values, so that the first name that a user says is the one in a call's
+    arguments. A part is taken only if the whole name stands in the text: capitalised, or in an id
+    such as `ana_lopez_4471`.
     """
     owners = {owner for address in addresses if (owner := owner_of(address))}
     joined = {owner.letters for owner in owners if len(owner.letters) >= FEWEST_LETTERS}
@@ -54,7 +60,9 @@ def names_given_away(addresses: Iterable[str], text: str) -> Iterator[Find]:
 
 
 def _names_in_ids(owners: Iterable[Owner], joined: Container[str], text: str) -> Iterator[Find]:
-    """The capitalised words of a text that an id is made from, if the id is made from an owner's name."""
+    """The capitalised words of a text that an id is made from, if the id is made from an owner's
+    name.
+    """
     words = {
         owner.letters: owner.words
         for owner in owners
@@ -92,8 +100,9 @@ _NO_PLACE = re.compile(r'["{}\[\]_\n<>=]')
 
 
 def entities(pipeline: Any, text: str, flat: bytes) -> Iterator[Find]:
-    """People and places as a spaCy pipeline finds them (`PERSON`, `LOCATION`), in parts of at most 20,000 characters; a person's names are
-    separate values."""
+    """People and places as a spaCy pipeline finds them (`PERSON`, `LOCATION`), in parts of at most
+    20,000 characters; a person's names are separate values.
+    """
     for document in pipeline.pipe(part.group() for part in _PARTS.finditer(text)):
         for entity in document.ents:
             kind = _KIND_OF_ENTITY.get(entity.label_)
@@ -109,7 +118,9 @@ def entities(pipeline: Any, text: str, flat: bytes) -> Iterator[Find]:
 
 @cache
 def spacy_pipeline(model: str) -> Any:
-    """An installed spaCy pipeline by its name; raises RedactionError where spaCy or the pipeline is not installed."""
+    """An installed spaCy pipeline by its name; raises RedactionError where spaCy or the pipeline is
+    not installed.
+    """
     try:
         import spacy
 
@@ -118,6 +129,8 @@ def spacy_pipeline(model: str) -> Any:
         )
     except (ImportError, OSError) as error:
         raise RedactionError(
-            f"redaction.types names people or places, and the spaCy pipeline {model!r} (redaction.ner_model) cannot be loaded: install "
-            f"agent-pipeline[ner] and the pipeline (python -m spacy download {model}), or take PERSON and LOCATION out of redaction.types."
+            f"redaction.types names people or places, and the spaCy pipeline {model!r} "
+            f"(redaction.ner_model) cannot be loaded: install "
+            f"agent-pipeline[ner] and the pipeline (python -m spacy download {model}), or take "
+            f"PERSON and LOCATION out of redaction.types."
         ) from error

@@ -1,4 +1,6 @@
-"""Private numbers: IBANs, cards, social security numbers, bank accounts, telephone numbers, AWS key ids."""
+"""Private numbers: IBANs, cards, social security numbers, bank accounts, telephone numbers, AWS key
+ids.
+"""
 
 import re
 from collections.abc import Iterator
@@ -12,8 +14,9 @@ def _set_of(words: str) -> frozenset[str]:
 
 
 def numbers(regions: tuple[str, ...] | None, text: str, flat: bytes) -> Iterator[Find]:
-    """Private numbers among a text's long runs of digits and capitals; telephone numbers where `regions` are given, the countries whose
-    national numbers are known."""
+    """Private numbers among a text's long runs of digits and capitals; telephone numbers where
+    `regions` are given, the countries whose national numbers are known.
+    """
     for run in _runs(flat.translate(_CLASSES)):
         start, end = run.span()
         if flat[start] > 57:  # no digit
@@ -77,7 +80,9 @@ _CLASSES = bytes(
     else 32
     for each in range(256)
 )
-"""A byte's class: a digit `0`, a capital `A`, what may stand within a number `-` (a dash beyond Latin-1 is a `?`), all else a blank."""
+"""A byte's class: a digit `0`, a capital `A`, what may stand within a number `-` (a dash beyond
+Latin-1 is a `?`), all else a blank.
+"""
 _FEWEST_DIGITS = 7
 _DIGITS = re.compile(rb"0[0-]{6,}+")
 _CAPITALS = re.compile(rb"A(?:[0A]{19,}|A00[0A-]{4,})")
@@ -86,7 +91,9 @@ _DAY = re.compile(r"(?:19|20)\d\d-\d\d-\d\d[ .?]*|\d+\.\d+[ .?]*")
 
 
 def _runs(classes: bytes) -> Iterator[re.Match[bytes]]:
-    """Long runs, from left to right; looked for by one expression for both they would take three times as long."""
+    """Long runs, from left to right; looked for by one expression for both they would take three
+    times as long.
+    """
     done = 0
     for run in _CAPITALS.finditer(classes):
         yield from _DIGITS.finditer(classes, done, run.start())
@@ -129,14 +136,17 @@ def _aws_key_id(text: str, start: int, end: int) -> Iterator[Find]:
 
 
 _NUMBER = re.compile(
-    r"(?<![\w.-])(?:(?P<ssn>\d{3}([- ])\d{2}\2\d{4})|\d{4}([- .\u00a0])\d{4}\3\d{4}\3\d{1,7}|3\d{3}([- .\u00a0])\d{6}\4\d{4,5}|\d{8,19})"
+    r"(?<![\w.-])(?:(?P<ssn>\d{3}([- ])\d{2}\2\d{4})|\d{4}([- "
+    r".\u00a0])\d{4}\3\d{4}\3\d{1,7}|3\d{3}([- .\u00a0])\d{6}\4\d{4,5}|\d{8,19})"
     r"(?![\w-]|\.\d)"
 )
 _ISSUED_CARD = re.compile(
     r"4\d{12}(?:\d{3}){0,2}|5[1-5]\d{14}|2(?:2[2-9]|[3-6]\d|7[01])\d{13}|2720\d{12}|3[47]\d{13}|3(?:0[0-5]|[689]\d)\d{11}"
     r"|35\d{14}|6(?:011|4[4-9]\d|5\d\d|2\d\d)\d{12,15}|(?:50|5[6-9]|6\d)\d{10,17}"
 )
-"""Visa, Mastercard, American Express, Diners, JCB, Discover, UnionPay, Maestro: one in five of random numbers."""
+"""Visa, Mastercard, American Express, Diners, JCB, Discover, UnionPay, Maestro: one in five of
+random numbers.
+"""
 _ACCOUNT_WORDS = _set_of("account accounts acct routing aba konto kontonummer")
 _SSN_WORDS = _set_of("ssn social")
 _CARD_WORDS = _set_of(
@@ -145,7 +155,8 @@ _CARD_WORDS = _set_of(
 
 
 def _cards_and_accounts(text: str, start: int, end: int) -> Iterator[Find]:
-    """Card numbers (check digit, issued range), US social security numbers, and bank accounts where the word before says so.
+    """Card numbers (check digit, issued range), US social security numbers, and bank accounts where
+    the word before says so.
 
     A bare number that is as long as many an id needs the word before it to be a card.
     """
@@ -188,15 +199,20 @@ _DATE = re.compile(
 )
 _MOST_DIGITS = 15
 _PHONE_WORDS = _set_of(
-    "phone phones telephone tel tél téléphone telefon telefono teléfono cell cellphone mobile mobil móvil handy call fax sms "
-    "telefonnummer rufnummer mobilnummer handynummer telefonnr whatsapp celular portable gsm numéro numero "
-    "móviles mobiel telefoon telefoonnummer mobilnr telefonnr numer komórka puhelin телефон тел мобильный номер 电话 電話 手机 手机号 "
+    "phone phones telephone tel tél téléphone telefon telefono teléfono cell cellphone mobile "
+    "mobil móvil handy call fax sms "
+    "telefonnummer rufnummer mobilnummer handynummer telefonnr whatsapp celular portable gsm "
+    "numéro numero "
+    "móviles mobiel telefoon telefoonnummer mobilnr telefonnr numer komórka puhelin телефон тел "
+    "мобильный номер 电话 電話 手机 手机号 "
     "手机号码 电话号码 联系电话 手機 電話番号 電話番号は 携帯 携帯電話 携帯番号 전화 전화번호 휴대폰"
 )
 
 
 def _is_bare(value: str) -> bool:
-    """Whether a value is one run of digits, perhaps in brackets or after or before a short number: an id, unless a word says otherwise."""
+    """Whether a value is one run of digits, perhaps in brackets or after or before a short number:
+    an id, unless a word says otherwise.
+    """
     if value.startswith("+"):
         return False
     runs = _RUN.findall(value)
@@ -209,7 +225,9 @@ _CONTACT_WORDS = _set_of("reach contact ring text under dial hotline numbers")
 
 @lru_cache(maxsize=1 << 12)
 def _is_international(candidate: str) -> bool:
-    """Whether a bare run of digits is a number that a country has issued, after the prefix 00 for calls abroad."""
+    """Whether a bare run of digits is a number that a country has issued, after the prefix 00 for
+    calls abroad.
+    """
     import phonenumbers
 
     if not _WITH_PREFIX.fullmatch(candidate):
@@ -228,7 +246,9 @@ def _may_be_foreign(candidate: str) -> bool:
     maxsize=1 << 17
 )  # as many as a megabyte has: a session is searched again after each replacement
 def _phones_in(candidate: str, regions: tuple[str, ...]) -> tuple[str, ...]:
-    """Telephone numbers in a run of digits: possible ones where it says + first, else ones that a region has issued, grouped as there."""
+    """Telephone numbers in a run of digits: possible ones where it says + first, else ones that a
+    region has issued, grouped as there.
+    """
     import phonenumbers
 
     digits = sum(map(str.isdigit, candidate))
@@ -258,7 +278,9 @@ def _phones_in(candidate: str, regions: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _international_numbers(candidate: str) -> tuple[str, ...]:
-    """Return the numbers in a candidate that begins with a plus; a short number after a blank may be none of their groups."""
+    """Return the numbers in a candidate that begins with a plus; a short number after a blank may
+    be none of their groups.
+    """
     import phonenumbers
 
     while candidate:
@@ -280,12 +302,16 @@ def _international_numbers(candidate: str) -> tuple[str, ...]:
 
 
 _GROUPED = re.compile(r"(?!011)\d{3}([-. ])\d{3}\1\d{4}", re.ASCII)
-"""Numbers as North America groups them, the commonest form; one that begins with 011 may be another country's."""
+"""Numbers as North America groups them, the commonest form; one that begins with 011 may be another
+country's.
+"""
 
 
 @cache
 def _issued_in_north_america() -> re.Pattern[str]:
-    """The numbers that a country of +1 has issued: libphonenumber's own patterns as one, which answers a hundred times faster than it."""
+    """The numbers that a country of +1 has issued: libphonenumber's own patterns as one, which
+    answers a hundred times faster than it.
+    """
     import phonenumbers
 
     countries = map(
@@ -317,23 +343,29 @@ _PARTICLES = "是为為は가는은"
 """What joins a word and its number in Chinese, Japanese and Korean."""
 _HUMP = re.compile(r"(?<=[a-z]{2})(?=[A-Z])")
 _BETWEEN = _set_of(
-    "number numbers no nr num is was are be my the her his their our your new old current home work office personal primary security bank "
-    "checking savings at on to me us him them of for a an it s also or and in ending value de ist lautet est mein meine "
+    "number numbers no nr num is was are be my the her his their our your new old current home "
+    "work office personal primary security bank "
+    "checking savings at on to me us him them of for a an it s also or and in ending value de ist "
+    "lautet est mein meine "
     "es è é är mi meu il au op på auf sur al ao"
 )
 """Words that may stand between a label and its number."""
 _ID_WORDS = _set_of(
-    "id ids order orders item items product products tracking invoice ticket tickets transaction reference ref sku skus serial ean upc "
-    "isbn issn imei timestamp time ts user message session trace span request flight reservation booking shipment parcel uid guid key "
+    "id ids order orders item items product products tracking invoice ticket tickets transaction "
+    "reference ref sku skus serial ean upc "
+    "isbn issn imei timestamp time ts user message session trace span request flight reservation "
+    "booking shipment parcel uid guid key "
     "part parts article variant model lot batch case rma barcode asin gtin date total amount price"
 )
 
 
 def _label(text: str, start: int) -> str:
-    """The word that says what the number at a place is (the key of a JSON value, for one): the nearest that is not a `_BETWEEN`.
+    """The word that says what the number at a place is (the key of a JSON value, for one): the
+    nearest that is not a `_BETWEEN`.
 
-    Words beyond another private value do not count, so that its pseudonym, which may have fewer words, changes nothing. In a list of
-    numbers of one shape, the word before the list says what all of them are.
+    Words beyond another private value do not count, so that its pseudonym, which may have fewer
+    words, changes nothing. In a list of numbers of one shape, the word before the list says what
+    all of them are.
     """
     start = _start_of_list(text, start)
     if text[start - 1 : start] == "\n":  # a line of its own, perhaps below a label
@@ -359,7 +391,9 @@ _NUMBER_AT = re.compile(r"\d[\d()./\u00a0 -]{0,24}\d")
 
 
 def _start_of_list(text: str, start: int) -> int:
-    """Return where the list of numbers of one shape begins in which a number stands; the number's own place if there is no list."""
+    """Return where the list of numbers of one shape begins in which a number stands; the number's
+    own place if there is no list.
+    """
     own = _NUMBER_AT.match(text, start)
     shape = own.group().translate(_SHAPE) if own else ""
     for _ in range(_LONGEST_LIST if shape else 0):

@@ -1,7 +1,8 @@
 """The owners of e-mail addresses: the names in an address, and where a text writes them.
 
-`ana.lopez+shop@example.com` belongs to Ana Lopez. A text may write her name as `ana_lopez_4471`, `LOPEZ, ANA` or `A. Lopez`, and the part
-before the @ as a word. Which single words are names is decided by `names`.
+`ana.lopez+shop@example.com` belongs to Ana Lopez. A text may write her name as `ana_lopez_4471`,
+`LOPEZ, ANA` or `A. Lopez`, and the part before the @ as a word. Which single words are names is
+decided by `names`.
 """
 
 import calendar
@@ -38,7 +39,9 @@ _DAYS_AND_MONTHS = frozenset(name.lower() for name in (*calendar.month_name, *ca
 
 
 class Owner(NamedTuple):
-    """The part of an address before the @ without its tag, in small letters; the words in it; its letters."""
+    """The part of an address before the @ without its tag, in small letters; the words in it; its
+    letters.
+    """
 
     local_part: str
     words: tuple[str, ...]
@@ -46,14 +49,18 @@ class Owner(NamedTuple):
 
     @property
     def is_id(self) -> bool:
-        """Whether the part before the @ is no ordinary word, and so gives its owner away by itself."""
+        """Whether the part before the @ is no ordinary word, and so gives its owner away by
+        itself.
+        """
         return len(self.local_part) > FEWEST_LETTERS and not self.local_part.isalpha()
 
 
 class Named(NamedTuple):
-    """A place of a text that names the owner of an address: by a name (in small letters), or by the part before the @.
+    """A place of a text that names the owner of an address: by a name (in small letters), or by the
+    part before the @.
 
-    `part` says how the name is written: empty as `Ana`, `lower` as `ana`, `upper` as `ANA`, `initial` as `A`; or `local`.
+    `part` says how the name is written: empty as `Ana`, `lower` as `ana`, `upper` as `ANA`,
+    `initial` as `A`; or `local`.
     """
 
     start: int
@@ -73,9 +80,11 @@ def owner_of(address: str) -> Owner | None:
 
 
 def names_of(owner: Owner, known_names: frozenset[str]) -> tuple[str, str] | None:
-    """Return the two names in an address (in small letters, in their order there); None if there are no two names.
+    """Return the two names in an address (in small letters, in their order there); None if there
+    are no two names.
 
-    An address without a separator is divided into known names. Of an initial the known name is returned that begins with it.
+    An address without a separator is divided into known names. Of an initial the known name is
+    returned that begins with it.
     """
     words, letters = owner.words, owner.letters
     if len(letters) < FEWEST_LETTERS:
@@ -93,7 +102,9 @@ def names_of(owner: Owner, known_names: frozenset[str]) -> tuple[str, str] | Non
 
 
 class OwnerSearch:
-    """A search for the owners of addresses. `names` are words that are known to be names, `prompts` texts whose names stay."""
+    """A search for the owners of addresses. `names` are words that are known to be names, `prompts`
+    texts whose names stay.
+    """
 
     def __init__(
         self, addresses: Iterable[str], names: Iterable[str], prompts: Iterable[str] = ()
@@ -132,7 +143,9 @@ class OwnerSearch:
         self._lasts.setdefault(last, {}).setdefault(first[0], []).append((first, address))
 
     def places(self, text: str, small: str, before: str = "") -> Iterator[Named]:
-        """Yield the places of a text that name an owner; `small` is the text in small letters, `before` what precedes the text."""
+        """Yield the places of a text that name an owner; `small` is the text in small letters,
+        `before` what precedes the text.
+        """
         for start, local_part in self._local_values.occurrences(small) if self._local_parts else ():
             end = start + len(local_part)
             if not ((start and _BEFORE_ID.match(text, start - 1)) or _AFTER_ID.match(text, end)):
@@ -156,7 +169,9 @@ class OwnerSearch:
                     yield _named(text, start, end, self._single[word])
 
     def has_single_name(self, small: str) -> bool:
-        """Whether a text in small letters holds a word that is a name after a label such as `user:`."""
+        """Whether a text in small letters holds a word that is a name after a label such as
+        `user:`.
+        """
         return not self._single.keys().isdisjoint(_WORD.findall(small))
 
     def _joined_names(self, text: str, small: str, start: int, word: str) -> Iterator[Named]:

@@ -1,8 +1,10 @@
-"""Passwords that a name gives away, in configuration files, code, tables and sentences of several languages.
+"""Passwords that a name gives away, in configuration files, code, tables and sentences of several
+languages.
 
-`detectors` asks detect-secrets first. This module finds what detect-secrets leaves out: passwords with brackets or
-without a digit, columns of tables, and words for a password in other languages than English. `rules.yaml` has the
-commands and the markup. Each expression is tried at the names only, and looks at a bounded number of characters.
+`detectors` asks detect-secrets first. This module finds what detect-secrets leaves out: passwords
+with brackets or without a digit, columns of tables, and words for a password in other languages
+than English. `rules.yaml` has the commands and the markup. Each expression is tried at the names
+only, and looks at a bounded number of characters.
 """
 
 import re
@@ -13,7 +15,8 @@ from agent_pipeline.redaction.kinds import PSEUDONYM, Find
 MIN_LENGTH, MAX_LENGTH = 6, 200
 
 _PASSWORD = (
-    r"passwor[dt]e?n?|passwd|passphrase|passcode|pwd|contrase\wa|kennwort|mot de passe|mdp|senha|wachtwoord|l\wsenord"
+    r"passwor[dt]e?n?|passwd|passphrase|passcode|pwd|contrase\wa|kennwort|mot de "
+    r"passe|mdp|senha|wachtwoord|l\wsenord"
     r"|has\wo|heslo|parola|palavra-passe|clave"
 )
 _NAMES = (
@@ -37,7 +40,8 @@ _NAME = re.compile(
 )
 _SEPARATOR = re.compile(
     r"(?P<closing>[\"'\]\\)]{0,3})(?:\s(?:for|of|on|für|vom|pour|de|du|del|para|per|voor|do|da|till)(?:\s[^\s:=,;<>]{1,30}){1,3}?)?"
-    r"(?:(?P<sign>[ \t\u00a0]{0,3}(?::=|=>|->|\u2192|=|:|\uff1a|(?<=[码碼令])\s?(?![是为為]))[ \t\u00a0]{0,3})"
+    r"(?:(?P<sign>[ \t\u00a0]{0,3}(?::=|=>|->|\u2192|=|:|\uff1a|(?<=[码碼令])\s?(?![是为為]))[ "
+    r"\t\u00a0]{0,3})"
     r"|(?P<verb>\s(?:is|was|ist|lautet|war|est|es|è|é|är|jest|to|c'est)\s(?::\s)?|\s?(?:是|为|為|は|가|는|은)\s?)"
     r"|(?P<gap>[ \u00a0]{0,3}\t[ \t\u00a0]{0,8}|\s{1,3}(?=[\"'`\u201c\u201e\u2018\u00ab])))"
 )
@@ -119,7 +123,9 @@ def _is_verb_of_change(verb: str | None) -> bool:
 
 
 def _bare_value(text: str, place: int) -> str:
-    """Return the value that begins at a place and has no quotes, without the punctuation of its sentence."""
+    """Return the value that begins at a place and has no quotes, without the punctuation of its
+    sentence.
+    """
     match = _BARE.match(text, place)
     if match is None or len(match.group()) > MAX_LENGTH:
         return ""
@@ -161,7 +167,9 @@ _MARK_WITHIN = re.compile(r"(?<=\w)[!@#$%^&*?~+=]|^[!@#$%^&*~+=]\w")
 
 
 def is_reference(value: str) -> bool:
-    """Whether a value stands for a secret that is elsewhere, or for none: a template, a call, a word such as `required`."""
+    """Whether a value stands for a secret that is elsewhere, or for none: a template, a call, a
+    word such as `required`.
+    """
     return bool(
         _CALL.search(value)
         or _TEMPLATE.search(value)
@@ -189,7 +197,9 @@ def has_form_of_password(value: str) -> bool:
 
 
 def has_form_of_key(value: str) -> bool:
-    """Whether a value without quotes is a password that no word is: it has a letter, and a digit or a mark within."""
+    """Whether a value without quotes is a password that no word is: it has a letter, and a digit or
+    a mark within.
+    """
     return has_form_of_password(value) and (
         _has_digit_and_letter(value) or _has_mark_and_letters(value)
     )
@@ -280,7 +290,9 @@ _OWN = re.compile(r"\b(?:my|the|your|his|her|our|their)\s(?:\w{1,16}\s)?$", re.I
 def _is_word_that_is_a_password(
     text: str, name: str, start: int, separator: re.Match[str], value: str
 ) -> bool:
-    """Whether a word without a digit is a password: what is assigned without blanks, is all of its line, or ends its sentence."""
+    """Whether a word without a digit is a password: what is assigned without blanks, is all of its
+    line, or ends its sentence.
+    """
     if not _WORDS.fullmatch(value) or len(value) < MIN_LENGTH or is_reference(value):
         return False
     if re.search(r"pass|pwd|token", value, re.IGNORECASE):
@@ -313,7 +325,8 @@ _COLUMN = re.compile(
     re.IGNORECASE,
 )
 _USER_COLUMN = re.compile(
-    r"[\W_]*(?:\w{1,16}[ _-])?(?:user|login|account|e-?mail|benutzer|utilisateur|usuario)\w{0,6}[\W_]*",
+    r"[\W_]*(?:\w{1,16}[ "
+    r"_-])?(?:user|login|account|e-?mail|benutzer|utilisateur|usuario)\w{0,6}[\W_]*",
     re.IGNORECASE,
 )
 _RULER = re.compile(r"[|:\s+-]+")

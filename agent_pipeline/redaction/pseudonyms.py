@@ -15,9 +15,11 @@ _Value = tuple[str, str]
 
 
 class Pseudonyms:
-    """The pseudonyms of one session's values, numbered as they appear; numbers that its texts have already are not used again.
+    """The pseudonyms of one session's values, numbered as they appear; numbers that its texts have
+    already are not used again.
 
-    `regions` are the countries whose telephone numbers may lack their country's code; `prompts` are system messages, whose names stay.
+    `regions` are the countries whose telephone numbers may lack their country's code; `prompts` are
+    system messages, whose names stay.
     """
 
     def __init__(
@@ -40,7 +42,9 @@ class Pseudonyms:
                 self._last[match["kind"]] = max(self._last[match["kind"]], int(match["number"]))
 
     def learn(self, finds: dict[str, str]) -> None:
-        """More values to replace; of two that begin at one place the one of the earlier kind is taken, then the longer."""
+        """More values to replace; of two that begin at one place the one of the earlier kind is
+        taken, then the longer.
+        """
         self._kinds |= finds
         self._search = Search(self._kinds, self._regions, self._prompts)
         self._found, self._context_needed = {}, {}
@@ -71,7 +75,9 @@ class Pseudonyms:
         return bool(self._places(name, ""))
 
     def replaced(self, text: str, before: str = "") -> str:
-        """The text with pseudonyms; the very same object where it has nothing private. `before` is what precedes the text."""
+        """The text with pseudonyms; the very same object where it has nothing private. `before` is
+        what precedes the text.
+        """
         if is_json(text):
             return TOKEN.sub(self._replaced_token, text)
         parts, done = [], 0
@@ -81,7 +87,9 @@ class Pseudonyms:
         return "".join([*parts, text[done:]]) if parts else text
 
     def _places(self, text: str, before: str) -> list[Place]:
-        """Where values stand as words of their own, from left to right, none over another or over a pseudonym."""
+        """Where values stand as words of their own, from left to right, none over another or over a
+        pseudonym.
+        """
         places = self._found.get(text)
         if places is None or (before and self._needs_context(text)):
             places = self._search.places(text, before)
@@ -128,7 +136,9 @@ class Pseudonyms:
         return f"<{place.kind}_{self._numbers[value]}{part and f':{part}'}>"
 
     def _assign(self, value: _Value) -> None:
-        """Give a value its number. An address shares its number with its owner's names, so that surrogates can keep the relation."""
+        """Give a value its number. An address shares its number with its owner's names, so that
+        surrogates can keep the relation.
+        """
         if value[0] == "NAME":
             emails = self._emails_by_name.get(value)
             if not emails:

@@ -1,4 +1,5 @@
-"""Scripts that are written without blanks between words: Chinese, Japanese, and Korean particles after a word.
+"""Scripts that are written without blanks between words: Chinese, Japanese, and Korean particles
+after a word.
 
 A number or a key that such a script surrounds is a word of its own, although no blank says so.
 """
@@ -13,7 +14,9 @@ _BORDER = re.compile(
 
 
 def with_blanks_between_scripts(text: str) -> str:
-    """Return a text with a blank wherever such a script meets Latin letters or digits; the same object if it has none."""
+    """Return a text with a blank wherever such a script meets Latin letters or digits; the same
+    object if it has none.
+    """
     return text if text.isascii() or not _CHARACTER.search(text) else _BORDER.sub(" ", text)
 
 

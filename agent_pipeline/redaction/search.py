@@ -1,7 +1,8 @@
 """The search for private values in texts, in every form in which they may be written.
 
-The time of a search grows with the length of the text and not with the number of values. `forms` lists the forms of numbers, `owners`
-the names in addresses; `encoded` decodes texts. Which characters become a pseudonym is decided here, what they become in `pseudonyms`.
+The time of a search grows with the length of the text and not with the number of values. `forms`
+lists the forms of numbers, `owners` the names in addresses; `encoded` decodes texts. Which
+characters become a pseudonym is decided here, what they become in `pseudonyms`.
 """
 
 import re
@@ -29,9 +30,11 @@ _PRIORITIES = {kind: priority for priority, kind in enumerate(KINDS)}
 
 
 class Place(NamedTuple):
-    """Where a value stands in a text: of several places that begin together the first in this order is taken.
+    """Where a value stands in a text: of several places that begin together the first in this order
+    is taken.
 
-    `value` is the value as it was found, `kind` and `identity` say which value it is, and `part` which part of the value stands there.
+    `value` is the value as it was found, `kind` and `identity` say which value it is, and `part`
+    which part of the value stands there.
     """
 
     start: int
@@ -52,8 +55,10 @@ class _Target(NamedTuple):
 
 
 class Search:
-    """A search for all forms of the given values. `kinds` has the kind of each value, `regions` the countries of telephone numbers,
-    `prompts` the texts of system messages, whose names are not private."""
+    """A search for all forms of the given values. `kinds` has the kind of each value, `regions` the
+    countries of telephone numbers, `prompts` the texts of system messages, whose names are not
+    private.
+    """
 
     def __init__(
         self, kinds: Mapping[str, str], regions: tuple[str, ...] = (), prompts: Iterable[str] = ()
@@ -108,7 +113,8 @@ class Search:
             )
 
     def places(self, text: str, before: str = "") -> list[Place]:
-        """Return where values stand in a text as words of their own, from left to right. Places may overlap.
+        """Return where values stand in a text as words of their own, from left to right. Places may
+        overlap.
 
         `before` is what precedes the text, such as the key of a value in JSON.
         """
@@ -186,7 +192,9 @@ class Search:
                     break
 
     def _labelled(self, text: str, before: str) -> Iterator[Place]:
-        """Yield the places of last digits and of bank codes, which need a word that says what they are."""
+        """Yield the places of last digits and of bank codes, which need a word that says what they
+        are.
+        """
         for match in _SHORT_CODE.finditer(text):
             code = match.group().lower()
             ending, bank_code = self._endings.get(code), self._bank_codes.get(code)
@@ -221,11 +229,13 @@ _IBAN_START = re.compile(r"(?<![^\W_])[A-Za-z]{2}[ .-]?\d{2}")
 _IBAN = re.compile(r"[A-Za-z]{2}[ .-]?\d{2}(?:[\u00a0 .-]?[A-Za-z0-9]){10,30}")
 _SHORT_CODE = re.compile(r"(?<![A-WYZa-wyz0-9])[0-9A-Za-z]{4,5}(?![A-Za-z0-9]|[-/.:,]\d)")
 _MASK = re.compile(
-    r"(?:[*xX#\u2022\u00b7\u25cf\u2219]{2,}|[*#\u2022\u00b7\u25cf\u2026]|(?<![^\W_])x|\.{2,})[ -]{0,2}$"
+    r"(?:[*xX#\u2022\u00b7\u25cf\u2219]{2,}|[*#\u2022\u00b7\u25cf\u2026]|(?<![^\W_])x|\.{2,})[ "
+    r"-]{0,2}$"
 )
 _ENDING_LABEL = re.compile(
     r"(?:(?:\bend(?:s|ed|ing)?|endet|endend|terminad[ao]|finissant|terminant|suffix|tail)\b|last[\W_]?(?:4|four)|four|4[\W_]digits"
-    r"|\b(?:card|cards|visa|mastercard|amex|american express|discover|maestro|debit|credit|account|acct|iban|ssn|pan|karte|tarjeta|carte))"
+    r"|\b(?:card|cards|visa|mastercard|amex|american "
+    r"express|discover|maestro|debit|credit|account|acct|iban|ssn|pan|karte|tarjeta|carte))"
     r"(?:[\W_]*(?:in|with|on|by|are|is|of|the|my|your|his|her|this|that|our|card|number|no|digits|account|phone|ssn|iban|auf|mit|en|par|"
     r"and|was|were|as|ending|value)\b){0,6}[\W_]*$",
     re.IGNORECASE,

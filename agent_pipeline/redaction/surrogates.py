@@ -1,8 +1,10 @@
-"""Made-up values in place of pseudonyms, in what a model reads: users write addresses and numbers, and no `<EMAIL_1>`.
+"""Made-up values in place of pseudonyms, in what a model reads: users write addresses and numbers,
+and no `<EMAIL_1>`.
 
-A model that was trained on pseudonyms calls a tool with `<EMAIL_1>` whatever address its user gives, and held-out rows with pseudonyms
-show nothing of it. Tables keep the pseudonyms; what a model is trained on, evaluated on and asked gets surrogates as it is read (hiding
-in plain sight: Carrell et al. 2013, doi:10.1136/amiajnl-2012-001034).
+A model that was trained on pseudonyms calls a tool with `<EMAIL_1>` whatever address its user
+gives, and held-out rows with pseudonyms show nothing of it. Tables keep the pseudonyms; what a
+model is trained on, evaluated on and asked gets surrogates as it is read (hiding in plain sight:
+Carrell et al. 2013, doi:10.1136/amiajnl-2012-001034).
 """
 
 import re
@@ -29,7 +31,9 @@ MAILBOXES = (
     "{first}-{last}##",
     "{last}{first}##",
 )
-"""Ways to make an address of its owner's names: a model that was shown a name and an address must find the one in the other."""
+"""Ways to make an address of its owner's names: a model that was shown a name and an address must
+find the one in the other.
+"""
 DOMAINS = (
     "{domain_word}.example",
     "{domain_word}.test",
@@ -38,8 +42,9 @@ DOMAINS = (
     "example.com",
     "example.org",
 )
-"""Of many makings: a model that has seen one sort of address writes that sort, and does not copy the one that it is given. All are reserved
-(RFC 2606)."""
+"""Of many makings: a model that has seen one sort of address writes that sort, and does not copy
+the one that it is given. All are reserved (RFC 2606).
+"""
 
 
 def address(fake: "Faker", first: str, last: str) -> str:
@@ -71,17 +76,21 @@ VALUES: Mapping[str, Callable[["Faker", int], str]] = {
     "TOKEN": lambda fake, number: fake.password(length=24, special_chars=False),
     "API_KEY": lambda fake, number: fake.password(length=32, special_chars=False),
 }
-"""What a value of a kind looks like. Other kinds, those of other packages too, keep their pseudonyms. No value needs an escape in JSON."""
+"""What a value of a kind looks like. Other kinds, those of other packages too, keep their
+pseudonyms. No value needs an escape in JSON.
+"""
 
 TEXTS = ("messages", "prompt", "chosen", "rejected", "completion")
 """The columns that hold what was said."""
 
 
 def with_surrogates(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The rows of a data set as a model is to see them; a row without pseudonyms is the same object.
+    """The rows of a data set as a model is to see them; a row without pseudonyms is the same
+    object.
 
-    The same pseudonym has the same value in all rows of a task, and in all rows with the same system prompt where that has it. Relations
-    are kept: an address is made of its owner's names, and the last digits of a card are those of its made-up number.
+    The same pseudonym has the same value in all rows of a task, and in all rows with the same
+    system prompt where that has it. Relations are kept: an address is made of its owner's names,
+    and the last digits of a card are those of its made-up number.
     """
     for row in rows:
         texts = {name: row[name] for name in TEXTS if row.get(name)}
@@ -93,7 +102,9 @@ def with_surrogates(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 def surrogates_made_from(
     stored: Sequence[dict[str, Any]], seen: Sequence[dict[str, Any]]
 ) -> dict[str, str]:
-    """What a manifest says beside the names of `stored` rows where models saw them otherwise; nothing where they did not."""
+    """What a manifest says beside the names of `stored` rows where models saw them otherwise;
+    nothing where they did not.
+    """
     shown = [
         {name: new[name] for name in TEXTS if name in new}
         for old, new in zip(stored, seen, strict=True)
@@ -108,7 +119,9 @@ def system_of(messages: Iterable[Mapping[str, Any]]) -> str:
 
 
 def spoken(messages: Sequence[Mapping[str, Any]], task_key: str, system: str) -> list[Any]:
-    """The messages of a task with surrogates; `system` is what the system says in their conversation, of which they may be a part."""
+    """The messages of a task with surrogates; `system` is what the system says in their
+    conversation, of which they may be a part.
+    """
 
     def value(match: re.Match[str]) -> str:
         return (
@@ -127,7 +140,9 @@ def spoken(messages: Sequence[Mapping[str, Any]], task_key: str, system: str) ->
 
 
 def _surrogate(kind: str, number: int, part: str, system: str, task_key: str) -> str | None:
-    """Return the made-up value of a pseudonym; None if its kind has none. A value that the system says has it in all tasks."""
+    """Return the made-up value of a pseudonym; None if its kind has none. A value that the system
+    says has it in all tasks.
+    """
     if kind not in VALUES:
         return None
     if kind == "EMAIL":
@@ -152,7 +167,9 @@ def _scope(kind: str, number: int, system: str, task_key: str) -> str:
 
 @lru_cache(maxsize=256)
 def _said_by(system: str) -> frozenset[tuple[str, int]]:
-    """Return the values that a system message has pseudonyms of, with the names of the addresses' owners."""
+    """Return the values that a system message has pseudonyms of, with the names of the addresses'
+    owners.
+    """
     values = set()
     for match in PSEUDONYM.finditer(system):
         number, owner = int(match["number"]), _OWNER.match(match["part"] or "")
@@ -176,7 +193,8 @@ def _part(value: str, part: str) -> str:
         return characters[-int(last[1]) :]
     if places := re.fullmatch(r"(\d+)-(\d+)", part):
         start, end = int(places[1]), int(places[2])
-        # A made-up value may be shorter than the private one: what lies beyond its end is taken from its beginning.
+        # A made-up value may be shorter than the private one: what lies beyond its end is taken
+        # from its beginning.
         return "".join(characters[place % len(characters)] for place in range(start - 1, end))
     return value
 
@@ -190,7 +208,9 @@ _NAME_FORMS: Mapping[str, Callable[[str], str]] = {
 
 
 def _german_iban(fake: "Faker") -> str:
-    """Return an account number of digits only, so that each part of it is a number as bank codes are."""
+    """Return an account number of digits only, so that each part of it is a number as bank codes
+    are.
+    """
     from stdnum import iban
 
     account = fake.numerify("%#################")

@@ -1,4 +1,6 @@
-"""Every text of a session: one walk that reads and rewrites them, and how their reader understands escapes."""
+"""Every text of a session: one walk that reads and rewrites them, and how their reader understands
+escapes.
+"""
 
 import json
 import re
@@ -31,7 +33,9 @@ def texts_of(session: Session) -> list[str]:
 
 
 def rewrite(session: Session, change: Callable[[str], str]) -> None:
-    """Put every text of a session through `change`; messages and tools that sessions share are replaced, never changed."""
+    """Put every text of a session through `change`; messages and tools that sessions share are
+    replaced, never changed.
+    """
     session.messages = [_changed_message(message, change) for message in session.messages]
     session.tools = _changed(session.tools, change)
     session.reasoning = _changed(session.reasoning, change)
@@ -85,7 +89,9 @@ def seen_by_detectors(texts: list[str]) -> list[str]:
 
 
 def _view(text: str) -> str:
-    """A text as detectors see it: escapes of JSON strings, and of JSON within them, resolved, since `\\u0040` is an @ to its reader."""
+    """A text as detectors see it: escapes of JSON strings, and of JSON within them, resolved, since
+    `\\u0040` is an @ to its reader.
+    """
     if not is_json(text):
         return text
     if '\\"' in text or "\\\\" in text:  # JSON within JSON, perhaps
@@ -123,7 +129,9 @@ def is_json(text: str) -> bool:
 
 
 def unescaped_text(text: str) -> str:
-    """A text as its reader understands it: line ends and quotes that a program escaped, however often (a log, JSON in a sentence)."""
+    """A text as its reader understands it: line ends and quotes that a program escaped, however
+    often (a log, JSON in a sentence).
+    """
     return (
         _ESCAPED.sub(lambda match: "\n" if match[1] else match[2], text) if "\\" in text else text
     )

@@ -20,10 +20,12 @@ _COMMON = re.compile(r"[^\W\d_]+|\d{1,6}")
 
 
 class Known:
-    """The private values of a task's trials. Looking for them in a text takes time that grows with the text, not with their number.
+    """The private values of a task's trials. Looking for them in a text takes time that grows with
+    the text, not with their number.
 
-    An address is found in a text by its own form; here it gives the name of its owner away, if it has two parts at least. A run holds one
-    of each task: its values are bytes until they are looked for.
+    An address is found in a text by its own form; here it gives the name of its owner away, if it
+    has two parts at least. A run holds one of each task: its values are bytes until they are looked
+    for.
     """
 
     __slots__ = ("_written",)
@@ -32,16 +34,20 @@ class Known:
         self._written = bytearray()
 
     def add(self, values: Mapping[str, str], same_task: bool) -> None:
-        """What one trial calls private, by value its kind. Where only the first message says that it is the `same_task`, no common word."""
+        """What one trial calls private, by value its kind. Where only the first message says that
+        it is the `same_task`, no common word.
+        """
         for written, kind in values.items():
             value = unescaped_text(written)
             if same_task or not _COMMON.fullmatch(value):
                 self._written += msgspec.json.encode((value, kind)) + b"\n"
 
     def within(self, text: str, regions: tuple[str, ...] = ()) -> dict[str, str]:
-        """Those of the values that a redacted text says in any form, with their kinds; a word that it writes small too is not a name.
+        """Those of the values that a redacted text says in any form, with their kinds; a word that
+        it writes small too is not a name.
 
-        An address is among them if the text names its owner. `regions` are the countries of telephone numbers.
+        An address is among them if the text names its owner. `regions` are the countries of
+        telephone numbers.
         """
         by_run, all_kinds, numbers = _looked_up(self, len(self._written), regions)
         runs = set(_RUN.findall(text))
@@ -66,7 +72,9 @@ class Known:
 def _looked_up(
     known: Known, _: int, regions: tuple[str, ...]
 ) -> tuple[dict[str, set[str]], dict[str, str], Search]:
-    """Values by the word or number that a text which says one must have; their kinds; a search for numbers, which have many forms."""
+    """Values by the word or number that a text which says one must have; their kinds; a search for
+    numbers, which have many forms.
+    """
     by_run: dict[str, set[str]] = {}
     kinds: dict[str, str] = {}
     for value, kind in map(msgspec.json.decode, known._written.splitlines()):

@@ -1,4 +1,6 @@
-"""The search for given texts in a text, in time that grows with the text and not with their number."""
+"""The search for given texts in a text, in time that grows with the text and not with their
+number.
+"""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -36,7 +38,8 @@ class Addresses:
 class Values:
     """Private values, found in texts as they are written.
 
-    With `at_words` the caller wants only places that no letter precedes. That makes the search for many values faster.
+    With `at_words` the caller wants only places that no letter precedes. That makes the search for
+    many values faster.
     """
 
     def __init__(self, kinds: Iterable[str], at_words: bool = False) -> None:
@@ -49,7 +52,9 @@ class Values:
 
     @cached_property
     def _first_characters(self) -> re.Pattern[str]:
-        """An expression that matches, with no characters, where the first characters of a value may stand."""
+        """An expression that matches, with no characters, where the first characters of a value may
+        stand.
+        """
         beginnings = {value[:_MAX_CHARACTERS_TO_COMPARE] for value in self._values}
         return re.compile(f"{self._boundary}(?={_expression_for(sorted(beginnings))})")
 
@@ -62,7 +67,9 @@ class Values:
                     yield start, value
 
     def _starts(self, text: str) -> Iterator[int]:
-        """The places where a value may begin; a search for each of a few prefixes is faster than a look at every place."""
+        """The places where a value may begin; a search for each of a few prefixes is faster than a
+        look at every place.
+        """
         if len(self._lengths) > _MAX_PREFIXES_TO_SEARCH:
             for match in self._first_characters.finditer(text):
                 yield match.start()
@@ -74,7 +81,9 @@ class Values:
                 start = text.find(prefix, start + 1)
 
     def within(self, texts: Iterable[str], kinds: Mapping[str, str]) -> set[str]:
-        """Return the values that stand in one of the texts, the short ones as words of their own."""
+        """Return the values that stand in one of the texts, the short ones as words of their
+        own.
+        """
         return {
             value
             for text in texts
@@ -84,7 +93,9 @@ class Values:
 
 
 def _expression_for(texts: list[str]) -> str:
-    """Return an expression for any of the sorted texts. Their common beginnings are compared once."""
+    """Return an expression for any of the sorted texts. Their common beginnings are compared
+    once.
+    """
     if "" in texts:  # a shorter text ends here, and all others begin with it
         return ""
     branches = []
@@ -94,12 +105,16 @@ def _expression_for(texts: list[str]) -> str:
 
 
 def is_whole_word(value: str, kind: str, text: str, start: int) -> bool:
-    """Whether a value at a place in a text counts: a short one (`WORDS`) only as a word of its own."""
+    """Whether a value at a place in a text counts: a short one (`WORDS`) only as a word of its
+    own.
+    """
     return kind not in WORDS or not (continues(text, start) or continues(text, start + len(value)))
 
 
 def continues(text: str, place: int) -> bool:
-    """Whether a word or number goes on across a place between two characters; the n of an escaped line's end is not a part of one."""
+    """Whether a word or number goes on across a place between two characters; the n of an escaped
+    line's end is not a part of one.
+    """
     if not (0 < place < len(text) and text[place - 1].isalnum() and text[place].isalnum()):
         return False
     if is_of_script_without_blanks(text[place - 1]) != is_of_script_without_blanks(text[place]):

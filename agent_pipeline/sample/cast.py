@@ -1,4 +1,5 @@
-"""Who acts in the sample, how well, and how much: the knobs on the amount and the quality of the sessions.
+"""Who acts in the sample, how well, and how much: the knobs on the amount and the quality of the
+sessions.
 
 The knobs on the *difficulty* of the tasks are at the top of `shop/tasks.py` and `office/tasks.py`.
 """
@@ -17,16 +18,19 @@ FLAWS = {
     "loop": 3,
     "no_answer": 2,
 }
-"""How often each flaw is drawn, relative to the others; flaws that a domain does not have are left out."""
+"""How often each flaw is drawn, relative to the others; flaws that a domain does not have are left
+out.
+"""
 
 
 @dataclass(frozen=True)
 class Agent:
     """One partition of the sample, `project/name`.
 
-    `skill` is the share of sessions played without a flaw; `preamble` the share in which calls come after a sentence. Then
-    follow numbers of sessions: `archived`, `unjudged`, `rejudged` (a first, wrong judgment and a later, right one) are
-    marks on the played ones; `copies` and each kind of `broken` come on top of `tasks * trials + extra_trials`.
+    `skill` is the share of sessions played without a flaw; `preamble` the share in which calls come
+    after a sentence. Then follow numbers of sessions: `archived`, `unjudged`, `rejudged` (a first,
+    wrong judgment and a later, right one) are marks on the played ones; `copies` and each kind of
+    `broken` come on top of `tasks * trials + extra_trials`.
     """
 
     project: str
@@ -90,6 +94,7 @@ CAST = (
         broken={"cut_json": 2, "orphan_output": 1, "unanswered_call": 2, "empty": 1},
     ),
 )
-"""The three agents. `shop/support` is the one that the demo trains; it leaves about 370 good training sessions, `shop/intern` 400,
-`office/rooms` 570. With these numbers of tasks, the kinds of decision are about as frequent among what is held out
-as among what is trained."""
+"""The three agents. `shop/support` is the one that the demo trains; it leaves about 370 good
+training sessions, `shop/intern` 400, `office/rooms` 570. With these numbers of tasks, the kinds of
+decision are about as frequent among what is held out as among what is trained.
+"""

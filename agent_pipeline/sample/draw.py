@@ -15,14 +15,17 @@ FIRST_DAY = date(2026, 3, 2)
 
 
 def stream(*names: object) -> Random:
-    """An independent random stream for each purpose, so that a change in one place does not reshuffle all the others."""
+    """An independent random stream for each purpose, so that a change in one place does not
+    reshuffle all the others.
+    """
     return Random("/".join(map(str, names)))
 
 
 def deck(weights: Mapping[T, float], size: int, rng: Random) -> list[T]:
     """`size` values in the proportions of `weights` (largest remainders), shuffled.
 
-    Unlike independent draws, the shares come out the same for every seed: a knob set to 10 % is 10 %.
+    Unlike independent draws, the shares come out the same for every seed: a knob set to 10 % is 10
+    %.
     """
     total = sum(weights.values())
     shares = {value: size * weight / total for value, weight in weights.items()}

@@ -1,8 +1,10 @@
-"""A simulated world as a model meets it: the environment contract of TRL's `GRPOTrainer`, with a scripted user.
+"""A simulated world as a model meets it: the environment contract of TRL's `GRPOTrainer`, with a
+scripted user.
 
-`reset` begins a task, the public methods of a subclass are the tools, `get_reward` says at the end whether the task is done. What TRL
-does not ask for are attributes: `system` and `tools` open the conversation, `user` answers the model, `must_act`, `kind` and
-`wrong_changes` say what the task asks for and what was changed against it.
+`reset` begins a task, the public methods of a subclass are the tools, `get_reward` says at the end
+whether the task is done. What TRL does not ask for are attributes: `system` and `tools` open the
+conversation, `user` answers the model, `must_act`, `kind` and `wrong_changes` say what the task
+asks for and what was changed against it.
 """
 
 import itertools
@@ -31,12 +33,15 @@ class ScriptedUser:
 
 
 class Environment:
-    """One task at a time in a simulated world; subclasses name the `domain` and offer its tools as methods."""
+    """One task at a time in a simulated world; subclasses name the `domain` and offer its tools as
+    methods.
+    """
 
     domain: ClassVar[Domain]
 
     def reset(self, task_key: str = "", seed: int = DEFAULT_SEED, **row: Any) -> str:
-        """Begin the task `task_key` (`support-012`) of the sample made with `seed`; the user's first message is returned.
+        """Begin the task `task_key` (`support-012`) of the sample made with `seed`; the user's
+        first message is returned.
 
         Other columns of a data set's row are ignored.
 
@@ -82,7 +87,9 @@ class Environment:
 
     @classmethod
     def fresh_tasks(cls, count: int, seed: int, like: str = "") -> list[dict[str, Any]]:
-        """Arguments of `reset` for `count` tasks of the seeds from `seed` on, of the agent whose tasks `like` is one of."""
+        """Arguments of `reset` for `count` tasks of the seeds from `seed` on, of the agent whose
+        tasks `like` is one of.
+        """
         name = next(
             (agent.name for agent in CAST if like.startswith(f"{agent.name}-")), CAST[0].name
         )
@@ -101,7 +108,9 @@ class Environment:
 
 
 def kind_of(domain: Domain, task: Task) -> str:
-    """The decision that a task asks for: the calls with which a good agent changes the world (`cancel, book`), or `refuse or ask`."""
+    """The decision that a task asks for: the calls with which a good agent changes the world
+    (`cancel, book`), or `refuse or ask`.
+    """
     events = play(task, domain, None, 0, Random(0)).events
     changes = [
         event.name
@@ -117,7 +126,8 @@ def task_of(domain: Domain, task_id: str, seed: int) -> Task:
         return tasks_by_id(domain, task_id.rpartition("-")[0], seed)[task_id]
     except KeyError:
         raise DataError(
-            f"The sample has no task {task_id!r} with the seed {seed}: tasks are called like support-012."
+            f"The sample has no task {task_id!r} with the seed {seed}: tasks are called like "
+            f"support-012."
         ) from None
 
 

@@ -13,7 +13,9 @@ from agent_pipeline.sample.world import Call, Domain, Say, Step
 
 @dataclass(frozen=True)
 class Imagined:
-    """A result that the agent made up for a call that it never made: the policy sees it, the world and the session don't."""
+    """A result that the agent made up for a call that it never made: the policy sees it, the world
+    and the session don't.
+    """
 
     value: Any
 

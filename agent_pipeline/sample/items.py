@@ -12,7 +12,9 @@ Item = dict[str, Any]
 
 
 def items(system: str, events: tuple[Event, ...], preamble: bool, rng: Random) -> list[Item]:
-    """The session as Responses items. A call's note comes before it; with `preamble` the first call of a turn has a sentence before it."""
+    """The session as Responses items. A call's note comes before it; with `preamble` the first call
+    of a turn has a sentence before it.
+    """
     out: list[Item] = [{"role": "system", "content": system}]
     call_id = ""
     for before, event in zip((None, *events), events, strict=False):

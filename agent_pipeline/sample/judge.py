@@ -1,4 +1,5 @@
-"""The verdict on an episode: was it brought to an end, by the rules, and is the world as it should be?
+"""The verdict on an episode: was it brought to an end, by the rules, and is the world as it should
+be?
 
 The judge sees what happened, the goal and the final state, not who acted or with what flaw.
 """
@@ -66,7 +67,10 @@ def difference(goal: Records, final: Records) -> str | None:
         should, found = goal.get(key, {}), final.get(key, {})
         for field in sorted(should.keys() | found.keys()):
             if should.get(field) != found.get(field):
-                return f"{key}: {field} should be {should.get(field, 'unset')}, is {found.get(field, 'unset')}"
+                return (
+                    f"{key}: {field} should be {should.get(field, 'unset')}, is "
+                    f"{found.get(field, 'unset')}"
+                )
     return None
 
 

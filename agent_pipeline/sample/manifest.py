@@ -1,4 +1,6 @@
-"""What the sample holds, as counts for tests and as a page for people; both made from what was written."""
+"""What the sample holds, as counts for tests and as a page for people; both made from what was
+written.
+"""
 
 from collections import Counter
 from typing import Any
@@ -11,8 +13,9 @@ COMMAND = "python -m agent_pipeline.sample"
 def manifest(sessions: dict[str, list[Recorded]], seed: int) -> dict[str, Any]:
     """The ground truth: counts by partition, and each session's facts by id.
 
-    `acceptable` + `unacceptable` + `unjudged` = `sessions`; archived, broken and duplicate sessions are among them.
-    `clean_acceptable` counts what a careful curation with default settings keeps: acceptable, and none of those three.
+    `acceptable` + `unacceptable` + `unjudged` = `sessions`; archived, broken and duplicate sessions
+    are among them. `clean_acceptable` counts what a careful curation with default settings keeps:
+    acceptable, and none of those three.
     """
     return {
         "made_by": COMMAND,
@@ -94,7 +97,8 @@ def readme(truth: dict[str, Any]) -> str:
         f"|---|{'---|' * len(partitions)}",
     ]
     table += [
-        f"| {row.replace('_', ' ')} | {' | '.join(cell(truth[row]) for truth in partitions.values())} |"
+        f"| {row.replace('_', ' ')} | "
+        f"{' | '.join(cell(truth[row]) for truth in partitions.values())} |"
         for row in rows
     ]
     return README.format(command=truth["made_by"], seed=truth["seed"], table="\n".join(table))

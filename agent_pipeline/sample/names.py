@@ -18,9 +18,11 @@ def two_names(rng: Random) -> tuple[str, str]:
 
 
 def personal_detail(kind: str, rng: Random) -> str:
-    """A sentence with personal data that redaction must find; the address, the number and the card belong to nobody.
+    """A sentence with personal data that redaction must find; the address, the number and the card
+    belong to nobody.
 
-    example.com is reserved (RFC 2606), 555-01xx numbers are reserved for fiction, 4111 ... is the card networks' test number.
+    example.com is reserved (RFC 2606), 555-01xx numbers are reserved for fiction, 4111 ... is the
+    card networks' test number.
     """
     digits = f"{rng.randrange(100):02d}"
     return {

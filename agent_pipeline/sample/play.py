@@ -26,12 +26,16 @@ class Episode:
     final: Records
 
     def outline(self) -> tuple:
-        """What was done, without the wording: two episodes of a task with one outline differ in phrases only."""
+        """What was done, without the wording: two episodes of a task with one outline differ in
+        phrases only.
+        """
         return tuple(event.kind if isinstance(event, Say) else repr(event) for event in self.events)
 
 
 def voice(domain: Domain, wording: int) -> Voice:
-    """A voice that words each kind of answer in the `wording`-th way (modulo the number of ways)."""
+    """A voice that words each kind of answer in the `wording`-th way (modulo the number of
+    ways).
+    """
 
     def say(kind: str, **slots: object) -> Say:
         forms = domain.phrases[kind]
@@ -41,7 +45,9 @@ def voice(domain: Domain, wording: int) -> Voice:
 
 
 def play(task: Task, domain: Domain, flaw: str | None, wording: int, rng: Random) -> Episode:
-    """Play the task to its end. `flaw` is one of `flaws_of(domain)` or None; `rng` decides how a flaw shows."""
+    """Play the task to its end. `flaw` is one of `flaws_of(domain)` or None; `rng` decides how a
+    flaw shows.
+    """
     world = domain.world(task.start)
     mind = Mind(voice(domain, wording), obeys=flaw != "broken_rule")
     spoil = flaws_of(domain)[flaw] if flaw else honest
@@ -70,7 +76,9 @@ def play(task: Task, domain: Domain, flaw: str | None, wording: int, rng: Random
 def play_flawed(
     task: Task, domain: Domain, flaws: list[str], wording: int, rng: Random
 ) -> tuple[Episode, str]:
-    """Play with the first of `flaws` that this task gives room to show (a loop needs a call, a wrong amount a refund)."""
+    """Play with the first of `flaws` that this task gives room to show (a loop needs a call, a
+    wrong amount a refund).
+    """
     good = play(task, domain, None, wording, rng).outline()
     for flaw in flaws:
         episode = play(task, domain, flaw, wording, rng)

@@ -23,7 +23,9 @@ OPPOSITE = {"acceptable": "unacceptable", "unacceptable": "acceptable"}
 
 @dataclass(frozen=True)
 class Recorded:
-    """A stored session, and what is true of it; `verdicts` are in the order of their rows, and the last counts."""
+    """A stored session, and what is true of it; `verdicts` are in the order of their rows, and the
+    last counts.
+    """
 
     session_id: str
     partition: str
@@ -60,7 +62,9 @@ def record(agent: Agent, seed: int) -> list[Recorded]:
 
 
 def play_all(agent: Agent, seed: int) -> list[Recorded]:
-    """Every trial of every task, flawed in the share that the agent's skill leaves; trials of a task never share a flaw."""
+    """Every trial of every task, flawed in the share that the agent's skill leaves; trials of a
+    task never share a flaw.
+    """
     domain, rng = DOMAINS[agent.project], stream(seed, agent.partition, "play")
     tasks = tasks_of(agent, seed)
     rounds = [(task, trial) for trial in range(agent.trials) for task in tasks]
@@ -84,7 +88,9 @@ def play_all(agent: Agent, seed: int) -> list[Recorded]:
 def session_of(
     agent: Agent, task: Task, trial: int, flaws: list[str] | None, rng: Random
 ) -> Recorded:
-    """Play one trial (with the first of the flaws that shows, if any) and record it with the world's verdict."""
+    """Play one trial (with the first of the flaws that shows, if any) and record it with the
+    world's verdict.
+    """
     domain = DOMAINS[agent.project]
     if flaws is None:
         episode, flaw = play(task, domain, None, trial, rng), None
@@ -114,7 +120,9 @@ def session_of(
 
 
 def marks(agent: Agent, played: list[Recorded], rng: Random) -> list[Recorded]:
-    """Archive some sessions, take the verdict from others (every second keeps an empty row), have a few judged twice."""
+    """Archive some sessions, take the verdict from others (every second keeps an empty row), have a
+    few judged twice.
+    """
     chosen = iter(rng.sample(range(len(played)), agent.archived + agent.unjudged + agent.rejudged))
     sessions = list(played)
     for _, index in zip(range(agent.archived), chosen, strict=False):
@@ -135,7 +143,9 @@ def copy(session: Recorded, rng: Random) -> Recorded:
 
 
 def damaged(agent: Agent, seed: int) -> list[Recorded]:
-    """Further trials of some tasks, done well, judged, then damaged in the store; an empty one has no task and no verdict."""
+    """Further trials of some tasks, done well, judged, then damaged in the store; an empty one has
+    no task and no verdict.
+    """
     rng = stream(seed, agent.partition, "damage")
     kinds = [kind for kind, count in agent.broken.items() for _ in range(count)]
     sessions = []

@@ -20,7 +20,9 @@ CREATE INDEX idx_sessions_created_at ON sessions(created_at);
 VERDICTS_SCHEMA = "CREATE TABLE analysis (group_id TEXT, judgment TEXT, reason TEXT);"
 
 SECONDS_PER_ITEM = 7
-"""How far apart the items of a session are; sessions that overlap in time have their rows interleaved, as in a live store."""
+"""How far apart the items of a session are; sessions that overlap in time have their rows
+interleaved, as in a live store.
+"""
 
 
 def write_sessions(path: Path, sessions: list[Recorded]) -> None:
@@ -33,7 +35,8 @@ def write_sessions(path: Path, sessions: list[Recorded]) -> None:
     rows.sort(key=lambda row: row[0])
     with database(path, SESSIONS_SCHEMA) as connection:
         connection.executemany(
-            "INSERT INTO sessions (session_id, archived, created_at, context_json) VALUES (?, ?, ?, ?)",
+            "INSERT INTO sessions (session_id, archived, created_at, context_json) VALUES (?, ?, "
+            "?, ?)",
             (
                 (s.session_id, int(s.archived), str(s.started), s.context and json.dumps(s.context))
                 for s in sessions
@@ -63,7 +66,9 @@ def verdict_rows(sessions: list[Recorded]) -> Iterator[tuple[str, str | None, st
 
 @contextmanager
 def database(path: Path, schema: str) -> Iterator[sqlite3.Connection]:
-    """A new database in one file (no write-ahead log stays behind), committed and closed at the end."""
+    """A new database in one file (no write-ahead log stays behind), committed and closed at the
+    end.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     connection = sqlite3.connect(path)
     try:

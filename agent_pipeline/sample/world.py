@@ -1,4 +1,6 @@
-"""What all simulated worlds share: events, tools that really run, tasks, and the bundle that makes a domain."""
+"""What all simulated worlds share: events, tools that really run, tasks, and the bundle that makes
+a domain.
+"""
 
 import copy
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -8,7 +10,9 @@ from random import Random
 from typing import Any, ClassVar, Self
 
 Records = dict[str, dict[str, Any]]
-"""The state of a world: things by id. Tools change it, tasks say how it should end, the judge compares."""
+"""The state of a world: things by id. Tools change it, tasks say how it should end, the judge
+compares.
+"""
 
 
 @dataclass(frozen=True)
@@ -20,7 +24,9 @@ class User:
 
 @dataclass(frozen=True)
 class Call:
-    """An agent's call of a tool; `note` is what the agent writes beside it: why this call is due."""
+    """An agent's call of a tool; `note` is what the agent writes beside it: why this call is
+    due.
+    """
 
     name: str
     arguments: dict[str, Any]
@@ -51,7 +57,9 @@ Step = Call | Say
 
 
 def tool(name: str, **properties: dict[str, Any]) -> dict[str, Any]:
-    """An OpenAI tool schema, as terse as the form allows: every token of it is paid for in every training row."""
+    """An OpenAI tool schema, as terse as the form allows: every token of it is paid for in every
+    training row.
+    """
     return {
         "type": "function",
         "function": {"name": name, "parameters": {"type": "object", "properties": properties}},
@@ -59,10 +67,12 @@ def tool(name: str, **properties: dict[str, Any]) -> dict[str, Any]:
 
 
 class World:
-    """A state and the tools that read or change it: each schema in `tools` names a method of the subclass.
+    """A state and the tools that read or change it: each schema in `tools` names a method of the
+    subclass.
 
-    Tools refuse only what is impossible (an unknown id, a taken room). What is merely against the house rules they do: keeping
-    the rules is the agent's task, and the difference shows in the final state.
+    Tools refuse only what is impossible (an unknown id, a taken room). What is merely against the
+    house rules they do: keeping the rules is the agent's task, and the difference shows in the
+    final state.
     """
 
     tools: ClassVar[Sequence[dict[str, Any]]] = ()
@@ -72,7 +82,9 @@ class World:
         self.records = copy.deepcopy(records)
 
     def run(self, call: Call) -> Any:
-        """Run a call for real and return its JSON result; an unknown tool or wrong arguments give `{"error": ...}`."""
+        """Run a call for real and return its JSON result; an unknown tool or wrong arguments give
+        `{"error": ...}`.
+        """
         properties = {
             schema["function"]["name"]: schema["function"]["parameters"]["properties"]
             for schema in self.tools
@@ -88,8 +100,8 @@ class World:
 class Turn:
     """One message of the user, and what it means (a request object of the domain).
 
-    The simulated agents are given the meaning, as if they had understood the text; what they know of the *world* they learn
-    from its tools only.
+    The simulated agents are given the meaning, as if they had understood the text; what they know
+    of the *world* they learn from its tools only.
     """
 
     text: str
@@ -98,9 +110,11 @@ class Turn:
 
 @dataclass(frozen=True)
 class Task:
-    """A user with something to do: the script of turns, the world before, the world as it should be after.
+    """A user with something to do: the script of turns, the world before, the world as it should be
+    after.
 
-    `day` is when it happens; `personal` names the personal detail that a first message carries (`email`, ...), if any.
+    `day` is when it happens; `personal` names the personal detail that a first message carries
+    (`email`, ...), if any.
     """
 
     task_id: str
@@ -114,12 +128,16 @@ class Task:
 
 
 Voice = Callable[..., Say]
-"""`voice(kind, **slots)` words an answer; trials of a task differ in their wording, never in what they say."""
+"""`voice(kind, **slots)` words an answer; trials of a task differ in their wording, never in what
+they say.
+"""
 
 
 @dataclass
 class Mind:
-    """What an agent carries through one session: its voice, what it has looked up, whether it keeps the house rules."""
+    """What an agent carries through one session: its voice, what it has looked up, whether it keeps
+    the house rules.
+    """
 
     voice: Voice
     obeys: bool = True
@@ -127,10 +145,14 @@ class Mind:
 
 
 Policy = Callable[[Any, Mind], Generator[Step, Any, None]]
-"""A policy handles one request: it yields steps, is sent the result of each call, and ends after a `Say`."""
+"""A policy handles one request: it yields steps, is sent the result of each call, and ends after a
+`Say`.
+"""
 
 Slip = Callable[[Call, Random], Call | None]
-"""A slip spoils a changing call (wrong tool, wrong amount, ...); `None`: it has nothing to spoil in this one."""
+"""A slip spoils a changing call (wrong tool, wrong amount, ...); `None`: it has nothing to spoil in
+this one.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +164,11 @@ class Domain:
     phrases: Mapping[str, tuple[str, ...]]
     tasks: Callable[[str, int, Random], list[Task]]
     imagine: Callable[[Call, Any, Random], Any]
-    """`imagine(look_up, request, rng)`: the result that an agent makes up when it skips a look-up."""
+    """`imagine(look_up, request, rng)`: the result that an agent makes up when it skips a
+    look-up.
+    """
     slips: Mapping[str, Slip]
     looked_up: Callable[[Call, list[tuple[Call, Any]]], bool]
-    """`looked_up(call, results so far)`: whether what a changing call touches had been looked up before."""
+    """`looked_up(call, results so far)`: whether what a changing call touches had been looked up
+    before.
+    """

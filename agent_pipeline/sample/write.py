@@ -17,10 +17,11 @@ from agent_pipeline.sample.store import write_sessions, write_verdicts
 def write_sample(
     home: Path, seed: int = DEFAULT_SEED, cast: Sequence[Agent] = CAST
 ) -> dict[str, Any]:
-    """Write the sample to `home` (an earlier sample there is replaced) and return its manifest. The worlds of `episodes` know the tasks of
-    `CAST` only.
+    """Write the sample to `home` (an earlier sample there is replaced) and return its manifest. The
+    worlds of `episodes` know the tasks of `CAST` only.
 
-    It is built in a folder beside `home` and renamed into place, so that a reader finds the old sample or the new one, whole.
+    It is built in a folder beside `home` and renamed into place, so that a reader finds the old
+    sample or the new one, whole.
 
     Raises:
         SettingsError: `home` holds something that is not a sample.
@@ -65,5 +66,6 @@ def refuse_foreign(home: Path) -> None:
         made_by = None
     if made_by != COMMAND:
         raise SettingsError(
-            f"{home} holds something other than a sample made by `{COMMAND}`; name an empty or a new folder."
+            f"{home} holds something other than a sample made by `{COMMAND}`; name an empty or a "
+            f"new folder."
         )

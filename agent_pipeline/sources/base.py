@@ -1,4 +1,6 @@
-"""What every reader of a session store offers (`TraceSource`), and the small things that all readers need."""
+"""What every reader of a session store offers (`TraceSource`), and the small things that all
+readers need.
+"""
 
 import os
 from abc import ABC, abstractmethod
@@ -21,8 +23,8 @@ SEPARATOR = b"\n\xff\n"
 class Stored(NamedTuple):
     """A session as its store holds it.
 
-    `digest` changes whenever anything that the reader uses does. `build` reads the session: what of it cannot be read is its damage, and a
-    store that cannot be read raises.
+    `digest` changes whenever anything that the reader uses does. `build` reads the session: what of
+    it cannot be read is its damage, and a store that cannot be read raises.
     """
 
     session_id: str
@@ -33,9 +35,10 @@ class Stored(NamedTuple):
 class TraceSource(ABC):
     """A reader of one kind of session store.
 
-    A subclass gives `name`, `looks_like`, `partitions` and `sessions`; everything else has a default. A reader turns what its store holds
-    into sessions and no more: repair, redaction and judging happen later, for all sources alike. `notes` gathers sentences about what a
-    reader left out and a person should know; use `add_note`.
+    A subclass gives `name`, `looks_like`, `partitions` and `sessions`; everything else has a
+    default. A reader turns what its store holds into sessions and no more: repair, redaction and
+    judging happen later, for all sources alike. `notes` gathers sentences about what a reader left
+    out and a person should know; use `add_note`.
     """
 
     name: ClassVar[str]
@@ -43,7 +46,9 @@ class TraceSource(ABC):
     looks_like: ClassVar[str]
     """What such a store looks like, for people."""
     version: ClassVar[int] = 1
-    """Raise it when the same store gives other sessions than before: tables made by an older version are then made again."""
+    """Raise it when the same store gives other sessions than before: tables made by an older
+    version are then made again.
+    """
     reads_folders: ClassVar[bool] = False
     """Whether a folder is a store as such, rather than a collection of files that are stores."""
     schemes: ClassVar[tuple[str, ...]] = ()
@@ -55,7 +60,8 @@ class TraceSource(ABC):
 
     @classmethod
     def detect(cls, path: Path) -> bool:
-        """Whether an existing path holds this kind of store. It looks at names and headers and reads no session.
+        """Whether an existing path holds this kind of store. It looks at names and headers and
+        reads no session.
 
         A reader that detects nothing is used where a location names it (`name:path`).
         """
@@ -67,7 +73,8 @@ class TraceSource(ABC):
 
     @abstractmethod
     def sessions(self, key: PartitionKey) -> Iterator[Session]:
-        """Every session of a partition in the order of ids, including archived, empty and damaged ones.
+        """Every session of a partition in the order of ids, including archived, empty and damaged
+        ones.
 
         Raises:
             PartitionError: the store has no such partition.
@@ -75,14 +82,17 @@ class TraceSource(ABC):
         """
 
     def stored(self, key: PartitionKey) -> Iterator[Stored]:
-        """Every session with its digest, in the order of ids. A source whose digests come from its own rows overrides this: sessions that
-        did not change are then not decoded again. Raises what `sessions` raises."""
+        """Every session with its digest, in the order of ids. A source whose digests come from its
+        own rows overrides this: sessions that did not change are then not decoded again. Raises
+        what `sessions` raises.
+        """
         for session in self.sessions(key):
             yield as_stored(session)
 
     def histories(self, key: PartitionKey) -> Iterator[tuple[Session, list[RecordedItem]]]:
-        """Every session with its history as Responses items. A store that keeps items gives them as recorded; other stores' items are made
-        of the messages. Raises what `sessions` raises."""
+        """Every session with its history as Responses items. A store that keeps items gives them as
+        recorded; other stores' items are made of the messages. Raises what `sessions` raises.
+        """
         for session in self.sessions(key):
             yield session, items_of(session)
 
@@ -91,12 +101,16 @@ class TraceSource(ABC):
         return file_signature(*files_of(self.path), *self.sidecars())
 
     def partition_signature(self, key: PartitionKey) -> str:
-        """A text that is cheap to get and changes whenever the sessions of a partition may have changed. A store that keeps partitions in
-        files of their own overrides this, so that one agent's new session does not cost a reading of all. Raises what `sessions` raises."""
+        """A text that is cheap to get and changes whenever the sessions of a partition may have
+        changed. A store that keeps partitions in files of their own overrides this, so that one
+        agent's new session does not cost a reading of all. Raises what `sessions` raises.
+        """
         return self.signature()
 
     def use_cache(self, folder: Path) -> None:
-        """Remember in a local folder what was read, so that the next source has less to read. A reader of files needs none."""
+        """Remember in a local folder what was read, so that the next source has less to read. A
+        reader of files needs none.
+        """
         return
 
     def sidecars(self) -> list[Path]:
@@ -150,28 +164,35 @@ def add_note(notes: list[str], sentence: str) -> None:
 
 
 def note_changed_names(notes: list[str], where: object, changed: Mapping[str, str]) -> None:
-    """Note the names that are not written in a partition as the store writes them, with what they became."""
+    """Note the names that are not written in a partition as the store writes them, with what they
+    became.
+    """
     if changed:
         shown = ", ".join(f"{name!r} is {slug}" for name, slug in sorted(changed.items())[:5]) + (
             ", …" if len(changed) > 5 else ""
         )
         add_note(
             notes,
-            f"{where}: {len(changed)} names cannot be partitions as they are, and were changed ({shown}).",
+            f"{where}: {len(changed)} names cannot be partitions as they are, and were changed "
+            f"({shown}).",
         )
 
 
 def no_partition(where: object, key: PartitionKey, known: Iterable[PartitionKey]) -> PartitionError:
     """The error for a partition that a store lacks."""
     return PartitionError(
-        f"The store {where} has no partition {key}: it has {', '.join(map(str, sorted(known))) or 'none'}."
+        f"The store {where} has no partition {key}: it has "
+        f"{', '.join(map(str, sorted(known))) or 'none'}."
     )
 
 
 def unreadable(path: Path, error: Exception) -> StoreError:
-    """The error for a part of a store that cannot be read. SQLite quotes whole statements, so the reason is put on one line."""
+    """The error for a part of a store that cannot be read. SQLite quotes whole statements, so the
+    reason is put on one line.
+    """
     return StoreError(
-        f"{path} cannot be read ({' '.join(str(error).split())}): check its permissions and that it is whole."
+        f"{path} cannot be read ({' '.join(str(error).split())}): check its permissions and that "
+        f"it is whole."
     )
 
 
@@ -203,7 +224,9 @@ def files_of(path: Path) -> list[Path]:
 
 
 def file_signature(*paths: Path) -> str:
-    """Paths, sizes and modification times of files and of their write-ahead logs; empty files (a log after a mere reading) do not count."""
+    """Paths, sizes and modification times of files and of their write-ahead logs; empty files (a
+    log after a mere reading) do not count.
+    """
     parts = []
     for path in paths:
         for each in (path, path.with_name(path.name + "-wal")):
@@ -214,5 +237,7 @@ def file_signature(*paths: Path) -> str:
 
 
 def digest(*parts: bytes) -> bytes:
-    """XXH3 (128 bits) of what a store holds of a session, to see whether it changed. It guards against chance, not against an attacker."""
+    """XXH3 (128 bits) of what a store holds of a session, to see whether it changed. It guards
+    against chance, not against an attacker.
+    """
     return xxhash.xxh3_128(SEPARATOR.join(parts)).digest()

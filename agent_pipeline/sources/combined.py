@@ -1,8 +1,9 @@
-"""Several stores as one: the partitions are the union, a partition in two stores has the sessions of both.
+"""Several stores as one: the partitions are the union, a partition in two stores has the sessions
+of both.
 
-A store that cannot be opened or listed may hold sessions of any partition. It does not hide the partitions of the others, but reading
-any of them fails with a sentence that names it: half of an agent's sessions must not pass for all. Whoever can do without the store takes
-it out of `store`.
+A store that cannot be opened or listed may hold sessions of any partition. It does not hide the
+partitions of the others, but reading any of them fails with a sentence that names it: half of an
+agent's sessions must not pass for all. Whoever can do without the store takes it out of `store`.
 """
 
 import heapq
@@ -57,14 +58,18 @@ class CombinedSource(TraceSource):
         return self._merged(key, self._holding(key))
 
     def histories(self, key: PartitionKey) -> Iterator[tuple[Session, list[RecordedItem]]]:
-        """The histories of the one store that has the partition; where several have it, items are made of the messages."""
+        """The histories of the one store that has the partition; where several have it, items are
+        made of the messages.
+        """
         names = self._holding(key)
         if len(names) == 1:
             return self._stores[names[0]].histories(key)
         return ((session, items_of(session)) for session in self._merged(key, names))
 
     def stored(self, key: PartitionKey) -> Iterator[Stored]:
-        """The one store's own digests; where several have the partition, those of the merged sessions."""
+        """The one store's own digests; where several have the partition, those of the merged
+        sessions.
+        """
         names = self._holding(key)
         return self._stores[names[0]].stored(key) if len(names) == 1 else super().stored(key)
 
@@ -85,11 +90,13 @@ class CombinedSource(TraceSource):
             name, error = next(iter(failures.items()))
             sentence = str(error).rstrip(".")
             raise StoreError(
-                f"{sentence}; the store {name} may hold sessions of {key} too, so repair it, or take it out of the setting store."
+                f"{sentence}; the store {name} may hold sessions of {key} too, so repair it, or "
+                f"take it out of the setting store."
             )
         if key not in holders:
             raise PartitionError(
-                f"The stores have no partition {key}: they have {', '.join(map(str, sorted(holders))) or 'none'}."
+                f"The stores have no partition {key}: they have "
+                f"{', '.join(map(str, sorted(holders))) or 'none'}."
             )
         return holders[key]
 
@@ -122,7 +129,9 @@ class CombinedSource(TraceSource):
         return holders, failures
 
     def _merged(self, key: PartitionKey, names: list[str]) -> Iterator[Session]:
-        """The sessions of several stores in the order of their ids; of two with one id the later store's gets an id of its own."""
+        """The sessions of several stores in the order of their ids; of two with one id the later
+        store's gets an id of its own.
+        """
         given: set[str] = set()
         renamed: dict[tuple[str, str], str] = {}
         streams = [
@@ -148,5 +157,6 @@ class CombinedSource(TraceSource):
         if count:
             add_note(
                 self.notes,
-                f"{key}: {count} session ids are in more than one store ({', '.join(names)}); the later got ~2, ~3.",
+                f"{key}: {count} session ids are in more than one store ({', '.join(names)}); the "
+                f"later got ~2, ~3.",
             )

@@ -1,7 +1,7 @@
 """From what a person writes to a reader: locations, detection, and the stores in a folder.
 
-A location is a path, a URL whose scheme a reader opens, or either with a reader's name before it (`openinference:/data/spans.jsonl`), which
-skips detection.
+A location is a path, a URL whose scheme a reader opens, or either with a reader's name before it
+(`openinference:/data/spans.jsonl`), which skips detection.
 """
 
 import os
@@ -40,7 +40,9 @@ class Location(NamedTuple):
 
 @dataclass
 class Finds:
-    """What lies under a path: stores, files that no reader knows, and what could not be looked at."""
+    """What lies under a path: stores, files that no reader knows, and what could not be looked
+    at.
+    """
 
     stores: list[tuple[Path, Reader]] = field(default_factory=list)
     unknown: list[Path] = field(default_factory=list)
@@ -48,7 +50,8 @@ class Finds:
 
 
 def parse_location(text: str, home: Path | None = None) -> Location:
-    """A store as a person writes it; a relative path starts from `home` (default: the working directory).
+    """A store as a person writes it; a relative path starts from `home` (default: the working
+    directory).
 
     `name:path` names a reader, unless a file of exactly that name exists.
     """
@@ -59,7 +62,8 @@ def parse_location(text: str, home: Path | None = None) -> Location:
 
 
 def readers(dotted: Sequence[str] = ()) -> tuple[Reader, ...]:
-    """Every reader: the user's (`dotted` from the settings, then entry points) before those of this package.
+    """Every reader: the user's (`dotted` from the settings, then entry points) before those of this
+    package.
 
     Raises:
         SettingsError: a reader of the user's cannot be loaded, or is not a `TraceSource`.
@@ -92,7 +96,8 @@ def open_source(
     """The reader for what lies at a place.
 
     Raises:
-        StoreError: there is nothing there, no reader knows it, or it is a folder of several stores: what is read must not change because
+        StoreError: there is nothing there, no reader knows it, or it is a folder of several stores:
+        what is read must not change because
             another file was put beside it.
     """
     location = Location(str(location)) if isinstance(location, Path) else location
@@ -109,7 +114,8 @@ def open_source(
         raise unreadable(path, error) from error
     if not exists:
         raise StoreError(
-            f"The session store {path} does not exist: set AGENT_PIPELINE_STORE (or store in pipeline.toml) to one that does."
+            f"The session store {path} does not exist: set AGENT_PIPELINE_STORE (or store in "
+            f"pipeline.toml) to one that does."
         )
     if named:
         return named(path)
@@ -121,7 +127,8 @@ def open_source(
             ", ..." if len(finds.stores) > 5 else ""
         )
         raise StoreError(
-            f"{path} is a folder of {len(finds.stores)} session stores: name those to read in the setting store ({some})."
+            f"{path} is a folder of {len(finds.stores)} session stores: name those to read in the "
+            f"setting store ({some})."
         )
     if finds.errors:
         raise finds.errors[0][1]
@@ -131,7 +138,8 @@ def open_source(
 def find(path: Path, known: Sequence[Reader] = SOURCES) -> Finds:
     """The stores at a path that exists: itself, or those in the folder that it is.
 
-    A folder whose files are of one kind is one store, with the folders in it; in a folder of different things each is its own.
+    A folder whose files are of one kind is one store, with the folders in it; in a folder of
+    different things each is its own.
     """
     finds = _finds(path, known)
     sidecars = {each for where, reader in finds.stores for each in reader(where).sidecars()}
@@ -179,7 +187,9 @@ def _belongs_to_a_database(path: Path) -> bool:
 
 
 def _reader_for(location: Location, known: Sequence[Reader]) -> Reader | None:
-    """The reader that a location names, or that opens the scheme of its URL; `None` for a path without a name."""
+    """The reader that a location names, or that opens the scheme of its URL; `None` for a path
+    without a name.
+    """
     if location.reader:
         names = {reader.name: reader for reader in reversed(known)}
         if location.reader in names:
@@ -194,7 +204,8 @@ def _reader_for(location: Location, known: Sequence[Reader]) -> Reader | None:
     if scheme in schemes:
         return schemes[scheme]
     raise StoreError(
-        f"No reader knows stores at {scheme}://: give a path, or name a reader of your own in the setting sources."
+        f"No reader knows stores at {scheme}://: give a path, or name a reader of your own in the "
+        f"setting sources."
     )
 
 
@@ -203,7 +214,10 @@ def _unknown(path: Path) -> StoreError:
     if not path.is_file():
         holds = "it is a folder, and no file in it is one"
     elif (kind := kind_of(path)) in (None, "database"):
-        holds = "it holds neither JSON, nor Parquet, Arrow or a zip of JSON, nor a database of sessions or traces"
+        holds = (
+            "it holds neither JSON, nor Parquet, Arrow or a zip of JSON, nor a database of "
+            "sessions or traces"
+        )
     else:
         try:
             first = next((record for _, record in records(path, [], kind)), None)
@@ -216,7 +230,8 @@ def _unknown(path: Path) -> StoreError:
             else "it holds no records"
         )
     return StoreError(
-        f"{path} is not a session store that a reader knows: {holds}. To write a source of your own, see docs/traces.md."
+        f"{path} is not a session store that a reader knows: {holds}. To write a source of your "
+        f"own, see docs/traces.md."
     )
 
 

@@ -1,4 +1,6 @@
-"""The user's own readers: loaded by name and checked, so that a broken one costs a sentence and not a stack trace."""
+"""The user's own readers: loaded by name and checked, so that a broken one costs a sentence and not
+a stack trace.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,7 +37,8 @@ def _loaded(what: str, path: str) -> Any:
     loaded = load_plugin(path, "reader", GROUP)
     if not (isinstance(loaded, type) and issubclass(loaded, TraceSource)):
         raise SettingsError(
-            f"The reader {what} is not a subclass of agent_pipeline.sources.TraceSource: make it one."
+            f"The reader {what} is not a subclass of agent_pipeline.sources.TraceSource: make it "
+            f"one."
         )
     missing = sorted(loaded.__abstractmethods__)
     missing += [
@@ -61,7 +64,8 @@ def _guarded(reader: Any, what: str) -> type[TraceSource]:
             raise
         except Exception as error:
             raise StoreError(
-                f"The reader {what} failed on {where} ({type(error).__name__}: {first_line(error)}): correct it, or take it out."
+                f"The reader {what} failed on {where} ({type(error).__name__}: "
+                f"{first_line(error)}): correct it, or take it out."
             ) from error
 
     class Guarded(reader):

@@ -1,10 +1,12 @@
 """Running an agent on tasks, and keeping what it did (FireAct, Chen et al. 2023).
 
-An agent is a callable of one task, asynchronous or not. It yields its steps one by one, and is then stopped at the limit, or it answers
-with the whole run: a trajectory, an object with `messages` or `steps` (and `success`, `reward`), or its last words. Its attributes
-`tool_schemas`, `model_id` and `system_prompt`, where it has them, are recorded in each trajectory.
+An agent is a callable of one task, asynchronous or not. It yields its steps one by one, and is then
+stopped at the limit, or it answers with the whole run: a trajectory, an object with `messages` or
+`steps` (and `success`, `reward`), or its last words. Its attributes `tool_schemas`, `model_id` and
+`system_prompt`, where it has them, are recorded in each trajectory.
 
-Whatever an agent raises is a failure of the infrastructure, not a bad run: an agent's mistakes are in what it does.
+Whatever an agent raises is a failure of the infrastructure, not a bad run: an agent's mistakes are
+in what it does.
 """
 
 import asyncio
@@ -38,7 +40,9 @@ from agent_pipeline.sources.formats.fields import number, text, verdict
 
 Agent = Callable[[Any], Any]
 Judge = Callable[[AgentTrajectory], Any]
-"""A bool, a word or a number of a finished run: 1 is success, 0 is none, what lies between is a reward that does not decide."""
+"""A bool, a word or a number of a finished run: 1 is success, 0 is none, what lies between is a
+reward that does not decide.
+"""
 
 _FAILURES_IN_A_ROW = 5
 
@@ -50,11 +54,13 @@ class Task(NamedTuple):
 
 @dataclass(frozen=True)
 class CollectorConfig:
-    """How runs are collected: at most `max_steps` steps a run; without `require_success` unsuccessful runs are returned too.
+    """How runs are collected: at most `max_steps` steps a run; without `require_success`
+    unsuccessful runs are returned too.
 
-    `path` is a JSON lines file of all runs, also the unsuccessful ones. If the file exists, the collection resumes: only tasks that it does
-    not have, or that the infrastructure failed, are run. With `save_intermediate` each run is written as soon as it ends, else all are
-    written at the end.
+    `path` is a JSON lines file of all runs, also the unsuccessful ones. If the file exists, the
+    collection resumes: only tasks that it does not have, or that the infrastructure failed, are
+    run. With `save_intermediate` each run is written as soon as it ends, else all are written at
+    the end.
 
     Raises:
         SettingsError: `max_steps` is below 1.
@@ -74,8 +80,9 @@ class CollectorConfig:
 class TrajectoryCollector:
     """Runs an agent, one task after the other; what it returns and writes is redacted.
 
-    `judge`, if there is one, decides on each run that ended by itself; else the agent's own word counts. After `collect`, `counts` and
-    `dropped` say what became of every task: `tasks` = `collected` + `not_run` + the reasons (`known_before` were in the file).
+    `judge`, if there is one, decides on each run that ended by itself; else the agent's own word
+    counts. After `collect`, `counts` and `dropped` say what became of every task: `tasks` =
+    `collected` + `not_run` + the reasons (`known_before` were in the file).
     """
 
     def __init__(
@@ -87,13 +94,15 @@ class TrajectoryCollector:
         self._redactor = Redactor(self.config.redaction)
 
     def collect(self, tasks: Iterable[Any]) -> list[AgentTrajectory]:
-        """The runs of all tasks, in their order; those that are left out are in `dropped`, each with its reason.
+        """The runs of all tasks, in their order; those that are left out are in `dropped`, each
+        with its reason.
 
-        A task is its words, or an object with `task_id` and `instruction`. After five failures of the infrastructure in a row the rest is
-        not run.
+        A task is its words, or an object with `task_id` and `instruction`. After five failures of
+        the infrastructure in a row the rest is not run.
 
         Raises:
-            DataError: the infrastructure failed every run, or a task or the agent's answer is invalid.
+            DataError: the infrastructure failed every run, or a task or the agent's answer is
+            invalid.
         """
         tasks = list(tasks)
         named = [task_of(task) for task in tasks]
@@ -118,7 +127,8 @@ class TrajectoryCollector:
         collected = self._sorted_out(runs)
         if runs and all(run.error for run in runs):
             raise DataError(
-                f"The infrastructure failed every run of the agent, {len(runs)} of {len(tasks)} tasks: {runs[-1].error}"
+                f"The infrastructure failed every run of the agent, {len(runs)} of {len(tasks)} "
+                f"tasks: {runs[-1].error}"
             )
         return collected
 
@@ -195,7 +205,9 @@ class TrajectoryCollector:
         return [run for reason, run in zip(reasons, runs, strict=True) if reason is None]
 
     def _known(self) -> list[AgentTrajectory]:
-        """The runs that an earlier collection wrote, without those that failed beside the agent, which the file then has no more."""
+        """The runs that an earlier collection wrote, without those that failed beside the agent,
+        which the file then has no more.
+        """
         if self.config.path is None or not Path(self.config.path).is_file():
             return []
         known = [run for run in load_trajectories(self.config.path, cut_off=True) if not run.error]
@@ -227,7 +239,9 @@ class TrajectoryCollector:
 
 
 def _awaited(answer: Awaitable[Any]) -> Any:
-    """What an asynchronous agent answers; in a thread of its own, since a notebook's has a loop already."""
+    """What an asynchronous agent answers; in a thread of its own, since a notebook's has a loop
+    already.
+    """
 
     async def wait() -> Any:
         return await answer
@@ -248,7 +262,8 @@ def why_not(run: AgentTrajectory, require_success: bool) -> str | None:
 
 
 def task_of(task: Any) -> Task:
-    """A task as it was given: its words (the id is then their hash), or an object (also with attributes) of `task_id` and `instruction`.
+    """A task as it was given: its words (the id is then their hash), or an object (also with
+    attributes) of `task_id` and `instruction`.
 
     Raises:
         DataError: it has no words.
@@ -258,7 +273,8 @@ def task_of(task: Any) -> Task:
     )
     if words is None:
         raise DataError(
-            f"A task of type {type(task).__name__} has no words: give a text, or an object with task_id and instruction."
+            f"A task of type {type(task).__name__} has no words: give a text, or an object with "
+            f"task_id and instruction."
         )
     name = None if isinstance(task, str) else text(value_of(task, "task_id", "id"))
     return Task(name or f"text:{hash_json(' '.join(words.lower().split()))[:16]}", words)
@@ -282,7 +298,8 @@ def _completed(run: AgentTrajectory, answer: Any) -> AgentTrajectory:
         )
     if not isinstance(answer, Mapping) or not (answer.get("steps") or answer.get("messages")):
         raise DataError(
-            f"The agent answered task {run.task_id} with {type(answer).__name__}, which is not a run: let it yield steps, or answer with a "
+            f"The agent answered task {run.task_id} with {type(answer).__name__}, which is not a "
+            f"run: let it yield steps, or answer with a "
             "trajectory, its last words, or an object with steps or messages, success and reward."
         )
     if answer.get("messages"):
@@ -325,7 +342,8 @@ def _step(step: Any) -> TrajectoryStep:
         )
     except (msgspec.ValidationError, TypeError) as error:
         raise DataError(
-            f"The agent gave a step that is none ({error}): give thought, action, action_input, observation, reward."
+            f"The agent gave a step that is none ({error}): give thought, action, action_input, "
+            f"observation, reward."
         ) from error
     stored.reward = number(stored.reward)
     dump_json_line(stored.action_input)

@@ -60,9 +60,10 @@ class TrajectoryFilter:
 class SFTConversionConfig:
     """What rows look like. `system_prompt`, where it is given, replaces the trajectory's own.
 
-    `chatml`: `messages` and `tools`, which the trainers of this package take. `chatml_text`: `text`, rendered by the template that they
-    train with. `alpaca`: `instruction`, `input`, `output` (and `system`, `tools` where there are some); its output is the run in words, as
-    ReAct writes it. A trainer of such rows also trains on tool results, unless they are left out.
+    `chatml`: `messages` and `tools`, which the trainers of this package take. `chatml_text`:
+    `text`, rendered by the template that they train with. `alpaca`: `instruction`, `input`,
+    `output` (and `system`, `tools` where there are some); its output is the run in words, as ReAct
+    writes it. A trainer of such rows also trains on tool results, unless they are left out.
 
     Without `include_observation` the run is one text of the agent's, in every format.
 
@@ -78,14 +79,17 @@ class SFTConversionConfig:
     def __post_init__(self) -> None:
         if self.format not in get_args(Format):
             raise SettingsError(
-                f"There is no trajectory format {self.format!r}: choose one of {', '.join(get_args(Format))}."
+                f"There is no trajectory format {self.format!r}: choose one of "
+                f"{', '.join(get_args(Format))}."
             )
 
 
 class TrajectoryToSFTConverter:
-    """Trajectories to rows, repaired and redacted as every session is. Each row has `session_id`, `content_sha256` and `task_key`.
+    """Trajectories to rows, repaired and redacted as every session is. Each row has `session_id`,
+    `content_sha256` and `task_key`.
 
-    `counts`, of the last `convert`, says what became of each: `trajectories` = `rows` + the reasons.
+    `counts`, of the last `convert`, says what became of each: `trajectories` = `rows` + the
+    reasons.
     """
 
     def __init__(self, config: SFTConversionConfig | None = None) -> None:
@@ -114,7 +118,8 @@ class TrajectoryToSFTConverter:
         row = self._row(trajectory)
         if isinstance(row, str):
             raise DataError(
-                f"The trajectory of task {trajectory.task_id} makes no {self.config.format} row ({row}): leave it out, or repair it."
+                f"The trajectory of task {trajectory.task_id} makes no {self.config.format} row "
+                f"({row}): leave it out, or repair it."
             )
         return row
 
@@ -153,7 +158,8 @@ def collect_and_convert(
     judge: Judge | None = None,
     split: TaskSplit | None = None,
 ) -> list[dict[str, Any]]:
-    """Rows of the runs that went well, in the order of the tasks; with `split` (a ledger), each has the split of its task.
+    """Rows of the runs that went well, in the order of the tasks; with `split` (a ledger), each has
+    the split of its task.
 
     Raises:
         DataError: none did; says what became of them.
@@ -173,13 +179,16 @@ def collect_and_convert(
             "trajectories",
         )
         raise DataError(
-            f"No run of the agent makes a training row ({reasons}): lower min_reward, or give tasks that it can do."
+            f"No run of the agent makes a training row ({reasons}): lower min_reward, or give "
+            f"tasks that it can do."
         )
     return rows if split is None else list(add_splits(rows, split))
 
 
 def react_text(messages: list[Message], observations: bool = True) -> str:
-    """What the agent did, as one text: `Thought`, `Action`, `Action Input`, `Observation`, and its last words as `Final Answer`."""
+    """What the agent did, as one text: `Thought`, `Action`, `Action Input`, `Observation`, and its
+    last words as `Final Answer`.
+    """
     lines: list[str] = []
     for message in messages:
         if message["role"] == "assistant":

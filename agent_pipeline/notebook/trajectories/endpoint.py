@@ -1,7 +1,8 @@
 """An agent behind an OpenAI-compatible endpoint, with Python functions for tools.
 
-A tool's schema follows from its signature, and its arguments are checked against it. What it returns or raises goes to the model, so that
-the agent can repair a wrong call. An endpoint that does not answer is a failure of the infrastructure (InfrastructureError).
+A tool's schema follows from its signature, and its arguments are checked against it. What it
+returns or raises goes to the model, so that the agent can repair a wrong call. An endpoint that
+does not answer is a failure of the infrastructure (InfrastructureError).
 """
 
 import inspect
@@ -27,8 +28,8 @@ _NOT_IN_FULL = {
 
 
 class EndpointAgent:
-    """A model that calls tools until it answers in words, or after `max_turns` messages. It plays each task as an episode whose world is
-    the functions.
+    """A model that calls tools until it answers in words, or after `max_turns` messages. It plays
+    each task as an episode whose world is the functions.
 
     Raises:
         SettingsError: the URL is none, or a function can be no tool.
@@ -99,10 +100,12 @@ class EndpointAgent:
 
 
 def tool_schema(function: Callable[..., Any]) -> Tool:
-    """The OpenAI schema of a Python function: its name, the whole docstring, and its parameters by their types.
+    """The OpenAI schema of a Python function: its name, the whole docstring, and its parameters by
+    their types.
 
     Raises:
-        SettingsError: it has no name that an endpoint takes, or parameters that no JSON object can fill.
+        SettingsError: it has no name that an endpoint takes, or parameters that no JSON object can
+        fill.
     """
     from pydantic import PydanticUserError, TypeAdapter
     from pydantic.json_schema import GenerateJsonSchema
@@ -114,7 +117,8 @@ def tool_schema(function: Callable[..., Any]) -> Tool:
     name = getattr(function, "__name__", "")
     if not _NAME.fullmatch(name):
         raise SettingsError(
-            f"The tool {name or function!r} has no name that an endpoint takes: give a function with letters, digits, _ and -, not called "
+            f"The tool {name or function!r} has no name that an endpoint takes: give a function "
+            f"with letters, digits, _ and -, not called "
             "reset, get_reward, system or tools."
         )
     try:

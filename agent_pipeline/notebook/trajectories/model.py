@@ -1,8 +1,9 @@
 """What an agent did for a task, step by step, and the files that hold it.
 
-A trajectory says the same as a chat. A step with an action is the agent's words (`thought`) with a tool call, its observation the tool's
-result. A step without one is words to the user, its observation what the user wrote next; the last such step is the answer. ReAct's
-`finish` at the end, with the answer as its one text, is that too.
+A trajectory says the same as a chat. A step with an action is the agent's words (`thought`) with a
+tool call, its observation the tool's result. A step without one is words to the user, its
+observation what the user wrote next; the last such step is the answer. ReAct's `finish` at the end,
+with the answer as its one text, is that too.
 """
 
 import json
@@ -24,9 +25,11 @@ FINISH = "finish"
 
 
 class TrajectoryStep(msgspec.Struct):
-    """One step; see the module. `observation` is `None` where none came, `reward` where nobody gave one.
+    """One step; see the module. `observation` is `None` where none came, `reward` where nobody gave
+    one.
 
-    `parallel`: called in one breath with the step before. `invalid_input` is what the agent wrote where that was not a JSON object.
+    `parallel`: called in one breath with the step before. `invalid_input` is what the agent wrote
+    where that was not a JSON object.
     """
 
     thought: str = ""
@@ -41,8 +44,9 @@ class TrajectoryStep(msgspec.Struct):
 class AgentTrajectory(msgspec.Struct):
     """One run of one task. `success` and `total_reward` are `None` where nobody knows.
 
-    `cut`: the agent was stopped at the collector's limit. `error` is a failure of the infrastructure (an endpoint, a program), not of the
-    agent: such a run is neither good nor bad. `tools` are OpenAI function schemas.
+    `cut`: the agent was stopped at the collector's limit. `error` is a failure of the
+    infrastructure (an endpoint, a program), not of the agent: such a run is neither good nor bad.
+    `tools` are OpenAI function schemas.
     """
 
     task_id: str
@@ -85,7 +89,8 @@ def save_trajectories(path: str | Path, trajectories: Iterable[AgentTrajectory])
 
 
 def load_trajectories(path: str | Path, *, cut_off: bool = False) -> list[AgentTrajectory]:
-    """The trajectories of a JSON lines file, in its order; fields that there are not are passed over, empty lines too.
+    """The trajectories of a JSON lines file, in its order; fields that there are not are passed
+    over, empty lines too.
 
     `cut_off`: a last line that ends in the middle (its writer was killed) is left out.
 
@@ -109,7 +114,8 @@ def load_trajectories(path: str | Path, *, cut_off: bool = False) -> list[AgentT
             if cut_off and place == len(lines):
                 break
             raise DataError(
-                f"Line {place} of {path} is not a trajectory ({error}): give each line as an object with task_id, instruction and steps."
+                f"Line {place} of {path} is not a trajectory ({error}): give each line as an "
+                f"object with task_id, instruction and steps."
             ) from error
     return found
 
@@ -183,7 +189,8 @@ def session_of(trajectory: AgentTrajectory) -> Session:
 
 
 def trajectory_of(session: Session) -> AgentTrajectory:
-    """A repaired session as a trajectory: a user's message at its beginning is the instruction, later ones are observations.
+    """A repaired session as a trajectory: a user's message at its beginning is the instruction,
+    later ones are observations.
 
     Of the source's verdict `success` is the judgment and `total_reward` the score.
     """
@@ -207,8 +214,9 @@ def trajectory_of(session: Session) -> AgentTrajectory:
 
 
 def _steps(messages: list[Message]) -> list[TrajectoryStep]:
-    """Steps of the messages from the agent's first one on; a call's result is the message that names it, anywhere before the next call
-    with its id."""
+    """Steps of the messages from the agent's first one on; a call's result is the message that
+    names it, anywhere before the next call with its id.
+    """
     open_calls: dict[str, TrajectoryStep] = {}
     steps: list[TrajectoryStep] = []
     for message in messages:
@@ -233,7 +241,9 @@ def _steps(messages: list[Message]) -> list[TrajectoryStep]:
 
 
 def _called(name: str, raw: str) -> TrajectoryStep:
-    """The step of a call; arguments that are no JSON object in any of the forms that repair can fix are its `invalid_input`."""
+    """The step of a call; arguments that are no JSON object in any of the forms that repair can fix
+    are its `invalid_input`.
+    """
     damage: Counter[str] = Counter()
     text = repair_arguments(raw, damage)
     if damage["invalid_arguments"]:
@@ -248,7 +258,9 @@ def _words(step: TrajectoryStep) -> str:
 
 
 def _finish(step: TrajectoryStep) -> str | None:
-    """The answer that ReAct's closing action carries: the one value of its input, if that is a text."""
+    """The answer that ReAct's closing action carries: the one value of its input, if that is a
+    text.
+    """
     values = list(step.action_input.values())
     closes = (
         step.action.lower() == FINISH

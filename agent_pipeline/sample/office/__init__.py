@@ -1,4 +1,6 @@
-"""An office: meeting rooms that users want to book, move or give back, and an agent that must pick the right one."""
+"""An office: meeting rooms that users want to book, move or give back, and an agent that must pick
+the right one.
+"""
 
 from agent_pipeline.sample.environment import Environment
 from agent_pipeline.sample.office.agent import PHRASES, rooms

@@ -48,8 +48,9 @@ PHRASES = {
 
 @dataclass(frozen=True)
 class Request:
-    """What a user wants. `day` is MM-DD, `hour` 0-23; `seats` None: not said; `old`: the booking to give back; `reading` and `old_reading`:
-    how the user's words for a time are read."""
+    """What a user wants. `day` is MM-DD, `hour` 0-23; `seats` None: not said; `old`: the booking to
+    give back; `reading` and `old_reading`: how the user's words for a time are read.
+    """
 
     intent: Literal["book", "cancel", "move"]
     day: str = ""
@@ -61,10 +62,11 @@ class Request:
 
 
 def rooms(request: Request, mind: Mind) -> Generator[Step, Any, None]:
-    """Look what is free, book the smallest room that is large enough, give back the old one, say what was done.
+    """Look what is free, book the smallest room that is large enough, give back the old one, say
+    what was done.
 
-    Each word for a time stands beside what it means, and each room's seats beside the seats wanted: a small model that does not write
-    them down one by one takes any day, any hour and any room.
+    Each word for a time stands beside what it means, and each room's seats beside the seats wanted:
+    a small model that does not write them down one by one takes any day, any hour and any room.
     """
     old = request.old or {}
     if request.intent == "cancel":
@@ -99,7 +101,9 @@ def rooms(request: Request, mind: Mind) -> Generator[Step, Any, None]:
 
 
 def compare(free: dict[str, int], wanted: int) -> str:
-    """The free rooms beside the seats wanted, small to large, up to the first that is large enough."""
+    """The free rooms beside the seats wanted, small to large, up to the first that is large
+    enough.
+    """
     small = [f"{room} {seats} < {wanted}" for room, seats in free.items() if seats < wanted]
     large = [f"{room} {seats} >= {wanted}" for room, seats in free.items() if seats >= wanted]
     return ", ".join(small + large[:1]) or "none free"

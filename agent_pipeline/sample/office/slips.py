@@ -28,7 +28,9 @@ def wrong_hour(call: Call, rng: Random) -> Call:
 
 
 def wrong_day(call: Call, rng: Random) -> Call:
-    """Swaps month and day, as one who reads dates the other way round; a day that reads alike becomes the next month's."""
+    """Swaps month and day, as one who reads dates the other way round; a day that reads alike
+    becomes the next month's.
+    """
     month, day = call.arguments["day"].split("-")
     swapped = f"{day}-{month}" if day != month else f"{int(month) % 12 + 1:02d}-{day}"
     return replace(call, arguments={**call.arguments, "day": swapped})

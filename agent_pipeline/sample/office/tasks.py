@@ -23,8 +23,9 @@ CASES = {
     "move": 12,
     "move, none free": 12,
 }
-"""What happens (relative shares); `too small`: no free room is large enough, and the user names another time; `none free`: the user leaves
-it at that, and a booking that was to be moved stays."""
+"""What happens (relative shares); `too small`: no free room is large enough, and the user names
+another time; `none free`: the user leaves it at that, and a booking that was to be moved stays.
+"""
 
 FREE_ROOMS = (2, 4)
 """Fewest and most rooms that are free at a time: the more, the longer the list to pick from."""
@@ -115,7 +116,9 @@ def make_task(task_id: str, case: str, rng: Random) -> Task:
 def occupied(
     records: Records, day: date, hour: int, seats: int, fits: bool, rng: Random
 ) -> Records:
-    """Strangers' bookings at a time, so that a few rooms stay free, one of them large enough if and only if `fits`."""
+    """Strangers' bookings at a time, so that a few rooms stay free, one of them large enough if and
+    only if `fits`.
+    """
     large = [room for room, size in ROOMS.items() if size >= seats]
     small = [room for room in ROOMS if room not in large]
     count = rng.randint(*FREE_ROOMS)

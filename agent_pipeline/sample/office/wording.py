@@ -55,7 +55,9 @@ MOVE = (
 
 @dataclass(frozen=True)
 class When:
-    """A time in a user's words (`text`), and how a careful agent reads them (`reading`): `2 pm = 14:00`."""
+    """A time in a user's words (`text`), and how a careful agent reads them (`reading`): `2 pm =
+    14:00`.
+    """
 
     text: str
     reading: str
@@ -73,7 +75,9 @@ def say_when(day: date, hour: int, today: date, rng: Random) -> When:
 
 
 def say_day(day: date, today: date, rng: Random) -> str:
-    """A day as a user says it: `tomorrow`, `on Thursday` (of the next six days), `on April 9`, `on 9 April`, `on 04-09`."""
+    """A day as a user says it: `tomorrow`, `on Thursday` (of the next six days), `on April 9`, `on
+    9 April`, `on 04-09`.
+    """
     ahead = (day - today).days
     forms = [
         f"on {day:%B} {day.day}",
@@ -89,7 +93,9 @@ def say_day(day: date, today: date, rng: Random) -> str:
 
 
 def read_day(said: str, day: date, today: date) -> str:
-    """A day in the user's words and as the tools take it; the days are counted from today on where the user names no date."""
+    """A day in the user's words and as the tools take it; the days are counted from today on where
+    the user names no date.
+    """
     words = said.removeprefix("on ").removeprefix("this ")
     if words not in ("tomorrow", f"{day:%A}"):
         return equals(words, key(day))

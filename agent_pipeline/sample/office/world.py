@@ -13,9 +13,12 @@ HOURS = range(8, 18)
 
 
 def system(today: date) -> str:
-    """The agent's instructions on a given day; they say in which form the tools take days and hours."""
+    """The agent's instructions on a given day; they say in which form the tools take days and
+    hours.
+    """
     return (
-        f"Today is {today:%A %m-%d}. Days are MM-DD, hours 0-23. Book the smallest free room with enough seats. "
+        f"Today is {today:%A %m-%d}. Days are MM-DD, hours 0-23. Book the smallest free room with "
+        f"enough seats. "
         "To move: book the new slot, then cancel the old. State the facts, then act."
     )
 
@@ -71,7 +74,9 @@ class Office(World):
 
 
 def looked_up(call: Call, results: list[tuple[Call, Any]]) -> bool:
-    """Whether an earlier `free_rooms` showed the room that this call books; a cancellation needs no look-up."""
+    """Whether an earlier `free_rooms` showed the room that this call books; a cancellation needs no
+    look-up.
+    """
     day, hour = call.arguments["day"], call.arguments["hour"]
     wanted = {"day": day, "hour": hour}
     return call.name == "cancel" or any(

@@ -1,4 +1,6 @@
-"""A web shop: orders that users want refunded or cancelled, and an agent that must look before it acts."""
+"""A web shop: orders that users want refunded or cancelled, and an agent that must look before it
+acts.
+"""
 
 from agent_pipeline.sample.environment import Environment
 from agent_pipeline.sample.shop.agent import PHRASES, support

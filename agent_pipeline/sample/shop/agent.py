@@ -63,7 +63,9 @@ PHRASES = {
 
 @dataclass(frozen=True)
 class Request:
-    """What a user wants. `key`: order id or full name (None: not said); `item`: which of the orders; `units`: None is all."""
+    """What a user wants. `key`: order id or full name (None: not said); `item`: which of the
+    orders; `units`: None is all.
+    """
 
     intent: Intent
     key: str | None
@@ -72,7 +74,9 @@ class Request:
 
 
 def support(request: Request, mind: Mind) -> Generator[Step, Any, None]:
-    """Find the order, decide by the house rules, act, say what was done; ask back where something is missing."""
+    """Find the order, decide by the house rules, act, say what was done; ask back where something
+    is missing.
+    """
     if request.key is None:
         yield mind.voice("ask_key").after("Given: no id, no name.")
         return
@@ -94,9 +98,12 @@ def support(request: Request, mind: Mind) -> Generator[Step, Any, None]:
 
 
 def asked(request: Request, orders: int) -> str:
-    """What the user asks for and how many orders there are, said before anything is decided: a small model that does not say how many
-    units are meant, or that no item was named, refunds all of an order, and acts on the first of two. What is refunded is written with
-    the same words before the product ("refund 1, tent" and "refund 1 of 3"): small models copy what followed the same word before."""
+    """What the user asks for and how many orders there are, said before anything is decided: a
+    small model that does not say how many units are meant, or that no item was named, refunds all
+    of an order, and acts on the first of two. What is refunded is written with the same words
+    before the product ("refund 1, tent" and "refund 1 of 3"): small models copy what followed the
+    same word before.
+    """
     by_name = " " in (request.key or "")
     which = request.item or ("any" if by_name else request.key)
     units = f" {request.units or 'all'}" if request.intent == "refund" else ""
@@ -117,7 +124,9 @@ def act(
 
 
 def decide(request: Request, order: dict[str, Any], orders: int, mind: Mind) -> Step:
-    """The right step by the house rules, with the facts that it rests on; an agent without rules (`mind.obeys`) does as it is told."""
+    """The right step by the house rules, with the facts that it rests on; an agent without rules
+    (`mind.obeys`) does as it is told.
+    """
     order_id, status, days = order["order"], order["status"], order.get("days", 0)
     facts = f"{asked(request, orders)} {order['item'].capitalize()} {order_id}: {status}"
     if request.intent == "refund" or (request.intent == "unwanted" and status == "delivered"):
@@ -128,7 +137,10 @@ def decide(request: Request, order: dict[str, Any], orders: int, mind: Mind) -> 
         units = request.units or order["units"]
         amount = order["price"] * units
         within = f", {days} <= {RETURN_DAYS} days" if days <= RETURN_DAYS else ""
-        product = f"refund {request.units or 'all'} of {order['units']}, {units} x {order['price']} = {amount}"
+        product = (
+            f"refund {request.units or 'all'} of {order['units']}, {units} x {order['price']} = "
+            f"{amount}"
+        )
         return Call("refund", {"order": order_id, "amount": amount}, f"{facts}{within}, {product}.")
     if status != "open" and mind.obeys:
         return mind.voice("shipped", order=order_id).after(f"{facts}.")

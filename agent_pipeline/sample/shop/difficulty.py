@@ -1,7 +1,7 @@
 """The knobs on the difficulty of the shop's tasks.
 
-What needs a decision or a product (`refund part`, `unwanted ...`, the refusals), what is copying (`by id`), and how far a
-user's writing is from the canonical form of the arguments.
+What needs a decision or a product (`refund part`, `unwanted ...`, the refusals), what is copying
+(`by id`), and how far a user's writing is from the canonical form of the arguments.
 """
 
 CASES = {
@@ -26,13 +26,19 @@ PATHS = {
     "ask which": 16,
     "instead": 12,
 }
-"""How the user leads the agent to the order; `instead`: a refused request about one order, then the case about another."""
+"""How the user leads the agent to the order; `instead`: a refused request about one order, then the
+case about another.
+"""
 
 PRICES = (5, 10, 15, 20, 25, 30, 40, 50, 60, 80)
-"""Prices of one unit in dollars: round numbers keep price x units within a small model's reach; primes would not."""
+"""Prices of one unit in dollars: round numbers keep price x units within a small model's reach;
+primes would not.
+"""
 
 MULTIPLE = 0.4
-"""Share of orders with 2 to 4 units where the case does not need them (`refund part` always does)."""
+"""Share of orders with 2 to 4 units where the case does not need them (`refund part` always
+does).
+"""
 
 NEAR_WINDOW = 0.25
 """Share of deliveries within 3 days of the end of the refund window, on either side."""

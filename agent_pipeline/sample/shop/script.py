@@ -1,4 +1,6 @@
-"""What a shop user says in turn, and what each turn means, by the path on which the agent is led to the order."""
+"""What a shop user says in turn, and what each turn means, by the path on which the agent is led to
+the order.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,9 +17,11 @@ Turns = tuple[Turn, ...]
 
 @dataclass(frozen=True)
 class Plot:
-    """What there is to say: the intent, the order meant, how many of its units (None: all), and what may lead astray.
+    """What there is to say: the intent, the order meant, how many of its units (None: all), and
+    what may lead astray.
 
-    `other_item` is in the user's other order, `other_intent` what is asked of it in vain; `wrong_id` is an id that nobody has.
+    `other_item` is in the user's other order, `other_intent` what is asked of it in vain;
+    `wrong_id` is an id that nobody has.
     """
 
     intent: Intent

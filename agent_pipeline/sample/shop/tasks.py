@@ -1,4 +1,6 @@
-"""The shop's tasks: what is wanted (a case), how the order is named (a path), and how the world should end."""
+"""The shop's tasks: what is wanted (a case), how the order is named (a path), and how the world
+should end.
+"""
 
 from dataclasses import replace
 from random import Random
@@ -46,7 +48,9 @@ def with_personal(task: Task, detail: str, rng: Random) -> Task:
 
 
 def make_task(task_id: str, case: str, path: str, rng: Random) -> Task:
-    """One task: the user's order (or two) in the given state among a stranger's orders, the turns, and the goal."""
+    """One task: the user's order (or two) in the given state among a stranger's orders, the turns,
+    and the goal.
+    """
     main_id, other_id, wrong_id, *strange_ids = (
         f"{rng.choice('KRT')}{n}" for n in rng.sample(range(100, 1000), 6)
     )

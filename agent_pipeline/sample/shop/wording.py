@@ -92,7 +92,9 @@ NUMBERS = ("no", "one", "two", "three", "four", "five")
 
 
 def things(item: str, units: int) -> str:
-    """`3, "mug"` → `mugs`: the item in the number ordered (plurals in the sample's catalogue are regular)."""
+    """`3, "mug"` → `mugs`: the item in the number ordered (plurals in the sample's catalogue are
+    regular).
+    """
     return item if units == 1 else f"{item}s"
 
 
@@ -103,7 +105,9 @@ def part(item: str, wanted: int, units: int, rng: Random) -> str:
 
 
 def written_id(order_id: str, untidy: float, rng: Random) -> str:
-    """An order id as a user writes it: with probability `untidy` not in the canonical form (`K482` → `k-482`)."""
+    """An order id as a user writes it: with probability `untidy` not in the canonical form (`K482`
+    → `k-482`).
+    """
     if rng.random() >= untidy:
         return order_id
     letter, digits = order_id[0], order_id[1:]

@@ -42,7 +42,9 @@ class Shop(World):
     reads = frozenset({"find_orders"})
 
     def find_orders(self, query: str) -> dict[str, str]:
-        """The orders with this id, or of the customer with this full name, a line each; none: `{}`."""
+        """The orders with this id, or of the customer with this full name, a line each; none:
+        `{}`.
+        """
         return {
             key: line(record)
             for key, record in self.records.items()
@@ -66,7 +68,9 @@ class Shop(World):
 
 
 def line(record: dict[str, Any]) -> str:
-    """An order as the tool shows it, `2 x mug at $15, delivered 12 days ago`: JSON fields would cost half as much again."""
+    """An order as the tool shows it, `2 x mug at $15, delivered 12 days ago`: JSON fields would
+    cost half as much again.
+    """
     age = f" {record['days']} days ago" if record["status"] == "delivered" else ""
     return f"{record['units']} x {record['item']} at ${record['price']}, {record['status']}{age}"
 

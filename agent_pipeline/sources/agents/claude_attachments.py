@@ -1,6 +1,8 @@
-"""What Claude Code attached to a message of the user: the texts that it wraps in a reminder for the model.
+"""What Claude Code attached to a message of the user: the texts that it wraps in a reminder for the
+model.
 
-A reminder is not recorded, but its attachment is. The words around it are ours where they differ between versions.
+A reminder is not recorded, but its attachment is. The words around it are ours where they differ
+between versions.
 """
 
 from typing import Any
@@ -11,7 +13,9 @@ _SIGNS = {"Error": "✘", "Warning": "⚠", "Info": "ℹ", "Hint": "★"}
 
 
 def attached_text(kind: str, attachment: Record) -> str | None:
-    """The text of an attachment; None for one that is read elsewhere, says nothing, or is not known."""
+    """The text of an attachment; None for one that is read elsewhere, says nothing, or is not
+    known.
+    """
     name = text(attachment.get("filename")) or text(attachment.get("path")) or "a file"
     content = attachment.get("content")
     if kind == "file" and section(content).get("type") == "text":
@@ -36,7 +40,9 @@ def attached_text(kind: str, attachment: Record) -> str | None:
 
 
 def attached_media(attachment: Record) -> list[Any]:
-    """The parts of a picture or a document that was attached; none if the attachment is something else."""
+    """The parts of a picture or a document that was attached; none if the attachment is something
+    else.
+    """
     content = (
         section(attachment.get("content")) if isinstance(attachment.get("content"), dict) else {}
     )
@@ -57,7 +63,8 @@ def _diagnostics(attachment: Record) -> str | None:
     listed = _joined(found, "\n\n")
     return (
         listed
-        and f"<new-diagnostics>The following new diagnostic issues were detected:\n\n{listed}</new-diagnostics>"
+        and f"<new-diagnostics>The following new diagnostic issues were "
+        f"detected:\n\n{listed}</new-diagnostics>"
     )
 
 
@@ -84,7 +91,8 @@ def _plan(attachment: Record) -> str | None:
     plan = text(attachment.get("planContent"))
     return (
         plan
-        and f"A plan file exists from plan mode at: {attachment.get('planFilePath')}\n\nPlan contents:\n\n{plan}"
+        and f"A plan file exists from plan mode at: {attachment.get('planFilePath')}\n\nPlan "
+        f"contents:\n\n{plan}"
     )
 
 
@@ -142,7 +150,10 @@ def _task(attachment: Record) -> str | None:
         name: text(attachment.get(name))
         for name in ("taskId", "taskType", "status", "description", "deltaSummary")
     }
-    words = f"Task {told['taskId']} (type: {told['taskType']}) (status: {told['status']}) (description: {told['description']})"
+    words = (
+        f"Task {told['taskId']} (type: {told['taskType']}) (status: {told['status']}) "
+        f"(description: {told['description']})"
+    )
     return words + (f" Delta: {told['deltaSummary']}" if told["deltaSummary"] else "")
 
 

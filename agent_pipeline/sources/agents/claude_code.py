@@ -1,13 +1,16 @@
-"""Claude Code sessions: JSON lines of `{type, uuid, parentUuid, isSidechain, sessionId, timestamp, message}`, a file or a folder of them.
+"""Claude Code sessions: JSON lines of `{type, uuid, parentUuid, isSidechain, sessionId, timestamp,
+message}`, a file or a folder of them.
 
-The lines of one API message (`message.id`) are joined. Lines form a tree by `parentUuid`: of its branches, the one with the last line is
-taken. Side chains (a sub-agent's work) are sessions of their own that name their parent. One that goes on from a line of the main
-conversation is what Claude Code itself asked about that (a summary before a compaction): it is counted and no session, since what it is
-about is not in it.
+The lines of one API message (`message.id`) are joined. Lines form a tree by `parentUuid`: of its
+branches, the one with the last line is taken. Side chains (a sub-agent's work) are sessions of
+their own that name their parent. One that goes on from a line of the main conversation is what
+Claude Code itself asked about that (a summary before a compaction): it is counted and no session,
+since what it is about is not in it.
 
-A compaction replaces the conversation by a summary, so what stands before it is a session of its own (`ID:before-compaction-1`): in no
-row does an answer follow messages that the model did not see. What the user typed while the agent worked stands where the model saw it.
-`claude_lines.py` knows the types of lines.
+A compaction replaces the conversation by a summary, so what stands before it is a session of its
+own (`ID:before-compaction-1`): in no row does an answer follow messages that the model did not see.
+What the user typed while the agent worked stands where the model saw it. `claude_lines.py` knows
+the types of lines.
 """
 
 import re
@@ -44,7 +47,9 @@ IFLOW_SESSION = re.compile(r"session-[0-9a-f]{8}-[0-9a-f-]{27}")
 
 
 class ClaudeCodeSource(FileSource):
-    """A session's file, or a folder of them (such as ~/.claude/projects): the working folder's name is the project."""
+    """A session's file, or a folder of them (such as ~/.claude/projects): the working folder's name
+    is the project.
+    """
 
     name = "claude_code"
     looks_like = "Claude Code sessions: lines of user and assistant with sessionId and message"
@@ -88,7 +93,10 @@ class ClaudeCodeSource(FileSource):
         self._left = 0
         yield from super().sessions(key)
         if self._left:
-            sentence = f"{self.path}: {self._left} messages of {key} are on conversation branches that were left"
+            sentence = (
+                f"{self.path}: {self._left} messages of {key} are on conversation branches that "
+                f"were left"
+            )
             add_note(
                 self.notes, f"{sentence}; of each session the branch with the last line was taken."
             )
@@ -194,11 +202,13 @@ def _conversation(taken: list[Record], lines: list[Record], replaced: dict[str, 
 
 
 def _branch(lines: list[Record]) -> tuple[list[Record], int]:
-    """The conversation that ends in the last line, in order, and how many lines of others were left out.
+    """The conversation that ends in the last line, in order, and how many lines of others were left
+    out.
 
-    From the last line up by `parentUuid` (`logicalParentUuid` over a compaction). If a parent is not in the file, the line before is
-    taken for it, and `_missing_parents` counts it. What belongs to a message on the way is taken, too: the other lines of the same API
-    message, the results that its calls still miss, and what was attached to a line on the way.
+    From the last line up by `parentUuid` (`logicalParentUuid` over a compaction). If a parent is
+    not in the file, the line before is taken for it, and `_missing_parents` counts it. What belongs
+    to a message on the way is taken, too: the other lines of the same API message, the results that
+    its calls still miss, and what was attached to a line on the way.
     """
     shown = [line for line in lines if is_shown(line)]
     at = {own: number for number, line in enumerate(lines) if (own := text(line.get("uuid")))}
@@ -244,7 +254,9 @@ def _branch(lines: list[Record]) -> tuple[list[Record], int]:
 
 
 def _parents_first(lines: list[Record]) -> Iterator[Record]:
-    """The lines in the order of the file, but none before its parent: several may be written at once."""
+    """The lines in the order of the file, but none before its parent: several may be written at
+    once.
+    """
     by_name = {own: line for line in lines if (own := text(line.get("uuid")))}
     given: set[int] = set()
     for line in lines:
@@ -258,15 +270,19 @@ def _parents_first(lines: list[Record]) -> Iterator[Record]:
 
 
 def _missing_parents(taken: list[Record], names: Container[Any]) -> int:
-    """Count the lines of a conversation that were written before another line and that no file of the session has."""
+    """Count the lines of a conversation that were written before another line and that no file of
+    the session has.
+    """
     parents = {text(line.get("parentUuid")) for line in taken} - {None}
     return sum(parent not in names for parent in parents)
 
 
 def _stretches(lines: list[Record], taken: list[Record]) -> list[list[Record]]:
-    """What the model saw between compactions: the lines of each stretch, of which the last is the session's end.
+    """What the model saw between compactions: the lines of each stretch, of which the last is the
+    session's end.
 
-    After a compaction, it saw the summary, the messages that Claude Code kept (`preservedSegment`), and what followed.
+    After a compaction, it saw the summary, the messages that Claude Code kept (`preservedSegment`),
+    and what followed.
     """
     stretches: list[list[Record]] = [[]]
     kept: list[Record] = []
@@ -300,7 +316,9 @@ _UNKNOWN_COMPACTION: Record = {
 
 
 def _preserved(lines: list[Record], metadata: Record) -> list[Record]:
-    """The messages that a compaction kept as they were, marked as copies; a line that cannot be read if they are not there."""
+    """The messages that a compaction kept as they were, marked as copies; a line that cannot be
+    read if they are not there.
+    """
     if not metadata.get("preservedSegment"):
         return [_UNKNOWN_COMPACTION] if metadata.get("preservedMessages") else []
     first, last = (
@@ -317,7 +335,9 @@ def _preserved(lines: list[Record], metadata: Record) -> list[Record]:
 
 
 def _history(taken: list[Record], replaced: dict[str, str]) -> list[Any]:
-    """The messages of lines: the parts of each API message in one, where its first part was; a part that is there twice is taken once."""
+    """The messages of lines: the parts of each API message in one, where its first part was; a part
+    that is there twice is taken once.
+    """
     history: list[Any] = []
     whole: dict[str, Record] = {}
     for line in taken:
@@ -402,5 +422,7 @@ def _message_id(line: Record) -> str | None:
 
 
 def _synthetic(line: Record) -> bool:
-    """Whether Claude Code wrote a message for the screen: an error of the API, or a note that nothing was asked."""
+    """Whether Claude Code wrote a message for the screen: an error of the API, or a note that
+    nothing was asked.
+    """
     return _message(line).get("model") == "<synthetic>" or line.get("isApiErrorMessage") is True

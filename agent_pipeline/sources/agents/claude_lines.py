@@ -1,7 +1,8 @@
-"""What the lines of a Claude Code session say: words for the model, bookkeeping, or something unknown.
+"""What the lines of a Claude Code session say: words for the model, bookkeeping, or something
+unknown.
 
-The lists name what Claude Code is known to write. A line of any other type is bookkeeping only if it
-shows no words, no call and no result; otherwise it is damage of its session.
+The lists name what Claude Code is known to write. A line of any other type is bookkeeping only if
+it shows no words, no call and no result; otherwise it is damage of its session.
 """
 
 from collections.abc import Iterable
@@ -41,14 +42,17 @@ _REMINDERS = {
     "plan_mode_reentry", "skill_discovery", "skill_listing", "structured_output", "task_reminder", "todo",
     "todo_reminder", "token_usage", "ultrathink_effort", "verify_plan_reminder",
 }  # fmt: skip
-"""Attachments that repeat instructions and lists of tools, which Claude Code does not record elsewhere
-either (its system prompt, CLAUDE.md), or that the model never sees."""
+"""Attachments that repeat instructions and lists of tools, which Claude Code does not record
+elsewhere either (its system prompt, CLAUDE.md), or that the model never sees.
+"""
 
 _INTERRUPTED = "[Request interrupted by user"
 
 
 def is_boundary(line: Record) -> bool:
-    """Whether the conversation was compacted here: what stands before is not shown to the model any more."""
+    """Whether the conversation was compacted here: what stands before is not shown to the model any
+    more.
+    """
     return line.get("type") == "system" and line.get("subtype") == "compact_boundary"
 
 
@@ -112,9 +116,10 @@ def is_interruption(message: Record) -> bool:
 def lost_in_queue(lines: list[Record]) -> int:
     """Count the words that the user typed while the agent worked and that no message has.
 
-    `queue-operation` lines say what was typed (`enqueue`), and what became of it: it was given to the
-    model (`dequeue`, `remove`) or taken back by the user (`popAll`). What was given stands in a line of
-    the user or in an attachment. What was taken back, or typed after the agent's last word, is not lost.
+    `queue-operation` lines say what was typed (`enqueue`), and what became of it: it was given to
+    the model (`dequeue`, `remove`) or taken back by the user (`popAll`). What was given stands in a
+    line of the user or in an attachment. What was taken back, or typed after the agent's last word,
+    is not lost.
     """
     queue: list[tuple[int, str]] = []
     given: list[tuple[int, str]] = []

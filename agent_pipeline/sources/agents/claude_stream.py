@@ -1,7 +1,9 @@
-"""What `claude -p --output-format stream-json` prints: the messages of Claude's Agent SDK, also as claude-code-action's execution file.
+"""What `claude -p --output-format stream-json` prints: the messages of Claude's Agent SDK, also as
+claude-code-action's execution file.
 
-They are JSON lines or one list. A stream holds what the user asked only if Claude Code was told to repeat it
-(`--replay-user-messages`, or input as `stream-json`). Without the request, no answer can be trained: the session is damaged.
+They are JSON lines or one list. A stream holds what the user asked only if Claude Code was told to
+repeat it (`--replay-user-messages`, or input as `stream-json`). Without the request, no answer can
+be trained: the session is damaged.
 """
 
 from collections import Counter
@@ -35,7 +37,9 @@ _SUMMARY = "This session is being continued"
 
 
 class ClaudeStreamSource(FileSource):
-    """A stream or an execution file, or a folder of them: the working folder's name is the project."""
+    """A stream or an execution file, or a folder of them: the working folder's name is the
+    project.
+    """
 
     name = "claude_stream"
     looks_like = (
@@ -75,7 +79,10 @@ class ClaudeStreamSource(FileSource):
         for call, lines in chains.items():
             made += _conversations(lines, f"{session_id}:{call}", session_id)
         if any(_MISSING_REQUEST in said["history"] for _, said in made):
-            sentence = f"{self.path}: {session_id} does not say what the user asked, so it is damaged (unread)"
+            sentence = (
+                f"{self.path}: {session_id} does not say what the user asked, so it is damaged "
+                f"(unread)"
+            )
             add_note(
                 self.notes,
                 f"{sentence}. Run claude with --replay-user-messages, or read ~/.claude/projects.",
@@ -200,7 +207,9 @@ def _is_unknown(line: Record, kind: str) -> bool:
 
 
 def _says_result(history: list[Any], result: Any) -> bool:
-    """Whether the run's result stands in the assistant's messages, as it does if none of them is missing."""
+    """Whether the run's result stands in the assistant's messages, as it does if none of them is
+    missing.
+    """
     if not isinstance(result, str) or not result.strip():
         return True
     said = (

@@ -1,7 +1,9 @@
-"""Tasks of Cline, Roo Code and Kilo Code: `tasks/<id>/api_conversation_history.json`, Anthropic's messages; or such messages as lines.
+"""Tasks of Cline, Roo Code and Kilo Code: `tasks/<id>/api_conversation_history.json`, Anthropic's
+messages; or such messages as lines.
 
-Where the model calls tools in words (`<read_file><path>...`), the words are what it wrote, and the results are the user's messages, as
-recorded. What stands before a condensation is a session of its own (`ID:before-compaction-1`).
+Where the model calls tools in words (`<read_file><path>...`), the words are what it wrote, and the
+results are the user's messages, as recorded. What stands before a condensation is a session of its
+own (`ID:before-compaction-1`).
 """
 
 import re
@@ -128,7 +130,9 @@ def _views(messages: list[Record]) -> list[list[Any]]:
 
 
 def _shown(messages: list[Record], inherited: int) -> list[Any]:
-    """Messages as a chat has them. The first `inherited` were said before and are not trained again."""
+    """Messages as a chat has them. The first `inherited` were said before and are not trained
+    again.
+    """
     shown: list[Any] = []
     for at, message in enumerate(messages):
         made = {name: value for name, value in message.items() if name not in _OWN}

@@ -1,9 +1,11 @@
 """Codex CLI rollouts: lines of `{timestamp, type, payload}`, a file a session.
 
-`response_item` payloads are Responses items; most `event_msg` lines repeat them. Context that Codex puts before the first words of the
-user, as user messages, joins the system message. `codex_lines.py` rebuilds the history as Codex does: turns that the user took back are
-not in it, and what stands before a compaction is a session of its own (`ID:before-compaction-1`), since the model then saw a summary. The
-turns that a fork or a sub-agent copied from its parent stay as context and are not trained again.
+`response_item` payloads are Responses items; most `event_msg` lines repeat them. Context that Codex
+puts before the first words of the user, as user messages, joins the system message.
+`codex_lines.py` rebuilds the history as Codex does: turns that the user took back are not in it,
+and what stands before a compaction is a session of its own (`ID:before-compaction-1`), since the
+model then saw a summary. The turns that a fork or a sub-agent copied from its parent stay as
+context and are not trained again.
 """
 
 from collections import Counter
@@ -99,7 +101,9 @@ class CodexSource(FileSource):
         return stretches_of(session_id, earlier, shared | said)
 
     def _copies(self, session_id: str, parent: str | None, lines: list[Record]) -> int:
-        """How many of the first response items are copies of those of the parent, if the store has it."""
+        """How many of the first response items are copies of those of the parent, if the store has
+        it.
+        """
         if parent is None:
             return 0
         places = [
@@ -111,7 +115,8 @@ class CodexSource(FileSource):
         if not places or parent == session_id:
             add_note(
                 self.notes,
-                f"{self.path}: {session_id} repeats the turns of {parent}, which is not in this store; they are trained.",
+                f"{self.path}: {session_id} repeats the turns of {parent}, which is not in this "
+                f"store; they are trained.",
             )
             return 0
         return copied_from(

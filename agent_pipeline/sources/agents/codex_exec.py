@@ -1,7 +1,8 @@
 """What `codex exec --json` prints: events of a thread, a JSON line each.
 
-The stream does not hold what the user asked, nor the calls as the model made them: a command is recorded as it ran, a change of a file
-without its content. Its sessions are therefore damaged (`unread`); Codex's own rollouts (`~/.codex/sessions`) have both.
+The stream does not hold what the user asked, nor the calls as the model made them: a command is
+recorded as it ran, a change of a file without its content. Its sessions are therefore damaged
+(`unread`); Codex's own rollouts (`~/.codex/sessions`) have both.
 """
 
 from typing import Any
@@ -49,7 +50,10 @@ class CodexExecSource(FileSource):
 
     def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
         events = [record for _, record in records]
-        sentence = f"{self.path}: codex exec --json does not record what the user asked, so its sessions are damaged (unread)"
+        sentence = (
+            f"{self.path}: codex exec --json does not record what the user asked, so its sessions "
+            f"are damaged (unread)"
+        )
         add_note(self.notes, f"{sentence}. Read the rollouts in ~/.codex/sessions instead.")
         failed = next(
             (

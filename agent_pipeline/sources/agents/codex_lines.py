@@ -1,7 +1,7 @@
 """What the lines of a Codex rollout say, and the conversations that they make.
 
-The lists name what Codex is known to write (`RolloutItem` and `EventMsg` of its protocol). A line of any
-other type is bookkeeping only if it shows no words, no call and no result.
+The lists name what Codex is known to write (`RolloutItem` and `EventMsg` of its protocol). A line
+of any other type is bookkeeping only if it shows no words, no call and no result.
 """
 
 from bisect import bisect_left
@@ -48,7 +48,9 @@ _REPEATED_ITEMS = {
     "EnteredReviewMode", "ExitedReviewMode", "FileChange", "HookPrompt", "ImageGeneration", "ImageView",
     "McpToolCall", "Plan", "Reasoning", "Sleep", "SubAgentActivity", "WebSearch",
 }  # fmt: skip
-"""Items of `item_completed` events that repeat a `response_item`. `UserMessage` is compared with the items."""
+"""Items of `item_completed` events that repeat a `response_item`. `UserMessage` is compared with
+the items.
+"""
 
 _INJECTED = (
     "<environment_context>", "<user_instructions>", "<permissions instructions>", "<skills_instructions>",
@@ -60,7 +62,9 @@ _INJECTED = (
 _ABORTED = "<turn_aborted>"
 _VOLATILE = ("id", "status", "metadata", "internal_chat_message_metadata_passthrough")
 _MOST_KEPT = 80_000
-"""Characters of the user's messages that a compaction of an older version keeps at most (20,000 tokens)."""
+"""Characters of the user's messages that a compaction of an older version keeps at most (20,000
+tokens).
+"""
 
 _CALLS = {
     "function_call",
@@ -73,7 +77,9 @@ _CALLS = {
 
 
 class Stretch(NamedTuple):
-    """What the model saw between two compactions: items in order, and how many at the beginning were not said there first."""
+    """What the model saw between two compactions: items in order, and how many at the beginning
+    were not said there first.
+    """
 
     items: list[Any]
     inherited: int = 0
@@ -191,7 +197,9 @@ class Thread:
         self._inherited = min(self._inherited, cut)
 
     def _cut(self) -> None:
-        """Mark what the agent said and called last as interrupted, unless the user has spoken since."""
+        """Mark what the agent said and called last as interrupted, unless the user has spoken
+        since.
+        """
         found = False
         for at in range(len(self._items) - 1, -1, -1):
             item = self._items[at]
@@ -255,10 +263,12 @@ def _plain(words: str) -> str:
 
 
 def copied_from(parent: list[Record], child: list[Record]) -> int:
-    """How many response items at the beginning of a thread are copies of the thread that it was forked from.
+    """How many response items at the beginning of a thread are copies of the thread that it was
+    forked from.
 
-    Codex writes the parent's lines again, with other times. The parent's items come in their order, but
-    not all of them: turns that were taken back are missing. The first message or call of its own ends them.
+    Codex writes the parent's lines again, with other times. The parent's items come in their order,
+    but not all of them: turns that were taken back are missing. The first message or call of its
+    own ends them.
     """
     places: dict[bytes, list[int]] = {}
     for place, item in enumerate(parent):
@@ -320,7 +330,9 @@ def parent_of(meta: Record) -> str | None:
 
 
 def is_copy_of(meta: Record, metas: list[Record]) -> str | None:
-    """The thread whose lines a rollout repeats at its beginning; None for a thread that begins anew."""
+    """The thread whose lines a rollout repeats at its beginning; None for a thread that begins
+    anew.
+    """
     forked = text(meta.get("forked_from_id"))
     parent = parent_of(meta)
     return forked or next(

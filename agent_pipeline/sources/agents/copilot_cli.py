@@ -1,8 +1,10 @@
-"""Sessions of GitHub's Copilot CLI: `~/.copilot/session-state/<id>/events.jsonl`, a JSON line for each event.
+"""Sessions of GitHub's Copilot CLI: `~/.copilot/session-state/<id>/events.jsonl`, a JSON line for
+each event.
 
-The user's message is what the model was given (`transformedContent`). The work of sub-agents is counted and no session, since what they
-were asked is not recorded as a message. After a compaction or a truncation nobody knows what the model saw: the rest is damaged (`unread`),
-and what stands before is a session of its own.
+The user's message is what the model was given (`transformedContent`). The work of sub-agents is
+counted and no session, since what they were asked is not recorded as a message. After a compaction
+or a truncation nobody knows what the model saw: the rest is damaged (`unread`), and what stands
+before is a session of its own.
 """
 
 from collections import Counter

@@ -1,9 +1,11 @@
-"""Gemini CLI sessions, `~/.gemini/tmp/<project>/chats/session-*`: JSON lines (head, messages, changes); in older versions one document.
+"""Gemini CLI sessions, `~/.gemini/tmp/<project>/chats/session-*`: JSON lines (head, messages,
+changes); in older versions one document.
 
-A message that comes again replaces its earlier form, `$set` replaces all of them, and `$rewindTo` takes back a message and what follows it.
-What the CLI says of the folder before the first words of the user is the system message; its own system prompt and tools are not recorded.
-A note that the user cancelled a request, or that the request failed, cuts the message before it. A note that the context was compressed is
-damage, since the summary is not recorded.
+A message that comes again replaces its earlier form, `$set` replaces all of them, and `$rewindTo`
+takes back a message and what follows it. What the CLI says of the folder before the first words of
+the user is the system message; its own system prompt and tools are not recorded. A note that the
+user cancelled a request, or that the request failed, cuts the message before it. A note that the
+context was compressed is damage, since the summary is not recorded.
 """
 
 from collections import Counter
@@ -27,7 +29,10 @@ _CONTEXT = "<session_context>"
 class GeminiCLISource(FileSource):
     name = "gemini_cli"
     version = 3
-    looks_like = "Gemini CLI sessions: a head with sessionId and projectHash, messages of type user and gemini"
+    looks_like = (
+        "Gemini CLI sessions: a head with sessionId and projectHash, messages of type user and "
+        "gemini"
+    )
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
@@ -124,7 +129,8 @@ def _spoken(messages: list[Record]) -> list[Any]:
 
 
 def _turn(each: Record, given: set[Any]) -> Iterator[Any]:
-    """A message with each result once: it stands with its call, in a message of the user, and after a resumption in two.
+    """A message with each result once: it stands with its call, in a message of the user, and after
+    a resumption in two.
 
     `given` holds the ids of the calls whose results were given before.
     """

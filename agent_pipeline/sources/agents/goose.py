@@ -1,6 +1,8 @@
-"""Sessions of Goose as it wrote them into files: a header line, then a line for each message. The database of newer versions is not read.
+"""Sessions of Goose as it wrote them into files: a header line, then a line for each message. The
+database of newer versions is not read.
 
-Messages that are hidden from the model (after it summarized the conversation) are a session of their own (`ID:before-compaction-1`).
+Messages that are hidden from the model (after it summarized the conversation) are a session of
+their own (`ID:before-compaction-1`).
 """
 
 from typing import Any
@@ -15,10 +17,15 @@ _MESSAGE = {"role", "created", "content"}
 
 
 class GooseSource(FileSource):
-    """A session's file, or a folder of them (such as ~/.local/share/goose/sessions): the working folder's name is the project."""
+    """A session's file, or a folder of them (such as ~/.local/share/goose/sessions): the working
+    folder's name is the project.
+    """
 
     name = "goose"
-    looks_like = "Goose sessions: a line with working_dir and message_count, then lines of role, created and content"
+    looks_like = (
+        "Goose sessions: a line with working_dir and message_count, then lines of role, created "
+        "and content"
+    )
 
     @classmethod
     def accepts(cls, record: Record) -> bool:

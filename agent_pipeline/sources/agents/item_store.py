@@ -1,4 +1,6 @@
-"""What the databases of agent frameworks have in common: a session is a row, and its history is Responses items, a row each."""
+"""What the databases of agent frameworks have in common: a session is a row, and its history is
+Responses items, a row each.
+"""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
@@ -19,7 +21,9 @@ _OF_CONTEXT = {"task_id": "task_id", "trial": "trial", "model_id": "model"}
 
 
 class SessionRow(NamedTuple):
-    """A session's row as its database holds it. `fields` are further fields of `Session`: verdicts that lie elsewhere."""
+    """A session's row as its database holds it. `fields` are further fields of `Session`: verdicts
+    that lie elsewhere.
+    """
 
     session_id: Any
     archived: Any = None
@@ -31,12 +35,15 @@ class SessionRow(NamedTuple):
 class ItemStore(TraceSource):
     """Base of the readers of such databases; `read` gives the rows.
 
-    A session's context may say `task_id`, `trial`, `model` and `tools` (OpenAI function schemas): a convention of this package.
+    A session's context may say `task_id`, `trial`, `model` and `tools` (OpenAI function schemas): a
+    convention of this package.
     """
 
     @abstractmethod
     def read(self, key: PartitionKey) -> Iterator[tuple[SessionRow, list[Any]]]:
-        """Every session of a partition with the JSON texts of its items, in the order of ids; raises what `sessions` raises."""
+        """Every session of a partition with the JSON texts of its items, in the order of ids;
+        raises what `sessions` raises.
+        """
 
     def sessions(self, key: PartitionKey) -> Iterator[Session]:
         for row, texts in self.read(key):
@@ -72,10 +79,12 @@ class ItemStore(TraceSource):
 def side_by_side(
     rows: Iterable[SessionRow], items: Iterable[tuple[Any, Any]], where: str
 ) -> Iterator[tuple[SessionRow, list[Any]]]:
-    """Each session's row with the texts of its items. Rows and items come in the order of session ids, and every item has its session.
+    """Each session's row with the texts of its items. Rows and items come in the order of session
+    ids, and every item has its session.
 
     Raises:
-        StoreError: a session comes twice, or an item is not in its place: a damaged index led there.
+        StoreError: a session comes twice, or an item is not in its place: a damaged index led
+        there.
     """
     groups = (
         (owner, [text for _, text in group]) for owner, group in groupby(items, key=itemgetter(0))
@@ -85,7 +94,8 @@ def side_by_side(
     for row in rows:
         if row.session_id in seen:
             raise StoreError(
-                f"{where} is damaged (it gives the session {_name(row)} twice): restore it from a backup."
+                f"{where} is damaged (it gives the session {_name(row)} twice): restore it from a "
+                f"backup."
             )
         seen.add(row.session_id)
         if owner == row.session_id:
@@ -95,7 +105,8 @@ def side_by_side(
             yield row, []
     if owner is not None:
         raise StoreError(
-            f"{where} is damaged (its items are not in the order of its sessions): restore it from a backup."
+            f"{where} is damaged (its items are not in the order of its sessions): restore it from "
+            f"a backup."
         )
 
 

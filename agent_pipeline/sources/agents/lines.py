@@ -1,4 +1,6 @@
-"""What the readers of coding agents share: which lines say something, and which turns were cut off."""
+"""What the readers of coding agents share: which lines say something, and which turns were cut
+off.
+"""
 
 from operator import itemgetter
 from typing import Any
@@ -25,8 +27,8 @@ def says_something(record: Any) -> bool:
     """Whether a record of unknown meaning shows words, a call or a result.
 
     It does if a field that usually holds them is not empty, or if any text has a space or a letter
-    beyond ASCII in it (many languages write no spaces). What remains (ids, numbers, paths, flags) is
-    bookkeeping.
+    beyond ASCII in it (many languages write no spaces). What remains (ids, numbers, paths, flags)
+    is bookkeeping.
     """
     values = [record]
     while values:
@@ -81,9 +83,11 @@ def cut_last_turn(history: list[Any]) -> None:
 def branch(
     entries: list[Record], name: str = "id", parent: str = "parentId"
 ) -> tuple[list[Record], int]:
-    """Return the entries on the way from the last entry to the root, and how many parents on the way are missing.
+    """Return the entries on the way from the last entry to the root, and how many parents on the
+    way are missing.
 
-    Entries without ids are no tree, but follow one another. If a parent is missing, the entry before is taken for it.
+    Entries without ids are no tree, but follow one another. If a parent is missing, the entry
+    before is taken for it.
     """
     places = {own: place for place, entry in enumerate(entries) if (own := text(entry.get(name)))}
     way: set[int] = set()

@@ -1,6 +1,8 @@
-"""The omniagents session store: `<home>/sessions/<project>/<agent>/sessions.db`, verdicts in `<home>/traces/<project>.db`.
+"""The omniagents session store: `<home>/sessions/<project>/<agent>/sessions.db`, verdicts in
+`<home>/traces/<project>.db`.
 
-`OMNIAGENTS_HOME` moves the tree, and `OMNIAGENTS_HISTORY_DB` names one `sessions.db`; either may be given as the store.
+`OMNIAGENTS_HOME` moves the tree, and `OMNIAGENTS_HISTORY_DB` names one `sessions.db`; either may be
+given as the store.
 """
 
 import os
@@ -24,11 +26,18 @@ from agent_pipeline.sources.formats.fields import clean_text
 from agent_pipeline.sources.formats.file_source import DEFAULT_AGENT
 from agent_pipeline.sources.formats.sqlite import columns, is_sqlite, read_only
 
-# Two ordered passes side by side rather than a query for each session. Sessions without items come too.
-_SESSIONS = "SELECT session_id, archived, created_at, context_json FROM sessions WHERE session_id IS NOT NULL ORDER BY session_id"
+# Two ordered passes side by side rather than a query for each session. Sessions without items come
+# too.
+_SESSIONS = (
+    "SELECT session_id, archived, created_at, context_json FROM sessions WHERE session_id IS NOT "
+    "NULL ORDER BY session_id"
+)
 _ITEMS = "SELECT session_id, msg_json FROM history{only} ORDER BY session_id, id"
 _ONLY_OF_SESSIONS = " WHERE session_id IN (SELECT session_id FROM sessions)"
-_ORPHANS = "SELECT count(*) FROM history AS h WHERE NOT EXISTS (SELECT 1 FROM sessions AS s WHERE s.session_id = h.session_id)"
+_ORPHANS = (
+    "SELECT count(*) FROM history AS h WHERE NOT EXISTS (SELECT 1 FROM sessions AS s WHERE "
+    "s.session_id = h.session_id)"
+)
 _VERDICTS = "SELECT group_id, judgment FROM analysis ORDER BY rowid"
 _SESSIONS_COLUMNS = {"session_id", "archived", "created_at", "context_json"}
 
@@ -56,7 +65,9 @@ class OmniagentsSource(ItemStore):
 
     @classmethod
     def _is_home(cls, path: Path) -> bool:
-        """Others keep their files under `sessions` too; a home without any session yet has no files there."""
+        """Others keep their files under `sessions` too; a home without any session yet has no files
+        there.
+        """
         try:
             return bool(cls(path)._session_files()) or not any(
                 each.is_file() for each in (path / "sessions").rglob("*")
@@ -74,7 +85,8 @@ class OmniagentsSource(ItemStore):
         with read_only(path) as connection:
             if not columns(connection, "sessions") >= _SESSIONS_COLUMNS:
                 raise StoreError(
-                    f"{path} has no omniagents table 'sessions': it is some other program's database."
+                    f"{path} has no omniagents table 'sessions': it is some other program's "
+                    f"database."
                 )
             if orphans := connection.execute(_ORPHANS).fetchone()[0]:
                 add_note(
@@ -132,7 +144,8 @@ class OmniagentsSource(ItemStore):
                 continue
             if key in databases:
                 raise StoreError(
-                    f"{databases[key].parent} and {path.parent} are both the partition {key}: rename one of them."
+                    f"{databases[key].parent} and {path.parent} are both the partition {key}: "
+                    f"rename one of them."
                 )
             databases[key] = path
             changed_names |= {
@@ -142,14 +155,18 @@ class OmniagentsSource(ItemStore):
         return databases
 
     def _key_of_file(self) -> PartitionKey:
-        """Project and agent of one database: its folders' names where it lies in such a tree, else the file's name."""
+        """Project and agent of one database: its folders' names where it lies in such a tree, else
+        the file's name.
+        """
         path = self.path.resolve()
         if path.parent.parent.parent.name == "sessions":
             return make_key(path.parent.parent.name, path.parent.name)
         return make_key(path.stem, DEFAULT_AGENT)
 
     def _session_files(self) -> list[Path]:
-        """Every `sessions.db`, walked by hand: `glob` passes over a folder that it may not read without a word."""
+        """Every `sessions.db`, walked by hand: `glob` passes over a folder that it may not read
+        without a word.
+        """
         try:
             projects = sorted(path for path in (self.path / "sessions").iterdir() if path.is_dir())
             agents = [
@@ -165,7 +182,9 @@ class OmniagentsSource(ItemStore):
         return project.parent.parent / "traces" / f"{project.name}.db"
 
     def _judgments(self, database: Path) -> dict[str, str | None]:
-        """Judgments by session id, of which the last row of an id counts; a note says where there are none to read."""
+        """Judgments by session id, of which the last row of an id counts; a note says where there
+        are none to read.
+        """
         path = self._verdicts(database)
         return self._read_judgments(path, file_signature(path))
 
@@ -179,7 +198,8 @@ class OmniagentsSource(ItemStore):
             if not {"group_id", "judgment"} <= columns(connection, "analysis"):
                 add_note(
                     self.notes,
-                    f"{path} has no table analysis(group_id, judgment): no session of {path.stem} is judged.",
+                    f"{path} has no table analysis(group_id, judgment): no session of {path.stem} "
+                    f"is judged.",
                 )
                 return {}
             return {

@@ -1,9 +1,11 @@
-"""The OpenAI Agents SDK's `SQLiteSession`: one file with a table of sessions and one of messages, ordered by `id`.
+"""The OpenAI Agents SDK's `SQLiteSession`: one file with a table of sessions and one of messages,
+ordered by `id`.
 
-The user chooses the names of the two tables, so they are recognised by their columns; several pairs in one file are several agents. The
-file names neither project nor agent: a pair of tables is the partition `<file name>/default`, or `<file name>/<table>`. The SDK never
-stores system instructions; a setting may supply them. Where `AdvancedSQLiteSession` interleaves branches (`message_structure`), the branch
-`main` is taken. Verdicts may lie beside the file (`labels.py`).
+The user chooses the names of the two tables, so they are recognised by their columns; several pairs
+in one file are several agents. The file names neither project nor agent: a pair of tables is the
+partition `<file name>/default`, or `<file name>/<table>`. The SDK never stores system instructions;
+a setting may supply them. Where `AdvancedSQLiteSession` interleaves branches (`message_structure`),
+the branch `main` is taken. Verdicts may lie beside the file (`labels.py`).
 """
 
 import sqlite3
@@ -25,7 +27,10 @@ BRANCH = "main"
 _SESSION_COLUMNS = {"session_id", "created_at", "updated_at"}
 _MESSAGE_COLUMNS = {"id", "session_id", "message_data"}
 
-_SESSIONS = "SELECT session_id, NULL, created_at, NULL FROM {sessions} WHERE session_id IS NOT NULL ORDER BY session_id"
+_SESSIONS = (
+    "SELECT session_id, NULL, created_at, NULL FROM {sessions} WHERE session_id IS NOT NULL ORDER "
+    "BY session_id"
+)
 _MESSAGES = """
 SELECT session_id, message_data FROM {messages} WHERE session_id IN (SELECT session_id FROM {sessions}) ORDER BY session_id, id
 """
@@ -35,9 +40,18 @@ FROM message_structure AS b JOIN {messages} AS m ON m.id = b.message_id AND m.se
 WHERE b.branch_id = ? AND m.session_id IN (SELECT session_id FROM {sessions})
 ORDER BY m.session_id, {order}, m.id
 """
-_ORPHANS = "SELECT count(*) FROM {messages} AS m WHERE NOT EXISTS (SELECT 1 FROM {sessions} AS s WHERE s.session_id = m.session_id)"
-_ELSEWHERE = "SELECT count(*) FROM {messages} WHERE id NOT IN (SELECT message_id FROM message_structure WHERE branch_id = ?)"
-_BRANCHES = "SELECT DISTINCT branch_id FROM message_structure WHERE branch_id <> ? ORDER BY branch_id LIMIT 6"
+_ORPHANS = (
+    "SELECT count(*) FROM {messages} AS m WHERE NOT EXISTS (SELECT 1 FROM {sessions} AS s WHERE "
+    "s.session_id = m.session_id)"
+)
+_ELSEWHERE = (
+    "SELECT count(*) FROM {messages} WHERE id NOT IN (SELECT message_id FROM message_structure "
+    "WHERE branch_id = ?)"
+)
+_BRANCHES = (
+    "SELECT DISTINCT branch_id FROM message_structure WHERE branch_id <> ? ORDER BY branch_id "
+    "LIMIT 6"
+)
 
 
 class _Tables(NamedTuple):
@@ -54,7 +68,10 @@ _USUAL = _Tables("agent_sessions", "agent_messages")
 class OpenAIAgentsSource(ItemStore):
     name = "openai_agents"
     version = 2
-    looks_like = "an SQLite file with the tables agent_sessions and agent_messages, or two with their columns"
+    looks_like = (
+        "an SQLite file with the tables agent_sessions and agent_messages, or two with their "
+        "columns"
+    )
 
     @classmethod
     def detect(cls, path: Path) -> bool:
@@ -93,7 +110,8 @@ class OpenAIAgentsSource(ItemStore):
             pairs = _pairs(connection)
         if not pairs:
             raise StoreError(
-                f"{self.path} has no tables of the OpenAI Agents SDK: it is some other program's database."
+                f"{self.path} has no tables of the OpenAI Agents SDK: it is some other program's "
+                f"database."
             )
         is_default = {pair: len(pairs) == 1 or pair == _USUAL for pair in pairs}
         return {
@@ -102,7 +120,9 @@ class OpenAIAgentsSource(ItemStore):
         }
 
     def _items(self, connection: sqlite3.Connection, pair: _Tables) -> Iterator[tuple[Any, Any]]:
-        """Session ids and messages, those of one branch where there are several, in order; texts come as bytes from here on."""
+        """Session ids and messages, those of one branch where there are several, in order; texts
+        come as bytes from here on.
+        """
         structure = columns(connection, "message_structure")
         if not {"branch_id", "message_id", "session_id"} <= structure:
             connection.text_factory = bytes
@@ -113,7 +133,8 @@ class OpenAIAgentsSource(ItemStore):
             named = ", ".join(others[:5]) + (", ..." if len(others) > 5 else "") or "none"
             add_note(
                 self.notes,
-                f"{self.path} has conversation branches: of each session {BRANCH!r} was taken, and {count} messages that are only in "
+                f"{self.path} has conversation branches: of each session {BRANCH!r} was taken, and "
+                f"{count} messages that are only in "
                 f"others ({named}) were left out.",
             )
         connection.text_factory = bytes
@@ -122,7 +143,9 @@ class OpenAIAgentsSource(ItemStore):
 
 
 def _pairs(connection: sqlite3.Connection) -> list[_Tables]:
-    """Tables of sessions with their tables of messages: by the foreign key that the SDK writes, else the only ones there are."""
+    """Tables of sessions with their tables of messages: by the foreign key that the SDK writes,
+    else the only ones there are.
+    """
     names = sorted(
         row[0]
         for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")

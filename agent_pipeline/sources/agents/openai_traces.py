@@ -1,7 +1,9 @@
-"""The OpenAI Agents SDK's trace export, a JSON line each: `{"object": "trace", ...}` and `{"object": "trace.span", ...}`.
+"""The OpenAI Agents SDK's trace export, a JSON line each: `{"object": "trace", ...}` and
+`{"object": "trace.span", ...}`.
 
-A run is a trace, and a session the traces that share `group_id`. `generation` spans hold the messages; `response` spans hold none, so of a
-session that has only those, the tools' calls and results are all there is. Verdicts may lie beside the file (`labels.py`).
+A run is a trace, and a session the traces that share `group_id`. `generation` spans hold the
+messages; `response` spans hold none, so of a session that has only those, the tools' calls and
+results are all there is. Verdicts may lie beside the file (`labels.py`).
 """
 
 from functools import lru_cache

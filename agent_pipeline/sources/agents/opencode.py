@@ -1,7 +1,9 @@
-"""Sessions of opencode: what `opencode export` prints, or the folder `~/.local/share/opencode/storage` of versions that keep files.
+"""Sessions of opencode: what `opencode export` prints, or the folder
+`~/.local/share/opencode/storage` of versions that keep files.
 
-Messages hold parts; a call and its result are one part. Messages after the point to which the user reverted are left out. A summary
-replaces what stands before it, so that is a session of its own (`ID:before-compaction-1`).
+Messages hold parts; a call and its result are one part. Messages after the point to which the user
+reverted are left out. A summary replaces what stands before it, so that is a session of its own
+(`ID:before-compaction-1`).
 """
 
 from pathlib import Path
@@ -20,10 +22,15 @@ _ASKED = "What did we do so far?"
 
 
 class OpenCodeSource(FileSource):
-    """An exported session, or a folder of opencode's storage: the working folder's name is the project."""
+    """An exported session, or a folder of opencode's storage: the working folder's name is the
+    project.
+    """
 
     name = "opencode"
-    looks_like = "opencode sessions: an export with info and messages of info and parts, or the folder storage"
+    looks_like = (
+        "opencode sessions: an export with info and messages of info and parts, or the folder "
+        "storage"
+    )
     merges = True
 
     @classmethod
@@ -226,7 +233,9 @@ def _message(info: Record, parts: Any) -> list[Any]:
 
 
 def _is_hidden(part: Any) -> bool:
-    """Whether the model is not shown a part: words for the screen, or a text file, whose words are a part of their own."""
+    """Whether the model is not shown a part: words for the screen, or a text file, whose words are
+    a part of their own.
+    """
     if not isinstance(part, dict):
         return False
     is_text_file = part.get("type") == "file" and part.get("mime") in (

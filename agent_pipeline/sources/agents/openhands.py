@@ -1,8 +1,10 @@
-"""OpenHands conversations as its agent SDK keeps them: a folder of `base_state.json` and `events/event-<number>-<id>.json`; or event lines.
+"""OpenHands conversations as its agent SDK keeps them: a folder of `base_state.json` and
+`events/event-<number>-<id>.json`; or event lines.
 
-Events form a tree by `parent_id`; the branch that ends in the state's `leaf_event_id` is taken. The actions of one response
-(`llm_response_id`) are one message. A condenser takes events out of the model's view, so what stands before a condensation is a session of
-its own (`ID:before-compaction-1`). A run may end with the call of `finish`.
+Events form a tree by `parent_id`; the branch that ends in the state's `leaf_event_id` is taken. The
+actions of one response (`llm_response_id`) are one message. A condenser takes events out of the
+model's view, so what stands before a condensation is a session of its own
+(`ID:before-compaction-1`). A run may end with the call of `finish`.
 """
 
 import re
@@ -27,7 +29,9 @@ _NUMBER = re.compile(r"event-(\d+)-")
 
 
 class OpenHandsSource(FileSource):
-    """A conversation's folder, a folder of them, or a file of events: the workspace's name is the project."""
+    """A conversation's folder, a folder of them, or a file of events: the workspace's name is the
+    project.
+    """
 
     name = "openhands"
     looks_like = (
@@ -125,7 +129,9 @@ class OpenHandsSource(FileSource):
 
 
 def _branch(events: list[Record], leaf: Any) -> tuple[list[Record], int]:
-    """Return the events on the way to a leaf (all events if there is no tree), and how many parents on the way are missing."""
+    """Return the events on the way to a leaf (all events if there is no tree), and how many parents
+    on the way are missing.
+    """
     by_id = {text(each.get("id")): each for each in events}
     way: set[str] = set()
     here = text(leaf)

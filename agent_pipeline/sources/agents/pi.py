@@ -1,8 +1,10 @@
-"""Sessions of pi, and files in the Hub's Session Trace Simple Format (STS): a header line, then a line per message.
+"""Sessions of pi, and files in the Hub's Session Trace Simple Format (STS): a header line, then a
+line per message.
 
-pi's entries form a tree by `parentId`; the branch that ends in the last entry is taken. What stands before a compaction is a session of its
-own (`ID:before-compaction-1`). Entries that a forked session copied from its parent stay as context and are not trained again. Answers that
-were aborted are left out and counted, since pi does not show them to the model again.
+pi's entries form a tree by `parentId`; the branch that ends in the last entry is taken. What stands
+before a compaction is a session of its own (`ID:before-compaction-1`). Entries that a forked
+session copied from its parent stay as context and are not trained again. Answers that were aborted
+are left out and counted, since pi does not show them to the model again.
 """
 
 from pathlib import Path
@@ -37,15 +39,26 @@ _BOOKKEEPING = {
     "thinking_level_change",
 }
 _SHOWN = {"message", "custom_message", "branch_summary", "compaction"}
-_SUMMARY = "The conversation history before this point was compacted into the following summary:\n\n<summary>\n{}\n</summary>"
-_BRANCH = "The following is a summary of a branch that this conversation came back from:\n\n<summary>\n{}</summary>"
+_SUMMARY = (
+    "The conversation history before this point was compacted into the following "
+    "summary:\n\n<summary>\n{}\n</summary>"
+)
+_BRANCH = (
+    "The following is a summary of a branch that this conversation came back "
+    "from:\n\n<summary>\n{}</summary>"
+)
 
 
 class PiSource(FileSource):
-    """A session, or a folder of them (such as ~/.pi/agent/sessions): the working folder's name is the project."""
+    """A session, or a folder of them (such as ~/.pi/agent/sessions): the working folder's name is
+    the project.
+    """
 
     name = "pi"
-    looks_like = "sessions of pi or of the Hub's trace format: a line of type session, then lines of type message"
+    looks_like = (
+        "sessions of pi or of the Hub's trace format: a line of type session, then lines of type "
+        "message"
+    )
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
@@ -125,7 +138,8 @@ class PiSource(FileSource):
         if not places or parent == session_id:
             add_note(
                 self.notes,
-                f"{self.path}: {session_id} was forked from {parent}, which is not in this store; its turns are trained.",
+                f"{self.path}: {session_id} was forked from {parent}, which is not in this store; "
+                f"its turns are trained.",
             )
             return set()
         known = {
@@ -156,7 +170,9 @@ def _is_unknown(entry: Record) -> bool:
 
 
 def _views(way: list[Record], copied: set[str]) -> list[list[Any]]:
-    """What the model saw before each compaction and after the last: messages. What it saw before is not trained again."""
+    """What the model saw before each compaction and after the last: messages. What it saw before is
+    not trained again.
+    """
     views: list[list[Any]] = []
     entries: list[Record] = []
     view: list[Any] = []
@@ -196,7 +212,9 @@ def _is_own_answer(message: Any) -> bool:
 
 
 def _was_given_up(message: Record) -> bool:
-    """Whether the user or an error stopped an answer: pi keeps it in the file and does not show it to the model again."""
+    """Whether the user or an error stopped an answer: pi keeps it in the file and does not show it
+    to the model again.
+    """
     return message.get("role") == "assistant" and message.get("stopReason") in ("aborted", "error")
 
 

@@ -1,7 +1,8 @@
 """Sessions of Qwen Code and of iFlow, whose lines look like Claude Code's.
 
-Qwen Code writes `message.parts` as Gemini's API has them, and lines of type `tool_result`. iFlow writes Anthropic's blocks, but each line
-of a streamed answer repeats a part of the line before, and all of them name the user's line as their parent.
+Qwen Code writes `message.parts` as Gemini's API has them, and lines of type `tool_result`. iFlow
+writes Anthropic's blocks, but each line of a streamed answer repeats a part of the line before, and
+all of them name the user's line as their parent.
 """
 
 from typing import Any
@@ -27,10 +28,15 @@ _BOOKKEEPING = {
 
 
 class QwenCodeSource(FileSource):
-    """A session's file, or a folder of them (such as ~/.qwen/projects): the working folder's name is the project."""
+    """A session's file, or a folder of them (such as ~/.qwen/projects): the working folder's name
+    is the project.
+    """
 
     name = "qwen_code"
-    looks_like = "Qwen Code sessions: lines of user, assistant and tool_result with sessionId and message.parts"
+    looks_like = (
+        "Qwen Code sessions: lines of user, assistant and tool_result with sessionId and "
+        "message.parts"
+    )
     merges = True
 
     @classmethod
@@ -140,7 +146,9 @@ def _inherited(contents: Any) -> list[Any]:
 
 
 class IFlowSource(FileSource):
-    """A session's file, or a folder of them (such as ~/.iflow/projects): the working folder's name is the project."""
+    """A session's file, or a folder of them (such as ~/.iflow/projects): the working folder's name
+    is the project.
+    """
 
     name = "iflow"
     looks_like = "iFlow sessions: lines of user and assistant whose sessionId begins with session-"

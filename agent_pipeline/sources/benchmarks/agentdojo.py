@@ -1,8 +1,11 @@
-"""AgentDojo runs: one object a run, as lines or as the files `runs/<pipeline>/<suite>/<user task>/<attack>/<injection task>.json`.
+"""AgentDojo runs: one object a run, as lines or as the files `runs/<pipeline>/<suite>/<user
+task>/<attack>/<injection task>.json`.
 
-A pipeline may call itself only `local`: its name is the folder before the suite, in `_path` or in the file's own path. `error` is a failure
-of the infrastructure. `security` says that an attack succeeded, and means nothing where none was made. A run under attack is a trial of the
-user's task, whose request and verdict it has: as tasks of their own, attacked runs would be in another split than the others.
+A pipeline may call itself only `local`: its name is the folder before the suite, in `_path` or in
+the file's own path. `error` is a failure of the infrastructure. `security` says that an attack
+succeeded, and means nothing where none was made. A run under attack is a trial of the user's task,
+whose request and verdict it has: as tasks of their own, attacked runs would be in another split
+than the others.
 """
 
 from pathlib import PurePosixPath

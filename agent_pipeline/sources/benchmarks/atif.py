@@ -1,7 +1,9 @@
-"""Trajectories in the Agent Trajectory Interchange Format (ATIF), as Harbor writes them: `<trial>/agent/trajectory.json`.
+"""Trajectories in the Agent Trajectory Interchange Format (ATIF), as Harbor writes them:
+`<trial>/agent/trajectory.json`.
 
-A step is what the system, the user or the agent said, with the agent's calls and what came back. `<trial>/result.json` beside it says the
-task and the rewards. Agents that an agent called are sessions of their own that name their parent. A run may end with its last calls
+A step is what the system, the user or the agent said, with the agent's calls and what came back.
+`<trial>/result.json` beside it says the task and the rewards. Agents that an agent called are
+sessions of their own that name their parent. A run may end with its last calls
 (`mark_task_complete` of Terminus, `finish` of OpenHands), answered or not.
 """
 
@@ -117,7 +119,9 @@ def _name(trajectory: Record) -> str | None:
 
 
 def _messages(step: Any) -> Iterator[Any]:
-    """What a step said, with its calls, and what came back; what was copied, or no model said, is not trained."""
+    """What a step said, with its calls, and what came back; what was copied, or no model said, is
+    not trained.
+    """
     if not isinstance(step, dict):
         yield None
         return
@@ -153,9 +157,10 @@ def _messages(step: Any) -> Iterator[Any]:
 def _results(calls: list[Any], results: list[Any]) -> Iterator[Any]:
     """Return the results of a step's calls, in the order of the record.
 
-    A result may name its call. One that does not answers the calls without a named result: in their order if there are as many, or all of
-    them together, as the screen of Terminus shows what a batch of commands has written. Then the last of them has it, and the others have
-    an empty one. Without any call, the observation is what the agent was told next.
+    A result may name its call. One that does not answers the calls without a named result: in their
+    order if there are as many, or all of them together, as the screen of Terminus shows what a
+    batch of commands has written. Then the last of them has it, and the others have an empty one.
+    Without any call, the observation is what the agent was told next.
     """
     named = {text(result.get("source_call_id")) for result in objects(results)} - {None}
     open_ids = [

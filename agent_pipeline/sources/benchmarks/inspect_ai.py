@@ -1,7 +1,9 @@
-"""Inspect AI logs: `.json` documents, and `.eval` zips of `header.json` and `samples/*.json`; each sample is a session.
+"""Inspect AI logs: `.json` documents, and `.eval` zips of `header.json` and `samples/*.json`; each
+sample is a session.
 
-A sample's `epoch` is its trial. A score is a grade (`"C"`, `"I"`), a boolean, a number or an object of these. `attachment://` texts are put
-back in their places; the tools' schemas are those of its model events.
+A sample's `epoch` is its trial. A score is a grade (`"C"`, `"I"`), a boolean, a number or an object
+of these. `attachment://` texts are put back in their places; the tools' schemas are those of its
+model events.
 """
 
 from collections import Counter
@@ -75,7 +77,8 @@ class InspectSource(RecordSource):
         ]
         values = dict(_values(record.get("scores")))
         scores = {name: verdict(value)[0] or 0.0 for name, value in values.items()}
-        # Grades and booleans are good or bad; of a number only its author knows which way it points.
+        # Grades and booleans are good or bad; of a number only its author knows which way it
+        # points.
         grade = mean(
             {name: scores[name] for name, value in values.items() if isinstance(value, str | bool)}
         )
@@ -117,7 +120,9 @@ class InspectSource(RecordSource):
 
 
 def _with_reasons(messages: Any, record: Record, events: list[Record]) -> Any:
-    """Return the messages, those of the model with the reason for which it stopped, as the model's events and the output say it."""
+    """Return the messages, those of the model with the reason for which it stopped, as the model's
+    events and the output say it.
+    """
     outputs = [section(event, "output") for event in events if event.get("event") == "model"] + [
         section(record, "output")
     ]
@@ -165,7 +170,9 @@ class _Attachments:
         self.lost = 0
 
     def restore(self, value: Any, depth: int = MAX_DEPTH) -> Any:
-        """Return a value with its attachments in their places; what is nested too deeply stays as it is."""
+        """Return a value with its attachments in their places; what is nested too deeply stays as
+        it is.
+        """
         if isinstance(value, str) and value.startswith(_ATTACHMENT):
             return self._restore_text(value)
         if isinstance(value, dict) and depth:

@@ -1,6 +1,8 @@
-"""omniagents evaluation results: `{results: [{passed, history, ...}]}`; a result is a session, its runs of one prompt are trials.
+"""omniagents evaluation results: `{results: [{passed, history, ...}]}`; a result is a session, its
+runs of one prompt are trials.
 
-A result's `measures` (`{passed, reason, tier, counts}` by name) become its scores: 1 for passed, 0 for not.
+A result's `measures` (`{passed, reason, tier, counts}` by name) become its scores: 1 for passed, 0
+for not.
 """
 
 from collections import Counter
@@ -83,6 +85,8 @@ class OmniagentsEvalSource(RecordSource):
 
 
 def _task(result: Record) -> str | None:
-    """The task that a result names; of a prompt in words, their sha256, since no text of a conversation travels in a key."""
+    """The task that a result names; of a prompt in words, their sha256, since no text of a
+    conversation travels in a key.
+    """
     named, asked = text(result.get("task_id")), text(result.get("prompt"))
     return named or (f"prompt:{hash_json(asked)[:16]}" if asked else None)

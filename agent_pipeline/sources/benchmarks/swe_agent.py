@@ -1,8 +1,9 @@
-"""SWE-agent trajectories (`.traj`): `{trajectory, history, info{exit_status, submission, model_stats}}`, a file each; mini-swe-agent's
-(`.traj.json`) have `messages` for `history`.
+"""SWE-agent trajectories (`.traj`): `{trajectory, history, info{exit_status, submission,
+model_stats}}`, a file each; mini-swe-agent's (`.traj.json`) have `messages` for `history`.
 
-There is no verdict: a measure has to give it. A run that was handed in ends on the call that did it. Of `history`, demonstrations are left
-out and counted; what a second agent said is a session of its own that names its parent.
+There is no verdict: a measure has to give it. A run that was handed in ends on the call that did
+it. Of `history`, demonstrations are left out and counted; what a second agent said is a session of
+its own that names its parent.
 """
 
 from typing import Any
@@ -106,7 +107,9 @@ class SWEAgentSource(FileSource):
 
 
 def _message(message: Any) -> Any:
-    """Return a message without copies of what it says, but with the reason for which the model stopped."""
+    """Return a message without copies of what it says, but with the reason for which the model
+    stopped.
+    """
     if not isinstance(message, dict):
         return message
     response = section(message, "extra", "response")

@@ -1,7 +1,9 @@
-"""swink-agent-eval results: `results/<set>/<timestamp>.json`, an `EvalSetResult` a run; the prompts are in `sets/<set>.json`, by case.
+"""swink-agent-eval results: `results/<set>/<timestamp>.json`, an `EvalSetResult` a run; the prompts
+are in `sets/<set>.json`, by case.
 
-One run has each case once: runs of a set are one partition, in which a case is the task and a run's timestamp the trial. Newer results
-carry the prompts themselves. The summary-only report (`schema_version`) has no conversation in it.
+One run has each case once: runs of a set are one partition, in which a case is the task and a run's
+timestamp the trial. Newer results carry the prompts themselves. The summary-only report
+(`schema_version`) has no conversation in it.
 """
 
 from collections.abc import Iterator
@@ -46,13 +48,17 @@ class SwinkSource(RecordSource):
     def empty(self, record: Record) -> str | None:
         if "schema_version" not in record:
             return None
-        return "is a summary without conversations: give the results themselves (results/<set>/<time>.json)."
+        return (
+            "is a summary without conversations: give the results themselves "
+            "(results/<set>/<time>.json)."
+        )
 
     def identify(self, record: Record, place: Place) -> Ident | None:
         if not isinstance(record.get("invocation"), dict):
             add_note(
                 self.notes,
-                f"{place.path} has cases without an invocation: what was not recorded cannot be read.",
+                f"{place.path} has cases without an invocation: what was not recorded cannot be "
+                f"read.",
             )
             return None
         of, run, case = (text(record.get(name)) for name in ("eval_set_id", "timestamp", "case_id"))
@@ -120,7 +126,8 @@ class SwinkSource(RecordSource):
         if not name or name in (".", "..") or set(name) & set("/\\\0"):
             add_note(
                 self.notes,
-                f"{results} names a set {name!r}, which is not a file name: its prompts are not known.",
+                f"{results} names a set {name!r}, which is not a file name: its prompts are not "
+                f"known.",
             )
             return {}
         lost = f"The prompts of {name} are not known, so its sessions begin with the agent"
@@ -133,7 +140,9 @@ def _sets_of(results: Path) -> Path:
 
 
 def _prompts(case: Record) -> Iterator[Any]:
-    """The prompts of a case; an item of damage if they are not known, because answers would stand without their question."""
+    """The prompts of a case; an item of damage if they are not known, because answers would stand
+    without their question.
+    """
     if not elements(case.get("user_messages")):
         yield mark_cut_text("prompts")
     if case.get("system_prompt"):

@@ -1,7 +1,9 @@
-"""tau2-bench results: one file of `{info, tasks, simulations}`, or a file for each simulation in `simulations/` beside `results.json`.
+"""tau2-bench results: one file of `{info, tasks, simulations}`, or a file for each simulation in
+`simulations/` beside `results.json`.
 
-The user has tools too, which the agent never sees: those calls and results are left out and counted. The file holds the agent's policy, but
-not the prompt around it: the policy is in the context. Voice runs have ticks instead of messages, and are damage.
+The user has tools too, which the agent never sees: those calls and results are left out and
+counted. The file holds the agent's policy, but not the prompt around it: the policy is in the
+context. Voice runs have ticks instead of messages, and are damage.
 """
 
 from collections import Counter
@@ -30,7 +32,10 @@ class Tau2Source(RecordSource):
 
     name = "tau2_bench"
     version = 2
-    looks_like = "tau2-bench results with info, tasks and simulations, or simulations with task_id and termination_reason"
+    looks_like = (
+        "tau2-bench results with info, tasks and simulations, or simulations with task_id and "
+        "termination_reason"
+    )
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
@@ -91,7 +96,9 @@ class Tau2Source(RecordSource):
 
 
 def _seen_by_agent(messages: list[Any], left_out: Counter[str]) -> Iterator[Any]:
-    """The messages without the user's own calls, which the agent never sees; the greeting, which no model says, is not trained."""
+    """The messages without the user's own calls, which the agent never sees; the greeting, which no
+    model says, is not trained.
+    """
     for at, each in enumerate(messages):
         if not isinstance(each, dict):
             yield None

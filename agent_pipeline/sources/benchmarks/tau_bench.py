@@ -1,7 +1,8 @@
 """tau-bench results: a list of `{task_id, trial, reward, info, traj}` with OpenAI messages.
 
-The tools are not in the file (`agents."project/agent".tools` may name a file of them). A run that broke says so in `info.error`. A run ends
-when the user says so, or with the tool that hands the user over to a person.
+The tools are not in the file (`agents."project/agent".tools` may name a file of them). A run that
+broke says so in `info.error`. A run ends when the user says so, or with the tool that hands the
+user over to a person.
 """
 
 from agent_pipeline.sources.formats.fields import Record, chosen, judged, objects, scalar, section

@@ -1,7 +1,9 @@
-"""ToolBench answers: `{win, answer_generation{query, function, train_messages, final_answer, finish_type}}`, a file each.
+"""ToolBench answers: `{win, answer_generation{query, function, train_messages, final_answer,
+finish_type}}`, a file each.
 
-`train_messages` are the prompts of the chosen chain, each longer than the one before: the last is the conversation. The search tree's other
-chains are left out. An answer without a finished chain has its query only. A run ends with a call of `Finish`, which nothing answers.
+`train_messages` are the prompts of the chosen chain, each longer than the one before: the last is
+the conversation. The search tree's other chains are left out. An answer without a finished chain
+has its query only. A run ends with a call of `Finish`, which nothing answers.
 """
 
 from typing import Any

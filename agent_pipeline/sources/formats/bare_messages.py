@@ -1,4 +1,6 @@
-"""Lists of messages without anything around them: a list is a conversation, and so is a file whose records are messages."""
+"""Lists of messages without anything around them: a list is a conversation, and so is a file whose
+records are messages.
+"""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +15,9 @@ _MESSAGES = "messages"
 
 
 class BareMessagesSource(FileSource):
-    """A file with a list of messages, with several lists (as lines or in a list), or with a message a line."""
+    """A file with a list of messages, with several lists (as lines or in a list), or with a message
+    a line.
+    """
 
     name = "bare_messages"
     looks_like = "a list of messages with role and content, or a message a line"
@@ -31,11 +35,15 @@ class BareMessagesSource(FileSource):
 
     @classmethod
     def reads(cls, record: Record) -> bool:
-        """In a file of messages, whatever else stands there belongs to the conversation, and is damage if it is no message."""
+        """In a file of messages, whatever else stands there belongs to the conversation, and is
+        damage if it is no message.
+        """
         return True
 
     def _records_in(self, path: Path, torn: list[bytes]) -> Iterable[tuple[Place, Any]]:
-        """The records of a file that holds messages; in a folder, other files are left out with a note."""
+        """The records of a file that holds messages; in a folder, other files are left out with a
+        note.
+        """
         return super()._records_in(path, torn) if self._is_mine(path) else ()
 
     def identify(self, record: Record, place: Place) -> Ident:

@@ -1,7 +1,8 @@
-"""Texts that a logger or an exporter cut off or blacked out: what shows it, and how many of a conversation's texts are such.
+"""Texts that a logger or an exporter cut off or blacked out: what shows it, and how many of a
+conversation's texts are such.
 
-The agent saw the whole text, so an answer to a cut text teaches to make things up. A tool's own note that its output is too long is no
-such cut: the agent saw that note.
+The agent saw the whole text, so an answer to a cut text teaches to make things up. A tool's own
+note that its output is too long is no such cut: the agent saw that note.
 """
 
 import re
@@ -41,7 +42,9 @@ _WHOLE = {
     "[content redacted]",
     "[langsmith secret]",
 }
-"""What stands for a whole text, in small letters: LiteLLM, OpenInference (Phoenix, Arize), MLflow, Claude Code's telemetry, Sentry."""
+"""What stands for a whole text, in small letters: LiteLLM, OpenInference (Phoenix, Arize), MLflow,
+Claude Code's telemetry, Sentry.
+"""
 
 _OF_EXPORTERS = {"redacted-by-litellm", "redacted_by_litelm", "__redacted__"}
 """Those of them that nobody else writes."""
@@ -77,16 +80,21 @@ _LIMITS = frozenset({
     128_000, 131_072, 200_000, 250_000, 256_000, 262_144, 500_000, 512_000, 524_288,
     1_000_000, 1_048_576,
 })  # fmt: skip
-"""The limits of a text's length that exporters and stores are set to (in characters, or in bytes)."""
+"""The limits of a text's length that exporters and stores are set to (in characters, or in
+bytes).
+"""
 
 _SURE_LIMIT = 1_000
-"""A text of exactly a limit of this size or more that stops within a sentence is cut. Shorter texts may be so long by chance."""
+"""A text of exactly a limit of this size or more that stops within a sentence is cut. Shorter texts
+may be so long by chance.
+"""
 
 _SENTENCE_ENDS = tuple(".!?:;…\"'`)]}>*|\n。！？」】")
 
 
 def is_cut_json(text: str, is_json: bool = False) -> bool:
-    """Return whether a text begins as JSON of messages or blocks and is not JSON, so that its end is missing.
+    """Return whether a text begins as JSON of messages or blocks and is not JSON, so that its end
+    is missing.
 
     Args:
         text: what an attribute or a field holds.
@@ -104,7 +112,9 @@ def has_cut_mark(text: str) -> bool:
 
 
 def has_exporter_note(text: str) -> bool:
-    """Return whether a text has a note that only an exporter writes, so that it is known wherever the text went afterwards."""
+    """Return whether a text has a note that only an exporter writes, so that it is known wherever
+    the text went afterwards.
+    """
     return _NOTES.search(text) is not None or text.strip().lower() in _OF_EXPORTERS
 
 
@@ -118,7 +128,9 @@ def stands_for_a_text(text: str) -> bool:
 
 
 def is_printed_object(text: str) -> bool:
-    """Return whether a text is how Python prints messages or a response: nobody can read that for certain."""
+    """Return whether a text is how Python prints messages or a response: nobody can read that for
+    certain.
+    """
     return (
         text.lstrip()[:1] in ("[", "{", "<", "c", *ascii_uppercase)
         and _OBJECT.match(text) is not None
@@ -126,7 +138,9 @@ def is_printed_object(text: str) -> bool:
 
 
 def cut_texts_in(items: Sequence[Item]) -> int:
-    """Return how many texts of a platform's conversation its exporter cut or hid: by its notes, and by a limit of length."""
+    """Return how many texts of a platform's conversation its exporter cut or hid: by its notes, and
+    by a limit of length.
+    """
     limits = {len(item.text) for item in items if item.kind == "cut_text"} - {0}
     texts = [
         item
@@ -157,7 +171,8 @@ def _is_cut_with_ellipsis(text: str) -> bool:
 
 
 def _limits_met(texts: Iterable[Item]) -> set[int]:
-    """Return the limits that cut texts of a conversation: one long text that stops within a sentence, or two short ones of one length.
+    """Return the limits that cut texts of a conversation: one long text that stops within a
+    sentence, or two short ones of one length.
 
     Results show no limit, because many tools cut their own output at one.
     """

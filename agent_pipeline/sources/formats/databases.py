@@ -1,7 +1,9 @@
-"""SQLite databases of tracing platforms as records: SQLite writes each trace as the JSON that the platform's own export has.
+"""SQLite databases of tracing platforms as records: SQLite writes each trace as the JSON that the
+platform's own export has.
 
-A database is opened read-only, a snapshot for each trace, so a server that writes to it is not disturbed. Whatever the platform's versions
-call their columns and tables is asked first: what a version lacks is null.
+A database is opened read-only, a snapshot for each trace, so a server that writes to it is not
+disturbed. Whatever the platform's versions call their columns and tables is asked first: what a
+version lacks is null.
 """
 
 import sqlite3
@@ -30,7 +32,10 @@ SELECT json_group_array(json_object('assessment_name', name, 'valid', json(iif(v
   'feedback', json_object('value', iif(json_valid(value), json_extract(value, '$'), value))))
 FROM (SELECT * FROM assessments WHERE trace_id = t.request_id AND assessment_type = 'feedback' ORDER BY last_updated_timestamp)
 """
-_MLFLOW_ROWS = "SELECT rowid FROM trace_info WHERE experiment_id IN (SELECT experiment_id FROM experiments WHERE lifecycle_stage = 'active')"
+_MLFLOW_ROWS = (
+    "SELECT rowid FROM trace_info WHERE experiment_id IN (SELECT experiment_id FROM experiments "
+    "WHERE lifecycle_stage = 'active')"
+)
 _PHOENIX = """
 SELECT json_object('data', (SELECT json_group_array(json_object(
   'name', s.name, 'span_kind', s.span_kind, 'parent_id', s.parent_id, 'start_time', s.start_time, 'end_time', s.end_time,
@@ -45,13 +50,15 @@ FROM traces AS t WHERE t.rowid = ?
 _PHOENIX_ANNOTATIONS = {
     "span_annotations": "span_rowid = s.id",
     "trace_annotations": "trace_rowid = t.id AND s.parent_id IS NULL",
-    "project_session_annotations": "project_session_id = t.project_session_rowid AND s.parent_id IS NULL",
+    "project_session_annotations": "project_session_id = t.project_session_rowid AND s.parent_id "
+    "IS NULL",
 }
 """What is said of a trace or a session is said of the root span."""
 
 
 class Traces:
-    """The traces of a database, a JSON text each, by the numbers of their rows: while a server writes, their order changes.
+    """The traces of a database, a JSON text each, by the numbers of their rows: while a server
+    writes, their order changes.
 
     Raises:
         StoreError: it is not a platform's database, or cannot be read.
@@ -70,7 +77,8 @@ class Traces:
             )
             if platform is None:
                 raise StoreError(
-                    f"{path} is not a database of MLflow or Phoenix with traces: take it out of the store."
+                    f"{path} is not a database of MLflow or Phoenix with traces: take it out of "
+                    f"the store."
                 )
             rows, self._query = platform(connection)
             self._rows = [row[0] for row in connection.execute(rows)]

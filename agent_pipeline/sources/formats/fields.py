@@ -1,6 +1,8 @@
-"""The fields of records as people write them: JSON, verdicts, times, numbers, token counts, tool schemas.
+"""The fields of records as people write them: JSON, verdicts, times, numbers, token counts, tool
+schemas.
 
-JSON is read as stores really hold it: NaN, control characters, half emoji and bytes that are no UTF-8 are let in; repair deals with them.
+JSON is read as stores really hold it: NaN, control characters, half emoji and bytes that are no
+UTF-8 are let in; repair deals with them.
 """
 
 import json
@@ -61,19 +63,24 @@ def parsed(raw: Any) -> Any:
 
 
 def _keys_in(raw: bytes) -> int:
-    """Count the keys of a JSON text (and what looks alike in its texts, which is written alike): reading it drops one that stands twice."""
+    """Count the keys of a JSON text (and what looks alike in its texts, which is written alike):
+    reading it drops one that stands twice.
+    """
     return raw.count(b'":') + raw.count(b'" :')
 
 
 def _refuse_repeated_keys(raw: Any) -> Any:
-    """The value of a JSON text as Python reads it; it takes more than msgspec does, and it is slower."""
+    """The value of a JSON text as Python reads it; it takes more than msgspec does, and it is
+    slower.
+    """
 
     def object_of(pairs: list[tuple[str, Any]]) -> Record:
         made = dict(pairs)
         if len(made) < len(pairs):
             names = [name for name, _ in pairs]
             raise RepeatedKeyError(
-                f"an object has the key {next(name for name in names if names.count(name) > 1)!r} twice"
+                f"an object has the key {next(name for name in names if names.count(name) > 1)!r} "
+                f"twice"
             )
         return made
 
@@ -146,13 +153,17 @@ def verdict(value: Any) -> tuple[float | None, str | None]:
 
 
 def judged(name: str, value: Any) -> Record:
-    """What the one measure of a benchmark says of a session: its score, its judgment, and the metric of that name."""
+    """What the one measure of a benchmark says of a session: its score, its judgment, and the
+    metric of that name.
+    """
     score, judgment = verdict(value)
     return {"score": score, "judgment": judgment, "scores": {name: score}}
 
 
 def verdict_in(words: Iterable[Any]) -> str | None:
-    """The judgment that words say by themselves, whatever was measured, where they agree: `good` and `fail`, but not `yes` and `true`."""
+    """The judgment that words say by themselves, whatever was measured, where they agree: `good`
+    and `fail`, but not `yes` and `true`.
+    """
     judgments = {
         verdict(word)[1]
         for word in words
@@ -162,9 +173,11 @@ def verdict_in(words: Iterable[Any]) -> str | None:
 
 
 def plain_verdict(record: Mapping[str, Any]) -> tuple[float | None, str | None]:
-    """Score and judgment of a plain record: of the usual names of verdicts, the first that is a number and the first that decides.
+    """Score and judgment of a plain record: of the usual names of verdicts, the first that is a
+    number and the first that decides.
 
-    A number called `score` decides nothing here: 1 may be the worst of 5, and the settings know its scale.
+    A number called `score` decides nothing here: 1 may be the worst of 5, and the settings know its
+    scale.
     """
     values = {name: record[name] for name in _VERDICTS if record.get(name) is not None}
     scores = (
@@ -183,12 +196,16 @@ def plain_verdict(record: Mapping[str, Any]) -> tuple[float | None, str | None]:
 
 
 def mean(scores: Mapping[str, float]) -> float | None:
-    """The mean of scores that all point upwards, as the metrics of one benchmark do; `None` where there are none."""
+    """The mean of scores that all point upwards, as the metrics of one benchmark do; `None` where
+    there are none.
+    """
     return sum(scores.values()) / len(scores) if scores else None
 
 
 def when(value: Any) -> datetime | None:
-    """A time as UTC: ISO text (SQLite's has no zone and means UTC), seconds or any finer unit since 1970 (also as text), a datetime."""
+    """A time as UTC: ISO text (SQLite's has no zone and means UTC), seconds or any finer unit since
+    1970 (also as text), a datetime.
+    """
     if isinstance(value, datetime):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
     if isinstance(value, str) and value.isdigit() and len(value) < 30:
@@ -224,7 +241,9 @@ def function_tools(raw: Any) -> tuple[list[Tool], int]:
 
 
 def counts(usages: Iterable[Any]) -> dict[str, int]:
-    """Token counts of several calls in one: the sum of each whole number by its name, that of a part as `whole.part`."""
+    """Token counts of several calls in one: the sum of each whole number by its name, that of a
+    part as `whole.part`.
+    """
     total: dict[str, int] = {}
     for usage in usages:
         for name, value in _numbers(usage):
@@ -279,7 +298,9 @@ def first_text(record: Mapping[str, Any], *names: str) -> str | None:
 
 
 def scalar(value: Any) -> str | None:
-    """Text as it is, a whole number (also one that a table holds as 3.0) as text; `None` for anything else."""
+    """Text as it is, a whole number (also one that a table holds as 3.0) as text; `None` for
+    anything else.
+    """
     if isinstance(value, str):
         return value
     if isinstance(value, bool) or (whole := number(value)) is None or not whole.is_integer():
@@ -294,7 +315,9 @@ def text(value: Any) -> str | None:
 
 
 def clean_text(value: object) -> str | None:
-    """A value as text that can be written as UTF-8 (other bytes become escapes); `None` for nothing and for empty text."""
+    """A value as text that can be written as UTF-8 (other bytes become escapes); `None` for nothing
+    and for empty text.
+    """
     if value is None or value == "":
         return None
     words = str(value)

@@ -1,8 +1,10 @@
-"""What the readers of files share: one pass over a file or folder makes an index, then each session is read by its records' places.
+"""What the readers of files share: one pass over a file or folder makes an index, then each session
+is read by its records' places.
 
-A reader says which records are its own (`accepts`), what session a record belongs to (`identify`) and what its records say (`build`, or
-`fields` where a record is a session). Memory holds the index (ids and places) and one session's records. A platform's running server is
-read as its files are, record by record.
+A reader says which records are its own (`accepts`), what session a record belongs to (`identify`)
+and what its records say (`build`, or `fields` where a record is a session). Memory holds the index
+(ids and places) and one session's records. A platform's running server is read as its files are,
+record by record.
 """
 
 from collections import Counter
@@ -41,8 +43,8 @@ _UNPACKED = 4
 class Ident(NamedTuple):
     """Where a record belongs.
 
-    Records with the same `group` are one session; a record without one is a session by itself. `session` is the session's id; `project` and
-    `agent` are given where the record says them.
+    Records with the same `group` are one session; a record without one is a session by itself.
+    `session` is the session's id; `project` and `agent` are given where the record says them.
     """
 
     group: str | None
@@ -61,7 +63,9 @@ class FileSource(TraceSource):
 
     kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document")
     merges: ClassVar[bool] = False
-    """Whether groups that name the same session are one session (traces, say); otherwise each gets an id of its own."""
+    """Whether groups that name the same session are one session (traces, say); otherwise each gets
+    an id of its own.
+    """
     service: ClassVar[type[Service] | None] = None
     """What reads such records from a running server, at a URL of `schemes`."""
 
@@ -75,11 +79,15 @@ class FileSource(TraceSource):
         self._indexed: tuple[str, Index] | None = None
         self._lost: Lost = {}
         self._losses: dict[tuple[str, str], Counter[str]] = {}
-        """What could not be read of a session's files, by project and session id (a session may change its agent)."""
+        """What could not be read of a session's files, by project and session id (a session may
+        change its agent).
+        """
 
     @classmethod
     def record_of(cls, value: Any) -> Record | None:
-        """Return the record that a value of a file is: an object; `None` if the reader reads no such value."""
+        """Return the record that a value of a file is: an object; `None` if the reader reads no
+        such value.
+        """
         return value if isinstance(value, dict) else None
 
     @classmethod
@@ -89,7 +97,9 @@ class FileSource(TraceSource):
 
     @classmethod
     def reads(cls, record: Record) -> bool:
-        """Whether the index takes a record; in a file of this kind, a record may be known by less than `accepts` asks for."""
+        """Whether the index takes a record; in a file of this kind, a record may be known by less
+        than `accepts` asks for.
+        """
         return cls.accepts(record)
 
     def identify(self, record: Record, place: Place) -> Ident | None:
@@ -105,7 +115,9 @@ class FileSource(TraceSource):
         return [record]
 
     def loses(self, record: Record) -> bool:
-        """Whether a record that belongs to no session says something that its neighbours' sessions then miss."""
+        """Whether a record that belongs to no session says something that its neighbours' sessions
+        then miss.
+        """
         return False
 
     def group_of(self, path: Path) -> str | None:
@@ -113,7 +125,9 @@ class FileSource(TraceSource):
         return None
 
     def empty(self, record: Record) -> str | None:
-        """The predicate of a note about a record in which `unpack` finds nothing ("is ..."); `None` for no note."""
+        """The predicate of a note about a record in which `unpack` finds nothing ("is ..."); `None`
+        for no note.
+        """
         return None
 
     @classmethod
@@ -131,7 +145,9 @@ class FileSource(TraceSource):
             self._reader.close()
 
     def stored(self, key: PartitionKey) -> Iterator[Stored]:
-        """Of files as of every source. What a server did not change since it was last read is fetched only where it is built."""
+        """Of files as of every source. What a server did not change since it was last read is
+        fetched only where it is built.
+        """
         if (service := self._service) is None:
             yield from super().stored(key)
             return
@@ -178,7 +194,9 @@ class FileSource(TraceSource):
     def file_beside(
         self, path: Path, lost: str, read: Callable[[Path], bytes] = Path.read_bytes
     ) -> Record:
-        """The object in a file that says more of the records; where it cannot be read, a note says what is lost with it."""
+        """The object in a file that says more of the records; where it cannot be read, a note says
+        what is lost with it.
+        """
         if path not in self._beside:
             try:
                 self._beside[path] = section(parsed(read(path)))
@@ -195,7 +213,9 @@ class FileSource(TraceSource):
         )
 
     def _places(self, key: PartitionKey) -> list[tuple[str, list[Place]]]:
-        """The sessions of a partition, each with the places of its records; raises PartitionError."""
+        """The sessions of a partition, each with the places of its records; raises
+        PartitionError.
+        """
         index = self._index()
         if key not in index:
             raise no_partition(self.path, key, index)
@@ -295,7 +315,8 @@ class FileSource(TraceSource):
             elif others:
                 add_note(
                     self.notes,
-                    f"{path}: {others} records are not what {self.name} writes ({self.looks_like}) and were left out.",
+                    f"{path}: {others} records are not what {self.name} writes ({self.looks_like}) "
+                    f"and were left out.",
                 )
         if failures and len(failures) + len(foreign) == len(files):
             raise failures[0]
@@ -303,17 +324,20 @@ class FileSource(TraceSource):
             names = ", ".join(sorted(set(foreign))[:5])
             add_note(
                 self.notes,
-                f"{len(foreign)} files under {self.path} hold no records of {self.name} and were left out ({names}).",
+                f"{len(foreign)} files under {self.path} hold no records of {self.name} and were "
+                f"left out ({names}).",
             )
         if homeless:
             add_note(
                 self.notes,
-                f"{self.path}: {homeless} records of {self.name} belong to no session and were passed over.",
+                f"{self.path}: {homeless} records of {self.name} belong to no session and were "
+                f"passed over.",
             )
         if not places and not self.notes:
             add_note(
                 self.notes,
-                f"{self.path} holds no session: no record of {self.name} in it says what belongs to one.",
+                f"{self.path} holds no session: no record of {self.name} in it says what belongs "
+                f"to one.",
             )
         self._lost = losses.by_group
         return self._partitioned(places, idents)
@@ -321,7 +345,9 @@ class FileSource(TraceSource):
     def _partitioned(
         self, places: dict[str | Place, list[Place]], idents: dict[str | Place, Ident]
     ) -> Index:
-        """The places of the groups by partition and session id; what the groups lost is kept by these, too."""
+        """The places of the groups by partition and session id; what the groups lost is kept by
+        these, too.
+        """
         index: Index = {}
         self._losses = {}
         called = self.path.resolve().stem if self.path.is_file() else self.path.resolve().name
@@ -359,7 +385,9 @@ class RecordSource(FileSource):
     """Base of the file readers whose records are a session each."""
 
     def fields(self, record: Record, place: Place, session_id: str) -> Record:
-        """What a record says: the conversation (`history`) and the other arguments of `new_session`."""
+        """What a record says: the conversation (`history`) and the other arguments of
+        `new_session`.
+        """
         raise NotImplementedError
 
     def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
@@ -385,7 +413,9 @@ def _joined(known: Ident, more: Ident) -> Ident:
 
 @lru_cache(maxsize=1024)
 def usable_key(project: str, agent: str) -> PartitionKey:
-    """A partition key from any two names; a name that is changed gets a hash, so that two names are never one key."""
+    """A partition key from any two names; a name that is changed gets a hash, so that two names are
+    never one key.
+    """
     return PartitionKey(_usable(project), _usable(agent))
 
 

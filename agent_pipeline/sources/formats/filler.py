@@ -1,6 +1,8 @@
-"""Keys without a value that a table put into objects: a struct has the keys of all rows, and exports write the others as null.
+"""Keys without a value that a table put into objects: a struct has the keys of all rows, and
+exports write the others as null.
 
-A file that `datasets` or pandas made of such a table gives each call the arguments of all tools, and each schema the properties of all.
+A file that `datasets` or pandas made of such a table gives each call the arguments of all tools,
+and each schema the properties of all.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,9 +28,11 @@ class _Parameters(NamedTuple):
 def without_filler(messages: list[Any], tools_of: Callable[[], Iterable[Tool]]) -> list[Any]:
     """Return messages whose calls have their own arguments only.
 
-    A null is filler if the schema of its call's tool does not have the key. If there is such a null, the nulls of arguments that are
-    not required are filler, too, which a call leaves out more often than it says them. Without a schema, nulls are filler if calls of
-    several tools have the same keys. Arguments that are a JSON text are never changed. `tools_of` gives the tools, if they are needed.
+    A null is filler if the schema of its call's tool does not have the key. If there is such a
+    null, the nulls of arguments that are not required are filler, too, which a call leaves out more
+    often than it says them. Without a schema, nulls are filler if calls of several tools have the
+    same keys. Arguments that are a JSON text are never changed. `tools_of` gives the tools, if they
+    are needed.
     """
     calls = [
         call for message in messages if isinstance(message, dict) for call in _calls_in(message)
@@ -53,7 +57,9 @@ def without_filler(messages: list[Any], tools_of: Callable[[], Iterable[Tool]]) 
 
 
 def own_schema(schema: Any) -> Any:
-    """Return a JSON schema without keys that are null, which is no schema; a null that is a default stays if no other key is null."""
+    """Return a JSON schema without keys that are null, which is no schema; a null that is a default
+    stays if no other key is null.
+    """
     return _own_schema(schema, _has_filler(schema), _DEPTH)
 
 

@@ -1,6 +1,8 @@
-"""Verdicts beside a store of the OpenAI Agents SDK, which keeps none: `x_labels.json` for `x_sessions.db` and `x_traces.jsonl`.
+"""Verdicts beside a store of the OpenAI Agents SDK, which keeps none: `x_labels.json` for
+`x_sessions.db` and `x_traces.jsonl`.
 
-A list of `{"session_id", "task_id", "trial", and a verdict (judgment, passed, reward, score, ...)}`; the last row of an id counts.
+A list of `{"session_id", "task_id", "trial", and a verdict (judgment, passed, reward, score,
+...)}`; the last row of an id counts.
 """
 
 from pathlib import Path
@@ -42,7 +44,8 @@ def read_labels(paths: list[Path], notes: list[str]) -> dict[str, dict[str, Any]
             labels[record["session_id"]] = {"score": score, "judgment": judgment, **named}
         if not labels:
             raise StoreError(
-                f"{path} holds no labels with a session_id: correct it, or take it from beside the store."
+                f"{path} holds no labels with a session_id: correct it, or take it from beside the "
+                f"store."
             )
         if strange:
             add_note(notes, f"{path}: {strange} labels have no session_id and were left out.")

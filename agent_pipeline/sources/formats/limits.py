@@ -64,7 +64,9 @@ def largest_record() -> int:
 
 
 def longest_line() -> int:
-    """Return the bytes of the longest line that is read: it is in memory twice while it is decoded."""
+    """Return the bytes of the longest line that is read: it is in memory twice while it is
+    decoded.
+    """
     return _largest // 2
 
 

@@ -18,7 +18,9 @@ Lost = dict[Hashable, Counter[str]]
 
 
 class Losses:
-    """What the files of a store lost, by the group of records (the session) that it is missing from."""
+    """What the files of a store lost, by the group of records (the session) that it is missing
+    from.
+    """
 
     def __init__(self) -> None:
         self.by_group: Lost = {}

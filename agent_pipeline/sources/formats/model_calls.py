@@ -1,6 +1,8 @@
-"""A model call's request and response, as every API spells them: the input and output that tracing platforms and gateways store.
+"""A model call's request and response, as every API spells them: the input and output that tracing
+platforms and gateways store.
 
-What nobody can read becomes an item of damage at its place: `unread` for a form that is not known, `cut_text` for JSON without its end.
+What nobody can read becomes an item of damage at its place: `unread` for a form that is not known,
+`cut_text` for JSON without its end.
 """
 
 import re
@@ -88,7 +90,9 @@ _CUT_BLOCKS = re.compile(r'\s*\[\s*\{\s*"(?:' + "|".join(sorted(_BLOCKS)) + r')"
 
 
 class Exchange(NamedTuple):
-    """One side of a model call: what was asked (with `tools`) or answered (with `usage`, as the API counts it)."""
+    """One side of a model call: what was asked (with `tools`) or answered (with `usage`, as the API
+    counts it).
+    """
 
     messages: list[Any]
     model: Any = None
@@ -126,7 +130,8 @@ def request_of(value: Any) -> Exchange:
 
 
 def response_of(value: Any) -> Exchange:
-    """A response in any spelling: choices (the first is taken: the others were never said), output items, content blocks, messages, a text.
+    """A response in any spelling: choices (the first is taken: the others were never said), output
+    items, content blocks, messages, a text.
 
     The reason for which the model stopped goes along with the message that it stopped in.
     """
@@ -163,7 +168,9 @@ def words_or_messages(value: Any) -> Any:
 
 
 def shows_messages(value: Any, depth: int = 3) -> bool:
-    """Return whether a value is made of messages: a message, a list of messages or blocks, a request or a response, or holds one."""
+    """Return whether a value is made of messages: a message, a list of messages or blocks, a
+    request or a response, or holds one.
+    """
     if isinstance(value, list):
         return bool(value) and all(
             isinstance(each, dict) and (shows_messages(each) or _is_block(each)) for each in value
@@ -193,7 +200,9 @@ def shows_messages(value: Any, depth: int = 3) -> bool:
 
 
 def with_prefill(request: Exchange, response: Exchange, answer: Any) -> tuple[Exchange, Exchange]:
-    """Return a request and its response, the beginning of the answer that the request gave (Anthropic's prefill) put to the answer."""
+    """Return a request and its response, the beginning of the answer that the request gave
+    (Anthropic's prefill) put to the answer.
+    """
     told = decoded(answer)
     if not isinstance(told, dict) or told.get("type") != "message":
         return request, response
@@ -202,9 +211,11 @@ def with_prefill(request: Exchange, response: Exchange, answer: Any) -> tuple[Ex
 
 
 def with_beginning(asked: list[Any], answered: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Return a prompt and its answer, the prompt's last message put to the answer if it is the assistant's.
+    """Return a prompt and its answer, the prompt's last message put to the answer if it is the
+    assistant's.
 
-    The model went on with it: the two are one turn, and a message that ends within a sentence was never said.
+    The model went on with it: the two are one turn, and a message that ends within a sentence was
+    never said.
     """
     begun, first = asked[-1] if asked else None, answered[0] if answered else None
     if not isinstance(begun, dict) or not isinstance(first, dict) or begun.get("tool_calls"):
@@ -219,7 +230,8 @@ def with_beginning(asked: list[Any], answered: list[Any]) -> tuple[list[Any], li
 
 
 def stop_reason(response: dict[str, Any]) -> str | None:
-    """Return why a model stopped, as its response, a choice or a candidate says it; `None` if none says it.
+    """Return why a model stopped, as its response, a choice or a candidate says it; `None` if none
+    says it.
 
     A Responses object says it by its status, and by what makes it incomplete.
     """
@@ -237,7 +249,9 @@ def stop_reason(response: dict[str, Any]) -> str | None:
 
 
 def with_reason(messages: list[Any], reason: str | None) -> list[Any]:
-    """Return the messages of a response, the last of the model's with the reason for which the model stopped."""
+    """Return the messages of a response, the last of the model's with the reason for which the
+    model stopped.
+    """
     if not reason:
         return messages
     for at in range(len(messages) - 1, -1, -1):
@@ -248,7 +262,9 @@ def with_reason(messages: list[Any], reason: str | None) -> list[Any]:
 
 
 def _with_sources(messages: list[Any], records: tuple[dict[str, Any], ...]) -> list[Any]:
-    """Return the messages of a response, the last with what the response says that its answer rests on."""
+    """Return the messages of a response, the last with what the response says that its answer rests
+    on.
+    """
     sources = {name: each[name] for each in records for name in SOURCE_FIELDS if each.get(name)}
     if not sources or not messages or not isinstance(messages[-1], dict):
         return messages
@@ -310,7 +326,8 @@ def messages_of(value: Any, role: str, is_json: bool = False) -> list[Any]:
 def prompt_messages(prompt: Any) -> list[Any]:
     """Return the messages of a prompt.
 
-    A text is a user's, unless a chat template made it of several messages, which nobody can tell apart.
+    A text is a user's, unless a chat template made it of several messages, which nobody can tell
+    apart.
     """
     if isinstance(prompt, str):
         if _RENDERED.search(prompt):
@@ -320,9 +337,11 @@ def prompt_messages(prompt: Any) -> list[Any]:
 
 
 def with_blocks(messages: list[Any]) -> list[Any]:
-    """Return messages whose texts are all JSON of Bedrock's blocks with these blocks, as Strands' agents record them.
+    """Return messages whose texts are all JSON of Bedrock's blocks with these blocks, as Strands'
+    agents record them.
 
-    If only some of the texts are JSON, they are somebody's words. If all of them begin so, one that is no JSON has lost its end.
+    If only some of the texts are JSON, they are somebody's words. If all of them begin so, one that
+    is no JSON has lost its end.
     """
     contents = [
         message.get("content")
@@ -363,7 +382,9 @@ def _is_block(value: Any) -> bool:
 
 
 def _marked(message: dict[str, Any], reason: str) -> dict[str, Any]:
-    """Return a message with a reason for stopping, unless it has one; LangChain's messages have their fields inside."""
+    """Return a message with a reason for stopping, unless it has one; LangChain's messages have
+    their fields inside.
+    """
     inner = next((name for name in ("kwargs", "data") if isinstance(message.get(name), dict)), None)
     if inner:
         return message | {inner: _marked(message[inner], reason)}
@@ -385,7 +406,9 @@ def _is_tool(message: Any) -> bool:
 
 
 def _first(value: dict[str, Any], names: tuple[str, ...], role: str) -> list[Any]:
-    """What the first of these fields says; texts for messages are Python's own forms of objects, which nobody can read."""
+    """What the first of these fields says; texts for messages are Python's own forms of objects,
+    which nobody can read.
+    """
     texts = [
         name
         for name in ("messages", "input_messages")
@@ -402,5 +425,7 @@ def _first(value: dict[str, Any], names: tuple[str, ...], role: str) -> list[Any
 
 
 def is_damaged(item: Any) -> bool:
-    """Return whether what stands for a message is none: nothing that can be read, or an item of damage."""
+    """Return whether what stands for a message is none: nothing that can be read, or an item of
+    damage.
+    """
     return item is None or (isinstance(item, Item) and item.kind in ("unread", "cut_text", ""))

@@ -1,7 +1,8 @@
-"""Training files of a prompt and what follows it: TRL's, verifiers' and OpenAI's formats, a row each.
+"""Training files of a prompt and what follows it: TRL's, verifiers' and OpenAI's formats, a row
+each.
 
-A row has a `completion` (with a `reward`, perhaps), or a `chosen` and a `rejected` one. Of the latter, two sessions of one task are made,
-a good and a bad one, which is what a preference says.
+A row has a `completion` (with a `reward`, perhaps), or a `chosen` and a `rejected` one. Of the
+latter, two sessions of one task are made, a good and a bad one, which is what a preference says.
 """
 
 from typing import Any
@@ -38,11 +39,16 @@ _CUT = ("is_truncated", "truncated", "completion_truncated")
 
 
 class PromptCompletionSource(PlainSource):
-    """A file of rows: `{"prompt", "completion"}`, `{"prompt", "chosen", "rejected"}`, or `{"input", "preferred_output", ...}`."""
+    """A file of rows: `{"prompt", "completion"}`, `{"prompt", "chosen", "rejected"}`, or `{"input",
+    "preferred_output", ...}`.
+    """
 
     name = "prompt_completion"
     version = 2
-    looks_like = "rows with prompt and completion, with chosen and rejected, or with input, preferred_output and non_preferred_output"
+    looks_like = (
+        "rows with prompt and completion, with chosen and rejected, or with input, "
+        "preferred_output and non_preferred_output"
+    )
     content = ("messages",)
 
     @classmethod
@@ -92,7 +98,9 @@ def _answers_in(record: Record) -> dict[str, Any]:
 
 
 def _conversation(record: Record, answer: Any) -> list[Any]:
-    """Return the prompt and an answer to it; an answer that repeats the prompt is the whole conversation."""
+    """Return the prompt and an answer to it; an answer that repeats the prompt is the whole
+    conversation.
+    """
     given = section(record, "input")
     prompt = prompt_messages(decoded(given.get("messages") if given else record.get("prompt")))
     head = [{"role": "system", "content": system}] if (system := text(record.get("system"))) else []

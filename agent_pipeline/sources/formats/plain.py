@@ -1,9 +1,12 @@
-"""Plain conversation files: OpenAI chat, Responses items and ShareGPT; a conversation is a line, a list's element or a table's row.
+"""Plain conversation files: OpenAI chat, Responses items and ShareGPT; a conversation is a line, a
+list's element or a table's row.
 
-The answer may stand beside the messages that it answers, as in a log of a model's calls (`response`, `choices`, `completion`, `output`).
+The answer may stand beside the messages that it answers, as in a log of a model's calls
+(`response`, `choices`, `completion`, `output`).
 
-What else a record says is taken by its usual name: `session_id`, `project`, `agent`, `model`, `tools`, `task_id`, `trial`, a verdict
-(`judgment`, `passed`, `reward`, `score`, ...), `scores`, `usage`, `error`, a time. The rest of it becomes the session's context.
+What else a record says is taken by its usual name: `session_id`, `project`, `agent`, `model`,
+`tools`, `task_id`, `trial`, a verdict (`judgment`, `passed`, `reward`, `score`, ...), `scores`,
+`usage`, `error`, a time. The rest of it becomes the session's context.
 """
 
 from collections.abc import Mapping
@@ -88,7 +91,9 @@ _OF_OUR_TABLES = {
     "broken",
 }
 _MEDIA = ("image", "images", "video", "videos", "audio", "audios")
-"""Columns with the pictures and sounds that belong to a row's messages, as TRL, LLaVA and LLaMA-Factory have them."""
+"""Columns with the pictures and sounds that belong to a row's messages, as TRL, LLaVA and
+LLaMA-Factory have them.
+"""
 _NOT_CONTEXT = {*_IDS, *_TIMES, *_FIELDS, *_MORE_FIELDS, *_OF_OUR_TABLES, "context"}
 
 
@@ -163,7 +168,9 @@ def _count_of(media: Any) -> int:
 
 
 class OpenAIChatSource(PlainSource):
-    """The fine-tuning format, `{"messages": [...], "tools": [...], ...}`, with messages as any SDK writes them."""
+    """The fine-tuning format, `{"messages": [...], "tools": [...], ...}`, with messages as any SDK
+    writes them.
+    """
 
     name = "openai_chat"
     version = 4
@@ -204,10 +211,12 @@ class OpenAIChatSource(PlainSource):
 
 
 def _answer_beside(record: Record, items: list[Item]) -> tuple[Exchange, str | None, list[str]]:
-    """Return the answer that stands beside messages, why the model stopped in their last one, and the fields that say the answer.
+    """Return the answer that stands beside messages, why the model stopped in their last one, and
+    the fields that say the answer.
 
-    An answer that the messages end with is not said twice. If they end without an answer, a field that cannot be read is damage. If they
-    have theirs, a text beside them is something else, such as a label, and becomes the session's context.
+    An answer that the messages end with is not said twice. If they end without an answer, a field
+    that cannot be read is damage. If they have theirs, a text beside them is something else, such
+    as a label, and becomes the session's context.
     """
     spoken = [
         item for item in items if item.kind in ("message", "function_call", "function_call_output")
@@ -277,7 +286,9 @@ class ResponsesSource(PlainSource):
 
 
 class ShareGPTSource(PlainSource):
-    """`{"conversations": [{"from", "value"}], "system", "tools"}`, with function calls and observations."""
+    """`{"conversations": [{"from", "value"}], "system", "tools"}`, with function calls and
+    observations.
+    """
 
     name = "sharegpt"
     looks_like = "JSON lines with conversations of from and value"
@@ -301,7 +312,9 @@ class ShareGPTSource(PlainSource):
 
 
 def _message(turn: Any) -> Any:
-    """A ShareGPT turn as a message; a function call's value is JSON with one call or a list of them."""
+    """A ShareGPT turn as a message; a function call's value is JSON with one call or a list of
+    them.
+    """
     if not isinstance(turn, dict):
         return None
     role, value = turn.get("from", turn.get("role")), turn.get("value", turn.get("content"))

@@ -1,4 +1,5 @@
-"""Files of records: JSON lines, a JSON document, a Parquet or Arrow table, a zip of JSON, a database; told apart by their first bytes.
+"""Files of records: JSON lines, a JSON document, a Parquet or Arrow table, a zip of JSON, a
+database; told apart by their first bytes.
 
 Lines stream; documents and tables are loaded whole. Each record can be read again by its place.
 """
@@ -40,7 +41,9 @@ _KEPT_RECORDS = 200
 _BOM = b"\xef\xbb\xbf"
 _PROBED_LINES = 20
 _KEPT_OF_TORN = 64 << 10
-"""Bytes that are kept of a record that is too large: its session's name is likely to be among them."""
+"""Bytes that are kept of a record that is too large: its session's name is likely to be among
+them.
+"""
 _ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
 _ZIP_ERRORS = (
     zipfile.BadZipFile,
@@ -54,7 +57,9 @@ _ZIP_ERRORS = (
 
 
 class Place(NamedTuple):
-    """Where a record is: a line's byte offset and size, else its number; `part`: which of the records inside that record."""
+    """Where a record is: a line's byte offset and size, else its number; `part`: which of the
+    records inside that record.
+    """
 
     path: Path
     at: int
@@ -100,10 +105,9 @@ def records(
     """Yield every record of a file with its place, and note what is left out.
 
     Args:
-        path: The file.
-        notes: Gets a sentence about the records that cannot be read.
-        kind: What the file holds, if the caller knows it.
-        torn: Gets the text of each record that is only half written, before the next record is yielded.
+        path: The file. notes: Gets a sentence about the records that cannot be read. kind: What the
+        file holds, if the caller knows it. torn: Gets the text of each record that is only half
+        written, before the next record is yielded.
 
     Raises:
         StoreError: nothing of the file can be read.
@@ -113,7 +117,8 @@ def records(
     kind = kind or kind_of(path)
     if kind is None:
         raise StoreError(
-            f"{path} holds no JSON, JSON lines, Parquet, Arrow or zip of JSON: take it out of the store."
+            f"{path} holds no JSON, JSON lines, Parquet, Arrow or zip of JSON: take it out of the "
+            f"store."
         )
     broken = yielded = 0
     repeated: list[str] = []
@@ -139,7 +144,8 @@ def records(
     if repeated:
         add_note(
             notes,
-            f"{path}: {len(repeated)} records were left out, since nobody knows what they say: {repeated[0]}.",
+            f"{path}: {len(repeated)} records were left out, since nobody knows what they say: "
+            f"{repeated[0]}.",
         )
     if too_large:
         largest = max(too_large, key=lambda error: error.needed)
@@ -150,10 +156,12 @@ def records(
 
 
 class RecordReader:
-    """Reads records again by their places; holds the last documents and tables, and one file of lines open.
+    """Reads records again by their places; holds the last documents and tables, and one file of
+    lines open.
 
-    Of spans, which name no session by themselves, several in one document or table are read only as long as it is as it was `indexed` (the
-    files' signature): in another's place, they would be another's.
+    Of spans, which name no session by themselves, several in one document or table are read only as
+    long as it is as it was `indexed` (the files' signature): in another's place, they would be
+    another's.
     """
 
     def __init__(self, indexed: str = "") -> None:
@@ -218,7 +226,9 @@ def _is_json(line: bytes) -> bool:
 
 
 def _lines_in(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
-    """Yield each line with its whole length. Of a line that is too long, only the beginning is yielded."""
+    """Yield each line with its whole length. Of a line that is too long, only the beginning is
+    yielded.
+    """
     longest = limits.longest_line()
     while line := file.readline(longest):
         length = len(line)
@@ -259,12 +269,15 @@ def _lines(
     if broken:
         add_note(
             notes,
-            f"{path}: {len(broken)} lines hold no JSON object and were left out (the first is line {broken[0]}).",
+            f"{path}: {len(broken)} lines hold no JSON object and were left out (the first is line "
+            f"{broken[0]}).",
         )
 
 
 def _beginning(raw: Any, torn: list[bytes]) -> bytes:
-    """The beginning of a torn record, which may name its session. If very many are torn, only their number counts."""
+    """The beginning of a torn record, which may name its session. If very many are torn, only their
+    number counts.
+    """
     return bytes(memoryview(raw)[:_KEPT_OF_TORN]) if len(torn) < _KEPT_RECORDS else b""
 
 
@@ -285,7 +298,10 @@ def _elements(
             else:
                 yield Place(path, index), value
     if isinstance(loaded, Rows) and loaded.has_empty_keys:
-        sentence = "its objects have the keys of all rows, so keys without a value were taken for keys that a row does not have"
+        sentence = (
+            "its objects have the keys of all rows, so keys without a value were taken for keys "
+            "that a row does not have"
+        )
         add_note(
             notes,
             f"{path}: {sentence}. To keep a null that was said, store arguments as JSON text.",
@@ -304,7 +320,8 @@ def _loaded(
 
 
 def _document(path: Path, notes: list[str], rest: list[bytes] | None = None) -> list[Any]:
-    """The elements of a JSON list, the one value that a document is, or values written one after another.
+    """The elements of a JSON list, the one value that a document is, or values written one after
+    another.
 
     If the document is cut off, its complete values are returned, and `rest` gets an empty text.
     """
@@ -332,7 +349,8 @@ def _document(path: Path, notes: list[str], rest: list[bytes] | None = None) -> 
         if not is_whole:
             add_note(
                 notes,
-                f"{path} is cut off or damaged ({error}): the first {len(values)} records were read, the rest was left out.",
+                f"{path} is cut off or damaged ({error}): the first {len(values)} records were "
+                f"read, the rest was left out.",
             )
             if rest is not None:
                 rest.append(b"")
@@ -340,7 +358,9 @@ def _document(path: Path, notes: list[str], rest: list[bytes] | None = None) -> 
 
 
 def _values_in(text: str) -> tuple[list[Any], bool]:
-    """The values at the beginning of a list that does not end, or those written one after another; and whether that is all of the text."""
+    """The values at the beginning of a list that does not end, or those written one after another;
+    and whether that is all of the text.
+    """
     values: list[Any] = []
     decoder, at, in_list = json.JSONDecoder(strict=False), 0, False
     while True:
@@ -357,7 +377,8 @@ def _values_in(text: str) -> tuple[list[Any], bool]:
 
 
 class Archive(Sequence[bytes]):
-    """A zip of JSON files as Inspect writes it: its records are those in the folder `samples`; `member` reads any other.
+    """A zip of JSON files as Inspect writes it: its records are those in the folder `samples`;
+    `member` reads any other.
 
     Raises:
         StoreError: it is not a whole zip.
@@ -394,5 +415,6 @@ class Archive(Sequence[bytes]):
             raise
         except _ZIP_ERRORS as error:
             raise StoreError(
-                f"{self._path} is not a whole zip ({error}): restore it, or take it out of the store."
+                f"{self._path} is not a whole zip ({error}): restore it, or take it out of the "
+                f"store."
             ) from error

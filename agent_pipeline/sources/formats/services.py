@@ -1,7 +1,9 @@
-"""Running servers of tracing platforms as containers of records: a look lists all traces, and one is fetched where it is read.
+"""Running servers of tracing platforms as containers of records: a look lists all traces, and one
+is fetched where it is read.
 
-A look pages through what a server says of its traces besides their words. It is taken once for each source that is opened. A request that
-fails ends the reading: half of a server is never taken for all of it. Nothing is written to a server.
+A look pages through what a server says of its traces besides their words. It is taken once for each
+source that is opened. A request that fails ends the reading: half of a server is never taken for
+all of it. Nothing is written to a server.
 """
 
 import logging
@@ -58,7 +60,9 @@ class AnswerTooLargeError(ServerError):
 
 
 class Head(NamedTuple):
-    """A trace as a look lists it. `digest` changes with all that the server says of it, `listed` is what of that is needed to fetch it."""
+    """A trace as a look lists it. `digest` changes with all that the server says of it, `listed` is
+    what of that is needed to fetch it.
+    """
 
     project: str
     trace: str
@@ -67,7 +71,8 @@ class Head(NamedTuple):
 
 
 class Service(ABC):
-    """A server at `platform+http://host:port`, with `?project=name` for each project to read where not all are meant.
+    """A server at `platform+http://host:port`, with `?project=name` for each project to read where
+    not all are meant.
 
     Everything that asks the server raises ServerError.
     """
@@ -87,7 +92,8 @@ class Service(ABC):
         self._called = f"The server {url.scheme}://{self.host}"
         if asked:
             raise ServerError(
-                f"{self._called} is asked for {', '.join(asked)}: an address in store may end in ?{self.project}=name only."
+                f"{self._called} is asked for {', '.join(asked)}: an address in store may end in "
+                f"?{self.project}=name only."
             )
 
     @abstractmethod
@@ -104,7 +110,9 @@ class Service(ABC):
 
     @abstractmethod
     def outlines(self, heads: list[Head]) -> Iterator[Record]:
-        """Of each trace a record that says which session it belongs to, and may lack everything else."""
+        """Of each trace a record that says which session it belongs to, and may lack everything
+        else.
+        """
 
     @abstractmethod
     def fetched(self, head: Head) -> Record:
@@ -112,12 +120,15 @@ class Service(ABC):
 
     @cached_property
     def heads(self) -> dict[Path, list[Head]]:
-        """The traces by project; one that two pages list, because another came meanwhile, counts once."""
+        """The traces by project; one that two pages list, because another came meanwhile, counts
+        once.
+        """
         names = {name: project for project, name in self.projects()}
         if unknown := self._wanted - names.keys():
             known = ", ".join(sorted(names)) or "none"
             raise ServerError(
-                f"{self._called} has no {self.project} {', '.join(sorted(unknown))}: it has {known}."
+                f"{self._called} has no {self.project} {', '.join(sorted(unknown))}: it has "
+                f"{known}."
             )
         found = {
             names[name]: {each.trace: each for each in self.look(names[name], name)}
@@ -198,7 +209,8 @@ class Service(ABC):
         except (httpx2.TransportError, httpx2.InvalidURL) as error:
             why = first_line(error)
             raise ServerError(
-                f"{self._called} cannot be reached ({why}): start it, or correct its address in store."
+                f"{self._called} cannot be reached ({why}): start it, or correct its address in "
+                f"store."
             ) from error
         except TooLargeError as error:
             raise AnswerTooLargeError(self._called, path, error) from error
@@ -222,7 +234,8 @@ class Service(ABC):
 
     def _useless(self, path: str, why: str) -> ServerError:
         return ServerError(
-            f"{self._called} gives an answer that cannot be used ({path}: {why}): repair it, or correct its address in store."
+            f"{self._called} gives an answer that cannot be used ({path}: {why}): repair it, or "
+            f"correct its address in store."
         )
 
     @cached_property
@@ -277,7 +290,8 @@ def _read_answer(response: Any) -> bytes:
 
 
 class Memory:
-    """What was read of a server: ids under a name, with the digest of what they were read of. It holds nothing that anybody said.
+    """What was read of a server: ids under a name, with the digest of what they were read of. It
+    holds nothing that anybody said.
 
     A cache: what it cannot give is read from the server again.
     """
@@ -285,7 +299,8 @@ class Memory:
     def __init__(self, file: Path | None = None) -> None:
         self._connection = sqlite3.connect(file or ":memory:")
         self._connection.execute(
-            "CREATE TABLE IF NOT EXISTS known (name TEXT PRIMARY KEY, digest BLOB, ids TEXT) WITHOUT ROWID"
+            "CREATE TABLE IF NOT EXISTS known (name TEXT PRIMARY KEY, digest BLOB, ids TEXT) "
+            "WITHOUT ROWID"
         )
 
     def get(self, name: str, digest: bytes) -> Any:

@@ -47,11 +47,12 @@ def new_session(
 ) -> Session:
     """A session as a record says it.
 
-    `history` are its messages in any spelling, or the chat that they make. `skipped` counts what its reader left out because it is
-    harmless, by type; `damage` counts what its reader found wrong with the record, by kind of `sessions.damage.KINDS`.
-    `usage` and `costs` are those of its calls, which are added up. `times` and `models` are what its steps say, in order: the first and the
-    last time count, and the last model. `scores` are recorded by name; only `score` and `judgment` say whether the session is good. A run
-    that the infrastructure failed has neither.
+    `history` are its messages in any spelling, or the chat that they make. `skipped` counts what
+    its reader left out because it is harmless, by type; `damage` counts what its reader found wrong
+    with the record, by kind of `sessions.damage.KINDS`. `usage` and `costs` are those of its calls,
+    which are added up. `times` and `models` are what its steps say, in order: the first and the
+    last time count, and the last model. `scores` are recorded by name; only `score` and `judgment`
+    say whether the session is good. A run that the infrastructure failed has neither.
     """
     chat = history if isinstance(history, Chat) else read_chat(history)
     if skipped:

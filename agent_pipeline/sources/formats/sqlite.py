@@ -14,7 +14,9 @@ BUSY_SECONDS = 5.0
 
 
 def is_sqlite(path: Path) -> bool:
-    """Whether a file begins as every SQLite database does; raises StoreError where it cannot be opened."""
+    """Whether a file begins as every SQLite database does; raises StoreError where it cannot be
+    opened.
+    """
     try:
         if not path.is_file():
             return False
@@ -28,16 +30,19 @@ def is_sqlite(path: Path) -> bool:
 def read_only(path: Path) -> Iterator[sqlite3.Connection]:
     """A read-only connection in one snapshot, whatever a writing agent does meanwhile (WAL).
 
-    A database left in WAL mode in a folder that we may not write cannot be opened with its shared-memory index. If its `-wal` file is gone
-    or empty, nobody is writing, and the file is opened as immutable: a write meanwhile is a failure. Texts that are no UTF-8 keep their
-    bytes as surrogates.
+    A database left in WAL mode in a folder that we may not write cannot be opened with its
+    shared-memory index. If its `-wal` file is gone or empty, nobody is writing, and the file is
+    opened as immutable: a write meanwhile is a failure. Texts that are no UTF-8 keep their bytes as
+    surrogates.
 
     Raises:
-        StoreError: the file is not a database, or is locked, cut off, not readable, or changed while it was read.
+        StoreError: the file is not a database, or is locked, cut off, not readable, or changed
+        while it was read.
     """
     if not is_sqlite(path):
         raise StoreError(
-            f"{path} is not an SQLite database (it may be cut off or empty): restore it, or take it out of the store."
+            f"{path} is not an SQLite database (it may be cut off or empty): restore it, or take "
+            f"it out of the store."
         )
     connection, before = None, file_signature(path)
     try:
@@ -49,7 +54,8 @@ def read_only(path: Path) -> Iterator[sqlite3.Connection]:
     except sqlite3.OperationalError as error:
         if "locked" in str(error) or "busy" in str(error):
             raise StoreError(
-                f"{path} was locked by another process for {BUSY_SECONDS:.0f} s: close what writes to it, then run again."
+                f"{path} was locked by another process for {BUSY_SECONDS:.0f} s: close what writes "
+                f"to it, then run again."
             ) from error
         raise unreadable(path, error) from error
     except sqlite3.DataError as error:  # a value above SQLITE_LIMIT_LENGTH
@@ -63,7 +69,8 @@ def read_only(path: Path) -> Iterator[sqlite3.Connection]:
     ) as error:  # the second: SQLite's own message quotes bytes that are no text
         reason = " ".join(str(error).split())
         raise StoreError(
-            f"{path} is damaged ({reason}): restore it from a backup, or recover it with sqlite3's .recover."
+            f"{path} is damaged ({reason}): restore it from a backup, or recover it with sqlite3's "
+            f".recover."
         ) from error
     finally:
         if connection is not None:

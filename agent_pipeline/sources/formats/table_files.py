@@ -28,8 +28,9 @@ _BYTES_PER_OBJECT = 64
 class Rows(Sequence[dict[str, Any]]):
     """A table's rows as records.
 
-    A column of JSON texts is decoded. A value that JSON has no form for is written as text. A struct has the keys of all rows, so a
-    key without a value is taken for one that the row does not have.
+    A column of JSON texts is decoded. A value that JSON has no form for is written as text. A
+    struct has the keys of all rows, so a key without a value is taken for one that the row does not
+    have.
 
     Raises:
         StoreError: the file is damaged, or would take too much memory.
@@ -76,7 +77,8 @@ class Rows(Sequence[dict[str, Any]]):
             values = msgspec.to_builtins(record, str_keys=True, enc_hook=str)
         except (pa.ArrowException, UnicodeError, ValueError, TypeError, OverflowError) as error:
             raise StoreError(
-                f"A row of a table cannot be read (row {index}: {error}): restore the file, or take it out."
+                f"A row of a table cannot be read (row {index}: {error}): restore the file, or "
+                f"take it out."
             ) from error
         return {name: decoded(value) for name, value in values.items()}
 

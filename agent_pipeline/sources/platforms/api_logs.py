@@ -1,11 +1,13 @@
-"""Logged calls of a model's API, a record each: what a gateway or a provider keeps of a request and its response.
+"""Logged calls of a model's API, a record each: what a gateway or a provider keeps of a request and
+its response.
 
-It reads a request and a response side by side (gateways, Vertex's and Bedrock's batches, Bedrock's invocation logs), stored objects of
-OpenAI's Responses API with their input, OpenAI's stored completions with the pages of their messages, and the request and result files of
-OpenAI's and Anthropic's batches.
+It reads a request and a response side by side (gateways, Vertex's and Bedrock's batches, Bedrock's
+invocation logs), stored objects of OpenAI's Responses API with their input, OpenAI's stored
+completions with the pages of their messages, and the request and result files of OpenAI's and
+Anthropic's batches.
 
-Calls that name one session are that session: each repeats the conversation so far, or goes on with what the service keeps. A call whose
-request, response or earlier part is missing is damage.
+Calls that name one session are that session: each repeats the conversation so far, or goes on with
+what the service keeps. A call whose request, response or earlier part is missing is damage.
 """
 
 import re
@@ -83,7 +85,10 @@ class ApiLogSource(SpanSource):
     """A file or a folder of logged calls."""
 
     name = "api_logs"
-    looks_like = "records with a request and its response, stored Responses or completions of OpenAI, or batch files with custom_id"
+    looks_like = (
+        "records with a request and its response, stored Responses or completions of OpenAI, or "
+        "batch files with custom_id"
+    )
     kinds: ClassVar = ("lines", "document", "table")
 
     @classmethod
@@ -181,7 +186,9 @@ class ApiLogSource(SpanSource):
         return index
 
     def _first_of(self, session_id: str, sessions: dict[str, list[Place]]) -> str:
-        """Return the first response that a response goes on with, of those that are in the store."""
+        """Return the first response that a response goes on with, of those that are in the
+        store.
+        """
         met = {session_id}
         first = session_id
         while (
@@ -195,7 +202,9 @@ class ApiLogSource(SpanSource):
 
 
 def _joined(records: list[tuple[Place, Record]]) -> list[tuple[Place, Record]]:
-    """Return the calls of a session as whole records: files of batches and pages of stored completions have a call's halves apart."""
+    """Return the calls of a session as whole records: files of batches and pages of stored
+    completions have a call's halves apart.
+    """
     batch = [record for _, record in records if _is_batch(record)]
     messages = [record for _, record in records if _stored_message_of(record)]
     place = records[0][0]
@@ -246,7 +255,8 @@ def _joined(records: list[tuple[Place, Record]]) -> list[tuple[Place, Record]]:
 def _with_history(records: list[tuple[Place, Record]]) -> list[tuple[Place, Record]]:
     """Return the calls of a session, each Response with all that it goes on with.
 
-    The service keeps what was said before, and is sent what is new. What is not in the store is an item of damage.
+    The service keeps what was said before, and is sent what is new. What is not in the store is an
+    item of damage.
     """
     calls = {text(_call_in(record)[1].get("id")): _call_in(record) for _, record in records}
     whole: list[tuple[Place, Record]] = []
@@ -389,7 +399,9 @@ def _is_response(record: Record) -> bool:
 
 
 def _is_stored(record: Record) -> bool:
-    """Return whether a record is a stored Response, a stored completion, or one of a stored completion's messages."""
+    """Return whether a record is a stored Response, a stored completion, or one of a stored
+    completion's messages.
+    """
     is_completion = record.get("object") == "chat.completion" and isinstance(
         record.get("choices"), list
     )
@@ -403,7 +415,9 @@ def _stored_message_of(record: Record) -> str | None:
 
 
 def _is_batch(record: Record) -> bool:
-    """Return whether a record is a line of a batch: a request, or a result, which may be an error."""
+    """Return whether a record is a line of a batch: a request, or a result, which may be an
+    error.
+    """
     is_result = isinstance(record.get("response"), dict) or (
         "response" in record and bool(record.get("error"))
     )

@@ -1,4 +1,5 @@
-"""Attributes of spans: OTLP's typed values as plain ones, dotted names as a tree and back. Deeper than 40 levels everything is cut off.
+"""Attributes of spans: OTLP's typed values as plain ones, dotted names as a tree and back. Deeper
+than 40 levels everything is cut off.
 
 The names of OTLP's fields are read as JSON spells them, and as protobuf does (`string_value`).
 """
@@ -39,7 +40,9 @@ def has(attributes: dict[str, Any], prefixes: tuple[str, ...]) -> bool:
 
 
 def plain_value(value: Any, depth: int = _DEPTH) -> Any:
-    """OTLP's `[{key, value: {stringValue | intValue | ...}}]` as an object, its typed values as plain ones."""
+    """OTLP's `[{key, value: {stringValue | intValue | ...}}]` as an object, its typed values as
+    plain ones.
+    """
     if depth < 0:
         return None
     if isinstance(value, list):
@@ -65,7 +68,9 @@ def plain_value(value: Any, depth: int = _DEPTH) -> Any:
 
 
 def tree(attributes: dict[str, Any]) -> dict[str, Any]:
-    """Dotted names as nested objects (`a.0.b` → `{"a": [{"b": ...}]}`), also inside values; of names in conflict the first counts."""
+    """Dotted names as nested objects (`a.0.b` → `{"a": [{"b": ...}]}`), also inside values; of
+    names in conflict the first counts.
+    """
     root: dict[str, Any] = {}
     for name, value in attributes.items():
         node = root

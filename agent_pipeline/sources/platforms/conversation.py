@@ -1,4 +1,6 @@
-"""One conversation of a trace: its items, the keys that they are compared by, and what was left out of it."""
+"""One conversation of a trace: its items, the keys that they are compared by, and what was left out
+of it.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,12 +16,17 @@ from agent_pipeline.sources.platforms.spans import Span
 Items = list[Item]
 
 HARMLESS = {
-    "repeated_span": "two instrumentations saw one call, or a record was sent twice: it says nothing new",
-    "superseded_item": "an answer that was asked for again: what came after it goes on with the later one",
-    "changed_system_prompt": "the first prompt is kept; answers under another one are not trained, unless only a clock differs",
-    "nested_tool_span": "a tool that another tool called: the model neither asked for it nor was told of it",
+    "repeated_span": "two instrumentations saw one call, or a record was sent twice: it says "
+    "nothing new",
+    "superseded_item": "an answer that was asked for again: what came after it goes on with the "
+    "later one",
+    "changed_system_prompt": "the first prompt is kept; answers under another one are not trained, "
+    "unless only a clock differs",
+    "nested_tool_span": "a tool that another tool called: the model neither asked for it nor was "
+    "told of it",
     "known_tool_span": "a step that repeats a call or gives a text that the messages have",
-    "model_call_without_text": "steps that say only that a model was called; damage, too, if nothing else says what it said",
+    "model_call_without_text": "steps that say only that a model was called; damage, too, if "
+    "nothing else says what it said",
 }
 """What is left out of a conversation, and why that changes nothing in it."""
 
@@ -29,7 +36,9 @@ _DEPTH = 40
 
 @dataclass
 class Conversation:
-    """One conversation: its system prompt, items with the keys that they are compared by, and the calls that made it."""
+    """One conversation: its system prompt, items with the keys that they are compared by, and the
+    calls that made it.
+    """
 
     system: Items = field(default_factory=list)
     items: Items = field(default_factory=list)
@@ -49,7 +58,9 @@ class Conversation:
 
 
 def key_of(item: Item) -> Any:
-    """What an item is compared by; `None` for what is not compared (reasoning and other kinds without words)."""
+    """What an item is compared by; `None` for what is not compared (reasoning and other kinds
+    without words).
+    """
     if item.kind == "message":
         return item.role, item.text.strip()
     if item.kind == "function_call":

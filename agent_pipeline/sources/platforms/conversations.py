@@ -1,9 +1,11 @@
-"""Steps of a session → its conversations: each model call's input repeats what was said so far, and only what is new is added.
+"""Steps of a session → its conversations: each model call's input repeats what was said so far, and
+only what is new is added.
 
-Messages are compared as plain items, by what they say: without ids, reasoning, and the system prompt at the head. A call continues a
-conversation if its input begins with messages of it, in order and up to its last one: all of them, or what a window or a summary of
-earlier runs left. The same input once more is a repeated record or a retry, of which the last answer counts. What continues nothing (a
-sub-agent, a guard, a fork) is a conversation of its own.
+Messages are compared as plain items, by what they say: without ids, reasoning, and the system
+prompt at the head. A call continues a conversation if its input begins with messages of it, in
+order and up to its last one: all of them, or what a window or a summary of earlier runs left. The
+same input once more is a repeated record or a retry, of which the last answer counts. What
+continues nothing (a sub-agent, a guard, a fork) is a conversation of its own.
 """
 
 import re
@@ -44,7 +46,9 @@ _CLOCK = re.compile(
 
 
 def conversations_in(spans: list[Span]) -> list[Conversation]:
-    """The conversations that the steps of a session recorded: first the one that the session is, then those beside it."""
+    """The conversations that the steps of a session recorded: first the one that the session is,
+    then those beside it.
+    """
     conversations = conversations_of(_calls(spans))
     tools = in_order(span for span in spans if span.kind == "tool")
     if not conversations:
@@ -66,7 +70,8 @@ def conversations_of(calls: Iterable[Span]) -> list[Conversation]:
     """The conversations of a session's model calls, in the order in which they began."""
     conversations: list[Conversation] = []
     calls = in_order(calls)
-    # Hidden inputs leave an answer without its question. Where others have theirs, the tokens of a stream may pass for calls.
+    # Hidden inputs leave an answer without its question. Where others have theirs, the tokens of a
+    # stream may pass for calls.
     unasked: list[Any] = [None] if any(call.given for call in calls) else [mark_cut_text("request")]
     for call in calls:
         asked = read_items(call.given or unasked)
@@ -78,7 +83,9 @@ def conversations_of(calls: Iterable[Span]) -> list[Conversation]:
 
 
 def main_conversation(conversations: Sequence[Conversation]) -> Conversation:
-    """The conversation that the session is: the one that lasted longest, of equals the one with the most in it, then the first."""
+    """The conversation that the session is: the one that lasted longest, of equals the one with the
+    most in it, then the first.
+    """
     return max(conversations, key=lambda each: (each.seconds, len(each.keys)))
 
 
@@ -143,14 +150,18 @@ def _go_on(
 def _next_part(
     conversations: list[Conversation], alike: list[Conversation], call: Span, given: Items
 ) -> Conversation | None:
-    """The conversation that a call goes on with though its input repeats nothing: the service keeps it, and is sent what is new."""
+    """The conversation that a call goes on with though its input repeats nothing: the service keeps
+    it, and is sent what is new.
+    """
     if given and given[0].kind == "function_call_output":
         return next((each for each in reversed(conversations) if open_calls(each.items)), None)
     return next((each for each in alike if each.calls[-1].trace != call.trace), None)
 
 
 def _continued(earlier: list[Any], given: list[Any]) -> int:
-    """How many of the given messages are a conversation so far: in its order, the last of them its last; 0 where it does not go on."""
+    """How many of the given messages are a conversation so far: in its order, the last of them its
+    last; 0 where it does not go on.
+    """
     for count in range(len(given), 0, -1):
         if earlier and given[count - 1] == earlier[-1]:
             at = iter(earlier)
@@ -191,7 +202,9 @@ def _untrained(item: Item) -> Item:
 
 
 def _without_model_text(spans: list[Span], tools: list[Span]) -> Conversation:
-    """A session without the text of a model call: what went into and out of each run's root, and the tool calls between."""
+    """A session without the text of a model call: what went into and out of each run's root, and
+    the tool calls between.
+    """
     conversation = Conversation()
     runs: dict[str, list[Span]] = {}
     for span in in_order(spans):
@@ -224,7 +237,9 @@ def _without_model_text(spans: list[Span], tools: list[Span]) -> Conversation:
 
 
 def _calls(spans: list[Span]) -> list[Span]:
-    """The model calls. Of two within each other, where two instrumentations saw one call, one whose input cannot be read is none."""
+    """The model calls. Of two within each other, where two instrumentations saw one call, one whose
+    input cannot be read is none.
+    """
     calls = [
         _with_unread(span)
         for span in spans
@@ -244,10 +259,12 @@ def _calls(spans: list[Span]) -> list[Span]:
 
 
 def _with_unread(span: Span) -> Span:
-    """Return a model call, with an item of damage in place of a request or a response in which no message was found.
+    """Return a model call, with an item of damage in place of a request or a response in which no
+    message was found.
 
-    A step without any message is left out, because frameworks call other steps model calls, too (llama-index's preparation of a call).
-    If it was a call, the input of the next one says what it was asked and answered.
+    A step without any message is left out, because frameworks call other steps model calls, too
+    (llama-index's preparation of a call). If it was a call, the input of the next one says what it
+    was asked and answered.
     """
     given = span.given or ([mark_unread("request")] if span.has_unread_request else [])
     answered = span.answered or ([mark_unread("response")] if span.has_unread_response else [])
@@ -255,7 +272,9 @@ def _with_unread(span: Span) -> Span:
 
 
 def _system_around(conversation: Conversation, spans: list[Span]) -> Items:
-    """The system prompt of the nearest step around a conversation that has one: some agents say it once, and not with each call."""
+    """The system prompt of the nearest step around a conversation that has one: some agents say it
+    once, and not with each call.
+    """
     around = steps_around(conversation.calls[0], {(span.trace, span.id): span for span in spans})
     return next(
         (system for step in around if (system := split_head(list(read_items(step.given)))[0])), []

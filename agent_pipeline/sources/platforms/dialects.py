@@ -1,5 +1,6 @@
-"""What the attributes of spans say in the dialects of OpenTelemetry: the GenAI conventions (`gen_ai.input.messages`, …), OpenInference
-(`llm.input_messages.<i>.message.role`, …) and the AI SDK's own (`ai.prompt.messages`, …). A span may speak several of them.
+"""What the attributes of spans say in the dialects of OpenTelemetry: the GenAI conventions
+(`gen_ai.input.messages`, …), OpenInference (`llm.input_messages.<i>.message.role`, …) and the AI
+SDK's own (`ai.prompt.messages`, …). A span may speak several of them.
 """
 
 from typing import Any
@@ -45,7 +46,9 @@ _EVALUATIONS = {
 
 
 def fill_in(span: Span, attributes: Record, kind: Any = None) -> None:
-    """Fill in what a span's attributes say in any dialect; `kind` is OpenInference's, where it stands beside the attributes."""
+    """Fill in what a span's attributes say in any dialect; `kind` is OpenInference's, where it
+    stands beside the attributes.
+    """
     if is_openinference(attributes, kind):
         _openinference_span(span, tree(attributes), kind)
     if has(attributes, OF_GENAI):
@@ -59,7 +62,9 @@ def fill_in(span: Span, attributes: Record, kind: Any = None) -> None:
 
 
 def finish_reason(attributes: Record) -> str | None:
-    """Return why a span's model stopped, by the attribute of any dialect; the first of several choices counts."""
+    """Return why a span's model stopped, by the attribute of any dialect; the first of several
+    choices counts.
+    """
     reason = decoded(first_of(attributes, *_FINISH_REASONS))
     reason = reason[0] if isinstance(reason, list) and reason else reason
     return text(reason)
@@ -120,7 +125,9 @@ def _openinference_span(span: Span, attributes: Record, kind: Any) -> None:
 
 
 def _whole_json(attribute: Record, value: Any) -> Any:
-    """Return the value of an attribute: what its JSON stands for if that is its type, or an item of damage if that has lost its end."""
+    """Return the value of an attribute: what its JSON stands for if that is its type, or an item of
+    damage if that has lost its end.
+    """
     if attribute.get("mime_type") != "application/json" or not isinstance(value, str):
         return value
     return [mark_cut_text("json", value)] if is_cut_json(value, is_json=True) else decoded(value)
@@ -170,7 +177,9 @@ def _genai_span(span: Span, attributes: Record) -> None:
 
 
 def _ai_sdk_span(span: Span, attributes: Record) -> None:
-    """What the AI SDK (Vercel) says in its own attributes; a step of its loop is a model call, and the loop is an agent."""
+    """What the AI SDK (Vercel) says in its own attributes; a step of its loop is a model call, and
+    the loop is an agent.
+    """
     operation = str(attributes["ai.operationId"])
     if operation == "ai.toolCall":
         span.kind, span.name, span.call_id = (
@@ -201,7 +210,9 @@ def _ai_sdk_span(span: Span, attributes: Record) -> None:
 
 
 def _adk_span(span: Span, attributes: Record) -> None:
-    """What Google's Agent Development Kit says beside the GenAI conventions: a request and a response of Gemini as JSON."""
+    """What Google's Agent Development Kit says beside the GenAI conventions: a request and a
+    response of Gemini as JSON.
+    """
     if span.kind == "tool":
         span.arguments = decoded(attributes.get(f"{OF_ADK[0]}tool_call_args", span.arguments))
         span.output = decoded(attributes.get(f"{OF_ADK[0]}tool_response", span.output))

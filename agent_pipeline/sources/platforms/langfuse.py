@@ -1,8 +1,10 @@
-"""Langfuse: observations, traces and scores as its API gives them, a trace with what belongs to it inside or apart, and a trace as its UI
-downloads it. Traces with one session id are the runs of a session. Newer APIs have no traces: an observation says its trace's name and
-session, and a score what it is of (`subject`).
+"""Langfuse: observations, traces and scores as its API gives them, a trace with what belongs to it
+inside or apart, and a trace as its UI downloads it. Traces with one session id are the runs of a
+session. Newer APIs have no traces: an observation says its trace's name and session, and a score
+what it is of (`subject`).
 
-An observation that came by OpenTelemetry has the rest of its span's attributes in its metadata, and they are read as a span's are.
+An observation that came by OpenTelemetry has the rest of its span's attributes in its metadata, and
+they are read as a span's are.
 """
 
 from typing import Any
@@ -51,7 +53,10 @@ _WORDS = ("CATEGORICAL", "TEXT", "CORRECTION")
 class LangfuseSource(SpanSource):
     name = "langfuse"
     version = 9
-    looks_like = "observations with traceId and type, traces with observations, scores with traceId, or langfuse+https://host"
+    looks_like = (
+        "observations with traceId and type, traces with observations, scores with traceId, or "
+        "langfuse+https://host"
+    )
     schemes = ("langfuse+http", "langfuse+https")
     service = LangfuseServer
 
@@ -69,7 +74,8 @@ class LangfuseSource(SpanSource):
 
     def unpack(self, record: Record) -> list[Record]:
         if isinstance(record.get("data"), list):
-            # What no observation, trace or score is stays, empty: it is counted among what belongs to no session.
+            # What no observation, trace or score is stays, empty: it is counted among what belongs
+            # to no session.
             known = [
                 each if isinstance(each, dict) and self.accepts(each) else None
                 for each in record["data"]
@@ -168,7 +174,9 @@ class LangfuseSource(SpanSource):
 
 
 def _tool_call(given: Any, answered: Any) -> tuple[Any, Any]:
-    """Return the arguments and the result of a tool's step; Strands writes both as messages, and the result as JSON of blocks."""
+    """Return the arguments and the result of a tool's step; Strands writes both as messages, and
+    the result as JSON of blocks.
+    """
     message = given[0] if isinstance(given, list) and len(given) == 1 else None
     if isinstance(message, dict) and message.get("role") == "tool" and "content" in message:
         given = decoded(message["content"])
@@ -181,7 +189,9 @@ def _tool_call(given: Any, answered: Any) -> tuple[Any, Any]:
 
 
 def _metadata(record: Record) -> Record:
-    """A record's metadata; what Langfuse 4 spells flat of OpenTelemetry's (`attributes.llm.model_name`) is put together again."""
+    """A record's metadata; what Langfuse 4 spells flat of OpenTelemetry's
+    (`attributes.llm.model_name`) is put together again.
+    """
     kept: Record = {}
     flat: dict[str, Record] = {}
     for name, value in decoded_object(record.get("metadata")).items():

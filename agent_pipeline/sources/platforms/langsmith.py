@@ -1,6 +1,8 @@
-"""Runs of LangSmith, a record each, as its SDK's `Run` is written (`model_dump_json`). Traces of one thread are the runs of a session.
+"""Runs of LangSmith, a record each, as its SDK's `Run` is written (`model_dump_json`). Traces of
+one thread are the runs of a session.
 
-A run says what its SDK recorded: an API's request and response, or LangChain's lists of messages and generations.
+A run says what its SDK recorded: an API's request and response, or LangChain's lists of messages
+and generations.
 """
 
 from typing import Any
@@ -29,7 +31,9 @@ _COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
 class LangSmithSource(SpanSource):
-    """Files of runs, and of what was said about them: the SDK's project is the project, the name of a trace's first run the agent."""
+    """Files of runs, and of what was said about them: the SDK's project is the project, the name of
+    a trace's first run the agent.
+    """
 
     name = "langsmith"
     version = 3
@@ -134,7 +138,9 @@ class LangSmithSource(SpanSource):
     def _partitioned(
         self, places: dict[str | Place, list[Place]], idents: dict[str | Place, Ident]
     ) -> Index:
-        """Put what was said of a run to its trace; what was said of a run that is not in the store is noted."""
+        """Put what was said of a run to its trace; what was said of a run that is not in the store
+        is noted.
+        """
         traces = set(self._traces.values())
         lost = 0
         for group in [name for name in places if name not in traces]:
@@ -152,7 +158,9 @@ class LangSmithSource(SpanSource):
         return super()._partitioned(places, idents)
 
     def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
-        """What people and evaluators said stands in a record of its own, in a run's statistics, or in both: then it counts once."""
+        """What people and evaluators said stands in a record of its own, in a run's statistics, or
+        in both: then it counts once.
+        """
         told = {
             (text(each.get("run_id")), text(each.get("key")))
             for _, each in records
@@ -169,7 +177,9 @@ class LangSmithSource(SpanSource):
 
 
 def _is_feedback(record: Record) -> bool:
-    """Return whether a record is what somebody said of a run, as `Client.list_feedback` gives it."""
+    """Return whether a record is what somebody said of a run, as `Client.list_feedback` gives
+    it.
+    """
     return (
         {"run_id", "key"} <= record.keys()
         and not {"score", "value"}.isdisjoint(record)

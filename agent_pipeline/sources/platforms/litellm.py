@@ -1,5 +1,7 @@
-"""LiteLLM's logs, a row a call: `{messages, response, session_id, trace_id, ...}`, as its file and bucket loggers write them, or its spend
-logs as rows. The calls of one session repeat the conversation so far."""
+"""LiteLLM's logs, a row a call: `{messages, response, session_id, trace_id, ...}`, as its file and
+bucket loggers write them, or its spend logs as rows. The calls of one session repeat the
+conversation so far.
+"""
 
 from agent_pipeline.sources.formats.fields import (
     Record,

@@ -1,6 +1,8 @@
-"""Traces of MLflow 3: `{"info": {...}, "data": {"spans": [...]}}` as JSON, and the rows of `mlflow.search_traces()`.
+"""Traces of MLflow 3: `{"info": {...}, "data": {"spans": [...]}}` as JSON, and the rows of
+`mlflow.search_traces()`.
 
-A span's attributes are JSON texts. Traces with one `mlflow.trace.session` are the runs of a session; assessments are its metrics.
+A span's attributes are JSON texts. Traces with one `mlflow.trace.session` are the runs of a
+session; assessments are its metrics.
 """
 
 from agent_pipeline.sources.formats.fields import (
@@ -26,7 +28,10 @@ from agent_pipeline.sources.platforms.spans import Span, span_of
 class MLflowSource(SpanSource):
     name = "mlflow"
     version = 4
-    looks_like = "traces with info and data.spans, a table with trace_id, trace_metadata and spans, mlflow.db, or mlflow+http://host"
+    looks_like = (
+        "traces with info and data.spans, a table with trace_id, trace_metadata and spans, "
+        "mlflow.db, or mlflow+http://host"
+    )
     kinds = (*SpanSource.kinds, "database")
     schemes = ("mlflow+http", "mlflow+https")
     service = MLflowServer

@@ -1,4 +1,6 @@
-"""A running MLflow server (3.x): a look is the search for traces, which tells all but the spans, assessments too."""
+"""A running MLflow server (3.x): a look is the search for traces, which tells all but the spans,
+assessments too.
+"""
 
 import json
 import os

@@ -1,10 +1,11 @@
-"""OpenTelemetry spans and log records of model calls: OTLP JSON (`resourceSpans`, `resourceLogs`), and single records, as Phoenix's API and
-data frames and the SDKs' console exporters write them.
+"""OpenTelemetry spans and log records of model calls: OTLP JSON (`resourceSpans`, `resourceLogs`),
+and single records, as Phoenix's API and data frames and the SDKs' console exporters write them.
 
-Two dialects say what was asked and answered: the GenAI conventions (`gen_ai.input.messages`, …) and OpenInference
-(`llm.input_messages.<i>.message.*`). One file may have both; the store is called by the one that it has. Spans of a trace belong to the
-session that any of them names. Log records say what their span does not: all that a call said, or one message each, as older GenAI
-conventions have it. They are put to their span by its id; without it, the records of one id are a call.
+Two dialects say what was asked and answered: the GenAI conventions (`gen_ai.input.messages`, …) and
+OpenInference (`llm.input_messages.<i>.message.*`). One file may have both; the store is called by
+the one that it has. Spans of a trace belong to the session that any of them names. Log records say
+what their span does not: all that a call said, or one message each, as older GenAI conventions have
+it. They are put to their span by its id; without it, the records of one id are a call.
 """
 
 from collections.abc import Iterator
@@ -53,7 +54,9 @@ _MESSAGE_EVENTS = (
 )
 _NUMBERED = ("gen_ai.prompt.", "gen_ai.completion.", "llm.prompts.", "llm.completions.")
 _LOST = ("droppedAttributesCount", "dropped_attributes_count")
-"""How many attributes a span's limit of their number has taken from it: of a long conversation, each message is some attributes."""
+"""How many attributes a span's limit of their number has taken from it: of a long conversation,
+each message is some attributes.
+"""
 _MESSAGES = ("gen_ai.input.messages", "gen_ai.output.messages")
 
 
@@ -153,7 +156,10 @@ class OpenInferenceSource(OpenTelemetrySource):
     """Files of spans by OpenInference's conventions, Phoenix's say."""
 
     name = "openinference"
-    looks_like = "OTLP JSON or spans with llm.input_messages and openinference.span.kind, or a Phoenix: phoenix+http://host"
+    looks_like = (
+        "OTLP JSON or spans with llm.input_messages and openinference.span.kind, or a Phoenix: "
+        "phoenix+http://host"
+    )
     is_openinference = True
     schemes = ("phoenix+http", "phoenix+https")
     service = PhoenixServer
@@ -230,7 +236,9 @@ def _step(
 
 
 def _event(leaf: Record, body: Any, resource: Record) -> Record:
-    """A log record as a step that has its span's ids; a message in its body is one of the call's."""
+    """A log record as a step that has its span's ids; a message in its body is one of the
+    call's.
+    """
     name, attributes, said = (
         first_of(leaf, "eventName", "event_name"),
         _attributes(leaf),
@@ -254,7 +262,9 @@ def _event(leaf: Record, body: Any, resource: Record) -> Record:
 
 
 def _unread_messages(record: Record) -> str | None:
-    """Return where a span has messages that are not read: in events of its own, or in an attribute for each."""
+    """Return where a span has messages that are not read: in events of its own, or in an attribute
+    for each.
+    """
     names = [str(each.get("name")) for each in record["events"]]
     if any(name == "gen_ai.choice" or name.startswith(_MESSAGE_EVENTS) for name in names):
         return "messages in span events"
@@ -262,7 +272,9 @@ def _unread_messages(record: Record) -> str | None:
 
 
 def _whole_message(message: Record) -> Any:
-    """Return an event's message, or an item of damage if the capture of contents was off when it was recorded."""
+    """Return an event's message, or an item of damage if the capture of contents was off when it
+    was recorded.
+    """
     calls = objects(message.get("tool_calls"))
     has_arguments = all("arguments" in (section(call, "function") or call) for call in calls)
     is_said = bool(calls) or not {"content", "parts"}.isdisjoint(message)
@@ -270,7 +282,9 @@ def _whole_message(message: Record) -> Any:
 
 
 def _with_events(records: list[tuple[Place, Record]]) -> list[tuple[Place, Record]]:
-    """The records of a session with what log records say put to their spans, in the order of time; one that was sent twice counts once."""
+    """The records of a session with what log records say put to their spans, in the order of time;
+    one that was sent twice counts once.
+    """
     events = sorted(
         {repr(each[1]): each for each in records if each[1]["event"]}.values(),
         key=lambda each: each[1]["span"].order,
@@ -292,7 +306,9 @@ def _with_events(records: list[tuple[Place, Record]]) -> list[tuple[Place, Recor
 
 
 def _single_span(record: Record) -> Record:
-    """A span that stands by itself; a data frame has a column for each attribute and for each field of the context."""
+    """A span that stands by itself; a data frame has a column for each attribute and for each field
+    of the context.
+    """
     raw, status = decoded(record.get("attributes")), record.get("status")
     code, message = record.get("status_code"), record.get("status_message")
     if isinstance(status, dict):

@@ -1,4 +1,6 @@
-"""A running Phoenix server: a look lists the spans of every trace without their words, and all annotations with theirs."""
+"""A running Phoenix server: a look lists the spans of every trace without their words, and all
+annotations with theirs.
+"""
 
 import json
 import os
@@ -12,11 +14,15 @@ from agent_pipeline.sources.formats.services import Head, Service
 from agent_pipeline.sources.platforms.attributes import AGENTS, OF_MODELS, SESSIONS, has
 
 _IDS = {"span": 200, "trace": 100, "session": 50}
-"""How many ids a request may name: proxies refuse addresses that are longer than 8,000 characters."""
+"""How many ids a request may name: proxies refuse addresses that are longer than 8,000
+characters.
+"""
 
 
 class PhoenixServer(Service):
-    """The projects of a server; what is annotated on a trace or a session is said of its root spans."""
+    """The projects of a server; what is annotated on a trace or a session is said of its root
+    spans.
+    """
 
     variables = "PHOENIX_API_KEY"
 

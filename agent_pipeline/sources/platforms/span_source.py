@@ -1,10 +1,11 @@
-"""What the readers of tracing platforms share: the spans of one session → the session, and one for each conversation beside it.
+"""What the readers of tracing platforms share: the spans of one session → the session, and one for
+each conversation beside it.
 
-A reader says which spans a record holds (`spans`), which trace and session they belong to (`identify`) and what evaluations measured
-(`scores_of`). Traces that name one session are its runs.
+A reader says which spans a record holds (`spans`), which trace and session they belong to
+(`identify`) and what evaluations measured (`scores_of`). Traces that name one session are its runs.
 
-Evaluations are recorded by the metric's name and judge nothing here: 1 is good for correctness and bad for toxicity, and only a setting
-knows which way a metric points.
+Evaluations are recorded by the metric's name and judge nothing here: 1 is good for correctness and
+bad for toxicity, and only a setting knows which way a metric points.
 """
 
 from collections import Counter
@@ -64,7 +65,9 @@ class SpanSource(FileSource):
         return []
 
     def metadata(self, record: Record) -> Record:
-        """What a record says of the whole session, by name: its context, of which `task_id` and `trial` are its fields too."""
+        """What a record says of the whole session, by name: its context, of which `task_id` and
+        `trial` are its fields too.
+        """
         return {}
 
     def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
@@ -94,7 +97,9 @@ class SpanSource(FileSource):
             )
 
     def _new_index(self) -> Index:
-        """Runs of one session by several agents of a project are one session: that of the agent with the most records of it."""
+        """Runs of one session by several agents of a project are one session: that of the agent
+        with the most records of it.
+        """
         index = super()._new_index()
         holders: dict[tuple[str, str], list[PartitionKey]] = {}
         for key in sorted(index):
@@ -138,8 +143,10 @@ def _media_in(item: Item) -> int:
 
 
 def metrics(scores: Iterable[Score]) -> tuple[dict[str, float], dict[str, str]]:
-    """Values of metrics by name, and the words that are no value. Of several values of one name (of a session's runs, say) the mean counts,
-    so that no bad one hides behind a good one; of words the last. Words such as `pass` and `incorrect` are 1 and 0, as a bool is."""
+    """Values of metrics by name, and the words that are no value. Of several values of one name (of
+    a session's runs, say) the mean counts, so that no bad one hides behind a good one; of words the
+    last. Words such as `pass` and `incorrect` are 1 and 0, as a bool is.
+    """
     values: dict[str, list[float]] = {}
     labels: dict[str, str] = {}
     for name, value in scores:

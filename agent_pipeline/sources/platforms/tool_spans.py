@@ -1,4 +1,6 @@
-"""The steps of tools in a trace: they give calls their results, and show calls that the messages lack."""
+"""The steps of tools in a trace: they give calls their results, and show calls that the messages
+lack.
+"""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
@@ -19,7 +21,9 @@ from agent_pipeline.sources.platforms.spans import Span
 
 
 def add_results(conversation: Conversation, tools: Iterable[Span]) -> list[Span]:
-    """Give the last calls of a conversation the results that tool spans saw; returns the spans whose calls no message has."""
+    """Give the last calls of a conversation the results that tool spans saw; returns the spans
+    whose calls no message has.
+    """
     left = [(span, *tool_items(span)) for span in tools]
     seen = Counter(key_of(item) for item in conversation.items if item.kind == "function_call")
     for call in open_calls(conversation.items):
@@ -40,10 +44,12 @@ def add_results(conversation: Conversation, tools: Iterable[Span]) -> list[Span]
 def kind_of_tool_span(
     span: Span, conversations: Sequence[Conversation], spans: Sequence[Span]
 ) -> str | None:
-    """Return why a tool's step that answers no call is harmless; `None` if it shows a call that the messages lack.
+    """Return why a tool's step that answers no call is harmless; `None` if it shows a call that the
+    messages lack.
 
-    Instrumentations write arguments in other forms, or none, and code calls tools whose output it puts into a prompt. If the messages have
-    neither the call nor its output, the answer was given from something that the row would not have.
+    Instrumentations write arguments in other forms, or none, and code calls tools whose output it
+    puts into a prompt. If the messages have neither the call nor its output, the answer was given
+    from something that the row would not have.
     """
     if any(
         outer.kind == "tool"
@@ -69,7 +75,9 @@ def kind_of_tool_span(
 
 
 def mark_failed(conversation: Conversation, tools: Sequence[Span]) -> None:
-    """Mark the results that tool spans say failed: by the call's id, else calls of one name and arguments in their order."""
+    """Mark the results that tool spans say failed: by the call's id, else calls of one name and
+    arguments in their order.
+    """
     failed: dict[Any, deque[bool]] = defaultdict(deque)
     for span in tools if any(span.error for span in tools) else ():
         failed[span.call_id or key_of(tool_items(span)[0])].append(bool(span.error))
