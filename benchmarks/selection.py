@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from agent_pipeline.datasets.sketches import choose_bands
 from agent_pipeline.selection.candidates import hash_conversation
 from agent_pipeline.selection.clusters import nearest_distance, sample
-from agent_pipeline.selection.duplicates import NEAR, bands, find_near_pairs, split_words
+from agent_pipeline.selection.duplicates import NEAR, find_near_pairs, split_words
 from agent_pipeline.selection.embeddings import embed
 from agent_pipeline.selection.pool import Pool
 from agent_pipeline.selection.strategies import STRATEGIES
@@ -107,7 +108,7 @@ def dedup() -> None:
             parts[place] = f"word{rng.integers(30_000)}"
         planted[len(rows)] = of
         rows.append(" ".join(parts))
-    some, shape = rows[:2_000], bands(NEAR)
+    some, shape = rows[:2_000], choose_bands(NEAR)
 
     def theirs(hashes: int, params: tuple[int, int] | None) -> None:
         index = MinHashLSH(NEAR, hashes, params=params)

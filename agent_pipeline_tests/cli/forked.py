@@ -2,9 +2,11 @@
 
 A command in a process of its own spends most of its time on imports. A fork runs the same entry point
 with the working directory, environment, arguments, output files and exit code of a real process.
-Commands that are about signals, permissions or ports need a real process instead.
+A fork can give up root's right to ignore permissions. Commands that are about signals or ports need a
+real process instead.
 """
 
+import ctypes
 import gc
 import json
 import os
@@ -52,9 +54,14 @@ MODULES = (
 
 
 class Server:
-    """The process that forks, as its parent sees it."""
+    """The process that forks, as its parent sees it.
 
-    def __init__(self) -> None:
+    Attributes:
+        home: Where a Dagster home lies that a command has used, once there is one.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__],
             env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "200"},
@@ -64,7 +71,12 @@ class Server:
         )
 
     def run(
-        self, arguments: list[str], folder: Path, environment: dict[str, str], outputs: Path
+        self,
+        arguments: list[str],
+        folder: Path,
+        environment: dict[str, str],
+        outputs: Path,
+        is_unprivileged: bool = False,
     ) -> subprocess.CompletedProcess[str]:
         """Run `agent-pipeline` in a fork.
 
@@ -73,9 +85,15 @@ class Server:
             folder: the working directory.
             environment: all variables of the command.
             outputs: a folder for the files that receive the command's output.
+            is_unprivileged: whether root obeys the permissions of files, as other users do.
         """
         assert self._process.stdin and self._process.stdout
-        request = {"arguments": arguments, "folder": str(folder), "environment": environment}
+        request = {
+            "arguments": arguments,
+            "folder": str(folder),
+            "environment": environment,
+            "is_unprivileged": is_unprivileged,
+        }
         files = [outputs / "stdout", outputs / "stderr"]
         self._process.stdin.write(json.dumps(request | {"files": list(map(str, files))}) + "\n")
         self._process.stdin.flush()
@@ -111,8 +129,30 @@ def import_modules() -> None:
     gc.freeze()  # else a fork that ends visits every object, and copies the memory of all of them
 
 
+CAPABILITIES_VERSION = 0x20080522
+MAY_IGNORE_PERMISSIONS = 0b110
+"""CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, in the first 32 bits of a process's capabilities."""
+
+
+def obey_permissions() -> None:
+    """Give up root's right to ignore the permissions of files, as `setpriv` does."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    header = (ctypes.c_uint32 * 2)(CAPABILITIES_VERSION, 0)
+    data = (ctypes.c_uint32 * 6)()  # effective, permitted and inheritable, twice 32 bits
+    if libc.capget(header, data) != 0:
+        raise OSError(ctypes.get_errno(), "capget")
+    for number in range(3):
+        data[number] &= ~MAY_IGNORE_PERMISSIONS
+    if libc.capset(header, data) != 0:
+        raise OSError(ctypes.get_errno(), "capset")
+
+
 def become(
-    arguments: list[str], folder: str, environment: dict[str, str], files: list[str]
+    arguments: list[str],
+    folder: str,
+    environment: dict[str, str],
+    files: list[str],
+    is_unprivileged: bool,
 ) -> None:
     """Give this process what a process of its own would have been started with."""
     signal.alarm(MAX_SECONDS)
@@ -124,6 +164,8 @@ def become(
         opened = os.open(file, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
         os.dup2(opened, number)
         os.close(opened)
+    if is_unprivileged and os.geteuid() == 0:
+        obey_permissions()
     sys.argv = ["agent-pipeline", *arguments]
     sys.path[0] = folder
 
