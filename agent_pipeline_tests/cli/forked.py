@@ -126,6 +126,8 @@ def import_modules() -> None:
     for module in MODULES:
         import_module(module)
     settings.config_file.__code__ = code
+    # Compiling the rules of secrets takes longer than all else that a command does.
+    import_module("agent_pipeline.redaction.detectors").Detectors(["API_KEY"], ())
     gc.freeze()  # else a fork that ends visits every object, and copies the memory of all of them
 
 
