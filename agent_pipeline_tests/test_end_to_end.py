@@ -21,7 +21,7 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.ledger import last_decision
 from agent_pipeline.promotion.report import summary
 from agent_pipeline.redaction.surrogates import surrogates_made_from, with_surrogates
-from agent_pipeline.selection.tables import dataset_rows
+from agent_pipeline.selection.tables import read_dataset_rows
 from agent_pipeline.storage.lake import Lake, sha256_file
 from agent_pipeline.training.provenance import hash_sft_rows as trained_content
 from agent_pipeline.training.provenance import name_rows
@@ -138,7 +138,7 @@ def test_models_were_trained_on_and_asked_surrogates_where_tables_have_pseudonym
     shell: Shell,
 ) -> None:
     for asset, split in (("sft_adapter", "train"), ("evaluation", "test"), ("episodes", "test")):
-        stored = list(dataset_rows(shell.lake, KEY, (split,)))
+        stored = list(read_dataset_rows(shell.lake, KEY, (split,)))
         made_from = shell.lake.latest(asset, KEY).manifest["made_from"]
         assert made_from["rows_sha256"] == name_rows(stored)["rows_sha256"], (
             asset

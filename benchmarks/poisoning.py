@@ -25,7 +25,7 @@ from agent_pipeline.selection.candidates import READ, Candidates
 from agent_pipeline.selection.coresets import CoresetOptions, select
 from agent_pipeline.selection.crowding import PlantedRowsError, check_planted_share
 from agent_pipeline.selection.dominance import describe_new_rows
-from agent_pipeline.selection.tables import dataset_rows
+from agent_pipeline.selection.tables import read_dataset_rows
 from agent_pipeline.sources import find
 from agent_pipeline.storage.lake import Lake
 from benchmarks.redaction import REAL_TRACES
@@ -54,7 +54,7 @@ def training_rows(store: Path, keys: list[str]) -> Iterator[tuple[str, list[Row]
                 raise_on_error=False,
             )
             if result.success:
-                yield key, list(dataset_rows(Lake(lake), parse_key(key), columns=READ))
+                yield key, list(read_dataset_rows(Lake(lake), parse_key(key), columns=READ))
 
 
 def paraphrase(text: str, chance: random.Random) -> str:

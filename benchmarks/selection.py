@@ -18,7 +18,7 @@ import numpy as np
 
 from agent_pipeline.datasets.sketches import choose_bands
 from agent_pipeline.selection.candidates import hash_conversation
-from agent_pipeline.selection.clusters import nearest_distance, sample
+from agent_pipeline.selection.clusters import measure_nearest, sample
 from agent_pipeline.selection.duplicates import NEAR, find_near_pairs, split_words
 from agent_pipeline.selection.embeddings import embed
 from agent_pipeline.selection.pool import Pool
@@ -154,7 +154,7 @@ def strategies(n: int = 20_000) -> None:
         vectors, topic, losses = embeddings(n, seed)
         chance = np.mean(
             [
-                nearest_distance(vectors, vectors[sample(n, PICKS, 100 + draw)]).mean()
+                measure_nearest(vectors, vectors[sample(n, PICKS, 100 + draw)]).mean()
                 for draw in range(3)
             ]
         )
@@ -168,7 +168,7 @@ def strategies(n: int = 20_000) -> None:
             noise = (topic[picks] < 0).mean() / (topic < 0).mean()
             topics = len(set(topic[picks]) - {-1}) / len(set(topic) - {-1})
             found.setdefault(name, []).append(
-                (nearest_distance(vectors, vectors[picks]).mean() / chance, noise, topics, seconds)
+                (measure_nearest(vectors, vectors[picks]).mean() / chance, noise, topics, seconds)
             )
     for name in names:
         coverage, noise, topics, seconds = np.mean(found[name], axis=0)

@@ -16,7 +16,7 @@ from agent_pipeline.progress import Progress, silent
 from agent_pipeline.selection.candidates import READ
 from agent_pipeline.selection.coresets import build_coreset
 from agent_pipeline.selection.embeddings import TFIDF
-from agent_pipeline.selection.strategies import strategy
+from agent_pipeline.selection.strategies import load_strategy
 from agent_pipeline.selection.tables import write_picks
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.training.provenance import name_rows
@@ -79,16 +79,16 @@ def embed(params: EmbeddingParams, progress: Progress = silent) -> Result:
         The origin of the vectors in the lake, and how many of them are new.
     """
     from agent_pipeline.engine.hidden_states import hidden_state_encoder
-    from agent_pipeline.selection.embeddings import HIDDEN_STATES, conversation_text, encoder
-    from agent_pipeline.selection.vectors import keep_vectors
+    from agent_pipeline.selection.embeddings import HIDDEN_STATES, find_encoder, format_conversation
+    from agent_pipeline.selection.vectors import store_vectors
 
     if params.embeddings == HIDDEN_STATES:
         base = params.open_base(params.base_model, params.base_revision)
         model = hidden_state_encoder(base, progress)
     else:
-        model = encoder(params.embeddings, params.trust_remote_code)
-    texts = [conversation_text(row["messages"]) for row in params.training_rows()]
-    return keep_vectors(params.open_lake(), params.key, model, texts)
+        model = find_encoder(params.embeddings, params.trust_remote_code)
+    texts = [format_conversation(row["messages"]) for row in params.training_rows()]
+    return store_vectors(params.open_lake(), params.key, model, texts)
 
 
 def method_coreset(
@@ -107,7 +107,7 @@ def method_coreset(
     options = CoresetConfig(**config)
     embedding_params = params.for_task(EmbeddingParams, mix=params.mix, **options.of_model())
     revision = None
-    if strategy(options.strategy).needs_losses or options.embeddings != TFIDF:
+    if load_strategy(options.strategy).needs_losses or options.embeddings != TFIDF:
         revision = params.open_base(options.base_model, options.base_revision).revision
     made_from = {
         "mix": params.mix,

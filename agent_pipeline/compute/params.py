@@ -18,7 +18,7 @@ from agent_pipeline.json_types import JsonValue
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.models.base_model import BaseModel, resolve_base_model
 from agent_pipeline.redaction.surrogates import with_surrogates
-from agent_pipeline.selection.tables import dataset_rows
+from agent_pipeline.selection.tables import read_dataset_rows
 from agent_pipeline.storage.lake import Artifact, Lake
 from agent_pipeline.training.config import Step
 
@@ -129,8 +129,8 @@ class RowsParams(TaskParams, kw_only=True, forbid_unknown_fields=True):
     def training_rows(self, columns: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
         """Return the rows of the split `train`; with `columns`, only these columns."""
         if self.mix:
-            return dataset_rows(self.open_lake(), None, dataset=MIXED_TABLE, columns=columns)
-        return dataset_rows(self.open_lake(), self.key, columns=columns)
+            return read_dataset_rows(self.open_lake(), None, dataset=MIXED_TABLE, columns=columns)
+        return read_dataset_rows(self.open_lake(), self.key, columns=columns)
 
 
 class EmbeddingParams(RowsParams, kw_only=True, forbid_unknown_fields=True):

@@ -32,7 +32,7 @@ from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.redaction.surrogates import spoken, surrogates_made_from, system_of
-from agent_pipeline.selection.tables import dataset_rows
+from agent_pipeline.selection.tables import read_dataset_rows
 from agent_pipeline.sessions.session import Message, hash_json
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.filesystem import sha256_file
@@ -69,8 +69,8 @@ def train(params: TrainParams, progress: Progress = silent) -> Result:
     """
     from agent_pipeline.datasets.splits import SplitSizes
     from agent_pipeline.selection.leaks import refuse_leaks
-    from agent_pipeline.selection.replay import night_rows
-    from agent_pipeline.selection.tables import check_chosen_calls, picked_rows
+    from agent_pipeline.selection.replay import read_night_rows
+    from agent_pipeline.selection.tables import check_chosen_calls, keep_picks
     from agent_pipeline.training.config import (
         TrainingConfig,
         describe_size_defaults,
@@ -83,10 +83,9 @@ def train(params: TrainParams, progress: Progress = silent) -> Result:
         refuse_leaks(lake, key)
     chosen = None
     if params.coreset:
-        chosen = picked_rows(params.training_rows(), params.find_artifact(params.coreset).path)
-    stored_rows, replay = night_rows(
-        lake, key, params.replay_ratio, SplitSizes(**params.split), chosen
-    )
+        chosen = keep_picks(params.training_rows(), params.find_artifact(params.coreset).path)
+    night = read_night_rows(lake, key, params.replay_ratio, SplitSizes(**params.split), chosen)
+    stored_rows, replay = night.rows, night.replay
     rows = params.shown_to_models(stored_rows)
     replayed = params.shown_to_models(replay.rows)
     base = params.open_base(params.base_model, params.base_revision)
@@ -109,7 +108,7 @@ def train(params: TrainParams, progress: Progress = silent) -> Result:
         "rows_with_surrogates": rows_with_surrogates,
         "by_size": describe_size_defaults(params.config, config.model_dump(), base),
         "replay": replay.report(),
-        "replayed": replay.sentence(),
+        "replayed": replay.describe(),
     }
 
 
@@ -127,10 +126,10 @@ def prefer(params: FurtherStepParams, progress: Progress = silent) -> Result:
     previous = params.find_artifact(params.reference)
     base = params.base_of(previous)
     every_split = ("train", "select", "test")
-    judged = params.shown_to_models(dataset_rows(lake, key, every_split, params.dataset))
+    judged = params.shown_to_models(read_dataset_rows(lake, key, every_split, params.dataset))
     rows = [row for row in judged if row["split"] == "train"]
     heldout = [row for row in judged if row["split"] != "train"]
-    select = params.shown_to_models(dataset_rows(lake, key, ("select",)))
+    select = params.shown_to_models(read_dataset_rows(lake, key, ("select",)))
 
     further_input = FurtherInput(
         params.method,
@@ -163,8 +162,8 @@ def on_policy(params: FurtherStepParams, progress: Progress = silent) -> Result:
     previous = params.find_artifact(params.reference)
     base = params.base_of(previous)
     config = FURTHER[params.method](**params.config)
-    select = params.shown_to_models(dataset_rows(lake, key, ("select",)))
-    train_rows = params.shown_to_models(dataset_rows(lake, key))
+    select = params.shown_to_models(read_dataset_rows(lake, key, ("select",)))
+    train_rows = params.shown_to_models(read_dataset_rows(lake, key))
     rows, play, details = practice(train_rows, config, params.world)
     teacher: BaseModel | None = None
     if teacher_model := getattr(config, "teacher_model", ""):
@@ -283,7 +282,7 @@ def export(params: ExportParams, progress: Progress = silent) -> Result:
         "converter_sha256": sha256_file(find_converter(llama_cpp)),
         "compared": name_rows(chosen) | surrogates_made_from(chosen, compared),
     }
-    imatrix_rows = list(islice(dataset_rows(lake, key), config["imatrix_rows"]))
+    imatrix_rows = list(islice(read_dataset_rows(lake, key), config["imatrix_rows"]))
     measured = params.shown_to_models(imatrix_rows)
     if measured:
         made_from["measured"] = name_rows(imatrix_rows) | surrogates_made_from(
@@ -306,7 +305,7 @@ def export(params: ExportParams, progress: Progress = silent) -> Result:
             llama_cpp_path=llama_cpp,
             least_kept=config["least_kept"],
             measured=measured,
-            trained=dataset_rows(lake, key),
+            trained=read_dataset_rows(lake, key),
             bases=base_folder(lake),
         )
 
@@ -436,7 +435,7 @@ def canaries(params: SanityParams, progress: Progress = silent) -> Result:
 
     lake, key = params.open_lake(), params.key
     adapter = params.find_artifact(params.adapter)
-    row: dict[str, Any] = next(dataset_rows(lake, key, ("select", "test")), {})
+    row: dict[str, Any] = next(read_dataset_rows(lake, key, ("select", "test")), {})
     tools = row.get("tools") or []
     others = other_turns(lake, key, params.canary_rows, params.canaries_beyond_project)
     max_length = params.evaluation["max_length"]
@@ -475,7 +474,7 @@ def compare(params: CompareParams, progress: Progress = silent) -> Result:
     on_test = params.evaluation
     on_select = on_test | {"split": "select", "max_samples": params.select_turns}
     base_passes: BasePasses = {}
-    has_select = any(True for _ in dataset_rows(params.open_lake(), params.key, ("select",)))
+    has_select = any(True for _ in read_dataset_rows(params.open_lake(), params.key, ("select",)))
 
     def evaluate_on(reference: ArtifactReference | None, config: OptionValues) -> str | None:
         if reference is None:

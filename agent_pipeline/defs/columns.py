@@ -17,8 +17,8 @@ from agent_pipeline.datasets.preferences import PREFERENCES
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.datasets.sharegpt import SHAREGPT
 from agent_pipeline.defs.io_managers.parquet import COLUMN_LINEAGE, COLUMN_SCHEMA, column_schema
-from agent_pipeline.selection.news import TRAINED, TRAINED_TABLE
 from agent_pipeline.selection.tables import CORESET
+from agent_pipeline.selection.training_rule import TRAINED, TRAINED_TABLE
 from agent_pipeline.sessions.tables import CURATED, JUDGED, SESSIONS
 
 FROM_OUTSIDE: tuple[str, ...] = ()

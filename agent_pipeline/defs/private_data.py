@@ -24,7 +24,7 @@ from agent_pipeline.redaction import Redactor
 from agent_pipeline.redaction.files import finds_in_files
 from agent_pipeline.redaction.surrogates import TEXTS, with_surrogates
 from agent_pipeline.reports.episode_report import TRANSCRIPTS
-from agent_pipeline.selection.tables import dataset_rows
+from agent_pipeline.selection.tables import read_dataset_rows
 from agent_pipeline.sessions.session import dump_canonical_json
 from agent_pipeline.storage.artifacts import MANIFEST
 
@@ -145,7 +145,7 @@ def _texts_of_rows(workspace: Workspace, context: dg.AssetCheckExecutionContext)
     Their made-up values are not private.
     """
     lake, key = workspace.open_lake(), agent_key(context)
-    for row in with_surrogates(dataset_rows(lake, key, ("select", "test"))):
+    for row in with_surrogates(read_dataset_rows(lake, key, ("select", "test"))):
         yield dump_canonical_json([row[name] for name in TEXTS if row.get(name)])
 
 

@@ -16,7 +16,7 @@ from agent_pipeline.models.chat_renderer import load_renderer
 from agent_pipeline.models.device import probe_device
 from agent_pipeline.models.loading import load_model
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.selection.embeddings import HIDDEN_STATES, Encoder, unit
+from agent_pipeline.selection.embeddings import HIDDEN_STATES, Encoder, scale_to_unit
 
 BATCH_TOKENS = 2048
 """Tokens per batch, with padding.
@@ -110,7 +110,7 @@ def encode_texts(
             sums[windows[index].text_index] += window_sum
         done += len(batch)
         progress(done, len(windows), "texts embedded")
-    return unit(sums)
+    return scale_to_unit(sums)
 
 
 def group_by_length(lengths: Sequence[int], batch_tokens: int = BATCH_TOKENS) -> list[list[int]]:

@@ -11,7 +11,7 @@ from agent_pipeline.datasets.splits import Split
 from agent_pipeline.errors import DataError, MissingError
 from agent_pipeline.evaluation.episodes import PLAYED
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.selection.tables import DATASET, dataset_rows
+from agent_pipeline.selection.tables import DATASET, read_dataset_rows
 from agent_pipeline.sessions.session import Message
 from agent_pipeline.sessions.tables import read_batches, to_rows
 from agent_pipeline.sessions.transcript import list_texts
@@ -27,7 +27,7 @@ def heldout_rows(lake: Lake, key: PartitionKey, split: Split = "test") -> list[d
     Raises:
         DataError: there are none, or the table was never made.
     """
-    rows = list(dataset_rows(lake, key, (split,)))
+    rows = list(read_dataset_rows(lake, key, (split,)))
     if not rows:
         tasks = pc.count_distinct(lake.open(DATASET, key).read(["task_key"])["task_key"]).as_py()
         raise DataError(
@@ -45,7 +45,7 @@ def reply_limit(lake: Lake, key: PartitionKey) -> int:
     """
     longest = 0
     with suppress(MissingError):
-        for row in dataset_rows(lake, key, ("test",), columns=["messages"]):
+        for row in read_dataset_rows(lake, key, ("test",), columns=["messages"]):
             for text in (
                 "".join(list_texts(each)) for each in row["messages"] if each["role"] == "assistant"
             ):

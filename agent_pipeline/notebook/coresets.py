@@ -14,11 +14,11 @@ from agent_pipeline.engine.scoring import compute_sft_losses
 from agent_pipeline.errors import DataError
 from agent_pipeline.notebook.models import MAX_LENGTH, answering_of
 from agent_pipeline.selection.candidates import Candidates
-from agent_pipeline.selection.clusters import neighbourhood
+from agent_pipeline.selection.clusters import measure_neighbourhood
 from agent_pipeline.selection.coresets import CoresetOptions, select
-from agent_pipeline.selection.embeddings import conversation_text, embed
+from agent_pipeline.selection.embeddings import embed, format_conversation
 from agent_pipeline.selection.pool import LOSS_RATIO
-from agent_pipeline.selection.strategies import strategy
+from agent_pipeline.selection.strategies import load_strategy
 from agent_pipeline.sessions.session import hash_json
 
 Sample = dict[str, Any]
@@ -54,7 +54,7 @@ class CoresetSelector:
         Raises:
             DataError: the strategy needs a model and there is none.
         """
-        rows, found = _with_ids(samples), strategy(self.strategy)
+        rows, found = _with_ids(samples), load_strategy(self.strategy)
         has_to_choose = len(rows) > self.target_size
         if found.warning and has_to_choose:
             warnings.warn(f"The coreset strategy '{self.strategy}': {found.warning}.", stacklevel=2)
@@ -113,8 +113,8 @@ class CoresetSelector:
         # In the order of ids, so that a sample's score does not depend on where it stands.
         order = np.argsort([row["row_id"] for row in _with_ids(samples)], kind="stable")
         scores = np.empty(len(samples), dtype=np.float32)
-        texts = [conversation_text(samples[index]["messages"]) for index in order]
-        scores[order] = 1 - neighbourhood(embed(texts, self.seed), self.seed)
+        texts = [format_conversation(samples[index]["messages"]) for index in order]
+        scores[order] = 1 - measure_neighbourhood(embed(texts, self.seed), self.seed)
         return scores
 
 

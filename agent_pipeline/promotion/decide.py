@@ -48,7 +48,7 @@ from agent_pipeline.promotion.verification import (
     verdicts_on_training,
 )
 from agent_pipeline.reports.episode_report import TRANSCRIPTS, does_less, unended
-from agent_pipeline.selection.tables import DATASET, dataset_rows
+from agent_pipeline.selection.tables import DATASET, read_dataset_rows
 from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.sessions.tables import read_batches
 from agent_pipeline.storage.artifacts import Artifact
@@ -282,7 +282,7 @@ def facts_since(lake: Lake, key: PartitionKey, champion: Artifact | None) -> Fac
     tasks: dict[bool, set[str]] = {True: set(), False: set()}
     if trained and lake.has(DATASET, key):
         began = datetime.fromisoformat(min(trained))
-        for row in dataset_rows(lake, key, ("select",), columns=["task_key", "created_at"]):
+        for row in read_dataset_rows(lake, key, ("select",), columns=["task_key", "created_at"]):
             tasks[row["created_at"] is not None and row["created_at"] > began].add(row["task_key"])
     return Facts(
         turned=uses[Use.NEGATIVE] / uses.total() if uses.total() >= MIN_COUNT_TO_COMPARE else 0.0,

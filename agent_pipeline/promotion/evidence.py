@@ -38,7 +38,7 @@ from agent_pipeline.reports.page import (
     split_tables,
     training_curves,
 )
-from agent_pipeline.selection.tables import DATASET, dataset_rows
+from agent_pipeline.selection.tables import DATASET, read_dataset_rows
 from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
@@ -172,7 +172,7 @@ def _page(
         if (split := _split(name, *pair))
     ]
     tables += [table for split in splits for table in split_tables(split)]
-    stored = dataset_rows(lake, key, ("select", "test")) if lake.has(DATASET, key) else ()
+    stored = read_dataset_rows(lake, key, ("select", "test")) if lake.has(DATASET, key) else ()
     with_values = any(
         each and each.manifest["made_from"].get("surrogates_sha256")
         for each in (*seen.select, *seen.test)

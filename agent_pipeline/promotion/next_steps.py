@@ -11,7 +11,7 @@ from agent_pipeline.evaluation.scores import Decision
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.ledger import EXPORT, last_decision
 from agent_pipeline.promotion.report import headline, sentence
-from agent_pipeline.selection.tables import DATASET, dataset_rows
+from agent_pipeline.selection.tables import DATASET, read_dataset_rows
 from agent_pipeline.storage.lake import Lake
 
 RECENT_DAYS = 30
@@ -37,7 +37,7 @@ def held_out_tasks(lake: Lake, key: PartitionKey) -> HeldOutTasks:
     first_seen: dict[str, datetime | None] = {}
     select: set[str] = set()
     if lake.has(DATASET, key):
-        for row in dataset_rows(lake, key, SPLITS, columns=["task_key", "created_at"]):
+        for row in read_dataset_rows(lake, key, SPLITS, columns=["task_key", "created_at"]):
             task, when = row["task_key"], row["created_at"]
             earlier = first_seen.get(task)
             first_seen[task] = min(when, earlier) if when and earlier else when or earlier

@@ -22,7 +22,7 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.models.families import read_reply
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.selection.tables import DATASET, dataset_rows
+from agent_pipeline.selection.tables import DATASET, read_dataset_rows
 from agent_pipeline.sessions.session import Tool, hash_json
 from agent_pipeline.sessions.turn_class import classify_text
 from agent_pipeline.storage.lake import Lake
@@ -72,7 +72,7 @@ def other_turns(
         with suppress(DataError):
             rows = heapq.nsmallest(
                 count,
-                dataset_rows(lake, other, ("test",)),
+                read_dataset_rows(lake, other, ("test",)),
                 key=lambda row: hash_json(row["row_id"]),
             )
             chosen += [

@@ -1,4 +1,4 @@
-"""Choosing the rows worth training on: fewer rows, the same skill, and columns that say why every other row was left out.
+"""Selection: which rows are trained on, which are left out and why, and what is replayed.
 
-docs/selection.md says when to use what.
+docs/selection.md describes the strategies and the guards.
 """

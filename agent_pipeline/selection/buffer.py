@@ -1,92 +1,127 @@
-"""Replay: rows of earlier nights mixed into new ones, so that a model does not forget.
+"""The replay buffer: rows of earlier nights, mixed into new rows so that a model does not forget.
 
-There are two ways to keep a bounded, uniform choice of all rows seen. `reservoir` (Vitter 1985, algorithm R) depends on the order of rows,
-and counts a row that is seen twice twice. `hash` keeps the rows with the lowest seeded hashes of their ids: it is as uniform, idempotent,
-the same in any order, and mergeable, because the choice of a union is the choice of the choices.
+There are two ways to keep a bounded, uniform choice of all rows seen. A reservoir (Vitter 1985,
+algorithm R) depends on the order of rows, and counts a row that is seen twice twice. The rows with
+the lowest seeded hashes of their ids are chosen as uniformly. That choice is idempotent, does not
+depend on the order, and can be merged: the choice of a union is the choice of the choices.
 
-Between nights the pipeline keeps a buffer by hash (`remember`) and draws from it what a night's training has not got itself (`draw`).
+Between nights the pipeline keeps a buffer by hash (`update_buffer`) and draws from the buffer what
+a night's training does not have itself (`draw_replay`). The tables of the lake are in `replay`.
 """
 
 import hashlib
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal
 
 from agent_pipeline.errors import SettingsError
-from agent_pipeline.selection.embeddings import conversation_text
+from agent_pipeline.selection.embeddings import format_conversation
 from agent_pipeline.sessions.session import hash_json
 
 Row = dict[str, Any]
-HeldOut = Callable[[Row], bool]
-"""Whether a row may never be trained on: its task is in another split, or its conversation is that of a row which is."""
+IsHeldOut = Callable[[Row], bool]
+"""Returns whether a row may never be trained on. Its task is in another split, or its conversation
+is that of a held-out row."""
 
 
-def checked_ratio(ratio: float) -> Fraction:
-    """A replay ratio as the fraction that was meant: 0.1 is a tenth.
+class ReplayRatioError(SettingsError):
+    """A replay ratio that is not a share from 0 to below 1.
+
+    Attributes:
+        ratio: The ratio.
+    """
+
+    def __init__(self, ratio: float) -> None:
+        self.ratio = ratio
+        super().__init__(
+            f"The replay_ratio is {ratio}: set it to a share of each batch from 0 to below 1."
+        )
+
+
+def parse_ratio(ratio: float) -> Fraction:
+    """Return a replay ratio as the fraction that was meant: 0.1 is a tenth.
 
     Raises:
-        SettingsError: it is not a share from 0 to below 1.
+        ReplayRatioError: the ratio is not a share from 0 to below 1.
     """
     fraction = Fraction(ratio).limit_denominator(10**6) if 0 <= ratio < 1 else Fraction(1)
     if fraction == 1:
-        raise SettingsError(
-            f"The replay_ratio is {ratio}: set it to a share of each batch from 0 to below 1."
-        )
+        raise ReplayRatioError(ratio)
     return fraction
 
 
-def due(new: int, ratio: Fraction) -> int:
-    """How many replayed rows belong beside `new` rows for `ratio` of the whole: rounded down, so that the share is never exceeded."""
+def count_replayed(new: int, ratio: Fraction) -> int:
+    """Return how many replayed rows next to `new` rows make `ratio` of the whole, rounded down."""
     return int(new * ratio / (1 - ratio))
 
 
-def spread(new: int, replayed: int) -> list[bool]:
-    """Which places of an order of `new + replayed` rows are for replayed ones: so evenly that every run of rows, of whatever length and
-    wherever it begins, has their share to less than a row. (A line of that slope, drawn in whole numbers: Bresenham 1965.)"""
+def spread_replayed(new: int, replayed: int) -> list[bool]:
+    """Return which positions in an order of `new + replayed` rows are for replayed rows.
+
+    The rows are spread so evenly that every run of rows has its share to less than a row. (The
+    positions are those of a line of that slope, drawn in whole numbers: Bresenham 1965.)
+    """
     total = new + replayed
-    return [(place + 1) * replayed // total > place * replayed // total for place in range(total)]
+    return [
+        (position + 1) * replayed // total > position * replayed // total
+        for position in range(total)
+    ]
 
 
-def conversation_sha256(row: Row) -> str:
-    """sha256 (hex) of what was said and done in a row's conversation, whichever system prompt it has and whichever turns are trained."""
-    return hash_json(conversation_text(row["messages"]))
+def hash_spoken(row: Row) -> str:
+    """Return the sha256 (hex) of what was said and done in a row's conversation.
+
+    The system prompt, and which turns are trained, do not change the hash.
+    """
+    return hash_json(format_conversation(row["messages"]))
 
 
-def row_key(row: Row) -> str:
-    """A row's identity: its session's id, else its own, else the hash of its content."""
+def get_row_key(row: Row) -> str:
+    """Return a row's identity: its session's id, else its own id, else the hash of its content."""
     return str(row.get("session_id") or row.get("row_id") or hash_json(row))
 
 
-def hash_place(key: str, seed: int) -> bytes:
-    """A key's place in the seeded order, uniform over keys (sha256)."""
+def hash_key(key: str, seed: int) -> bytes:
+    """Return a key's position in the seeded order, uniform over keys (sha256)."""
     return hashlib.sha256(f"{seed}\0{key}".encode("utf-8", "backslashreplace")).digest()
 
 
-def bottom_k(rows: Iterable[Row], size: int, seed: int = 0) -> list[Row]:
-    """At most `size` rows, one for each key: those of the lowest seeded hashes, lowest first.
+def keep_bottom_k(rows: Iterable[Row], size: int, seed: int = 0) -> list[Row]:
+    """Return the rows with the lowest seeded hashes of their keys, the lowest first.
 
-    Order-free, idempotent and mergeable: `bottom_k([*bottom_k(a, k), *bottom_k(b, k)], k) == bottom_k([*a, *b], k)`. Of two versions of a
-    row the one with the lower content hash stays, so that order does not matter for them either.
+    The choice does not depend on the order, is idempotent and can be merged:
+    `keep_bottom_k([*keep_bottom_k(a, k), *keep_bottom_k(b, k)], k) == keep_bottom_k([*a, *b], k)`.
+
+    Args:
+        rows: The rows. The version of a row with the lower content hash counts.
+        size: The greatest number of rows.
+        seed: The seed of the hashes.
     """
     by_key: dict[str, Row] = {}
     for row in rows:
-        before = by_key.setdefault(row_key(row), row)
+        before = by_key.setdefault(get_row_key(row), row)
         if before is not row and before != row:
-            by_key[row_key(row)] = min(before, row, key=hash_json)
-    return [
-        by_key[key] for key in sorted(by_key, key=lambda key: (hash_place(key, seed), key))[:size]
-    ]
+            by_key[get_row_key(row)] = min(before, row, key=hash_json)
+    lowest = sorted(by_key, key=lambda key: (hash_key(key, seed), key))[:size]
+    return [by_key[key] for key in lowest]
 
 
 @dataclass
 class OnlineContinualLearner:
-    """A bounded buffer of rows seen, and batches mixed with rows of it (SAGE's names and defaults).
+    """A bounded buffer of rows seen, and batches mixed with its rows (SAGE's names and defaults).
 
-    `replay_ratio` is the share of replayed rows in a mixed batch, at least 0 and below 1. To restore a buffer, give back `buffer` and
-    `seen` as they were.
+    To restore a learner, set `buffer` and `seen` to the values that they had.
+
+    Attributes:
+        buffer_size: The greatest number of rows in the buffer.
+        replay_ratio: The share of replayed rows in a mixed batch, at least 0 and below 1.
+        selection_strategy: How rows are chosen.
+        seed: The seed of every random choice.
+        buffer: The rows.
+        seen: The number of rows that were shown so far.
     """
 
     buffer_size: int = 2048
@@ -101,23 +136,26 @@ class OnlineContinualLearner:
             raise SettingsError(
                 f"The buffer_size of replay is {self.buffer_size}: set it to 1 or more."
             )
-        self._ratio = checked_ratio(self.replay_ratio)
+        self._ratio = parse_ratio(self.replay_ratio)
         if self.selection_strategy != "reservoir":
             raise SettingsError(
-                f"There is no replay selection_strategy {self.selection_strategy!r}: choose reservoir."
+                f"There is no replay selection_strategy {self.selection_strategy!r}: choose "
+                "reservoir."
             )
         self._random = random.Random(self.seed)
         self._mixed = 0
 
     def mix_with_replay(self, batch: Sequence[Row]) -> list[Row]:
-        """`batch`, then so many rows of the buffer that they are `replay_ratio` of the whole; the buffer does not change.
+        """Return a batch, followed by rows of the buffer that make `replay_ratio` of the whole.
 
-        Where that is not a whole number of rows, the rest is carried to the next batch: any run of batches is exact to less than a row.
-        From a buffer smaller than that, rows come more than once; from an empty one none do, and nothing is owed.
+        The buffer does not change. A fraction of a row is carried to the next batch, so any run of
+        batches is exact to less than a row. If the buffer has fewer rows, rows come more than once.
+        An empty buffer gives no rows, and no later batch makes up for that.
         """
         if not self.buffer:
             return list(batch)
-        count = due(self._mixed + len(batch), self._ratio) - due(self._mixed, self._ratio)
+        before = count_replayed(self._mixed, self._ratio)
+        count = count_replayed(self._mixed + len(batch), self._ratio) - before
         self._mixed += len(batch)
         replayed: list[Row] = []
         while len(replayed) < count:
@@ -125,37 +163,59 @@ class OnlineContinualLearner:
         return [*batch, *replayed]
 
     def update_buffer(self, batch: Iterable[Row]) -> None:
-        """Show the buffer rows of a batch (new ones: replayed rows were seen already)."""
+        """Show the buffer new rows. Replayed rows were seen already."""
         for row in batch:
             self.seen += 1
             if len(self.buffer) < self.buffer_size:
                 self.buffer.append(row)
-            elif (place := self._random.randrange(self.seen)) < self.buffer_size:
-                self.buffer[place] = row
+                continue
+            position = self._random.randrange(self.seen)
+            if position < self.buffer_size:
+                self.buffer[position] = row
 
     def get_replay_samples(self, n: int) -> list[Row]:
-        """`n` rows of the buffer, drawn without repetition; all of them, in a drawn order, where it has fewer."""
+        """Return `n` rows of the buffer, drawn without repetition, or all rows if it has fewer."""
         return self._random.sample(self.buffer, min(max(n, 0), len(self.buffer)))
 
     def clear_buffer(self) -> None:
-        """Forget every row, and that any was seen."""
+        """Forget every row, and that any row was seen."""
         self.buffer, self.seen, self._mixed = [], 0, 0
 
 
-def remember(
+@dataclass(frozen=True)
+class UpdatedBuffer:
+    """A buffer after a night.
+
+    Attributes:
+        rows: The rows of the buffer.
+        counts: What became of the sessions of the buffer before and of the chosen sessions.
+    """
+
+    rows: list[Row]
+    counts: Counter[str]
+
+
+def update_buffer(
     before: Iterable[Row],
     current: Mapping[str, Row],
     chosen: Collection[str],
     in_store: Collection[str],
-    held_out: HeldOut,
+    is_held_out: IsHeldOut,
     size: int,
-) -> tuple[list[Row], Counter[str]]:
-    """The buffer after a night, and what became of each row: those of the lowest hashes among all that were ever trained on.
+) -> UpdatedBuffer:
+    """Return the buffer after a night: the rows of the lowest hashes that were ever trained on.
 
-    `before` is the buffer as it was; `current` the training rows of today's table by session, at least those that are `chosen` (trained
-    on) or in the buffer; `in_store` those of the buffer that the store has. A session that the store still has is remembered as it is now,
-    and let go where curation keeps it no longer or its task moved; one that the store has no more stays as it was. What is held out is let
-    go, whatever it is. The counts add up to the sessions of the buffer before and those chosen.
+    A session that the store still has is remembered as it is now. It is let go if curation no
+    longer keeps it or if its task moved. A session that the store has lost stays as it was.
+
+    Args:
+        before: The buffer before the night.
+        current: The training rows of today's table by session, at least those that are `chosen` or
+            in the buffer.
+        chosen: The sessions that the night trains on.
+        in_store: The sessions of the buffer that the store has.
+        is_held_out: Returns whether a row may never be trained on. Such a row is always let go.
+        size: The greatest number of rows.
     """
     counts: Counter[str] = Counter()
     earlier = {row["session_id"]: row for row in before}
@@ -166,28 +226,31 @@ def remember(
     }
     counts["let go: no longer a training row"] = len(earlier) - len(now)
     now |= {session: current[session] for session in chosen}
-    usable = [row for row in now.values() if not held_out(row)]
+    usable = [row for row in now.values() if not is_held_out(row)]
     counts["let go: held out"] = len(now) - len(usable)
-    rows = bottom_k(usable, size)
+    rows = keep_bottom_k(usable, size)
     counts["let go: others have lower hashes"] = len(usable) - len(rows)
     for row in rows:
-        known, here = row["session_id"] in earlier, row["session_id"] in in_store
-        counts[
-            "new"
-            if not known
-            else "of earlier nights"
-            if here
-            else "of earlier nights, gone from the store"
-        ] += 1
-    return rows, +counts
+        if row["session_id"] not in earlier:
+            counts["new"] += 1
+        elif row["session_id"] in in_store:
+            counts["of earlier nights"] += 1
+        else:
+            counts["of earlier nights, gone from the store"] += 1
+    return UpdatedBuffer(rows, +counts)
 
 
 @dataclass(frozen=True)
-class Draw:
-    """Rows to replay beside a night's own, and how they came about.
+class ReplayDraw:
+    """Rows to replay next to a night's own rows.
 
-    `wanted` rows make `ratio` of the whole; there were `candidates`, and `left_out` counts the buffer's other rows by reason. `got` is the
-    share that the drawn rows have.
+    Attributes:
+        rows: The rows.
+        ratio: The share of the whole that was requested.
+        got: The share of the whole that the rows have.
+        wanted: The number of rows that make `ratio` of the whole.
+        candidates: The number of rows that could be drawn.
+        left_out: The number of the buffer's other rows, by reason.
     """
 
     rows: list[Row]
@@ -198,59 +261,72 @@ class Draw:
     left_out: dict[str, int]
 
     def report(self) -> dict[str, Any]:
-        """Everything but the rows, for people."""
-        values = {
-            each.name: getattr(self, each.name) for each in fields(self) if each.name != "rows"
-        }
-        return values | {
+        """Return the figures, without the rows."""
+        return {
+            "ratio": self.ratio,
+            "got": self.got,
+            "wanted": self.wanted,
+            "candidates": self.candidates,
+            "left_out": self.left_out,
             "replayed": len(self.rows),
             "could_not_be_had": self.wanted - len(self.rows),
         }
 
-    def sentence(self) -> str:
-        """What is replayed, or why nothing is."""
+    def describe(self) -> str:
+        """Return a sentence about what is replayed, or why nothing is."""
         if not self.ratio:
             return "nothing is replayed: replay_ratio is 0"
         if not self.candidates:
-            return "nothing is replayed: the buffer has no row of an earlier night that is not among the new ones"
+            return (
+                "nothing is replayed: the buffer has no row of an earlier night that is not among "
+                "the new ones"
+            )
         if not self.wanted:
             return f"nothing is replayed: {self.ratio:.1%} of so few rows is less than one"
         lacking = self.wanted - len(self.rows)
         why = f"{lacking} more could not be had" if lacking else "in whole rows, rounded down"
-        return f"{len(self.rows)} rows of earlier nights are replayed, {self.got:.1%} of all ({self.ratio:.1%} asked; {why})"
+        return (
+            f"{len(self.rows)} rows of earlier nights are replayed, {self.got:.1%} of all "
+            f"({self.ratio:.1%} asked; {why})"
+        )
 
 
-def draw(
+def draw_replay(
     buffer: Iterable[Row],
     training: Sequence[Row],
     ratio: float,
-    held_out: HeldOut,
+    is_held_out: IsHeldOut,
     passed_over: Collection[str] = (),
-) -> Draw:
-    """Rows of the buffer to train on beside the `training` rows: as many as make `ratio` of the whole, or all there are.
+) -> ReplayDraw:
+    """Draw rows of the buffer to train on next to the `training` rows.
 
-    None of them is among those, or says and does the same as one of them or as another replayed one; nor is its session one of
-    `passed_over` (sessions of which selection found that another row stands for them). Which ones are drawn differs from night to
-    night and is the same for the same night: a seeded hash, the seed being the training rows.
+    No drawn row is among the training rows, or has the conversation of a training row or of another
+    drawn row. Which rows are drawn differs from night to night and is the same for the same night:
+    the seed of the hashes is the training rows.
+
+    Args:
+        buffer: The buffer.
+        training: The night's own rows.
+        ratio: The share of the whole that the drawn rows should have.
+        is_held_out: Returns whether a row may never be trained on.
+        passed_over: Sessions for which another row stands, as selection found.
     """
-    wanted = due(len(training), checked_ratio(ratio))
-    ours = {row["session_id"] for row in training}
-    taken = {conversation_sha256(row) for row in training}
+    wanted = count_replayed(len(training), parse_ratio(ratio))
+    training_sessions = {row["session_id"] for row in training}
+    taken = {hash_spoken(row) for row in training}
     left_out: Counter[str] = Counter()
     candidates: list[Row] = []
-    for row in sorted(buffer, key=lambda row: row["session_id"]):
-        if row["session_id"] in ours:
+    for row in sorted(buffer, key=lambda row: str(row["session_id"])):
+        if row["session_id"] in training_sessions:
             left_out["among the new rows"] += 1
-        elif held_out(row):
+        elif is_held_out(row):
             left_out["held out"] += 1
-        elif row["session_id"] in passed_over or conversation_sha256(row) in taken:
+        elif row["session_id"] in passed_over or hash_spoken(row) in taken:
             left_out["another row stands for it"] += 1
         else:
-            taken.add(conversation_sha256(row))
+            taken.add(hash_spoken(row))
             candidates.append(row)
-    night = int(
-        hash_json(sorted((row["row_id"], row["content_sha256"]) for row in training))[:16], 16
-    )
-    rows = bottom_k(candidates, wanted, night)
+    identity = hash_json(sorted((row["row_id"], row["content_sha256"]) for row in training))
+    rows = keep_bottom_k(candidates, wanted, seed=int(identity[:16], 16))
     got = len(rows) / (len(rows) + len(training)) if rows else 0.0
-    return Draw(rows, ratio, got, wanted, len(candidates), dict(left_out))
+    return ReplayDraw(rows, ratio, got, wanted, len(candidates), dict(left_out))

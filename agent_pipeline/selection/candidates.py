@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from agent_pipeline.datasets.splits import LINEAGE_COLUMNS
 from agent_pipeline.errors import DataError
-from agent_pipeline.selection.embeddings import conversation_text
+from agent_pipeline.selection.embeddings import format_conversation
 from agent_pipeline.sessions.session import Message, encode_json, is_trained, list_calls
 from agent_pipeline.sessions.tables import define_optional, define_required, is_sorted, to_table
 
@@ -123,7 +123,7 @@ class Conversations:
 
     def __iter__(self) -> Iterator[str]:
         return (
-            conversation_text(row["messages"])
+            format_conversation(row["messages"])
             for row, is_wanted in zip(self.read(), self.is_wanted, strict=True)
             if is_wanted
         )
@@ -152,7 +152,7 @@ def _make_columns(row: CandidateRow) -> dict[str, Any]:
         "identity": hash_conversation(messages),
         "called": sorted(calls),
         "group": " ".join([*agent, tool]),
-        "words": len(_TOKEN.findall(conversation_text(trained))),
+        "words": len(_TOKEN.findall(format_conversation(trained))),
         "score": row.get("score"),
         "began": created_at.timestamp() if isinstance(created_at, datetime) else None,
     }

@@ -1,86 +1,127 @@
-"""Structure in a cloud of embedded rows: which stand alone, which belong together, which are far; how a quota is shared out, and how
-well chosen rows stand for all.
+"""Structure in a cloud of embedded rows: outliers, clusters, far rows and coverage.
 
-All of it is linear in the rows, in flat memory. scikit-learn computes each block of distances in one thread, so the same input gives the
-same choice on any number of cores.
+The cost of each function is linear in the rows, in flat memory. scikit-learn computes each block of
+distances in one thread, so the same input gives the same choice on any number of cores. How vectors
+are made does not belong here (`embeddings`).
 """
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
 from agent_pipeline.datasets.mixing import round_by_largest_remainder
 from agent_pipeline.errors import DataError
 
-LANDMARKS = 4096
+MAX_LANDMARKS = 4096
 NEIGHBOURS = 5
-SPARSEST = 0.03
-SAME = 1e-3
+OUTLIER_SHARE = 0.03
+SAME_DISTANCE = 1e-3
 """Distances up to here are 0: embeddings are rounded."""
 
-SMALL = 1_000_000
-"""Rows times clusters; up to here exact k-means takes a second, beyond it mini-batches do nearly as well."""
+MAX_EXACT = 1_000_000
+"""Rows times clusters. Up to here exact k-means takes a second; beyond it mini-batches do nearly as
+well."""
 
-ROWS_A_CLUSTER = 64
-"""Mini-batches see a seeded sample of so many rows for each cluster: more move no centre that matters."""
+ROWS_PER_CLUSTER = 64
+"""Mini-batches see a seeded sample of this many rows per cluster. More rows move no centre that
+matters."""
 
-MANY = 2048
+MANY_CLUSTERS = 2048
 
 RANDOM_DRAWS = 5
-ENOUGH_ROWS = 100
-"""Below this, three per cent are a row or two, and "alone" says nothing."""
+MIN_ROWS_WITH_OUTLIERS = 100
+"""Of fewer rows, three per cent are a row or two, which means nothing."""
 
 
-def sample(n: int, size: int, seed: int) -> np.ndarray:
-    """Sorted indices of a seeded sample of 0..n-1; all of them where `size` is as large."""
-    return (
-        np.arange(n)
-        if n <= size
-        else np.sort(np.random.default_rng(seed).choice(n, size, replace=False))
-    )
+def draw_sample(n: int, size: int, seed: int) -> np.ndarray:
+    """Draw a seeded sample of the numbers from 0 to n - 1.
+
+    Args:
+        n: The number of numbers.
+        size: The size of the sample. All numbers are drawn if there are no more.
+        seed: The seed.
+
+    Returns:
+        (min(n, size),) int, sorted.
+    """
+    if n <= size:
+        return np.arange(n)
+    return np.sort(np.random.default_rng(seed).choice(n, size, replace=False))
 
 
-def neighbourhood(vectors: np.ndarray, seed: int) -> np.ndarray:
-    """(n,) each row's mean dot product with its 5 nearest landmarks, itself not counted, rounded.
+def measure_neighbourhood(vectors: np.ndarray, seed: int) -> np.ndarray:
+    """Return how similar each row is to its nearest rows.
 
-    Landmarks are all rows, or a seeded sample of them where there are many: the cost stays linear in n.
+    Landmarks are all rows, or a seeded sample of many rows, so the cost stays linear in n.
+
+    Args:
+        vectors: (n, d) float.
+        seed: The seed of the sample.
+
+    Returns:
+        (n,) each row's mean dot product with its 5 nearest landmarks, itself not counted, rounded.
     """
     from sklearn.neighbors import NearestNeighbors
 
-    landmarks = sample(len(vectors), LANDMARKS, seed)
-    if (k := min(NEIGHBOURS, len(landmarks) - 1)) < 1:
+    landmarks = draw_sample(len(vectors), MAX_LANDMARKS, seed)
+    neighbours = min(NEIGHBOURS, len(landmarks) - 1)
+    if neighbours < 1:
         return np.zeros(len(vectors))
     distances, nearest = (
-        NearestNeighbors(n_neighbors=k + 1, algorithm="brute")
+        NearestNeighbors(n_neighbors=neighbours + 1, algorithm="brute")
         .fit(vectors[landmarks])
         .kneighbors(vectors)
     )
     squares = np.einsum("ij,ij->i", vectors, vectors)
     similar = (squares[:, None] + squares[landmarks][nearest] - distances**2) / 2
     # The nearest landmark of a landmark is itself, or a row that is equal to it.
-    own = np.isin(np.arange(len(vectors)), landmarks)
-    return np.where(own, similar[:, 1:].mean(axis=1), similar[:, :-1].mean(axis=1)).round(5)
+    is_landmark = np.isin(np.arange(len(vectors)), landmarks)
+    of_landmarks, of_others = similar[:, 1:].mean(axis=1), similar[:, :-1].mean(axis=1)
+    similarities: np.ndarray = np.where(is_landmark, of_landmarks, of_others).round(5)
+    return similarities
 
 
-def outliers(vectors: np.ndarray, seed: int, keep: int) -> np.ndarray:
-    """Indices (sorted) of the 3 % of rows that stand most alone; none of few rows, and never so many that fewer than `keep` are left."""
+def find_outliers(vectors: np.ndarray, seed: int, keep: int) -> np.ndarray:
+    """Find the 3 % of rows that are least similar to their nearest rows.
+
+    Few rows have no outliers.
+
+    Args:
+        vectors: (n, d) float.
+        seed: The seed of the sample of landmarks.
+        keep: The number of rows that must be left.
+
+    Returns:
+        (outliers,) int, the indices of the outliers, sorted.
+    """
     n = len(vectors)
-    count = min(int(n * SPARSEST), n - keep) if n >= ENOUGH_ROWS else 0
+    count = min(int(n * OUTLIER_SHARE), n - keep) if n >= MIN_ROWS_WITH_OUTLIERS else 0
     if count <= 0:
         return np.zeros(0, dtype=int)
-    return np.sort(np.argsort(neighbourhood(vectors, seed), kind="stable")[:count])
+    return np.sort(np.argsort(measure_neighbourhood(vectors, seed), kind="stable")[:count])
 
 
 def cluster(vectors: np.ndarray, k: int, seed: int) -> list[np.ndarray]:
-    """The clusters of k-means that have any rows, at most `k`: arrays of row indices, nearest to the centre first (ties: the lowest index),
-    in the order of their lowest rows, so that k-means's own numbering does not matter.
+    """Cluster rows by k-means.
+
+    Args:
+        vectors: (n, d) float32.
+        k: The number of centres.
+        seed: The seed of k-means.
+
+    Returns:
+        The row indices of each cluster that has rows, the nearest to the centre first, then the
+        lowest. Clusters are in the order of their lowest rows, so k-means's own numbering does not
+        matter.
     """
     from sklearn.metrics import pairwise_distances_argmin_min
 
     labels, distances = pairwise_distances_argmin_min(
-        vectors, _centres(vectors, k, seed).astype(np.float32)
+        vectors, _find_centres(vectors, k, seed).astype(np.float32)
     )
     distances = distances.round(5)
     order = np.lexsort((distances, labels))
@@ -88,71 +129,115 @@ def cluster(vectors: np.ndarray, k: int, seed: int) -> list[np.ndarray]:
     return sorted(groups, key=lambda members: int(members.min()))
 
 
-def _centres(vectors: np.ndarray, k: int, seed: int) -> np.ndarray:
-    """(k, d) centres."""
+def _find_centres(vectors: np.ndarray, k: int, seed: int) -> Any:
+    """Return (k, d) centres of (n, d) vectors."""
     from sklearn.cluster import KMeans, MiniBatchKMeans
     from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
 
     with threadpool_limits(1), warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", ConvergenceWarning
-        )  # fewer distinct vectors than clusters: the caller fills up
-        if len(vectors) * k <= SMALL:
+        # If there are fewer distinct vectors than clusters, the caller fills up.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        if len(vectors) * k <= MAX_EXACT:
             return KMeans(k, random_state=seed, n_init=3).fit(vectors).cluster_centers_
-        seen = vectors[sample(len(vectors), ROWS_A_CLUSTER * k, seed)]
-        many = (
-            k > MANY
-        )  # k-means++ takes k passes over its rows: with many centres a random start does as well
+        seen = vectors[draw_sample(len(vectors), ROWS_PER_CLUSTER * k, seed)]
+        # k-means++ takes k passes over its rows. With many centres a random start does as well.
+        has_many = k > MANY_CLUSTERS
         model = MiniBatchKMeans(
             k,
-            init="random" if many else "k-means++",
+            init="random" if has_many else "k-means++",
             random_state=seed,
             batch_size=max(2048, 2 * k),
             n_init=1,
-            max_iter=3 if many else 10,
+            max_iter=3 if has_many else 10,
             compute_labels=False,
         )
         return model.fit(seen).cluster_centers_
 
 
-def nearest_distance(vectors: np.ndarray, to: np.ndarray) -> np.ndarray:
-    """(n,) Euclidean distance of each row of `vectors` (n, d) to the nearest of `to` (m, d), m ≥ 1."""
+def measure_nearest(vectors: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Return the Euclidean distance of each row to the nearest target.
+
+    Args:
+        vectors: (n, d) float.
+        targets: (m, d) float, m ≥ 1.
+
+    Returns:
+        (n,) float.
+    """
     from sklearn.metrics import pairwise_distances_argmin_min
 
-    distances = pairwise_distances_argmin_min(vectors, to)[1]
-    return np.where(distances > SAME, distances, 0)
+    distances = pairwise_distances_argmin_min(vectors, targets)[1]
+    return np.where(distances > SAME_DISTANCE, distances, 0)
 
 
-def farthest(vectors: np.ndarray, count: int, chosen: Sequence[int]) -> list[tuple[int, float]]:
-    """Up to `count` of the unit vectors (n, d), each the one farthest from all chosen before, with its Euclidean distance.
+def find_farthest(
+    vectors: np.ndarray, count: int, chosen: Sequence[int]
+) -> list[tuple[int, float]]:
+    """Find rows that are each the farthest from all rows chosen before.
 
-    This is greedy k-center (Gonzalez 1985). Ends early when every row has the place of a chosen one.
+    This is greedy k-center (Gonzalez 1985). It ends early if every row equals a chosen row.
+
+    Args:
+        vectors: (n, d) float, unit vectors.
+        count: The greatest number of rows.
+        chosen: The indices of the rows that are chosen already.
+
+    Returns:
+        The index of each row, and its Euclidean distance to the rows before.
     """
     picks: list[tuple[int, float]] = []
-    nearest = nearest_distance(vectors, vectors[list(chosen)])
+    nearest = measure_nearest(vectors, vectors[list(chosen)])
     while len(picks) < count:
         row = int(nearest.argmax())
         if nearest[row] == 0:
             break
         picks.append((row, float(nearest[row])))
-        np.minimum(nearest, nearest_distance(vectors, vectors[row : row + 1]), out=nearest)
+        np.minimum(nearest, measure_nearest(vectors, vectors[row : row + 1]), out=nearest)
     return picks
 
 
 def apportion(total: int, room: Sequence[int]) -> list[int]:
-    """Shares `total` out in proportion to `room`, none above it; sums to min(total, sum of room). Ties: the first."""
+    """Share `total` out in proportion to `room`. No part is larger than its room; ties go first.
+
+    The parts sum to `total`, or to the sum of `room` if that is less.
+    """
     whole = sum(room)
-    shares = {index: Fraction(places, whole or 1) for index, places in enumerate(room)}
+    shares = {index: Fraction(size, whole or 1) for index, size in enumerate(room)}
     return list(round_by_largest_remainder(min(total, whole), shares).values())
 
 
-def coverage(vectors: np.ndarray, chosen: Sequence[int], seed: int = 0) -> dict[str, float]:
-    """Euclidean distances (0 to 2) of all unit vectors (n, d) to the nearest chosen one, against chance: a coreset no nearer to the rest
-    than a random one is not worth its trouble.
+@dataclass(frozen=True)
+class Coverage:
+    """How near all rows are to the chosen rows, compared with random choices of as many rows.
 
-    `mean_distance`, `p99_distance`: of the chosen; `random_…`: of random choices of the same size, mean of five draws; `gain`: by what
-    share our mean is smaller than the random one (negative: worse than chance; 0 where random choices cover everything).
+    Distances are Euclidean, 0 to 2. The figures of random choices are means of five draws.
+
+    Attributes:
+        mean_distance: Mean distance of a row to the nearest chosen row.
+        p99_distance: 99th percentile of these distances.
+        random_mean_distance: Mean distance to the nearest row of a random choice.
+        random_p99_distance: 99th percentile of these distances.
+        gain: The share by which the mean is smaller than the random one. It is negative if the
+            choice is worse than chance, and 0 if random choices cover everything.
+    """
+
+    mean_distance: float
+    p99_distance: float
+    random_mean_distance: float
+    random_p99_distance: float
+    gain: float
+
+
+def measure_coverage(vectors: np.ndarray, chosen: Sequence[int], seed: int = 0) -> Coverage:
+    """Measure how well chosen rows cover all rows.
+
+    A coreset that is no nearer to the other rows than a random one is not worth its trouble.
+
+    Args:
+        vectors: (n, d) float, unit vectors.
+        chosen: The indices of the chosen rows.
+        seed: The seed of the random choices.
 
     Raises:
         DataError: nothing is chosen.
@@ -160,22 +245,20 @@ def coverage(vectors: np.ndarray, chosen: Sequence[int], seed: int = 0) -> dict[
     if not len(chosen):
         raise DataError("A coreset without rows covers nothing: choose at least one row.")
 
-    def measured(indices: Sequence[int] | np.ndarray) -> tuple[float, float]:
-        distances = nearest_distance(vectors, vectors[indices])
+    def measure(indices: Sequence[int] | np.ndarray) -> tuple[float, float]:
+        distances = measure_nearest(vectors, vectors[indices])
         return float(distances.mean()), float(np.quantile(distances, 0.99))
 
-    ours = measured(chosen)
-    chance = np.mean(
-        [
-            measured(sample(len(vectors), len(chosen), seed + 1 + draw))
-            for draw in range(RANDOM_DRAWS)
-        ],
-        axis=0,
+    mean, p99 = measure(chosen)
+    draws = [
+        measure(draw_sample(len(vectors), len(chosen), seed + 1 + draw))
+        for draw in range(RANDOM_DRAWS)
+    ]
+    random_mean, random_p99 = (float(value) for value in np.mean(draws, axis=0))
+    return Coverage(
+        mean_distance=round(mean, 5),
+        p99_distance=round(p99, 5),
+        random_mean_distance=round(random_mean, 5),
+        random_p99_distance=round(random_p99, 5),
+        gain=round(1 - mean / random_mean, 5) if random_mean > SAME_DISTANCE else 0.0,
     )
-    return {
-        "mean_distance": round(ours[0], 5),
-        "p99_distance": round(ours[1], 5),
-        "random_mean_distance": round(float(chance[0]), 5),
-        "random_p99_distance": round(float(chance[1]), 5),
-        "gain": round(1 - ours[0] / float(chance[0]), 5) if chance[0] > 1e-3 else 0.0,
-    }

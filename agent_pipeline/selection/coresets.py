@@ -1,8 +1,12 @@
-"""A coreset: which training rows were chosen and which were not, in columns that say why, as an index of row ids."""
+"""A coreset: which training rows were chosen, and why the other rows were not.
+
+A coreset is an index of row ids. Rows are never copied. How a strategy ranks rows does not belong
+here (`strategies`).
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from sys import intern
 from typing import Any
 
@@ -13,7 +17,7 @@ from pydantic import Field, field_validator
 
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.candidates import IDS, READ, Candidates
-from agent_pipeline.selection.clusters import coverage
+from agent_pipeline.selection.clusters import measure_coverage
 from agent_pipeline.selection.crowding import (
     Crowding,
     CrowdingOptions,
@@ -27,16 +31,22 @@ from agent_pipeline.selection.dominance import (
 )
 from agent_pipeline.selection.duplicates import Duplicates, find_duplicates
 from agent_pipeline.selection.embeddings import TFIDF, Embed, Texts, check_embeddings, embed
-from agent_pipeline.selection.pool import LOSS_RATIO, Pool, Ranking, Reason
-from agent_pipeline.selection.strategies import strategy as named
-from agent_pipeline.selection.tables import CORESET, CORESET_TABLE, dataset_rows, read_sources
-from agent_pipeline.selection.vectors import kept_vectors
+from agent_pipeline.selection.pool import LOSS_RATIO, Pick, Pool, Ranking, Reason
+from agent_pipeline.selection.strategies import load_strategy
+from agent_pipeline.selection.tables import (
+    CORESET,
+    CORESET_TABLE,
+    read_dataset_rows,
+    read_sources,
+)
+from agent_pipeline.selection.vectors import read_vectors
 from agent_pipeline.sessions.tables import ROWS_PER_BATCH, make_column
 from agent_pipeline.storage.lake import Lake, StagedTable
 
-Ask = Callable[[str], Mapping[str, Any]]
-"""Runs a task that needs a model on the training rows. `losses` gives by row id the mean `losses` over the trained tokens (nats), and how
-many `tokens` those are; `embed` puts the rows' vectors into the lake, and gives what `keep_vectors` does."""
+RunTask = Callable[[str], Mapping[str, Any]]
+"""Runs a task that needs a model on the training rows. `losses` returns by row id the mean `losses`
+over the trained tokens (nats), and the number of these `tokens`. `embed` stores the rows' vectors
+in the lake, and returns what `store_vectors` does."""
 
 
 class CoresetOptions(CrowdingOptions):
@@ -48,13 +58,14 @@ class CoresetOptions(CrowdingOptions):
 
     strategy: str = Field(
         default="hybrid",
-        description="hybrid, diversity, loss_topk, random (docs/selection.md says when), a name that an installed package registers, or "
-        "package.module:function.",
+        description="hybrid, diversity, loss_topk, random (docs/selection.md says when), a name "
+        "that an installed package registers, or package.module:function.",
     )
     target_size: int = Field(
         default=1000,
         ge=1,
-        description="Rows to choose; with as many or fewer rows all are taken, and no losses computed.",
+        description="Rows to choose; with as many or fewer rows all are taken, and no losses "
+        "computed.",
     )
     loss_ratio: float = Field(
         default=LOSS_RATIO, ge=0, le=1, description="hybrid: the share of picks by loss."
@@ -63,22 +74,30 @@ class CoresetOptions(CrowdingOptions):
         default=0.0,
         ge=0,
         le=1,
-        description="Rows whose words are at least so alike (Jaccard similarity; 0.8 is a good one) are left out but for the best judged, "
-        "then the earliest; 0 leaves out identical rows only, where not all rows are taken.",
+        description="Rows whose words are at least so alike (Jaccard similarity; 0.8 is a good "
+        "one) are left out but for the best judged, then the earliest; 0 leaves out identical rows "
+        "only, where not all rows are taken.",
     )
     seed: int = Field(default=0, description="Seed of every random choice.")
 
     @field_validator("strategy")
     @classmethod
-    def _exists(cls, name: str) -> str:
-        named(name)
+    def _check_strategy(cls, name: str) -> str:
+        load_strategy(name)
         return name
 
 
 @dataclass(frozen=True)
 class Selection:
-    """A choice about every row (`CORESET`), sorted by row id; what the strategy chose from (`None` where all rows fit) and its picks; the
-    duplicates."""
+    """A choice among rows.
+
+    Attributes:
+        index: The table `CORESET`, sorted by row id.
+        pool: What the strategy chose from; None if all rows fit.
+        picked: The indices of the picked rows in the pool, sorted.
+        duplicates: The duplicates.
+        crowding: The groups of rows, and the rows that are left out of groups that are too large.
+    """
 
     index: pa.Table
     pool: Pool | None
@@ -96,85 +115,152 @@ def select(
     older: pa.ChunkedArray | None = None,
     sources: Mapping[str, str] | None = None,
 ) -> Selection:
-    """Choose rows; the same choice whatever order they came in.
+    """Choose rows. The choice does not depend on the order of the rows.
 
-    Of identical rows (what was said and done is the same) one stands for all. Up to `target_size` rows are chosen: fewer only where fewer
-    are distinct, or have the loss that the strategy needs. `losses` and `lengths` (tokens of the assistant) are by row id; `vectors` places
-    texts in space; `older` are the ids of rows that an earlier coreset accepted.
+    One row stands for all rows in which the same was said and done. Up to `target_size` rows are
+    chosen. Fewer are chosen only if fewer are distinct, or have the loss that the strategy needs.
+
+    Args:
+        rows: The rows.
+        options: How rows are chosen.
+        losses: The loss of each row, by row id.
+        lengths: The number of the assistant's tokens, by row id.
+        vectors: Embeds texts; without a model if it is None.
+        older: The ids of the rows that an earlier coreset accepted; None if there was none.
+        sources: The reader of each session, by session id.
 
     Raises:
-        DataError: the strategy needs losses and there are none.
+        NoLossError: the strategy needs losses and there are none.
     """
-    n, ids = len(rows.table), rows.table["row_id"]
-    vectors = vectors or (lambda texts: embed(texts, options.seed))
-    all_fit = n <= options.target_size
-    looks = options.near_duplicates or not all_fit
-    alike = (
-        find_duplicates(rows, options.near_duplicates or None, options.seed)
-        if looks
-        else Duplicates()
-    )
-    made: dict[str, list[Any]] = {
-        name: [None] * n for name in ("rank", "score", "reason", "duplicate_of", "similarity")
-    }
-    left_out = pc.index_in(
-        make_column([each.row_id for each in alike.rows], CORESET.field("row_id")), ids
-    ).to_numpy()
-    for place, each in zip(left_out.tolist(), alike.rows, strict=True):
-        made["reason"][place] = (
-            Reason.EXACT_DUPLICATE if each.kind == "exact" else Reason.NEAR_DUPLICATE
-        )
-        made["duplicate_of"][place], made["similarity"][place] = each.duplicate_of, each.similarity
-    distinct = np.setdiff1d(np.arange(n), left_out)
-    crowd = find_crowding(rows, distinct.tolist(), options, options.seed, older, sources)
+    count, ids = len(rows.table), rows.table["row_id"]
+    all_fit = count <= options.target_size
+    duplicates = Duplicates()
+    if options.near_duplicates or not all_fit:
+        duplicates = find_duplicates(rows, options.near_duplicates or None, options.seed)
+    columns = _IndexColumns(count)
+    duplicate_ids = make_column([row.row_id for row in duplicates.rows], CORESET.field("row_id"))
+    duplicate_indices = pc.index_in(duplicate_ids, ids).to_numpy()
+    for index, row in zip(duplicate_indices.tolist(), duplicates.rows, strict=True):
+        is_exact = row.kind == "exact"
+        columns.reason[index] = Reason.EXACT_DUPLICATE if is_exact else Reason.NEAR_DUPLICATE
+        columns.duplicate_of[index] = row.duplicate_of
+        columns.similarity[index] = row.similarity
+    distinct = np.setdiff1d(np.arange(count), duplicate_indices)
+    crowding = find_crowding(rows, distinct.tolist(), options, options.seed, older, sources)
     sessions = rows.table["session_id"]
-    for row in crowd.left_out:
-        made["reason"][row.index], made["similarity"][row.index] = row.reason, row.similarity
-        made["duplicate_of"][row.index] = None if row.like is None else sessions[row.like].as_py()
-    distinct = np.setdiff1d(distinct, [row.index for row in crowd.left_out])
+    for left_out in crowding.left_out:
+        columns.reason[left_out.index] = left_out.reason
+        columns.similarity[left_out.index] = left_out.similarity
+        if left_out.like is not None:
+            columns.duplicate_of[left_out.index] = sessions[left_out.like].as_py()
+    distinct = np.setdiff1d(distinct, [left_out.index for left_out in crowding.left_out])
     pool = None
-    ranking = Ranking(
-        picks=[(at, None, Reason.ALL_FIT) for at in range(len(distinct))] if all_fit else []
+    if all_fit:
+        picks = [Pick(position, None, Reason.ALL_FIT) for position in range(len(distinct))]
+        ranking = Ranking(picks=picks)
+    else:
+        pool = _make_pool(rows, distinct, options, losses, lengths, vectors)
+        ranking = load_strategy(options.strategy).choose(pool)
+    for position, index in enumerate(distinct.tolist()):
+        columns.reason[index] = ranking.passed.get(position, ranking.otherwise)
+    for rank, pick in enumerate(ranking.picks, 1):
+        index = distinct[pick.index]
+        columns.rank[index], columns.score[index] = rank, pick.score
+        columns.reason[index] = pick.reason
+    return Selection(
+        index=columns.make_table(rows),
+        pool=pool,
+        picked=sorted(ranking.picked),
+        duplicates=duplicates,
+        crowding=crowding,
     )
-    if not all_fit:
-        of = {
-            name: rows.table[name].take(distinct).to_pylist()
-            for name in ("row_id", "score", "words", "group")
-        }
-        tokens = lengths or {}
-        pool = Pool(
-            of["row_id"],
-            min(options.target_size, len(distinct)),
-            embed=lambda: vectors(rows.texts(distinct)),
-            losses=[losses.get(row_id) for row_id in of["row_id"]] if losses else None,
-            scores=of["score"],
-            lengths=[
-                tokens.get(row_id, words)
-                for row_id, words in zip(of["row_id"], of["words"], strict=True)
-            ],
-            groups=list(map(intern, of["group"])),
-            seed=options.seed,
-            loss_ratio=options.loss_ratio,
-        )
-        ranking = named(options.strategy).choose(pool)
-    for at, place in enumerate(distinct.tolist()):
-        made["reason"][place] = ranking.passed.get(at, ranking.otherwise)
-    for rank, (at, score, reason) in enumerate(ranking.picks, 1):
-        place = distinct[at]
-        made["rank"][place], made["score"][place], made["reason"][place] = rank, score, reason
-    columns = {each.name: rows.table[each.name] for each in IDS}
-    columns |= {name: make_column(values, CORESET.field(name)) for name, values in made.items()}
-    index = pa.table(columns | {"chosen": columns["rank"].is_valid()}, CORESET)
-    return Selection(index, pool, sorted(ranking.picked), alike, crowd)
+
+
+class _IndexColumns:
+    """The columns of an index, while rows are chosen. Each list has one value per row.
+
+    Attributes:
+        rank: The position among the chosen rows, from 1.
+        score: What the strategy ranked the row by.
+        reason: Why the row was chosen, or was not.
+        duplicate_of: The row or session that stands for the row.
+        similarity: The similarity to that row.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.rank: list[int | None] = [None] * count
+        self.score: list[float | None] = [None] * count
+        self.reason: list[str | None] = [None] * count
+        self.duplicate_of: list[str | None] = [None] * count
+        self.similarity: list[float | None] = [None] * count
+
+    def make_table(self, rows: Candidates) -> pa.Table:
+        """Return the table `CORESET` of the rows."""
+        columns = {id_field.name: rows.table[id_field.name] for id_field in IDS}
+        for name, values in vars(self).items():
+            columns[name] = make_column(values, CORESET.field(name))
+        return pa.table(columns | {"chosen": columns["rank"].is_valid()}, CORESET)
+
+
+def _make_pool(
+    rows: Candidates,
+    indices: np.ndarray,
+    options: CoresetOptions,
+    losses: Mapping[str, float | None] | None,
+    lengths: Mapping[str, int] | None,
+    vectors: Embed | None,
+) -> Pool:
+    """Return the pool of distinct rows.
+
+    Args:
+        rows: All rows.
+        indices: The indices of the distinct rows.
+        options: How rows are chosen.
+        losses: The loss of each row, by row id.
+        lengths: The number of the assistant's tokens, by row id; the words if it is None.
+        vectors: Embeds texts; without a model if it is None.
+    """
+
+    def take(name: str) -> list[Any]:
+        values: list[Any] = rows.table[name].take(indices).to_pylist()
+        return values
+
+    def embed_rows() -> np.ndarray:
+        texts = rows.texts(indices)
+        return vectors(texts) if vectors else embed(texts, options.seed)
+
+    ids, tokens = take("row_id"), lengths or {}
+    return Pool(
+        ids,
+        min(options.target_size, len(indices)),
+        embed=embed_rows,
+        losses=[losses.get(row_id) for row_id in ids] if losses else None,
+        scores=take("score"),
+        lengths=[
+            tokens.get(row_id, words) for row_id, words in zip(ids, take("words"), strict=True)
+        ],
+        groups=list(map(intern, take("group"))),
+        seed=options.seed,
+        loss_ratio=options.loss_ratio,
+    )
 
 
 @dataclass(frozen=True)
 class Coreset:
     """The table `sft_coreset`, and what a person would look at.
 
-    `tools` and `tasks`: how many the chosen rows have, and all. `coverage` is `None` where the strategy embedded nothing: rows are not
-    embedded for a figure alone. `embedded`: how many rows a model embedded (`computed`), or had (`kept`). `warning` is the strategy's,
-    where it had to choose.
+    Attributes:
+        table: The table.
+        reasons: The number of rows by reason.
+        tools: The number of tools of the chosen rows, and of all rows.
+        tasks: The number of tasks of the chosen rows, and of all rows.
+        coverage: How near all rows are to the chosen rows. None if the strategy embedded nothing:
+            rows are not embedded for a figure alone.
+        embedded: The number of rows that a model embedded (`computed`) or had embedded (`kept`).
+        losses: The known losses.
+        duplicates: The duplicates.
+        warning: The warning of the strategy, if it had to choose.
+        dominance: What dominates the new rows.
     """
 
     table: pa.Table
@@ -190,12 +276,42 @@ class Coreset:
 
     @property
     def chosen(self) -> int:
-        return pc.sum(self.table["chosen"]).as_py() or 0
+        """The number of chosen rows."""
+        return int(pc.sum(self.table["chosen"]).as_py() or 0)
 
     @property
     def had_to_choose(self) -> bool:
-        """Whether there were more rows than places."""
+        """Whether there were more rows than `target_size`."""
         return Reason.ALL_FIT not in self.reasons
+
+
+@dataclass
+class _TaskEmbeddings:
+    """The embeddings of a setting, by a task that needs a model or without a model.
+
+    Attributes:
+        lake: The lake.
+        key: The agent.
+        setting: The setting `embeddings`.
+        seed: The seed of embeddings without a model.
+        run_task: Runs the task.
+        counts: The number of rows that the task embedded (`computed`) or had embedded (`kept`).
+    """
+
+    lake: Lake
+    key: PartitionKey
+    setting: str
+    seed: int
+    run_task: RunTask
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def __call__(self, texts: Texts) -> np.ndarray:
+        """Return the vectors of texts."""
+        if self.setting == TFIDF:
+            return embed(texts, self.seed)
+        stored = self.run_task("embed")
+        self.counts.update(computed=stored["computed"], kept=stored["kept"])
+        return read_vectors(self.lake, self.key, stored["origin"], texts)
 
 
 def build_coreset(
@@ -204,70 +320,82 @@ def build_coreset(
     key: PartitionKey,
     options: CoresetOptions,
     embeddings: str,
-    ask: Ask,
+    run_task: RunTask,
 ) -> Coreset:
-    """The coreset of training rows, which `read` opens anew each time: memory holds columns of them, and of what the strategy embeds the
-    vectors.
+    """Build the coreset of training rows.
 
-    Losses are asked for only if the strategy needs them and has to choose, vectors only if it looks at them and `embeddings` names a model.
+    Memory holds columns of the rows, and the vectors of the rows that the strategy embeds. Losses
+    are computed only if the strategy needs them and has to choose. Vectors are computed only if the
+    strategy looks at them and `embeddings` names a model.
+
+    Args:
+        read: Opens the rows, which are read several times.
+        lake: The lake.
+        key: The agent.
+        options: How rows are chosen.
+        embeddings: The setting of embeddings.
+        run_task: Runs a task that needs a model.
 
     Raises:
-        DataError: as `select`, or two rows have one id.
+        PlantedRowsError: so many rows look planted that no coreset is made.
+        DataError: the strategy needs losses and there are none, or two rows have one id.
         SettingsError: there are no such embeddings.
     """
     check_embeddings(embeddings)
-    embedded: dict[str, int] = {}
-
-    def vectors(texts: Texts) -> np.ndarray:
-        if embeddings == TFIDF:
-            return embed(texts, options.seed)
-        made = ask("embed")
-        embedded.update(computed=made["computed"], kept=made["kept"])
-        return kept_vectors(lake, key, made["origin"], texts)
-
     rows = Candidates.of(read)
+    strategy = load_strategy(options.strategy)
     losses: Mapping[str, float | None] = {}
     lengths: Mapping[str, int] = {}
-    if named(options.strategy).needs_losses and len(rows.table) > options.target_size:
-        asked = ask("losses")
-        losses, lengths = asked["losses"], asked["tokens"]
-    older = read_accepted_rows(lake, key)
-    found = select(rows, options, losses, lengths, vectors, older, read_sources(lake, key))
-    check_planted_share(found.crowding)
-    some, every = (
-        [
-            pc.count_distinct(each).as_py()
-            for each in (pc.list_flatten(table["called"]), table["task_key"])
-        ]
-        for table in (rows.table.filter(found.index["chosen"]), rows.table)
-    )
+    if strategy.needs_losses and len(rows.table) > options.target_size:
+        computed = run_task("losses")
+        losses, lengths = computed["losses"], computed["tokens"]
+    older, sources = read_accepted_rows(lake, key), read_sources(lake, key)
+    vectors = _TaskEmbeddings(lake, key, embeddings, options.seed, run_task)
+    selection = select(rows, options, losses, lengths, vectors, older, sources)
+    check_planted_share(selection.crowding)
+    pool, coverage = selection.pool, None
+    if pool and pool.is_embedded:
+        coverage = asdict(measure_coverage(pool.embeddings, selection.picked, options.seed))
+    chosen = rows.table.filter(selection.index["chosen"])
     return Coreset(
-        table=found.index,
-        reasons=Counter(found.index["reason"].to_pylist()),
-        tools=(some[0], every[0]),
-        tasks=(some[1], every[1]),
-        coverage=coverage(found.pool.embeddings, found.picked, options.seed)
-        if found.pool and found.pool.is_embedded
-        else None,
-        embedded=embedded,
+        table=selection.index,
+        reasons=Counter(selection.index["reason"].to_pylist()),
+        tools=(_count_tools(chosen), _count_tools(rows.table)),
+        tasks=(_count_tasks(chosen), _count_tasks(rows.table)),
+        coverage=coverage,
+        embedded=vectors.counts,
         losses=[loss for loss in losses.values() if loss is not None],
-        duplicates=found.duplicates,
-        warning=named(options.strategy).warning if found.pool else "",
-        dominance=describe_new_rows(rows, found.crowding, older),
+        duplicates=selection.duplicates,
+        warning=strategy.warning if pool else "",
+        dominance=describe_new_rows(rows, selection.crowding, older),
     )
+
+
+def _count_tools(table: pa.Table) -> int:
+    return int(pc.count_distinct(pc.list_flatten(table["called"])).as_py())
+
+
+def _count_tasks(table: pa.Table) -> int:
+    return int(pc.count_distinct(table["task_key"]).as_py())
 
 
 def stage_coreset(
-    lake: Lake, key: PartitionKey, options: CoresetOptions, embeddings: str, ask: Ask
+    lake: Lake, key: PartitionKey, options: CoresetOptions, embeddings: str, run_task: RunTask
 ) -> tuple[Coreset, StagedTable]:
-    """The coreset of the training rows of `sft_dataset`, and its table, staged.
+    """Build the coreset of the training rows of `sft_dataset`, and stage its table.
+
+    Args:
+        lake: The lake.
+        key: The agent.
+        options: How rows are chosen.
+        embeddings: The setting of embeddings.
+        run_task: Runs a task that needs a model.
 
     Raises:
         DataError, SettingsError: as `build_coreset`.
     """
     coreset = build_coreset(
-        lambda: dataset_rows(lake, key, columns=READ), lake, key, options, embeddings, ask
+        lambda: read_dataset_rows(lake, key, columns=READ), lake, key, options, embeddings, run_task
     )
-    return coreset, lake.stage(
-        CORESET_TABLE, key, coreset.table.to_batches(ROWS_PER_BATCH), CORESET
-    )
+    batches = coreset.table.to_batches(ROWS_PER_BATCH)
+    return coreset, lake.stage(CORESET_TABLE, key, batches, CORESET)

@@ -1,5 +1,4 @@
-"""What dominates the rows that are new since the last coreset: groups, and phrases that only new
-rows have.
+"""What dominates the rows that are new since the last coreset: groups and new phrases.
 
 The findings are shown next to the coreset, and a suspicious finding is a warning. Rows are left out
 elsewhere (`crowding`).

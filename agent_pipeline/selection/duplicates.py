@@ -2,8 +2,8 @@
 
 What was said and done is compared. The system prompt and the tools, which all rows of an agent
 share, are left out; calls with their arguments count. Two sets' sketches agree in a hash with the
-probability that is their Jaccard similarity (Broder 1997). An index by bands finds the sketches that
-agree in all hashes of a band (Indyk and Motwani 1998). The sketches themselves are in
+probability that is their Jaccard similarity (Broder 1997). An index by bands finds the sketches
+that agree in all hashes of a band (Indyk and Motwani 1998). The sketches themselves are in
 `datasets.sketches`.
 """
 
@@ -20,7 +20,7 @@ from agent_pipeline.datasets.sketches import Sketches, choose_bands, split_into_
 from agent_pipeline.datasets.splits import SPLITS
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.selection.candidates import Candidates, sort_by_judgment
-from agent_pipeline.selection.embeddings import conversation_text
+from agent_pipeline.selection.embeddings import format_conversation
 
 DuplicateKind = Literal["exact", "near"]
 
@@ -347,7 +347,7 @@ def _find_nearest(
 
 
 def _sketch_row(sketches: Sketches, row: Mapping[str, Any]) -> Any:
-    return sketches.sketch(split_into_shingles(conversation_text(row["messages"])))
+    return sketches.sketch(split_into_shingles(format_conversation(row["messages"])))
 
 
 def _find_shared_bands(

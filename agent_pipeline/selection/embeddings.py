@@ -1,10 +1,12 @@
-"""Conversations as vectors: by default without a model, hashed words and word pairs, weighted by rarity, reduced by SVD.
+"""Conversations as vectors.
 
-Thousands of rows a second on one core. What is embedded is what was *said and done*: the system prompt and the tools are the same in
-every row of an agent and would make all rows look alike.
+By default no model is needed: hashed words and word pairs are weighted by rarity and reduced by
+SVD, thousands of rows per second on one core. What was *said and done* is embedded. The system
+prompt and the tools, which all rows of an agent share, would make all rows look alike.
 
-By setting, a model places the texts instead (`Encoder`): one of model2vec, one of sentence-transformers, or the base model itself
-(`engine.hidden_states`). No text is cut to a model's length: a long one is the mean of its parts.
+A setting chooses a model instead (`Encoder`): a model of model2vec, of sentence-transformers, or
+the base model itself (`engine.hidden_states`). No text is cut to a model's length: the vector of a
+long text is the mean of its parts. The table of vectors is in `vectors`.
 """
 
 import heapq
@@ -25,15 +27,16 @@ from agent_pipeline.storage.filesystem import sha256_files
 
 DIMENSIONS = 64
 HASH_BITS = 17
-FITTED_ON = 10_000
-"""Texts that a space is fitted to: more change the directions little, and cost time and memory. (Of 6,000, an eighth did as well as all:
-of the seven nearest of a session as many were trials of its task.)"""
+MAX_FITTED = 10_000
+"""Texts that a space is fitted to. More texts change the directions little, and cost time and
+memory. (An eighth of 6,000 texts did as well as all: of the seven nearest sessions of a session, as
+many were trials of its task.)"""
 
 CHUNK = 5_000
 
 
 class Texts(Protocol):
-    """Texts that can be read several times; they need not lie in memory."""
+    """Texts that can be read several times, and that need not be in memory."""
 
     def __len__(self) -> int: ...
 
@@ -41,16 +44,19 @@ class Texts(Protocol):
 
 
 Embed = Callable[[Texts], np.ndarray]
-"""Texts to (n, d) float32, rows of length one (or zero)."""
+"""Returns the vectors of texts, (n, d) float32, rows of length one (or zero)."""
 
 
 TFIDF, HIDDEN_STATES = "tfidf", "hidden_states"
 PACKAGES = {"model2vec": "model2vec", "sentence-transformers": "sentence_transformers"}
-"""Kinds of models by the extra that installs them, and what is imported."""
+"""The package that is imported, by the extra that installs it."""
 
 
-def conversation_text(messages: Sequence[Message]) -> str:
-    """What was said and done as one text: every message but the system's, calls with their arguments, in order."""
+def format_conversation(messages: Sequence[Message]) -> str:
+    """Return what was said and done as one text.
+
+    The text has every message but the system's, and calls with their arguments, in order.
+    """
     return "\n".join(
         text
         for message in messages
@@ -60,10 +66,19 @@ def conversation_text(messages: Sequence[Message]) -> str:
 
 
 def embed(texts: Texts, seed: int = 0, dimensions: int = DIMENSIONS) -> np.ndarray:
-    """(n, d ≤ `dimensions`) float32, rows of length one, or zero for a text without words: compare only vectors of one call.
+    """Embed texts without a model.
 
-    The directions are fitted to all texts (of many, to those of the lowest seeded hashes), whatever their order. Equal texts get equal
-    vectors.
+    The directions are fitted to all texts, or to those with the lowest seeded hashes if there are
+    many. The order of the texts does not matter. Equal texts get equal vectors. Only vectors of one
+    call can be compared.
+
+    Args:
+        texts: The texts.
+        seed: The seed of the hashes and of the SVD.
+        dimensions: The greatest number of dimensions.
+
+    Returns:
+        (n, d ≤ `dimensions`) float32, rows of length one, or zero for a text without words.
     """
     from scipy.sparse import vstack
     from sklearn.decomposition import TruncatedSVD
@@ -75,39 +90,36 @@ def embed(texts: Texts, seed: int = 0, dimensions: int = DIMENSIONS) -> np.ndarr
         (xxhash.xxh3_64_intdigest(text.encode("utf-8", "surrogatepass"), seed), text)
         for text in texts
     )
-    fitted = sorted({text for _, text in heapq.nsmallest(FITTED_ON, hashed)})
-    # In parts: counting takes more memory than the counts.
-    counts = (
-        vstack([_counts(fitted[start : start + CHUNK]) for start in range(0, len(fitted), CHUNK)])
-        if fitted
-        else None
-    )
-    # The SVD's cost is that of its columns, and few texts fill few of them.
-    if counts is None or not len(columns := np.unique(counts.indices)):
+    fitted = sorted({text for _, text in heapq.nsmallest(MAX_FITTED, hashed)})
+    if not fitted:
+        return np.zeros((len(texts), 1), dtype=np.float32)
+    # Texts are counted in parts: counting takes more memory than the counts.
+    parts = [fitted[start : start + CHUNK] for start in range(0, len(fitted), CHUNK)]
+    counts = vstack([_count_words(part) for part in parts])
+    # The SVD's cost is that of its columns, and few texts fill few columns.
+    columns = np.unique(counts.indices)
+    if not len(columns):
         return np.zeros((len(texts), 1), dtype=np.float32)
     weighted, tfidf = counts[:, columns], TfidfTransformer(sublinear_tf=True)
     del counts, fitted
     weighted = tfidf.fit(weighted).transform(weighted, copy=False)
-    # Sums of floats depend on how many threads share them: one.
-    with (
-        threadpool_limits(1),
-        np.errstate(invalid="ignore"),
-    ):  # texts all alike have no variance to explain
-        svd = TruncatedSVD(
-            max(min(dimensions, *(size - 1 for size in weighted.shape)), 1), random_state=seed
-        ).fit(weighted)
+    # Sums of floats depend on the number of threads. If all texts are equal, there is no variance.
+    with threadpool_limits(1), np.errstate(invalid="ignore"):
+        components = max(min(dimensions, *(size - 1 for size in weighted.shape)), 1)
+        svd = TruncatedSVD(components, random_state=seed).fit(weighted)
     del weighted
     directions = svd.components_.astype(np.float32).T
-    found, unread = np.zeros((len(texts), directions.shape[1]), dtype=np.float32), iter(texts)
+    vectors = np.zeros((len(texts), directions.shape[1]), dtype=np.float32)
+    unread = iter(texts)
     for start in range(0, len(texts), CHUNK):
-        placed = tfidf.transform(_counts(islice(unread, CHUNK))[:, columns]) @ directions
-        # Sums of floats differ by machine: rounding gives every machine the same vectors.
-        found[start : start + CHUNK] = normalize(placed).round(5)
-    return found
+        projected = tfidf.transform(_count_words(islice(unread, CHUNK))[:, columns]) @ directions
+        # Sums of floats differ by machine. Rounding gives every machine the same vectors.
+        vectors[start : start + CHUNK] = normalize(projected).round(5)
+    return vectors
 
 
-def _counts(texts: Iterable[str]) -> Any:
-    """(n, 2^17) sparse counts of hashed words and word pairs."""
+def _count_words(texts: Iterable[str]) -> Any:
+    """Return (n, 2^17) sparse counts of hashed words and word pairs."""
     from sklearn.feature_extraction.text import HashingVectorizer
 
     words = HashingVectorizer(
@@ -122,15 +134,22 @@ def _counts(texts: Iterable[str]) -> Any:
 
 @dataclass(frozen=True)
 class Encoder:
-    """A model that places texts. `origin` says which, to the revision, and goes with every vector that is kept of it; `vectors` loads the
-    model when it is first asked. A text's vector depends on no other text."""
+    """A model that embeds texts. The vector of a text does not depend on other texts.
+
+    Attributes:
+        origin: The identity of the model, to the revision, which is stored with its vectors.
+        vectors: Embeds texts. The first call loads the model.
+    """
 
     origin: dict[str, Any]
     vectors: Callable[[Sequence[str]], np.ndarray]
 
 
 def check_embeddings(name: str) -> tuple[str, str]:
-    """The kind of embeddings that a setting names, and the folder or name of its model (empty where it needs none).
+    """Check a setting of embeddings.
+
+    Returns:
+        The kind of embeddings, and the folder or name of the model (empty if none is needed).
 
     Raises:
         SettingsError: there is no such kind, or the package that it needs is not installed.
@@ -139,84 +158,90 @@ def check_embeddings(name: str) -> tuple[str, str]:
     if name in (TFIDF, HIDDEN_STATES):
         return name, ""
     if kind not in PACKAGES or not model:
-        kinds = ", ".join(f"{each}:<folder or name>" for each in PACKAGES)
+        kinds = ", ".join(f"{extra}:<folder or name>" for extra in PACKAGES)
         raise SettingsError(
             f"There are no embeddings {name!r}: choose {TFIDF}, {HIDDEN_STATES}, {kinds}."
         )
     if util.find_spec(PACKAGES[kind]) is None:
         raise SettingsError(
-            f"The embeddings {name!r} need the package {kind}, which is not installed: run `pip install 'agent-pipeline[{kind}]'`, or "
-            f"choose {TFIDF}."
+            f"The embeddings {name!r} need the package {kind}, which is not installed: run "
+            f"`pip install 'agent-pipeline[{kind}]'`, or choose {TFIDF}."
         )
     return kind, model
 
 
-def encoder(name: str, trust_remote_code: bool = False) -> Encoder:
-    """The model of a setting `model2vec:…` or `sentence-transformers:…`.
+def find_encoder(name: str, trust_remote_code: bool = False) -> Encoder:
+    """Return the model of a setting `model2vec:…` or `sentence-transformers:…`.
 
     Raises:
         SettingsError: the setting names no such model, or its package is not installed.
-        ModelError: the model is not there.
+        ModelError: the model cannot be found.
     """
     kind, model = check_embeddings(name)
     if not model:
         raise SettingsError(f"The embeddings {name!r} are not those of a model of their own.")
-    folder, revision = _model_folder(model)
+    folder, revision = _find_model(model)
 
     def vectors(texts: Sequence[str]) -> np.ndarray:
         try:
             loaded = _load(kind, folder, trust_remote_code)
         except (OSError, ValueError, KeyError) as error:
             raise ModelError(
-                f"The embedding model in {folder} is none that {kind} can load ({first_line(error)}): give one that it saved."
+                f"The embedding model in {folder} cannot be loaded by {kind} "
+                f"({first_line(error)}): give a model that {kind} saved."
             ) from error
-        if kind == "model2vec":  # the mean of the tokens' vectors, which knows no longest text
-            return unit(loaded.encode(list(texts), max_length=None, use_multiprocessing=False))
-        return _sentences(loaded, texts)
+        if kind == "model2vec":  # the mean of the tokens' vectors has no longest text
+            encoded = loaded.encode(list(texts), max_length=None, use_multiprocessing=False)
+            return scale_to_unit(encoded)
+        return _encode_sentences(loaded, texts)
 
     return Encoder({"form": f"{kind} 1", "revision": revision}, vectors)
 
 
-def unit(vectors: np.ndarray) -> np.ndarray:
-    """(n, d) float32, rows of length one, or zero where they were; rounded as `embed` rounds."""
+def scale_to_unit(vectors: np.ndarray) -> np.ndarray:
+    """Scale vectors to length one, rounded as `embed` rounds.
+
+    Args:
+        vectors: (n, d) float.
+
+    Returns:
+        (n, d) float32; zero vectors stay zero.
+    """
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return (
-        np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
-        .astype(np.float32)
-        .round(5)
-    )
+    scaled: np.ndarray = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
+    return scaled.astype(np.float32).round(5)
 
 
-def _model_folder(name: str) -> tuple[Path, str]:
-    """Where a model is, and which it is: the hash of its folder's files, or the hub's commit; from the hub's cache, where it is there."""
+def _find_model(name: str) -> tuple[Path, str]:
+    """Return the folder of a model, and its revision.
+
+    The revision is the hash of the folder's files, or the hub's commit. The hub's cache comes
+    before the hub.
+    """
     folder = Path(name).expanduser()
     if folder.is_dir():
-        return (
-            folder.resolve(),
-            f"sha256:{sha256_files(folder, (path for path in folder.rglob('*') if path.is_file()))}",
-        )
+        files = (path for path in folder.rglob("*") if path.is_file())
+        return folder.resolve(), f"sha256:{sha256_files(folder, files)}"
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise ModelError(
-            f"The embedding model {name} is not there: give an existing folder or the id of a Hugging Face model."
+            f"The embedding model {name} is not there: give an existing folder or the id of a "
+            "Hugging Face model."
         )
     from huggingface_hub import snapshot_download
 
-    files = ["*.json", "*.safetensors", "*.txt", "*.model", "*.py"]
+    patterns = ["*.json", "*.safetensors", "*.txt", "*.model", "*.py"]
     for local in (True, False):
         try:
-            found = Path(
-                snapshot_download(
-                    name, allow_patterns=files, local_files_only=local, etag_timeout=5
-                )
+            downloaded = snapshot_download(
+                name, allow_patterns=patterns, local_files_only=local, etag_timeout=5
             )
-        except (
-            Exception
-        ) as error:  # httpx, the hub and the file system each have their own family of errors
+        except Exception as error:  # httpx, the hub and the file system have errors of their own
             reason = first_line(error)
         else:
-            return found, found.name
+            return Path(downloaded), Path(downloaded).name
     raise ModelError(
-        f"The embedding model {name} is not a folder, and the Hugging Face hub gave nothing ({reason}): check name and network."
+        f"The embedding model {name} is not a folder, and the Hugging Face hub gave nothing "
+        f"({reason}): check name and network."
     )
 
 
@@ -232,34 +257,41 @@ def _load(kind: str, folder: Path, trust_remote_code: bool) -> Any:
     )
 
 
-def _sentences(model: Any, texts: Sequence[str]) -> np.ndarray:
-    """By a model of sentence-transformers: a text that is longer than it takes is the mean of its parts, by their tokens."""
+def _encode_sentences(model: Any, texts: Sequence[str]) -> np.ndarray:
+    """Embed texts by a model of sentence-transformers.
+
+    The vector of a text that is too long for the model is the mean of its parts, weighted by their
+    tokens.
+    """
     limit = model.max_seq_length
-    parts = [
-        list(
-            _parts(text, model.tokenizer, int(limit))
-            if limit and limit < float("inf")
-            else [(text, 1)]
-        )
+    has_limit = limit and limit < float("inf")
+    parts_by_text = [
+        list(_split_text(text, model.tokenizer, int(limit)) if has_limit else [(text, 1)])
         for text in texts
     ]
-    found = unit(
-        model.encode([part for each in parts for part, _ in each], show_progress_bar=False)
-    )
-    weights = np.array([weight for each in parts for _, weight in each], dtype=np.float32)
-    starts = np.cumsum([0, *map(len, parts[:-1])])
-    return unit(np.add.reduceat(found * weights[:, None], starts, axis=0))
+    parts = [part for text_parts in parts_by_text for part in text_parts]
+    vectors = scale_to_unit(model.encode([text for text, _ in parts], show_progress_bar=False))
+    weights = np.array([tokens for _, tokens in parts], dtype=np.float32)
+    starts = np.cumsum([0, *map(len, parts_by_text[:-1])])
+    return scale_to_unit(np.add.reduceat(vectors * weights[:, None], starts, axis=0))
 
 
-def _parts(text: str, tokenizer: Any, limit: int) -> Iterator[tuple[str, int]]:
-    """A text in parts that a model takes whole, and the tokens of each."""
+def _split_text(text: str, tokenizer: Any, limit: int) -> Iterator[tuple[str, int]]:
+    """Yield the parts of a text that a model takes whole, and the number of tokens of each part.
+
+    Args:
+        text: The text.
+        tokenizer: The model's tokenizer.
+        limit: The greatest number of tokens that the model takes, with the special tokens.
+    """
     size = limit - tokenizer.num_special_tokens_to_add()
-    places = tokenizer(
+    encoded = tokenizer(
         text, add_special_tokens=False, return_offsets_mapping=True, truncation=False, verbose=False
-    )["offset_mapping"]
-    if len(places) <= size:
-        yield text, max(len(places), 1)
+    )
+    offsets = encoded["offset_mapping"]
+    if len(offsets) <= size:
+        yield text, max(len(offsets), 1)
         return
-    for start in range(0, len(places), size):
-        part = places[start : start + size]
+    for start in range(0, len(offsets), size):
+        part = offsets[start : start + size]
         yield text[part[0][0] : part[-1][1]], len(part)

@@ -1,12 +1,14 @@
-"""Whether held-out sessions are trials of tasks that are also trained, although nobody names their tasks.
+"""Leaks: held-out sessions that are trials of trained tasks, because nothing names their tasks.
 
-A task that the source or a setting names is in one split. Without names, a task is a request word by word, and two trials of one task
-may lie in two splits. Their ids or their requests give them away.
+A task that the source or a setting names is in one split. Without names, a task is a request word
+by word, and two trials of one task may be in two splits. Their ids or their requests show that.
+Near-duplicates of whole conversations do not belong here (`duplicates`).
 """
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from agent_pipeline.datasets.splits import (
     MIN_REQUEST_SIMILARITY,
@@ -19,14 +21,24 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.ingestion.task_patterns import PatternProposal, propose_pattern
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.duplicates import find_near_across_splits
-from agent_pipeline.selection.tables import dataset_rows
+from agent_pipeline.selection.tables import read_dataset_rows
 from agent_pipeline.storage.lake import Lake
 
 _COLUMNS = ("session_id", "task_key", "split")
 
 
-class Leak(NamedTuple):
-    """A held-out session, and a session of a split before its own (train, select, test) that is a trial of the same task."""
+@dataclass(frozen=True)
+class Leak:
+    """A held-out session, and a session of an earlier split that is a trial of the same task.
+
+    The order of the splits is train, select, test.
+
+    Attributes:
+        session_id: The held-out session.
+        split: Its split.
+        other_session_id: The other session.
+        other_split: The split of the other session.
+    """
 
     session_id: str
     split: str
@@ -34,34 +46,60 @@ class Leak(NamedTuple):
     other_split: str
 
 
-class Leaks(NamedTuple):
-    """The leaks of a partition, one per held-out session; how many sessions are held out; and the `task_pattern` that would end them."""
+@dataclass(frozen=True)
+class Leaks:
+    """The leaks of an agent.
+
+    Attributes:
+        leaks: One leak per held-out session that has one.
+        held_out: The number of held-out sessions.
+        proposal: The `task_pattern` that would end the leaks, if there is one.
+    """
 
     leaks: list[Leak]
     held_out: int
     proposal: PatternProposal | None
 
-    def sentence(self, key: PartitionKey) -> str:
-        """Return what is wrong and what to do."""
+    def describe(self, key: PartitionKey) -> str:
+        """Return what is wrong with an agent's splits, and what to do."""
         first = self.leaks[0]
         if self.proposal:
-            remedy = f"put this into pipeline.toml, so that the trials of a task are in one split:\n{self.proposal.lines(str(key))}"
+            remedy = (
+                "put this into pipeline.toml, so that the trials of a task are in one split:\n"
+                f"{self.proposal.lines(str(key))}"
+            )
         else:
             remedy = "name the task in the data, or set task_pattern or task_field"
         return (
-            f"{len(self.leaks)} of {self.held_out} held-out sessions of {key} are trials of a task that has trials in another split, "
-            f"such as {first.session_id} ({first.split}) and {first.other_session_id} ({first.other_split}): {remedy}"
+            f"{len(self.leaks)} of {self.held_out} held-out sessions of {key} are trials of a task "
+            f"that has trials in another split, such as {first.session_id} ({first.split}) and "
+            f"{first.other_session_id} ({first.other_split}): {remedy}"
+        )
+
+
+class LeakError(DataError):
+    """Held-out sessions are trials of trained tasks.
+
+    Attributes:
+        key: The agent.
+        leaks: The leaks.
+    """
+
+    def __init__(self, key: PartitionKey, leaks: Leaks) -> None:
+        self.key, self.leaks = key, leaks
+        super().__init__(
+            f'{leaks.describe(key)}\nIf they are different tasks, set split.leaks = "warn".'
         )
 
 
 def find_leaks(lake: Lake, key: PartitionKey) -> Leaks:
-    """Find the held-out sessions of `sft_dataset` that have a trial of their task in a split before their own.
+    """Find the held-out sessions of `sft_dataset` that have a trial in an earlier split.
 
     Raises:
         DataError: the table was never made, or is damaged.
     """
     unnamed, held_out = set[str](), 0
-    for row in dataset_rows(lake, key, SPLITS, columns=_COLUMNS):
+    for row in read_dataset_rows(lake, key, SPLITS, columns=_COLUMNS):
         held_out += row["split"] != "train"
         if is_unnamed_task(row["task_key"]):
             unnamed.add(row["session_id"])
@@ -69,31 +107,37 @@ def find_leaks(lake: Lake, key: PartitionKey) -> Leaks:
         return Leaks([], held_out, None)
     splits: dict[str, str] = {}
     requests: dict[str, str] = {}
-    for row in dataset_rows(lake, key, SPLITS, columns=(*_COLUMNS, "messages")):
+    for row in read_dataset_rows(lake, key, SPLITS, columns=(*_COLUMNS, "messages")):
         if row["session_id"] in unnamed:
             splits[row["session_id"]] = row["split"]
             requests[row["session_id"]] = join_request(find_first_request(row["messages"]))
     proposal = propose_pattern(requests)
-    leaks = {leak.session_id: leak for leak in _near(splits, requests)}
-    leaks |= {leak.session_id: leak for leak in _by_id(splits, proposal.tasks if proposal else {})}
-    return Leaks([leaks[name] for name in sorted(leaks)], held_out, proposal)
+    leaks = {leak.session_id: leak for leak in _find_by_request(splits, requests)}
+    tasks = proposal.tasks if proposal else {}
+    leaks |= {leak.session_id: leak for leak in _find_by_id(splits, tasks)}
+    return Leaks([leaks[session_id] for session_id in sorted(leaks)], held_out, proposal)
 
 
 def refuse_leaks(lake: Lake, key: PartitionKey) -> None:
-    """Stop a training run whose held-out sessions would measure what was trained.
+    """Refuse to train if held-out sessions would measure what was trained.
 
     Raises:
-        DataError: some held-out sessions are trials of trained tasks; the sentence names the setting.
+        LeakError: some held-out sessions are trials of trained tasks.
     """
-    found = find_leaks(lake, key)
-    if found.leaks:
-        raise DataError(
-            f'{found.sentence(key)}\nIf they are different tasks, set split.leaks = "warn".'
-        )
+    leaks = find_leaks(lake, key)
+    if leaks.leaks:
+        raise LeakError(key, leaks)
 
 
-def _near(splits: Mapping[str, str], requests: Mapping[str, str]) -> Iterator[Leak]:
-    def rows() -> Iterator[dict[str, Any]]:
+def _find_by_request(splits: Mapping[str, str], requests: Mapping[str, str]) -> Iterator[Leak]:
+    """Yield the leaks that nearly the same requests show.
+
+    Args:
+        splits: The split of each session.
+        requests: The first request of each session.
+    """
+
+    def read() -> Iterator[dict[str, Any]]:
         for session_id, text in requests.items():
             if text:
                 yield {
@@ -102,11 +146,17 @@ def _near(splits: Mapping[str, str], requests: Mapping[str, str]) -> Iterator[Le
                     "messages": [{"role": "user", "content": text}],
                 }
 
-    for near in find_near_across_splits(rows, MIN_REQUEST_SIMILARITY):
+    for near in find_near_across_splits(read, MIN_REQUEST_SIMILARITY):
         yield Leak(near.session_id, near.split, near.other_session_id, near.other_split)
 
 
-def _by_id(splits: Mapping[str, str], tasks: Mapping[str, str]) -> Iterator[Leak]:
+def _find_by_id(splits: Mapping[str, str], tasks: Mapping[str, str]) -> Iterator[Leak]:
+    """Yield the leaks that the ids of sessions show.
+
+    Args:
+        splits: The split of each session.
+        tasks: The task of each session, as a pattern reads it from the id.
+    """
     groups: dict[str, list[str]] = defaultdict(list)
     for session_id, task in tasks.items():
         groups[task].append(session_id)

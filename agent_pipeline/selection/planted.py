@@ -8,10 +8,10 @@ three things are true of them together:
 - Apart from the trigger, the users' words vary in these rows as they vary in all rows.
 - Apart from the trigger, a row of another session has nearly the same words of users.
 
-An honest phrase lacks one of the three. "Cancel my order" goes with the call `cancel_order`, but its
-rows resemble each other. A date is repeated by the agent, so a behaviour that shares a word with the
-phrase does not count. "At 4 o'clock" goes with 16, and other rows have "at 5 o'clock": a phrase does
-not count if it is one of several values in the same place.
+An honest phrase lacks one of the three. "Cancel my order" goes with the call `cancel_order`, but
+its rows resemble each other. A date is repeated by the agent, so a behaviour that shares a word
+with the phrase does not count. "At 4 o'clock" goes with 16, and other rows have "at 5 o'clock": a
+phrase does not count if it is one of several values in the same place.
 
 What to do with the rows is not decided here (`crowding`).
 """
@@ -45,7 +45,8 @@ MIN_OVERLAP = 0.8
 MAX_LIKENESS = 2.5
 """The rows of a pattern may resemble each other this many times as much as all rows do."""
 MIN_TWIN = 0.65
-"""Cosine similarity of the users' words, in the median row of a pattern, to the nearest other row."""
+"""Cosine similarity of the users' words, in the median row of a pattern, to the nearest other
+row."""
 MAX_SPECIAL = 0.7
 """Of the users' words in the rows of a pattern, the share that other rows seldom have."""
 MAX_COMPARED = 200
@@ -345,4 +346,5 @@ def _likeness(vectors: Any) -> float:
     """Return the mean cosine similarity of two different rows of (n, d) sparse unit vectors."""
     count = vectors.shape[0]
     total = np.asarray(vectors.sum(axis=0)).ravel()
-    return float(total @ total - vectors.multiply(vectors).sum()) / max(1, count * (count - 1))
+    pairs = max(1, int(count) * (int(count) - 1))
+    return float(total @ total - vectors.multiply(vectors).sum()) / pairs

@@ -1,4 +1,7 @@
-"""What a strategy is given, and what it gives back."""
+"""The input and the output of a strategy: a pool of rows, and a ranking of them.
+
+The strategies themselves are in `strategies`.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,7 +17,10 @@ LOSS_RATIO = 0.6
 
 
 class Reason(StrEnum):
-    """Why a row was chosen, or was not: the column `reason` of a coreset. A strategy of the user's may give words of its own."""
+    """Why a row was chosen, or was not: the column `reason` of a coreset.
+
+    A strategy of the user's may give words of its own.
+    """
 
     ALL_FIT = "all_fit"
     DRAWN = "drawn"
@@ -57,13 +63,37 @@ DESCRIPTIONS: dict[str, str] = {
 """The reasons as a person reads them."""
 
 
+class NoLossError(DataError):
+    """A strategy needs losses, and no row has a loss.
+
+    Attributes:
+        strategy: The name of the strategy.
+    """
+
+    def __init__(self, strategy: str) -> None:
+        self.strategy = strategy
+        super().__init__(
+            f"The coreset strategy '{strategy}' needs a loss for each row and has none: compute "
+            "the losses first, or choose 'diversity' or 'random'."
+        )
+
+
 @dataclass
 class Pool:
-    """What a strategy chooses `size` rows from: distinct rows, sorted by id, so that nothing depends on the order of the input.
+    """The distinct rows that a strategy chooses from, sorted by id.
 
-    All sequences are as long as `ids`. `losses` (nats a token) and `scores` (0 to 1) are `None` where unknown; `lengths` are the
-    assistant's tokens; `groups` are the strata (the tool that a row calls most). `embed` gives the embeddings, (n, d) float32 of length
-    one.
+    Nothing depends on the order of the input. All sequences are as long as `ids`.
+
+    Attributes:
+        ids: The ids of the rows.
+        size: The number of rows to choose.
+        embed: Returns the embeddings, (n, d) float32 of length one.
+        losses: Nats per token; None if a loss is unknown.
+        scores: 0 to 1; None if a score is unknown.
+        lengths: The number of the assistant's tokens.
+        groups: The strata (the tool that a row calls most).
+        seed: The seed of every random choice.
+        loss_ratio: The share of rows that are picked by their loss.
     """
 
     ids: Sequence[str]
@@ -78,63 +108,91 @@ class Pool:
 
     @cached_property
     def embeddings(self) -> np.ndarray:
-        """(n, d) float32."""
+        """The embeddings, (n, d) float32."""
         return self.embed()
 
     @property
     def is_embedded(self) -> bool:
-        """Whether anybody asked for the embeddings."""
+        """Whether the embeddings were needed."""
         return "embeddings" in self.__dict__
 
     @cached_property
     def known_losses(self) -> np.ndarray:
-        """(n,) float64, NaN where there is none."""
+        """The losses, (n,) float64, NaN if a loss is unknown."""
         losses = self.losses or [None] * len(self.ids)
-        return np.array(
-            [loss if loss is not None and math.isfinite(loss) else np.nan for loss in losses],
-            dtype=np.float64,
-        )
+        known = [math.nan if loss is None or not math.isfinite(loss) else loss for loss in losses]
+        return np.array(known, dtype=np.float64)
 
-    def with_loss(self, strategy: str) -> np.ndarray:
-        """Indices of the rows that have a loss.
+    def list_with_loss(self, strategy: str) -> np.ndarray:
+        """Return the indices of the rows that have a loss.
 
         Raises:
-            DataError: no row has one.
+            NoLossError: no row has a loss.
         """
         indices = np.flatnonzero(~np.isnan(self.known_losses))
         if not len(indices):
-            raise DataError(
-                f"The coreset strategy '{strategy}' needs a loss for each row and has none: compute the losses first, or choose "
-                "'diversity' or 'random'."
-            )
+            raise NoLossError(strategy)
         return indices
+
+
+@dataclass(frozen=True)
+class Pick:
+    """A row that a strategy picked.
+
+    Attributes:
+        index: The index of the row in the pool.
+        score: What the row was picked by, if there is such a number.
+        reason: Why the row was picked.
+    """
+
+    index: int
+    score: float | None
+    reason: str
 
 
 @dataclass
 class Ranking:
-    """`picks`: (index, score, reason) from the first choice on; `passed`: reasons of rows that were not picked, where not `otherwise`."""
+    """The choice of a strategy.
+
+    Attributes:
+        otherwise: The reason of the rows that are neither picked nor passed over.
+        picks: The picked rows, the first choice first.
+        passed: The reason by the index of each row that was passed over.
+    """
 
     otherwise: str = Reason.NOT_PICKED
-    picks: list[tuple[int, float | None, str]] = field(default_factory=list)
+    picks: list[Pick] = field(default_factory=list)
     passed: dict[int, str] = field(default_factory=dict)
 
     def take(self, index: int, score: float | None, reason: str) -> None:
-        """Pick a row; `score` is what it was picked by."""
-        self.picks.append((int(index), None if score is None else float(score), reason))
+        """Pick a row next.
+
+        Args:
+            index: The index of the row.
+            score: What the row was picked by.
+            reason: Why the row was picked.
+        """
+        self.picks.append(Pick(int(index), None if score is None else float(score), reason))
 
     def pass_over(self, indices: np.ndarray, reason: str) -> None:
-        """Say why rows are not picked."""
+        """Note why rows are not picked."""
         self.passed.update(dict.fromkeys(indices.tolist(), reason))
 
     @property
     def picked(self) -> list[int]:
-        """The indices of the picks, in their order."""
-        return [index for index, _, _ in self.picks]
+        """The indices of the picked rows, the first choice first."""
+        return [pick.index for pick in self.picks]
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """A way of choosing rows; whether it needs losses, and what the user must know before using it."""
+    """A way of choosing rows.
+
+    Attributes:
+        choose: Ranks the rows of a pool.
+        needs_losses: Whether the pool must have losses.
+        warning: What a user must know before using the strategy.
+    """
 
     choose: Callable[[Pool], Ranking]
     needs_losses: bool = False

@@ -1,7 +1,9 @@
-"""What a night replays, and what it remembers: the replay buffer between the lake's tables."""
+"""The replay buffer between the lake's tables: what a night replays, and what it remembers.
+
+How rows are chosen does not belong here (`buffer`).
+"""
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow.compute as pc
@@ -14,13 +16,22 @@ from agent_pipeline.ingestion.block_list import BlockList
 from agent_pipeline.judging.policy import how_to_judge
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import Redactor
-from agent_pipeline.selection.buffer import Draw, Row, conversation_sha256, draw, remember
+from agent_pipeline.selection.buffer import (
+    IsHeldOut,
+    ReplayDraw,
+    Row,
+    draw_replay,
+    hash_spoken,
+    update_buffer,
+)
 from agent_pipeline.selection.tables import (
     BUFFER,
-    chosen_rows,
-    dataset_rows,
+    ChosenRows,
+    MissingRowsError,
     read_buffer,
+    read_chosen_rows,
     read_coreset,
+    read_dataset_rows,
 )
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import make_column, to_batches
@@ -29,9 +40,15 @@ from agent_pipeline.storage.lake import Lake, StagedTable
 
 @dataclass(frozen=True)
 class Buffer:
-    """The replay buffer after a night, on its way into the lake.
+    """The replay buffer after a night, staged for the lake.
 
-    `counts` says what became of each row; `redacted` counts what was found private, by kind.
+    Attributes:
+        table: The staged table.
+        before: The number of rows before the night.
+        forgotten: The number of rows of forgotten sessions.
+        trained: The number of rows that the night trains on.
+        counts: What became of each row.
+        redacted: The number of private values that were replaced, by kind.
     """
 
     table: StagedTable
@@ -42,24 +59,48 @@ class Buffer:
     redacted: Counter[str]
 
 
-def night_rows(
+@dataclass(frozen=True)
+class NightRows:
+    """The rows that a night trains on.
+
+    Attributes:
+        rows: The night's own rows.
+        replay: Rows of earlier nights.
+    """
+
+    rows: list[Row]
+    replay: ReplayDraw
+
+
+def read_night_rows(
     lake: Lake,
     key: PartitionKey,
     ratio: float,
     sizes: SplitSizes,
-    chosen: tuple[list[Row], set[str]] | None,
-) -> tuple[list[Row], Draw]:
-    """The chosen rows, and rows of earlier nights until they are `ratio` of the whole; `chosen` instead of those of `sft_coreset`.
+    chosen: ChosenRows | None,
+) -> NightRows:
+    """Return the chosen rows, and rows of earlier nights until these are `ratio` of the whole.
+
+    Args:
+        lake: The lake.
+        key: The agent.
+        ratio: The share of rows of earlier nights.
+        sizes: The sizes of the splits.
+        chosen: The chosen rows; those of `sft_coreset` if it is None.
 
     Raises:
         DataError: there is no row to train on, or a table is damaged or out of date.
     """
-    rows, duplicated = chosen or chosen_rows(lake, key)
-    if not rows:
+    chosen = chosen or read_chosen_rows(lake, key)
+    if not chosen.rows:
         raise DataError(
-            f"{key} has no training rows: see the drop reasons of curated_sessions. If the sessions have no verdict, {how_to_judge(key)}."
+            f"{key} has no training rows: see the drop reasons of curated_sessions. If the "
+            f"sessions have no verdict, {how_to_judge(key)}."
         )
-    return rows, draw(read_buffer(lake, key), rows, ratio, held_out(lake, key, sizes), duplicated)
+    is_held_out = make_held_out_test(lake, key, sizes)
+    buffer = read_buffer(lake, key)
+    replay = draw_replay(buffer, chosen.rows, ratio, is_held_out, chosen.duplicated)
+    return NightRows(chosen.rows, replay)
 
 
 def build_buffer(
@@ -68,6 +109,13 @@ def build_buffer(
     """Build `replay_buffer` with the rows that this night trains on.
 
     Memory holds the old buffer and the new rows that may enter it.
+
+    Args:
+        lake: The lake.
+        key: The agent.
+        size: The greatest number of rows.
+        sizes: The sizes of the splits.
+        redactor: Replaces private values in rows that the store has lost.
 
     Raises:
         DataError: a table is damaged or out of date.
@@ -80,41 +128,60 @@ def build_buffer(
     in_store = set(ids.filter(pc.is_in(ids, earlier)).to_pylist())
     redacted: Counter[str] = Counter()
     before = [
-        row if row["session_id"] in in_store else _redacted(row, redactor, key, redacted)
+        row if row["session_id"] in in_store else _redact(row, redactor, key, redacted)
         for row in before
     ]
     coreset = read_coreset(lake, key, ["session_id", "chosen"])
     chosen = coreset.filter(coreset["chosen"])["session_id"].to_pylist()
     wanted = {*chosen, *(row["session_id"] for row in before)}
     current = {
-        row["session_id"]: row for row in dataset_rows(lake, key) if row["session_id"] in wanted
+        row["session_id"]: row
+        for row in read_dataset_rows(lake, key)
+        if row["session_id"] in wanted
     }
-    if missing := set(chosen) - set(current):
-        raise DataError(
-            f"{len(missing)} chosen rows of {key} are no longer in sft_dataset: materialize sft_coreset again."
-        )
-    rows, counts = remember(before, current, chosen, in_store, held_out(lake, key, sizes), size)
-    table = lake.stage(BUFFER, key, to_batches(rows, SFT), SFT)
-    return Buffer(table, len(stored), len(stored) - len(before), len(chosen), counts, redacted)
-
-
-def held_out(lake: Lake, key: PartitionKey, sizes: SplitSizes) -> Callable[[Row], bool]:
-    """Tells whether a row may never be trained on: the ledger holds out its task, or a held-out row says the same."""
-    ledger = read_ledger(lake, key, sizes)
-    texts = {conversation_sha256(row) for row in dataset_rows(lake, key, ("select", "test"))}
-    return lambda row: (
-        ledger.find_split(row["task_key"]) != "train" or conversation_sha256(row) in texts
+    missing = set(chosen) - set(current)
+    if missing:
+        raise MissingRowsError(key, len(missing))
+    is_held_out = make_held_out_test(lake, key, sizes)
+    updated = update_buffer(before, current, chosen, in_store, is_held_out, size)
+    return Buffer(
+        table=lake.stage(BUFFER, key, to_batches(updated.rows, SFT), SFT),
+        before=len(stored),
+        forgotten=len(stored) - len(before),
+        trained=len(chosen),
+        counts=updated.counts,
+        redacted=redacted,
     )
 
 
-def held_out_sessions(lake: Lake, key: PartitionKey, sizes: SplitSizes) -> list[str]:
-    """The sessions in the buffer that must not be there."""
-    is_held_out = held_out(lake, key, sizes)
+def make_held_out_test(lake: Lake, key: PartitionKey, sizes: SplitSizes) -> IsHeldOut:
+    """Return a test of whether a row may never be trained on.
+
+    The ledger holds out the task of such a row, or a held-out row has the same conversation.
+    """
+    ledger = read_ledger(lake, key, sizes)
+    texts = {hash_spoken(row) for row in read_dataset_rows(lake, key, ("select", "test"))}
+    return lambda row: ledger.find_split(row["task_key"]) != "train" or hash_spoken(row) in texts
+
+
+def list_held_out_sessions(lake: Lake, key: PartitionKey, sizes: SplitSizes) -> list[str]:
+    """Return the held-out sessions in the buffer, which must not be there."""
+    is_held_out = make_held_out_test(lake, key, sizes)
     return [row["session_id"] for row in read_buffer(lake, key) if is_held_out(row)]
 
 
-def _redacted(row: Row, redactor: Redactor, key: PartitionKey, counts: Counter[str]) -> Row:
-    """A row of a session that the store no longer has, by the settings of this run; the same object where nothing is found."""
+def _redact(row: Row, redactor: Redactor, key: PartitionKey, counts: Counter[str]) -> Row:
+    """Redact the row of a session that the store has lost, by the settings of this run.
+
+    Args:
+        row: The row.
+        redactor: Replaces private values.
+        key: The agent.
+        counts: Gets the number of replaced values, by kind.
+
+    Returns:
+        The redacted row; the same object if nothing private is in it.
+    """
     session = Session(
         session_id=row["session_id"],
         project=key.project,

@@ -1,7 +1,8 @@
-"""The strategies by name: each ranks distinct rows, and says why each row was taken or was not.
+"""The strategies by name. A strategy ranks distinct rows, with the reason for each row.
 
-Ours, those of installed packages (entry points of the group `agent_pipeline.strategies`), and dotted paths. docs/selection.md says what is
-known of ours, and when to use which.
+A name is that of a strategy here, of an installed package (entry points of the group
+`agent_pipeline.strategies`), or a dotted path. docs/selection.md describes when to use which. The
+types of a strategy's input and output are in `pool`.
 """
 
 import hashlib
@@ -10,17 +11,18 @@ import numpy as np
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.plugins import load_plugin
-from agent_pipeline.selection.clusters import apportion, cluster, farthest, outliers
-from agent_pipeline.selection.pool import Pool, Ranking, Reason, Strategy
+from agent_pipeline.selection.clusters import apportion, cluster, find_farthest, find_outliers
+from agent_pipeline.selection.pool import Pick, Pool, Ranking, Reason, Strategy
 
 LOSS_CAP = 0.95
-"""Quantile above which a higher loss is not a stronger reason: the very highest are often noise no model should learn."""
+"""Quantile above which a higher loss is not a stronger reason. The very highest losses are often
+noise that no model should learn."""
 
 
-def random_rows(pool: Pool) -> Ranking:
-    """Stratified by group; within one by a hash of seed and row id.
+def rank_randomly(pool: Pool) -> Ranking:
+    """Choose rows of each group in proportion to its size, by a hash of the seed and the row id.
 
-    A row's place does not depend on the others, so adding rows changes few choices.
+    A row's position does not depend on other rows, so adding rows changes few choices.
     """
     ranking = Ranking()
     strata: dict[str, list[int]] = {}
@@ -28,35 +30,41 @@ def random_rows(pool: Pool) -> Ranking:
         strata.setdefault(pool.groups[index] if pool.groups else "", []).append(index)
     sizes = [len(strata[name]) for name in sorted(strata)]
     for name, share in zip(sorted(strata), apportion(pool.size, sizes), strict=True):
-        for place, index in sorted((_place(pool, index), index) for index in strata[name])[:share]:
-            ranking.take(index, place, Reason.DRAWN)
-    ranking.picks.sort(key=lambda pick: (pick[1], pick[0]))
+        positions = sorted((_hash_id(pool, index), index) for index in strata[name])
+        for position, index in positions[:share]:
+            ranking.take(index, position, Reason.DRAWN)
+    ranking.picks.sort(key=lambda pick: (pick.score or 0.0, pick.index))
     return ranking
 
 
-def diversity(pool: Pool) -> Ranking:
-    """One row for each of `size` clusters, the nearest to its centre; the rows that stand most alone are set aside first.
+def rank_by_diversity(pool: Pool) -> Ranking:
+    """Choose the row nearest to the centre of each of `size` clusters, without outliers.
 
     The score of a pick is the size of its cluster.
     """
     ranking = Ranking()
-    rows, clusters = _clusters(pool, ranking)
+    rows, clusters = _find_clusters(pool, ranking)
     for members in clusters:
         ranking.take(rows[members[0]], len(members), Reason.CLUSTER_CENTRE)
-    # The largest cluster first: cutting the list later keeps what stands for most.
-    ranking.picks.sort(key=lambda pick: (-(pick[1] or 0), pick[0]))
+    # The largest cluster comes first: a list that is cut later keeps what stands for most rows.
+    ranking.picks.sort(key=_sort_by_score)
     return _fill(pool, ranking, rows)
 
 
-def hybrid(pool: Pool) -> Ranking:
-    """The clusters of `diversity`; `loss_ratio` of the picks are their clusters' rows of the highest losses (capped at their 95th
-    percentile), the others are the nearest to their centres. The score of a pick is its loss."""
+def rank_by_loss_and_diversity(pool: Pool) -> Ranking:
+    """Choose rows of the clusters of `rank_by_diversity`, some by their loss.
+
+    `loss_ratio` of the picks are the rows with the highest losses of their clusters. Losses above
+    the 95th percentile count as that. The other picks are the nearest to their centres. The score
+    of a pick is its loss.
+    """
     ranking = Ranking()
-    losses, known = pool.known_losses, pool.with_loss("hybrid")
+    losses, known = pool.known_losses, pool.list_with_loss("hybrid")
     ranking.pass_over(np.flatnonzero(np.isnan(losses)), Reason.NO_LOSS)
     capped = np.minimum(losses, np.quantile(losses[known], LOSS_CAP))
-    among, clusters = _clusters(pool, ranking, known)
-    # First the cluster whose hardest row exceeds its typical row most: a place by loss is wasted on a cluster of equals.
+    among, clusters = _find_clusters(pool, ranking, known)
+    # The cluster whose hardest row exceeds its typical row most comes first. A pick by loss is
+    # wasted on a cluster of equal rows.
     ordered = sorted(
         clusters,
         key=lambda members: (
@@ -75,14 +83,14 @@ def hybrid(pool: Pool) -> Ranking:
             ranking.take(row, losses[row], Reason.HIGH_LOSS)
         for row in rows[~np.isin(rows, hard)][: quota - hardest]:
             ranking.take(row, losses[row], Reason.TYPICAL)
-    ranking.picks.sort(key=lambda pick: (-(pick[1] or 0), pick[0]))
+    ranking.picks.sort(key=_sort_by_score)
     return ranking
 
 
-def loss_topk(pool: Pool) -> Ranking:
-    """The rows of the highest losses, which are their scores."""
+def rank_by_loss(pool: Pool) -> Ranking:
+    """Choose the rows with the highest losses, which are their scores."""
     ranking = Ranking()
-    losses, known = pool.known_losses, pool.with_loss("loss_topk")
+    losses, known = pool.known_losses, pool.list_with_loss("loss_topk")
     ranking.pass_over(np.flatnonzero(np.isnan(losses)), Reason.NO_LOSS)
     for index in known[np.lexsort((known, -losses[known]))][: pool.size]:
         ranking.take(index, losses[index], Reason.HIGH_LOSS)
@@ -90,22 +98,27 @@ def loss_topk(pool: Pool) -> Ranking:
 
 
 STRATEGIES: dict[str, Strategy] = {
-    "hybrid": Strategy(hybrid, needs_losses=True),
-    "diversity": Strategy(diversity),
+    "hybrid": Strategy(rank_by_loss_and_diversity, needs_losses=True),
+    "diversity": Strategy(rank_by_diversity),
     "loss_topk": Strategy(
-        loss_topk,
+        rank_by_loss,
         needs_losses=True,
-        warning="it picks what is strange: with 2 % of noise in the rows, a third of its picks were noise; 'diversity' sets noise aside",
+        warning="it picks what is strange: with 2 % of noise in the rows, a third of its picks "
+        "were noise; 'diversity' sets noise aside",
     ),
-    "random": Strategy(random_rows),
+    "random": Strategy(rank_randomly),
 }
 
 
-def strategy(name: str) -> Strategy:
-    """The strategy of a name: one of ours, an entry point's, or `package.module:function` (a `Strategy`, or a function of a `Pool`).
+def load_strategy(name: str) -> Strategy:
+    """Return the strategy of a name.
+
+    Args:
+        name: A name in `STRATEGIES`, of an entry point, or `package.module:name` of a `Strategy` or
+            of a function of a `Pool`.
 
     Raises:
-        SettingsError: there is none, or it cannot be loaded.
+        SettingsError: there is no such strategy, or it cannot be loaded.
     """
     if name in STRATEGIES:
         return STRATEGIES[name]
@@ -114,44 +127,62 @@ def strategy(name: str) -> Strategy:
         return loaded
     if not callable(loaded):
         raise SettingsError(
-            f"The coreset strategy '{name}' is a {type(loaded).__name__}: give a function of a Pool."
+            f"The coreset strategy '{name}' is a {type(loaded).__name__}: give a function of a "
+            "Pool."
         )
     return Strategy(loaded)
 
 
-def _clusters(
+def _sort_by_score(pick: Pick) -> tuple[float, int]:
+    """Return what sorts picks by their score, the highest first, then by their index."""
+    return (-(pick.score or 0), pick.index)
+
+
+def _find_clusters(
     pool: Pool, ranking: Ranking, among: np.ndarray | None = None
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """The rows that do not stand alone, and their clusters, one for each place."""
+    """Cluster the rows that are no outliers, and pass the outliers over.
+
+    Args:
+        pool: The rows.
+        ranking: The choice so far.
+        among: The indices of the rows to cluster; all rows if it is None.
+
+    Returns:
+        The indices of the rows that are no outliers, and the positions of each cluster among them.
+    """
     rows = np.arange(len(pool.ids)) if among is None else among
-    vectors = (
-        pool.embeddings if len(rows) == len(pool.ids) else pool.embeddings[rows]
-    )  # of all rows no copy is made
-    alone = rows[outliers(vectors, pool.seed, keep=pool.size)]
-    ranking.pass_over(alone, Reason.OUTLIER)
-    rows = np.setdiff1d(rows, alone)
+    has_all = len(rows) == len(pool.ids)  # no copy of all embeddings is made
+    vectors = pool.embeddings if has_all else pool.embeddings[rows]
+    outliers = rows[find_outliers(vectors, pool.seed, keep=pool.size)]
+    ranking.pass_over(outliers, Reason.OUTLIER)
+    rows = np.setdiff1d(rows, outliers)
     return rows, cluster(pool.embeddings[rows], min(pool.size, len(rows)), pool.seed)
 
 
 def _fill(pool: Pool, ranking: Ranking, rows: np.ndarray) -> Ranking:
-    """Clusters that stayed empty leave places for the rows that are farthest from all chosen ones.
+    """Fill the ranking with the rows that are farthest from all chosen rows.
 
-    Rows that have the embedding of a chosen row are passed over, even where a place is left: they would teach the same.
+    A cluster that stayed empty leaves room. Rows that have the embedding of a chosen row are passed
+    over even if room is left: they would teach the same.
+
+    Args:
+        pool: All rows.
+        ranking: The choice so far.
+        rows: The indices of the rows that may be chosen.
     """
-    if (places := min(pool.size, len(rows)) - len(ranking.picks)) > 0:
-        index_of = {row: index for index, row in enumerate(rows.tolist())}
-        for index, distance in farthest(
-            pool.embeddings[rows], places, [index_of[row] for row in ranking.picked]
-        ):
-            ranking.take(rows[index], distance, Reason.FARTHEST)
+    room = min(pool.size, len(rows)) - len(ranking.picks)
+    if room > 0:
+        positions = {row: position for position, row in enumerate(rows.tolist())}
+        chosen = [positions[row] for row in ranking.picked]
+        for position, distance in find_farthest(pool.embeddings[rows], room, chosen):
+            ranking.take(rows[position], distance, Reason.FARTHEST)
     if len(ranking.picks) < pool.size:
         ranking.pass_over(np.setdiff1d(rows, ranking.picked), Reason.SAME_EMBEDDING)
     return ranking
 
 
-def _place(pool: Pool, index: int) -> float:
-    """Uniform in [0, 1) by a hash of the seed and the row's id."""
-    return (
-        int.from_bytes(hashlib.sha256(f"{pool.seed}\0{pool.ids[index]}".encode()).digest()[:6])
-        / 2**48
-    )
+def _hash_id(pool: Pool, index: int) -> float:
+    """Return a hash of the seed and the row's id, uniform in [0, 1)."""
+    digest = hashlib.sha256(f"{pool.seed}\0{pool.ids[index]}".encode()).digest()
+    return int.from_bytes(digest[:6]) / 2**48

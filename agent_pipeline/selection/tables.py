@@ -1,7 +1,11 @@
-"""The tables that selection reads from the lake and writes to it, a batch of rows in memory at a time."""
+"""The tables of the lake that selection reads and writes, with a batch of rows in memory at a time.
+
+What is chosen, and why, does not belong here (`coresets`, `replay`).
+"""
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +45,21 @@ CORESET = pa.schema(
 )
 
 
-def dataset_rows(
+def read_dataset_rows(
     lake: Lake,
     key: PartitionKey | None,
     splits: Collection[str] = ("train",),
     dataset: str = DATASET,
     columns: Sequence[str] = (),
 ) -> Iterator[Row]:
-    """The rows of `sft_dataset`, or of another data set, of these splits. Only `columns` are read where any are named, beside those that choose the rows.
+    """Yield the rows of a data set.
+
+    Args:
+        lake: The lake.
+        key: The agent; None for a data set of all agents.
+        splits: The splits whose rows are read.
+        dataset: The table.
+        columns: The columns that are read, besides the split; all columns if none is named.
 
     Raises:
         DataError: the table was never made, or is damaged.
@@ -69,81 +80,148 @@ def read_sources(lake: Lake, key: PartitionKey) -> dict[str, str]:
 
 
 def read_coreset(lake: Lake, key: PartitionKey, columns: list[str] | None = None) -> pa.Table:
-    """The table `sft_coreset`, which holds ids and no texts, or some columns of it.
+    """Return the table `sft_coreset`, which holds ids and no texts.
+
+    Args:
+        lake: The lake.
+        key: The agent.
+        columns: The columns that are read; all columns if it is None.
 
     Raises:
-        DataError: it was never made, is damaged, or was made before it had the columns that it has now.
+        DataError: the table was never made, is damaged, or lacks columns of this version.
     """
     return lake.open(CORESET_TABLE, key, CORESET).read(columns)
 
 
-def chosen_rows(lake: Lake, key: PartitionKey) -> tuple[list[Row], set[str]]:
-    """The training rows that the coreset chose, and the sessions that it left out because another row stands for them.
+@dataclass(frozen=True)
+class ChosenRows:
+    """The training rows that a coreset chose.
+
+    Attributes:
+        rows: The rows.
+        duplicated: The sessions that were left out because another row stands for them.
+    """
+
+    rows: list[Row]
+    duplicated: set[str]
+
+
+class MissingRowsError(DataError):
+    """Rows that a coreset chose are no longer in the data set.
+
+    Attributes:
+        key: The agent.
+        count: The number of missing rows.
+    """
+
+    def __init__(self, key: PartitionKey, count: int) -> None:
+        self.key, self.count = key, count
+        super().__init__(
+            f"{count} chosen rows of {key} are no longer in sft_dataset: materialize sft_coreset "
+            "again."
+        )
+
+
+class NoCallsError(DataError):
+    """An agent makes calls, and the rows that were chosen for its training have none.
+
+    Attributes:
+        key: The agent.
+        calling: The number of training rows with calls.
+    """
+
+    def __init__(self, key: PartitionKey, calling: int) -> None:
+        self.key, self.calling = key, calling
+        super().__init__(
+            f"None of the chosen rows of {key} makes a call, although {calling:,} rows of "
+            "sft_dataset do, so the model would learn not to call: raise sft_coreset.target_size, "
+            "or choose another sft_coreset.strategy."
+        )
+
+
+class DamagedBufferError(DataError):
+    """A replay buffer that cannot be read.
+
+    Attributes:
+        key: The agent.
+        path: The table.
+    """
+
+    def __init__(self, key: PartitionKey, path: object) -> None:
+        self.key, self.path = key, str(path)
+        super().__init__(
+            f"The replay buffer of {key} at {path} is damaged: put a copy of it back, or delete "
+            "it, and it begins anew with the next run's rows."
+        )
+
+
+def read_chosen_rows(lake: Lake, key: PartitionKey) -> ChosenRows:
+    """Return the training rows that the coreset chose.
 
     Raises:
-        DataError: some of the rows are no longer in the dataset.
+        MissingRowsError: some of the rows are no longer in the data set.
+        DataError: a table is damaged or out of date.
     """
     coreset = read_coreset(lake, key)
     chosen = set(coreset.filter(coreset["chosen"])["row_id"].to_pylist())
-    rows = [row for row in dataset_rows(lake, key) if row["row_id"] in chosen]
-    if missing := chosen - {row["row_id"] for row in rows}:
-        raise DataError(
-            f"{len(missing)} chosen rows of {key} are no longer in sft_dataset: materialize sft_coreset again."
-        )
-    return rows, set(coreset.filter(pc.is_valid(coreset["duplicate_of"]))["session_id"].to_pylist())
+    rows = [row for row in read_dataset_rows(lake, key) if row["row_id"] in chosen]
+    missing = chosen - {row["row_id"] for row in rows}
+    if missing:
+        raise MissingRowsError(key, len(missing))
+    duplicated = coreset.filter(pc.is_valid(coreset["duplicate_of"]))
+    return ChosenRows(rows, set(duplicated["session_id"].to_pylist()))
 
 
 def check_chosen_calls(lake: Lake, key: PartitionKey, rows: Iterable[Row]) -> None:
-    """Check that an agent that makes calls is not trained on rows without one.
+    """Check that an agent that makes calls is not trained on rows without calls.
+
+    Args:
+        lake: The lake.
+        key: The agent.
+        rows: The chosen rows.
 
     Raises:
-        DataError: the training rows of `sft_dataset` have calls, and the chosen rows have none.
+        NoCallsError: the training rows of `sft_dataset` have calls, and the chosen rows have none.
     """
     if any("call" in (row.get("turn_classes") or ()) for row in rows):
         return
     calling = sum(
         "call" in (row.get("turn_classes") or ())
-        for row in dataset_rows(lake, key, columns=["turn_classes"])
+        for row in read_dataset_rows(lake, key, columns=["turn_classes"])
     )
     if calling:
-        raise DataError(
-            f"None of the chosen rows of {key} makes a call, although {calling:,} rows of sft_dataset do, so the model would learn not to "
-            "call: raise sft_coreset.target_size, or choose another sft_coreset.strategy."
-        )
+        raise NoCallsError(key, calling)
 
 
 def write_picks(coreset: pa.Table, folder: Path) -> None:
-    """Write which rows a coreset chose, and the sessions for which another row stands, as JSON that `forget` can change."""
+    """Write a coreset's chosen rows, and its duplicates, as JSON that `forget` can change."""
+    chosen = coreset.filter(coreset["chosen"])
+    duplicates = coreset.filter(pc.is_valid(coreset["duplicate_of"]))
     picks = {
-        "chosen": coreset.filter(coreset["chosen"]).select(["row_id", "session_id"]).to_pylist(),
-        "duplicates": coreset.filter(pc.is_valid(coreset["duplicate_of"]))
-        .select(["session_id"])
-        .to_pylist(),
+        "chosen": chosen.select(["row_id", "session_id"]).to_pylist(),
+        "duplicates": duplicates.select(["session_id"]).to_pylist(),
     }
     (folder / PICKS).write_text(json.dumps(picks, indent=1), encoding="utf-8")
 
 
-def picked_rows(rows: Iterable[Row], folder: Path) -> tuple[list[Row], set[str]]:
-    """Those of `rows` that `write_picks` wrote as chosen, and the sessions for which another row stands."""
+def keep_picks(rows: Iterable[Row], folder: Path) -> ChosenRows:
+    """Return the rows that `write_picks` wrote as chosen into a folder."""
     picks = json.loads((folder / PICKS).read_text(encoding="utf-8"))
-    chosen = {each["row_id"] for each in picks["chosen"]}
-    duplicates = {session["session_id"] for session in picks["duplicates"]}
-    return [row for row in rows if row["row_id"] in chosen], duplicates
+    chosen = {row["row_id"] for row in picks["chosen"]}
+    duplicated = {session["session_id"] for session in picks["duplicates"]}
+    return ChosenRows([row for row in rows if row["row_id"] in chosen], duplicated)
 
 
 def read_buffer(lake: Lake, key: PartitionKey) -> list[Row]:
-    """The rows of the replay buffer; none where there was never one.
+    """Return the rows of the replay buffer; none if there was never a buffer.
 
     Raises:
-        DataError: it is damaged.
+        DamagedBufferError: the buffer is damaged.
     """
     if not lake.has(BUFFER, key):
         return []
     try:
         rows = list(to_rows(read_batches(lake.open(BUFFER, key))))
     except (DataError, pa.ArrowException, OSError) as error:
-        raise DataError(
-            f"The replay buffer of {key} at {lake.table(BUFFER, key)} is damaged: put a copy of it back, or delete it, and it begins anew "
-            "with the next run's rows."
-        ) from error
+        raise DamagedBufferError(key, lake.table(BUFFER, key)) from error
     return [dict.fromkeys(SFT.names) | row for row in rows]

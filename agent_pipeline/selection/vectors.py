@@ -1,7 +1,8 @@
-"""A model's embeddings, kept in the lake from night to night by the hash of the text: a night computes only what is new.
+"""A model's embeddings in the lake, by the hash of the text: a night computes only new texts.
 
-Only the texts that are there now are kept, by the embeddings that were last asked for: a forgotten session's vector goes with it. The table
-is a cache, and a damaged or deleted one is made again.
+Only vectors of the present texts, by the embeddings that were used last, stay in the table: a
+forgotten session's vector goes with the session. The table is a cache, and a damaged or deleted
+table is made again. How vectors are computed does not belong here (`embeddings`).
 """
 
 import json
@@ -19,17 +20,28 @@ from agent_pipeline.storage.lake import Lake
 
 VECTORS = "embeddings"
 OLD_SPACE = "embedding_space"
-"""A table of older lakes, which nothing reads any more."""
+"""A table of older lakes, which nothing reads."""
 
 
-def keep_vectors(
+def store_vectors(
     lake: Lake, key: PartitionKey, encoder: Encoder, texts: Sequence[str]
 ) -> dict[str, Any]:
-    """Put exactly these texts' vectors into the lake; `origin` says of which model they are, `computed` and `kept` how many were new."""
+    """Store the vectors of exactly these texts in the lake.
+
+    Args:
+        lake: The lake.
+        key: The agent.
+        encoder: The model.
+        texts: The texts.
+
+    Returns:
+        `origin`, the model's identity; `computed` and `kept`, how many vectors were new and old.
+    """
     distinct = {hash_json(text): text for text in texts}
     stored = _read(lake, key, encoder.origin)
     known = {name: stored[name] for name in distinct if name in stored}
-    if new := [name for name in distinct if name not in stored]:
+    new = [name for name in distinct if name not in stored]
+    if new:
         known |= zip(new, encoder.vectors([distinct[name] for name in new]), strict=True)
     if new or len(stored) > len(known):
         names = sorted(known)
@@ -43,16 +55,26 @@ def keep_vectors(
     return {"origin": encoder.origin, "computed": len(new), "kept": len(distinct) - len(new)}
 
 
-def kept_vectors(
+def read_vectors(
     lake: Lake, key: PartitionKey, origin: dict[str, Any], texts: Iterable[str]
 ) -> np.ndarray:
-    """(n, d) float32 of length one: the vectors of texts that `keep_vectors` put into the lake."""
+    """Return the vectors of texts that `store_vectors` stored.
+
+    Args:
+        lake: The lake.
+        key: The agent.
+        origin: The model's identity.
+        texts: The texts.
+
+    Returns:
+        (n, d) float32, rows of length one.
+    """
     stored = _read(lake, key, origin)
     return np.array([stored[hash_json(text)] for text in texts], dtype=np.float32)
 
 
 def _read(lake: Lake, key: PartitionKey, origin: dict[str, Any]) -> dict[str, np.ndarray]:
-    """The vectors of this origin that are kept, by the hash of their text."""
+    """Return the stored vectors of a model, by the hash of their text."""
     try:
         file = lake.open(VECTORS, key)
         if json.loads((file.schema_arrow.metadata or {}).get(b"agent_pipeline", b"{}")) != origin:

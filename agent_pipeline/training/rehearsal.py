@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from agent_pipeline.engine.generation import generate
 from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.progress import Progress
-from agent_pipeline.selection.buffer import checked_ratio, due
+from agent_pipeline.selection.buffer import count_replayed, parse_ratio
 from agent_pipeline.sessions.session import Message
 from agent_pipeline.tokenization.encoding import EncodedRow, encode_rows
 
@@ -119,7 +119,7 @@ class RehearsalAmount:
         """The number of answers."""
         if not self.ratio:
             return 0
-        share = due(self.new_rows, checked_ratio(self.ratio))
+        share = count_replayed(self.new_rows, parse_ratio(self.ratio))
         return max(share, min(MIN_ANSWERS, self.new_rows))
 
 

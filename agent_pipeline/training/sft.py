@@ -25,7 +25,7 @@ from agent_pipeline.models.chat_templates import ChatTemplate
 from agent_pipeline.models.device import Device
 from agent_pipeline.models.loading import load_model
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.selection.buffer import checked_ratio, due
+from agent_pipeline.selection.buffer import count_replayed, parse_ratio
 from agent_pipeline.storage.filesystem import give_usual_mode
 from agent_pipeline.tokenization.encoding import EncodedRow, encode_rows
 from agent_pipeline.tokenization.length_check import check_calls, check_fit
@@ -202,7 +202,7 @@ def _encode_replayed_rows(sft_input: SftInput, new_count: int, progress: Progres
     """Encode replayed rows, and keep as many as the ratio allows for `new_count` new rows."""
     ratio, max_length = sft_input.replay_ratio, sft_input.config.max_length
     encoded = encode_rows(sft_input.renderer, list(sft_input.replayed), max_length, progress)
-    kept = encoded.rows[: due(new_count, checked_ratio(ratio))]
+    kept = encoded.rows[: count_replayed(new_count, parse_ratio(ratio))]
     counts = encoded.counts | {
         "over_the_ratio": len(encoded.rows) - len(kept),
         "trained": len(kept),

@@ -213,12 +213,12 @@ import sys
 from agent_pipeline.datasets.build import build_kto, build_preferences, build_sft
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.selection.tables import dataset_rows
+from agent_pipeline.selection.tables import read_dataset_rows
 from agent_pipeline.storage.lake import Lake
 lake, key = Lake({str(lake.root)!r}, {str(tmp_path / "cache")!r}), PartitionKey(*{tuple(KEY)!r})
 for build in (build_sft, build_preferences, build_kto):
     build(lake, key, SplitSizes()).table.commit()
-list(dataset_rows(lake, key))
+list(read_dataset_rows(lake, key))
 assert "pandas" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True)

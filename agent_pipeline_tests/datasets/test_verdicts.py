@@ -20,7 +20,7 @@ from agent_pipeline.judging.panel import JudgingOptions
 from agent_pipeline.judging.tables import curate_sessions, judge_sessions
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import RedactionOptions
-from agent_pipeline.selection.news import judged_sessions, news
+from agent_pipeline.selection.training_rule import compare_sessions, read_judged_sessions
 from agent_pipeline.sessions.tables import SESSIONS, make_session_row, to_batches
 from agent_pipeline.sources import open_source
 from agent_pipeline.storage.lake import Lake
@@ -131,13 +131,13 @@ def test_a_session_that_somebody_verifies_is_news_though_its_verdict_stays(airli
     """Otherwise no night would train again, and the report would go on to say "0 of N verdicts"."""
     lake, _ = airline
     curated(lake, when_unjudged="train_unverified")
-    before = judged_sessions(lake, AIRLINE)
+    before = read_judged_sessions(lake, AIRLINE)
     named = before["session_id"].to_pylist()[:3]
     judge_sessions(
         lake, AIRLINE, Panel.of(JudgingOptions(when_unjudged="train_unverified"), labelled(named))
     ).commit()
     curate_sessions(lake, AIRLINE, REQUIRED, Bounds(), [])[0].commit()
-    found = news(before, judged_sessions(lake, AIRLINE), ["positive"])
+    found = compare_sessions(before, read_judged_sessions(lake, AIRLINE), ["positive"])
     assert found.verdicts == 3
 
 

@@ -19,7 +19,7 @@ from agent_pipeline.defs.jobs import RETRAIN
 from agent_pipeline.defs.run_config import config_by_group, run_config
 from agent_pipeline.defs.runs import LOCATION_TAGS, SETTINGS_VERSION_TAG
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.selection.tables import chosen_rows
+from agent_pipeline.selection.tables import read_chosen_rows
 from agent_pipeline.training.provenance import name_rows
 from agent_pipeline_tests.defs.conftest import Bench, metadata
 
@@ -57,7 +57,7 @@ def trained(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any
                 **losses,
             }
 
-        rows = name_rows(chosen_rows(params.open_lake(), params.key)[0])
+        rows = name_rows(read_chosen_rows(params.open_lake(), params.key).rows)
         decided = {
             name: getattr(params, name)
             for name in ("base_model", "base_revision", "replay_ratio", "config")

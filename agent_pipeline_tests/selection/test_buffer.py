@@ -12,12 +12,12 @@ from scipy.stats import chisquare
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.selection.buffer import (
     OnlineContinualLearner,
-    bottom_k,
-    checked_ratio,
-    draw,
-    due,
-    remember,
-    spread,
+    count_replayed,
+    draw_replay,
+    keep_bottom_k,
+    parse_ratio,
+    spread_replayed,
+    update_buffer,
 )
 
 
@@ -96,13 +96,17 @@ def test_the_choice_by_hash_is_idempotent_order_free_and_mergeable(
 ):
     # Two versions of a session may differ; which one is kept must not depend on order either.
     seen = [{"session_id": f"s{i}", "version": place % 2} for place, i in enumerate(ids)]
-    found = bottom_k(seen, size, seed)
-    assert bottom_k([*seen, *seen, *found], size, seed) == found
+    found = keep_bottom_k(seen, size, seed)
+    assert keep_bottom_k([*seen, *seen, *found], size, seed) == found
     shuffled = rng.sample(seen, len(seen))
-    assert bottom_k(shuffled, size, seed) == found
+    assert keep_bottom_k(shuffled, size, seed) == found
     cut = rng.randint(0, len(seen))
     assert (
-        bottom_k([*bottom_k(seen[:cut], size, seed), *bottom_k(seen[cut:], size, seed)], size, seed)
+        keep_bottom_k(
+            [*keep_bottom_k(seen[:cut], size, seed), *keep_bottom_k(seen[cut:], size, seed)],
+            size,
+            seed,
+        )
         == found
     )
     assert len(found) == min(size, len(set(ids)))
@@ -127,7 +131,7 @@ def test_mistakes_are_said(asked, says):
 def test_replayed_rows_are_spread_so_that_every_run_of_rows_has_its_share_to_less_than_a_row(
     new, replayed, size
 ):
-    places = spread(new, replayed)
+    places = spread_replayed(new, replayed)
     assert places.count(True) == replayed and len(places) == new + replayed
     share = Fraction(replayed, new + replayed)
     for start in range(max(len(places) - size, 0)):
@@ -136,8 +140,8 @@ def test_replayed_rows_are_spread_so_that_every_run_of_rows_has_its_share_to_les
 
 @given(st.integers(0, 5000), st.floats(0, 0.99))
 def test_the_share_that_is_due_is_never_exceeded_and_one_row_more_would(new, ratio):
-    ratio = checked_ratio(ratio)
-    count = due(new, ratio)
+    ratio = parse_ratio(ratio)
+    count = count_replayed(new, ratio)
     assert count <= ratio * (new + count) and count + 1 > ratio * (new + count + 1)
 
 
@@ -166,7 +170,7 @@ def night(
     """The buffer after a night whose store has the sessions of `table`, and `dropped` ones that curation does not keep."""
     current = {f"s{n}": sft(n) for n in table}
     met = {f"s{n}" for n in [*table, *dropped]}
-    return remember(
+    updated = update_buffer(
         before,
         current,
         [f"s{n}" for n in chosen],
@@ -174,6 +178,7 @@ def night(
         lambda row: row["task_key"] == "tested",
         size,
     )
+    return updated.rows, updated.counts
 
 
 def test_a_buffer_remembers_what_was_trained_on_also_when_the_store_does_not():
@@ -204,7 +209,7 @@ def test_what_is_dropped_or_held_out_now_is_let_go_and_counted():
 def test_a_session_that_changed_is_remembered_as_it_is_now():
     first, _ = night([], [1, 2], [1, 2])
     changed = {"s1": sft(1, "do 1 and more")}
-    rows, _ = remember(first, changed, [], {"s1", "s2"}, lambda row: False, 10)
+    rows = update_buffer(first, changed, [], {"s1", "s2"}, lambda row: False, 10).rows
     assert [row["messages"][0]["content"] for row in rows] == ["do 1 and more"]
 
 
@@ -220,7 +225,7 @@ def test_after_any_nights_the_buffer_is_the_lowest_hashes_of_all_that_were_train
         before = buffer
         buffer, counts = night(before, sorted(table), chosen, size=size)
         trained |= {f"s{n}": sft(n) for n in chosen}
-        assert buffer == bottom_k(trained.values(), size)
+        assert buffer == keep_bottom_k(trained.values(), size)
         assert counts.total() == len(
             {row["session_id"] for row in before} | {f"s{n}" for n in chosen}
         )
@@ -230,12 +235,12 @@ def test_after_any_nights_the_buffer_is_the_lowest_hashes_of_all_that_were_train
 def test_a_draw_has_none_of_the_new_rows_and_as_many_as_the_ratio_asks():
     buffer = [sft(n) for n in range(60)]
     training = [sft(n) for n in range(40, 85)]
-    drawn = draw(buffer, training, 0.1, lambda row: False)
+    drawn = draw_replay(buffer, training, 0.1, lambda row: False)
     assert (drawn.wanted, len(drawn.rows), drawn.candidates) == (5, 5, 40) and drawn.got == 0.1
     assert not {row["session_id"] for row in drawn.rows} & {row["session_id"] for row in training}
     assert drawn.left_out == {"among the new rows": 20}
-    assert draw(buffer[::-1], training[::-1], 0.1, lambda row: False).rows == drawn.rows
-    other = draw(buffer, [*training, sft(99)], 0.1, lambda row: False)
+    assert draw_replay(buffer[::-1], training[::-1], 0.1, lambda row: False).rows == drawn.rows
+    other = draw_replay(buffer, [*training, sft(99)], 0.1, lambda row: False)
     assert {row["session_id"] for row in other.rows} != {row["session_id"] for row in drawn.rows}, (
         "every night the same rows"
     )
@@ -248,25 +253,25 @@ def test_a_draw_leaves_out_what_another_row_stands_for_and_what_is_held_out():
         row["messages"][1]["content"] = "same"
     tested = sft("tested", task="tested")
     buffer = [twin, *double, tested, sft("like"), sft("old")]
-    drawn = draw(buffer, [sft(1)], 0.9, lambda row: row["task_key"] == "tested", {"slike"})
+    drawn = draw_replay(buffer, [sft(1)], 0.9, lambda row: row["task_key"] == "tested", {"slike"})
     assert sorted(row["session_id"] for row in drawn.rows) == ["sa", "sold"]
     assert drawn.left_out == {"another row stands for it": 3, "held out": 1}
-    assert drawn.report()["could_not_be_had"] == 7 and "7 more could not be had" in drawn.sentence()
+    assert drawn.report()["could_not_be_had"] == 7 and "7 more could not be had" in drawn.describe()
 
 
 def test_a_first_night_and_a_ratio_of_zero_replay_nothing_and_say_so():
     rows = [sft(n) for n in range(20)]
-    first = draw(rows, rows, 0.1, lambda row: False)
-    assert first.rows == [] and first.sentence().startswith(
+    first = draw_replay(rows, rows, 0.1, lambda row: False)
+    assert first.rows == [] and first.describe().startswith(
         "nothing is replayed: the buffer has no row"
     )
     assert first.report()["could_not_be_had"] == 2 and first.got == 0
     assert (
-        draw(rows, rows[:9], 0.0, lambda row: False).sentence()
+        draw_replay(rows, rows[:9], 0.0, lambda row: False).describe()
         == "nothing is replayed: replay_ratio is 0"
     )
     assert (
-        draw(rows, rows[:8], 0.1, lambda row: False)
-        .sentence()
+        draw_replay(rows, rows[:8], 0.1, lambda row: False)
+        .describe()
         .endswith("10.0% of so few rows is less than one")
     )

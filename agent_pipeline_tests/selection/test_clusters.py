@@ -8,10 +8,10 @@ from threadpoolctl import threadpool_limits
 from agent_pipeline.selection.clusters import (
     apportion,
     cluster,
-    farthest,
-    nearest_distance,
-    neighbourhood,
-    outliers,
+    find_farthest,
+    find_outliers,
+    measure_nearest,
+    measure_neighbourhood,
 )
 
 
@@ -40,7 +40,7 @@ def test_each_pick_is_the_row_farthest_from_all_before_and_no_place_is_picked_tw
         vectors[: n - n // 2].copy() if seed % 3 == 0 else vectors[n // 2 :]
     )  # with rows that are equal
     taken = list(range(min(given_rows, n)))
-    for row, distance in farthest(vectors, count, taken):
+    for row, distance in find_farthest(vectors, count, taken):
         exact = np.linalg.norm(vectors.astype(np.float64)[:, None] - vectors[taken], axis=2).min(
             axis=1
         )
@@ -59,7 +59,7 @@ def test_each_pick_is_the_row_farthest_from_all_before_and_no_place_is_picked_tw
 def test_the_distance_to_the_nearest_is_the_plain_one():
     vectors = cloud(500, 6, 3, unit=False)
     plain = np.linalg.norm(vectors[:, None] - vectors[None, :40], axis=2).min(axis=1)
-    assert np.allclose(nearest_distance(vectors, vectors[:40]), plain, atol=2e-3)
+    assert np.allclose(measure_nearest(vectors, vectors[:40]), plain, atol=2e-3)
 
 
 def test_neither_clusters_nor_neighbours_depend_on_the_number_of_threads():
@@ -69,8 +69,8 @@ def test_neither_clusters_nor_neighbours_depend_on_the_number_of_threads():
         with threadpool_limits(threads):
             return (
                 np.concatenate(cluster(vectors, 30, 0)),
-                neighbourhood(vectors, 0),
-                nearest_distance(vectors, vectors[:40]),
+                measure_neighbourhood(vectors, 0),
+                measure_nearest(vectors, vectors[:40]),
             )
 
     assert all(map(np.array_equal, found(1), found(2)))
@@ -79,14 +79,16 @@ def test_neither_clusters_nor_neighbours_depend_on_the_number_of_threads():
 def test_a_neighbourhood_is_the_mean_similarity_to_the_five_nearest_others():
     vectors = cloud(60, 5, 2)
     similar = vectors @ vectors.T - 9 * np.eye(60)
-    assert np.allclose(neighbourhood(vectors, 0), np.sort(similar)[:, -5:].mean(axis=1), atol=2e-5)
+    assert np.allclose(
+        measure_neighbourhood(vectors, 0), np.sort(similar)[:, -5:].mean(axis=1), atol=2e-5
+    )
 
 
 def test_a_row_is_no_neighbour_of_itself_and_the_strange_are_alone():
     vectors = np.eye(8, dtype=np.float32)
-    assert not neighbourhood(vectors, 0).any()
+    assert not measure_neighbourhood(vectors, 0).any()
     crowd = np.tile(np.eye(8, dtype=np.float32)[0], (200, 1))
     crowd[[3, 70]] = np.eye(8, dtype=np.float32)[[1, 2]]
-    assert {3, 70} <= set(outliers(crowd, 0, keep=10).tolist()) and len(
-        outliers(crowd, 0, keep=199)
+    assert {3, 70} <= set(find_outliers(crowd, 0, keep=10).tolist()) and len(
+        find_outliers(crowd, 0, keep=199)
     ) == 1

@@ -13,11 +13,11 @@ from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection import coresets, embeddings
 from agent_pipeline.selection.candidates import Candidates
-from agent_pipeline.selection.clusters import coverage
+from agent_pipeline.selection.clusters import measure_coverage
 from agent_pipeline.selection.coresets import CoresetOptions, build_coreset
-from agent_pipeline.selection.embeddings import conversation_text, embed
+from agent_pipeline.selection.embeddings import embed, format_conversation
 from agent_pipeline.selection.pool import DESCRIPTIONS, Pool, Ranking, Reason, Strategy
-from agent_pipeline.selection.strategies import STRATEGIES, strategy
+from agent_pipeline.selection.strategies import STRATEGIES, load_strategy
 from agent_pipeline.selection.tables import CORESET
 from agent_pipeline.storage.lake import Lake
 
@@ -110,7 +110,7 @@ def test_every_strategy_keeps_its_promises(strategy, data):
         }
         return
     by_id = {each["row_id"]: each for each in rows}
-    assert len({conversation_text(by_id[row_id]["messages"]) for row_id in picked}) == len(
+    assert len({format_conversation(by_id[row_id]["messages"]) for row_id in picked}) == len(
         picked
     ), "identical rows were both chosen"
     distinct = [choice.row_id for choice in choices if choice.duplicate_of is None]
@@ -173,16 +173,16 @@ def test_diversity_sets_aside_what_stands_alone_in_a_large_set():
 
 def test_diversity_covers_better_than_chance_and_a_random_choice_as_chance_does():
     rows = sorted(world(300), key=lambda row: row["row_id"])
-    vectors = embed([conversation_text(row["messages"]) for row in rows])
+    vectors = embed([format_conversation(row["messages"]) for row in rows])
 
     def gain(strategy: str, size: int, seed: int) -> float:
-        return coverage(
+        return measure_coverage(
             vectors,
             [i for i, choice in enumerate(select(rows, strategy, size, seed)) if choice.chosen],
-        )["gain"]
+        ).gain
 
     assert 0.02 < gain("diversity", 30, 0) < 1 and abs(gain("random", 30, 99)) < 0.1
-    assert set(coverage(vectors, range(300)).values()) == {0.0}
+    assert set(vars(measure_coverage(vectors, range(300))).values()) == {0.0}
 
 
 def test_hybrid_takes_its_share_by_loss_and_the_rest_as_typical():
@@ -236,7 +236,7 @@ def test_a_score_sets_no_row_aside_that_curation_kept(strategy):
 
 def test_system_prompt_and_tools_do_not_place_a_row_but_arguments_do():
     texts = [
-        conversation_text(one["messages"])
+        format_conversation(one["messages"])
         for one in (
             row("a", "hi", system="X"),
             row("b", "hi", system="Y"),
@@ -296,7 +296,7 @@ def test_a_strategy_of_the_users_is_found_by_its_path():
         "not_last",
         "last",
     )
-    assert strategy(f"{__name__}:USERS").warning == "mind the gap"
+    assert load_strategy(f"{__name__}:USERS").warning == "mind the gap"
 
 
 def users_strategy(pool: Pool) -> Ranking:
@@ -350,7 +350,7 @@ def test_a_text_is_placed_the_same_whatever_the_order_and_without_words_nowhere(
 
 
 def test_of_many_texts_some_fit_the_space_which_does_not_depend_on_their_order(monkeypatch):
-    monkeypatch.setattr(embeddings, "FITTED_ON", 20)
+    monkeypatch.setattr(embeddings, "MAX_FITTED", 20)
     monkeypatch.setattr(embeddings, "CHUNK", 7)
     texts = [f"{TOPICS[i % 4]} {i}" for i in range(50)]
     vectors = embed(texts)

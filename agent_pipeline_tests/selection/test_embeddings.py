@@ -8,8 +8,8 @@ import pytest
 from agent_pipeline.errors import ModelError, SettingsError
 from agent_pipeline.keys import parse_key
 from agent_pipeline.selection import embeddings
-from agent_pipeline.selection.embeddings import check_embeddings, encoder
-from agent_pipeline.selection.vectors import keep_vectors, kept_vectors
+from agent_pipeline.selection.embeddings import check_embeddings, find_encoder
+from agent_pipeline.selection.vectors import read_vectors, store_vectors
 from agent_pipeline.storage.lake import Lake
 
 KEY = parse_key("shop/support")
@@ -65,7 +65,7 @@ def bert(tmp_path):
 
 def test_a_static_model_places_a_text_at_the_mean_of_its_words_however_long(static):
     folder, vectors = static
-    found = encoder(f"model2vec:{folder}").vectors([*TEXTS, "cat " * 2000 + "dog"])
+    found = find_encoder(f"model2vec:{folder}").vectors([*TEXTS, "cat " * 2000 + "dog"])
     places = [
         [WORDS.index(word) + 1 for word in text.split()] for text in [*TEXTS, "cat " * 2000 + "dog"]
     ]
@@ -78,7 +78,7 @@ def test_a_static_model_places_a_text_at_the_mean_of_its_words_however_long(stat
 def test_a_sentence_transformer_takes_a_long_text_in_parts(bert):
     folder, model = bert
     long = "the cat eats fish at noon the dog eats corn"
-    found = encoder(f"sentence-transformers:{folder}").vectors([TEXTS[0], long])
+    found = find_encoder(f"sentence-transformers:{folder}").vectors([TEXTS[0], long])
     first, last, short = model.encode(
         ["the cat eats fish at noon", "the dog eats corn", TEXTS[0]], normalize_embeddings=True
     )
@@ -99,15 +99,15 @@ def test_a_night_asks_the_model_only_of_texts_that_are_new_and_another_revision_
 
     def night(texts):
         asked = []
-        model = encoder(f"model2vec:{folder}")
+        model = find_encoder(f"model2vec:{folder}")
         recording = embeddings.Encoder(
             model.origin, lambda new: asked.extend(new) or model.vectors(new)
         )
-        counts = keep_vectors(lake, KEY, recording, texts)
+        counts = store_vectors(lake, KEY, recording, texts)
         assert lake.open("embeddings", KEY).metadata.num_rows == len(set(texts)), (
             "what is forgotten does not stay"
         )
-        return kept_vectors(lake, KEY, model.origin, texts), asked, counts
+        return read_vectors(lake, KEY, model.origin, texts), asked, counts
 
     first, asked, counts = night(TEXTS[:2])
     assert asked == TEXTS[:2] and counts["computed"] == 2 and first.shape == (2, 8)
@@ -139,7 +139,7 @@ def test_a_model_of_the_hub_is_taken_from_its_cache_and_known_by_its_commit(
         return str(commit)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    model = encoder("model2vec:someone/static")
+    model = find_encoder("model2vec:someone/static")
     assert model.origin == {"form": "model2vec 1", "revision": "0123abcd"} and asked == [
         ("someone/static", True)
     ]
@@ -160,15 +160,15 @@ def test_a_mistake_is_said_in_a_sentence(name, error, says, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(error) as raised:
-        encoder(name)
+        find_encoder(name)
     assert says in str(raised.value) and "\n" not in str(raised.value)
 
 
 def test_a_folder_without_a_model_is_said_when_it_is_needed(tmp_path):
     (tmp_path / "empty").mkdir()
     for kind in ("model2vec", "sentence-transformers"):
-        with pytest.raises(ModelError, match=f"is none that {kind} can load"):
-            encoder(f"{kind}:{tmp_path / 'empty'}").vectors(TEXTS)
+        with pytest.raises(ModelError, match=f"cannot be loaded by {kind}"):
+            find_encoder(f"{kind}:{tmp_path / 'empty'}").vectors(TEXTS)
 
 
 @pytest.mark.parametrize("kind", ["model2vec", "sentence-transformers"])

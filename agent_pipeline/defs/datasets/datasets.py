@@ -290,9 +290,9 @@ def no_held_out_request_is_nearly_a_training_request(
     more = {
         "leaked_sessions": len(found.leaks),
         "held_out_sessions": found.held_out,
-        "leaks": table(head, map(list, found.leaks[:20])),
+        "leaks": table(head, [list(vars(leak).values()) for leak in found.leaks[:20]]),
     }
-    return check_result(False, found.sentence(key), {**near.metadata, **more}, blocks=False)
+    return check_result(False, found.describe(key), {**near.metadata, **more}, blocks=False)
 
 
 def near_check(

@@ -10,7 +10,7 @@ from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import asset_options, check_result, version
 from agent_pipeline.redaction import Redactor
-from agent_pipeline.selection.replay import build_buffer, held_out_sessions
+from agent_pipeline.selection.replay import build_buffer, list_held_out_sessions
 
 
 @dg.asset(
@@ -55,7 +55,7 @@ def nothing_held_out_is_replayed(
     """Passes if no row of the buffer belongs to a held-out task or repeats a held-out row. If
     it fails, delete the agent's table `replay_buffer`."""
     with user_errors():
-        sessions = held_out_sessions(
+        sessions = list_held_out_sessions(
             workspace.open_lake(), agent_key(context), workspace.settings().split_sizes
         )
     named = ", ".join(sessions[:20])

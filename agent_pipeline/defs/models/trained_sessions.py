@@ -19,7 +19,7 @@ from agent_pipeline.defs.runs import (
     WAITING_TAG,
 )
 from agent_pipeline.defs.specs import asset_options, version
-from agent_pipeline.selection.news import TrainingRule, Waiting, stage_trained
+from agent_pipeline.selection.training_rule import TrainingRule, Waiting, stage_trained_sessions
 from agent_pipeline.training.chain import uses_of
 
 
@@ -40,7 +40,7 @@ def trained_sessions(
     """
     with user_errors():
         key, last = agent_key(context), _last_training(context)
-        staged = stage_trained(
+        staged = stage_trained_sessions(
             workspace.open_lake(), key, _rule(context, workspace.settings(), last is not None)
         )
         if isinstance(staged, Waiting):

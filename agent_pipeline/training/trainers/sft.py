@@ -34,7 +34,7 @@ from agent_pipeline.engine.tree_loss import (
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.models.device import Device
 from agent_pipeline.progress import Progress
-from agent_pipeline.selection.buffer import spread
+from agent_pipeline.selection.buffer import spread_replayed
 from agent_pipeline.tokenization.loss_masks import Encoded
 from agent_pipeline.training.config import STORED_TOKENS, TrainingConfig
 from agent_pipeline.training.trainers.common import (
@@ -178,7 +178,7 @@ class MixedOrder:
             rng.shuffle(new_indices)
             rng.shuffle(replayed_indices)
         new, replayed = iter(new_indices), iter(replayed_indices)
-        for is_replayed in spread(self._new, self._replayed):
+        for is_replayed in spread_replayed(self._new, self._replayed):
             yield next(replayed if is_replayed else new)
 
 

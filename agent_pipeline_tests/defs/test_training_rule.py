@@ -16,7 +16,7 @@ from agent_pipeline.defs.runs import (
     WAITING_TAG,
 )
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.selection.news import TRAINED, News, news
+from agent_pipeline.selection.training_rule import TRAINED, SessionChanges, compare_sessions
 from agent_pipeline_tests.defs.conftest import Bench
 
 AGENT, KEY = "shop/intern", PartitionKey("shop", "intern")
@@ -98,14 +98,19 @@ A, B = (
 @pytest.mark.parametrize(
     ("before", "now", "uses", "found"),
     [
-        ({"x": A}, {"x": A}, {"positive"}, News(0, 0)),
-        ({}, {"x": A, "y": B}, {"positive"}, News(1, 0)),
-        ({}, {"x": A, "y": B}, {"positive", "negative"}, News(2, 0)),
-        ({"x": A}, {}, {"positive"}, News(1, 0)),
-        ({"y": B}, {}, {"positive"}, News(0, 0)),
-        ({"x": A}, {"x": A | {"content_sha256": "b"}}, {"positive"}, News(1, 0)),
-        ({"x": A}, {"x": A | {"verdict_sha256": "2"}}, {"positive"}, News(0, 1)),
-        ({"x": A}, {"x": A | {"content_sha256": "b", "use": "neither"}}, {"positive"}, News(1, 0)),
+        ({"x": A}, {"x": A}, {"positive"}, SessionChanges(0, 0)),
+        ({}, {"x": A, "y": B}, {"positive"}, SessionChanges(1, 0)),
+        ({}, {"x": A, "y": B}, {"positive", "negative"}, SessionChanges(2, 0)),
+        ({"x": A}, {}, {"positive"}, SessionChanges(1, 0)),
+        ({"y": B}, {}, {"positive"}, SessionChanges(0, 0)),
+        ({"x": A}, {"x": A | {"content_sha256": "b"}}, {"positive"}, SessionChanges(1, 0)),
+        ({"x": A}, {"x": A | {"verdict_sha256": "2"}}, {"positive"}, SessionChanges(0, 1)),
+        (
+            {"x": A},
+            {"x": A | {"content_sha256": "b", "use": "neither"}},
+            {"positive"},
+            SessionChanges(1, 0),
+        ),
     ],
 )
 def test_sessions_that_came_changed_or_went_are_counted_and_other_verdicts_apart(
@@ -115,13 +120,13 @@ def test_sessions_that_came_changed_or_went_are_counted_and_other_verdicts_apart
         pa.Table.from_pylist([{"session_id": name, **each} for name, each in side.items()], TRAINED)
         for side in (before, now)
     )
-    assert news(*tables, uses) == found
+    assert compare_sessions(*tables, uses) == found
 
 
 def test_a_changed_verdict_never_waits_for_more_sessions() -> None:
     assert (
-        News(4, 0).waits_for(5)
-        and not News(5, 0).waits_for(5)
-        and not News(0, 1).waits_for(5)
-        and not News(0, 0).waits_for(0)
+        SessionChanges(4, 0).waits_for(5)
+        and not SessionChanges(5, 0).waits_for(5)
+        and not SessionChanges(0, 1).waits_for(5)
+        and not SessionChanges(0, 0).waits_for(0)
     )

@@ -1,0 +1,178 @@
+"""The rule that decides whether a night trains an agent, and the table `trained_sessions`.
+
+The rule compares the sessions that can be trained on with those of the last training run. Which
+rows are trained on does not belong here (`coresets`).
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.session import hash_json
+from agent_pipeline.sessions.tables import (
+    CURATED,
+    define_required,
+    is_sorted,
+    make_column,
+    make_scalar,
+    read_batches,
+    to_batches,
+    to_rows,
+)
+from agent_pipeline.storage.lake import Lake, StagedTable
+from agent_pipeline.storage.tables import MAX_ROW_GROUP
+
+TRAINED_TABLE = "trained_sessions"
+TRAINED = pa.schema(
+    [
+        *map(CURATED.field, ("session_id", "content_sha256", "use")),
+        *define_required(
+            pa.string(),
+            verdict_sha256="sha256 (hex) of verdict, use and turns: what training heeds of the "
+            "judges",
+        ),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class SessionChanges:
+    """What changed between two training runs.
+
+    Attributes:
+        sessions: The number of sessions that can be trained on and came, changed or went.
+        verdicts: The number of sessions with the same content and another verdict.
+    """
+
+    sessions: int
+    verdicts: int
+
+    def waits_for(self, needed: int) -> bool:
+        """Return whether a training run waits for more sessions. A changed verdict never waits."""
+        return not self.verdicts and self.sessions < needed
+
+
+@dataclass(frozen=True)
+class TrainingRule:
+    """The rule that decides whether a night trains an agent.
+
+    Attributes:
+        uses: The `use` of the sessions that the night trains on.
+        needed: The number of new sessions that the night waits for; 0 if it does not wait.
+        ends: When the night ends, if it does.
+    """
+
+    uses: Collection[str]
+    needed: int
+    ends: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """The reason why a night does not train an agent.
+
+    Attributes:
+        why: The reason.
+        sessions: How many of the sessions that the night waits for came; None if the night is over.
+    """
+
+    why: str
+    sessions: int | None = None
+
+
+def stage_trained_sessions(
+    lake: Lake, key: PartitionKey, rule: TrainingRule | None
+) -> StagedTable | Waiting:
+    """Stage the sessions that a training run can use, each with its verdict.
+
+    Args:
+        lake: The lake.
+        key: The agent.
+        rule: The rule of a night; None outside of a night.
+
+    Returns:
+        The staged table, or why the night does not train the agent.
+
+    Raises:
+        DataError: a table was never made, or is damaged.
+    """
+    if rule and rule.ends and datetime.now(UTC) >= rule.ends:
+        return Waiting("The night's minutes (night.minutes) are over")
+    now = read_judged_sessions(lake, key)
+    if rule and rule.needed:
+        before = pa.Table.from_batches([], TRAINED)
+        if lake.has(TRAINED_TABLE, key):
+            before = lake.open(TRAINED_TABLE, key, TRAINED).read()
+        changes = compare_sessions(before, now, rule.uses)
+        if changes.waits_for(rule.needed):
+            why = (
+                f"{changes.sessions} of the {rule.needed} sessions (new_sessions) came, changed or "
+                "went since the last training"
+            )
+            return Waiting(why, changes.sessions)
+    return lake.stage(TRAINED_TABLE, key, now.to_batches(), TRAINED)
+
+
+def read_judged_sessions(lake: Lake, key: PartitionKey) -> pa.Table:
+    """Return the sessions of `curated_sessions` that have a verdict, sorted by id.
+
+    A session without a verdict is new when it gets one.
+
+    Raises:
+        DataError: the table was never made, or is damaged.
+    """
+    columns = ["session_id", "content_sha256", "verdict", "verdict_by", "use", "turns"]
+    rows = (
+        {name: row[name] for name in TRAINED.names[:-1]} | {"verdict_sha256": _hash_verdict(row)}
+        for row in to_rows(read_batches(lake.open("curated_sessions", key), columns))
+        if row["verdict"] is not None
+    )
+    table = pa.Table.from_batches(to_batches(rows, TRAINED, MAX_ROW_GROUP), TRAINED)
+    return table if is_sorted(table["session_id"]) else table.sort_by("session_id")
+
+
+def _hash_verdict(row: Mapping[str, Any]) -> str:
+    """Return the hash of what training heeds of the judges.
+
+    A session that somebody verifies changes its hash, although its verdict stays.
+    """
+    mark = ["unverified"] if row["verdict_by"] == "unverified" else []
+    return hash_json([row["verdict"], row["use"], row["turns"], *mark])
+
+
+def compare_sessions(before: pa.Table, now: pa.Table, uses: Collection[str]) -> SessionChanges:
+    """Compare two tables of `TRAINED`.
+
+    Args:
+        before: The sessions of the last training run.
+        now: The sessions of today.
+        uses: The `use` of the sessions that the agent trains on (`positive`, `negative`).
+    """
+    useful = make_column(list(uses), TRAINED.field("use"))
+    indices = pc.index_in(now["session_id"], before["session_id"])  # null: the session is new
+
+    def is_same(name: str) -> pa.ChunkedArray:
+        equal = pc.equal(now[name], before[name].take(indices))
+        return pc.fill_null(equal, make_scalar(False, pa.bool_()))
+
+    has_same_content = is_same("content_sha256")
+    was_useful = pc.is_in(before["use"].take(indices), useful)
+    is_or_was_useful = pc.or_(pc.is_in(now["use"], useful), was_useful)
+    came_or_changed = pc.and_not(is_or_was_useful, has_same_content)
+    went = pc.and_not(
+        pc.is_in(before["use"], useful), pc.is_in(before["session_id"], now["session_id"])
+    )
+    has_same_verdict = pc.and_(is_same("use"), is_same("verdict_sha256"))
+    has_other_verdict = pc.and_not(has_same_content, has_same_verdict)
+    return SessionChanges(
+        _count_true(came_or_changed) + _count_true(went), _count_true(has_other_verdict)
+    )
+
+
+def _count_true(flags: pa.ChunkedArray) -> int:
+    return int(pc.sum(flags, min_count=0).as_py())
