@@ -186,7 +186,9 @@ def _print_history(lake: Lake, key: PartitionKey) -> None:
     console.print("[bold]decisions[/bold]")
     for record in (records := ledger(lake, key).records()):
         decision = record.decision
-        gains = [each for each in decision.figures if each.name == "gain" and each.tasks > 1]
+        gains = [
+            figure for figure in decision.figures if figure.name == "gain" and figure.tasks > 1
+        ]
         gain = "".join(f"; gain {shown(each.difference, *interval(each))}" for each in gains)
         chance = (
             "" if decision.p is None else f", p = {decision.p:.2g} of {decision.error:.2g} allowed"

@@ -38,7 +38,7 @@ def compare(
 
     key = parse_key(partition)
     own = [each for each in settings or [] if each.startswith(f"{ASSET}.")]
-    shared = [each for each in settings or [] if each not in own]
+    shared = [setting for setting in settings or [] if setting not in own]
     own += [f"{ASSET}.methods={methods}"] * bool(methods) + [f"{ASSET}.seeds={seeds}"] * bool(seeds)
     own += [f"{ASSET}.settings={json.dumps(shared)}"] * bool(shared)
     run(key, ASSET, own, job_name=COMPARE)

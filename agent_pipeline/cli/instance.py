@@ -108,7 +108,7 @@ def open_instance() -> "dg.DagsterInstance":
             ):
                 pass  # Dagster loads the classes that dagster.yaml names when they are first used
             for pool in {GPU, CPU_HEAVY} - {
-                each.name for each in instance.event_log_storage.get_pool_limits()
+                limit.name for limit in instance.event_log_storage.get_pool_limits()
             }:
                 instance.event_log_storage.initialize_concurrency_limit_to_default(pool)
     except Exception as error:

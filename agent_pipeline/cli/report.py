@@ -385,12 +385,12 @@ def print_pruned(console: Console, report: "Pruned") -> None:
 
 
 def _print_uses(console: Console, models: "list[ModelUse]") -> None:
-    for each in models:
-        is_latest = ", latest" if each.latest else ""
+    for model in models:
+        is_latest = ", latest" if model.latest else ""
         _print(
             console,
-            f"{each.asset} {each.identity[:16]} of {each.partition} ({', '.join(each.roles)} "
-            f"it{is_latest}): {each.path}",
+            f"{model.asset} {model.identity[:16]} of {model.partition} ({', '.join(model.roles)} "
+            f"it{is_latest}): {model.path}",
         )
 
 

@@ -63,7 +63,11 @@ def discover(
     if path is None:
         make_known(
             sorted(
-                {parse_key(each.partition) for store in found.stores for each in store.partitions}
+                {
+                    parse_key(partition.partition)
+                    for store in found.stores
+                    for partition in store.partitions
+                }
             )
         )
     if as_json:

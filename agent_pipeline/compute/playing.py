@@ -117,7 +117,7 @@ def play_all(
                 played[name] = episodes = play_side_by_side(
                     make, tasks, player, max_turns, trials, progress, text
                 )
-                if episodes and all(each.end == "refused" for each in episodes):
+                if episodes and all(episode.end == "refused" for episode in episodes):
                     raise InfrastructureError(
                         f"{episodes[0].complaint}, and no other conversation was answered: correct "
                         f"its settings."

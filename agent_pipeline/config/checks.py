@@ -70,8 +70,8 @@ def problems(settings: Settings) -> list[str]:
 
 def _problems_of(settings: Settings, key: PartitionKey | None) -> list[str]:
     checks = [
-        partial(lambda options, check: check(resolve(settings, options, key).options), *each)
-        for each in CHECKS.items()
+        partial(lambda options, check: check(resolve(settings, options, key).options), *item)
+        for item in CHECKS.items()
     ]
     own = (_reading, _judge, _world, _teacher, _reasoning, _places)
     return _sentences(*checks, *(partial(each, settings, key) for each in own))

@@ -166,7 +166,7 @@ def with_columns(spec: dg.AssetSpec) -> dg.AssetSpec:
             dg.TableColumnDep(
                 asset_key=dg.AssetKey([*spec.key.path[:-1], asset]), column_name=column
             )
-            for asset, _, column in (each.partition(".") for each in origins)
+            for asset, _, column in (origin.partition(".") for origin in origins)
         ]
         for name, origins in table.origins.items()
     }

@@ -107,9 +107,9 @@ def drift_result(check: str, drift: Drift) -> dg.AssetCheckResult:
     }
     moved = [f"tool {tool} {change}" for tool, change, *_ in drift.tools]
     moved += [
-        f"{each.what} {each.value}: {each.before:.0%} → {each.now:.0%}"
-        for each in drift.shares
-        if each.moved
+        f"{share.what} {share.value}: {share.before:.0%} → {share.now:.0%}"
+        for share in drift.shares
+        if share.moved
     ]
     plot = (
         {
@@ -135,7 +135,7 @@ def side_by_side(shares: Sequence[Share], title: str) -> dg.MetadataValue:
     figure, axes = _figure(title)
     for offset, colour, values in (
         (-0.2, _PALE, [each.before for each in shares]),
-        (0.2, _COLOUR, [each.now for each in shares]),
+        (0.2, _COLOUR, [share.now for share in shares]),
     ):
         axes.barh([at + offset for at in range(len(shares))], values, height=0.4, color=colour)
     axes.set_yticks(

@@ -88,7 +88,7 @@ class Workspace(dg.ConfigurableResource):
         """
         settings = self.settings()
         judge = settings.judge.checked()
-        same = judge.model_dump(include={each.name for each in fields(Endpoint)})
+        same = judge.model_dump(include={field.name for field in fields(Endpoint)})
         endpoint = Endpoint(
             judge.endpoint, api_key=os.environ.get(judge.api_key_variable, ""), **same
         )

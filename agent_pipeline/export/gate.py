@@ -47,8 +47,10 @@ def read(
 ) -> list[Content]:
     """What answers say."""
     texts = (
-        tokenizer.decode(each.tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        for each in answers
+        tokenizer.decode(
+            answer.tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        for answer in answers
     )
     return [
         content_of(message_of(text, prompt.tools))

@@ -223,7 +223,7 @@ def export_whole(
     merged = read(tokenizer, asked, merged_answers(model, tokenizer, asked, begun, max_new_tokens))
     own = {kind: read(tokenizer, asked[: len(each)], each) for kind, each in answered.items()}
     ties = {
-        kind: {each["prompt"] - 1 for each in found["mismatches"] if each["near_tie"]}
+        kind: {mismatch["prompt"] - 1 for mismatch in found["mismatches"] if mismatch["near_tie"]}
         for kind, found in answers.items()
     }
     kept = gate(merged, own, served, least_kept, ties)

@@ -144,8 +144,8 @@ def write_imatrix(
     with torch.inference_mode():
         for ids in texts:
             model(input_ids=torch.tensor([ids]), use_cache=False)
-    for each in hooks:
-        each.remove()
+    for hook in hooks:
+        hook.remove()
     writer = gguf.GGUFWriter(out_file, "")
     writer.add_type("imatrix")
     writer.add_array("imatrix.datasets", [origin])

@@ -47,7 +47,7 @@ def page(report: Mapping[str, Any], picture: str = CHART) -> str:
 
 def findings(report: Mapping[str, Any]) -> Iterator[str]:
     """Yield the conclusions, each as a sentence or a list."""
-    clear = [each for each in report["comparisons"] if each["beyond_noise"]]
+    clear = [comparison for comparison in report["comparisons"] if comparison["beyond_noise"]]
     lines = [
         f"- **{each['method']}** against {each['against']}: {_words(each['figure'])} "
         f"{verdict(each, report['seeds'])}"
@@ -113,17 +113,17 @@ def figures_table(report: Mapping[str, Any]) -> str:
 def differences_table(report: Mapping[str, Any]) -> str:
     """Return a table with one line per difference, and what it means."""
     lines = [["method", "against", "figure", "difference", "interval", "tasks", "verdict"]]
-    for each in report["comparisons"]:
-        difference, _, interval = _difference(each).partition(" ")
-        words = verdict(each, report["seeds"]).partition(" (")[0]
+    for comparison in report["comparisons"]:
+        difference, _, interval = _difference(comparison).partition(" ")
+        words = verdict(comparison, report["seeds"]).partition(" (")[0]
         lines.append(
             [
-                each["method"],
-                each["against"],
-                _words(each["figure"]),
+                comparison["method"],
+                comparison["against"],
+                _words(comparison["figure"]),
                 difference,
                 interval or "–",
-                str(each["tasks"]),
+                str(comparison["tasks"]),
                 words,
             ]
         )

@@ -97,14 +97,14 @@ FIGURES: dict[str, Callable[[Scores], dict[str, Sample]]] = {
         each.turn: Sample(each.task, each.called) for each in of.turns if not each.expects_call
     },
     "right_answers": lambda of: {
-        each.turn: Sample(each.task, each.right) for each in of.turns if not each.expects_call
+        turn.turn: Sample(turn.task, turn.right) for turn in of.turns if not turn.expects_call
     },
     "heldout_loss": lambda of: {
-        each.row: Sample(each.task, each.loss, each.tokens) for each in of.losses
+        loss.row: Sample(loss.task, loss.loss, loss.tokens) for loss in of.losses
     },
     "tasks_done": lambda of: {
-        f"{each.task} {each.seed} {each.trial}": Sample(each.task, each.done)
-        for each in of.episodes
+        f"{episode.task} {episode.seed} {episode.trial}": Sample(episode.task, episode.done)
+        for episode in of.episodes
     },
     "harm": lambda of: {
         f"{each.task} {each.seed} {each.trial}": Sample(each.task, each.harmed)
@@ -124,7 +124,7 @@ def compared(methods: Sequence[Method], runs: Sequence[Run]) -> dict[str, Any]:
     selects rows to its random coreset. The intervals of one figure hold together with 95 %
     (Bonferroni).
     """
-    by_method = {each.id: [run for run in runs if run.method == each.id] for each in methods}
+    by_method = {method.id: [run for run in runs if run.method == method.id] for method in methods}
     adapters = {name: tuple(run.adapter for run in of) for name, of in by_method.items()}
     same_as = {
         name: next(other for other in adapters if adapters[other] == adapters[name])
@@ -201,9 +201,9 @@ def rank_correlation(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]
     found: dict[str, Any] = {}
     for name, sign in (*((name, 1) for name in PASS_FIGURES), ("heldout_loss", -1)):
         known = [
-            (each[name]["mean"], each["exact_calls"]["mean"])
-            for each in figures.values()
-            if each[name] and each["exact_calls"]
+            (figure[name]["mean"], figure["exact_calls"]["mean"])
+            for figure in figures.values()
+            if figure[name] and figure["exact_calls"]
         ]
         cheap, dear = ([pair[side] for pair in known] for side in (0, 1))
         ranked = len(known) >= FEWEST_RANKED and len(set(cheap)) > 1 and len(set(dear)) > 1
@@ -282,7 +282,7 @@ def _crossed(
 
 def _mean(samples: Sequence[Sample]) -> float | None:
     return (
-        sum(each.value * each.weight for each in samples) / sum(each.weight for each in samples)
+        sum(each.value * each.weight for each in samples) / sum(sample.weight for sample in samples)
         if samples
         else None
     )
@@ -300,6 +300,6 @@ def _of_pass(runs: Sequence[Run], figure: str) -> dict[str, Any] | None:
 def _cost(costs: Sequence[Cost]) -> dict[str, Any]:
     """Return the mean cost of a training run."""
     names: Iterator[str] = (name for name in Cost.__struct_fields__ if name != "resumed")
-    return {name: sum(getattr(each, name) for each in costs) / len(costs) for name in names} | {
+    return {name: sum(getattr(cost, name) for cost in costs) / len(costs) for name in names} | {
         "resumed": any(c.resumed for c in costs)
     }

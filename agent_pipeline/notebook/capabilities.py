@@ -267,7 +267,7 @@ def _played(
     episodes = play(load_world(world), rows, player, progress=progress)
     return CapabilityScore(
         "planning",
-        _mean([each.done for each in episodes]),
+        _mean([episode.done for episode in episodes]),
         len(episodes),
         {"of": "tasks played", **figures(episodes)},
     )
@@ -296,7 +296,7 @@ def _instructions(
     due: list[tuple[str, bool | None]] = (
         [] if given else [("call_or_answer", bool(sample.calls) == parsed.is_call)]
     )
-    return [*due, *((each.name, each.take(context).passed) for each in measures)]
+    return [*due, *((measure.name, measure.take(context).passed) for measure in measures)]
 
 
 def _incoherent(sample: TurnSample, parsed: Reply) -> str | None:
@@ -335,8 +335,8 @@ def _values(arguments: Any) -> list[Any]:
     if isinstance(arguments, dict | list):
         return [
             value
-            for each in (arguments.values() if isinstance(arguments, dict) else arguments)
-            for value in _values(each)
+            for argument in (arguments.values() if isinstance(arguments, dict) else arguments)
+            for value in _values(argument)
         ]
     return (
         [arguments]

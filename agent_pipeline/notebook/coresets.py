@@ -87,8 +87,8 @@ class CoresetSelector:
         if (answering := answering_of(model)) is not None:
             rows = [{"tools": [], "session_id": row["row_id"], **row} for row in _with_ids(samples)]
             return [
-                each.loss
-                for each in compute_sft_losses(
+                loss.loss
+                for loss in compute_sft_losses(
                     answering.model, answering.renderer, rows, MAX_LENGTH
                 )
             ]

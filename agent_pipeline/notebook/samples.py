@@ -120,7 +120,7 @@ def _of_path(path: Path) -> Iterable[Any]:
             f"{notes[0].rstrip('.')}: repair the file first; what is trained on should be all that "
             f"was meant."
         )
-    return chain.from_iterable(each if isinstance(each, list) else [each] for each in lines)
+    return chain.from_iterable(line if isinstance(line, list) else [line] for line in lines)
 
 
 def _is_of_another_split(record: Any, split: str) -> bool:
@@ -250,8 +250,8 @@ def _weighted(messages: Any) -> tuple[Chat, list[int]]:
     ]
     return read_chat(
         [
-            drop_keys(cast(Message, each), "weight") if isinstance(each, dict) else each
-            for each in messages
+            drop_keys(cast(Message, message), "weight") if isinstance(message, dict) else message
+            for message in messages
         ]
     ), weights
 

@@ -247,7 +247,7 @@ class SFTTrainer:
             logged[-1] if logged else metrics.get("train_loss"),
             trainer,
             [{"messages": row.messages, "tools": tools[row.row_id]} for row in encoded[:COMPARED]],
-            max(len(each.input_ids) for each in tokens),
+            max(len(token.input_ids) for token in tokens),
         )
 
     def train_from_traces(

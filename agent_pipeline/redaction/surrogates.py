@@ -115,7 +115,9 @@ def surrogates_made_from(
 
 def system_of(messages: Iterable[Mapping[str, Any]]) -> str:
     """What the system says in them."""
-    return "\n".join(str(each.get("content")) for each in messages if each.get("role") == "system")
+    return "\n".join(
+        str(message.get("content")) for message in messages if message.get("role") == "system"
+    )
 
 
 def spoken(messages: Sequence[Mapping[str, Any]], task_key: str, system: str) -> list[Any]:
@@ -136,7 +138,7 @@ def spoken(messages: Sequence[Mapping[str, Any]], task_key: str, system: str) ->
             return {name: replaced(each) for name, each in part.items()}
         return [replaced(each) for each in part] if isinstance(part, list | tuple) else part
 
-    return [replaced(each) for each in messages]
+    return [replaced(message) for message in messages]
 
 
 def _surrogate(kind: str, number: int, part: str, system: str, task_key: str) -> str | None:

@@ -218,7 +218,7 @@ def files_of(path: Path) -> list[Path]:
         for folder, folders, names in os.walk(path, onerror=refuse):
             folders[:] = [name for name in folders if not name.startswith(".")]
             files += [Path(folder, name) for name in names if not name.startswith(".")]
-        return sorted(each for each in files if each.is_file() and each.stat().st_size)
+        return sorted(file for file in files if file.is_file() and file.stat().st_size)
     except OSError as error:
         raise unreadable(path, error) from error
 

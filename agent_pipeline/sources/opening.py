@@ -142,7 +142,7 @@ def find(path: Path, known: Sequence[Reader] = SOURCES) -> Finds:
     different things each is its own.
     """
     finds = _finds(path, known)
-    sidecars = {each for where, reader in finds.stores for each in reader(where).sidecars()}
+    sidecars = {sidecar for where, reader in finds.stores for sidecar in reader(where).sidecars()}
     finds.unknown = [each for each in finds.unknown if each not in sidecars]
     return finds
 

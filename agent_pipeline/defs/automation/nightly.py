@@ -171,7 +171,9 @@ def _fit(requests: list[dg.RunRequest], last: LastRuns, night: NightSettings) ->
 
     A run is expected to take as long as the agent's last run, or as long as the other agents' runs.
     """
-    known = {str(each.partition_key): last.minutes(str(each.partition_key)) for each in requests}
+    known = {
+        str(request.partition_key): last.minutes(str(request.partition_key)) for request in requests
+    }
     usual = mean([each for each in known.values() if each is not None] or [0.0])
     fit, minutes = 0, 0.0
     for each in known.values():

@@ -140,7 +140,11 @@ def champion(
                 **numbers(
                     {
                         "gain": next(
-                            (each.difference for each in decision.figures if each.name == "gain"),
+                            (
+                                figure.difference
+                                for figure in decision.figures
+                                if figure.name == "gain"
+                            ),
                             None,
                         ),
                         "p_value": decision.p,

@@ -330,7 +330,9 @@ def curated_sessions(
                 "sessions": counts.total(),
                 "kept": counts["kept"],
                 "dropped": counts.total() - counts["kept"],
-                "uses": counts_table(Counter(each.use.value for each in curation.decisions), "use"),
+                "uses": counts_table(
+                    Counter(decision.use.value for decision in curation.decisions), "use"
+                ),
                 "reasons": counts_table(curation.counts_with_detail),
                 "sessions_with_a_verdict_cut_from_their_text": len(curation.stripped),
                 "sessions_made_by_a_served_model": curation.by_served_model,

@@ -35,11 +35,11 @@ class TrajectoryFilter:
 
     def filter(self, trajectories: Iterable[AgentTrajectory]) -> list[AgentTrajectory]:
         """The good ones, in their order."""
-        return [each for each in trajectories if self.reason(each) is None]
+        return [trajectory for trajectory in trajectories if self.reason(trajectory) is None]
 
     def get_stats(self, trajectories: Iterable[AgentTrajectory]) -> dict[str, Any]:
         """`total`, `kept`, and `dropped`: how many for which reason, the first that holds."""
-        reasons = Counter(self.reason(each) for each in trajectories)
+        reasons = Counter(self.reason(trajectory) for trajectory in trajectories)
         kept = reasons.pop(None, 0)
         dropped = {reason: reasons[reason] for reason in sorted(filter(None, reasons))}
         return {"total": kept + sum(dropped.values()), "kept": kept, "dropped": dropped}

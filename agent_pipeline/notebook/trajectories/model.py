@@ -84,7 +84,7 @@ def save_trajectories(path: str | Path, trajectories: Iterable[AgentTrajectory])
     Raises:
         OSError: it cannot be written.
     """
-    lines = (dump_json_line(msgspec.to_builtins(each)) for each in trajectories)
+    lines = (dump_json_line(msgspec.to_builtins(trajectory)) for trajectory in trajectories)
     return write_atomically(Path(path), "".join(lines).encode("utf-8"))
 
 

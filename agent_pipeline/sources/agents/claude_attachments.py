@@ -108,7 +108,7 @@ def _hook_response(attachment: Record) -> str | None:
 def _skills(attachment: Record) -> str | None:
     skills = objects(attachment.get("skills"))
     listed = _joined(
-        [_titled("Skill", each, each.get("content")) for each in skills], "\n\n---\n\n"
+        [_titled("Skill", skill, skill.get("content")) for skill in skills], "\n\n---\n\n"
     )
     return listed and f"The following skills were invoked in this session:\n\n{listed}"
 
@@ -139,8 +139,10 @@ def _mailbox(attachment: Record) -> str | None:
     messages = objects(attachment.get("messages"))
     return _joined(
         [
-            f"{each.get('from')}: {each['text']}" if isinstance(each.get("text"), str) else None
-            for each in messages
+            f"{message.get('from')}: {message['text']}"
+            if isinstance(message.get("text"), str)
+            else None
+            for message in messages
         ]
     )
 

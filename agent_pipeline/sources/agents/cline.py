@@ -60,7 +60,7 @@ class ClineSource(FileSource):
         return (
             kind in cls.kinds
             and bool(records)
-            and all(isinstance(each, dict) and check(each) for each in records)
+            and all(isinstance(record, dict) and check(record) for record in records)
         )
 
     def loses(self, record: Record) -> bool:

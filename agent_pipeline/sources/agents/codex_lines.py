@@ -189,8 +189,8 @@ class Thread:
             cut < self._inherited and self.stretches
         ):  # the turn began before the compaction, and its beginning stands there
             self.stretches = [
-                each._replace(items=[*each.items, mark_unread("turn taken back")])
-                for each in self.stretches
+                stretch._replace(items=[*stretch.items, mark_unread("turn taken back")])
+                for stretch in self.stretches
             ]
         self.taken_back += len(self._items) - cut
         self._items = self._items[:cut]
@@ -350,4 +350,4 @@ def usages(lines: list[Record]) -> list[Record]:
         for event in events
         if event.get("type") == "token_count"
     ]
-    return next(([each] for each in reversed(counts) if each), [])
+    return next(([count] for count in reversed(counts) if count), [])

@@ -64,9 +64,9 @@ class GeminiCLISource(FileSource):
         changes = [section(record, "$set") | record for _, record in records]
         messages, taken_back = _messages(changes)
         skipped = Counter(
-            f"line:{text(each.get('type')) or 'unknown'}"
-            for each in messages
-            if each.get("type") not in _ROLES
+            f"line:{text(message.get('type')) or 'unknown'}"
+            for message in messages
+            if message.get("type") not in _ROLES
         )
         is_helper = any(change.get("kind") == "subagent" for change in changes)
         recorded = [

@@ -121,7 +121,7 @@ class OmniagentsSource(ItemStore):
                 str(as_text(row[0]))
                 for row in connection.execute("SELECT session_id FROM sessions")
             )
-        return f"{file_signature(path)}|{hash_json([[each, judgments.get(each)] for each in ids])}"
+        return f"{file_signature(path)}|{hash_json([[id_, judgments.get(id_)] for id_ in ids])}"
 
     def _database(self, key: PartitionKey) -> Path:
         if key not in self._paths:

@@ -132,7 +132,8 @@ def _gathered(records: list[Record]) -> tuple[Record, list[Record], int]:
         if (message := messages.get(text(part.get("messageID")))) is None:
             homeless += 1
         elif all(
-            section(each).get("id") != part.get("id") for each in elements(message.get("parts"))
+            section(element).get("id") != part.get("id")
+            for element in elements(message.get("parts"))
         ):
             message["parts"] = [*elements(message.get("parts")), part]
     return info, sorted(messages.values(), key=_order), homeless

@@ -118,7 +118,7 @@ class OpenHandsSource(FileSource):
             "context": {"execution_status": state.get("execution_status")},
             "usage": [section(metrics, name, "accumulated_token_usage") for name in metrics],
             "costs": [section(metrics, name).get("accumulated_cost") for name in metrics],
-            "times": [each.get("timestamp") for each in events],
+            "times": [event.get("timestamp") for event in events],
             "model_id": model,
             "ends_on_tool": any(each.get("tool_name") == "finish" for each in branch[-2:]),
             "error": (text(failed.get("detail")) or "the run failed")
@@ -132,7 +132,7 @@ def _branch(events: list[Record], leaf: Any) -> tuple[list[Record], int]:
     """Return the events on the way to a leaf (all events if there is no tree), and how many parents
     on the way are missing.
     """
-    by_id = {text(each.get("id")): each for each in events}
+    by_id = {text(event.get("id")): event for event in events}
     way: set[str] = set()
     here = text(leaf)
     while here is not None and here in by_id and here not in way:

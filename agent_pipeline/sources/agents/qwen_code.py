@@ -142,7 +142,7 @@ def _inherited(contents: Any) -> list[Any]:
     """Messages that the model saw at the beginning, and that are not trained here."""
     if not isinstance(contents, list):
         return [mark_unread("compressed history")]
-    return [{**section(each), "weight": 0} for each in contents]
+    return [{**section(part), "weight": 0} for part in contents]
 
 
 class IFlowSource(FileSource):

@@ -77,14 +77,16 @@ class ATIFSource(RecordSource):
             **judged("reward", rewards.get("reward")),
             **chosen(result, task_id="task_name", trial="trial_name"),
             "history": [
-                message for each in elements(record.get("steps")) for message in _messages(each)
+                message
+                for element in elements(record.get("steps"))
+                for message in _messages(element)
             ],
             "tools": agent.get("tool_definitions"),
             "context": chosen(record, ("notes", "extra")),
             "usage": [chosen(section(each, "metrics"), _COUNTS) for each in steps],
             "cost_usd": section(record, "final_metrics").get("total_cost_usd"),
             "scores": rewards,
-            "times": [each.get("timestamp") for each in steps],
+            "times": [step.get("timestamp") for step in steps],
             "models": [agent.get("model_name"), *(text(each.get("model_name")) for each in steps)],
             "parent_session_id": record.get("parent"),
             "ends_on_tool": bool(steps) and bool(steps[-1].get("tool_calls")),
@@ -131,8 +133,8 @@ def _messages(step: Any) -> Iterator[Any]:
         yield mark_unread("compaction")
         return
     calls = [
-        each | {"name": each.get("function_name")} if isinstance(each, dict) else None
-        for each in elements(step.get("tool_calls"))
+        element | {"name": element.get("function_name")} if isinstance(element, dict) else None
+        for element in elements(step.get("tool_calls"))
     ]
     role = "assistant" if step.get("source") == "agent" else step.get("source")
     message = {"role": role, "content": step.get("message"), "tool_calls": calls}
@@ -148,7 +150,7 @@ def _messages(step: Any) -> Iterator[Any]:
     ):  # of one response of Codex, Harbor makes a step of the words and one of each call
         if thought := step.get("reasoning_content"):
             yield {"type": "reasoning", "text": thought}
-        yield from (each and each | {"type": "function_call"} | weight for each in calls)
+        yield from (call and call | {"type": "function_call"} | weight for call in calls)
     elif message["content"] or calls or not step.get("observation"):
         yield message | {"reasoning": step.get("reasoning_content")} | weight
     yield from _results(calls, elements(section(step, "observation").get("results")))

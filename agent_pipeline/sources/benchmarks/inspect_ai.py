@@ -134,10 +134,10 @@ def _with_reasons(messages: Any, record: Record, events: list[Record]) -> Any:
     if not isinstance(messages, list):
         return messages
     made = [
-        each | {"stop_reason": reason}
-        if isinstance(each, dict) and (reason := reasons.get(text(each.get("id"))))
-        else each
-        for each in messages
+        message | {"stop_reason": reason}
+        if isinstance(message, dict) and (reason := reasons.get(text(message.get("id"))))
+        else message
+        for message in messages
     ]
     last = objects(section(record, "output").get("choices"))[:1]
     spoken = [each for each in objects(messages) if each.get("role") == "assistant"][-1:]

@@ -57,7 +57,9 @@ class SWEAgentSource(FileSource):
         messages = history if isinstance(history, list) else [None]
         agents = list(
             dict.fromkeys(
-                clean_text(text(each.get("agent"))) for each in messages if isinstance(each, dict)
+                clean_text(text(message.get("agent")))
+                for message in messages
+                if isinstance(message, dict)
             )
         )
         info, stats, replay = (

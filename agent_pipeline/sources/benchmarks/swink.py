@@ -43,7 +43,7 @@ class SwinkSource(RecordSource):
 
     def unpack(self, record: Record) -> list[Record]:
         of = {"eval_set_id": record.get("eval_set_id"), "timestamp": record.get("timestamp")}
-        return [{**section(each), **of} for each in elements(record.get("case_results"))]
+        return [{**section(element), **of} for element in elements(record.get("case_results"))]
 
     def empty(self, record: Record) -> str | None:
         if "schema_version" not in record:
@@ -120,7 +120,7 @@ class SwinkSource(RecordSource):
         if record.get("user_messages"):
             return record
         cases = objects(self._set(text(record.get("eval_set_id")) or "", place.path).get("cases"))
-        return next((each for each in cases if each.get("id") == record.get("case_id")), {})
+        return next((case_ for case_ in cases if case_.get("id") == record.get("case_id")), {})
 
     def _set(self, name: str, results: Path) -> Record:
         if not name or name in (".", "..") or set(name) & set("/\\\0"):

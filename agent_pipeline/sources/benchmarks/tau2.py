@@ -46,8 +46,8 @@ class Tau2Source(RecordSource):
         if "termination_reason" in record:
             return [record]
         return [
-            section(each) | {"of": record.get("info")}
-            for each in elements(record.get("simulations"))
+            section(element) | {"of": record.get("info")}
+            for element in elements(record.get("simulations"))
         ]
 
     def identify(self, record: Record, place: Place) -> Ident:

@@ -71,7 +71,7 @@ class Traces:
                 (
                     make
                     for tables, make in _PLATFORMS.items()
-                    if all(columns(connection, each) for each in tables)
+                    if all(columns(connection, table) for table in tables)
                 ),
                 None,
             )

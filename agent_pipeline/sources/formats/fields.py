@@ -236,7 +236,7 @@ def function_tools(raw: Any) -> tuple[list[Tool], int]:
         raw = list(raw.values()) if all(isinstance(each, dict) for each in raw.values()) else [raw]
     entries = raw if isinstance(raw, list) else [] if raw is None else [raw]
     entries = [inner for each in entries for inner in _declared(each)]
-    tools = [_function_tool(own_schema(each)) for each in entries]
+    tools = [_function_tool(own_schema(entry)) for entry in entries]
     return [tool for tool in tools if tool], sum(tool is None for tool in tools)
 
 
@@ -282,7 +282,7 @@ def chosen(record: Mapping[str, Any], names: Iterable[str] = (), /, **renamed: s
     """The fields of these names that say something; `new="old"` takes one under another name."""
     return {
         new: record[old]
-        for new, old in [*((each, each) for each in names), *renamed.items()]
+        for new, old in [*((name, name) for name in names), *renamed.items()]
         if record.get(old) is not None
     }
 

@@ -111,9 +111,9 @@ def _holders(message: dict[str, Any]) -> list[dict[str, Any]]:
     ]
     calls = [part for part in (*parts, message) if isinstance(part, dict)]
     return [
-        each["function"] if isinstance(each.get("function"), dict) else each
-        for each in calls
-        if _is_call(each)
+        call["function"] if isinstance(call.get("function"), dict) else call
+        for call in calls
+        if _is_call(call)
     ]
 
 

@@ -121,7 +121,7 @@ def request_of(value: Any) -> Exchange:
     tools = [
         each["content"] for each in messages if _is_tool(each)
     ]  # Langfuse writes LangChain's tools between its messages
-    messages = [each for each in messages if not _is_tool(each)]
+    messages = [message for message in messages if not _is_tool(message)]
     return Exchange(
         [*head, *messages],
         told.get("model"),
@@ -265,7 +265,9 @@ def _with_sources(messages: list[Any], records: tuple[dict[str, Any], ...]) -> l
     """Return the messages of a response, the last with what the response says that its answer rests
     on.
     """
-    sources = {name: each[name] for each in records for name in SOURCE_FIELDS if each.get(name)}
+    sources = {
+        name: record[name] for record in records for name in SOURCE_FIELDS if record.get(name)
+    }
     if not sources or not messages or not isinstance(messages[-1], dict):
         return messages
     return [*messages[:-1], sources | messages[-1]]
@@ -371,7 +373,7 @@ def _blocks_in(text: str) -> list[Any]:
     blocks = decoded(text)
     return (
         blocks
-        if isinstance(blocks, list) and blocks and all(_is_block(each) for each in blocks)
+        if isinstance(blocks, list) and blocks and all(_is_block(block) for block in blocks)
         else []
     )
 

@@ -140,7 +140,7 @@ class Service(ABC):
     def signature(self) -> str:
         """A text that changes with what a look finds."""
         return digest(
-            b"", *(each.digest for traces in self.heads.values() for each in traces)
+            b"", *(trace.digest for traces in self.heads.values() for trace in traces)
         ).hex()
 
     def digest_of(self, places: Iterable[Place]) -> bytes:

@@ -63,12 +63,12 @@ def new_session(
     if strange:
         chat.damage["invalid_tools"] += strange
     known, paid = (
-        [each for each in times if each],
+        [time for time in times if time],
         [cost for each in costs if (cost := number(each)) is not None],
     )
     fields: Record = {"created_at": known[0], "ended_at": known[-1]} if known else {}
     fields |= {"cost_usd": sum(paid)} if paid else {}
-    fields["model_id"] = next((each for each in reversed([*models]) if each), None)
+    fields["model_id"] = next((model for model in reversed([*models]) if model), None)
     fields |= {
         name: value
         for name, value in said.items()

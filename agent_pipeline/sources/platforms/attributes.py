@@ -49,7 +49,7 @@ def plain_value(value: Any, depth: int = _DEPTH) -> Any:
         pairs = [
             each for each in value if isinstance(each, dict) and isinstance(each.get("key"), str)
         ]
-        return {each["key"]: plain_value(each.get("value"), depth - 1) for each in pairs}
+        return {pair["key"]: plain_value(pair.get("value"), depth - 1) for pair in pairs}
     if not isinstance(value, dict):
         return value
     for name, inner in value.items():
@@ -59,7 +59,10 @@ def plain_value(value: Any, depth: int = _DEPTH) -> Any:
         if kind == "intValue":
             return _whole(inner)
         if kind == "arrayValue":
-            return [plain_value(each, depth - 1) for each in elements(section(inner).get("values"))]
+            return [
+                plain_value(element, depth - 1)
+                for element in elements(section(inner).get("values"))
+            ]
         if kind == "kvlistValue":
             return plain_value(elements(section(inner).get("values")), depth - 1)
         if kind in ("stringValue", "boolValue", "doubleValue", "bytesValue"):

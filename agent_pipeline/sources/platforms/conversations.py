@@ -154,7 +154,14 @@ def _next_part(
     it, and is sent what is new.
     """
     if given and given[0].kind == "function_call_output":
-        return next((each for each in reversed(conversations) if open_calls(each.items)), None)
+        return next(
+            (
+                conversation
+                for conversation in reversed(conversations)
+                if open_calls(conversation.items)
+            ),
+            None,
+        )
     return next((each for each in alike if each.calls[-1].trace != call.trace), None)
 
 

@@ -113,7 +113,7 @@ def _openinference_span(span: Span, attributes: Record, kind: Any) -> None:
         for name, value in (("input", given), ("output", answered))
     )
     span.given = messages_of(llm.get("prompts"), "user") or span.given
-    tools = [_tool(each) for each in elements(llm.get("tools"))]
+    tools = [_tool(element) for element in elements(llm.get("tools"))]
     span.exchange(
         given, answered, tools=tools, model=llm.get("model_name"), usage=section(llm, "token_count")
     )
@@ -205,7 +205,7 @@ def _ai_sdk_span(span: Span, attributes: Record) -> None:
         said = [*said, mark_cut_text("tool calls", calls)]
     span.given, span.answered = request.messages or span.given, said or span.answered
     span.tools = [
-        decoded(each) for each in elements(decoded(attributes.get("ai.prompt.tools")))
+        decoded(element) for element in elements(decoded(attributes.get("ai.prompt.tools")))
     ] or span.tools
 
 
@@ -232,10 +232,10 @@ def _message(raw: Any) -> Any:
     chat: Record = {"role": message.get("role"), "content": message.get("content")}
     if parts := elements(message.get("contents")):
         chat["content"] = [
-            section(each, "message_content") | section(each, "tool_call") or each for each in parts
+            section(part, "message_content") | section(part, "tool_call") or part for part in parts
         ]
     if calls := elements(message.get("tool_calls")):
-        chat["tool_calls"] = [section(each, "tool_call") or each for each in calls]
+        chat["tool_calls"] = [section(call, "tool_call") or call for call in calls]
     if name := message.get("function_call_name"):  # before there were several calls in a message
         chat["function_call"] = {
             "name": name,

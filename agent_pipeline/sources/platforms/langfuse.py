@@ -93,7 +93,7 @@ class LangfuseSource(SpanSource):
         own = {
             name: value for name, value in record.items() if name not in ("observations", "scores")
         }
-        return [own, *({"traceId": record.get("id"), **each} for each in parts)]
+        return [own, *({"traceId": record.get("id"), **part} for part in parts)]
 
     def identify(self, record: Record, place: Place) -> Ident | None:
         trace, session, project = (

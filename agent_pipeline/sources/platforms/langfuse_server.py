@@ -35,8 +35,8 @@ class LangfuseServer(Service):
         return section(page, "meta").get(cursor)
 
     def projects(self) -> Iterator[tuple[str, str]]:
-        for each in self.pages("/api/public/projects", "data", {}):
-            yield str(each.get("id")), str(each.get("name"))
+        for page in self.pages("/api/public/projects", "data", {}):
+            yield str(page.get("id")), str(page.get("name"))
 
     def look(self, project: str, name: str) -> Iterator[Head]:
         scores: dict[str, list[Record]] = defaultdict(list)
@@ -52,20 +52,20 @@ class LangfuseServer(Service):
             ].append(score)
         steps: dict[str, dict[str, tuple[str, str, str]]] = defaultdict(dict)
         about: dict[str, Record] = {}
-        for each in self.pages(
+        for page in self.pages(
             _OBSERVATIONS, "data", {"fields": "core,basic,time,trace_context", "limit": 1000}
         ):
-            trace, step = str(each.get("traceId")), str(each.get("id"))
+            trace, step = str(page.get("traceId")), str(page.get("id"))
             now = (
-                str(each.get("updatedAt")),
-                str(each.get("type")),
-                digest(json.dumps(each, sort_keys=True).encode()).hex(),
+                str(page.get("updatedAt")),
+                str(page.get("type")),
+                digest(json.dumps(page, sort_keys=True).encode()).hex(),
             )
             steps[trace][step] = max(
                 steps[trace].get(step, now), now
             )  # one that was updated meanwhile may be listed twice
             about[trace] = chosen(
-                each, ("traceId", "projectId", "sessionId", "traceName")
+                page, ("traceId", "projectId", "sessionId", "traceName")
             ) | about.get(trace, {})
         known = steps.keys() | {f"session {each.get('sessionId')}" for each in about.values()}
         for of_nothing in scores.keys() - known:

@@ -107,7 +107,7 @@ class LangSmithSource(SpanSource):
                 )
                 span.answered = with_reason(span.answered, reason)
             if len(elements(inputs.get("messages"))) > 1 and all(
-                isinstance(each, list) for each in elements(inputs.get("messages"))
+                isinstance(element, list) for element in elements(inputs.get("messages"))
             ):
                 span.given = [*span.given, mark_unread("several prompts in one run")]
         return [span]

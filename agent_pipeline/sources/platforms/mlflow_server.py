@@ -26,10 +26,10 @@ class MLflowServer(Service):
         return {"auth": (user, word)} if user else {}
 
     def projects(self) -> Iterator[tuple[str, str]]:
-        for each in self.pages(
+        for page in self.pages(
             "/api/2.0/mlflow/experiments/search", "experiments", {"max_results": 1000}, "page_token"
         ):
-            yield str(each.get("experiment_id")), str(each.get("name"))
+            yield str(page.get("experiment_id")), str(page.get("name"))
 
     def look(self, project: str, name: str) -> Iterator[Head]:
         place = {"type": "MLFLOW_EXPERIMENT", "mlflow_experiment": {"experiment_id": project}}
@@ -50,7 +50,7 @@ class MLflowServer(Service):
             yield Head(project, str(info.get("trace_id")), said, {"info": kept, "data": {}})
 
     def outlines(self, heads: list[Head]) -> Iterator[Record]:
-        return (each.listed for each in heads)
+        return (head.listed for head in heads)
 
     def fetched(self, head: Head) -> Record:
         found = section(

@@ -121,9 +121,9 @@ class OpenTelemetrySource(SpanSource):
 
     def scores_of(self, record: Record) -> list[Score]:
         events = [
-            each["attributes"]
-            for each in record["events"]
-            if each.get("name") == "gen_ai.evaluation.result"
+            event["attributes"]
+            for event in record["events"]
+            if event.get("name") == "gen_ai.evaluation.result"
         ]
         scores = [
             score
@@ -131,7 +131,8 @@ class OpenTelemetrySource(SpanSource):
             for score in evaluations_in(attributes)
         ]
         said = [
-            (each.get("name"), section(each, "result")) for each in record.get("annotations", ())
+            (annotation.get("name"), section(annotation, "result"))
+            for annotation in record.get("annotations", ())
         ]
         return scores + [
             (text(name) or "annotation", first_of(result, "score", "label"))
@@ -140,9 +141,9 @@ class OpenTelemetrySource(SpanSource):
 
     def words_of(self, record: Record) -> list[Any]:
         by_people = [
-            each
-            for each in record.get("annotations", ())
-            if each.get("annotator_kind") == "HUMAN" and not record["span"].parent
+            annotation
+            for annotation in record.get("annotations", ())
+            if annotation.get("annotator_kind") == "HUMAN" and not record["span"].parent
         ]
         return [section(each, "result").get("label") for each in by_people]
 
@@ -265,7 +266,7 @@ def _unread_messages(record: Record) -> str | None:
     """Return where a span has messages that are not read: in events of its own, or in an attribute
     for each.
     """
-    names = [str(each.get("name")) for each in record["events"]]
+    names = [str(event.get("name")) for event in record["events"]]
     if any(name == "gen_ai.choice" or name.startswith(_MESSAGE_EVENTS) for name in names):
         return "messages in span events"
     return "gen_ai.prompt.<i>" if has(record["attributes"], _NUMBERED) else None
@@ -289,7 +290,7 @@ def _with_events(records: list[tuple[Place, Record]]) -> list[tuple[Place, Recor
         {repr(each[1]): each for each in records if each[1]["event"]}.values(),
         key=lambda each: each[1]["span"].order,
     )
-    steps = [each for each in records if not each[1]["event"]]
+    steps = [record for record in records if not record[1]["event"]]
     at = {(step["span"].trace, step["span"].id): index for index, (_, step) in enumerate(steps)}
     for place, event in events:
         index = at.setdefault((event["span"].trace, event["span"].id), len(steps))
@@ -345,9 +346,9 @@ def _error(status: Any, message: Any, attributes: Record, events: list[Record]) 
         return None
     raised = next(
         (
-            each["attributes"].get("exception.message")
-            for each in events
-            if each.get("name") == "exception"
+            event["attributes"].get("exception.message")
+            for event in events
+            if event.get("name") == "exception"
         ),
         None,
     )

@@ -31,8 +31,8 @@ class PhoenixServer(Service):
         return {"headers": {"Authorization": f"Bearer {key}"}} if key else {}
 
     def projects(self) -> Iterator[tuple[str, str]]:
-        for each in self.pages("/v1/projects", "data", {"limit": 100}):
-            yield str(each.get("id")), str(each.get("name"))
+        for page in self.pages("/v1/projects", "data", {"limit": 100}):
+            yield str(page.get("id")), str(page.get("name"))
 
     def look(self, project: str, name: str) -> Iterator[Head]:
         at = f"/v1/projects/{project}"
@@ -115,10 +115,10 @@ class PhoenixServer(Service):
         """What is annotated on spans, traces or sessions, by their ids."""
         found: dict[str, list[Record]] = defaultdict(list)
         for some in _some(list(ids), of):
-            for each in self.pages(
+            for page in self.pages(
                 f"{at}/{of}_annotations", "data", {f"{of}_ids": some, "limit": 1000}
             ):
-                found[str(each.get(f"{of}_id"))].append(each)
+                found[str(page.get(f"{of}_id"))].append(page)
         return found
 
 
