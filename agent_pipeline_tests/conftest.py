@@ -62,7 +62,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """A file's tests stay on one worker, and so do the files that kill trainings: they fork them from one process, which imports TRL."""
     from xdist.scheduler import LoadFileScheduling
 
-    kills = tuple(f"training/test_{name}.py" for name in ("adapter", "on_policy", "preferences"))
+    kills = tuple(
+        f"training/test_{name}.py" for name in ("sft", "on_policy_steps", "preference_steps")
+    )
 
     class Files(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:

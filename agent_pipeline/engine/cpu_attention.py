@@ -66,7 +66,7 @@ class SharedPrefix:
     @property
     def tokens(self) -> int:
         """The number of tokens of the prefix."""
-        return self.layers[0][0].shape[2]
+        return int(self.layers[0][0].shape[2])
 
     @property
     def is_attended(self) -> bool:

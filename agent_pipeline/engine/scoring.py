@@ -405,7 +405,7 @@ def cached_rows(logits: "torch.Tensor") -> int:
     On a CPU these are the rows that its cache holds in float32; on a GPU all rows.
     """
     if logits.device.type == "cpu":
-        return max(1, CACHED_BYTES // (4 * logits.shape[-1]))
+        return max(1, CACHED_BYTES // (4 * int(logits.shape[-1])))
     return max(1, len(logits))
 
 

@@ -20,8 +20,8 @@ from agent_pipeline.training.chain import adapter_of
 from agent_pipeline.training.config import Step
 from agent_pipeline.training.sft import REPORT_FILE
 from agent_pipeline_tests.defs.conftest import Bench, worker_here
-from agent_pipeline_tests.training.test_on_policy import WORLD
-from agent_pipeline_tests.training.test_preferences import pair
+from agent_pipeline_tests.training.test_on_policy_steps import WORLD
+from agent_pipeline_tests.training.test_preference_steps import pair
 from agent_pipeline_tests.training.world import row
 
 pytestmark = pytest.mark.slow

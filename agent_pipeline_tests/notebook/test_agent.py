@@ -16,8 +16,8 @@ from agent_pipeline.notebook.coresets import CoresetSelector
 from agent_pipeline.progress import silent
 from agent_pipeline.tokenization.encoding import encode_rows
 from agent_pipeline.training.trainers.sft import SftJob, build_trainer
-from agent_pipeline_tests.training.test_on_policy import WORLD
-from agent_pipeline_tests.training.test_preferences import pair
+from agent_pipeline_tests.training.test_on_policy_steps import WORLD
+from agent_pipeline_tests.training.test_preference_steps import pair
 from agent_pipeline_tests.training.world import row, train_adapter
 
 pytestmark = pytest.mark.slow

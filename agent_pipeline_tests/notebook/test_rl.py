@@ -10,8 +10,8 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.models.chat_renderer import load_renderer
 from agent_pipeline.models.device import probe_device
 from agent_pipeline.models.loading import load_model
-from agent_pipeline_tests.training.test_on_policy import ROWS, WORLD
-from agent_pipeline_tests.training.test_preferences import pair
+from agent_pipeline_tests.training.test_on_policy_steps import ROWS, WORLD
+from agent_pipeline_tests.training.test_preference_steps import pair
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ from agent_pipeline.progress import silent
 from agent_pipeline.tokenization.loss_masks import Encoded
 from agent_pipeline.training import distributed
 from agent_pipeline.training.trainers import sft
-from agent_pipeline_tests.training.test_adapter import files
+from agent_pipeline_tests.training.test_sft import files
 from agent_pipeline_tests.training.world import TRAINING, row, train_adapter
 
 ROWS = [row(number) | {"tools": []} for number in range(7)]

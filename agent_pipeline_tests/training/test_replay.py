@@ -6,7 +6,7 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.tokenization.encoding import encode_row
 from agent_pipeline.training import sft
 from agent_pipeline.training.provenance import SftInput
-from agent_pipeline_tests.training.test_adapter import files
+from agent_pipeline_tests.training.test_sft import files
 from agent_pipeline_tests.training.world import TRAINING, row, train_adapter
 
 pytestmark = pytest.mark.slow

@@ -23,7 +23,7 @@ from agent_pipeline.tokenization.encoding import encode_rows
 from agent_pipeline.training.decision_probes import find_probes
 from agent_pipeline.training.preference_examples import encode_pairs, encode_sessions
 from agent_pipeline_tests.families.templates import mistral
-from agent_pipeline_tests.training.test_on_policy import HEARD, Asking
+from agent_pipeline_tests.training.test_on_policy_steps import HEARD, Asking
 from agent_pipeline_tests.training.world import TOOL, call, row
 
 TEMPLATES = Path(trl.__file__).parent / "chat_templates"

@@ -28,7 +28,7 @@ from agent_pipeline.training.provenance import FurtherInput
 from agent_pipeline.training.trainers import preferences as trainers
 from agent_pipeline.training.trainers.preferences import Dpo, Kto
 from agent_pipeline_tests.training.kills import killed
-from agent_pipeline_tests.training.test_adapter import files
+from agent_pipeline_tests.training.test_sft import files
 from agent_pipeline_tests.training.world import CITIES, TRAINING, call, row, train_adapter
 
 pytestmark = pytest.mark.slow

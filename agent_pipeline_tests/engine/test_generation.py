@@ -13,7 +13,7 @@ from agent_pipeline.evaluation.turns import MARGIN, Answering
 from agent_pipeline.models.device import probe_device
 from agent_pipeline.models.loading import load_model
 from agent_pipeline.tokenization.loss_masks import Encoded
-from agent_pipeline_tests.training.test_losses import LATENT, tiny
+from agent_pipeline_tests.engine.test_scoring import LATENT, tiny
 from agent_pipeline_tests.training.world import row
 
 pytestmark = pytest.mark.slow

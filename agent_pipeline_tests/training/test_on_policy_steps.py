@@ -24,8 +24,8 @@ from agent_pipeline.training.on_policy_steps import render_turn, train_on_policy
 from agent_pipeline.training.provenance import FurtherInput
 from agent_pipeline.training.trainers import preferences as trainers
 from agent_pipeline_tests.training.kills import killed
-from agent_pipeline_tests.training.test_adapter import files
-from agent_pipeline_tests.training.test_preferences import SELECT
+from agent_pipeline_tests.training.test_preference_steps import SELECT
+from agent_pipeline_tests.training.test_sft import files
 from agent_pipeline_tests.training.world import TRAINING, row, train_adapter
 
 pytestmark = pytest.mark.slow

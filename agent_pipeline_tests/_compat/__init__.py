@@ -1,0 +1,1 @@
+"""Hooks into other packages: what they need, and why they are still needed."""

@@ -1,0 +1,1 @@
+"""Fast computation: the same results as the libraries, forward and backward."""
