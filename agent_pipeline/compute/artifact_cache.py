@@ -160,7 +160,8 @@ def _begin(folder: Path, params: TaskParams, identity: str, made_from: MadeFrom)
     A folder that an earlier try of the same run left is kept, so that a training run can resume.
     """
     fresh = params.fresh or None
-    if fresh and (read_manifest(UPath(folder / MANIFEST)) or {}).get("fresh") != fresh:
+    manifest = read_manifest(UPath(folder / MANIFEST))
+    if fresh and (manifest is None or manifest.get("fresh") != fresh):
         shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(exist_ok=True)
     begun = {

@@ -100,7 +100,7 @@ class TaskParams(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
                 f"The {reference.asset} {reference.identity[:16]} of {self.partition} is gone: "
                 "materialize it again."
             )
-        return lake.verified(artifact)
+        return lake.verify(artifact)
 
     def shown_to_models(self, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return rows as models see them.

@@ -310,7 +310,7 @@ def spill_rows(
         batches: The rows to write.
     """
     offsets = array("q")
-    scratch = lake.fs.scratch(lake.table(asset, key).parent)
+    scratch = lake.fs.make_scratch_folder(lake.table(asset, key).parent)
     with TemporaryFile(prefix=".rows-", dir=scratch) as file:
         for row in to_rows(batches, raw=True):
             offsets.append(file.tell())

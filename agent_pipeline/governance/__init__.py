@@ -1,1 +1,5 @@
-"""Lineage and forgetting: which rows and models a session reached, and how it is removed from all of them."""
+"""Lineage, forgetting and pruning.
+
+Lineage tells which rows and models a session reached. Forgetting removes a session from all of
+them. Pruning deletes models that nothing names.
+"""

@@ -1,7 +1,10 @@
-"""What follows when a person moves a champion, in a shell or in the UI: it is served, MLflow is given it, and people are told.
+"""What follows when a person moves a champion, in a shell or in the UI.
 
-A command may be killed after the pointer moved and before the folder that servers read did. The next `promote`, `rollback` or `champions`
-completes it.
+The champion is served, MLflow gets its record, and people are notified. A command may be killed
+after the pointer moved and before the served folder was written. The next `promote`, `rollback` or
+`champions` completes it.
+
+Which export may become the champion does not belong here (`agent_pipeline.promotion`).
 """
 
 from agent_pipeline.config.assets import ServingConfig
@@ -28,14 +31,15 @@ _REPAIRED = (
 
 
 def follow(settings: Settings, key: PartitionKey, entry: Entry) -> tuple[list[str], list[str]]:
-    """Serve the champion of a partition after the change `entry`. People are told only if something moved. Whoever shows the result calls
-    `complete_move` afterwards.
+    """Serve the champion of a partition after the change `entry`, and notify people if it moved.
+
+    The caller shows the result, and calls `complete_move` afterwards.
 
     Returns:
-        What a person must hear, and what else there is to say.
+        The warnings for a person, and other lines for a person.
 
     Raises:
-        As `serve`.
+        The errors of `serve`.
     """
     lake = settings.open_lake()
     champion = lake.champion(EXPORT, key)
@@ -44,8 +48,9 @@ def follow(settings: Settings, key: PartitionKey, entry: Entry) -> tuple[list[st
     interrupted = interrupted_rollback(lake, key) if not entry.moved else None
     if interrupted:
         warnings.append(
-            f"The rollback by {interrupted.who} at {interrupted.when} was interrupted. It is completed now, and nothing else was rolled "
-            f"back: to go further back, run `agent-pipeline rollback {key}` again."
+            f"The rollback by {interrupted.who} at {interrupted.when} was interrupted. It is "
+            "completed now, and nothing else was rolled back: to go further back, run "
+            f"`agent-pipeline rollback {key}` again."
         )
     elif not entry.moved and (difference := serving_difference(lake, key)):
         warnings.append(f"{difference}: {_REPAIRED}")
@@ -68,7 +73,11 @@ def _serve(settings: Settings, lake: Lake, key: PartitionKey) -> list[str]:
 def complete_interrupted_moves(
     settings: Settings, lake: Lake, keys: list[PartitionKey]
 ) -> list[str]:
-    """Serve the champion of each partition whose served folder differs from it. Return a sentence for each of them."""
+    """Serve the champion of each partition whose served folder differs from it.
+
+    Returns:
+        A sentence for each of these partitions.
+    """
     sentences = []
     for key in keys:
         try:
@@ -77,15 +86,18 @@ def complete_interrupted_moves(
                 _serve(settings, lake, key)
         except (PipelineError, OSError) as error:
             sentences.append(
-                f"{key}: what is served cannot be compared with the champion, or brought up to date: {error}"
+                f"{key}: what is served cannot be compared with the champion, or brought up to "
+                f"date: {error}"
             )
         else:
             if difference:
                 sentences.append(
-                    f"{key}: {difference}. A command or a run was interrupted, or the disk is failing. The champion is served again now."
+                    f"{key}: {difference}. A command or a run was interrupted, or the disk is "
+                    "failing. The champion is served again now."
                 )
             elif rolled_back:
                 sentences.append(
-                    f"{key}: the rollback by {rolled_back.who} at {rolled_back.when} was interrupted after it was done."
+                    f"{key}: the rollback by {rolled_back.who} at {rolled_back.when} was "
+                    "interrupted after it was done."
                 )
     return sentences

@@ -1,14 +1,16 @@
-"""A session's way from its source to its rows, in about ten lines for a person."""
+"""A session's way from its source to its rows, in about ten lines for a person.
+
+Where the session went after its rows does not belong here (`agent_pipeline.governance.lineage`).
+"""
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.governance.lineage import OF_THE_SESSION, rows_naming
+from agent_pipeline.json_types import JsonObject
 from agent_pipeline.judging.turns import true_facts
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.tables import CURATED, JUDGED, SESSIONS, read_batches, to_rows
@@ -17,110 +19,131 @@ from agent_pipeline.storage.lake import Lake
 _STAGES = {"sessions": SESSIONS, "judged_sessions": JUDGED, "curated_sessions": CURATED}
 """The tables that every session goes through."""
 
-_OF_ROWS = ("_dataset", "_coreset", "_buffer")
-"""How the names of the tables of rows end."""
+_ROW_TABLES = ("_dataset", "_coreset", "_buffer")
+"""The endings of the names of the tables of rows."""
+_UNREAD = "unread:"
+"""The beginning of the names of parts that no reader understood."""
 
 
 def explain(lake: Lake, session_id: str, key: PartitionKey | None = None) -> list[str]:
-    """What became of a session, and why: source, damage, task, verdict and by whom, measures, use, rows. Without a key every partition of
-    the lake is searched.
+    """Return what became of a session and why, as lines.
+
+    The lines show its source, damage, task, verdict, measures, use and rows.
+
+    Args:
+        lake: the lake.
+        session_id: the session.
+        key: the partition; without one, every partition is searched.
 
     Raises:
-        DataError: no partition has the session, or a table is damaged or an older version's.
+        DataError: no partition has the session, or a table is of an older version.
+        DamageError: a table is damaged.
     """
     keys = [key] if key else lake.partitions("tables", "sessions")
-    lines = [line for each in keys for line in _in_partition(lake, each, session_id)]
+    lines = [line for partition in keys for line in _explain_in(lake, partition, session_id)]
     if not lines:
         raise DataError(
-            f"No table of {lake.root} has the session {session_id!r}: materialize sessions, or check the id."
+            f"No table of {lake.root} has the session {session_id!r}: materialize sessions, or "
+            "check the id."
         )
     return lines
 
 
-def _in_partition(lake: Lake, key: PartitionKey, session_id: str) -> Iterator[str]:
-    rows = {
-        asset: row
-        for asset, schema in _STAGES.items()
-        if (row := _row(lake, asset, key, session_id, schema))
-    }
-    if "sessions" not in rows:
+def _explain_in(lake: Lake, key: PartitionKey, session_id: str) -> Iterator[str]:
+    """Yield the lines on a session of a partition, if the partition has the session."""
+    session = _find_row(lake, "sessions", key, session_id)
+    if session is None:
         return
-    session = rows["sessions"]
-    yield f"session    {session_id} of {key}, read by {session['source']}, created {session['created_at'] or 'at an unknown time'}"
-    calls = sum(len(message.get("tool_calls") or ()) for message in session["messages"])
-    yield f"content    {len(session['messages'])} messages, {calls} calls, {len(session['tools'])} tools ({session['tools_origin']})"
-    yield f"damage     {_counts(session['damage'])}" + (
-        f"; dropped for {session['broken']}" if session["broken"] else ""
+    yield from _explain_reading(session, session_id, key)
+    judged = _find_row(lake, "judged_sessions", key, session_id)
+    if judged is not None:
+        yield from _explain_verdict(judged)
+    curated = _find_row(lake, "curated_sessions", key, session_id)
+    if curated is not None:
+        yield from _explain_use(curated)
+    yield f"rows       {_list_counts(_count_rows(lake, key, session_id))}"
+
+
+def _explain_reading(session: JsonObject, session_id: str, key: PartitionKey) -> Iterator[str]:
+    """Yield what was read of a session."""
+    created = session["created_at"] or "at an unknown time"
+    yield f"session    {session_id} of {key}, read by {session['source']}, created {created}"
+    messages, tools = session["messages"], session["tools"]
+    calls = sum(len(message.get("tool_calls") or ()) for message in messages)
+    yield (
+        f"content    {len(messages)} messages, {calls} calls, {len(tools)} tools "
+        f"({session['tools_origin']})"
     )
-    unread = {
-        name.removeprefix("unread:"): count
-        for name, count in session["skipped"].items()
-        if name.startswith("unread:")
-    }
+    dropped = f"; dropped for {session['broken']}" if session["broken"] else ""
+    yield f"damage     {_list_counts(session['damage'])}{dropped}"
+    unread: dict[str, int] = {}
+    left_out: dict[str, int] = {}
+    for name, count in session["skipped"].items():
+        if name.startswith(_UNREAD):
+            unread[name.removeprefix(_UNREAD)] = count
+        else:
+            left_out[name] = count
     if unread:
-        yield f"unread     {_counts(unread)}"
-    if left_out := {
-        name: count for name, count in session["skipped"].items() if not name.startswith("unread:")
-    }:
-        yield f"left out   {_counts(left_out)}"
+        yield f"unread     {_list_counts(unread)}"
+    if left_out:
+        yield f"left out   {_list_counts(left_out)}"
     yield f"task       {session['task_key']}"
-    if judged := rows.get("judged_sessions"):
-        by = judged["verdict_by"] and judged["verdict_by"] + (
-            f" ({judged['verdict_name']})" if judged["verdict_name"] else ""
-        )
-        why = judged["verdict_reasons"]
-        yield (
-            f"verdict    {judged['verdict'] or 'none'}"
-            + (f" by {by}" if by else "")
-            + (f": {why}" if why else "")
-        )
-        opinions = {
-            name: opinion["verdict"] or opinion["reason"]
-            for name, opinion in judged["opinions"].items()
-        }
-        yield f"opinions   {', '.join(f'{name}: {opinion}' for name, opinion in opinions.items()) or 'none'}"
-        facts = Counter(fact for turn in judged["turns"] for fact in true_facts(turn))
-        yield f"turns      {len(judged['turns'])}: {_counts(facts)}"
-    if curated := rows.get("curated_sessions"):
-        why = " ".join(
-            filter(
-                None,
-                (curated["drop_reason"], curated["drop_detail"] and f"({curated['drop_detail']})"),
-            )
-        )
-        other = curated["duplicate_of"] or curated["continued_by"]
-        yield (
-            f"use        {curated['use']}"
-            + (f": {why}" if why else "")
-            + (f", {other}" if other else "")
-        )
-        yield f"measures   missed: {', '.join(curated['missed_measures']) or 'none'}"
-    datasets = (
-        file
-        for file in lake.files()
-        if file.kind == "tables" and file.key == key and file.asset.endswith(_OF_ROWS)
-    )
-    found = Counter(
-        row.asset
-        for file in datasets
-        for row in rows_naming(lake, file, session_id)
-        if row.role in OF_THE_SESSION
-    )
-    yield f"rows       {_counts(found)}"
 
 
-def _row(
-    lake: Lake, asset: str, key: PartitionKey, session_id: str, schema: pa.Schema
-) -> dict[str, Any] | None:
-    """The session's row in a table; `None` where there is no table, or no such row."""
+def _explain_verdict(judged: JsonObject) -> Iterator[str]:
+    """Yield the verdict on a session, the opinions, and the facts of its turns."""
+    line = f"verdict    {judged['verdict'] or 'none'}"
+    if judged["verdict_by"]:
+        name = f" ({judged['verdict_name']})" if judged["verdict_name"] else ""
+        line += f" by {judged['verdict_by']}{name}"
+    if judged["verdict_reasons"]:
+        line += f": {judged['verdict_reasons']}"
+    yield line
+    opinions = [
+        f"{name}: {opinion['verdict'] or opinion['reason']}"
+        for name, opinion in judged["opinions"].items()
+    ]
+    yield f"opinions   {', '.join(opinions) or 'none'}"
+    facts = Counter(fact for turn in judged["turns"] for fact in true_facts(turn))
+    yield f"turns      {len(judged['turns'])}: {_list_counts(facts)}"
+
+
+def _explain_use(curated: JsonObject) -> Iterator[str]:
+    """Yield how a session is used, and which measures it missed."""
+    detail = curated["drop_detail"] and f"({curated['drop_detail']})"
+    reason = " ".join(part for part in (curated["drop_reason"], detail) if part)
+    other_session = curated["duplicate_of"] or curated["continued_by"]
+    line = f"use        {curated['use']}"
+    if reason:
+        line += f": {reason}"
+    if other_session:
+        line += f", {other_session}"
+    yield line
+    yield f"measures   missed: {', '.join(curated['missed_measures']) or 'none'}"
+
+
+def _count_rows(lake: Lake, key: PartitionKey, session_id: str) -> Counter[str]:
+    """Count the session's rows in each table of rows of a partition."""
+    counts: Counter[str] = Counter()
+    for file in lake.files():
+        if file.kind == "tables" and file.key == key and file.asset.endswith(_ROW_TABLES):
+            for row in rows_naming(lake, file, session_id):
+                if row.role in OF_THE_SESSION:
+                    counts[row.asset] += 1
+    return counts
+
+
+def _find_row(lake: Lake, asset: str, key: PartitionKey, session_id: str) -> JsonObject | None:
+    """Return the session's row in a table, or `None` if there is no table or no such row."""
     if not lake.has(asset, key):
         return None
     matching = (
         batch.filter(pc.equal(batch["session_id"], session_id))
-        for batch in read_batches(lake.open(asset, key, schema))
+        for batch in read_batches(lake.open(asset, key, _STAGES[asset]))
     )
     return next(to_rows(matching), None)
 
 
-def _counts(counts: dict[str, int]) -> str:
+def _list_counts(counts: Mapping[str, int]) -> str:
+    """Return the counts that are not zero, as a text."""
     return ", ".join(f"{name} {count}" for name, count in counts.items() if count) or "none"

@@ -1,14 +1,19 @@
 """Forgetting a session: removing it from everything that the lake holds.
 
-Tables are rewritten without its rows. What is made from tables (JSONL files, Hugging Face folders) is made again by the code that made it;
-caches are deleted. In the rows of other sessions (a side chain's parent, a duplicate's original) and in the manifests of models, an alias
-takes the place of the id.
+- Tables are rewritten without the rows of the session.
+- Files that are made from tables (JSONL, Hugging Face folders) are made again by the code that made
+  them.
+- Caches are deleted.
+- In the rows of other sessions (the parent of a side chain, the original of a duplicate) and in the
+  manifests of models, an alias takes the place of the id.
 
-The block list comes first, so that no later reading brings the session back; the table `sessions` comes last. Each file is replaced in one
-step. A run that is killed leaves enough behind to be run again, and then it completes.
+The block list comes first, so that no later reading brings the session back. The table `sessions`
+comes last. Each file is replaced in one step. A killed run leaves enough behind to be run again,
+and the second run completes it.
 
-Nothing takes a session out of a model's weights: the models that were trained on it are named, to be trained again. The store, and what
-people keep of their own (labels, review files, Dagster's record of runs), is theirs.
+The session stays in the weights of models, so the models that were trained on it are listed and
+have to be trained again. The store, and what people keep themselves (labels, review files,
+Dagster's record of runs), is not changed here.
 """
 
 import difflib
@@ -16,6 +21,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -51,19 +57,27 @@ from agent_pipeline.ingestion.seen_sessions import SEEN_TABLE
 from agent_pipeline.judging.client import AnswerCache
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.vectors import OLD_SPACE, VECTORS
-from agent_pipeline.storage.artifacts import manifest_text, with_checksum
+from agent_pipeline.storage.artifacts import FileEntry, Manifest, manifest_text, with_checksum
 from agent_pipeline.storage.lake import MANIFEST, Lake, LakeFile, read_manifest, remove
 
 _CACHES = (OLD_SPACE, VECTORS, SEEN_TABLE)
 """Tables that the next run makes again."""
 
 _COPIES = ("jsonl", "huggingface")
+"""The kinds of files that are made from tables."""
+_TRANSCRIPTS = (".jsonl", ".md", ".html", ".eval")
+"""The endings of files of artifacts that show conversations."""
 
 
 class Change(msgspec.Struct, kw_only=True):
-    """A file that changed: `rows` (of a table, entries) were removed, in `mentions` others an alias stands now.
+    """A file that changed.
 
-    A file that was `rebuilt` was made again from its table; one that was `deleted` is made again by the next run.
+    Attributes:
+        path: the file.
+        rows: how many rows of a table, or entries, were removed.
+        mentions: how many other rows or entries now hold an alias.
+        rebuilt: whether the file was made again from its table.
+        deleted: whether the file was deleted; the next run makes it again.
     """
 
     path: str
@@ -74,10 +88,18 @@ class Change(msgspec.Struct, kw_only=True):
 
 
 class Forgotten(msgspec.Struct, kw_only=True):
-    """What came of forgetting a session. `partitions` is where it is blocked from now on (`*`: everywhere).
+    """The report on a session that was forgotten.
 
-    `judge_answers` of the language model about it left the judge's cache; `unclear_answers` of an older version do not say whom they are
-    about. `same_content` (with the same conversation) and `side_chains` (begun by it) are other sessions, which stay.
+    Attributes:
+        session_id: the session.
+        alias: what stands for its id from now on.
+        partitions: where it is blocked from now on; `*` for all partitions.
+        changes: the files that changed.
+        judge_answers: how many answers of the language model about it left the judge's cache.
+        unclear_answers: how many answers of an older version do not name their session.
+        same_content: other sessions with the same conversation, which stay.
+        side_chains: other sessions that it began, which stay.
+        models: the artifacts that it reached.
     """
 
     session_id: str
@@ -92,19 +114,40 @@ class Forgotten(msgspec.Struct, kw_only=True):
 
     @property
     def to_retrain(self) -> list[ModelUse]:
-        """The models that were trained on it, and what was made from them."""
-        return [each for each in self.models if {TRAINED, FOLLOWS} & set(each.roles)]
+        """The models that were trained on the session, and what was made from them."""
+        return [model for model in self.models if {TRAINED, FOLLOWS} & set(model.roles)]
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What the tables tell of a session before it is removed.
+
+    Attributes:
+        tasks: its tasks that are only its text or its id.
+        partitions: the partitions that have its rows.
+    """
+
+    tasks: set[str]
+    partitions: set[PartitionKey | None]
 
 
 def forget(
     lake: Lake, session_id: str, key: PartitionKey | None = None, judge_cache: Path | None = None
 ) -> Forgotten:
-    """Remove a session from a partition, or (without one) from all, and keep it out.
+    """Remove a session from a partition or from all partitions, and keep it out.
+
+    Args:
+        lake: the lake.
+        session_id: the session.
+        key: the partition; without one, every partition.
+        judge_cache: the file with the answers of the language model that judges.
 
     Raises:
-        UnknownSessionError: nothing names it; nothing was changed.
-        DataError: a run is working on one of its partitions, or trains on it, now; or a table is damaged.
-        DamageError: the manifest of an artifact cannot be read, so that the session may be in it; nothing was changed.
+        UnknownSessionError: nothing names the session; nothing was changed.
+        DataError: a run is working on a partition of the session, or trains on it; or a table is
+            damaged.
+        DamageError: the manifest of an artifact cannot be read, so that the session may be in the
+            artifact; nothing was changed.
     """
     lake.sweep()
     removal = _Removal(lake, session_id, key)
@@ -117,7 +160,7 @@ def forget(
         partitions = removal.partitions()
         for partition in partitions:
             held.enter_context(lake.run_of(partition))
-        removal.look()  # what runs wrote until their partition was held
+        removal.list_files()  # runs may have written until their partition was held
         removal.refuse_unreadable(partitions)
         report = removal.report
         report.partitions = BlockList.add(lake, session_id, key).list_partitions(session_id)
@@ -127,46 +170,56 @@ def forget(
             answers.close()
         removal.run()
         report.models = models_of(lake, session_id)
-        if left := [str(file.path) for file in removal.tables() if removal.has_own_rows(file)]:
-            raise DataError(
-                f"{session_id!r} was written again while it was being forgotten, to {left[0]}: let that run end, and repeat."
-            )
+        for file in removal.tables():
+            if removal.has_own_rows(file):
+                raise DataError(
+                    f"{session_id!r} was written again while it was being forgotten, to "
+                    f"{file.path}: let "
+                    "that run end, and repeat."
+                )
         return report
 
 
 class _Removal:
-    """One session's removal, file by file."""
+    """The removal of one session, file by file."""
 
     def __init__(self, lake: Lake, session_id: str, key: PartitionKey | None) -> None:
         self.lake, self.id, self.key, self.alias = lake, session_id, key, make_alias(session_id)
         self.report = Forgotten(session_id=session_id, alias=self.alias, partitions=[])
-        self.look()
+        self.list_files()
 
-    def look(self) -> None:
-        self._files = [
-            file for file in self.lake.files() if self.key is None or file.key in (None, self.key)
-        ]
+    def list_files(self) -> None:
+        """List the files of the lake that may hold the session."""
+        every = self.lake.files()
+        self._files = [file for file in every if self.key is None or file.key in (None, self.key)]
 
     def refuse_unreadable(self, held: Sequence[PartitionKey | None]) -> None:
-        """Refuse to forget if the manifest of an artifact does not tell whether the session is in the artifact.
+        """Refuse to forget if a manifest does not tell whether the session is in its artifact.
 
-        Another machine may be uploading an artifact, with the manifest last, to a partition that is not among the `held` ones.
+        Another machine may be uploading an artifact, with the manifest last, to a partition that is
+        not among the `held` ones.
 
         Raises:
             DamageError: a manifest is damaged, or missing.
         """
-        for artifact in self.lake.unreadable(self._files):
-            if artifact.is_missing and not self.lake.is_local and artifact.key not in held:
+        for artifact in self.lake.find_unreadable(self._files):
+            may_be_uploading = not self.lake.is_local and artifact.key not in held
+            if artifact.is_missing and (may_be_uploading or not artifact.bytes):
                 continue
             raise DamageError(
-                f"{artifact.path} is {artifact.reason}, so it is unknown whether {self.id!r} is in the {artifact.asset} "
-                f"{artifact.name} of {artifact.key}, and nothing was forgotten: put a copy of the file back, or delete the folder "
-                f"{artifact.path.parent}, and repeat.",
+                f"{artifact.path} is {artifact.reason}, so it is unknown whether {self.id!r} is "
+                "in the "
+                f"{artifact.asset} {artifact.name} of {artifact.key}, and nothing was forgotten: "
+                "put a copy "
+                f"of the file back, or delete the folder {artifact.path.parent}, and repeat.",
                 artifact.path,
             )
 
     def tables(self) -> list[LakeFile]:
-        """The tables that are there, the one that the others are made from last."""
+        """Return the tables that are there.
+
+        `sessions`, from which the others are made, comes last.
+        """
         tables = [
             file
             for file in self._files
@@ -178,7 +231,7 @@ class _Removal:
         )
 
     def partitions(self) -> list[PartitionKey | None]:
-        """The partitions that have rows of the session's own in a table; `None` is what pools all agents."""
+        """Return the partitions with rows of the session; `None` stands for pooled tables."""
         return list(dict.fromkeys(file.key for file in self.tables() if self.has_own_rows(file)))
 
     def is_known(self) -> bool:
@@ -192,44 +245,36 @@ class _Removal:
         )
 
     def nearest(self) -> list[str]:
-        """Ids of the lake that are most like the session's."""
-        read = (
-            self._open(file).read(["session_id"])["session_id"]
-            for file in self.tables()
-            if file.asset == "sessions"
-        )
-        return difflib.get_close_matches(
-            self.id, {each for column in read for each in column.to_pylist()}, n=3
-        )
+        """Return ids of the lake that are most like the session's."""
+        ids: set[str] = set()
+        for file in self.tables():
+            if file.asset == "sessions":
+                ids.update(self._open(file).read(["session_id"])["session_id"].to_pylist())
+        return difflib.get_close_matches(self.id, ids, n=3)
 
     def run(self) -> None:
         """Change every file, in an order in which a kill does no harm."""
-        tasks, caches = self._survey()
-        # Caches come first: the rows of the session in other tables tell which caches may hold its text.
+        survey = self._survey()
+        # Caches come first: the rows of the session in other tables tell which caches may hold its
+        # text.
         for file in self.tables():
-            if file.asset in _CACHES and file.key in caches:
+            if file.asset in _CACHES and file.key in survey.partitions:
                 self._delete(file.path)
-        self._unfinished()
+        self._delete_unfinished()
         for file, manifest in self.lake.manifests(self._files):
-            self._model(file, manifest)
-        self._unrecorded_copies()
+            self._scrub_model(file, manifest)
+        self._delete_unrecorded_copies()
         for file in self.tables():
-            if file.asset in _CACHES:
-                continue
             if file.asset == LEDGER_TABLE:
-                self._ledger(file, tasks)
-            elif file.asset != "sessions":
-                self._table(file)
+                self._scrub_ledger(file, survey.tasks)
+            elif file.asset not in (*_CACHES, "sessions"):
+                self._scrub_table(file)
         for file in self._files:
             if file.kind == PUBLICATIONS:
-                changed = republish(self.lake, file.asset, file.key)
-                self.report.changes += [
-                    Change(path=str(path), rebuilt=path.exists(), deleted=not path.exists())
-                    for path in changed
-                ]
+                self._rebuild_copies(file)
         for file in self.tables():
             if file.asset == "sessions":
-                self._table(file)
+                self._scrub_table(file)
 
     # Tables
 
@@ -238,107 +283,138 @@ class _Removal:
             return self.lake.open(file.asset, file.key)
         except (pa.ArrowException, OSError) as error:
             raise DataError(
-                f"{file.path} is damaged ({error}): materialize {file.asset} again, or delete it, and repeat."
+                f"{file.path} is damaged ({error}): materialize {file.asset} again, or delete it, "
+                "and repeat."
             ) from error
 
     def _key_within(self, file: LakeFile) -> PartitionKey | None:
-        """The partition that rows must say they are of; where the folder says it, they need not."""
+        """Return the partition that a row must name. If the folder names it, rows need not."""
         return self.key if file.key is None else None
 
     def has_own_rows(self, file: LakeFile) -> bool:
-        """Whether rows of a table are the session's own."""
-        groups = groups_naming(self._open(file), [self.id], self._key_within(file))
-        return any(
-            pc.any(mask).as_py()
-            for _, masks in groups
-            for name, mask in masks.items()
-            if is_own(name)
-        )
+        """Whether a table has rows of the session itself."""
+        for _, masks in groups_naming(self._open(file), [self.id], self._key_within(file)):
+            for name, mask in masks.items():
+                if is_own(name) and pc.any(mask).as_py():
+                    return True
+        return False
 
-    def _survey(self) -> tuple[set[str], set[PartitionKey | None]]:
-        """The session's tasks that are nothing but its text or id, and its partitions; the report gets the sessions that are near to it."""
-        tasks: set[str] = set()
-        keys: set[PartitionKey | None] = set()
+    def _survey(self) -> Survey:
+        """Read what the removal needs before it begins.
+
+        Add the sessions that are near to the report.
+        """
+        survey = Survey(set(), set())
         for file in self.tables():
-            table = self._open(file)
             if self.has_own_rows(file):
-                keys.add(file.key)
+                survey.partitions.add(file.key)
             if file.asset != "sessions":
                 continue
-            rows = table.read(["session_id", "content_sha256", "parent_session_id", "task_key"])
-            own = pc.equal(rows["session_id"], self.id)
-            mine = rows.filter(own)
-            tasks.update(
-                task
-                for task in mine["task_key"].to_pylist()
-                if task.startswith(("text:", "session:"))
+            columns = ["session_id", "content_sha256", "parent_session_id", "task_key"]
+            rows = self._open(file).read(columns)
+            is_own_row = pc.equal(rows["session_id"], self.id)
+            own_rows = rows.filter(is_own_row)
+            for task in own_rows["task_key"].to_pylist():
+                if task.startswith(("text:", "session:")):
+                    survey.tasks.add(task)
+            contents = own_rows["content_sha256"].combine_chunks()
+            has_same_content = pc.and_(
+                pc.is_in(rows["content_sha256"], contents), pc.invert(is_own_row)
             )
-            same = pc.and_(
-                pc.is_in(rows["content_sha256"], mine["content_sha256"].combine_chunks()),
-                pc.invert(own),
-            )
-            begun = pc.equal(rows["parent_session_id"], self.id)
-            self.report.same_content += rows.filter(same)["session_id"].to_pylist()
-            self.report.side_chains += rows.filter(begun)["session_id"].to_pylist()
-        return tasks, keys
+            is_side_chain = pc.equal(rows["parent_session_id"], self.id)
+            self.report.same_content += rows.filter(has_same_content)["session_id"].to_pylist()
+            self.report.side_chains += rows.filter(is_side_chain)["session_id"].to_pylist()
+        return survey
 
-    def _table(self, file: LakeFile) -> None:
-        """Write a table again, a row group in memory at a time: without the session's rows, and with an alias where others name it."""
+    def _scrub_table(self, file: LakeFile) -> None:
+        """Write a table again without the session's rows, and with an alias in rows that name it.
+
+        One row group is in memory at a time.
+        """
         table, change = self._open(file), Change(path=str(file.path))
         if not any(groups_naming(table, [self.id], self._key_within(file))):
             return
 
-        def without() -> Iterator[pa.RecordBatch]:
-            for number in range(table.num_row_groups):
-                rows = table.read_row_group(number)
-                masks = naming(rows, [self.id], self._key_within(file))
-                for name, mask in masks.items():
-                    if not is_own(name) and pc.any(mask).as_py():
-                        rows = self._with_alias(rows, name, mask)
-                        change.mentions += pc.sum(mask).as_py()
-                if own := [mask for name, mask in masks.items() if is_own(name)]:
-                    mine = reduce(pc.or_, own)
-                    change.rows += pc.sum(mine).as_py() or 0
-                    rows = filtered(rows, pc.invert(mine))
+        def scrubbed_batches() -> Iterator[pa.RecordBatch]:
+            for group in range(table.num_row_groups):
+                rows = self._scrub_rows(table.read_row_group(group), file, change)
                 yield from rows.combine_chunks().to_batches()
 
-        staged = self.lake.stage(file.asset, file.key, without(), table.schema_arrow)
+        staged = self.lake.stage(file.asset, file.key, scrubbed_batches(), table.schema_arrow)
         self.report.changes.append(change)
         staged.commit()
 
-    def _with_alias(self, rows: pa.Table, name: str, mask: Any) -> pa.Table:
-        """Rows with the alias for the id in a column, where the mask says that another session's row names it."""
-        at = rows.schema.get_field_index(name)
-        values = zip(rows[name].to_pylist(), mask.to_pylist(), strict=True)
-        name_of_it = f"session:{self.alias}" if name in TASK_COLUMNS else self.alias
-        renamed = [name_of_it if named else value for value, named in values]
-        return rows.set_column(at, rows.schema.field(at), pa.array(renamed, rows[name].type))
+    def _scrub_rows(self, rows: pa.Table, file: LakeFile, change: Change) -> pa.Table:
+        """Return rows without the session, and count what was removed in `change`."""
+        masks = naming(rows, [self.id], self._key_within(file))
+        for name, mask in masks.items():
+            if not is_own(name) and pc.any(mask).as_py():
+                rows = self._with_alias(rows, name, mask)
+                change.mentions += pc.sum(mask).as_py()
+        own_masks = [mask for name, mask in masks.items() if is_own(name)]
+        if not own_masks:
+            return rows
+        is_own_row = reduce(pc.or_, own_masks)
+        change.rows += pc.sum(is_own_row).as_py() or 0
+        return filtered(rows, pc.invert(is_own_row))
 
-    def _ledger(self, file: LakeFile, tasks: set[str]) -> None:
-        """Tasks that are nothing but the session's text or id leave the ledger with it, unless other sessions have them too."""
+    def _with_alias(self, rows: pa.Table, name: str, mask: pa.ChunkedArray) -> pa.Table:
+        """Return rows with the alias for the id in a column.
+
+        Only rows for which the mask is true change.
+        """
+        index = rows.schema.get_field_index(name)
+        alias = f"session:{self.alias}" if name in TASK_COLUMNS else self.alias
+        values = [
+            alias if is_named else value
+            for value, is_named in zip(rows[name].to_pylist(), mask.to_pylist(), strict=True)
+        ]
+        column = pa.array(values, rows[name].type)
+        return rows.set_column(index, rows.schema.field(index), column)
+
+    def _scrub_ledger(self, file: LakeFile, tasks: set[str]) -> None:
+        """Remove the tasks that are only the session's text or id.
+
+        Tasks that other sessions have too stay.
+        """
         if not tasks or file.key is None:
             return
-        held: set[str] = set()
-        for other in self.tables():
-            columns = naming_columns(self._open(other).schema_arrow)
-            if other.key == file.key and "task_key" in columns and any(map(is_own, columns)):
-                rows = self._open(other).read(columns)
-                own = reduce(
-                    pc.or_, (mask for name, mask in naming(rows, [self.id]).items() if is_own(name))
-                )
-                held.update(filtered(rows, pc.invert(own))["task_key"].to_pylist())
-        mine, known_as = f"session:{self.id}", f"session:{self.alias}"
-        renamed = {mine: known_as} if {mine, known_as} & held else {}
-        gone = remove_tasks(self.lake, file.key, tasks - held - set(renamed), renamed)
-        if gone or renamed:
-            self.report.changes.append(
-                Change(path=str(file.path), rows=gone, mentions=len(renamed))
-            )
+        of_others = self._tasks_of_other_sessions(file.key)
+        name, known_as = f"session:{self.id}", f"session:{self.alias}"
+        renamed = {name: known_as} if {name, known_as} & of_others else {}
+        removed = remove_tasks(self.lake, file.key, tasks - of_others - set(renamed), renamed)
+        if removed or renamed:
+            change = Change(path=str(file.path), rows=removed, mentions=len(renamed))
+            self.report.changes.append(change)
+
+    def _tasks_of_other_sessions(self, key: PartitionKey) -> set[str]:
+        """Return the tasks that rows of other sessions have in the tables of a partition."""
+        tasks: set[str] = set()
+        for file in self.tables():
+            table = self._open(file)
+            columns = naming_columns(table.schema_arrow)
+            if file.key != key or "task_key" not in columns or not any(map(is_own, columns)):
+                continue
+            rows = table.read(columns)
+            masks = naming(rows, [self.id])
+            is_own_row = reduce(pc.or_, (mask for name, mask in masks.items() if is_own(name)))
+            tasks.update(filtered(rows, pc.invert(is_own_row))["task_key"].to_pylist())
+        return tasks
 
     # Copies of tables
 
-    def _unrecorded_copies(self) -> None:
-        """Copies that no record can make again (of an older version of this code, or left by a kill) go, if the session may be in them."""
+    def _rebuild_copies(self, record: LakeFile) -> None:
+        """Make the published files of a table again if the table changed."""
+        for path in republish(self.lake, record.asset, record.key):
+            is_there = path.exists()
+            change = Change(path=str(path), rebuilt=is_there, deleted=not is_there)
+            self.report.changes.append(change)
+
+    def _delete_unrecorded_copies(self) -> None:
+        """Delete copies that may hold the session, and that no record can make again.
+
+        An older version wrote such copies, and a kill leaves them.
+        """
         tables = {(file.asset, file.key): file for file in self.tables()}
         for file in self._files:
             if file.kind not in (*_COPIES, "tables") or not file.path.exists():
@@ -357,88 +433,115 @@ class _Removal:
 
     # Models
 
-    def _unfinished(self) -> None:
-        """Trainings and exports that were killed, with the session in them, cannot go on: their folders go."""
+    def _delete_unfinished(self) -> None:
+        """Delete the folders of killed training runs and exports that hold the session.
+
+        A folder whose manifest cannot be read may hold the session.
+        """
         for folder in self.lake.unfinished():
             manifest = read_manifest(UPath(folder / MANIFEST))
-            others = manifest is not None and not any(
-                self.id in ids for ids in sessions_in(manifest).values()
-            )
-            if others or self.key not in (None, self.lake.asset_and_key(folder)[1]):
+            if manifest and not any(self.id in ids for ids in sessions_in(manifest).values()):
+                continue
+            if self.key not in (None, self.lake.asset_and_key(folder)[1]):
                 continue
             try:
                 with FileLock(f"{folder}.lock", timeout=0):
                     self.lake.delete_unfinished(folder)
             except Timeout as error:
                 raise DataError(
-                    f"What is being made in {folder} has {self.id!r} in it: cancel that run, or wait for its end, and repeat."
+                    f"What is being made in {folder} has {self.id!r} in it: cancel that run, or "
+                    "wait for "
+                    "its end, and repeat."
                 ) from error
             self.report.changes.append(Change(path=str(folder), deleted=True))
 
-    def _model(self, place: LakeFile, manifest: dict[str, Any]) -> None:
-        """The JSON files of an artifact; its transcripts, pages and logs, which are deleted first. The manifest comes before the rest."""
+    def _scrub_model(self, file: LakeFile, manifest: Manifest) -> None:
+        """Remove the session from the files of an artifact.
+
+        Transcripts, pages and logs are deleted first. The manifest is replaced before the JSON
+        files, so that a repeated call finds the files that a killed call did not replace.
+        """
         if not any({self.id, self.alias} & set(ids) for ids in sessions_in(manifest).values()):
             return
         # A kill after the last file was replaced must not leave the copy on this machine.
-        self.lake.drop_copy(place, manifest["identity"])
-        folder, new = place.path.parent, self._scrubbed(manifest)
-        if (
-            "examples" in new["report"]
-        ):  # an older version's examples do not say of which session they are
-            new["report"]["examples"] = [
-                each for each in new["report"]["examples"] if "session_id" in each
+        self.lake.drop_copy(file, manifest["identity"])
+        folder = file.path.parent
+        scrubbed: Manifest = self._scrub(manifest)
+        if "examples" in scrubbed["report"]:
+            # The examples of an older version do not name their session.
+            examples = scrubbed["report"]["examples"]
+            scrubbed["report"]["examples"] = [
+                example for example in examples if "session_id" in example
             ]
         files: dict[str, bytes] = {}
-        for name in sorted(
-            name
-            for name in manifest["files"]
-            if name.endswith(".json") and (folder / name).exists()
-        ):
-            before = json.loads((folder / name).read_bytes())
-            if (after := self._scrubbed(before)) != before:
-                files[name] = (json.dumps(after, indent=1, ensure_ascii=False) + "\n").encode(
-                    "utf-8"
-                )
-                new["files"][name] = {
-                    "sha256": hashlib.sha256(files[name]).hexdigest(),
-                    "bytes": len(files[name]),
-                }
-        transcripts = [
-            name for name in manifest["files"] if name.endswith((".jsonl", ".md", ".html", ".eval"))
-        ]
-        for name in transcripts:
-            del new["files"][name]
-            if (folder / name).exists():
-                self._delete(folder / name)
-        if new == manifest and not files:
+        for name, entry in manifest["files"].items():
+            if name.endswith(_TRANSCRIPTS):
+                del scrubbed["files"][name]
+                if (folder / name).exists():
+                    self._delete(folder / name)
+            elif name.endswith(".json") and (folder / name).exists():
+                content = self._scrub_json_file(folder / name, entry)
+                if content is not None:
+                    files[name] = content
+                    sha256 = hashlib.sha256(content).hexdigest()
+                    scrubbed["files"][name] = {"sha256": sha256, "bytes": len(content)}
+        if scrubbed == manifest and not files:
             return
-        for name, data in ((MANIFEST, manifest_text(with_checksum(new)).encode()), *files.items()):
-            self.lake.replace(folder / name, [data])
+        text = manifest_text(with_checksum(scrubbed)).encode()
+        for name, content in ((MANIFEST, text), *sorted(files.items())):
+            self.lake.replace(folder / name, [content])
             self.report.changes.append(Change(path=str(folder / name), mentions=1))
 
-    def _scrubbed(self, value: Any, name: str = "") -> Any:
-        """JSON without the objects that are the session's own, and with the alias for its id in lists of sessions and of rows."""
+    def _scrub_json_file(self, path: UPath, entry: FileEntry) -> bytes | None:
+        """Return the new content of a JSON file of an artifact, or `None` if there is none.
+
+        A damaged file may hold the session under a damaged id, so it is deleted. Its entry stays in
+        the manifest, so that the artifact stays damaged. A new checksum would make damage look
+        sound.
+        """
+        old_content = path.read_bytes()
+        try:
+            value = json.loads(old_content)
+        except ValueError:
+            self._delete(path)
+            return None
+        scrubbed = self._scrub(value)
+        new_content = f"{json.dumps(scrubbed, indent=1, ensure_ascii=False)}\n".encode()
+        # A killed call replaced the manifest, and not yet the file.
+        sound = {hashlib.sha256(content).hexdigest() for content in (old_content, new_content)}
+        if entry["sha256"] not in sound:
+            self._delete(path)
+            return None
+        return new_content if scrubbed != value else None
+
+    def _scrub(self, value: Any, name: str = "") -> Any:
+        """Return JSON without the objects of the session.
+
+        The alias takes the place of the id in lists of sessions and of rows.
+
+        Args:
+            value: a JSON value.
+            name: the key of the value, if it is in an object.
+        """
         if isinstance(value, dict):
-            return {key: self._scrubbed(each, key) for key, each in value.items()}
+            return {key: self._scrub(item, key) for key, item in value.items()}
         if not isinstance(value, list):
             return value
         if name in ("sessions", "row_ids"):
-            return [self._row_id(each) for each in value]
-        own = [
-            isinstance(each, dict)
-            and any(is_own(key) and of == self.id for key, of in each.items())
-            for each in value
-        ]
-        return [
-            self._scrubbed(each)
-            for each, is_its_own in zip(value, own, strict=True)
-            if not is_its_own
-        ]
+            return [self._rename_row(row_id) for row_id in value]
+        return [self._scrub(item) for item in value if not self._is_own_object(item)]
 
-    def _row_id(self, row_id: str) -> str:
-        """A row's id (the session's, perhaps with `#` and the turns that are not trained) with the alias, if the row is the session's."""
-        return (
-            self.alias + row_id.removeprefix(self.id)
-            if row_id == self.id or row_id.startswith(f"{self.id}#")
-            else row_id
-        )
+    def _is_own_object(self, value: object) -> bool:
+        """Whether a JSON value is an object that belongs to the session."""
+        if not isinstance(value, dict):
+            return False
+        return any(is_own(key) and item == self.id for key, item in value.items())
+
+    def _rename_row(self, row_id: str) -> str:
+        """Return the id of a row with the alias, if the row is the session's.
+
+        The id of a row is that of its session, perhaps with `#` and the turns that are not trained.
+        """
+        if row_id == self.id or row_id.startswith(f"{self.id}#"):
+            return self.alias + row_id.removeprefix(self.id)
+        return row_id

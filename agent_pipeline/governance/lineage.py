@@ -1,14 +1,18 @@
 """Lineage by record: where a session went, and what a model was made of.
 
-The lake alone answers both. Tables name sessions in their columns, models in their manifests, and an artifact that was made from another
-names its identity: an export leads to its adapter, to its rows, to the sessions. No answer holds a word of a conversation.
+The lake alone answers both questions. Tables name sessions in their columns, and models name them
+in their manifests. An artifact that was made from another artifact names its identity, so that an
+export leads to its adapter, to its rows and to the sessions. No answer holds a word of a
+conversation.
+
+Changing what names a session does not belong here (`agent_pipeline.governance.forgetting`).
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -18,13 +22,18 @@ from upath import UPath
 
 from agent_pipeline.errors import DamageError, DataError
 from agent_pipeline.ingestion.block_list import ALIAS_PREFIX, BlockList, make_alias
+from agent_pipeline.json_types import JsonObject
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.sessions.session import hash_json
+from agent_pipeline.storage.artifacts import Manifest
 from agent_pipeline.storage.lake import MANIFEST, Lake, LakeFile, read_manifest, sha256_file
 
 TABLE = "part-0.parquet"
+"""The name of the file of a table."""
 OWN, CHOSEN, REJECTED = OF_THE_SESSION = "session", "chosen", "rejected"
+"""The roles of a session in its own rows."""
 TRAINED, MEASURED, COMPARED, FOLLOWS = "trained on", "measured on", "compared on", "made from"
+"""The roles of a session in artifacts."""
 
 _MENTIONS = {
     "parent_session_id": "parent",
@@ -33,10 +42,14 @@ _MENTIONS = {
     "task_key": "task",
     "case_id": "task",
 }
-"""Columns in which a row of another session may name one, and as what."""
+"""Columns in which a row may name another session, and the role of that session."""
 
 TASK_COLUMNS = [name for name, role in _MENTIONS.items() if role == "task"]
-"""Columns that name a session as `session:<id>`, the task of a session of which nothing else is known."""
+"""Columns that may name a session as `session:<id>`, which is the task of a session that names no
+task."""
+
+_PARTITION_COLUMNS = ("project", "agent")
+"""The columns that name the partition of a row."""
 
 _FACTS = (
     *(
@@ -53,44 +66,62 @@ _FACTS = (
     ),
     *("verdict", "verdict_by", "label", "margin", "similarity"),
 )
+"""Columns that a table's asset decided on."""
 _INDEX_FACTS = ("chosen", "rank", "score", "reason")
+"""Columns that a selection decided on."""
 
-Masks = dict[str, pa.BooleanArray]
-"""By column, which rows name a session: booleans (n,)."""
+Masks = dict[str, pa.ChunkedArray]
+"""Which of n rows name a session, by column: booleans of shape (n,)."""
 
 
 class UnknownSessionError(DataError):
-    """The lake has no such session; `nearest` are the ids of it that are most like the one that was given."""
+    """The lake has no such session.
+
+    Attributes:
+        session_id: the id that was looked for.
+        nearest: the ids of the lake that are most like it.
+    """
 
     def __init__(self, session_id: str, where: str, nearest: list[str]) -> None:
-        self.nearest = nearest
-        meant = (
-            f": did you mean {', '.join(map(repr, nearest))}?"
-            if nearest
-            else ": 'agent-pipeline lineage session ID' shows where one is."
-        )
+        self.session_id, self.nearest = session_id, nearest
+        advice = "'agent-pipeline lineage session ID' shows where one is."
+        if nearest:
+            advice = f"did you mean {', '.join(map(repr, nearest))}?"
         super().__init__(
-            f"No table and no model of {where} has a session {session_id!r}, and nothing was changed{meant}"
+            f"No table and no model of {where} has a session {session_id!r}, and nothing was "
+            "changed: "
+            f"{advice}"
         )
 
 
 class TableRow(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A row that names a session.
 
-    `role`: `session` where the row is its own, `chosen` or `rejected` in a pair; `parent`, `original` (of a duplicate), `continuation` or
-    `task` where another session's row names it. `facts` are what the table's asset decided on the row.
+    Attributes:
+        asset: the asset of the table.
+        partition: the partition of the table.
+        role: `session` if the row is the session's own; `chosen` or `rejected` in a pair; `parent`,
+            `original` (of a duplicate), `continuation` or `task` if the row is another session's.
+        facts: what the asset of the table decided on the row.
     """
 
     asset: str
     partition: str | None
     role: str
-    facts: dict[str, Any] = {}
+    facts: JsonObject = {}
 
 
 class ModelUse(msgspec.Struct, kw_only=True):
     """An artifact that a session reached.
 
-    `roles`: it was `trained on`, `measured on` or `compared on` the session, or `made from` an artifact that was trained on it.
+    Attributes:
+        asset: the asset of the artifact.
+        partition: its partition.
+        identity: its identity.
+        path: its directory.
+        roles: the artifact was `trained on`, `measured on` or `compared on` the session, or was
+            `made from` an artifact that was trained on the session.
+        latest: whether it is the latest of its partition.
     """
 
     asset: str
@@ -102,7 +133,15 @@ class ModelUse(msgspec.Struct, kw_only=True):
 
 
 class SessionLineage(msgspec.Struct, kw_only=True):
-    """Everything that a session reached; `files` hold copies of its rows: JSONL, Hugging Face folders."""
+    """Everything that a session reached.
+
+    Attributes:
+        session_id: the session.
+        forgotten_in: the partitions in which it was forgotten; `*` for all partitions.
+        rows: the rows that name it.
+        files: the files that hold copies of its rows: JSONL, Hugging Face folders.
+        models: the artifacts that it reached.
+    """
 
     session_id: str
     forgotten_in: list[str] = []
@@ -112,11 +151,27 @@ class SessionLineage(msgspec.Struct, kw_only=True):
 
 
 class ModelLineage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What an artifact was made of, as its manifest says, and what the lake knows of its sessions now.
+    """What an artifact was made of by its manifest, and what the lake holds of its sessions now.
 
-    `tables` are the versions (sha256) of the tables that it was made from, `code` the version of this package. `sessions` are ids;
-    `forgotten` counts those forgotten since, `gone` others that the lake has no more, `sessions_by` the rest by source, verdict and judge.
-    `rows_unchanged` says whether the lake's rows of these sessions are still the same (`None`: some are missing).
+    Attributes:
+        asset: the asset of the artifact.
+        partition: its partition.
+        identity: its identity.
+        path: its directory.
+        latest: whether it is the latest of its partition.
+        base_model: the model that training started from.
+        base_revision: the version of that model.
+        code: the version of this package.
+        settings: the settings with which it was made.
+        tables: the versions (sha256) of the tables that it was made from.
+        rows: the number of rows that it was trained on.
+        rows_unchanged: whether the lake's rows of these sessions are still the same; `None` if some
+            are missing.
+        sessions: the ids of the sessions that it was trained on, without the forgotten ones.
+        forgotten: how many sessions were forgotten since.
+        gone: how many other sessions the lake no longer has.
+        sessions_by: how many of the remaining sessions have each source, verdict and judge.
+        made_from: the artifacts that it was made from.
     """
 
     asset: str
@@ -127,7 +182,7 @@ class ModelLineage(msgspec.Struct, kw_only=True, omit_defaults=True):
     base_model: str | None = None
     base_revision: str | None = None
     code: dict[str, str] = {}
-    settings: dict[str, Any] = {}
+    settings: JsonObject = {}
     tables: dict[str, str] = {}
     rows: int | None = None
     rows_unchanged: bool | None = None
@@ -139,10 +194,12 @@ class ModelLineage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def session_lineage(lake: Lake, session_id: str) -> SessionLineage:
-    """Every table, file and model that a session reached, over all partitions; for a forgotten one, what names its alias.
+    """Return every table, file and model that a session reached, over all partitions.
+
+    For a forgotten session, the rows and artifacts are those that name its alias.
 
     Raises:
-        DataError: a table is damaged.
+        DamageError: a table or a manifest is damaged.
     """
     lineage = SessionLineage(
         session_id=session_id, forgotten_in=BlockList.read(lake).list_partitions(session_id)
@@ -167,7 +224,7 @@ def session_lineage(lake: Lake, session_id: str) -> SessionLineage:
 
 
 def rows_naming(lake: Lake, file: LakeFile, session_id: str) -> Iterator[TableRow]:
-    """The rows of a table that name a session, or its alias."""
+    """Yield the rows of a table that name a session or its alias."""
     table = lake.open(file.asset, file.key)
     schema = table.schema_arrow
     is_index = "chosen" in schema.names and pa.types.is_boolean(schema.field("chosen").type)
@@ -194,28 +251,38 @@ def _role(column: str, schema: pa.Schema) -> str:
 
 
 def is_own(column: str) -> bool:
-    """Whether a row belongs (in part) to the session that this column names."""
+    """Whether a row belongs, at least in part, to the session that this column names."""
     return column.endswith("session_id") and column not in _MENTIONS
 
 
 def naming_columns(schema: pa.Schema) -> list[str]:
-    """The columns of a table that may name a session, and those that say to which partition a row belongs."""
+    """Return the columns of a table that may name a session, and the columns of its partition."""
     texts = [field.name for field in schema if _is_text(field.type)]
-    naming = [name for name in texts if is_own(name) or name in _MENTIONS]
-    return [*naming, *(name for name in ("project", "agent") if name in texts)] if naming else []
+    columns = [name for name in texts if is_own(name) or name in _MENTIONS]
+    if not columns:
+        return []
+    return [*columns, *(name for name in _PARTITION_COLUMNS if name in texts)]
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return (
-        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    )
+def _is_text(column_type: pa.DataType) -> bool:
+    """Whether a column holds texts, perhaps in a dictionary."""
+    plain = column_type.value_type if pa.types.is_dictionary(column_type) else column_type
+    text_checks = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    return any(is_text(plain) for is_text in text_checks)
 
 
 def groups_naming(
     table: pq.ParquetFile, ids: Sequence[str], key: PartitionKey | None = None
 ) -> Iterator[tuple[int, Masks]]:
-    """The row groups that name one of these ids: their number, and which rows do. Only the columns that name sessions are read."""
+    """Yield the numbers of the row groups that name one of these ids, and which rows do.
+
+    Only the columns that may name sessions are read.
+
+    Args:
+        table: the table.
+        ids: the sessions.
+        key: only rows of this partition count, if the rows name their partition.
+    """
     columns = naming_columns(table.schema_arrow)
     for group in range(table.num_row_groups if columns else 0):
         masks = naming(table.read_row_group(group, columns=columns), ids, key)
@@ -224,118 +291,159 @@ def groups_naming(
 
 
 def naming(rows: pa.Table, ids: Sequence[str], key: PartitionKey | None = None) -> Masks:
-    """By column, which rows name one of these ids. With a key, only rows of that partition, where the rows say of which they are."""
+    """Return which rows name one of these ids, by column.
+
+    A row's mention of its own session does not count.
+
+    Args:
+        rows: rows of a table, shape (n,).
+        ids: the sessions.
+        key: only rows of this partition count, if the rows name their partition.
+
+    Returns:
+        Booleans of shape (n,) by column.
+    """
     columns = naming_columns(rows.schema)
     masks = {
-        name: _equal(rows[name], name, ids) for name in columns if name not in ("project", "agent")
+        name: _names_one_of(rows[name], name, ids)
+        for name in columns
+        if name not in _PARTITION_COLUMNS
     }
-    if key is not None and {"project", "agent"} <= set(columns):
-        project, agent = (
-            pc.equal(rows[name].cast(pa.string()), part)
-            for name, part in zip(("project", "agent"), key, strict=True)
-        )
-        here = pc.fill_null(pc.and_(project, agent), False)
-        masks = {name: pc.and_(mask, here) for name, mask in masks.items()}
-    if own := [mask for name, mask in masks.items() if is_own(name)]:
-        others = pc.invert(
-            reduce(pc.or_, own)
-        )  # what a row says of its own session is not a mention
-        masks = {
-            name: mask if is_own(name) else pc.and_(mask, others) for name, mask in masks.items()
-        }
+    if key is not None and set(_PARTITION_COLUMNS) <= set(columns):
+        has_project = pc.equal(rows["project"].cast(pa.string()), key.project)
+        has_agent = pc.equal(rows["agent"].cast(pa.string()), key.agent)
+        is_of_partition = pc.fill_null(pc.and_(has_project, has_agent), False)
+        masks = {name: pc.and_(mask, is_of_partition) for name, mask in masks.items()}
+    own_masks = [mask for name, mask in masks.items() if is_own(name)]
+    if own_masks:
+        is_of_another = pc.invert(reduce(pc.or_, own_masks))
+        for name in masks:
+            if not is_own(name):
+                masks[name] = pc.and_(masks[name], is_of_another)
     return masks
 
 
-def _equal(column: pa.ChunkedArray, name: str, ids: Sequence[str]) -> pa.ChunkedArray:
-    texts = column.cast(pa.string())  # another library's table may have another kind of text
-    wanted = [f"session:{each}" for each in ids] if name in TASK_COLUMNS else ids
-    return pc.fill_null(pc.is_in(texts, value_set=pa.array(wanted, pa.string())), False)
+def _names_one_of(column: pa.ChunkedArray, name: str, ids: Sequence[str]) -> pa.ChunkedArray:
+    """Return which values of a column name one of these sessions."""
+    texts = column.cast(pa.string())  # another library's table may have another type of text
+    names = [f"session:{session_id}" for session_id in ids] if name in TASK_COLUMNS else ids
+    return pc.fill_null(pc.is_in(texts, value_set=pa.array(names, pa.string())), False)
 
 
-def filtered(rows: pa.Table, mask: Any) -> pa.Table:
-    """The rows for which a mask is true. (Arrow cannot filter string views, Polars' kind of text: they are cast for it.)"""
-    plain = pa.schema(
-        [
-            field.with_type(pa.string()) if pa.types.is_string_view(field.type) else field
-            for field in rows.schema
-        ]
-    )
-    return rows.cast(plain).filter(mask).cast(rows.schema)
+def filtered(rows: pa.Table, mask: pa.ChunkedArray) -> pa.Table:
+    """Return the rows for which a mask is true.
+
+    Arrow cannot filter string views, which Polars writes, so they are cast meanwhile.
+    """
+    fields = []
+    for field in rows.schema:
+        is_view = pa.types.is_string_view(field.type)
+        fields.append(field.with_type(pa.string()) if is_view else field)
+    return rows.cast(pa.schema(fields)).filter(mask).cast(rows.schema)
 
 
 def models_of(lake: Lake, session_id: str) -> list[ModelUse]:
-    """Return the artifacts that a session (or its alias) reached, and the artifacts that were made from them.
+    """Return the artifacts that a session reached, and what was made from them.
+
+    The alias of a forgotten session counts as the session.
 
     Raises:
-        DamageError: the manifest of an artifact is damaged or missing, so that the session may have reached the artifact.
+        DamageError: the manifest of an artifact is damaged or missing, so that the session may have
+            reached the artifact.
     """
     both = {session_id, make_alias(session_id)}
     files = list(lake.files())
-    for artifact in lake.unreadable(files):
+    for artifact in lake.find_unreadable(files):
         is_uploading = artifact.is_missing and not lake.is_local
         if not is_uploading:
             raise DamageError(
-                f"{artifact.path} is {artifact.reason}, so it is unknown whether {session_id!r} reached the {artifact.asset} {artifact.name} of "
-                f"{artifact.key}: put a copy of the file back, or materialize {artifact.asset} again.",
+                f"{artifact.path} is {artifact.reason}, so it is unknown whether {session_id!r} "
+                f"reached the {artifact.asset} {artifact.name} of "
+                f"{artifact.key}: put a copy of the file back, or materialize {artifact.asset} "
+                "again.",
                 artifact.path,
             )
-    manifests = list(lake.manifests(files))
-    roles = {
-        manifest["identity"]: [
-            role for role, ids in sessions_in(manifest).items() if both & set(ids)
-        ]
-        for _, manifest in manifests
-    }
-    trained = {identity for identity, its in roles.items() if TRAINED in its}
-    while new := [
-        each["identity"]
-        for _, each in manifests
-        if each["identity"] not in trained and trained & set(parents(each))
-    ]:
-        trained.update(new)
-        for identity in new:
-            roles[identity].append(FOLLOWS)
+    manifests = [(file.path.parent, manifest) for file, manifest in lake.manifests(files)]
+    roles: dict[str, list[str]] = {}
+    for _, manifest in manifests:
+        ids_by_role = sessions_in(manifest)
+        roles[manifest["identity"]] = [role for role, ids in ids_by_role.items() if both & set(ids)]
+    for identity in _find_followers([manifest for _, manifest in manifests], roles):
+        roles[identity].append(FOLLOWS)
     return [
         ModelUse(
             asset=manifest["asset"],
             partition=manifest["partition"],
             identity=manifest["identity"],
-            path=str(file.path.parent),
+            path=str(folder),
             roles=roles[manifest["identity"]],
             latest=_is_latest(lake, manifest),
         )
-        for file, manifest in manifests
+        for folder, manifest in manifests
         if roles[manifest["identity"]]
     ]
 
 
-def sessions_in(manifest: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The sessions that a manifest names, by what they were to its artifact; those in a prompt or an importance matrix are compared on."""
+def _find_followers(manifests: Sequence[Manifest], roles: Mapping[str, list[str]]) -> set[str]:
+    """Return the artifacts that follow from artifacts that were trained on the session.
+
+    Artifacts that were trained on the session themselves are not included.
+    """
+    trained = {identity for identity, its_roles in roles.items() if TRAINED in its_roles}
+    followers: set[str] = set()
+    while True:
+        reached = trained | followers
+        new = {
+            manifest["identity"]
+            for manifest in manifests
+            if manifest["identity"] not in reached and reached & set(parents(manifest))
+        }
+        if not new:
+            return followers
+        followers |= new
+
+
+def sessions_in(manifest: Manifest) -> dict[str, list[str]]:
+    """Return the sessions that a manifest names, by their role.
+
+    Sessions in a prompt or in an importance matrix are compared on.
+    """
     made_from = manifest["made_from"]
-    found: dict[str, set[str]] = defaultdict(set)
+    ids_by_role: dict[str, set[str]] = defaultdict(set)
     for name, part in {"": made_from, **made_from}.items():
-        if (
-            isinstance(part, Mapping) and "sessions" in part and name != "replay"
-        ):  # replayed rows are among the trained ones
-            trained = name == "adapter_made_from" or not (name or "adapter" in made_from)
-            found[TRAINED if trained else COMPARED if name else MEASURED].update(part["sessions"])
-    return {role: sorted(ids) for role, ids in found.items()}
+        if not isinstance(part, Mapping) or "sessions" not in part:
+            continue
+        if name == "replay":  # replayed rows are among the trained rows
+            continue
+        ids_by_role[_role_of_part(name, made_from)].update(part["sessions"])
+    return {role: sorted(ids) for role, ids in ids_by_role.items()}
 
 
-def parents(manifest: Mapping[str, Any]) -> list[str]:
-    """The identities of the artifacts that one was made from."""
-    named = (
-        manifest["made_from"].get(name) for name in ("adapter", "reference", "gguf_export")
-    )  # older ones name no parents
-    return list(
-        dict.fromkeys(
-            each for each in (*manifest.get("parents", ()), *named) if isinstance(each, str)
-        )
-    )
+def _role_of_part(name: str, made_from: Mapping[str, object]) -> str:
+    """Return the role of the sessions in a part of `made_from`; "" is the whole."""
+    if name == "adapter_made_from":
+        return TRAINED
+    if name:
+        return COMPARED
+    return MEASURED if "adapter" in made_from else TRAINED
 
 
-def made_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """What an artifact was made of, without the ids of sessions: what an asset's metadata shows."""
+def parents(manifest: Manifest) -> list[str]:
+    """Return the identities of the artifacts that an artifact was made from.
+
+    Manifests of older versions have no `parents`.
+    """
+    made_from = manifest["made_from"]
+    named = [made_from.get(name) for name in ("adapter", "reference", "gguf_export")]
+    identities = [*manifest.get("parents", []), *named]
+    return list(dict.fromkeys(name for name in identities if isinstance(name, str)))
+
+
+def made_of(manifest: Manifest) -> JsonObject:
+    """Return what an artifact was made of, without the ids of sessions.
+
+    The metadata of an asset shows it.
+    """
     made_from = manifest["made_from"]
     trained = made_from.get("adapter_made_from", made_from)
     facts = {
@@ -350,95 +458,112 @@ def made_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
+@dataclass(frozen=True)
+class StoredModel:
+    """An artifact of the lake: its directory and its manifest."""
+
+    folder: UPath
+    manifest: Manifest
+
+
 def model_lineage(lake: Lake, model: str) -> ModelLineage:
-    """What a model was made of: `model` is its folder, a file in it or a copy of one, or the first eight or more digits of its identity.
+    """Return what a model was made of.
+
+    Args:
+        lake: the lake.
+        model: the folder of the model, a file in it, a copy of a file of its weights, or the first
+            eight or more digits of its identity.
 
     Raises:
-        DataError: the lake has no such model, or more than one with an identity that begins so.
+        DataError: the lake has no such model, or more than one whose identity begins so.
     """
-    place = UPath(model)
-    known = {
-        manifest["identity"]: (file.path.parent, manifest) for file, manifest in lake.manifests()
+    path = UPath(model)
+    models = {
+        manifest["identity"]: StoredModel(file.path.parent, manifest)
+        for file, manifest in lake.manifests()
     }
-    if place.exists():
-        folder = next(
-            (each for each in (place, *place.parents) if (each / MANIFEST).exists()), None
-        )
-        manifest = read_manifest(folder / MANIFEST) if folder else None
-        if folder is None or manifest is None:
-            folder, manifest = _with_weights(lake, place, known.values())
-        return _model(lake, folder, manifest, known)
-    begin = [identity for identity in known if len(model) >= 8 and identity.startswith(model)]
-    if len(begin) != 1:
-        what = f"{len(begin)} models" if begin else "No model"
+    if path.exists():
+        return _describe(lake, _find_around(lake, path, models), models)
+    matching = [name for name in models if len(model) >= 8 and name.startswith(model)]
+    if len(matching) != 1:
+        what = f"{len(matching)} models" if matching else "No model"
         raise DataError(
-            f"{what} of {lake.root} {'have' if begin else 'has'} an identity that begins with {model!r}, and there is no such path: give a "
-            "model's folder, a file in it, or eight or more digits of its identity."
+            f"{what} of {lake.root} {'have' if matching else 'has'} an identity that begins with "
+            f"{model!r}, "
+            "and there is no such path: give a model's folder, a file in it, or eight or more "
+            "digits of its "
+            "identity."
         )
-    return _model(lake, *known[begin[0]], known)
+    return _describe(lake, models[matching[0]], models)
 
 
-def _with_weights(
-    lake: Lake, copy: UPath, known: Iterable[tuple[UPath, dict[str, Any]]]
-) -> tuple[UPath, dict[str, Any]]:
-    """The model whose weights a file is a copy of. (Other files, such as a tokenizer, are the same in several models.)"""
+def _find_around(lake: Lake, path: UPath, models: Mapping[str, StoredModel]) -> StoredModel:
+    """Return the model in whose folder a path is, or whose weights are at the path."""
+    for folder in (path, *path.parents):
+        if (folder / MANIFEST).exists():
+            manifest = read_manifest(folder / MANIFEST)
+            if manifest is not None:
+                return StoredModel(folder, manifest)
+            break
+    return _find_by_weights(lake, path, models.values())
+
+
+def _find_by_weights(lake: Lake, copy: UPath, models: Iterable[StoredModel]) -> StoredModel:
+    """Return the model whose weights a file is a copy of.
+
+    Other files, such as a tokenizer, are identical in several models.
+    """
     sha256 = sha256_file(Path(copy.path)) if copy.suffix in (".gguf", ".safetensors") else ""
-    found = next(
-        (
-            each
-            for each in known
-            if any(file["sha256"] == sha256 for file in each[1]["files"].values())
-        ),
-        None,
+    for model in models:
+        if any(entry["sha256"] == sha256 for entry in model.manifest["files"].values()):
+            return model
+    raise DataError(
+        f"{copy} has no {MANIFEST}, and is not a copy of the weights of a model of {lake.root}: "
+        "give a "
+        "model's identity."
     )
-    if found is None:
-        raise DataError(
-            f"{copy} has no {MANIFEST}, and is not a copy of the weights of a model of {lake.root}: give a model's identity."
-        )
-    return found
 
 
-def _model(
-    lake: Lake,
-    folder: UPath,
-    manifest: Mapping[str, Any],
-    known: Mapping[str, tuple[UPath, Mapping[str, Any]]],
-) -> ModelLineage:
+def _describe(lake: Lake, model: StoredModel, models: Mapping[str, StoredModel]) -> ModelLineage:
+    """Return the lineage of a model, and of the models that it was made from."""
+    manifest = model.manifest
     made_from = manifest["made_from"]
     trained = made_from.get("adapter_made_from", made_from)
-    named = [each for each in trained.get("sessions", ()) if not each.startswith(ALIAS_PREFIX)]
+    trained_on = trained.get("sessions", ())
+    sessions = [name for name in trained_on if not name.startswith(ALIAS_PREFIX)]
+    facts = {name: value for name, value in made_of(manifest).items() if name != "sessions"}
     lineage = ModelLineage(
         asset=manifest["asset"],
         partition=manifest["partition"],
         identity=manifest["identity"],
-        path=str(folder),
+        path=str(model.folder),
         latest=_is_latest(lake, manifest),
-        sessions=named,
-        forgotten=len(trained.get("sessions", ())) - len(named),
+        sessions=sessions,
+        forgotten=len(trained_on) - len(sessions),
         made_from=[
-            _model(lake, *known[each], known) for each in parents(manifest) if each in known
+            _describe(lake, models[identity], models)
+            for identity in parents(manifest)
+            if identity in models
         ],
-        **{name: value for name, value in made_of(manifest).items() if name != "sessions"},
+        **facts,
     )
-    if named:
+    if sessions:
         _look_up_sessions(lake, lineage, trained.get("rows_sha256"))
     return lineage
 
 
 def _look_up_sessions(lake: Lake, lineage: ModelLineage, rows_sha256: str | None) -> None:
-    """Add what the lake knows now of a model's sessions."""
+    """Add to a lineage what the lake holds now of the model's sessions."""
     key, ids = parse_key(lineage.partition), pa.array(lineage.sessions)
     known: set[str] = set()
     if lake.has("curated_sessions", key):
-        rows = lake.open("curated_sessions", key).read(
-            ["session_id", "source", "verdict", "verdict_by"]
-        )
+        columns = ["session_id", "source", "verdict", "verdict_by"]
+        rows = lake.open("curated_sessions", key).read(columns)
         rows = rows.filter(pc.is_in(rows["session_id"], value_set=ids))
         known = set(rows["session_id"].to_pylist())
         for name in ("source", "verdict", "verdict_by"):
-            lineage.sessions_by[name] = dict(
-                Counter(str(value or "none") for value in rows[name].to_pylist()).most_common()
-            )
+            counts = Counter(str(value or "none") for value in rows[name].to_pylist())
+            lineage.sessions_by[name] = dict(counts.most_common())
     lineage.gone = len(lineage.sessions) - len(known)
     if lake.has("sft_dataset", key) and not lineage.forgotten:
         rows = lake.open("sft_dataset", key).read(["session_id", "row_id", "content_sha256"])
@@ -448,8 +573,7 @@ def _look_up_sessions(lake: Lake, lineage: ModelLineage, rows_sha256: str | None
             lineage.rows_unchanged = hash_json(sorted(pairs)) == rows_sha256
 
 
-def _is_latest(lake: Lake, manifest: Mapping[str, Any]) -> bool:
-    return (
-        lake.pointers(manifest["asset"], parse_key(manifest["partition"])).latest
-        == manifest["identity"]
-    )
+def _is_latest(lake: Lake, manifest: Manifest) -> bool:
+    """Whether an artifact is the latest of its partition."""
+    pointers = lake.pointers(manifest["asset"], parse_key(manifest["partition"]))
+    return pointers.latest == manifest["identity"]

@@ -6,16 +6,17 @@ A partition keeps these artifacts:
 - the exports of the last changes of the history, with the episodes that these exports played;
 - every artifact that one of the kept artifacts was made from.
 
-A run that needs another artifact makes it again. The folder that a killed run left is deleted after a week, because the same run
-resumes from it until then. What is served and which sessions an artifact was trained on do not belong here.
+A run that needs another artifact makes it again. The folder that a killed run left is deleted after
+a week, because the same run resumes from it until then. What is served and which sessions an
+artifact was trained on do not belong here.
 """
 
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from graphlib import TopologicalSorter
 from pathlib import Path
-from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import msgspec
@@ -25,7 +26,7 @@ from agent_pipeline.governance.lineage import parents
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import own_episodes
 from agent_pipeline.promotion.ledger import EXPORT
-from agent_pipeline.storage.artifacts import Deletion, UnreadableArtifact
+from agent_pipeline.storage.artifacts import Deletion, Manifest, UnreadableArtifact
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.storage.paths import LakeFile
 
@@ -35,7 +36,9 @@ _SECONDS_PER_DAY = 86_400
 
 
 class Unnamed(msgspec.Struct, frozen=True):
-    """An artifact that nothing names, or what is left of one that was never finished or whose deletion was killed.
+    """An artifact that nothing names, or what is left of an artifact.
+
+    An artifact that was never finished, or whose deletion was killed, leaves a folder.
 
     `bytes` is what its deletion frees, except for files that the serving folder links to.
     """
@@ -47,30 +50,35 @@ class Unnamed(msgspec.Struct, frozen=True):
 
 
 class Pruned(msgspec.Struct, frozen=True):
-    """The artifacts that nothing names, and how many artifacts are kept; `deleted` is whether the former were deleted."""
+    """The artifacts that nothing names, and how many artifacts are kept.
+
+    `deleted` is whether the artifacts that nothing names were deleted.
+    """
 
     unnamed: list[Unnamed]
     kept: int
     deleted: bool
 
 
-class StoredArtifact(NamedTuple):
+@dataclass(frozen=True)
+class StoredArtifact:
     """An artifact in the lake: the file of its manifest, and the manifest."""
 
     file: LakeFile
-    manifest: dict[str, Any]
+    manifest: Manifest
 
     @property
     def identity(self) -> str:
-        identity: str = self.manifest["identity"]
-        return identity
+        """The identity of the artifact."""
+        return self.manifest["identity"]
 
 
 class UnnamedArtifacts(msgspec.Struct, frozen=True):
     """The artifacts of a partition that nothing names.
 
     Attributes:
-        artifacts: the artifacts whose manifest can be read, in the order in which they can be deleted.
+        artifacts: the artifacts whose manifest can be read, in the order in which they can be
+            deleted.
         unreadable: the other artifacts.
     """
 
@@ -79,6 +87,7 @@ class UnnamedArtifacts(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int:
+        """The number of the artifacts."""
         return len(self.artifacts) + len(self.unreadable)
 
     def describe(self, partition: PartitionKey) -> Iterator[Unnamed]:
@@ -111,14 +120,16 @@ def prune(lake: Lake, keep: int, key: PartitionKey | None = None, delete: bool =
 
     Args:
         lake: the lake.
-        keep: how many exports of the history stay in addition to the champion and the latest: those of the last changes, so that they
-            can be rolled back to or promoted.
+        keep: how many exports of the history stay in addition to the champion and the latest: those
+            of the last changes, so that they can be rolled back to or promoted.
         key: the partition; without one, every partition.
         delete: whether to delete; otherwise the lake stays as it is.
 
     Raises:
-        DataError: a run is working on a partition from which something is to be deleted, or a log is damaged.
-        DamageError: the manifest of an artifact that stays cannot be read, so what the artifact was made from is unknown.
+        DataError: a run is working on a partition from which something is to be deleted, or a log
+            is damaged.
+        DamageError: the manifest of an artifact that stays cannot be read, so what the artifact was
+            made from is unknown.
     """
     unnamed = [*_interrupted_deletions(lake, key, delete), *_old_unfinished(lake, key, delete)]
     kept = 0
@@ -127,13 +138,14 @@ def prune(lake: Lake, keep: int, key: PartitionKey | None = None, delete: bool =
         to_delete = _unnamed(lake, stored, keep)
         if delete and to_delete.count:
             with lake.run_of(partition):
-                # Another run may have made artifacts after the first look. A person may promote while the partition is held.
+                # Another run may have made artifacts after the first look. A person may promote
+                # while the partition is held.
                 stored = _read_partition(lake, partition)
                 to_delete = lake.fs.in_turn(
                     lake.folder("models", EXPORT, partition) / "pointers",
                     partial(_start_deletions, lake, stored, keep),
                 )
-                for deletion in list(lake.deletions()):
+                for deletion in list(lake.find_deletions()):
                     if deletion.key == partition:
                         lake.complete_deletion(deletion)
         kept += len(stored.by_identity) - len(to_delete.artifacts)
@@ -160,13 +172,13 @@ def _read_partition(lake: Lake, key: PartitionKey) -> PartitionArtifacts:
     return PartitionArtifacts(
         key,
         {artifact.identity: artifact for artifact in artifacts},
-        list(lake.unreadable(files)),
+        list(lake.find_unreadable(files)),
     )
 
 
 def _interrupted_deletions(lake: Lake, key: PartitionKey | None, delete: bool) -> Iterator[Unnamed]:
     """Yield what killed deletions left, and complete them if `delete` is set."""
-    for deletion in list(lake.deletions()):
+    for deletion in list(lake.find_deletions()):
         if key in (None, deletion.key):
             if delete:
                 with lake.run_of(deletion.key):
@@ -179,7 +191,10 @@ def _left_over(deletion: Deletion) -> Unnamed:
 
 
 def _old_unfinished(lake: Lake, key: PartitionKey | None, delete: bool) -> Iterator[Unnamed]:
-    """Yield the folders that killed runs left and that no run will resume from, and delete them if `delete` is set."""
+    """Yield the folders that killed runs left, and delete them if `delete` is set.
+
+    Folders that a run may still resume from are left out.
+    """
     for folder in list(lake.unfinished()):
         asset, partition = lake.asset_and_key(folder)
         size = _size_if_old(folder)
@@ -209,8 +224,9 @@ def _size_if_old(folder: Path) -> int | None:
 def _unnamed(lake: Lake, stored: PartitionArtifacts, keep: int) -> UnnamedArtifacts:
     """Return the artifacts that nothing names.
 
-    Exports come first, because only an export can be promoted. Every other artifact comes before the artifacts that it was made from. If
-    the deletion is killed, no export is left without its adapter or without the episodes that speak against it.
+    Exports come first, because only an export can be promoted. Every other artifact comes before
+    the artifacts that it was made from. If the deletion is killed, no export is left without its
+    adapter or without the episodes that speak against it.
     """
     named = _named(lake, stored, keep)
     unnamed = {name: item for name, item in stored.by_identity.items() if name not in named}
@@ -227,7 +243,10 @@ def _unnamed(lake: Lake, stored: PartitionArtifacts, keep: int) -> UnnamedArtifa
 
 
 def _start_deletions(lake: Lake, stored: PartitionArtifacts, keep: int) -> UnnamedArtifacts:
-    """Start the deletion of every artifact that nothing names, so that none of them can be promoted. Return them."""
+    """Start the deletion of every artifact that nothing names, and return them.
+
+    None of them can be promoted afterwards.
+    """
     unnamed = _unnamed(lake, stored, keep)
     for stored_artifact in unnamed.artifacts:
         lake.start_deletion(stored_artifact.file.path.parent)
@@ -237,7 +256,9 @@ def _start_deletions(lake: Lake, stored: PartitionArtifacts, keep: int) -> Unnam
 
 
 def _named(lake: Lake, stored: PartitionArtifacts, keep: int) -> set[str]:
-    """Return the identities that stay: those that pointers and history name, and everything that they were made from.
+    """Return the identities of the artifacts that stay.
+
+    Pointers and history name them, or one of them was made from them.
 
     Raises:
         DamageError: the manifest of one of them cannot be read.
@@ -254,13 +275,16 @@ def _named(lake: Lake, stored: PartitionArtifacts, keep: int) -> set[str]:
         named.add(identity)
         if damaged := unreadable.get(identity[:16]):
             raise DamageError(
-                f"{damaged.path} is {damaged.reason}, so what the {damaged.asset} {damaged.name} of {damaged.key} was made from is "
-                f"unknown, and nothing was deleted: put a copy of the file back, or materialize {damaged.asset} again.",
+                f"{damaged.path} is {damaged.reason}, so what the {damaged.asset} {damaged.name} "
+                f"of {damaged.key} was made from is "
+                "unknown, and nothing was deleted: put a copy of the file back, or materialize "
+                f"{damaged.asset} again.",
                 damaged.path,
             )
         if artifact := stored.by_identity.get(identity):
             waiting += parents(artifact.manifest)
-            # The episodes of a champion, or of an export that may be champion again, tell whether it is fit to act.
+            # The episodes of a champion, or of an export that may be champion again, tell whether
+            # it is fit to act.
             if artifact.file.asset == EXPORT and (
                 played := own_episodes(lake, stored.key, identity)
             ):
@@ -269,7 +293,10 @@ def _named(lake: Lake, stored: PartitionArtifacts, keep: int) -> set[str]:
 
 
 def _roots(lake: Lake, key: PartitionKey, asset: str, keep: int) -> Iterator[str]:
-    """Yield the identities that the pointers of an asset name, and for exports those of the last changes of the history."""
+    """Yield the identities that the pointers of an asset name.
+
+    For exports, yield also the identities of the last changes of the history.
+    """
     pointers, history = lake.pointers(asset, key), lake.history(asset, key)
     now_named = {pointers.latest, pointers.champion, None}
     yield from (identity for identity in (pointers.latest, pointers.champion) if identity)

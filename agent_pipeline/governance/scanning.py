@@ -17,8 +17,8 @@ _CHUNK = 8 << 20
 def scan(lake: Lake, needles: Iterable[str]) -> dict[str, list[str]]:
     """Read every file of the lake to its end, and find `needles` in it: `{path: [needle, …]}`.
 
-    Values of Parquet columns are searched as they are when decoded, nested ones too; everything else byte by byte, plain and as JSON
-    and HTML write it; logs of Inspect (`.eval`) are unpacked.
+    Values of Parquet columns are searched as they are when decoded, nested ones too; everything
+    else byte by byte, plain and as JSON and HTML write it; logs of Inspect (`.eval`) are unpacked.
 
     Raises:
         DataError: a table is damaged.
@@ -28,7 +28,7 @@ def scan(lake: Lake, needles: Iterable[str]) -> dict[str, list[str]]:
 
 
 def found_in(file: LakeFile, needles: Iterable[str]) -> list[str]:
-    """The needles that are in a file, sorted."""
+    """Return the needles that are in a file, sorted."""
     wanted = {needle: _spellings(needle) for needle in needles}
     longest = max(len(each) for spellings in wanted.values() for each in spellings)
     hits: set[str] = set()
@@ -42,7 +42,10 @@ def found_in(file: LakeFile, needles: Iterable[str]) -> list[str]:
 
 
 def _spellings(text: str) -> set[bytes]:
-    """A text as it is, as HTML escapes it, and as JSON may hold it: without the quotes, beyond ASCII plain or escaped."""
+    """Return a text as it is, as HTML escapes it, and as JSON may hold it.
+
+    JSON holds it without the quotes; characters beyond ASCII are plain or escaped.
+    """
     escaped = (json.dumps(text, ensure_ascii=ascii)[1:-1].encode() for ascii in (False, True))
     return {
         text.encode("utf-8"),
@@ -53,7 +56,10 @@ def _spellings(text: str) -> set[bytes]:
 
 
 def _contents(file: LakeFile, longest: int) -> Iterator[bytes]:
-    """What a file holds, in pieces; so that nothing is cut apart, each begins with the end of the one before."""
+    """Yield the content of a file in pieces.
+
+    Each piece begins with the end of the piece before, so that no text is cut apart.
+    """
     if file.path.suffix == ".parquet":
         with file.path.open("rb") as opened:
             table = pq.ParquetFile(opened)

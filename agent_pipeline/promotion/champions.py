@@ -91,7 +91,7 @@ def serve(
         else:
             adapters = trained_adapters(lake, key, champion.manifest["made_from"]["adapter"])
             for artifact_to_serve in [champion, *adapters[-1:]]:
-                lake.verified(artifact_to_serve)
+                lake.verify(artifact_to_serve)
             if redactor:
                 _refuse_private_texts(lake, champion, redactor)
             content = read_folder(lake, key)

@@ -1,4 +1,12 @@
-"""Model directories: built beside their place, renamed when they are complete, and known by the identity in their manifest."""
+"""Artifacts: model directories with a manifest.
+
+An artifact is built next to its place, and renamed when it is complete.
+
+An artifact is found by the identity in its manifest. The manifest names the size and the sha256 of
+every file. A directory whose manifest cannot be read is no artifact; `find_unreadable` reports it.
+
+Which artifact is used does not belong here (`agent_pipeline.storage.pointers`).
+"""
 
 import hashlib
 import json
@@ -11,13 +19,14 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict, cast
 from urllib.parse import unquote
 
 from filelock import FileLock
 from upath import UPath
 
 from agent_pipeline.errors import DamageError
+from agent_pipeline.json_types import JsonObject
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.filesystem import (
     Filesystem,
@@ -31,22 +40,73 @@ from agent_pipeline.storage.roots import LOCAL
 
 MANIFEST = "manifest.json"
 CHECKSUM = "manifest_sha256"
-_AT_ONCE = 100
+"""The key of the manifest's own checksum."""
+_MANIFESTS_PER_REQUEST = 100
 _DELETING = ".deleting-"
-"""What the name of a model directory that is being deleted begins with, or of a marker next to one in a bucket."""
+"""The beginning of the name of a model directory that is being deleted; in a bucket, of a marker
+next to it."""
 _FOLDER_NAME = re.compile(r"[0-9a-f]{16}")
 """The name of an artifact's directory, which is the beginning of the artifact's identity."""
 
 
+class FileEntry(TypedDict):
+    """What a manifest holds of a file."""
+
+    sha256: str
+    bytes: int
+
+
+class Manifest(TypedDict):
+    """The content of an artifact's `manifest.json`.
+
+    Manifests of older versions lack `parents`, `passed`, `fresh` and the checksum.
+
+    Attributes:
+        asset: the asset of the artifact.
+        partition: its partition.
+        identity: the hash of `made_from`, which names the artifact.
+        made_from: what the artifact was made from. Each asset has its own fields.
+        parents: the identities of the artifacts that it was made from.
+        tables: the versions (sha256) of the tables that it was made from.
+        made_by: the version of this package.
+        passed: whether it passed its own check.
+        fresh: the run that requested to make it again; empty if it was not requested.
+        report: what making it measured. Each asset has its own fields.
+        files: every file by its name.
+        manifest_sha256: the checksum of the other fields.
+    """
+
+    asset: str
+    partition: str
+    identity: str
+    made_from: JsonObject
+    parents: NotRequired[list[str]]
+    tables: dict[str, str]
+    made_by: dict[str, str]
+    passed: NotRequired[bool]
+    fresh: NotRequired[str]
+    report: JsonObject
+    files: dict[str, FileEntry]
+    manifest_sha256: NotRequired[str]
+
+
 @dataclass(frozen=True)
 class Artifact:
-    """A model directory that is complete: `path` on this machine, `manifest` as written."""
+    """A complete model directory.
+
+    Attributes:
+        asset: the asset of the artifact.
+        key: its partition.
+        identity: the hash of what it was made from.
+        path: the directory on this machine.
+        manifest: the content of its manifest.
+    """
 
     asset: str
     key: PartitionKey
     identity: str
     path: Path
-    manifest: dict[str, Any]
+    manifest: Manifest
 
     def read(self, name: str) -> bytes:
         """Return the content of a file of the artifact.
@@ -66,25 +126,32 @@ class Artifact:
     def damage(self, names: Sequence[str]) -> DamageError:
         """Return the error that these files of the artifact are damaged."""
         return DamageError(
-            f"The {self.asset} {self.identity[:16]} of {self.key} is damaged: the sha256 of {', '.join(names)} in {self.path} does not "
-            f"match its manifest. Put a copy back, or materialize {self.asset} again.",
+            f"The {self.asset} {self.identity[:16]} of {self.key} is damaged: the sha256 of "
+            f"{', '.join(names)} in {self.path} does not match its manifest. Put a copy back, or "
+            f"materialize {self.asset} again.",
             self.path / names[0],
         )
 
     @property
     def reference(self) -> dict[str, str]:
-        """What names it to another process."""
+        """What names the artifact to another process."""
         return {"asset": self.asset, "identity": self.identity}
 
     @property
     def passed(self) -> bool:
-        """Whether it passed its own check; one that failed is never reused, and is never its partition's latest or champion."""
-        return passed(self.manifest)
+        """Whether the artifact passed its own check.
+
+        An artifact that failed is never reused, and never becomes its partition's latest or
+        champion.
+        """
+        return has_passed(self.manifest)
 
 
 @dataclass(frozen=True)
 class Deletion:
-    """A model directory whose deletion has begun. A kill may have ended the process that deletes it.
+    """A model directory whose deletion has begun.
+
+    A kill may have ended the process that deletes it.
 
     Attributes:
         asset: the asset of the directory.
@@ -111,7 +178,8 @@ class UnreadableArtifact:
         name: the name of the directory, which is the beginning of the artifact's identity.
         path: the path of the manifest.
         bytes: the size of the directory's files.
-        is_missing: whether the manifest is missing; otherwise it is damaged, or of another artifact.
+        is_missing: whether the manifest is missing; otherwise it is damaged, or of another
+            artifact.
     """
 
     asset: str
@@ -128,17 +196,23 @@ class UnreadableArtifact:
 
 
 class Artifacts(Paths):
+    """The artifacts under one root."""
+
     def artifact_folder(self, asset: str, key: PartitionKey, identity: str) -> UPath:
+        """Return the directory of an artifact in the lake."""
         return self.folder("models", asset, key) / identity[:16]
 
     def building(self, asset: str, key: PartitionKey, identity: str) -> Path:
-        """The local folder in which an artifact is built. It survives a kill, so that the next run can resume from it."""
+        """Return the local folder in which an artifact is built, and make it if it is missing.
+
+        It survives a kill, so that the next run can resume from it.
+        """
         path = self.fs.local(self.folder("models", asset, key)) / f".building-{identity[:16]}"
         path.mkdir(parents=True, exist_ok=True)
         return path
 
     def unfinished(self) -> Iterator[Path]:
-        """The local folders of artifacts that are being built, or whose building was killed."""
+        """Yield the local folders of unfinished artifacts, of running and of killed runs."""
         models = self.fs.local(self.root / "models")
         yield from sorted(path for path in models.glob("*/*/*/.building-*") if path.is_dir())
 
@@ -148,23 +222,31 @@ class Artifacts(Paths):
         key: PartitionKey,
         identity: str,
         building: Path,
-        made_from: dict[str, Any],
-        report: dict[str, Any],
+        made_from: JsonObject,
+        report: JsonObject,
         tables: Mapping[str, str] | None = None,
         parents: Sequence[str] = (),
         passed: bool = True,
         fresh: str = "",
     ) -> Artifact:
-        """Write the manifest and rename the directory into place.
+        """Write the manifest, and rename the folder to its place.
 
-        The manifest names each file's sha256 and size, what the artifact was made from, the versions of the tables, the identities of
-        the artifacts that it was made from (`parents`), the code, whether it passed its own check, and which run asked for it to be made
-        anew (`fresh`).
+        Args:
+            asset: the asset of the artifact.
+            key: its partition.
+            identity: the hash of what it was made from.
+            building: the folder that `building` returned, with the files of the artifact.
+            made_from: what it was made from.
+            report: what making it measured.
+            tables: the versions (sha256) of the tables that it was made from.
+            parents: the identities of the artifacts that it was made from.
+            passed: whether it passed its own check.
+            fresh: the run that requested to make it again.
         """
         files = sorted(
             path for path in building.rglob("*") if path.is_file() and path.name != MANIFEST
         )
-        manifest: dict[str, Any] = {
+        manifest: Manifest = {
             "asset": asset,
             "partition": str(key),
             "identity": identity,
@@ -198,57 +280,69 @@ class Artifacts(Paths):
         return Artifact(asset, key, identity, final, manifest)
 
     def find(self, asset: str, key: PartitionKey, identity: str) -> Artifact | None:
-        """The artifact with this identity, if it passed its check and each file has the size that its manifest says."""
+        """Return the artifact with this identity if it passed its check and each file has its size.
+
+        An artifact of a bucket is fetched to this machine.
+        """
         folder = self.artifact_folder(asset, key, identity)
         manifest = read_manifest(folder / MANIFEST)
-        if manifest is None or manifest["identity"] != identity or not passed(manifest):
+        if manifest is None or manifest["identity"] != identity or not has_passed(manifest):
             return None
         if not self.fs.is_local:
             self._fetch(folder, manifest)
-        if not all(
-            _is_whole(self.fs.local(folder / name), file)
-            for name, file in manifest["files"].items()
-        ):
-            return None
+        for name, entry in manifest["files"].items():
+            if not _has_size(self.fs.local(folder / name), entry):
+                return None
         return Artifact(asset, key, identity, self.fs.local(folder), manifest)
 
     def find_undamaged(self, asset: str, key: PartitionKey, identity: str) -> Artifact | None:
         """Return the artifact with this identity, or `None` if it was deleted or failed its check.
 
-        `find` also returns `None` for a damaged artifact. A decision must not be made as if a damaged artifact had never existed.
+        `find` also returns `None` for a damaged artifact. A decision must not be made as if a
+        damaged artifact had never existed.
 
         Raises:
-            DamageError: the manifest is damaged or missing, or a file is missing or has another size.
+            DamageError: the manifest is damaged or missing, or a file is missing or has another
+                size.
         """
-        if artifact := self.find(asset, key, identity):
+        artifact = self.find(asset, key, identity)
+        if artifact is not None:
             return artifact
         folder = self.artifact_folder(asset, key, identity)
+        reason = "its manifest cannot be read"
         manifest = read_manifest(folder / MANIFEST)
-        is_sound = manifest is not None and manifest["identity"] == identity
-        if is_sound and not passed(manifest or {}):
+        if manifest is not None and manifest["identity"] == identity:
+            if not has_passed(manifest):
+                return None
+            reason = "a file of it is missing or cut off"
+        is_deleted = not self.fs.files(folder)
+        is_deleting = (folder.parent / f"{_DELETING}{folder.name}").exists()
+        if is_deleted or is_deleting:
             return None
-        if not self.fs.files(folder) or (folder.parent / f"{_DELETING}{folder.name}").exists():
-            return None
-        what = "a file of it is missing or cut off" if is_sound else "its manifest cannot be read"
         raise DamageError(
-            f"The {asset} {identity[:16]} of {key} in {folder} is damaged ({what}): put a copy back, or materialize {asset} again.",
+            f"The {asset} {identity[:16]} of {key} in {folder} is damaged ({reason}): put a copy "
+            "back, "
+            f"or materialize {asset} again.",
             folder,
         )
 
     def damaged_files(self, artifact: Artifact) -> list[str]:
-        """Return the names of an artifact's files whose sha256 does not match the manifest. `find` compares their sizes only."""
-        files = artifact.manifest["files"].items()
-        return [
-            name
-            for name, file in files
-            if not _is_whole(artifact.path / name, file)
-            or sha256_file(artifact.path / name) != file["sha256"]
-        ]
+        """Return the names of an artifact's files whose sha256 does not match the manifest.
 
-    def verified(self, artifact: Artifact) -> Artifact:
-        """Return an artifact whose files all match their sha256. It is read before it is promoted, served, exported or trained on.
+        `find` compares only the sizes of the files.
+        """
+        damaged = []
+        for name, entry in artifact.manifest["files"].items():
+            path = artifact.path / name
+            if not _has_size(path, entry) or sha256_file(path) != entry["sha256"]:
+                damaged.append(name)
+        return damaged
 
-        A damaged copy of an artifact in a bucket is fetched again.
+    def verify(self, artifact: Artifact) -> Artifact:
+        """Check the sha256 of every file of an artifact before it is used. Return the artifact.
+
+        An artifact is verified before it is promoted, served, exported or trained on. A damaged
+        copy of an artifact in a bucket is fetched again.
 
         Raises:
             DamageError: a file is damaged.
@@ -263,38 +357,42 @@ class Artifacts(Paths):
             raise artifact.damage(damaged)
         return artifact
 
-    def _fetch(self, folder: UPath, manifest: dict[str, Any]) -> None:
+    def _fetch(self, folder: UPath, manifest: Manifest) -> None:
         """Bring this machine's copy of a remote artifact up to date.
 
-        Another machine may have made the artifact anew, with files of the same sizes, so the copy has its own manifest. A file that is not
-        the manifest's (two machines made the artifact at once, or one makes it anew now) does not stay.
+        Another machine may have made the artifact again, with files of the same sizes, so that the
+        copy has its own manifest. A file that does not match the manifest is removed: two machines
+        may have made the artifact at once, or one makes it now.
         """
         copy = self.fs.local(folder)
-        before = (read_manifest(UPath(copy / MANIFEST)) or {"files": {}})["files"]
-        stale = [
-            name
-            for name, file in manifest["files"].items()
-            if before.get(name) != file or not _is_whole(copy / name, file)
-        ]
-        for name in stale:
+        manifest_of_copy = read_manifest(UPath(copy / MANIFEST))
+        entries_of_copy = manifest_of_copy["files"] if manifest_of_copy else {}
+        is_stale = False
+        for name, entry in manifest["files"].items():
+            if entries_of_copy.get(name) == entry and _has_size(copy / name, entry):
+                continue
+            is_stale = True
             with suppress(FileNotFoundError):
-                if sha256_file(self.fs.fetch(folder / name)) != manifest["files"][name]["sha256"]:
+                if sha256_file(self.fs.fetch(folder / name)) != entry["sha256"]:
                     (copy / name).unlink()
-        if stale:
+        if is_stale:
             copy.mkdir(parents=True, exist_ok=True)
             (copy / MANIFEST).write_text(manifest_text(manifest), encoding="utf-8")
 
     def finished(self, asset: str, key: PartitionKey) -> list[Artifact]:
-        """The complete artifacts of a partition, in the order of their identities."""
-        manifests = self.manifests(self.files(self.folder("models", asset, key)))
-        return [
-            artifact
-            for _, manifest in manifests
-            if (artifact := self.find(asset, key, manifest["identity"]))
-        ]
+        """Return the complete artifacts of a partition, in the order of their identities."""
+        artifacts = []
+        for _, manifest in self.manifests(self.files(self.folder("models", asset, key))):
+            artifact = self.find(asset, key, manifest["identity"])
+            if artifact is not None:
+                artifacts.append(artifact)
+        return artifacts
 
     def drop_copy(self, file: LakeFile, identity: str) -> None:
-        """Remove this machine's copy of a remote artifact, of which `file` is one: the next `find` fetches it again."""
+        """Remove this machine's copy of a remote artifact, of which `file` is one file.
+
+        The next `find` fetches the artifact again.
+        """
         if not self.fs.is_local and file.key is not None:
             shutil.rmtree(
                 self.fs.local(self.artifact_folder(file.asset, file.key, identity)),
@@ -302,9 +400,10 @@ class Artifacts(Paths):
             )
 
     def start_deletion(self, folder: UPath) -> None:
-        """Make a model directory no artifact any more, in one step. `complete_deletion` deletes what it holds.
+        """Make a model directory no artifact any more, in one step.
 
-        If the process is killed before `complete_deletion` has ended, `deletions` finds the rest.
+        `complete_deletion` deletes what the directory holds. If the process is killed before that,
+        `find_deletions` finds the rest.
         """
         if self.is_local:
             with _renaming(Path(folder.path)):
@@ -314,7 +413,10 @@ class Artifacts(Paths):
             remove(folder / MANIFEST)
 
     def delete_unfinished(self, folder: Path) -> None:
-        """Delete a local folder that `unfinished` found. A run does not resume from it, even if the process is killed meanwhile."""
+        """Delete a local folder that `unfinished` found.
+
+        No run resumes from it, even if the process is killed meanwhile.
+        """
         with _renaming(folder):
             shutil.rmtree(_set_aside(folder))
 
@@ -337,8 +439,11 @@ class Artifacts(Paths):
             shutil.rmtree(self.fs.local(folder), ignore_errors=True)
         remove(deletion.path)
 
-    def deletions(self) -> Iterator[Deletion]:
-        """Yield the deletions that have begun and were not completed, in the lake and among the copies on this machine."""
+    def find_deletions(self) -> Iterator[Deletion]:
+        """Yield the deletions that have begun and were not completed.
+
+        They are in the lake, and for a bucket also among the copies on this machine.
+        """
         models = self.root / "models"
         for path in sorted(self.fs.local(models).glob(f"*/*/*/{_DELETING}*")):
             if path.is_dir():
@@ -362,20 +467,21 @@ class Artifacts(Paths):
 
     def manifests(
         self, files: Iterable[LakeFile] | None = None
-    ) -> Iterator[tuple[LakeFile, dict[str, Any]]]:
-        """Yield the manifest of every finished artifact of every partition, or of those among `files`.
+    ) -> Iterator[tuple[LakeFile, Manifest]]:
+        """Yield the manifest of every finished artifact, or of those among `files`.
 
-        The manifests of a bucket are fetched many at once. Manifests that cannot be read are skipped; `unreadable` yields them.
+        The manifests of a bucket are fetched many at once. Manifests that cannot be read are
+        skipped; `find_unreadable` yields them.
         """
         for file, manifest in self._read_manifests(self.files() if files is None else files):
             if manifest is not None:
                 yield file, manifest
 
-    def unreadable(self, files: Iterable[LakeFile]) -> Iterator[UnreadableArtifact]:
+    def find_unreadable(self, files: Iterable[LakeFile]) -> Iterator[UnreadableArtifact]:
         """Yield the artifacts among `files` whose manifest is missing or damaged."""
         files = list(files)
         deleting = {file.path for file in files if file.path.name.startswith(_DELETING)}
-        folders: dict[UPath, LakeFile] = {}
+        folders = self._empty_folders(files)
         for file in files:
             name = file.name.partition("/")[0]
             if file.kind == "models" and file.key and _FOLDER_NAME.fullmatch(name):
@@ -389,6 +495,28 @@ class Artifacts(Paths):
         for folder, file in folders.items():
             yield self._unreadable(file, folder / MANIFEST, is_missing=True)
 
+    def _empty_folders(self, files: Sequence[LakeFile]) -> dict[UPath, LakeFile]:
+        """Return the empty directories of artifacts, each with a file of its partition.
+
+        The directories are those of the partitions of `files`.
+
+        An artifact that consists of its manifest alone leaves an empty directory if the manifest is
+        lost.
+        """
+        if not self.is_local:
+            return {}
+        file_by_partition = {
+            self.folder("models", file.asset, file.key): file
+            for file in files
+            if file.kind == "models" and file.key
+        }
+        empty: dict[UPath, LakeFile] = {}
+        for partition, file in file_by_partition.items():
+            for folder in partition.iterdir():
+                if _FOLDER_NAME.fullmatch(folder.name) and not any(folder.iterdir()):
+                    empty[folder] = file
+        return empty
+
     def _unreadable(self, file: LakeFile, manifest: UPath, is_missing: bool) -> UnreadableArtifact:
         assert file.key is not None, "models have partitions"
         folder = manifest.parent
@@ -397,8 +525,11 @@ class Artifacts(Paths):
 
     def _read_manifests(
         self, files: Iterable[LakeFile]
-    ) -> Iterator[tuple[LakeFile, dict[str, Any] | None]]:
-        """Yield every file of a manifest among `files`, and the manifest; `None` for a manifest that is damaged or of another artifact."""
+    ) -> Iterator[tuple[LakeFile, Manifest | None]]:
+        """Yield every file of a manifest among `files`, and the manifest.
+
+        The manifest is `None` if it is damaged or of another artifact.
+        """
         manifest_files = (
             file
             for file in files
@@ -408,56 +539,65 @@ class Artifacts(Paths):
             and file.path.name == MANIFEST
             and not file.name.startswith(".")
         )
-        while some := list(islice(manifest_files, _AT_ONCE)):
+        while some := list(islice(manifest_files, _MANIFESTS_PER_REQUEST)):
             contents = self.fs.read_all([file.path for file in some])
             for file, content in zip(some, contents, strict=True):
-                manifest = _parsed(content)
+                manifest = _parse_manifest(content)
                 yield file, manifest if manifest and _belongs_to(manifest, file) else None
 
 
-def passed(manifest: Mapping[str, Any]) -> bool:
-    """Whether an artifact passed its own check, by its manifest; older ones say it in their report only."""
+def has_passed(manifest: Manifest) -> bool:
+    """Whether an artifact passed its own check.
+
+    Manifests of older versions have it in the report only.
+    """
     return bool(manifest.get("passed", manifest.get("report", {}).get("ok", True)))
 
 
-def with_checksum(manifest: Mapping[str, Any]) -> dict[str, Any]:
+def with_checksum(manifest: Manifest) -> Manifest:
     """Return a manifest with the checksum of its own content."""
-    plain: dict[str, Any] = json.loads(json.dumps(manifest))
-    plain.pop(CHECKSUM, None)
-    return plain | {CHECKSUM: _checksum(plain)}
+    content: Manifest = json.loads(json.dumps(manifest))
+    content.pop("manifest_sha256", None)
+    content["manifest_sha256"] = _checksum(content)
+    return content
 
 
-def manifest_text(manifest: Mapping[str, Any]) -> str:
+def manifest_text(manifest: Mapping[str, object]) -> str:
     """Return the content of a manifest's file."""
     return json.dumps(manifest, indent=2, sort_keys=True, ensure_ascii=False)
 
 
-def _checksum(manifest: Mapping[str, Any]) -> str:
+def _checksum(manifest: Mapping[str, object]) -> str:
     content = {name: value for name, value in manifest.items() if name != CHECKSUM}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def read_manifest(path: UPath) -> dict[str, Any] | None:
-    """The manifest in a file; `None` where there is none, or only a part of one."""
+def read_manifest(path: UPath) -> Manifest | None:
+    """Return the manifest in a file, or `None` if the file is missing, cut off or damaged."""
     try:
-        return _parsed(Filesystem.read(path))
+        return _parse_manifest(Filesystem.read(path))
     except FileNotFoundError:
         return None
 
 
-def _parsed(content: bytes) -> dict[str, Any] | None:
+def _parse_manifest(content: bytes) -> Manifest | None:
     try:
-        value = json.loads(content)
+        manifest = json.loads(content)
     except ValueError:
         return None
-    if not isinstance(value, dict) or "identity" not in value:
+    if not isinstance(manifest, dict) or "identity" not in manifest:
         return None
-    # Older versions wrote none. A manifest whose checksum does not match is damaged, and so it is none.
-    return None if CHECKSUM in value and value[CHECKSUM] != _checksum(value) else value
+    # Older versions wrote no checksum.
+    if CHECKSUM in manifest and manifest[CHECKSUM] != _checksum(manifest):
+        return None
+    return cast(Manifest, manifest)
 
 
-def _belongs_to(manifest: Mapping[str, Any], file: LakeFile) -> bool:
-    """Whether a manifest lies in the directory of its own artifact. Two manifests that were exchanged do not."""
+def _belongs_to(manifest: Manifest, file: LakeFile) -> bool:
+    """Whether a manifest lies in the directory of its own artifact.
+
+    A manifest that was exchanged with another does not.
+    """
     where = (manifest.get("asset"), manifest.get("partition"), manifest["identity"][:16])
     return where == (file.asset, str(file.key), file.path.parent.name)
 
@@ -476,19 +616,25 @@ def _set_aside(folder: Path) -> Path:
 
 
 def _complete_replacement(final: Path) -> None:
-    """Rename the folder in which an artifact was built again, if `finish` was killed before it did and the artifact is complete."""
+    """Complete a killed `finish` that was replacing an artifact.
+
+    The folder in which the artifact was built again is renamed if the artifact is complete.
+    """
     building = final.with_name(f".building-{final.name}")
     manifest = read_manifest(UPath(building / MANIFEST))
     files = manifest.get("files") if manifest else None
     if files is None or final.exists():
         return
-    if all(_is_whole(building / name, file) for name, file in files.items()):
+    if all(_has_size(building / name, entry) for name, entry in files.items()):
         building.replace(final)
 
 
 @cache
 def code_version() -> dict[str, str]:
-    """The package's version, and the sha256 of its Python files: an edited checkout still has its version's name."""
+    """Return the version of the package, and the sha256 of its Python files.
+
+    An edited checkout keeps the name of its version.
+    """
     package = Path(__file__).parents[1]
     code = {"code_sha256": sha256_files(package, package.rglob("*.py"))}
     try:
@@ -497,5 +643,6 @@ def code_version() -> dict[str, str]:
         return code
 
 
-def _is_whole(path: Path, file: Mapping[str, Any]) -> bool:
-    return path.is_file() and path.stat().st_size == file["bytes"]
+def _has_size(path: Path, entry: FileEntry) -> bool:
+    """Whether a file is there and has the size that a manifest records."""
+    return path.is_file() and path.stat().st_size == entry["bytes"]

@@ -1,21 +1,25 @@
 """The lake: Parquet tables, JSONL files and model directories under one root, a folder or a bucket.
 
-    <root>/tables/<asset>/project=<p>/agent=<a>/part-0.parquet     DuckDB, Polars and Spark read an asset as one Hive-partitioned table
-    <root>/jsonl/<asset>/project=<p>/agent=<a>/<split>.jsonl       the same rows for other trainers
-    <root>/models/<asset>/project=<p>/agent=<a>/<identity>/        a directory with a manifest
-    <root>/models/<asset>/project=<p>/agent=<a>/pointers/          which of them is the latest, which the champion, and the history
-    <root>/messages/<asset>/project=<p>/agent=<a>/                 what a worker on another machine says while it runs
-    <root>/lake.json                                               the version of this layout
-    <root>/.locks/                                                 one lock a partition, held by the run that works on it
+    <root>/tables/<asset>/project=<p>/agent=<a>/part-0.parquet  a table
+    <root>/jsonl/<asset>/project=<p>/agent=<a>/<split>.jsonl    the same rows for other trainers
+    <root>/models/<asset>/project=<p>/agent=<a>/<identity>/     an artifact: a directory with a
+    manifest <root>/models/<asset>/project=<p>/agent=<a>/pointers/       the latest, the champion
+    and the history <root>/messages/<asset>/project=<p>/agent=<a>/              messages of a worker
+    on another machine <root>/lake.json                                            the version of
+    this layout <root>/.locks/                                              one lock per partition,
+    which a run holds
 
-A reader sees the old version or the new one, never half of one (`agent_pipeline.storage.filesystem`).
+DuckDB, Polars and Spark read the tables of an asset as one Hive-partitioned table. A reader sees
+the old version of a file or the new version, never half of a file
+(`agent_pipeline.storage.filesystem`).
+
+The columns of tables and the files of artifacts do not belong here.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from filelock import Timeout
@@ -45,58 +49,78 @@ __all__ = [
 
 
 FORMAT = 1
-"""The version of the layout that this code writes. It rises when an older agent-pipeline would misread what a newer one wrote."""
+"""The version of the layout that this code writes. It rises when an older agent-pipeline would
+misread what a newer one wrote."""
 FORMAT_FILE = "lake.json"
-
-
-_KNOWN: set[str] = set()
-"""The buckets whose format this process has read."""
+_CHECKED_BUCKETS: set[str] = set()
+"""The buckets whose format this process has checked."""
 
 
 class LakeFormat(msgspec.Struct, frozen=True):
-    """The content of `lake.json`. A lake without this file was written before there were versions; its layout is that of version 1."""
+    """The content of `lake.json`.
+
+    A lake without this file was written before there were versions; its layout is that of version
+    1.
+    """
 
     format: int
     written_by: str = ""
 
 
 class Lake(Tables, Pointers):
-    """Tables, artifacts and pointers under one root; holds no state but the root and a local folder for copies.
+    """The tables, artifacts and pointers under one root.
+
+    It holds no state but the root and a local folder for copies.
+
+    Args:
+        root: a folder, or a URL of fsspec's.
+        cache: the local folder for copies of files of a bucket.
+        options: options for fsspec.
 
     Raises:
         LakeError: a newer agent-pipeline wrote the lake, or `lake.json` is damaged.
     """
 
     def __init__(
-        self, root: str | UPath, cache: Path | None = None, options: Mapping[str, Any] | None = None
+        self,
+        root: str | UPath,
+        cache: Path | None = None,
+        options: Mapping[str, object] | None = None,
     ) -> None:
         super().__init__(root, cache, options)
         self._check_format()
 
     def prepare(self) -> None:
-        """Check that the lake can be written, and note the version of its layout if nothing does yet.
+        """Check that the lake can be written, and write the version of its layout if it has none.
 
         Raises:
             LakeError: the lake cannot be written.
         """
         self.fs.check_writable()
-        if self._format() is None:
+        if self._read_format() is None:
             content = msgspec.json.encode(LakeFormat(FORMAT, version("agent-pipeline")))
             with suppress(FileExistsError):  # another machine was faster
                 self.fs.write(self.root / FORMAT_FILE, content, over="")
 
     def _check_format(self) -> None:
-        if not self.is_local and str(self.root) in _KNOWN:
-            return
-        found = self._format()
-        if found is not None and found.format > FORMAT:
-            raise LakeError(
-                f"The lake {self.root} has format {found.format}, which agent-pipeline {found.written_by} wrote, and this version reads "
-                f"formats up to {FORMAT}: install agent-pipeline {found.written_by} or a later one."
-            )
-        _KNOWN.add(str(self.root))
+        """Refuse a lake whose layout is newer than this code.
 
-    def _format(self) -> LakeFormat | None:
+        A bucket is checked once per process.
+        """
+        if not self.is_local and str(self.root) in _CHECKED_BUCKETS:
+            return
+        written = self._read_format()
+        if written is not None and written.format > FORMAT:
+            raise LakeError(
+                f"The lake {self.root} has format {written.format}, which agent-pipeline "
+                f"{written.written_by} wrote, and this version reads formats up to {FORMAT}: "
+                "install "
+                f"agent-pipeline {written.written_by} or a later one."
+            )
+        _CHECKED_BUCKETS.add(str(self.root))
+
+    def _read_format(self) -> LakeFormat | None:
+        """Return the content of `lake.json`, or `None` if there is no such file."""
         path = self.root / FORMAT_FILE
         try:
             return msgspec.json.decode(self.fs.read(path), type=LakeFormat)
@@ -104,29 +128,35 @@ class Lake(Tables, Pointers):
             return None
         except msgspec.DecodeError as error:
             raise LakeError(
-                f"{path} is damaged ({error}): restore it, or delete it if no newer agent-pipeline wrote this lake."
+                f"{path} is damaged ({error}): restore it, or delete it if no newer "
+                "agent-pipeline wrote "
+                "this lake."
             ) from error
         except OSError as error:
             raise LakeError(
-                f"The lake {self.root} cannot be read ({first_line(error)}): correct lake or its permissions."
+                f"The lake {self.root} cannot be read ({first_line(error)}): correct lake or its "
+                "permissions."
             ) from error
 
     @contextmanager
     def run_of(
         self, key: PartitionKey | None, waiting: Callable[[], None] | None = None
     ) -> Iterator[None]:
-        """Hold a partition for one run: no other run, of this machine or (in a shared folder, or `s3://`) another, works on it meanwhile.
+        """Hold a partition for one run, so that no other run works on it meanwhile.
 
-        Where another run holds it, `waiting` is called once and the lock is waited for; without `waiting` that is an error.
+        In a shared folder and in `s3://`, the runs of other machines are included. If another run
+        holds the partition, call `waiting` once and wait. Without `waiting`, that is an error.
+
+        Args:
+            key: the partition; `None` for the assets that pool all agents.
+            waiting: called once before this run waits.
 
         Raises:
-            DataError: another run holds the partition.
+            DataError: another run holds the partition, and there is no `waiting`.
         """
-        place, what = (
-            self.root.joinpath(".locks", *(key or ("all",)), "run.lock"),
-            str(key or "what pools all agents"),
-        )
-        lock = self.fs.lock(place)
+        path = self.root.joinpath(".locks", *(key or ("all",)), "run.lock")
+        what = str(key or "what pools all agents")
+        lock = self.fs.lock(path)
         try:
             lock.acquire(timeout=0)
         except Timeout as error:
@@ -137,18 +167,18 @@ class Lake(Tables, Pointers):
             waiting()
             lock.acquire(poll_interval=0.5)
         try:
-            with lease(self.fs, place, what, waiting) if self.fs.is_shared else nullcontext():
+            with lease(self.fs, path, what, waiting) if self.fs.is_shared else nullcontext():
                 yield
         finally:
             lock.release()
 
     def sweep(self) -> None:
-        """Remove what killed runs had staged under the root, and what killed deletions of models left.
+        """Remove what killed runs had staged, and what killed deletions of models left.
 
         Raises:
             DataError: a run is working on a partition that has such a file.
         """
-        for deletion in list(self.deletions()):
+        for deletion in list(self.find_deletions()):
             with self.run_of(deletion.key):
                 self.complete_deletion(deletion)
         for file in self.files():

@@ -1,7 +1,11 @@
-"""A lock among the machines that share a bucket: an object that its holder renews, and that is free once it no longer does.
+"""A lock among the machines that share a bucket: an object that its holder renews.
 
-Who waits measures with a clock of its own how long the object stays as it is: no two clocks are compared, and a machine that died holds
-nothing for longer than `DEAD` seconds. A holder that was away for longer has lost it, and is ended before it writes beside another.
+A machine that waits measures with its own clock how long the object stays unchanged, so that no two
+clocks are compared. A machine that died holds nothing for longer than `DEAD` seconds. A holder that
+did not renew its object for that long has lost it, and is ended before it writes at the same time
+as another.
+
+Locks among the processes of one machine do not belong here (`Filesystem.lock`).
 """
 
 import os
@@ -19,45 +23,62 @@ from upath import UPath
 from agent_pipeline.errors import DataError
 from agent_pipeline.storage.filesystem import Filesystem
 
-BEAT, DEAD, LOOK = 10.0, 60.0, 1.0
-"""Seconds from one renewal to the next, without one until it is free, and between two looks of who waits."""
+BEAT = 10.0
+"""Seconds between two renewals."""
+DEAD = 60.0
+"""Seconds without a renewal after which the object is free."""
+LOOK = 1.0
+"""Seconds between two looks of a machine that waits."""
 
 
 @contextmanager
 def lease(
     fs: Filesystem, path: UPath, what: str, waiting: Callable[[], None] | None = None
 ) -> Iterator[None]:
-    """Hold an object of a bucket. Where another machine holds it, `waiting` is called once and it is waited for; without `waiting` that is
-    an error.
+    """Hold an object of a bucket.
+
+    If another machine holds the object, call `waiting` once and wait. Without `waiting`, that is an
+    error.
+
+    Args:
+        fs: the bucket.
+        path: the object.
+        what: what the object locks, for messages.
+        waiting: called once before this machine waits.
 
     Raises:
-        DataError: another machine has renewed it.
+        DataError: another machine holds the object, and there is no `waiting`.
     """
-    sign = f"process {os.getpid()} on {platform.node()}, {uuid4().hex}, ".encode()
-    ended, renewed = Event(), _taken(fs, path, sign, what, waiting)
+    holder = f"process {os.getpid()} on {platform.node()}, {uuid4().hex}, ".encode()
+    ended = Event()
+    renewed_at = _acquire(fs, path, holder, what, waiting)
 
     def renew() -> None:
-        nonlocal renewed
+        nonlocal renewed_at
         while not ended.wait(BEAT):
             now = time.monotonic()
             try:
                 version = fs.version(path)
-                if not fs.read(path).startswith(sign):
+                if not fs.read(path).startswith(holder):
                     raise FileExistsError(path.path)
-                _renewal(fs, path, sign, version)
-                renewed = now
-            except (FileExistsError, FileNotFoundError):  # another has it
-                renewed = now - DEAD
+                _write_renewal(fs, path, holder, version)
+                renewed_at = now
+            except (FileExistsError, FileNotFoundError):  # another machine has it
+                renewed_at = now - DEAD
                 return
-            except Exception:  # the bucket does not answer: what clients raise then is of no family
+            except (
+                Exception
+            ):  # the bucket does not answer; the errors of clients have no common class
                 pass
 
     def watch() -> None:
-        """Beside the renewing, which may hang for minutes."""
+        """End this process if the object was not renewed. A renewal may hang for minutes."""
         while not ended.wait(LOOK):
-            if time.monotonic() - renewed > DEAD - BEAT:
+            if time.monotonic() - renewed_at > DEAD - BEAT:
                 print(
-                    f"Another machine may work on {what} from now on: its lock could not be renewed. This run ends.",
+                    f"Another machine may work on {what} from now on, because the lock could not "
+                    "be "
+                    "renewed. This run ends.",
                     file=sys.stderr,
                 )
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -69,34 +90,44 @@ def lease(
         yield
     finally:
         ended.set()
-        if time.monotonic() - renewed < DEAD - BEAT:
-            with suppress(Exception):  # it is free without it, later
+        if time.monotonic() - renewed_at < DEAD - BEAT:
+            with suppress(Exception):  # without the removal, the object is free later
                 path.fs.rm_file(path.path)
 
 
-def _taken(
-    fs: Filesystem, path: UPath, sign: bytes, what: str, waiting: Callable[[], None] | None
+def _acquire(
+    fs: Filesystem, path: UPath, holder: bytes, what: str, waiting: Callable[[], None] | None
 ) -> float:
-    """When the object was written where it was free, at the earliest."""
-    there, since, told = fs.version(path), time.monotonic(), waiting is None
+    """Write the object as soon as it is free.
+
+    Return the time (`time.monotonic`) before it was written.
+    """
+    version, unchanged_since = fs.version(path), time.monotonic()
+    has_called = False
     while True:
-        if not there or time.monotonic() - since > DEAD:
+        if not version or time.monotonic() - unchanged_since > DEAD:
             began = time.monotonic()
             with suppress(FileExistsError):
-                _renewal(fs, path, sign, there)
+                _write_renewal(fs, path, holder, version)
                 return began
-        elif waiting and not told:
-            told = True
+        elif waiting and not has_called:
+            has_called = True
             waiting()
         time.sleep(LOOK)
-        if (now := fs.version(path)) != there:
-            if there and now and waiting is None:
-                raise DataError(
-                    f"A run on another machine is working on {what}: let it end or cancel it, and repeat."
-                )
-            there, since = now, time.monotonic()
+        new_version = fs.version(path)
+        if new_version == version:
+            continue
+        if version and new_version and waiting is None:
+            raise DataError(
+                f"A run on another machine is working on {what}: let it end or cancel it, and "
+                "repeat."
+            )
+        version, unchanged_since = new_version, time.monotonic()
 
 
-def _renewal(fs: Filesystem, path: UPath, sign: bytes, over: str) -> None:
-    """No two have the same bytes, so each has a version of its own."""
-    fs.write(path, sign + uuid4().hex.encode(), over=over)
+def _write_renewal(fs: Filesystem, path: UPath, holder: bytes, over: str) -> None:
+    """Write the object over a version of it.
+
+    No two renewals have the same bytes, so that each has its own version.
+    """
+    fs.write(path, holder + uuid4().hex.encode(), over=over)

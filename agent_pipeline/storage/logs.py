@@ -1,12 +1,17 @@
-"""Append-only logs: numbered files that are never changed or deleted, `00000007.json` in the folder of the log.
+"""Append-only logs: numbered files that are never changed or deleted.
 
-A writer creates the file after the last one that it has read. A file can be created only once (in a folder by a lock, in a bucket by a
-conditional write). If two writers create the same file, one succeeds and the other reads again (`Filesystem.in_turn`).
+An entry is a file such as `00000007.json` in the folder of its log.
 
-Each entry ends with the name of its log and two checksums: `previous_sha256` of the whole file before it, and `sha256` of its own number
-and content. An entry that a disk changed, emptied or lost, or that was exchanged with another, is an error. Passing over it would bring
-back an older champion, or forget a decision that was spent. A person who has no copy of the entry can accept the loss: the file
-`00000007.lost` stands for the entry. Entries of older versions have no checksums or no name of their log, and are read as they are.
+A writer creates the file after the last one that it has read. A file can be created only once (in a
+folder by a lock, in a bucket by a conditional write). If two writers create the same file, one
+succeeds and the other reads again (`Filesystem.in_turn`).
+
+Each entry ends with the name of its log and two checksums: `previous_sha256` of the whole file
+before it, and `sha256` of its own number and content. An entry that a disk changed, emptied or
+lost, or that was exchanged with another, is an error. Passing over it would bring back an older
+champion, or forget a decision that was spent. A person who has no copy of the entry can accept the
+loss: the file `00000007.lost` stands for the entry. Entries of older versions have no checksums or
+no name of their log, and are read as they are.
 
 What an entry records does not belong here.
 """
@@ -28,7 +33,8 @@ Record = TypeVar("Record")
 _LOST = ".lost"
 """The suffix of a file that a person created in place of an entry that cannot be restored."""
 _LAST = "last"
-"""The name of the file that records the number of the last entry, so that the loss of the last entry is noticed."""
+"""The name of the file that records the number of the last entry, so that the loss of the last
+entry is noticed."""
 _SEALED = re.compile(
     rb'(\{.*?(?:,"log":("(?:[^"\\]|\\.)*"))?,"previous_sha256":"([0-9a-f]{64}|)"),"sha256":"([0-9a-f]{64})"\}',
     re.DOTALL,
@@ -38,7 +44,10 @@ _NAMES_OF_CHECKSUMS = (b'"previous_sha256"', b'"sha256"')
 
 @dataclass(frozen=True)
 class Seal:
-    """The checksums of an entry, and the name of its log; empty in an entry that an older version wrote."""
+    """The checksum of the entry before an entry, and the name of its log.
+
+    The name is empty in an entry that an older version wrote.
+    """
 
     log: str
     previous_sha256: str
@@ -69,7 +78,9 @@ class Log(Generic[Record]):
         return records[-1] if records else None
 
     def append(self, make: Callable[[int], Record | None]) -> Record | None:
-        """Write the record that `make` returns for the next number, and return it. If `make` returns `None`, write nothing.
+        """Write the record that `make` returns for the next number, and return it.
+
+        If `make` returns `None`, write nothing.
 
         `make` is called again if another writer was faster.
 
@@ -98,7 +109,9 @@ class Log(Generic[Record]):
         return self._fs.in_turn(self._folder, write_next)
 
     def _paths(self, with_lost: bool = False) -> list[UPath]:
-        """Return the files of the entries, oldest first; with those that stand for lost entries if `with_lost` is set.
+        """Return the files of the entries, oldest first.
+
+        Files that stand for lost entries are included if `with_lost` is set.
 
         Raises:
             DamageError: an entry is missing.
@@ -106,7 +119,8 @@ class Log(Generic[Record]):
         last = self._last_number()  # read before the listing, so that no writer overtakes it
         paths = self._list_paths()
         if _first_gap(last, paths):
-            # A listing that a writer overtakes may show a new entry and lack the new entry before it.
+            # A listing that a writer overtakes may show a new entry and lack the new entry before
+            # it.
             paths = self._list_paths()
         if gap := _first_gap(last, paths):
             raise self._missing(gap)
@@ -114,14 +128,19 @@ class Log(Generic[Record]):
         return [path for path in ordered if with_lost or path.suffix != _LOST]
 
     def _list_paths(self) -> dict[int, UPath]:
-        """List the files of the entries by their numbers, and for an entry that a person gave up the file that stands for it."""
+        """List the files of the entries by their numbers.
+
+        For an entry that a person gave up, the file is the one that stands for it.
+        """
         numbered = [path for path in self._fs.files(self._folder) if path.stem.isdigit()]
         entries = {_number(path): path for path in numbered if path.suffix == ".json"}
         lost = {_number(path): path for path in numbered if path.suffix == _LOST}
         return lost | entries
 
     def _last_number(self) -> int:
-        """Return the number that the file `last` records; 0 if the file is damaged, or an older version wrote the log.
+        """Return the number that the file `last` records.
+
+        The number is 0 if the file is damaged, or if an older version wrote the log.
 
         A writer that is killed leaves a smaller number than that of its entry.
         """
@@ -158,7 +177,10 @@ class Log(Generic[Record]):
         return records
 
     def _check(self, path: UPath, content: bytes, must_be_sealed: bool) -> Seal | None:
-        """Check an entry by its own checksum. Return its seal, or `None` for an entry of an older version."""
+        """Check an entry by its own checksum.
+
+        Return its seal, or `None` for an entry of an older version.
+        """
         sealed = _SEALED.fullmatch(content)
         if sealed is None:
             has_a_name = any(name in content for name in _NAMES_OF_CHECKSUMS)
@@ -176,7 +198,8 @@ class Log(Generic[Record]):
     def _missing(self, number: int) -> DamageError:
         path = self._folder / f"{number:08}.json"
         return DamageError(
-            f"The entry {path} is missing: put a copy of the file back. Without a copy, create the empty file {path.stem}{_LOST} next to "
+            f"The entry {path} is missing: put a copy of the file back. Without a copy, create "
+            f"the empty file {path.stem}{_LOST} next to "
             "it; what the entry recorded is then forgotten.",
             path,
         )
@@ -197,7 +220,7 @@ def seal(content: bytes, number: int, log: str, previous_sha256: str) -> bytes:
 
 
 def _first_gap(last: int, paths: dict[int, UPath]) -> int | None:
-    """Return the number of the first entry that has no file, or `None` if every number up to the last one has a file."""
+    """Return the number of the first missing entry, or `None` if none is missing."""
     for number in range(1, max((last, *paths)) + 1):
         if number not in paths:
             return number
@@ -214,7 +237,8 @@ def _number(path: UPath) -> int:
 
 def _damaged(path: UPath, reason: str) -> DamageError:
     return DamageError(
-        f"The entry {path} is damaged ({reason}): put a copy of the file back. Without a copy, rename it to {path.stem}{_LOST}; what the "
+        f"The entry {path} is damaged ({reason}): put a copy of the file back. Without a copy, "
+        f"rename it to {path.stem}{_LOST}; what the "
         "entry recorded is then forgotten, and if it is the last one, the entry before it counts.",
         path,
     )

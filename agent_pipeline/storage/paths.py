@@ -1,9 +1,12 @@
-"""Where each thing lies under the lake's root."""
+"""Where each file lies under the root of the lake.
+
+Reading and writing files does not belong here.
+"""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
-from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from upath import UPath
@@ -11,9 +14,21 @@ from upath import UPath
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.storage.filesystem import Filesystem
 
+_PARTITION_FOLDERS = ("project=", "agent=")
+"""What the names of the two folders of a partition begin with."""
 
-class LakeFile(NamedTuple):
-    """A file of the lake: its kind (`tables`, `jsonl`, `models`, …), its asset and partition, and its name beneath that."""
+
+@dataclass(frozen=True)
+class LakeFile:
+    """A file of the lake.
+
+    Attributes:
+        path: the path of the file.
+        kind: the folder under the root that holds the file (`tables`, `jsonl`, `models`, …).
+        asset: the asset of the file.
+        key: the partition of the file, or `None` if the asset has no partitions.
+        name: the path of the file beneath the folder of its asset and partition.
+    """
 
     path: UPath
     kind: str
@@ -23,56 +38,76 @@ class LakeFile(NamedTuple):
 
 
 class Paths:
-    """The places of tables, JSONL files and models; `fs` reads and writes there."""
+    """The paths of tables, JSONL files and models. `fs` reads and writes there.
+
+    Args:
+        root: a folder, or a URL of fsspec's.
+        cache: the local folder for copies of files of a bucket.
+        options: options for fsspec.
+    """
 
     def __init__(
-        self, root: str | UPath, cache: Path | None = None, options: Mapping[str, Any] | None = None
+        self,
+        root: str | UPath,
+        cache: Path | None = None,
+        options: Mapping[str, object] | None = None,
     ) -> None:
         self.fs = Filesystem(root, cache, options)
 
     @property
     def root(self) -> UPath:
+        """The folder or the bucket of the lake."""
         return self.fs.root
 
     @property
     def is_local(self) -> bool:
+        """Whether the lake is a folder of this machine."""
         return self.fs.is_local
 
     def table(self, asset: str, key: PartitionKey | None) -> UPath:
-        """The Parquet file of an asset's partition (`None`: the one file of an asset without partitions)."""
+        """Return the path of the Parquet file of an asset's partition.
+
+        `key` is `None` for an asset without partitions.
+        """
         return self.folder("tables", asset, key) / "part-0.parquet"
 
     def folder(self, kind: str, asset: str, key: PartitionKey | None) -> UPath:
-        """The folder of an asset's partition in one of the lake's kinds."""
+        """Return the folder of an asset's partition in one of the kinds of the lake.
+
+        Without `key`, return the folder of the asset.
+        """
         folder = self.root / kind / quote(asset, safe="")
+        if key is None:
+            return folder
         return (
-            folder
-            if key is None
-            else folder
-            / f"project={quote(key.project, safe='')}"
-            / f"agent={quote(key.agent, safe='')}"
+            folder / f"project={quote(key.project, safe='')}" / f"agent={quote(key.agent, safe='')}"
         )
 
     def partitions(self, kind: str, asset: str) -> list[PartitionKey]:
-        """The partitions that have a folder of an asset in one of the lake's kinds."""
+        """Return the partitions that have a folder of an asset in one of the kinds of the lake."""
         folder = self.folder(kind, asset, None)
-        found = sorted(folder.fs.glob(f"{escape(folder.path)}/project=*/agent=*"))
-        return [
-            parse_key("/".join(unquote(part.partition("=")[2]) for part in path.split("/")[-2:]))
-            for path in found
-        ]
+        paths = sorted(folder.fs.glob(f"{escape(folder.path)}/project=*/agent=*"))
+        return [_parse_folders(path) for path in paths]
 
     def files(self, folder: UPath | None = None) -> Iterator[LakeFile]:
-        """Every file under a folder of the lake, or under its root, in the order of their paths, those that are being written included."""
+        """Yield every file under a folder of the lake, in the order of the paths.
+
+        Without `folder`, yield every file of the lake.
+
+        Files that are being written are included.
+        """
         for path in self.fs.files(folder or self.root):
             parts = [*path.relative_to(self.root).parts, ""]
-            kind, asset = parts.pop(0), parts.pop(0)
+            kind, asset, *rest = parts
             named = [
-                part.partition("=")[2]
-                for part in parts[:2]
-                if part.startswith(("project=", "agent="))
+                part.partition("=")[2] for part in rest[:2] if part.startswith(_PARTITION_FOLDERS)
             ]
             key = PartitionKey(*map(unquote, named)) if len(named) == 2 else None
-            yield LakeFile(
-                path, kind, unquote(asset), key, "/".join(parts[2 if key else 0 :]).strip("/")
-            )
+            name = "/".join(rest[2 if key else 0 :]).strip("/")
+            yield LakeFile(path, kind, unquote(asset), key, name)
+
+
+def _parse_folders(path: str) -> PartitionKey:
+    """Return the partition that the last two folders of a path name."""
+    folders = path.split("/")[-2:]
+    return parse_key("/".join(unquote(folder.partition("=")[2]) for folder in folders))

@@ -1,15 +1,18 @@
-"""Which artifact is a partition's latest, and which its champion: an append-only history of numbered entries.
+"""Which artifact is the latest of a partition and which is its champion: an append-only history.
 
     <root>/models/<asset>/project=<p>/agent=<a>/pointers/00000007.json
 
-An entry holds the whole state after one change: `latest`, `champion`, who changed it, when, why, and what was replaced. The entry with the
-highest number counts.
+An entry holds the whole state after one change: `latest`, `champion`, who changed it, when, why,
+and what was replaced. The entry with the highest number counts.
 
-*Latest* moves with every materialization. *Champion* is moved by a decision or by a person, and is what is served.
+*Latest* moves with every materialization. *Champion* is moved by a decision or by a person, and is
+what is served. What decides on a champion does not belong here.
 """
 
 import getpass
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Literal
 
 import msgspec
 
@@ -18,13 +21,25 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.artifacts import MANIFEST, Artifact, Artifacts, read_manifest
 from agent_pipeline.storage.logs import Log, Record
 
-_OLD = "current.json"
-"""The pointer of lakes that were written before there was a history; it is read as the latest."""
+_OLD_POINTER = "current.json"
+"""The pointer of lakes that were written before there was a history. It is read as the latest."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """The state after a change. `moved` is the pointer that changed (empty: none did), `against` the identity that it had before
-    (`None`: it had none). `command` is what a person ran to move the champion, such as `rollback`; empty if a run moved it."""
+    """The state of a partition's pointers after a change.
+
+    Attributes:
+        generation: the number of the entry; 0 if nothing was ever materialized.
+        latest: the identity of the latest artifact.
+        champion: the identity of the champion.
+        moved: the pointer that changed; empty if none did.
+        against: the identity that the pointer had before; `None` if it had none.
+        who: the person or the run that moved the pointer.
+        when: the time in UTC.
+        why: the reason.
+        command: the command with which a person moved the champion, such as `rollback`; empty if a
+            run moved it.
+    """
 
     generation: int = 0
     latest: str | None = None
@@ -37,28 +52,51 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     command: str = ""
 
 
+@dataclass(frozen=True)
+class Move:
+    """A change of a pointer: an `Entry` without the state.
+
+    `expected` is the generation that the change was decided on.
+    """
+
+    pointer: Literal["latest", "champion"]
+    why: str
+    who: str
+    expected: int | None = None
+    command: str = ""
+
+
 class Pointers(Artifacts):
+    """The pointers and the logs of the partitions under one root."""
+
     def history(self, asset: str, key: PartitionKey) -> list[Entry]:
-        """Every change of a partition's pointers, oldest first.
+        """Return every change of a partition's pointers, oldest first.
 
         Raises:
-            DataError: an entry is damaged.
+            DamageError: an entry is damaged or missing.
         """
         entries = self._entries(asset, key).records()
-        if not entries and (old := read_manifest(self.folder("models", asset, key) / _OLD)):
-            entries = [Entry(latest=old["identity"], why="written before there was a history")]
+        if not entries:
+            old = read_manifest(self.folder("models", asset, key) / _OLD_POINTER)
+            if old:
+                reason = "written before there was a history"
+                entries = [Entry(latest=old["identity"], why=reason)]
         return entries
 
     def pointers(self, asset: str, key: PartitionKey) -> Entry:
-        """The state of a partition's pointers; generation 0 where nothing was ever materialized.
+        """Return the state of a partition's pointers.
 
         Raises:
-            DataError: the last entry is damaged.
+            DamageError: the last entry is damaged, or an entry is missing.
         """
-        return self._entries(asset, key).last() or next(iter(self.history(asset, key)), Entry())
+        last = self._entries(asset, key).last()
+        if last is not None:
+            return last
+        history = self.history(asset, key)
+        return history[0] if history else Entry()
 
     def latest(self, asset: str, key: PartitionKey) -> Artifact:
-        """The artifact of the partition's last materialization.
+        """Return the artifact of the partition's last materialization.
 
         Raises:
             DataError: there is none, or its files are gone.
@@ -68,24 +106,27 @@ class Pointers(Artifacts):
             raise DataError(
                 f"There is no {asset} of {key} in {self.root}: materialize {asset} first."
             )
-        return self._whole(asset, key, identity)
+        return self._find_named(asset, key, identity)
 
     def champion(self, asset: str, key: PartitionKey) -> Artifact | None:
-        """The partition's champion, or `None` where no one has set one.
+        """Return the partition's champion, or `None` if no champion was set.
 
         Raises:
             DataError: its files are gone.
         """
         identity = self.pointers(asset, key).champion
-        return None if identity is None else self._whole(asset, key, identity)
+        return None if identity is None else self._find_named(asset, key, identity)
 
     def set_latest(self, artifact: Artifact, why: str = "materialized", who: str = "") -> Entry:
-        """Make an artifact its partition's latest; without effect where it is already.
+        """Make an artifact its partition's latest. If it is the latest already, write nothing.
+
+        Returns:
+            The new state, with an empty `moved` if nothing was written.
 
         Raises:
-            DataError: it failed its check.
+            DataError: the artifact failed its check.
         """
-        return self._move("latest", artifact, why, who)
+        return self._move(artifact, Move("latest", why, who))
 
     def set_champion(
         self,
@@ -95,76 +136,95 @@ class Pointers(Artifacts):
         expected: int | None = None,
         command: str = "",
     ) -> Entry:
-        """Make an artifact its partition's champion; without effect where it is already. `expected` is the generation that the decision
-        was taken on, `command` what a person ran.
+        """Make an artifact its partition's champion. If it is the champion already, write nothing.
+
+        Args:
+            artifact: the artifact.
+            why: the reason.
+            who: the person or the run that moves the pointer; empty for the user of this process.
+            expected: the generation that the decision was taken on.
+            command: what a person ran.
+
+        Returns:
+            The new state, with an empty `moved` if nothing was written.
 
         Raises:
-            DataError: it failed its check, a file of it is damaged, or the pointers have moved since `expected`.
+            DataError: the artifact failed its check, or the pointers have moved since `expected`.
+            DamageError: a file of the artifact is damaged.
         """
-        return self._move("champion", artifact, why, who, expected, command)
+        return self._move(artifact, Move("champion", why, who, expected, command))
 
     def log(self, asset: str, key: PartitionKey, name: str, kind: type[Record]) -> Log[Record]:
-        """An append-only log beside a partition's artifacts."""
+        """Return the append-only log with a name, next to a partition's artifacts."""
         return Log(self.fs, self.folder("models", asset, key) / name, kind)
 
     def _entries(self, asset: str, key: PartitionKey) -> Log[Entry]:
         return self.log(asset, key, "pointers", Entry)
 
-    def _move(
-        self,
-        moved: str,
-        artifact: Artifact,
-        why: str,
-        who: str,
-        expected: int | None = None,
-        command: str = "",
-    ) -> Entry:
+    def _move(self, artifact: Artifact, move: Move) -> Entry:
+        """Append a move to the history, unless the pointer names the artifact already."""
         asset, key, identity = artifact.asset, artifact.key, artifact.identity
         if not artifact.passed:
             raise DataError(
                 f"The {asset} {identity[:16]} of {key} failed its check, so it cannot be used."
             )
-        if moved == "champion":
-            self.verified(artifact)
+        if move.pointer == "champion":
+            self.verify(artifact)
 
-        def entry(number: int) -> Entry | None:
+        def make_entry(number: int) -> Entry | None:
             before = self.pointers(asset, key)
-            if expected not in (None, before.generation):
+            if move.expected not in (None, before.generation):
                 raise DataError(
-                    f"The pointers of {asset} of {key} were moved by {before.who} at {before.when}: look again, and repeat."
+                    f"The pointers of {asset} of {key} were moved by {before.who} at "
+                    f"{before.when}: "
+                    "look again, and repeat."
                 )
-            if (against := getattr(before, moved)) == identity and before.generation:
+            against = before.champion if move.pointer == "champion" else before.latest
+            if against == identity and before.generation:
                 return None
             if read_manifest(self.artifact_folder(asset, key, identity) / MANIFEST) is None:
                 raise DataError(
-                    f"The {asset} {identity[:16]} of {key} was deleted meanwhile: materialize {asset} again."
+                    f"The {asset} {identity[:16]} of {key} was deleted meanwhile: materialize "
+                    f"{asset} "
+                    "again."
                 )
-            change = {"generation": number, "moved": moved, moved: identity, "against": against}
-            return msgspec.structs.replace(
-                before, **change, who=who or user_name(), when=now(), why=why, command=command
+            return Entry(
+                generation=number,
+                latest=identity if move.pointer == "latest" else before.latest,
+                champion=identity if move.pointer == "champion" else before.champion,
+                moved=move.pointer,
+                against=against,
+                who=move.who or user_name(),
+                when=now(),
+                why=move.why,
+                command=move.command,
             )
 
-        return self._entries(asset, key).append(entry) or msgspec.structs.replace(
-            self.pointers(asset, key), moved=""
-        )
+        written = self._entries(asset, key).append(make_entry)
+        if written is not None:
+            return written
+        return msgspec.structs.replace(self.pointers(asset, key), moved="")
 
-    def _whole(self, asset: str, key: PartitionKey, identity: str) -> Artifact:
+    def _find_named(self, asset: str, key: PartitionKey, identity: str) -> Artifact:
+        """Return the artifact that a pointer names."""
         artifact = self.find(asset, key, identity)
         if artifact is None:
             folder = self.artifact_folder(asset, key, identity)
             raise DataError(
-                f"The {asset} of {key} at {folder} is gone or incomplete, or failed its check: materialize {asset} again."
+                f"The {asset} of {key} at {folder} is gone or incomplete, or failed its check: "
+                f"materialize {asset} again."
             )
         return artifact
 
 
 def now() -> str:
-    """The time in UTC, to the second."""
+    """Return the time in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def user_name() -> str:
+    """Return the name of the user of this process."""
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container's user need not have a name
+    except (KeyError, OSError):  # the user of a container may have no name
         return "unknown"

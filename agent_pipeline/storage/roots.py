@@ -1,10 +1,14 @@
-"""Opens the root of a lake, a folder or a bucket, and says what is wrong with it before anything is read or written."""
+"""The root of a lake: a folder or a bucket.
+
+This module opens the root, and names what is wrong with it.
+
+Reading and writing files does not belong here.
+"""
 
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from upath import UPath
 
@@ -12,12 +16,27 @@ from agent_pipeline.errors import LakeError, SettingsError, first_line
 
 LOCAL = ("", "file", "local")
 """The protocols of a folder of this machine."""
+_USER_IN_ADDRESS = re.compile(r"\w+://([^/@]+)@")
+_LISTED: set[tuple[str, str]] = set()
+"""The buckets that this process has listed, each with its options. One listing shows a wrong name,
+key or option."""
 
 
-def open_root(root: str | UPath, options: Mapping[str, Any]) -> UPath:
+def open_root(root: str | UPath, options: Mapping[str, object]) -> UPath:
+    """Open the root of a lake, and check that it can be read.
+
+    Args:
+        root: a folder, or a URL of fsspec's.
+        options: options for fsspec, with their values.
+
+    Raises:
+        SettingsError: the root is a file, lies in a file, has a key in its address, or its protocol
+            is unknown or needs a package that is missing.
+        LakeError: the bucket cannot be read.
+    """
     _refuse_credentials(str(root))
     try:
-        # What other machines write must be seen: no listing is kept from one call to the next.
+        # Other machines write too, so that no listing may be kept from one call to the next.
         fresh = {"use_listings_cache": False} if "://" in str(root) else {}
         path = UPath(root, **(fresh | dict(options)))
         protocol, _ = path.protocol, path.fs
@@ -27,26 +46,37 @@ def open_root(root: str | UPath, options: Mapping[str, Any]) -> UPath:
         ) from error
     except ValueError as error:
         raise SettingsError(
-            f"The lake {root} cannot be opened ({error}): set lake to a folder, or to a URL as s3://bucket/lake."
+            f"The lake {root} cannot be opened ({error}): set lake to a folder, or to a URL such "
+            "as "
+            "s3://bucket/lake."
         ) from error
     if protocol in LOCAL:
-        local = Path(path.path)
-        if local.is_file():
-            raise SettingsError(
-                f"The lake {root} is a file: set lake to a folder, or to a URL such as s3://bucket/lake."
-            )
-        if file := next((folder for folder in local.parents if folder.is_file()), None):
-            raise SettingsError(
-                f"The lake {root} lies in {file}, which is a file: set lake to a folder."
-            )
+        _refuse_files(Path(path.path), root)
     else:
-        _reach(path, options)
+        _list_once(path, options)
     return path
 
 
+def _refuse_files(folder: Path, root: str | UPath) -> None:
+    """Refuse a root that is a file, or that lies in a file."""
+    if folder.is_file():
+        raise SettingsError(
+            f"The lake {root} is a file: set lake to a folder, or to a URL such as "
+            "s3://bucket/lake."
+        )
+    for parent in folder.parents:
+        if parent.is_file():
+            raise SettingsError(
+                f"The lake {root} lies in {parent}, which is a file: set lake to a folder."
+            )
+
+
 def _refuse_credentials(root: str) -> None:
-    """Refuse an address that holds a key: fsspec would take it for a part of the bucket's name, and print it."""
-    user = _USER.match(root)
+    """Refuse an address that holds a key.
+
+    `fsspec` would take the key for a part of the bucket's name, and print it.
+    """
+    user = _USER_IN_ADDRESS.match(root)
     if user and (":" in user[1] or root.startswith(("s3://", "s3a://"))):
         raise SettingsError(
             f"The lake {root} has a key in its address: take it out, and set lake_options, such as "
@@ -54,47 +84,52 @@ def _refuse_credentials(root: str) -> None:
         )
 
 
-_USER = re.compile(r"\w+://([^/@]+)@")
-"""What stands before the host of an address."""
-_REACHED: set[tuple[str, str]] = set()
-"""The buckets that this process has listed, with the options: asking once shows a wrong name, key or option."""
+def _list_once(path: UPath, options: Mapping[str, object]) -> None:
+    """List a bucket once per process.
 
-
-def _reach(path: UPath, options: Mapping[str, Any]) -> None:
-    """List a bucket once per process, so that an error says what cannot be reached before anything is done.
+    An error then names what cannot be read before anything is done.
 
     Raises:
-        LakeError: the bucket does not exist, cannot be reached or refuses, or an option is unknown to its client.
+        LakeError: the bucket does not exist, cannot be reached or refuses, or its client does not
+            know an option.
     """
     name = (str(path), repr(sorted(options.items())))
-    if name in _REACHED:
+    if name in _LISTED:
         return
     try:
         path.fs.ls(path.path, detail=False)
     except FileNotFoundError as error:
-        if (
-            error.__cause__ is not None
-        ):  # the bucket itself is missing; else nothing was written into the lake yet
+        bucket_is_missing = error.__cause__ is not None  # otherwise the lake has no file yet
+        if bucket_is_missing:
             raise LakeError(
-                f"The lake {path} cannot be read ({first_line(error)}): make the bucket, or correct lake."
+                f"The lake {path} cannot be read ({first_line(error)}): make the bucket, or "
+                "correct lake."
             ) from error
-    except Exception as error:  # what clients raise is of no family
+    except Exception as error:  # the errors of clients have no common class
         raise LakeError(
-            f"The lake {path} cannot be read ({first_line(error)}): correct lake or lake_options, or repeat later."
+            f"The lake {path} cannot be read ({first_line(error)}): correct lake or lake_options, "
+            "or "
+            "repeat later."
         ) from error
-    _REACHED.add(name)
+    _LISTED.add(name)
 
 
-def resolved_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options with values of the environment in place of `$NAME`."""
-    resolved: dict[str, Any] = {}
+def resolve_options(options: Mapping[str, object]) -> dict[str, object]:
+    """Return options with the values of environment variables in place of `$NAME`.
+
+    Raises:
+        SettingsError: a variable is not set.
+    """
+    resolved: dict[str, object] = {}
     for name, value in options.items():
         if isinstance(value, Mapping):
-            resolved[name] = resolved_options(value)
+            resolved[name] = resolve_options(value)
         elif isinstance(value, str) and value.startswith("$"):
             if value[1:] not in os.environ:
                 raise SettingsError(
-                    f"The setting lake_options.{name} names the variable {value[1:]}, which is not set: set it."
+                    f"The setting lake_options.{name} names the variable {value[1:]}, which is "
+                    "not set: "
+                    "set it."
                 )
             resolved[name] = os.environ[value[1:]]
         else:

@@ -1,4 +1,7 @@
-"""Tables: Parquet files, written beside their place, then put there in one step."""
+"""Tables: Parquet files that are written next to their place, and then put there in one step.
+
+Which columns a table has does not belong here.
+"""
 
 import os
 from collections.abc import Callable, Iterable
@@ -6,29 +9,32 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 from upath import UPath
 
-from agent_pipeline.errors import DataError, MissingError
+from agent_pipeline.errors import DamageError, DataError, MissingError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.tables import DESCRIPTION
 from agent_pipeline.storage.filesystem import put_file, remove, sha256_file, sync
 from agent_pipeline.storage.paths import Paths
 
 MAX_ROW_GROUP = 2000
-_PARQUET: dict[str, Any] = {
+"""Rows of a row group."""
+_PARQUET_OPTIONS: dict[str, object] = {
     "compression": "zstd",
     "compression_level": 1,
     "data_page_size": 8 << 20,
     "write_statistics": ["session_id"],
 }
-_SEAL = b"agent-pipeline/1"
-_SEAL_BYTES = len(_SEAL) + 16
-_REPEATING = {
+_SEAL_NAME = b"agent-pipeline/1"
+_SEAL_BYTES = len(_SEAL_NAME) + 16
+_FOOTER_END_BYTES = 8
+"""The length of the footer and Parquet's magic number, with which a Parquet file ends."""
+_REPEATING_COLUMNS = {
     "project",
     "agent",
     "source",
@@ -41,11 +47,20 @@ _REPEATING = {
     "drop_reason",
     "task_key",
 }
+"""Columns with few different values, which are written with a dictionary."""
 
 
 @dataclass(frozen=True)
 class StagedTable:
-    """A table that is written and synced, but not yet in its place; `sha256` is the file's, and so the data's version."""
+    """A table that is written and synced, but not yet in its place.
+
+    Attributes:
+        file: the local file.
+        target: its place.
+        schema: the columns.
+        rows: the number of rows.
+        sha256: the sha256 of the file, which is the version of the data.
+    """
 
     file: Path
     target: UPath
@@ -55,16 +70,28 @@ class StagedTable:
 
     @property
     def bytes(self) -> int:
-        return self.file.stat().st_size if self.file.exists() else self.target.stat().st_size
+        """The size of the file."""
+        if self.file.exists():
+            return self.file.stat().st_size
+        size: int = self.target.stat().st_size
+        return size
 
     def commit(self, over: str | None = None) -> None:
-        """Put the file in its place, in one step (`over` a version only, as `put_file`); a table that is there already stays."""
+        """Put the file in its place in one step.
+
+        With `over`, the file is put only over this version, as `put_file` does.
+
+        A table that was committed before stays as it is.
+
+        Raises:
+            FileExistsError: the version is another one.
+        """
         if self.file.exists():
             put_file(self.file, self.target, over=over)
 
 
 class Tables(Paths):
-    """Reads and writes the tables of a lake, and the files beside them."""
+    """The tables under one root, and the files next to them."""
 
     def stage(
         self,
@@ -73,9 +100,16 @@ class Tables(Paths):
         batches: Iterable[pa.RecordBatch],
         schema: pa.Schema,
     ) -> StagedTable:
-        """Write batches beside their place, each as a row group; `commit` then makes them visible.
+        """Write batches next to their place, each as a row group. `commit` then makes them visible.
 
-        A thread compresses a batch while the caller makes the next one, so two batches are in memory at a time.
+        A thread compresses a batch while the caller makes the next one, so that two batches are in
+        memory at a time.
+
+        Args:
+            asset: the asset of the table.
+            key: its partition, or `None`.
+            batches: the rows.
+            schema: the columns.
         """
         target = self.table(asset, key)
         with self.fs.staging(target) as file:
@@ -87,60 +121,72 @@ class Tables(Paths):
     def update(
         self, asset: str, key: PartitionKey | None, change: Callable[[], pa.Table | None]
     ) -> None:
-        """Replace a small table by what `change` makes of the one that lies there (`None`: it stays); of several writers none is lost.
+        """Replace a small table by what `change` returns, or keep it if `change` returns `None`.
+
+        `change` reads the table. The changes of several writers are made one after the other.
 
         Raises:
             DataError: others were faster for ten minutes.
         """
         target = self.table(asset, key)
 
-        def written() -> None:
+        def write_changed() -> None:
             version = self.fs.version(target)
-            if (table := change()) is not None:
-                staged = self.stage(asset, key, table.to_batches(), table.schema)
-                try:
-                    staged.commit(version)
-                finally:
-                    staged.file.unlink(missing_ok=True)
+            table = change()
+            if table is None:
+                return
+            staged = self.stage(asset, key, table.to_batches(), table.schema)
+            try:
+                staged.commit(version)
+            finally:
+                staged.file.unlink(missing_ok=True)
 
-        self.fs.in_turn(target.parent, written)
+        self.fs.in_turn(target.parent, write_changed)
 
     def has(self, asset: str, key: PartitionKey | None) -> bool:
         """Whether a partition was ever materialized."""
-        return self.table(asset, key).exists()
+        return bool(self.table(asset, key).exists())
 
     def open(
         self, asset: str, key: PartitionKey | None, schema: pa.Schema | None = None
     ) -> pq.ParquetFile:
-        """The Parquet file of a partition; the caller closes it.
+        """Open the Parquet file of a partition. The caller closes it.
+
+        Args:
+            asset: the asset of the table.
+            key: its partition, or `None`.
+            schema: columns that the table must have.
 
         Raises:
-            MissingError: it was never materialized.
-            DataError: its file is damaged, or it lacks a column of `schema`, because an older version made it.
+            MissingError: the table was never materialized.
+            DamageError: its file is damaged.
+            DataError: the table lacks a column of `schema`, because an older version made it.
         """
         path = self.table(asset, key)
         try:
-            if self.fs.is_local and not _is_as_written(path.path, _state(Path(path.path))):
+            if self.fs.is_local and not _matches_seal(path.path, _file_state(Path(path.path))):
                 raise OSError("its bytes are not those that were written")
-            file = pq.ParquetFile(self.fs.source(path))
+            file = pq.ParquetFile(self.fs.open_for_arrow(path))
         except FileNotFoundError as error:
             raise MissingError(
                 f"There is no {asset} of {key} at {path}: materialize {asset} first."
             ) from error
         except (pa.ArrowInvalid, OSError) as error:
-            raise DataError(
-                f"The {asset} of {key} at {path} is damaged ({error}): materialize {asset} again."
+            raise DamageError(
+                f"The {asset} of {key} at {path} is damaged ({error}): materialize {asset} again.",
+                path,
             ) from error
-        if schema is not None and (
-            missing := sorted(set(schema.names) - set(file.schema_arrow.names))
-        ):
+        missing = sorted(set(schema.names if schema else ()) - set(file.schema_arrow.names))
+        if missing:
             raise DataError(
-                f"The {asset} of {key} has no column {', '.join(missing)}: an older version made it; materialize {asset} again."
+                f"The {asset} of {key} has no column {', '.join(missing)}: an older version made "
+                "it; "
+                f"materialize {asset} again."
             )
         return file
 
     def replace(self, path: UPath, parts: Iterable[bytes]) -> None:
-        """Write a file anew, in one step; without a byte there is no file."""
+        """Replace a file in one step by these bytes. Without a byte, the file is removed."""
         with self.fs.staging(path) as file:
             with file.open("wb") as target:
                 for part in parts:
@@ -154,11 +200,18 @@ class Tables(Paths):
 
 
 def _write(file: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> int:
-    """Write batches; returns the number of rows. Compressing needs no interpreter lock, so it runs beside what makes the batches."""
-    rows, dictionaries = 0, [name for name in schema.names if name in _REPEATING] or False
+    """Write batches, and return the number of rows.
+
+    Compressing needs no interpreter lock, so that it runs while the caller makes the next batch.
+    """
+    rows = 0
+    repeating: list[str] | bool = [name for name in schema.names if name in _REPEATING_COLUMNS]
     with (
         pq.ParquetWriter(
-            file, _undescribed(schema), **_PARQUET, use_dictionary=dictionaries
+            file,
+            _without_descriptions(schema),
+            **_PARQUET_OPTIONS,
+            use_dictionary=repeating or False,
         ) as writer,
         ThreadPoolExecutor(1, thread_name_prefix="parquet") as thread,
     ):
@@ -173,61 +226,84 @@ def _write(file: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> 
     return rows
 
 
-def _undescribed(schema: pa.Schema) -> pa.Schema:
-    """The schema as a file has it: a better word for a column makes no other table."""
-    known = (
-        {key: value for key, value in (field.metadata or {}).items() if key != DESCRIPTION}
-        for field in schema
-    )
-    fields = [
-        field.with_metadata(left) if left else field.remove_metadata()
-        for field, left in zip(schema, known, strict=True)
-    ]
+def _without_descriptions(schema: pa.Schema) -> pa.Schema:
+    """Return the schema of a file. A better description of a column must not change the file."""
+    fields = []
+    for field in schema:
+        metadata = {
+            name: value for name, value in (field.metadata or {}).items() if name != DESCRIPTION
+        }
+        fields.append(field.with_metadata(metadata) if metadata else field.remove_metadata())
     return pa.schema(fields, schema.metadata)
 
 
 def _seal(file: Path) -> None:
-    """Put a checksum of the file before its footer, where Parquet has nothing: a flipped bit in a page changes values without a word."""
+    """Put a checksum of the file before its footer, where Parquet has nothing.
+
+    Without it, a flipped bit in a page changes values, and nothing notices it.
+    """
     with file.open("r+b") as opened:
-        begin = _footer(opened)
-        opened.seek(begin)
+        footer_begin = _find_footer(opened)
+        opened.seek(footer_begin)
         footer = opened.read()
-        digest = _digest(opened, begin, footer)
-        opened.seek(begin)
-        opened.write(_SEAL + digest + footer)
+        digest = _digest(opened, footer_begin, footer)
+        opened.seek(footer_begin)
+        opened.write(_SEAL_NAME + digest + footer)
 
 
-def _state(path: Path) -> tuple[int, ...]:
-    """What tells one state of a file from another. Whoever sets a file's time back cannot set back when its inode changed."""
+@dataclass(frozen=True)
+class FileState:
+    """What distinguishes two states of a file.
+
+    Who sets the time of a file back cannot set the time back at which its inode changed.
+    """
+
+    bytes: int
+    modified_ns: int
+    inode_changed_ns: int
+    inode: int
+
+
+def _file_state(path: Path) -> FileState:
     status = path.stat()
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+    return FileState(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
 
 @lru_cache(maxsize=4096)
-def _is_as_written(path: str, state: tuple[int, ...]) -> bool:
-    """Whether a file's checksum is right; true of a file without one, which an older version wrote. Once for each state of a file."""
+def _matches_seal(path: str, state: FileState) -> bool:
+    """Whether the bytes of a file match its checksum. A file is read once per state.
+
+    A file without a checksum, which an older version wrote, matches.
+    """
     with Path(path).open("rb") as opened:
-        begin = _footer(opened) - _SEAL_BYTES
-        if begin < 0:
-            return True  # Arrow says what is wrong
-        opened.seek(begin)
+        seal_begin = _find_footer(opened) - _SEAL_BYTES
+        if seal_begin < 0:
+            return True  # Arrow reports what is wrong
+        opened.seek(seal_begin)
         seal, footer = opened.read(_SEAL_BYTES), opened.read()
-        return not seal.startswith(_SEAL) or seal == _SEAL + _digest(opened, begin, footer)
+        if not seal.startswith(_SEAL_NAME):
+            return True
+        return seal == _SEAL_NAME + _digest(opened, seal_begin, footer)
 
 
-def _footer(opened: BinaryIO) -> int:
-    """Where a Parquet file's footer begins."""
+def _find_footer(opened: BinaryIO) -> int:
+    """Return the offset at which the footer of a Parquet file begins."""
     size = opened.seek(0, os.SEEK_END)
-    opened.seek(max(size - 8, 0))
-    return size - 8 - int.from_bytes(opened.read(4), "little")
+    opened.seek(max(size - _FOOTER_END_BYTES, 0))
+    footer_bytes = int.from_bytes(opened.read(4), "little")
+    return size - _FOOTER_END_BYTES - footer_bytes
 
 
 def _digest(opened: BinaryIO, end: int, footer: bytes) -> bytes:
-    """XXH3 (128 bits) of a file's bytes before `end` and of its footer."""
+    """Return the XXH3 (128 bits) of a file's bytes before `end` and of its footer."""
     hashed = xxhash.xxh3_128()
     opened.seek(0)
-    while end and (part := opened.read(min(end, 1 << 20))):
+    bytes_left = end
+    while bytes_left > 0:
+        part = opened.read(min(bytes_left, 1 << 20))
+        if not part:
+            break
         hashed.update(part)
-        end -= len(part)
+        bytes_left -= len(part)
     hashed.update(footer)
     return hashed.digest()

@@ -14,6 +14,7 @@ from upath import UPath
 
 from agent_pipeline.errors import DamageError
 from agent_pipeline.governance.forgetting import forget
+from agent_pipeline.governance.lineage import models_of
 from agent_pipeline.governance.pruning import UNFINISHED_DAYS, prune
 from agent_pipeline.governance.scanning import scan
 from agent_pipeline.ingestion.block_list import make_alias
@@ -29,7 +30,7 @@ from agent_pipeline.promotion.champions import (
 )
 from agent_pipeline.promotion.ledger import EXPORT
 from agent_pipeline.storage.filesystem import is_staged
-from agent_pipeline.storage.lake import MANIFEST, Artifact, Lake
+from agent_pipeline.storage.lake import MANIFEST, Artifact, Lake, read_manifest
 from agent_pipeline.training.chain import trained_adapters
 from agent_pipeline_tests.governance.test_lineage import (
     KEY,
@@ -84,9 +85,9 @@ def check_exports(lake: Lake) -> None:
     """Check that every export that can be promoted has its adapter and its episodes, and that the champion is served."""
     for key in (KEY, OTHER):
         for export in lake.finished(EXPORT, key):
-            lake.verified(export)
+            lake.verify(export)
             (adapter,) = trained_adapters(lake, key, export.manifest["made_from"]["adapter"])
-            lake.verified(adapter)
+            lake.verify(adapter)
             assert own_episodes(lake, key, export.identity)
     champion = lake.champion(EXPORT, KEY)
     assert champion and not serving_difference(lake, KEY)
@@ -187,7 +188,7 @@ def test_prune_of_a_bucket_killed_at_every_write(
         points += 1
         prune(lake, keep=0, delete=True)
         assert len(objects(lake)) == len(objects(undisturbed)), write_number
-        assert not list(lake.deletions())
+        assert not list(lake.find_deletions())
         copies = [path.name for path in lake.fs.cache.rglob("*") if path.is_file()]
         assert copies.count(MANIFEST) == 3, "of the latest adapter, export and episodes"
         assert lake.latest(EXPORT, KEY) and own_episodes(
@@ -204,7 +205,7 @@ def test_prune_completes_a_killed_replacement(tmp_path: Path) -> None:
     shutil.copytree(export.path, building, dirs_exist_ok=True)
     export.path.rename(export.path.with_name(f".deleting-{export.path.name}"))
     prune(lake, keep=0, delete=True)
-    assert lake.latest(EXPORT, KEY) == lake.verified(export) and not building.exists()
+    assert lake.latest(EXPORT, KEY) == lake.verify(export) and not building.exists()
 
 
 def damage(path: Path, how: str) -> None:
@@ -308,7 +309,7 @@ def test_forget_killed_at_every_point(tmp_path: Path) -> None:
         assert scan(lake, ['"gone"']) == {}
         assert not any(MARK.encode() in path.read_bytes() for path in tmp_path.glob("made/judge*"))
         for asset in ("sft_adapter", "evaluation", EXPORT):
-            lake.verified(lake.latest(asset, KEY))
+            lake.verify(lake.latest(asset, KEY))
     assert points > 60, "the command was killed at its points"
 
 
@@ -321,7 +322,7 @@ def test_forget_after_a_killed_prune(tmp_path: Path) -> None:
     forget(lake, "twin")
     forget(lake, "gone")
     assert scan(lake, [MARK]) == {}
-    assert not list(lake.deletions())
+    assert not list(lake.find_deletions())
 
 
 @pytest.mark.parametrize("how", ["missing", "cut off", "changed"])
@@ -338,6 +339,37 @@ def test_forget_with_a_damaged_manifest(tmp_path: Path, how: str) -> None:
     shutil.rmtree(evaluation.path)
     forget(lake, "gone")
     assert scan(lake, ['"gone"']) == {}
+
+
+@pytest.mark.parametrize("how", ["cut off", "changed"])
+def test_forget_does_not_make_damage_look_sound(tmp_path: Path, how: str) -> None:
+    """The manifest got the checksum of a damaged file, of which the session had been removed."""
+    lake, _ = make_forgetting_lake(tmp_path)
+    artifacts = [lake.find(use.asset, KEY, use.identity) for use in models_of(lake, "gone")]
+    damaged = []
+    for made in artifacts:
+        for name in made.manifest["files"]:
+            path = made.path / name
+            if name.endswith(".json"):
+                content = path.read_bytes()
+                path.write_bytes(
+                    content[:-2] if how == "cut off" else content.replace(b"on", b"om")
+                )
+                damaged += [made] if path.read_bytes() != content else []
+    assert damaged
+    forget(lake, "gone")
+    for made in damaged:
+        with pytest.raises(DamageError):
+            lake.find_undamaged(made.asset, KEY, made.identity)
+            lake.verify(
+                Artifact(
+                    made.asset,
+                    KEY,
+                    made.identity,
+                    made.path,
+                    read_manifest(UPath(made.path / MANIFEST)),
+                )
+            )
 
 
 def test_forget_in_one_partition_keeps_the_unfinished_run_of_another(tmp_path: Path) -> None:
@@ -370,5 +402,5 @@ def test_forget_in_a_bucket_killed_at_every_write(
         assert scan(lake, ['"gone"']) == {}, write_number
         copied = [path for path in lake.fs.cache.rglob("*") if path.is_file()]
         assert not any(b'"gone"' in path.read_bytes() for path in copied), write_number
-        assert lake.verified(lake.latest("evaluation", KEY))
+        assert lake.verify(lake.latest("evaluation", KEY))
     assert points > 20, "the command was ended at its writes"

@@ -226,7 +226,7 @@ def test_artifact_with_a_rotten_file_is_not_promoted(lake, tmp_path):
     if not lake.fs.is_local:
         assert Lake(lake.root, tmp_path / "another machine").find("model", KEY, OLD) is None
         (made.path / "weights").write_bytes(bytes(len(OLD)))
-    for promote in (lake.verified, lake.set_champion):
+    for promote in (lake.verify, lake.set_champion):
         with pytest.raises(DataError, match="weights"):
             promote(made)
     assert lake.pointers("model", KEY).champion is None
@@ -236,7 +236,7 @@ def test_rotten_copy_of_an_artifact_in_a_bucket_is_fetched_again(tmp_path):
     lake = Lake(f"memory://lake-{uuid4().hex}", tmp_path / "cache")
     made = build(lake, OLD)
     (made.path / "weights").write_bytes(bytes(len(OLD)))
-    assert (lake.verified(made).path / "weights").read_text() == OLD
+    assert (lake.verify(made).path / "weights").read_text() == OLD
 
 
 @given(data=st.data())
