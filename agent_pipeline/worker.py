@@ -29,7 +29,7 @@ from agent_pipeline.errors import (
     is_retryable,
 )
 from agent_pipeline.method_comparison.task import TASKS
-from agent_pipeline.models.device import unused_gpu
+from agent_pipeline.models.device import describe_unused_gpu
 from agent_pipeline.progress import throttled
 
 
@@ -66,7 +66,7 @@ def main() -> None:
             _check_version(task, pipes.get_extra("version"))
             params = TASKS[task].decode(on_this_machine(pipes.get_extra("params")))
             with _turn(Path(params.cache), params.at_once, pipes.log.info) as place:
-                if note := unused_gpu():
+                if note := describe_unused_gpu():
                     pipes.log.warning(note)
                 options: OptionValues = getattr(params, "config", {})
                 _use_gpus(place, options.get("processes", 1))

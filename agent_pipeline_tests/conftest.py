@@ -158,11 +158,11 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
 @pytest.fixture(scope="session")
 def tiny_base(once: Once) -> "BaseModel":
     """The base model of the tiny world, which trains in seconds."""
-    from agent_pipeline.models.base_model import BaseModel, directory_revision
+    from agent_pipeline.models.base_model import BaseModel, compute_directory_revision
     from agent_pipeline_tests.training.world import make_base
 
     folder = once("tiny-base", make_base)
-    return BaseModel("tiny-llama", folder, directory_revision(folder))
+    return BaseModel("tiny-llama", folder, compute_directory_revision(folder))
 
 
 @pytest.fixture(scope="session")
@@ -171,6 +171,22 @@ def tiny_renderer(tiny_base: "BaseModel") -> "ChatRenderer":
     from agent_pipeline.models.chat_renderer import load_renderer
 
     return load_renderer(tiny_base.path)
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> "BaseModel":
+    """The embedded SmolLM2."""
+    from agent_pipeline_tests.tiny import embedded_base
+
+    return embedded_base()
+
+
+@pytest.fixture(scope="session")
+def smollm2_renderer(smollm2: "BaseModel") -> "ChatRenderer":
+    """Its tokenizer with its chat template."""
+    from agent_pipeline.models.chat_renderer import load_renderer
+
+    return load_renderer(smollm2.path)
 
 
 @pytest.fixture(scope="session")

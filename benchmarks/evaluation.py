@@ -23,7 +23,7 @@ from agent_pipeline.evaluation.turns import Answering
 from agent_pipeline.keys import parse_key
 from agent_pipeline.method_comparison.results import PASS_FIGURES, rank_correlation
 from agent_pipeline.models.base_model import resolve_base_model
-from agent_pipeline.tokenization.encoding import as_trained, encode_row
+from agent_pipeline.tokenization.encoding import encode_row, split_into_trained_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -43,7 +43,7 @@ def main(partition: str, count: int) -> None:
     ]
     encoded = [
         each
-        for row in as_trained(answering.renderer, rows)
+        for row in split_into_trained_rows(answering.renderer, rows)
         if (each := encode_row(answering.renderer, row, 2048))
     ]
     prompts, limits = [each.prompt for each in questions], [each.limit for each in questions]

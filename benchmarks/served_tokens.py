@@ -32,7 +32,7 @@ from agent_pipeline.models.special_tokens import MARK
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.session import Session, list_calls
 from agent_pipeline.sources import open_source
-from agent_pipeline.tokenization.loss_masks import encode
+from agent_pipeline.tokenization.loss_masks import encode_conversation
 from agent_pipeline_tests.tiny import make_tiny_base
 from benchmarks.redaction import REAL_TRACES
 
@@ -141,7 +141,7 @@ def compare_turns(
         counts: Counter[str] = Counter()
         for session in long[:: max(len(long) // share, 1)][:share]:
             messages, tools = up_to_last_answer(session), session.tools or []
-            ids = encode(renderer, messages, tools).input_ids
+            ids = encode_conversation(renderer, messages, tools).input_ids
             served = llama.tokenize(
                 llama.render(as_clients_send(messages), tools, add_generation_prompt=False),
                 add_special=True,

@@ -26,7 +26,7 @@ from agent_pipeline.models.loading import load_model
 from agent_pipeline.promotion.champions import promote, rollback, serve_champion
 from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.lake import Lake
-from agent_pipeline.tokenization.loss_masks import encode
+from agent_pipeline.tokenization.loss_masks import encode_conversation
 
 SCHEMA = {"type": "object", "properties": {"desk": {"type": "string"}}}
 TOOLS: list[Any] = [
@@ -68,7 +68,7 @@ def main(champions: int, rank: int) -> None:
         keys = [PartitionKey("desks", f"desk-{number}") for number in range(champions)]
         # The last one is a newer champion of the first partition, to be rolled back.
         for number, key in enumerate([*keys, keys[0]]):
-            row = encode(renderer, [*ASKED, own_call(number)], TOOLS)
+            row = encode_conversation(renderer, [*ASKED, own_call(number)], TOOLS)
             ids, labels = (torch.tensor([each]) for each in (row.input_ids, row.labels))
             optimizer = torch.optim.AdamW(
                 [each for each in model.parameters() if each.requires_grad], lr=2e-3, weight_decay=0

@@ -23,7 +23,7 @@ from agent_pipeline.models.chat_renderer import ChatRenderer, load_renderer
 from agent_pipeline.models.device import probe_device
 from agent_pipeline.models.loading import load_model
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.tokenization.encoding import as_trained, encode_row
+from agent_pipeline.tokenization.encoding import encode_row, split_into_trained_rows
 from agent_pipeline.tokenization.loss_masks import Encoded
 
 if TYPE_CHECKING:
@@ -453,7 +453,10 @@ def compute_sft_losses(
         progress: Is called after each training row.
     """
     parts_of_rows = [
-        [encode_row(renderer, part, max_length) for part in as_trained(renderer, [row])]
+        [
+            encode_row(renderer, part, max_length)
+            for part in split_into_trained_rows(renderer, [row])
+        ]
         for row in rows
     ]
     encoded = [part.encoded if part else None for parts in parts_of_rows for part in parts]

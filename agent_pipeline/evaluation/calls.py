@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agent_pipeline.models.tool_call_parsers import Call, Schemas
+from agent_pipeline.models.tool_call_parsers import ParameterSchemas, ParsedCall
 
 _READS = re.compile(
     r"(?:^|[._])(?:get|find|list|search|read|look|check|show|fetch|query|view|count|describe|retrieve)",
@@ -74,7 +74,9 @@ def _leniently(value: Any, schema: Mapping[str, Any]) -> Any:
     return value
 
 
-def same_call(one: Call, other: Call, schemas: Schemas, lenient: bool = False) -> bool:
+def same_call(
+    one: ParsedCall, other: ParsedCall, schemas: ParameterSchemas, lenient: bool = False
+) -> bool:
     """Whether two calls do the same. The name is read to the letter."""
     schema = schemas.get(one.name) or {}
     return one.name == other.name and same(
@@ -83,7 +85,10 @@ def same_call(one: Call, other: Call, schemas: Schemas, lenient: bool = False) -
 
 
 def same_calls(
-    expected: Sequence[Call], calls: Sequence[Call], schemas: Schemas, lenient: bool = False
+    expected: Sequence[ParsedCall],
+    calls: Sequence[ParsedCall],
+    schemas: ParameterSchemas,
+    lenient: bool = False,
 ) -> bool:
     """Whether the calls of a turn do what the expected ones do: each once, in any order but where one depends on another."""
     left, places = list(range(len(calls))), []
@@ -99,7 +104,7 @@ def same_calls(
     return not left and not any(_depend(expected[a], expected[b]) for a, b in swapped)
 
 
-def _depend(one: Call, other: Call) -> bool:
+def _depend(one: ParsedCall, other: ParsedCall) -> bool:
     """Whether the order of two calls may matter: they name the same id, and not both only look."""
     return bool(_ids(one.arguments) & _ids(other.arguments)) and not (
         _READS.search(one.name) and _READS.search(other.name)

@@ -16,7 +16,7 @@ import numpy as np
 from agent_pipeline.engine.scoring import TokenScores
 from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.sessions.session import THOUGHT, Message, Tool, ToolCall
-from agent_pipeline.tokenization.loss_masks import Encoded, call_places
+from agent_pipeline.tokenization.loss_masks import Encoded, find_call_positions
 
 if TYPE_CHECKING:
     pass
@@ -55,7 +55,7 @@ def call_branches(
         begun = answer.partition(_ANSWER)[
             0
         ]  # with what every turn begins (an empty thought, in Qwen 3)
-        for place in call_places(words):
+        for place in find_call_positions(words):
             turn: Message = {
                 "role": "assistant",
                 "content": words[:place],

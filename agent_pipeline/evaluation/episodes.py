@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from agent_pipeline.evaluation.worlds import World, run_tool, tool_schemas
-from agent_pipeline.models.families import read_reply
+from agent_pipeline.models.families import parse_reply
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.json_text import decode_arguments
 from agent_pipeline.sessions.session import Message, Tool
@@ -241,11 +241,11 @@ class _Running:
         """Whether a message calls a tool, or was meant to."""
         return (
             bool(message.get("tool_calls"))
-            or read_reply(message.get("content") or "", self._tools).is_call
+            or parse_reply(message.get("content") or "", self._tools).is_call
         )
 
     def _answer(self, answer: str) -> None:
-        if read_reply(answer, self._tools).is_call:
+        if parse_reply(answer, self._tools).is_call:
             self.end = "unread call"
             return
         user = getattr(self._world, "user", None)

@@ -25,7 +25,7 @@ from agent_pipeline.evaluation.turns import Answering, ForwardPass, Question, Re
 from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import hash_json
-from agent_pipeline.tokenization.encoding import as_trained, encode_row
+from agent_pipeline.tokenization.encoding import encode_row, split_into_trained_rows
 from agent_pipeline.tokenization.loss_masks import Encoded
 
 BasePasses = dict[str, ForwardPass]
@@ -77,7 +77,7 @@ def evaluate(
         raise DataError(
             f"None of {len(every)} held-out turns fits into {max_length} tokens: raise max_length."
         )
-    heldout = as_trained(renderer, heldout)
+    heldout = split_into_trained_rows(renderer, heldout)
     rows_that_fit = [
         (row, fitting) for row in heldout if (fitting := encode_row(renderer, row, max_length))
     ]

@@ -12,7 +12,7 @@ from agent_pipeline.errors import InfrastructureError, first_line
 from agent_pipeline.evaluation.episodes import Conversation, Player, Reply
 from agent_pipeline.judging.client import Endpoint
 from agent_pipeline.models.chat_renderer import ChatRenderer
-from agent_pipeline.models.families import read_reply
+from agent_pipeline.models.families import parse_reply
 from agent_pipeline.sessions.json_text import replace_surrogates
 from agent_pipeline.sessions.session import Message, Tool, ToolCall
 
@@ -71,7 +71,7 @@ def message_of(text: str, tools: Sequence[Tool]) -> Message:
 
     A call that cannot be read is text, which ends an episode.
     """
-    reply = read_reply(text, tools)
+    reply = parse_reply(text, tools)
     if not reply.calls:
         return {"role": "assistant", "content": text.strip() if reply.invalid else reply.text}
     calls: list[ToolCall] = [

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent_pipeline.models.tool_call_parsers import Call
+from agent_pipeline.models.tool_call_parsers import ParsedCall
 from agent_pipeline.sessions.json_text import decode_arguments
 from agent_pipeline.sessions.session import Message, Tool, hash_json, is_trained, list_calls
 from agent_pipeline.sessions.turn_class import TurnClass, classify_turn
@@ -22,7 +22,7 @@ class TurnSample:
     prompt: list[Message]
     tools: list[Tool]
     expected: Message
-    calls: tuple[Call, ...]
+    calls: tuple[ParsedCall, ...]
     text: str
 
     @property
@@ -44,9 +44,9 @@ class TurnSample:
         return hash_json([plain, calls, self.tools, self.text])
 
 
-def expected_calls(message: Message) -> tuple[Call, ...]:
+def expected_calls(message: Message) -> tuple[ParsedCall, ...]:
     """The calls of a canonical message."""
-    return tuple(Call(name, decode_arguments(raw)) for name, raw in list_calls([message]))
+    return tuple(ParsedCall(name, decode_arguments(raw)) for name, raw in list_calls([message]))
 
 
 def turn_samples(

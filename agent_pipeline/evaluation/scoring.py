@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from agent_pipeline.evaluation.calls import same_calls
 from agent_pipeline.evaluation.samples import TurnSample
-from agent_pipeline.models.families import read_reply
-from agent_pipeline.models.tool_call_parsers import Call, parameter_schemas
+from agent_pipeline.models.families import parse_reply
+from agent_pipeline.models.tool_call_parsers import ParsedCall, list_parameter_schemas
 from agent_pipeline.sessions.session import Message
 from agent_pipeline.sessions.transcript import list_texts
 from agent_pipeline.sessions.turn_class import classify_text
@@ -58,7 +58,7 @@ def score(sample: TurnSample, text: str, cut: bool = False) -> Score:
     Of several expected calls all must be there, and no other: `tool_name` compares the names, `arguments` the arguments, `exact` and
     `lenient` both (see `calls`). A call that cannot be read is a wrong call.
     """
-    reply = read_reply(text, sample.tools)
+    reply = parse_reply(text, sample.tools)
     actual = "call" if reply.is_call else classify_text(reply.text)
     right_class, truncated = (
         actual is not None and actual == sample.turn_class,
@@ -81,12 +81,12 @@ def score(sample: TurnSample, text: str, cut: bool = False) -> Score:
             invalid,
             truncated,
         )
-    schemas, readable = parameter_schemas(sample.tools), not reply.invalid
+    schemas, readable = list_parameter_schemas(sample.tools), not reply.invalid
     names = readable and sorted(call.name for call in reply.calls) == sorted(
         call.name for call in sample.calls
     )
     renamed = [
-        Call(want.name, call.arguments)
+        ParsedCall(want.name, call.arguments)
         for want, call in zip(sample.calls, reply.calls, strict=False)
     ]
     arguments = (

@@ -36,7 +36,7 @@ from agent_pipeline.export.quantizer import (
 from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.models.chat_renderer import read_renderer, wrap_tokenizer
 from agent_pipeline.models.device import exact_device
-from agent_pipeline.models.families import family_of
+from agent_pipeline.models.families import find_family
 from agent_pipeline.models.loading import load_model, read_tokenizer
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import hash_json
@@ -244,7 +244,7 @@ def export_whole(
     }
 
     ends = renderer.template.stops if renderer else ()
-    family = family_of(ends, model.config.model_type)
+    family = find_family(ends, model.config.model_type)
     stops = tuple(dict.fromkeys([*(family.stops if family else ()), *ends]))
     fallback = library_template(family.ollama_base) if family and not renderer else None
     num_ctx = context_size(longest_row or longest, limit)

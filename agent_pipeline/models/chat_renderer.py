@@ -17,7 +17,7 @@ from agent_pipeline.models.chat_templates import (
     choose_template,
     describe_own_template,
 )
-from agent_pipeline.models.families import Reply, read_reply
+from agent_pipeline.models.families import ParsedReply, parse_reply
 from agent_pipeline.models.json_numbers import changed_numbers
 from agent_pipeline.models.loading import read_tokenizer
 from agent_pipeline.models.rendering import render_template
@@ -120,9 +120,10 @@ class ChatRenderer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return tokens as text. Special tokens stay: in some families they mark a tool call."""
-        return self.tokenizer.decode(
+        text: str = self.tokenizer.decode(
             ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
+        return text
 
     def prompt_ids(self, messages: list[Message], tools: list[Tool] | None) -> list[int]:
         """Return the tokens after which the assistant is to answer."""
@@ -201,9 +202,9 @@ class ChatRenderer:
         start = text.find(thought + closing)
         return start + len(thought) + len(closing) if start >= 0 else 0
 
-    def parse_reply(self, text: str, tools: Sequence[Tool] | None) -> Reply:
+    def parse_reply(self, text: str, tools: Sequence[Tool] | None) -> ParsedReply:
         """Return the tool calls and the words of a generated text."""
-        return read_reply(text, tools)
+        return parse_reply(text, tools)
 
 
 def load_renderer(directory: Path, trust_remote_code: bool = False) -> ChatRenderer:

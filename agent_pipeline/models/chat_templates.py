@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from agent_pipeline.errors import ModelError
 from agent_pipeline.json_types import JsonValue
-from agent_pipeline.models.families import FAMILIES, hermes
+from agent_pipeline.models.families import FAMILIES, write_hermes_template
 from agent_pipeline.models.rendering import ArgumentsAs
 from agent_pipeline.models.special_tokens import special_tokens
 from agent_pipeline.models.template_adjustments import adjust_template
@@ -97,7 +97,7 @@ def choose_template(tokenizer: "PreTrainedTokenizerBase") -> ChatTemplate:
         if candidate.origin != "model":
             why = f"the model's own template is not used ({refusals[0]}): this is {why}"
         if not result.prefix_preserving:
-            why += "; it shows the past otherwise than it was said, so each turn is a row"
+            why += "; it is not prefix-preserving, so each turn is a row"
         return candidate.with_facts(result, why)
     raise ModelError(
         f"The chat template of {tokenizer.name_or_path or 'the base model'} cannot be trained with "
@@ -125,7 +125,7 @@ def describe_own_template(tokenizer: "PreTrainedTokenizerBase") -> ChatTemplate 
 
 def find_own_template(tokenizer: "PreTrainedTokenizerBase") -> str | None:
     """Return the template that came with a tokenizer; if it has several, the one for tool use."""
-    template = tokenizer.chat_template
+    template: str | dict[str, str] | None = tokenizer.chat_template
     if isinstance(template, dict):
         return template.get("tool_use") or template.get("default")
     return template
@@ -148,4 +148,6 @@ def _candidates(
     families_with_markers.sort(key=lambda pair: pair[1].tokens[-1] not in (own_template or ""))
     for name, markers in families_with_markers:
         why = "ours in ChatML" if name == "hermes" else f"ours in the turn markers of {name}"
-        yield _Candidate(name, hermes(markers, "bos_token" in (own_template or "")), why)
+        yield _Candidate(
+            name, write_hermes_template(markers, "bos_token" in (own_template or "")), why
+        )

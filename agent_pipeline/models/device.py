@@ -1,4 +1,7 @@
-"""Where models are computed, in which type and by which library: measured when a process starts, not assumed."""
+"""Where models are computed, in which type, and by which library.
+
+This is measured when a process starts. How a model gets to its device belongs in `loading`.
+"""
 
 import time
 from collections.abc import Iterator
@@ -16,51 +19,73 @@ Precision = Literal["auto", "float32", "bfloat16"]
 
 @dataclass(frozen=True)
 class Device:
-    """Where the model runs, whether bfloat16 is fast there, and whether oneDNN multiplies its float32 matrices instead of MKL."""
+    """A device with the type and the library of its matrix products.
+
+    Attributes:
+        name: PyTorch's name of the device.
+        bf16: Whether the base model's weights are bfloat16.
+        onednn: Whether oneDNN instead of MKL multiplies float32 matrices on a CPU.
+    """
 
     name: str
     bf16: bool
     onednn: bool = False
 
     def __str__(self) -> str:
-        return f"{self.name} {'bfloat16' if self.bf16 else 'float32'}{' (oneDNN)' if self.onednn else ''}"
+        dtype = "bfloat16" if self.bf16 else "float32"
+        library = " (oneDNN)" if self.onednn else ""
+        return f"{self.name} {dtype}{library}"
 
     @property
     def dtype(self) -> "torch.dtype":
-        """The type of the base model's weights; LoRA's own are float32 always."""
+        """The type of the base model's weights; LoRA's weights are float32 always."""
         import torch
 
         return torch.bfloat16 if self.bf16 else torch.float32
 
 
-NVIDIA = Path("/proc/driver/nvidia/version")
+NVIDIA_DRIVER_FILE = Path("/proc/driver/nvidia/version")
 """A file that the driver of an NVIDIA GPU makes."""
 
-BF16_SPEEDUP = 1.5
-"""From so many times on, bfloat16 is worth its rounding."""
+MIN_BF16_SPEEDUP = 1.5
+"""How many times faster bfloat16 must be to be worth its rounding."""
 
-ONEDNN_SPEEDUP = 1.2
-"""From so many times on, oneDNN's float32 products are taken. They round otherwise than MKL's, so not for nothing."""
+MIN_ONEDNN_SPEEDUP = 1.2
+"""How many times faster oneDNN must be to be worth that it rounds differently from MKL."""
 
-FLOAT32_ERROR = 2e-6
-"""Relative. Products of float32 matrices of 576 columns are off by 3e-7 to 6e-7, and of matrices rounded to bfloat16 by 2e-3."""
+MAX_FLOAT32_ERROR = 2e-6
+"""Largest relative error of a float32 product.
+
+Products of float32 matrices of 576 columns are off by 3e-7 to 6e-7. Products of matrices that were
+rounded to bfloat16 are off by 2e-3.
+"""
+
+_REPEATS = 32
+"""How often each product is timed."""
 
 EXACT = Device("cpu", False)
-"""The CPU in float32, with PyTorch's own choice of libraries."""
+"""The CPU in float32, with PyTorch's choice of libraries."""
 
 
 def exact_device() -> Device:
-    """Where models are merged and compared: the CPU in float32, by the library that multiplies faster. Beside a GPU it is PyTorch's own
-    choice, since what makes PyTorch take oneDNN would let a GPU round."""
+    """Return the device on which models are merged and compared.
+
+    This is the CPU in float32, with the library that multiplies faster. On a machine with a GPU it
+    is PyTorch's choice of library: the switch to oneDNN would let the GPU round.
+    """
     import torch
 
-    return replace(
-        EXACT, onednn=not torch.cuda.is_available() and product_speeds()["oneDNN"] >= ONEDNN_SPEEDUP
-    )
+    if torch.cuda.is_available():
+        return EXACT
+    return replace(EXACT, onednn=measure_product_speeds()["oneDNN"] >= MIN_ONEDNN_SPEEDUP)
 
 
 def probe_device() -> Device:
-    """Where rows are scored to choose among them: CUDA, with bfloat16 where the GPU has units for it, else the CPU in float32."""
+    """Return the device on which rows are scored to choose among them.
+
+    This is CUDA if there is a GPU, with bfloat16 if the GPU has units for it, else the CPU in
+    float32.
+    """
     import torch
 
     if torch.cuda.is_available():
@@ -68,32 +93,45 @@ def probe_device() -> Device:
     return exact_device()
 
 
-def unused_gpu() -> str:
-    """Return a sentence if this machine has an NVIDIA GPU and the installed PyTorch was built without CUDA; else an empty text."""
-    if not NVIDIA.exists():
+def fast_device(precision: Precision = "auto") -> Device:
+    """Return the device on which models are trained and prompted.
+
+    The type is `precision`. For `auto`, a GPU uses the type of `probe_device`, and a CPU uses
+    bfloat16 if it is measurably faster.
+    """
+    device = probe_device()
+    if precision != "auto":
+        return replace(device, bf16=precision == "bfloat16")
+    if device.name != "cpu":
+        return device
+    return replace(device, bf16=measure_bf16_speedup() >= MIN_BF16_SPEEDUP)
+
+
+def describe_unused_gpu() -> str:
+    """Return a sentence if this machine has a GPU that the installed PyTorch cannot use.
+
+    The sentence is empty if there is no NVIDIA GPU, or if PyTorch was built with CUDA.
+    """
+    if not NVIDIA_DRIVER_FILE.exists():
         return ""
     import torch
 
     if torch.version.cuda is not None:
         return ""
+    release = torch.__version__.partition("+")[0]
     return (
-        f"This machine has an NVIDIA GPU, and the installed PyTorch {torch.__version__} uses the CPU only: install a CUDA build "
-        f"(pip install 'torch=={torch.__version__.partition('+')[0]}' --index-url https://download.pytorch.org/whl/cu130)."
+        f"This machine has an NVIDIA GPU, and the installed PyTorch {torch.__version__} uses the "
+        f"CPU only: install a CUDA build (pip install 'torch=={release}' --index-url "
+        "https://download.pytorch.org/whl/cu130)."
     )
 
 
-def fast_device(precision: Precision = "auto") -> Device:
-    """Where models are trained and asked, and in which type: as `precision` asks; for `auto` as `probe_device`, on a CPU as measured."""
-    device = probe_device()
-    if precision != "auto":
-        return replace(device, bf16=precision == "bfloat16")
-    return device if device.name != "cpu" else replace(device, bf16=bf16_speedup() >= BF16_SPEEDUP)
+def measure_bf16_speedup() -> float:
+    """Return how many times faster than in float32 this CPU multiplies in bfloat16.
 
-
-def bf16_speedup() -> float:
-    """How many times as fast as in float32 this CPU multiplies matrices in bfloat16: about 2 to 2.4 with AVX512-BF16, more with AMX, and
-    0.1 where it is emulated."""
-    speeds = product_speeds()
+    It is about 2 to 2.4 with AVX512-BF16, more with AMX, and 0.1 if bfloat16 is emulated.
+    """
+    speeds = measure_product_speeds()
     return speeds["bfloat16"] / max(1.0, speeds["oneDNN"])
 
 
@@ -102,38 +140,49 @@ def float32_products(precision: str) -> Iterator[None]:
     """Multiply float32 matrices on a CPU by MKL (`highest`) or by oneDNN (`medium`) for a while."""
     import torch
 
-    before = torch.get_float32_matmul_precision()
+    previous = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        torch.set_float32_matmul_precision(previous)
 
 
 @cache
-def product_speeds() -> dict[str, float]:
-    """How many times as fast as in float32 by PyTorch's default (MKL) this CPU multiplies matrices by `oneDNN`, 0 where that rounds them,
-    and in `bfloat16`. MKL has no AVX-512 for AMD's CPUs, and oneDNN has: 2.3 on Zen 5. Takes 0.3 seconds, once a process."""
+def measure_product_speeds() -> dict[str, float]:
+    """Measure matrix products on this CPU, relative to float32 by PyTorch's default (MKL).
+
+    MKL has no AVX-512 for AMD's CPUs, and oneDNN has: a factor of 2.3 on Zen 5. The measurement
+    takes 0.3 seconds, once per process.
+
+    Returns:
+        How many times faster products are by `oneDNN` (0 if oneDNN rounds them), and in `bfloat16`.
+    """
     import torch
 
-    def seconds(left: torch.Tensor, right: torch.Tensor) -> float:
-        began = time.perf_counter()
+    def time_product(left: torch.Tensor, right: torch.Tensor) -> float:
+        start = time.perf_counter()
         left @ right
-        return time.perf_counter() - began
+        return time.perf_counter() - start
 
     generator = torch.Generator().manual_seed(0)
-    exact = torch.randn(256, 576, generator=generator), torch.randn(576, 1536, generator=generator)
-    rounded = exact[0].bfloat16(), exact[1].bfloat16()
-    times: dict[str, list[float]] = {"MKL": [], "oneDNN": [], "bfloat16": []}
-    # In turn, and the least of many: another process on these cores must not decide how a model is trained.
-    for _ in range(32):
+    left = torch.randn(256, 576, generator=generator)
+    right = torch.randn(576, 1536, generator=generator)
+    rounded_left, rounded_right = left.bfloat16(), right.bfloat16()
+    seconds: dict[str, list[float]] = {"MKL": [], "oneDNN": [], "bfloat16": []}
+    # The three take turns, and the fastest of many counts: another process on these cores must not
+    # decide how a model is trained.
+    for _ in range(_REPEATS):
         with float32_products("highest"):
-            times["MKL"].append(seconds(*exact))
+            seconds["MKL"].append(time_product(left, right))
         with float32_products("medium"):
-            times["oneDNN"].append(seconds(*exact))
-        times["bfloat16"].append(seconds(*rounded))
+            seconds["oneDNN"].append(time_product(left, right))
+        seconds["bfloat16"].append(time_product(rounded_left, rounded_right))
     with float32_products("medium"):
-        true = exact[0].double() @ exact[1].double()
-        error = float((exact[0] @ exact[1] - true).norm() / true.norm())
-    speeds = {name: min(times["MKL"]) / min(each) for name, each in times.items()}
-    return speeds | ({} if error < FLOAT32_ERROR else {"oneDNN": 0.0})
+        exact_product = left.double() @ right.double()
+        error = float((left @ right - exact_product).norm() / exact_product.norm())
+    fastest_mkl = min(seconds["MKL"])
+    speeds = {name: fastest_mkl / min(times) for name, times in seconds.items()}
+    if error >= MAX_FLOAT32_ERROR:
+        speeds["oneDNN"] = 0.0
+    return speeds

@@ -1,7 +1,9 @@
-"""Numbers and blanks in the JSON that a chat template writes: as they were recorded, and as llama.cpp's server writes them.
+"""Numbers and blanks in the JSON that a chat template writes.
 
-Python and llama.cpp write the same number differently. llama.cpp hands a template a call's arguments as an object whenever the template can
-take one, and then writes `100.0` as `100` and `12345.67` as `12345.7`. This module knows both forms. Chat templates are in `templates`.
+Python and llama.cpp write the same number differently. If a template can take an object, llama.cpp
+gives the template a call's arguments as an object, and writes `100.0` as `100` and `12345.67` as
+`12345.7`. This module has both forms: a number as it was recorded, and as llama.cpp's server writes
+it. Which form a message gets belongs in `rendering`.
 """
 
 import json
@@ -21,7 +23,7 @@ def parse_json(text: str) -> Any:
     """Return the value of a JSON text, with every number as `NumberText`.
 
     Raises:
-        ValueError, RecursionError: the text is not JSON.
+        ValueError, RecursionError: The text is not JSON.
     """
     return json.loads(text, parse_float=NumberText, parse_int=NumberText)
 
@@ -36,38 +38,56 @@ def with_number_texts(value: Any) -> Any:
     return NumberText(json.dumps(value)) if is_number else value
 
 
-def compact_arguments(arguments: Any) -> Any:
-    """Return a call's arguments as JSON text without blanks between its parts. Each number keeps its digits.
+def _parse_arguments(arguments: Any) -> Any:
+    """Return a call's arguments, a JSON text or a value, with every number as `NumberText`.
 
-    Arguments that are not the JSON text of an object are returned as they are.
+    Raises:
+        ValueError, RecursionError: The text is not JSON.
+    """
+    return parse_json(arguments) if isinstance(arguments, str) else with_number_texts(arguments)
 
-    >>> compact_arguments('{"amount": 100.50, "to": "M\\u00fcller & Co"}')
-    '{"amount":100.50,"to":"Müller & Co"}'
+
+def parse_object(arguments: Any) -> dict[str, Any] | None:
+    """Return the object that a call's arguments are, with every number as `NumberText`.
+
+    Returns None if the arguments are anything else.
     """
     try:
-        value = (
-            parse_json(arguments) if isinstance(arguments, str) else with_number_texts(arguments)
-        )
+        value = _parse_arguments(arguments)
     except (ValueError, RecursionError):
-        return arguments
-    return _compact(value) if isinstance(value, dict) else arguments
+        return None
+    return value if isinstance(value, dict) else None
 
 
-def _compact(value: Any) -> str:
+def compact_arguments(arguments: Any) -> Any:
+    r"""Return a call's arguments as JSON text without blanks between its parts.
+
+    Each number keeps its digits. Arguments that are not an object are returned unchanged.
+
+    >>> compact_arguments('{"amount": 100.50, "to": "M\u00fcller & Co"}')
+    '{"amount":100.50,"to":"Müller & Co"}'
+    """
+    value = parse_object(arguments)
+    return arguments if value is None else _write_compact(value)
+
+
+def _write_compact(value: Any) -> str:
     if isinstance(value, dict):
-        pairs = (
-            f"{json.dumps(key, ensure_ascii=False)}:{_compact(item)}" for key, item in value.items()
-        )
+        pairs = [
+            f"{json.dumps(key, ensure_ascii=False)}:{_write_compact(item)}"
+            for key, item in value.items()
+        ]
         return "{" + ",".join(pairs) + "}"
     if isinstance(value, list):
-        return "[" + ",".join(map(_compact, value)) + "]"
+        return "[" + ",".join(_write_compact(item) for item in value) + "]"
     return str(value) if isinstance(value, NumberText) else json.dumps(value, ensure_ascii=False)
 
 
 def served_number(number: str) -> str:
     """Return the text that llama.cpp's template engine writes for a JSON number.
 
-    It keeps 64 bits of a whole number, and six digits of any other. A test compares this with the installed llama.cpp.
+    The engine keeps 64 bits of a whole number, and six digits of any other number. A test compares
+    this with the installed llama.cpp.
 
     >>> [served_number(number) for number in ("100.0", "12345.67", "1e5", "9223372036854775808")]
     ['100', '12345.7', '100000', '-9223372036854775808']
@@ -81,29 +101,28 @@ def served_number(number: str) -> str:
 
 
 def changed_numbers(arguments: Any) -> list[str]:
-    """Return the numbers in a call's arguments that llama.cpp's template engine writes otherwise, in their order."""
+    """Return the numbers in a call's arguments that llama.cpp's template engine changes."""
     try:
-        value = (
-            parse_json(arguments) if isinstance(arguments, str) else with_number_texts(arguments)
-        )
+        value = _parse_arguments(arguments)
     except (ValueError, RecursionError):
         return []
-    return [number for number in _numbers(value) if served_number(number) != number]
+    return [number for number in _list_numbers(value) if served_number(number) != number]
 
 
-def _numbers(value: Any) -> list[NumberText]:
+def _list_numbers(value: Any) -> list[NumberText]:
+    """Return the numbers in a value of `parse_json`, in their order."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
-        return [number for item in value for number in _numbers(item)]
+        return [number for item in value for number in _list_numbers(item)]
     return [value] if isinstance(value, NumberText) else []
 
 
 class NumberWriter:
-    """Values for a chat template whose numbers come out as given texts.
+    """Values for a chat template whose numbers are written as chosen texts.
 
-    Python's JSON writes one text per number. For any other text a whole number of 61 digits stands in, which `restore` replaces in the
-    rendered conversation.
+    Python's JSON writes one text per number. For any other text a whole number of 61 digits stands
+    in, which `restore` replaces in the rendered conversation.
     """
 
     def __init__(self) -> None:
@@ -111,29 +130,30 @@ class NumberWriter:
 
     def recorded(self, value: Any) -> Any:
         """Return a value of `parse_json` whose numbers are written as they were recorded."""
-        return self._with_numbers(value, served=False)
+        return self._replace_numbers(value, served=False)
 
     def served(self, value: Any) -> Any:
-        """Return a value of `parse_json` whose numbers are written as llama.cpp's template engine writes them."""
-        return self._with_numbers(value, served=True)
+        """Return a value of `parse_json` whose numbers are written as llama.cpp writes them."""
+        return self._replace_numbers(value, served=True)
 
     def restore(self, rendered: str) -> str:
-        """Return a rendered text with the numbers that others stood in for."""
+        """Return a rendered text with the numbers in place of their stand-ins."""
         for index, text in enumerate(self._texts):
             rendered = rendered.replace(str(_FIRST_STAND_IN + index), text)
         return rendered
 
-    def _with_numbers(self, value: Any, served: bool) -> Any:
+    def _replace_numbers(self, value: Any, served: bool) -> Any:
         if isinstance(value, dict):
-            return {key: self._with_numbers(item, served) for key, item in value.items()}
+            return {key: self._replace_numbers(item, served) for key, item in value.items()}
         if isinstance(value, list):
-            return [self._with_numbers(item, served) for item in value]
+            return [self._replace_numbers(item, served) for item in value]
         if not isinstance(value, NumberText):
             return value
-        return self._number(served_number(value) if served else str(value))
+        return self._make_number(served_number(value) if served else str(value))
 
-    def _number(self, text: str) -> Any:
-        number = _python_number(text)
+    def _make_number(self, text: str) -> Any:
+        """Return the number that is written as this text, or its stand-in."""
+        number = _parse_python_number(text)
         if number is not None and json.dumps(number) == text:
             return number
         if text not in self._texts:
@@ -141,7 +161,7 @@ class NumberWriter:
         return _FIRST_STAND_IN + self._texts.index(text)
 
 
-def _python_number(text: str) -> Any:
+def _parse_python_number(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:  # `inf`, or more digits than Python reads

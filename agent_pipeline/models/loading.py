@@ -1,4 +1,8 @@
-"""Models and tokenizers in memory: the one place that loads them from a directory."""
+"""Models and tokenizers in memory: the one place that loads them from a directory.
+
+Where the directory comes from belongs in `base_model`, and a tokenizer's chat template in
+`chat_renderer`.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +14,9 @@ from agent_pipeline.models.device import Device
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+_LOADING_ERRORS = (OSError, ValueError, RuntimeError, KeyError)
+"""What transformers and PEFT raise for files that cannot be loaded."""
+
 
 def load_model(
     base: BaseModel,
@@ -18,59 +25,79 @@ def load_model(
     trainable: bool = False,
     **options: Any,
 ) -> "PreTrainedModel":
-    """The base model on `device`, in evaluation mode; with `adapter_dir`, as a `PeftModel` with that adapter switched on, and with
-    `trainable` ready to be trained on.
+    """Return a base model on a device, in evaluation mode.
 
-    `options` are those of `from_pretrained` and override `dtype`; with a `device_map` the model stays where that puts it. On a
-    machine without a GPU the process multiplies float32 matrices by the library of `device` from here on.
+    On a machine without a GPU, the process multiplies float32 matrices by the library of `device`
+    from then on.
+
+    Args:
+        base: The base model.
+        device: Where the model is computed, and in which type.
+        adapter_dir: An adapter. The result is then a `PeftModel` with this adapter switched on.
+        trainable: Whether the adapter can be trained on.
+        **options: Options of `from_pretrained`, which override `dtype`. With a `device_map` the
+            model stays where that option puts it.
 
     Raises:
-        ModelError: the weights or the adapter cannot be read, or do not fit each other.
+        ModelError: The weights or the adapter cannot be read, or do not fit each other.
     """
     import torch
     from transformers import AutoModelForCausalLM
 
-    # "medium" is oneDNN's, which `device.product_speeds` has seen not to round on this CPU. It would let a GPU round.
+    # "medium" is oneDNN, which does not round on this CPU: `device.measure_product_speeds` has
+    # checked that. On a machine with a GPU, "medium" would let the GPU round.
     if device.name == "cpu" and not torch.cuda.is_available():
         torch.set_float32_matmul_precision("medium" if device.onednn else "highest")
-    options = {
+    all_options = {
         "dtype": device.dtype,
         "trust_remote_code": base.trust_remote_code,
         "local_files_only": True,
     } | options
     try:
-        model = AutoModelForCausalLM.from_pretrained(str(base.path), **options)
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        model = AutoModelForCausalLM.from_pretrained(str(base.path), **all_options)
+    except _LOADING_ERRORS as error:
         raise ModelError(
-            f"The base model in {base.path} cannot be loaded ({first_line(error)}): fetch it anew."
+            f"The base model in {base.path} cannot be loaded ({first_line(error)}): fetch it again."
         ) from error
     if adapter_dir is not None:
-        model = _with_adapter(model, base, adapter_dir, trainable)
-    return (model if options.get("device_map") else model.to(device.name)).eval()
+        model = _add_adapter(model, base, adapter_dir, trainable)
+    if not all_options.get("device_map"):
+        model = model.to(device.name)
+    return model.eval()
 
 
-def _with_adapter(
+def _add_adapter(
     model: "PreTrainedModel", base: BaseModel, adapter_dir: Path, trainable: bool
 ) -> "PreTrainedModel":
+    """Return a model with an adapter on it. Raises ModelError.
+
+    Args:
+        model: The base model in memory.
+        base: The base model, for an error.
+        adapter_dir: The adapter.
+        trainable: Whether the adapter can be trained on.
+    """
     from peft import PeftModel
 
     if not (adapter_dir / "adapter_config.json").is_file():
         raise ModelError(
-            f"{adapter_dir} holds no adapter_config.json, so it is not a trained adapter: train one first."
+            f"{adapter_dir} holds no adapter_config.json, so it is not a trained adapter: train "
+            "one first."
         )
     try:
         return PeftModel.from_pretrained(model, str(adapter_dir), is_trainable=trainable)
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
+    except _LOADING_ERRORS as error:
         raise ModelError(
-            f"The adapter in {adapter_dir} does not load on {base.name} ({first_line(error)}): train it anew."
+            f"The adapter in {adapter_dir} does not load on {base.name} ({first_line(error)}): "
+            "train it again."
         ) from error
 
 
 def read_tokenizer(directory: Path, trust_remote_code: bool = False) -> "PreTrainedTokenizerBase":
-    """The tokenizer of a model or adapter directory, with the chat template that lies there.
+    """Return the tokenizer of a model or adapter directory, with the chat template saved there.
 
     Raises:
-        ModelError: there is none that can be read.
+        ModelError: There is no tokenizer that can be read.
     """
     from transformers import AutoTokenizer
 
@@ -80,5 +107,6 @@ def read_tokenizer(directory: Path, trust_remote_code: bool = False) -> "PreTrai
         )
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(
-            f"The tokenizer in {directory} cannot be read ({first_line(error)}): fetch or train the model anew."
+            f"The tokenizer in {directory} cannot be read ({first_line(error)}): fetch or train "
+            "the model again."
         ) from error

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from agent_pipeline.models.json_numbers import (
     NumberWriter,
     compact_arguments,
-    parse_json,
+    parse_object,
     with_number_texts,
 )
 from agent_pipeline.models.special_tokens import mark_literals
@@ -134,7 +134,7 @@ def _prepare_call(
     elif number_writer is None:
         prepared = decode_arguments(arguments)
     else:
-        value = _object_with_number_texts(arguments)
+        value = parse_object(arguments)
         if value is None:
             prepared = arguments
         elif is_recorded:
@@ -142,21 +142,6 @@ def _prepare_call(
         else:
             prepared = number_writer.served(value)
     return {**call, "function": {**call["function"], "arguments": prepared}}
-
-
-def _object_with_number_texts(arguments: Any) -> dict[str, Any] | None:
-    """Return the object that a call's arguments are, with each number as its text.
-
-    Returns None if the arguments are anything else.
-    """
-    try:
-        if isinstance(arguments, str):
-            value = parse_json(arguments)
-        else:
-            value = with_number_texts(arguments)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def as_servers_send(tools: list[Tool]) -> list[Tool]:

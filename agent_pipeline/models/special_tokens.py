@@ -73,7 +73,8 @@ def special_tokens(tokenizer: "PreTrainedTokenizerBase") -> set[str]:
 
 def mark_literals(tokenizer: "PreTrainedTokenizerBase", value: Value) -> Value:
     """Return a text, or lists and objects of texts, with a mark in each special token."""
-    return _mark_value(_literal_finder(tokenizer, len(tokenizer)), value)
+    marked_value: Value = _mark_value(_literal_finder(tokenizer, len(tokenizer)), value)
+    return marked_value
 
 
 def _mark_value(finder: _LiteralFinder, value: Any) -> Any:

@@ -1,61 +1,88 @@
-"""The notations of tool calls: how each family writes a call, read back.
+"""Parsers of tool calls: one per notation in which models write a call.
 
-A reader gives what a text says in its notation, and None where the text has none of its marks.
+A parser takes a generated text and returns the calls in its notation, or None if the text has no
+mark of that notation. Which families use a notation belongs in `families`.
 """
 
 import ast
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
+from agent_pipeline.json_types import JsonObject, JsonValue
 from agent_pipeline.sessions.session import Tool
 
 
 @dataclass(frozen=True)
-class Call:
-    """A tool call; `arguments` is an object, or the raw text where that is not one (it then equals nothing but itself)."""
+class ParsedCall:
+    """A tool call that a model wrote.
+
+    Attributes:
+        name: The name of the tool.
+        arguments: The object of arguments, or the raw text if the arguments are not an object. Raw
+            text equals only itself.
+    """
 
     name: str
     arguments: Any
 
 
-Calls = list[Call] | None
-"""The calls that one marked place of a text holds; None where it is not a valid call."""
+CallsOfMark: TypeAlias = list[ParsedCall] | None
+"""The calls behind one mark of a text; None if they are not valid calls."""
 
-Schemas = Mapping[str, Mapping[str, Any]]
-"""The tools of a row: name → JSON schema of the parameters."""
+ParameterSchemas: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""The JSON schema of each tool's parameters, by the tool's name."""
 
 
-class Reading(NamedTuple):
-    """What a text says in a notation: the calls of each marked place, and the words outside them."""
+@dataclass(frozen=True)
+class FoundCalls:
+    """What a text holds in one notation.
 
-    places: list[Calls]
+    Attributes:
+        calls_by_mark: The calls behind each mark of the notation.
+        words: The words outside the calls.
+    """
+
+    calls_by_mark: list[CallsOfMark]
     words: str
 
 
-def parameter_schemas(tools: Sequence[Tool] | None) -> dict[str, Mapping[str, Any]]:
-    """The schema of each tool's parameters, by the tool's name."""
+CallParser: TypeAlias = Callable[[str, ParameterSchemas], FoundCalls | None]
+
+
+def list_parameter_schemas(tools: Sequence[Tool] | None) -> dict[str, Mapping[str, Any]]:
+    """Return the schema of each tool's parameters, by the tool's name."""
     functions = (tool.get("function", tool) for tool in tools or ())
     return {function.get("name", ""): function.get("parameters") or {} for function in functions}
 
 
-def json_calls(text: str) -> Calls:
-    """The calls of a JSON text: an object, or a list of objects."""
+def find_no_calls(text: str, schemas: ParameterSchemas) -> FoundCalls | None:
+    """Return None: the parser of a family without a notation."""
+    return None
+
+
+def parse_json_calls(text: str) -> CallsOfMark:
+    """Return the calls of a JSON text: an object, or a list of objects."""
     try:
-        return _calls_of(json.loads(text))
+        return _calls_of_value(json.loads(text))
     except (ValueError, RecursionError):
         return None
 
 
-def _calls_of(value: Any) -> Calls:
+def _parse_named_call(name: str, arguments: str) -> CallsOfMark:
+    """Return the call of a tool's name and the JSON text of its arguments."""
+    return parse_json_calls(f'{{"name": {json.dumps(name)}, "arguments": {arguments}}}')
+
+
+def _calls_of_value(value: JsonValue) -> CallsOfMark:
     calls = []
     for item in value if isinstance(value, list) else [value]:
-        item = item.get("function", item) if isinstance(item, dict) else item
-        if not (isinstance(item, dict) and isinstance(item.get("name"), str)):
+        function: Any = item.get("function", item) if isinstance(item, dict) else item
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             return None
-        arguments = item.get("arguments", item.get("parameters"))
+        arguments = function.get("arguments", function.get("parameters"))
         if isinstance(arguments, str):
             try:
                 arguments = json.loads(arguments or "{}")
@@ -63,72 +90,97 @@ def _calls_of(value: Any) -> Calls:
                 return None
         if not isinstance(arguments, dict | None):
             return None
-        calls.append(Call(item["name"], arguments or {}))
+        calls.append(ParsedCall(function["name"], arguments or {}))
     return calls or None
 
 
-_CODE = re.compile(r"```.*?(?:```|$)|`[^`\n]+`", re.DOTALL)
+_QUOTED_CODE = re.compile(r"```.*?(?:```|$)|`[^`\n]+`", re.DOTALL)
 _TAG = re.compile(r"<tool_call>\s*")
 _TAG_END = re.compile(r"\s*(?:</tool_call>|(?=<tool_call>)|$)")
-_TAGGED = re.compile(r"(.*?)\s*(?:</tool_call>|(?=<tool_call>)|$)", re.DOTALL)
+_TAGGED_BODY = re.compile(r"(.*?)\s*(?:</tool_call>|(?=<tool_call>)|$)", re.DOTALL)
 _XML_CALL = re.compile(r"<function=([^\n>]+)>(.*?)(?:</function>|$)", re.DOTALL)
 _XML_PARAMETER = re.compile(r"<parameter=([^\n>]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
 _GLM_CALL = re.compile(r"([\w.-]+)\s*((?:<arg_key>.*?</arg_value>\s*)*)", re.DOTALL)
 _GLM_ARGUMENT = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
 
 
-def read_tagged(text: str, schemas: Schemas) -> Reading | None:
-    """`<tool_call>` around JSON (Hermes, Qwen), around XML (Qwen3-Coder, Qwen 3.5), or around keys and values (GLM 4.5).
+@dataclass(frozen=True)
+class _TaggedCalls:
+    """The calls of one tag, and the position in the text at which they end."""
 
-    A tag within a code block or a sentence is quoted, and calls nothing.
+    calls: CallsOfMark
+    end: int
+
+
+def parse_tagged_calls(text: str, schemas: ParameterSchemas) -> FoundCalls | None:
+    """Parse `<tool_call>` around JSON, XML, or keys and values.
+
+    JSON is written by Hermes and Qwen, XML by Qwen3-Coder and Qwen 3.5, keys and values by GLM 4.5.
+    A tag in a code block or in a sentence is a quotation and calls nothing.
     """
-    quoted = [match.span() for match in _CODE.finditer(text)]
-    places: list[Calls] = []
-    first, at = len(text), 0
-    while tag := _TAG.search(text, at):
-        at = tag.end()
-        if any(start < tag.start() < end for start, end in quoted):
+    quoted_ranges = [match.span() for match in _QUOTED_CODE.finditer(text)]
+    calls_by_mark: list[CallsOfMark] = []
+    first_call = len(text)
+    position = 0
+    while tag := _TAG.search(text, position):
+        position = tag.end()
+        if any(start < tag.start() < end for start, end in quoted_ranges):
             continue
-        calls, at = _tagged_calls(text, tag.end(), schemas)
+        tagged = _parse_tag(text, tag.end(), schemas)
+        position = tagged.end
         begins_line = not text[: tag.start()].rpartition("\n")[2].strip()
-        if calls or begins_line or text[tag.end() : tag.end() + 1] in ("{", "[", "<", ""):
-            places.append(calls)
-            first = min(first, tag.start())
-    return Reading(places, text[:first]) if places else None
+        next_character = text[tag.end() : tag.end() + 1]
+        if tagged.calls or begins_line or next_character in ("{", "[", "<", ""):
+            calls_by_mark.append(tagged.calls)
+            first_call = min(first_call, tag.start())
+    return FoundCalls(calls_by_mark, text[:first_call]) if calls_by_mark else None
 
 
-def _tagged_calls(text: str, start: int, schemas: Schemas) -> tuple[Calls, int]:
-    """The calls of the tag whose body starts there, and where it ends. A JSON string may hold the closing tag."""
+def _parse_tag(text: str, start: int, schemas: ParameterSchemas) -> _TaggedCalls:
+    """Parse the body of a tag, which starts at `start`. A JSON string may hold the closing tag."""
     try:
-        value, end = json.JSONDecoder().raw_decode(text, start)
-        if closed := _TAG_END.match(text, end):
-            return _calls_of(value), closed.end()
+        value, value_end = json.JSONDecoder().raw_decode(text, start)
+        closing_tag = _TAG_END.match(text, value_end)
+        if closing_tag:
+            return _TaggedCalls(_calls_of_value(value), closing_tag.end())
     except (ValueError, RecursionError):
         pass
-    body = _TAGGED.match(text, start)
-    assert body is not None  # it matches the empty text
-    calls = [
-        Call(
-            name,
-            {key: _typed(raw, schemas, name, key) for key, raw in _XML_PARAMETER.findall(inner)},
-        )
-        for name, inner in _XML_CALL.findall(body[1])
-    ]
-    if not calls and (glm := _GLM_CALL.fullmatch(body[1])) and (glm[2] or glm[1] in schemas):
+    match = _TAGGED_BODY.match(text, start)
+    assert match is not None  # the pattern matches the empty text
+    body = match[1]
+    calls = []
+    for name, xml_arguments in _XML_CALL.findall(body):
         arguments = {
-            key.strip(): _typed(raw.strip(), schemas, glm[1], key.strip())
-            for key, raw in _GLM_ARGUMENT.findall(glm[2])
+            key: _type_value(raw, schemas, name, key)
+            for key, raw in _XML_PARAMETER.findall(xml_arguments)
         }
-        calls = [Call(glm[1], arguments)]
-    return calls or None, body.end()
+        calls.append(ParsedCall(name, arguments))
+    glm_call = None if calls else _GLM_CALL.fullmatch(body)
+    if glm_call and (glm_call[2] or glm_call[1] in schemas):
+        arguments = {
+            key.strip(): _type_value(raw.strip(), schemas, glm_call[1], key.strip())
+            for key, raw in _GLM_ARGUMENT.findall(glm_call[2])
+        }
+        calls = [ParsedCall(glm_call[1], arguments)]
+    return _TaggedCalls(calls or None, match.end())
 
 
-def _typed(raw: str, schemas: Schemas, tool: str, parameter: str) -> Any:
-    """A value that a notation writes without quotes: text where the schema says so, else JSON where it is that."""
+def _type_value(raw: str, schemas: ParameterSchemas, tool: str, parameter: str) -> Any:
+    """Return a value that a notation writes without quotes.
+
+    The value is text if the schema requires text, else JSON if it can be parsed as JSON.
+
+    Args:
+        raw: The text of the value.
+        schemas: The schemas of the row's tools.
+        tool: The name of the tool.
+        parameter: The name of the parameter.
+    """
     schema = (schemas.get(tool, {}).get("properties") or {}).get(parameter) or {}
-    if schema.get("type") == "string" or (
-        "type" not in schema and all(isinstance(each, str) for each in schema.get("enum") or (0,))
-    ):
+    if schema.get("type") == "string":
+        return raw
+    choices = schema.get("enum")
+    if "type" not in schema and choices and all(isinstance(choice, str) for choice in choices):
         return raw
     try:
         return json.loads(raw)
@@ -136,125 +188,142 @@ def _typed(raw: str, schemas: Schemas, tool: str, parameter: str) -> Any:
         return {"True": True, "False": False, "None": None}.get(raw, raw)
 
 
-_NAMED = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*(\{.*)", re.DOTALL)
+_MISTRAL_NAMED_CALL = re.compile(
+    r"\s*([\w.-]+)\s*(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*(\{.*)", re.DOTALL
+)
 
 
-def read_mistral(text: str, schemas: Schemas) -> Reading | None:
-    """`[TOOL_CALLS][{"name": …, "arguments": {…}}]`, or `[TOOL_CALLS]name[ARGS]{…}` for each call."""
+def parse_mistral_calls(text: str, schemas: ParameterSchemas) -> FoundCalls | None:
+    """Parse `[TOOL_CALLS][{"name": …, "arguments": {…}}]` or `[TOOL_CALLS]name[ARGS]{…}`."""
     words, *bodies = text.split("[TOOL_CALLS]")
-    places: list[Calls] = []
-    for body in filter(str.strip, bodies):
-        named = _NAMED.fullmatch(body)
-        places.append(
-            json_calls(
-                f'{{"name": {json.dumps(named[1])}, "arguments": {named[2]}}}' if named else body
-            )
-        )
-    return Reading(places or [None], words) if bodies else None
+    if not bodies:
+        return None
+    calls_by_mark: list[CallsOfMark] = []
+    for body in bodies:
+        if not body.strip():
+            continue
+        named_call = _MISTRAL_NAMED_CALL.fullmatch(body)
+        if named_call:
+            calls_by_mark.append(_parse_named_call(named_call[1], named_call[2]))
+        else:
+            calls_by_mark.append(parse_json_calls(body))
+    return FoundCalls(calls_by_mark or [None], words)
 
 
-def read_llama(text: str, schemas: Schemas) -> Reading | None:
-    """`<|python_tag|>{"name": …, "parameters": {…}}`, calls parted by semicolons."""
+def parse_llama_calls(text: str, schemas: ParameterSchemas) -> FoundCalls | None:
+    """Parse `<|python_tag|>{"name": …, "parameters": {…}}`, calls separated by semicolons."""
     words, mark, body = text.partition("<|python_tag|>")
-    return Reading([calls_in_sequence(body)], words) if mark else None
+    return FoundCalls([parse_call_sequence(body)], words) if mark else None
 
 
-def calls_in_sequence(text: str) -> Calls:
-    """JSON calls one after another, with semicolons or white space between them (Llama 3.x)."""
-    calls, at = [], 0
-    while at < len(text):
+def parse_call_sequence(text: str) -> CallsOfMark:
+    """Return JSON calls that follow each other, separated by semicolons or white space."""
+    calls: list[ParsedCall] = []
+    position = 0
+    while position < len(text):
         try:
-            value, at = json.JSONDecoder().raw_decode(text, at)
+            value, position = json.JSONDecoder().raw_decode(text, position)
         except (ValueError, RecursionError):
             return None
-        found = _calls_of(value)
-        if found is None:
+        calls_of_value = _calls_of_value(value)
+        if calls_of_value is None:
             return None
-        calls += found
-        at += len(text[at:]) - len(text[at:].lstrip("; \n\t"))
+        calls += calls_of_value
+        rest = text[position:]
+        position += len(rest) - len(rest.lstrip("; \n\t"))
     return calls or None
 
 
-_PHI = re.compile(
+_PHI_CALLS = re.compile(
     r"<\|tool_call\|>(.*?)(?:<\|/tool_call\|>|$)|^\s*functools\s*(?=\[)(.*)", re.DOTALL
 )
 
 
-def read_phi(text: str, schemas: Schemas) -> Reading | None:
-    """`<|tool_call|>[…]<|/tool_call|>` (Phi-4-mini, Granite), or `functools[…]`."""
-    found = list(_PHI.finditer(text))
-    return (
-        Reading(
-            [json_calls(match[1] or match[2] or "") for match in found], text[: found[0].start()]
-        )
-        if found
-        else None
-    )
+def parse_phi_calls(text: str, schemas: ParameterSchemas) -> FoundCalls | None:
+    """Parse `<|tool_call|>[…]<|/tool_call|>` (Phi-4-mini, Granite), or `functools[…]`."""
+    matches = list(_PHI_CALLS.finditer(text))
+    if not matches:
+        return None
+    calls_by_mark = [parse_json_calls(match[1] or match[2] or "") for match in matches]
+    return FoundCalls(calls_by_mark, text[: matches[0].start()])
 
 
 _HARMONY_END = re.compile(r"<\|(?:end|call|return)\|>")
+_HARMONY_RECIPIENT = re.compile(r"to=(?:functions\.)?([\w.-]+)")
 
 
-def read_harmony(text: str, schemas: Schemas) -> Reading | None:
-    """gpt-oss: messages on channels. One `to=functions.name` calls, `analysis` is thought, the others are words."""
+def parse_harmony_calls(text: str, schemas: ParameterSchemas) -> FoundCalls | None:
+    """Parse the messages of gpt-oss, each on a channel.
+
+    A message to `functions.name` is a call, the channel `analysis` is a thought, and all other
+    messages are words.
+    """
     if "<|message|>" not in text:
         return None
-    places: list[Calls] = []
+    calls_by_mark: list[CallsOfMark] = []
     words = []
     for message in text.split("<|start|>"):
-        header, _, body = message.partition("<|message|>")
-        body = _HARMONY_END.split(body)[0]
-        if recipient := re.search(r"to=(?:functions\.)?([\w.-]+)", header):
-            places.append(
-                json_calls(f'{{"name": {json.dumps(recipient[1])}, "arguments": {body}}}')
-            )
+        header, _, rest = message.partition("<|message|>")
+        body = _HARMONY_END.split(rest)[0]
+        recipient = _HARMONY_RECIPIENT.search(header)
+        if recipient:
+            calls_by_mark.append(_parse_named_call(recipient[1], body))
         elif "<|channel|>analysis" not in header:
             words.append(body)
-    return Reading(places, "\n".join(words))
+    return FoundCalls(calls_by_mark, "\n".join(words))
 
 
-_DEEPSEEK = re.compile(
+_DEEPSEEK_CALL = re.compile(
     r"<｜tool▁call▁begin｜>(.*?)(?:<｜tool▁call▁end｜>|(?=<｜tool▁call▁begin｜>)|$)", re.DOTALL
 )
-_DEEPSEEK_V3 = re.compile(r"\s*([^\n]+)\n```json\n(.*?)\n?```\s*", re.DOTALL)
+_DEEPSEEK_BLOCK = re.compile(r"\s*([^\n]+)\n```json\n(.*?)\n?```\s*", re.DOTALL)
 
 
-def read_deepseek(text: str, schemas: Schemas) -> Reading | None:
-    """V3 and R1: type, separator, name and a block of JSON. V3.1: name, separator, JSON."""
+def parse_deepseek_calls(text: str, schemas: ParameterSchemas) -> FoundCalls | None:
+    """Parse the calls of DeepSeek.
+
+    V3 and R1 write a type, a separator, the name and a block of JSON. V3.1 writes the name, a
+    separator and JSON.
+    """
     words, mark, _ = text.partition("<｜tool▁calls▁begin｜>")
     if not mark and "<｜tool▁call▁begin｜>" not in text:
         return None
-    places: list[Calls] = []
-    for body in _DEEPSEEK.findall(text):
-        left, _, right = body.partition("<｜tool▁sep｜>")
-        block = _DEEPSEEK_V3.fullmatch(right)
-        name, arguments = (block[1], block[2]) if block else (left, right)
-        places.append(
-            json_calls(f'{{"name": {json.dumps(name.strip())}, "arguments": {arguments}}}')
-        )
-    return Reading(places or [None], words.partition("<｜tool▁call▁begin｜>")[0])
+    calls_by_mark: list[CallsOfMark] = []
+    for body in _DEEPSEEK_CALL.findall(text):
+        before, _, after = body.partition("<｜tool▁sep｜>")
+        block = _DEEPSEEK_BLOCK.fullmatch(after)
+        name, arguments = (block[1], block[2]) if block else (before, after)
+        calls_by_mark.append(_parse_named_call(name.strip(), arguments))
+    return FoundCalls(calls_by_mark or [None], words.partition("<｜tool▁call▁begin｜>")[0])
 
 
-_PYTHON_MARKS = re.compile(
-    r"(?:<\|python_start\|>|<\|tool_call_start\|>|```tool_code\n)(.*?)(?:<\|python_end\|>|<\|tool_call_end\|>|```|$)",
+_PYTHON_CALLS = re.compile(
+    r"(?:<\|python_start\|>|<\|tool_call_start\|>|```tool_code\n)(.*?)"
+    r"(?:<\|python_end\|>|<\|tool_call_end\|>|```|$)",
     re.DOTALL,
 )
 
 
-def read_python(text: str, schemas: Schemas) -> Reading | None:
-    """Calls of functions: between Llama 4's marks or LFM2's, or in Gemma 3's block `tool_code`."""
-    found = list(_PYTHON_MARKS.finditer(text))
-    return (
-        Reading([python_calls(match[1], schemas) for match in found], text[: found[0].start()])
-        if found
-        else None
-    )
+def parse_python_calls(text: str, schemas: ParameterSchemas) -> FoundCalls | None:
+    """Parse calls of Python functions.
+
+    They stand between the marks of Llama 4 or of LFM2, or in Gemma 3's block `tool_code`.
+    """
+    matches = list(_PYTHON_CALLS.finditer(text))
+    if not matches:
+        return None
+    calls_by_mark = [parse_python_source(match[1], schemas) for match in matches]
+    return FoundCalls(calls_by_mark, text[: matches[0].start()])
 
 
-def python_calls(text: str, schemas: Schemas) -> Calls:
-    """Python source as calls: a list of them, or one a line, `print(…)` around it or not. Arguments are literals."""
+def parse_python_source(text: str, schemas: ParameterSchemas) -> CallsOfMark:
+    """Return the calls of Python source: a list of calls, or one call per line.
+
+    A call may be wrapped in `print(…)`. Arguments are literals.
+    """
     try:
-        calls = [_python_call(node, schemas) for node in _expressions(ast.parse(text.strip()))]
+        module = ast.parse(text.strip())
+        calls = [_call_of_node(node, schemas) for node in _expressions(module)]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     return calls or None
@@ -263,13 +332,14 @@ def python_calls(text: str, schemas: Schemas) -> Calls:
 def _expressions(module: ast.Module) -> Iterator[ast.expr]:
     for statement in module.body:
         if not isinstance(statement, ast.Expr):
-            raise ValueError("a statement is no call")
-        yield from (
-            statement.value.elts if isinstance(statement.value, ast.List) else (statement.value,)
-        )
+            raise ValueError("not a tool call: it is a Python statement")
+        if isinstance(statement.value, ast.List):
+            yield from statement.value.elts
+        else:
+            yield statement.value
 
 
-def _python_call(node: ast.expr, schemas: Schemas) -> Call:
+def _call_of_node(node: ast.expr, schemas: ParameterSchemas) -> ParsedCall:
     if (
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
@@ -278,77 +348,89 @@ def _python_call(node: ast.expr, schemas: Schemas) -> Call:
     ):
         node = node.args[0]
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute)):
-        raise ValueError("not a call")
+        raise ValueError("not a tool call: it is not a call of a function")
     name = ast.unparse(node.func)
-    order = list(schemas.get(name, {}).get("properties") or {})
-    arguments = dict(zip(order, map(_literal, node.args), strict=False))
-    if len(arguments) < len(node.args) or any(keyword.arg is None for keyword in node.keywords):
-        raise ValueError("an argument without a name")
-    return Call(
-        name, arguments | {str(keyword.arg): _literal(keyword.value) for keyword in node.keywords}
-    )
+    parameters = list(schemas.get(name, {}).get("properties") or {})
+    if len(node.args) > len(parameters):
+        raise ValueError("the tool has fewer parameters than the call has arguments")
+    arguments: JsonObject = {}
+    for parameter, argument in zip(parameters, node.args, strict=False):
+        arguments[parameter] = _literal_value(argument)
+    for keyword in node.keywords:
+        if keyword.arg is None:
+            raise ValueError("an argument has no name")
+        arguments[keyword.arg] = _literal_value(keyword.value)
+    return ParsedCall(name, arguments)
 
 
-def _literal(node: ast.expr) -> Any:
-    if isinstance(node, ast.Name):  # JSON's words among Python's
-        return (
-            {"true": True, "false": False, "null": None}[node.id]
-            if node.id in ("true", "false", "null")
-            else ast.literal_eval(node)
-        )
+_JSON_WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
+"""Words of JSON that models write in Python source."""
+
+
+def _literal_value(node: ast.expr) -> Any:
+    if isinstance(node, ast.Name) and node.id in _JSON_WORDS:
+        return _JSON_WORDS[node.id]
     return ast.literal_eval(node)
 
 
-_GEMMA = re.compile(r"<\|tool_call>call:([\w.-]+)(\{.*?)(?:<tool_call\|>|$)", re.DOTALL)
+_GEMMA_CALL = re.compile(r"<\|tool_call>call:([\w.-]+)(\{.*?)(?:<tool_call\|>|$)", re.DOTALL)
 
 
-def read_gemma(text: str, schemas: Schemas) -> Reading | None:
-    """Gemma 4: `<|tool_call>call:name{key:<|"|>text<|"|>,other:2}<tool_call|>`; else as Python."""
+def parse_gemma_calls(text: str, schemas: ParameterSchemas) -> FoundCalls | None:
+    """Parse Gemma 4's `<|tool_call>call:name{key:<|"|>text<|"|>,other:2}<tool_call|>`.
+
+    A text without this mark is parsed as Python.
+    """
     words, mark, _ = text.partition("<|tool_call>")
     if not mark:
-        return read_python(text, schemas)
-    found = _GEMMA.findall(text)
-    return Reading(
-        [
-            json_calls(f'{{"name": {json.dumps(name)}, "arguments": {_gemma_json(body)}}}')
-            for name, body in found
-        ]
-        or [None],
-        words,
-    )
+        return parse_python_calls(text, schemas)
+    calls_by_mark = [
+        _parse_named_call(name, _gemma_arguments_as_json(body))
+        for name, body in _GEMMA_CALL.findall(text)
+    ]
+    return FoundCalls(calls_by_mark or [None], words)
 
 
-def _gemma_json(body: str) -> str:
-    """Keys and texts in JSON's quotes."""
+def _gemma_arguments_as_json(body: str) -> str:
+    """Return Gemma 4's arguments with the keys and the texts in JSON's quotes."""
     parts = body.split('<|"|>')
-    keys = (re.sub(r"([{,]\s*)([\w.-]+)\s*:", r'\1"\2":', part) for part in parts[::2])
-    texts = (json.dumps(part) for part in parts[1::2])
-    return "".join(key + text for key, text in zip(keys, [*texts, ""], strict=False))
+    json_parts = []
+    for index, part in enumerate(parts):
+        is_text = index % 2 == 1
+        if is_text:
+            json_parts.append(json.dumps(part))
+        else:
+            json_parts.append(re.sub(r"([{,]\s*)([\w.-]+)\s*:", r'\1"\2":', part))
+    return "".join(json_parts)
 
 
-_BLOCK = re.compile(r"```(?:json|python)?\s*\n(.*?)\n?```", re.DOTALL)
-_BEGUN = re.compile(
-    r'\s*(?:\[?\s*\{\s*"(?:type"\s*:\s*"function"\s*,\s*"function"\s*:\s*\{\s*")?name"\s*:\s*"([\w.-]+)"|\[\s*([\w.]+)\()'
+_CODE_BLOCK = re.compile(r"```(?:json|python)?\s*\n(.*?)\n?```", re.DOTALL)
+_BARE_CALL_BEGINS = re.compile(
+    r'\s*(?:\[?\s*\{\s*"(?:type"\s*:\s*"function"\s*,\s*"function"\s*:\s*\{\s*")?name"\s*:\s*'
+    r'"([\w.-]+)"|\[\s*([\w.]+)\()'
 )
 
 
-def read_bare(text: str, schemas: Schemas) -> Reading | None:
-    """A text that is nothing but JSON calls or a Python-like list of them, in a code block or not.
+def parse_bare_calls(text: str, schemas: ParameterSchemas) -> FoundCalls | None:
+    """Parse a text that holds only JSON calls or a Python list of calls, in a code block or not.
 
-    It has no marks, so each name must be a tool of the row; where the row lists none, each call must have arguments. A text that begins as
-    such a call and cannot be read was meant as one.
+    Such a text has no marks, so each name must be a tool of the row; if the row lists no tools,
+    each call must have arguments. A text that begins like such a call and cannot be parsed was
+    meant as a call.
     """
-    block = _BLOCK.fullmatch(text)
+    block = _CODE_BLOCK.fullmatch(text)
     body = (block[1] if block else text).strip()
     if body[:1] not in ("{", "["):
         return None
-    begun = _BEGUN.match(body)
-    calls = calls_in_sequence(body) or (python_calls(body, schemas) if begun and begun[2] else None)
+    beginning = _BARE_CALL_BEGINS.match(body)
+    calls = parse_call_sequence(body)
+    if calls is None and beginning and beginning[2]:
+        calls = parse_python_source(body, schemas)
     if calls is None:
-        return Reading([None], "") if begun and (begun[1] or begun[2]) in schemas else None
-    known = (
-        all(call.name in schemas for call in calls)
-        if schemas
-        else all(call.arguments for call in calls)
-    )
-    return Reading([calls], "") if known else None
+        named_tool = (beginning[1] or beginning[2]) if beginning else None
+        return FoundCalls([None], "") if named_tool in schemas else None
+    if schemas:
+        is_meant = all(call.name in schemas for call in calls)
+    else:
+        is_meant = all(call.arguments for call in calls)
+    return FoundCalls([calls], "") if is_meant else None

@@ -27,7 +27,7 @@ from agent_pipeline.progress import Progress, silent
 from agent_pipeline.selection.buffer import OnlineContinualLearner
 from agent_pipeline.sessions.session import encode_json
 from agent_pipeline.storage.filesystem import write_atomically
-from agent_pipeline.tokenization.encoding import as_trained, encode_row
+from agent_pipeline.tokenization.encoding import encode_row, split_into_trained_rows
 from agent_pipeline.training.config import FURTHER, TrainingConfig
 from agent_pipeline.training.on_policy_steps import train_on_policy
 from agent_pipeline.training.preference_steps import train_preferences
@@ -298,7 +298,7 @@ class AgentSFTTrainer:
                 f"There is no turn to evaluate on: {len(rows)} rows, {counts['turns']} turns, none "
                 f"of which fits: raise max_length."
             )
-        rows = as_trained(self.answering.renderer, rows)
+        rows = split_into_trained_rows(self.answering.renderer, rows)
         fitting = [
             encoded
             for row in rows

@@ -33,8 +33,8 @@ from agent_pipeline.evaluation.scoring import score, values
 from agent_pipeline.evaluation.turns import plain
 from agent_pipeline.evaluation.worlds import load_world
 from agent_pipeline.judging import EvaluationContext
-from agent_pipeline.models.families import Reply, read_reply
-from agent_pipeline.models.tool_call_parsers import parameter_schemas
+from agent_pipeline.models.families import ParsedReply, parse_reply
+from agent_pipeline.models.tool_call_parsers import list_parameter_schemas
 from agent_pipeline.notebook.intake import measure_of
 from agent_pipeline.notebook.models import answering_of
 from agent_pipeline.progress import Progress, silent
@@ -222,7 +222,7 @@ def _reasoning(answers: _Answers, rows: _Rows) -> _Scored:
     chains: dict[str, list[float]] = defaultdict(list)
     faults: Counter[str] = Counter()
     for sample, text in answers:
-        parsed = read_reply(text, sample.tools)
+        parsed = parse_reply(text, sample.tools)
         if fault := _incoherent(sample, parsed):
             faults[fault] += 1
         due = bool(sample.calls) == parsed.is_call
@@ -288,7 +288,7 @@ def _instructions(
     """Each instruction of a turn, and whether the reply follows it (`None`: it says nothing of this
     reply).
     """
-    parsed = read_reply(text, sample.tools)
+    parsed = parse_reply(text, sample.tools)
     given = row.get("instructions")
     measures = [measure_of(each) for each in given or USUAL_INSTRUCTIONS]
     asked = sample.prompt[-1:] if sample.prompt and sample.prompt[-1]["role"] == "user" else []
@@ -299,7 +299,7 @@ def _instructions(
     return [*due, *((measure.name, measure.take(context).passed) for measure in measures)]
 
 
-def _incoherent(sample: TurnSample, parsed: Reply) -> str | None:
+def _incoherent(sample: TurnSample, parsed: ParsedReply) -> str | None:
     """What breaks the chain at a reply: `invalid_call`, `repeated_call`, `ungrounded_argument`,
     `ungrounded_number`; `None`: nothing.
     """
@@ -307,7 +307,7 @@ def _incoherent(sample: TurnSample, parsed: Reply) -> str | None:
     if parsed.invalid:
         return "invalid_call"
     done = [call for message in sample.prompt for call in expected_calls(message)]
-    schemas = parameter_schemas(sample.tools)
+    schemas = list_parameter_schemas(sample.tools)
     new = [
         call
         for call in parsed.calls
@@ -355,7 +355,7 @@ def _f1(one: str, other: str) -> float:
 
 
 def _text(reply: Any) -> str:
-    """What a function said, as the text that `families.read_reply` reads."""
+    """What a function said, as the text that `families.parse_reply` reads."""
     if isinstance(reply, str):
         return reply
     if not isinstance(reply, Mapping):

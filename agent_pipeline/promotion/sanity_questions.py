@@ -20,7 +20,7 @@ from agent_pipeline.evaluation.scoring import score
 from agent_pipeline.evaluation.turns import Answering, Reply
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.models.base_model import BaseModel
-from agent_pipeline.models.families import read_reply
+from agent_pipeline.models.families import parse_reply
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.selection.tables import DATASET, read_dataset_rows
 from agent_pipeline.sessions.session import Tool, hash_json
@@ -161,7 +161,7 @@ def ask(
 
 
 def is_good(group: str, question: str, tools: Sequence[Tool], text: str) -> bool:
-    reply = read_reply(text, tools)
+    reply = parse_reply(text, tools)
     answers = not reply.is_call and classify_text(reply.text) == "answer"
     return answers and (group == NO_TOOL or _has_word(reply.text, QUESTIONS[question]))
 

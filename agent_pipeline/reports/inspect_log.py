@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_pipeline.evaluation.model_comparison import METRICS
-from agent_pipeline.models.families import read_reply
+from agent_pipeline.models.families import parse_reply
 from agent_pipeline.sessions.json_text import decode_arguments
 from agent_pipeline.sessions.session import Message, Tool
 from agent_pipeline.storage.pointers import now
@@ -183,7 +183,7 @@ def _messages(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
 
 def _reply(text: str, tools: Sequence[Tool]) -> dict[str, Any]:
     """What a model said: its words and calls, or the text as it is where a call in it cannot be read."""
-    reply = read_reply(text, tools)
+    reply = parse_reply(text, tools)
     calls = (
         []
         if reply.invalid

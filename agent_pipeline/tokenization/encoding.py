@@ -1,39 +1,62 @@
-"""A data set as tokens: each row shortened to fit, encoded and checked; a row that cannot be trained on is counted by its reason."""
+"""A data set as tokens: each row shortened to fit, encoded, and checked.
+
+A row that cannot be trained on is counted by its reason, and never lost silently. Which tokens of a
+row are trained belongs in `loss_masks`, and which exchanges are removed in `truncation`.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 from agent_pipeline.errors import DataError, first_line
 from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import THOUGHT, Message, is_trained
-from agent_pipeline.tokenization.length_check import row_tokens
-from agent_pipeline.tokenization.loss_masks import Encoded, check, encode
+from agent_pipeline.tokenization.length_check import summarize_lengths
+from agent_pipeline.tokenization.loss_masks import Encoded, check_mask, encode_conversation
 from agent_pipeline.tokenization.truncation import truncate, untrain_turns_without_source
 
 Item = TypeVar("Item")
+Row: TypeAlias = dict[str, Any]
+"""A row with `row_id`, `session_id`, `messages` and perhaps `tools`."""
+
 DropReason = Literal["too_long", "no_source", "not_rendered", "not_proven"]
-"""Why a row falls out: its last exchange alone is too long; after shortening, all its turns state values that were cut away; the
-chat template fails on it; its mask cannot be proven on its tokens."""
+"""Why a row is dropped.
+
+`too_long`: its last exchange alone is too long. `no_source`: after it was shortened, all its turns
+state values that were cut away. `not_rendered`: the chat template fails on it. `not_proven`: its
+mask cannot be proven on its tokens.
+"""
 
 
 class RowDropped(DataError):
-    """A row that cannot be trained on. `reason` says why, the text says it in a sentence."""
+    """A row that cannot be trained on.
+
+    Attributes:
+        reason: Why the row is dropped.
+        tokens: The length of the whole row; 0 if the length is unknown.
+    """
 
     def __init__(self, text: str, reason: DropReason, tokens: int = 0) -> None:
         super().__init__(text)
         self.reason = reason
         self.tokens = tokens
-        """The length of the whole row; 0 if it is unknown."""
 
 
 @dataclass(frozen=True)
 class EncodedRow:
-    """A row that fits: its tokens, and the messages they show (fewer than the row's, where it was too long).
+    """A row that fits, as tokens.
 
-    `unsourced_calls` and `unsourced_answers`: turns that are not trained, because what they call with or tell was cut away.
+    Attributes:
+        row_id: The id of the row.
+        encoded: The tokens and their mask.
+        messages: The messages that the tokens show; fewer than the row's if the row was shortened.
+        truncated: Whether the row was shortened.
+        unsourced_calls: The number of turns with a call that are not trained, because their values
+            were cut away.
+        unsourced_answers: The number of other turns that are not trained for the same reason.
+        whole_tokens: The length of the row in tokens before it was shortened.
     """
 
     row_id: str
@@ -43,13 +66,16 @@ class EncodedRow:
     unsourced_calls: int
     unsourced_answers: int = 0
     whole_tokens: int = 0
-    """The length of the row before it was shortened."""
 
 
 class Counted(NamedTuple, Generic[Item]):
-    """The rows that can be trained on, in order; the counts; and the first dropped row's sentence ("" where none was dropped).
+    """The rows that can be trained on, and the counts of all rows.
 
-    `counts` has `in`, `dropped_<reason>` for each `DropReason`, `trained` (in = all dropped + trained) and `dropped_share`, from 0 to 1.
+    Attributes:
+        rows: The rows that can be trained on, in order.
+        counts: `in`, `dropped_<reason>` per `DropReason`, `trained` (in = all dropped + trained)
+            and `dropped_share`, from 0 to 1.
+        first_dropped: The sentence about the first dropped row; empty if no row was dropped.
     """
 
     rows: list[Item]
@@ -59,142 +85,165 @@ class Counted(NamedTuple, Generic[Item]):
 
 def encode_rows(
     renderer: ChatRenderer,
-    rows: list[dict[str, Any]],
+    rows: list[Row],
     max_length: int,
     progress: Progress = silent,
 ) -> Counted[EncodedRow]:
-    """Encode the rows (`as_trained`) in at most `max_length` tokens each.
+    """Encode all rows, in the form in which they are trained.
 
-    The counts also have `tokens` (`fit.row_tokens`), `truncated`, `unsourced_calls`, `unsourced_answers` and `special_literals` (rows whose
-    texts hold special tokens: they are trained as text). If messages have thoughts, they have `reasoning_trained` or
-    `reasoning_not_rendered`: turns with a thought that is trained, or that the chat template does not show.
+    Args:
+        renderer: The model's tokenizer and chat template.
+        rows: The rows.
+        max_length: The most tokens per row.
+        progress: Is told how many rows are done.
+
+    Returns:
+        The encoded rows. The counts also have `tokens` (a summary of the rows' lengths),
+        `truncated`, `unsourced_calls`, `unsourced_answers` and `special_literals` (rows whose texts
+        hold special tokens, which are trained as text). If messages have thoughts, the counts have
+        `reasoning_trained` (turns whose thought is trained) or `reasoning_not_rendered` (turns
+        whose thought the chat template does not show).
     """
-    thoughts = sum(
-        THOUGHT in message and is_trained(message) for row in rows for message in row["messages"]
-    )
     lengths: list[int] = []
 
-    def measured(row: dict[str, Any]) -> EncodedRow:
+    def encode_and_measure(row: Row) -> EncodedRow:
         try:
-            encoded = encode_or_raise(renderer, row, max_length)
+            encoded_row = encode_row_or_raise(renderer, row, max_length)
         except RowDropped as error:
-            lengths.extend([error.tokens] if error.tokens else [])
+            if error.tokens:
+                lengths.append(error.tokens)
             raise
-        lengths.append(encoded.whole_tokens)
-        return encoded
+        lengths.append(encoded_row.whole_tokens)
+        return encoded_row
 
-    encoded = encoded_or_counted(as_trained(renderer, rows), measured, progress)
-    shortened: dict[str, Any] = {
-        "tokens": row_tokens(lengths),
+    trained_rows = split_into_trained_rows(renderer, rows)
+    encoded = encode_and_count(trained_rows, encode_and_measure, progress)
+    more_counts: dict[str, Any] = {
+        "tokens": summarize_lengths(lengths),
         "truncated": sum(row.truncated for row in encoded.rows),
         "unsourced_calls": sum(row.unsourced_calls for row in encoded.rows),
         "unsourced_answers": sum(row.unsourced_answers for row in encoded.rows),
         "special_literals": sum(row.encoded.literals > 0 for row in encoded.rows),
     }
+    thoughts = sum(
+        THOUGHT in message and is_trained(message) for row in rows for message in row["messages"]
+    )
     if thoughts and renderer.template.reasoning:
-        shortened["reasoning_trained"] = sum(THOUGHT in row.messages[-1] for row in encoded.rows)
+        shown_thoughts = sum(THOUGHT in row.messages[-1] for row in encoded.rows)
+        more_counts["reasoning_trained"] = shown_thoughts
     elif thoughts:
-        shortened["reasoning_not_rendered"] = thoughts
-    return Counted(encoded.rows, encoded.counts | shortened, encoded.first_dropped)
+        more_counts["reasoning_not_rendered"] = thoughts
+    return Counted(encoded.rows, encoded.counts | more_counts, encoded.first_dropped)
 
 
-def as_trained(renderer: ChatRenderer, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows as they are trained.
+def split_into_trained_rows(renderer: ChatRenderer, rows: Iterable[Row]) -> list[Row]:
+    """Return the rows in the form in which they are trained.
 
-    If a row's past is shown otherwise than it was said, by the chat template or by the server, each trained turn becomes a row: what is
-    asked there when the model is served, and the turn.
+    If the chat template or the server shows the past of a row differently from how it was said,
+    each trained turn becomes a row of its own: the prompt of serving, and the turn.
     """
-    trained = []
+    trained_rows: list[Row] = []
     for row in rows:
         if renderer.trains_turns_apart(row["messages"]):
-            trained += [row | {"messages": messages} for messages in _turns(row["messages"])]
+            trained_rows += [row | {"messages": turn} for turn in _split_turns(row["messages"])]
         else:
-            trained.append(row)
-    return trained
+            trained_rows.append(row)
+    return trained_rows
 
 
-def _turns(messages: list[Message]) -> Iterator[list[Message]]:
-    """Yield each trained turn with what was said before it, in which nothing is trained."""
+def _split_turns(messages: list[Message]) -> Iterator[list[Message]]:
+    """Yield each trained turn after its earlier messages, of which none is trained."""
     for index, message in enumerate(messages):
-        if message["role"] == "assistant" and is_trained(message):
-            before: list[Message] = [
-                {**earlier, "weight": 0} if earlier["role"] == "assistant" else earlier
-                for earlier in messages[:index]
-            ]
-            yield [*before, message]
+        if message["role"] != "assistant" or not is_trained(message):
+            continue
+        earlier_messages: list[Message] = [
+            {**earlier, "weight": 0} if earlier["role"] == "assistant" else earlier
+            for earlier in messages[:index]
+        ]
+        yield [*earlier_messages, message]
 
 
-def encoded_or_counted(
-    rows: Sequence[dict[str, Any]],
-    encode_one: Callable[[dict[str, Any]], Item],
+def encode_and_count(
+    rows: Sequence[Row],
+    encode_one: Callable[[Row], Item],
     progress: Progress = silent,
 ) -> Counted[Item]:
-    """What `encode_one` makes of each row; rows for which it raises `RowDropped` are counted by its reason."""
-    encoded: list[Item] = []
+    """Encode rows by a function, and count the rows that it drops.
+
+    Args:
+        rows: The rows.
+        encode_one: Encodes a row, or raises `RowDropped`.
+        progress: Is told how many rows are done.
+    """
+    items: list[Item] = []
     dropped: Counter[str] = Counter()
     first_dropped = ""
-    for number, row in enumerate(rows, 1):
+    for row_number, row in enumerate(rows, start=1):
         try:
-            encoded.append(encode_one(row))
+            items.append(encode_one(row))
         except RowDropped as error:
             dropped[error.reason] += 1
             first_dropped = first_dropped or str(error)
-        progress(number, len(rows), "rows tokenised")
+        progress(row_number, len(rows), "rows tokenised")
     counts = {
         "in": len(rows),
         **{f"dropped_{reason}": dropped[reason] for reason in get_args(DropReason)},
-        "trained": len(encoded),
+        "trained": len(items),
         "dropped_share": round(dropped.total() / len(rows), 4) if rows else 0.0,
     }
-    return Counted(encoded, counts, first_dropped)
+    return Counted(items, counts, first_dropped)
 
 
-def encode_row(renderer: ChatRenderer, row: dict[str, Any], max_length: int) -> EncodedRow | None:
-    """The row in at most `max_length` tokens; None where it cannot be trained on."""
+def encode_row(renderer: ChatRenderer, row: Row, max_length: int) -> EncodedRow | None:
+    """Return a row in at most `max_length` tokens, or None if it cannot be trained on."""
     try:
-        return encode_or_raise(renderer, row, max_length)
+        return encode_row_or_raise(renderer, row, max_length)
     except RowDropped:
         return None
 
 
-def encode_or_raise(renderer: ChatRenderer, row: dict[str, Any], max_length: int) -> EncodedRow:
-    """The row in at most `max_length` tokens.
+def encode_row_or_raise(renderer: ChatRenderer, row: Row, max_length: int) -> EncodedRow:
+    """Return a row in at most `max_length` tokens.
+
+    Args:
+        renderer: The model's tokenizer and chat template.
+        row: The row.
+        max_length: The most tokens.
 
     Raises:
-        RowDropped: it cannot be trained on.
+        RowDropped: The row cannot be trained on.
     """
     from jinja2 import TemplateError
 
-    name, tools = f"Row {row['row_id']} (session {row['session_id']})", row.get("tools")
-
+    name = f"Row {row['row_id']} (session {row['session_id']})"
+    tools = row.get("tools")
     lengths: list[int] = []
 
-    def length(messages: list[Message]) -> int:
+    def count_tokens(messages: list[Message]) -> int:
         lengths.append(len(renderer.token_ids(renderer.render(messages, tools))))
         return lengths[-1]
 
     try:
-        shorter = truncate(row["messages"], length, max_length)
+        shorter = truncate(row["messages"], count_tokens, max_length)
         messages = shorter
         if shorter is not None and len(shorter) < len(row["messages"]):
             messages = untrain_turns_without_source(row["messages"], shorter, tools or ())
-        encoded = encode(renderer, messages, tools) if messages is not None else None
-    except (
-        TemplateError,
-        TypeError,
-        LookupError,
-        ValueError,
-        DataError,
-    ) as error:  # a template is a program
+        encoded = None
+        if messages is not None:
+            encoded = encode_conversation(renderer, messages, tools)
+    except (TemplateError, TypeError, LookupError, ValueError, DataError) as error:
+        # A template is a program.
         raise RowDropped(
             f"{name} cannot be rendered by the chat template: {first_line(error)}; repair it.",
             "not_rendered",
         ) from error
+    whole_tokens = lengths[0]
     if shorter is None or messages is None or encoded is None:
         raise RowDropped(
-            f"{name} is longer than {max_length} tokens in its last exchange alone: raise max_length.",
+            f"{name} is longer than {max_length} tokens in its last exchange alone: raise "
+            "max_length.",
             "too_long",
-            lengths[0],
+            whole_tokens,
         )
     untrained = [
         message
@@ -203,21 +252,22 @@ def encode_or_raise(renderer: ChatRenderer, row: dict[str, Any], max_length: int
     ]
     if untrained and not any(encoded.trained):
         raise RowDropped(
-            f"{name} is longer than {max_length} tokens, and every turn that is left states values that were cut away: raise max_length.",
+            f"{name} is longer than {max_length} tokens, and every turn that is left states values "
+            "that were cut away: raise max_length.",
             "no_source",
-            lengths[0],
+            whole_tokens,
         )
     try:
-        check(encoded, renderer, messages, name)
+        check_mask(encoded, renderer, messages, name)
     except DataError as error:
-        raise RowDropped(str(error), "not_proven", lengths[0]) from error
-    calls = sum(bool(message.get("tool_calls")) for message in untrained)
+        raise RowDropped(str(error), "not_proven", whole_tokens) from error
+    untrained_calls = sum(bool(message.get("tool_calls")) for message in untrained)
     return EncodedRow(
-        row["row_id"],
-        encoded,
-        messages,
-        len(messages) < len(row["messages"]),
-        calls,
-        len(untrained) - calls,
-        lengths[0],
+        row_id=row["row_id"],
+        encoded=encoded,
+        messages=messages,
+        truncated=len(messages) < len(row["messages"]),
+        unsourced_calls=untrained_calls,
+        unsourced_answers=len(untrained) - untrained_calls,
+        whole_tokens=whole_tokens,
     )

@@ -1,4 +1,8 @@
-"""Whether the rows of a training run fit its settings: measured before a model is loaded, so that a wrong setting costs seconds."""
+"""Whether the rows of a training run fit its settings.
+
+This is checked before a model is loaded, so that a wrong setting costs seconds. How rows are
+encoded belongs in `encoding`.
+"""
 
 import json
 import math
@@ -9,14 +13,19 @@ from typing import Any
 from agent_pipeline.errors import DataError
 from agent_pipeline.sessions.session import Message, is_trained
 
-_STEP = 512
+_LENGTH_STEP = 512
 """Proposed lengths are multiples of this many tokens."""
 
 
-def row_tokens(lengths: Sequence[int]) -> dict[str, int]:
-    """Return the median, the 95th percentile and the maximum of the rows' lengths in tokens, before any is shortened."""
+def summarize_lengths(lengths: Sequence[int]) -> dict[str, int]:
+    """Return the median, the 95th percentile and the maximum of rows' lengths in tokens.
+
+    The lengths are those before any row is shortened. Without rows, the summary is empty.
+    """
+    if not lengths:
+        return {}
     ordered = sorted(lengths)
-    shares = {"median": 0.5, "p95": 0.95, "longest": 1.0} if ordered else {}
+    shares = {"median": 0.5, "p95": 0.95, "longest": 1.0}
     return {name: ordered[math.ceil(share * len(ordered)) - 1] for name, share in shares.items()}
 
 
@@ -33,37 +42,44 @@ def check_fit(
         first_dropped: The sentence about the first dropped row.
 
     Raises:
-        DataError: too many rows are dropped or shortened; the sentence proposes a `max_length`.
+        DataError: Too many rows are dropped or shortened; the sentence proposes a `max_length`.
     """
     dropped = sum(
         count
         for name, count in counts.items()
         if name.startswith("dropped_") and name != "dropped_share"
     )
+    truncated = counts["truncated"]
     too_long = counts["dropped_too_long"] + counts["dropped_no_source"]
-    lost, limit = dropped + counts["truncated"], most_dropped * counts["in"]
-    if lost <= limit:
+    lost = dropped + truncated
+    if lost <= most_dropped * counts["in"]:
         return
-    if too_long + counts["truncated"] <= dropped - too_long:
+    if too_long + truncated <= dropped - too_long:
         raise DataError(
-            f"{dropped:,} of {counts['in']:,} rows cannot be trained on, which is more than sft_adapter.most_dropped = {most_dropped:g} "
-            f"allows. {first_dropped}"
+            f"{dropped:,} of {counts['in']:,} rows cannot be trained on, which is more than "
+            f"sft_adapter.most_dropped = {most_dropped:g} allows. {first_dropped}"
         )
-    tokens, proposed = counts["tokens"], propose_length(counts["tokens"]["p95"])
-    context = _context(base)
-    remedy = f"set sft_adapter.max_length = {proposed}"
-    if context and proposed > context:
-        remedy = f"choose a base model with a context of at least {proposed} tokens (this one has {context}), or leave long sessions out"
+    tokens = counts["tokens"]
+    proposed_length = propose_length(tokens["p95"])
+    context = _read_context_length(base)
+    remedy = f"set sft_adapter.max_length = {proposed_length}"
+    if context and proposed_length > context:
+        remedy = (
+            f"choose a base model with a context of at least {proposed_length} tokens (this one "
+            f"has {context}), or leave long sessions out"
+        )
     raise DataError(
-        f"{lost:,} of {counts['in']:,} rows do not fit into sft_adapter.max_length = {max_length} tokens: {too_long:,} are dropped and "
-        f"{counts['truncated']:,} lose their beginning (median {tokens['median']:,} tokens, longest {tokens['longest']:,}): {remedy}, or "
-        f"set sft_adapter.most_dropped = {math.ceil(100 * lost / counts['in']) / 100:g} to train on what is left."
+        f"{lost:,} of {counts['in']:,} rows do not fit into sft_adapter.max_length = {max_length} "
+        f"tokens: {too_long:,} are dropped and {truncated:,} lose their beginning (median "
+        f"{tokens['median']:,} tokens, longest {tokens['longest']:,}): {remedy}, or set "
+        f"sft_adapter.most_dropped = {math.ceil(100 * lost / counts['in']) / 100:g} to train on "
+        "what is left."
     )
 
 
 def propose_length(tokens: int) -> int:
     """Return the next round length."""
-    return math.ceil(tokens / _STEP) * _STEP
+    return math.ceil(tokens / _LENGTH_STEP) * _LENGTH_STEP
 
 
 def check_calls(
@@ -77,27 +93,29 @@ def check_calls(
         max_length: The setting of this name.
 
     Raises:
-        DataError: the rows have calls, and no call is left to train.
+        DataError: The rows have calls, and no call is left to train.
     """
-    called = sum(_calls(row["messages"]) for row in rows)
-    if called and not any(map(_calls, messages)):
+    turns_with_call = sum(_count_trained_calls(row["messages"]) for row in rows)
+    turns_left = sum(_count_trained_calls(row_messages) for row_messages in messages)
+    if turns_with_call and not turns_left:
         raise DataError(
-            f"None of the {called:,} turns with a call fits into sft_adapter.max_length = {max_length} tokens, so the model would learn "
-            "not to call: raise it."
+            f"None of the {turns_with_call:,} turns with a call fits into sft_adapter.max_length = "
+            f"{max_length} tokens, so the model would learn not to call: raise it."
         )
 
 
-def _calls(messages: Sequence[Message]) -> int:
+def _count_trained_calls(messages: Sequence[Message]) -> int:
+    """Return the number of trained turns that make a call."""
     return sum(bool(message.get("tool_calls")) and is_trained(message) for message in messages)
 
 
-def _context(base: Path) -> int | None:
-    """The longest context of a base model, by its configuration."""
+def _read_context_length(base: Path) -> int | None:
+    """Return the longest context of a base model, by its configuration."""
     try:
         config = json.loads((base / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    found = config.get("max_position_embeddings") or (config.get("text_config") or {}).get(
-        "max_position_embeddings"
-    )
-    return found if isinstance(found, int) else None
+    length = config.get("max_position_embeddings")
+    if not length:
+        length = (config.get("text_config") or {}).get("max_position_embeddings")
+    return length if isinstance(length, int) else None

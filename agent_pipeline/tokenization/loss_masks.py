@@ -1,15 +1,20 @@
-"""Which tokens of a conversation are trained: the assistant's own, and the token with which it stopped.
+"""Conversations as tokens, and which of these tokens are trained.
 
-No `{% generation %}` marks are needed: the text of the assistant's turn `i` is what `render(messages[:i + 1])` has beyond
-`render(messages[:i], add_generation_prompt=True)`. Those character spans become token masks through the offsets of the
-one tokenisation of the whole text, so the model trains on exactly the tokens it will meet. `check` then proves on the tokens
-alone that the mask is right.
+Trained tokens are those of the assistant and the stop token of its turn. No `{% generation %}`
+marks are needed: the text of the assistant's turn `i` is what `render(messages[: i + 1])` has
+beyond `render(messages[:i], add_generation_prompt=True)`. These character spans become a mask over
+the tokens of the whole text, so the model is trained on exactly the tokens that it will meet.
+`check_mask` then proves on the tokens that the mask is right.
+
+How rows are shortened and counted belongs in `encoding`.
 """
 
 import json
 import re
 import unicodedata
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.models.chat_renderer import ChatRenderer
@@ -19,18 +24,24 @@ from agent_pipeline.models.template_probe import find_stop_token
 from agent_pipeline.sessions.json_text import decode_arguments
 from agent_pipeline.sessions.session import THOUGHT, Message, Tool, is_trained, list_calls
 
-PLACES = 8
-"""Most places of a turn at which a call may begin: the first ones, and the end of the words."""
+MAX_CALL_POSITIONS = 8
+"""Most positions of a turn at which a call may begin: the first ones, and the end of the words."""
 
 _SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+|\n+")
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """A conversation as tokens: `trained[i]` says whether the loss counts `input_ids[i]`.
+    """A conversation as tokens, with its loss mask.
 
-    `turns` are the token ranges [start, end) of the assistant's turns in order; `trained` is the union of those with a weight: all but
-    the messages with OpenAI's `weight: 0`. `literals` counts the special tokens that its texts hold, which are text. `words` is where each turn begins to speak or call, after its thought.
+    Attributes:
+        input_ids: The token ids.
+        trained: For each token, whether the loss counts it.
+        turns: The token ranges [start, end) of the assistant's turns, in order. The turns with a
+            weight are trained; OpenAI's `weight: 0` marks the others.
+        literals: The number of special tokens in the messages' texts, which are encoded as text.
+        words: For each turn, the index of the token with which it begins to speak or to call,
+            after its thought.
     """
 
     input_ids: list[int]
@@ -41,117 +52,234 @@ class Encoded:
 
     @property
     def labels(self) -> list[int]:
-        """`input_ids` with −100 (PyTorch's ignore index) where nothing is trained."""
+        """`input_ids`, with −100 (PyTorch's ignore index) for tokens that are not trained."""
         return [
-            token if trained else -100
-            for token, trained in zip(self.input_ids, self.trained, strict=True)
+            token if is_token_trained else -100
+            for token, is_token_trained in zip(self.input_ids, self.trained, strict=True)
         ]
 
 
-def call_places(words: str) -> list[int]:
-    """The positions in a turn's words, stripped, at which a call may begin."""
-    return list(
-        dict.fromkeys(
-            [
-                *[0, *(match.start() for match in _SENTENCE_END.finditer(words))][: PLACES - 1],
-                len(words),
-            ]
-        )
-    )
+def find_call_positions(words: str) -> list[int]:
+    """Return the positions in a turn's words, stripped, at which a call may begin."""
+    sentence_starts = [0, *(match.start() for match in _SENTENCE_END.finditer(words))]
+    positions = [*sentence_starts[: MAX_CALL_POSITIONS - 1], len(words)]
+    return list(dict.fromkeys(positions))
 
 
-def encode(renderer: ChatRenderer, messages: list[Message], tools: list[Tool] | None) -> Encoded:
-    """Tokens and mask of a conversation, by the tokenizer's own (training) template. Raises DataError."""
+def encode_conversation(
+    renderer: ChatRenderer, messages: list[Message], tools: list[Tool] | None
+) -> Encoded:
+    """Return a conversation as tokens with its loss mask.
+
+    Args:
+        renderer: The model's tokenizer and chat template.
+        messages: The conversation.
+        tools: The tools that the template shows.
+
+    Raises:
+        DataError: The text of a turn is not a part of the whole text.
+    """
     text = renderer.render(messages, tools)
     spans = renderer.assistant_spans(messages, tools, text)
     tokens = renderer.tokenize(text)
-    ids, offsets = tokens.ids, tokens.offsets
-    trained, turns, words, position = [False] * len(ids), [], list[int](), 0
-    for (start, end), message in zip(
-        spans, (messages[index] for index in renderer.trainable_turns(messages)), strict=True
-    ):
-        # A token belongs to the turn it begins in: of one that straddles the border, the model has already seen a part.
-        while position < len(offsets) and offsets[position][0] < start:
+    token_starts = [start for start, _ in tokens.offsets]
+    trained = [False] * len(tokens.ids)
+    turns: list[tuple[int, int]] = []
+    words: list[int] = []
+    position = 0
+    for message_index, span in zip(renderer.trainable_turns(messages), spans, strict=True):
+        span_start, span_end = span
+        message = messages[message_index]
+        # A token belongs to the turn in which it begins: if a token straddles the border, the
+        # model has already seen a part of it.
+        while position < len(token_starts) and token_starts[position] < span_start:
             position += 1
-        first, begun = position, start + renderer.thought_end(message, text[start:end])
-        while position < len(offsets) and offsets[position][0] < end:
+        turn_start = position
+        while position < len(token_starts) and token_starts[position] < span_end:
             trained[position] = is_trained(message)
             position += 1
-        turns.append((first, position))
-        words.append(next((at for at in range(first, position) if offsets[at][0] >= begun), first))
-    return Encoded(ids, trained, turns, literals=text.count(MARK), words=words)
+        turns.append((turn_start, position))
+        words_start = span_start + renderer.thought_end(message, text[span_start:span_end])
+        words.append(_first_token_from(token_starts, turn_start, position, words_start))
+    return Encoded(tokens.ids, trained, turns, literals=text.count(MARK), words=words)
 
 
-def _bare(text: str) -> str:
-    # Templates trim, tokenizers normalise (NFC) and SentencePiece moves spaces: compare what no one may change.
+def _first_token_from(token_starts: list[int], first: int, end: int, character: int) -> int:
+    """Return the first token of a turn that begins at a character or later.
+
+    Args:
+        token_starts: The character at which each token begins.
+        first: The first token of the turn.
+        end: The token after the turn.
+        character: A position in the text.
+
+    Returns:
+        The index of the token; `first` if there is none.
+    """
+    for index in range(first, end):
+        if token_starts[index] >= character:
+            return index
+    return first
+
+
+def _strip_blanks(text: str) -> str:
+    """Return a text in a form that templates and tokenizers do not change.
+
+    Templates trim, tokenizers normalize (NFC), and SentencePiece moves spaces.
+    """
     return "".join(unicodedata.normalize("NFKC", text).split())
 
 
-def _holds(haystack: str, text: str) -> bool:
-    # A template may put a result into JSON (Llama 3.1): then it shows as an escaped string.
-    return _bare(text) in haystack or _bare(json.dumps(text, ensure_ascii=False)[1:-1]) in haystack
+def _shows(shown_text: str, text: str) -> bool:
+    """Return whether a stripped text shows a text, directly or as an escaped JSON string.
+
+    Llama 3.1's template puts tool results into JSON.
+    """
+    escaped = json.dumps(text, ensure_ascii=False)[1:-1]
+    return _strip_blanks(text) in shown_text or _strip_blanks(escaped) in shown_text
 
 
-def check(
+MaskDefect = Literal[
+    "nothing_trained",
+    "other_turn_trained",
+    "no_stop_token",
+    "tool_result_trained",
+    "other_words",
+    "trained_after_end",
+]
+"""What is wrong with a mask, in the order in which `check_mask` looks for it."""
+
+
+class MaskError(DataError):
+    """A mask that cannot be proven on its tokens.
+
+    Attributes:
+        defect: What is wrong.
+        message_index: The message that is concerned; None if no single message is.
+    """
+
+    def __init__(self, text: str, defect: MaskDefect, message_index: int | None = None) -> None:
+        super().__init__(text)
+        self.defect = defect
+        self.message_index = message_index
+
+
+class _MaskChecker:
+    """The check of one conversation's mask, turn by turn."""
+
+    def __init__(
+        self, encoded: Encoded, renderer: ChatRenderer, messages: list[Message], row_name: str
+    ) -> None:
+        self._encoded = encoded
+        self._renderer = renderer
+        self._messages = messages
+        self._row_name = row_name
+
+    def check(self) -> None:
+        """Check every turn and the tokens around the turns."""
+        trained = self._encoded.trained
+        if not any(trained):
+            raise self._error("nothing_trained", "it contains no assistant tokens")
+        previous_end = 0
+        previous_message = -1
+        turns = iter(self._encoded.turns)
+        for index in self._renderer.trainable_turns(self._messages):
+            start, end = next(turns, (0, 0))
+            self._check_mask_of_turn(index, previous_end, start, end)
+            self._check_stop_token(index, start, end)
+            shown_between = _strip_blanks(self._decode(previous_end, start))
+            self._check_tool_results(previous_message + 1, index, shown_between)
+            self._check_words(index, _strip_blanks(self._decode(start, end)))
+            previous_end = end
+            previous_message = index
+        if next(turns, None) or any(trained[previous_end:]):
+            raise self._error("trained_after_end", "tokens after the last answer are trained")
+
+    def _error(
+        self, defect: MaskDefect, problem: str, message_index: int | None = None
+    ) -> MaskError:
+        return MaskError(
+            f"{self._row_name} cannot be trained on: {problem}; check its messages against the "
+            "base model's chat template.",
+            defect,
+            message_index,
+        )
+
+    def _decode(self, start: int, end: int) -> str:
+        return self._renderer.decode(self._encoded.input_ids[start:end])
+
+    def _check_mask_of_turn(self, index: int, previous_end: int, start: int, end: int) -> None:
+        """Check that a turn is trained as its message demands, and nothing before the turn."""
+        trained = self._encoded.trained
+        should_be_trained = is_trained(self._messages[index])
+        is_turn_wrong = any(value != should_be_trained for value in trained[start:end])
+        if is_turn_wrong or any(trained[previous_end:start]):
+            raise self._error(
+                "other_turn_trained", f"the mask does not match the turn of message {index}", index
+            )
+
+    def _check_stop_token(self, index: int, start: int, end: int) -> None:
+        tokenizer = self._renderer.tokenizer
+        last_token = tokenizer.convert_ids_to_tokens(self._encoded.input_ids[end - 1])
+        ends_with_stop = find_stop_token(tokenizer, self._decode(start, end))
+        if not ends_with_stop or last_token not in self._renderer.special_tokens:
+            raise self._error(
+                "no_stop_token", f"the turn of message {index} ends without its stop token", index
+            )
+
+    def _check_tool_results(self, first: int, end: int, shown_between: str) -> None:
+        """Check that the tool results before a turn are shown outside the trained tokens."""
+        for index in range(first, end):
+            message = self._messages[index]
+            if message["role"] == "tool" and not _shows(
+                shown_between, message.get("content") or ""
+            ):
+                raise self._error(
+                    "tool_result_trained",
+                    f"the tool result of message {index} is not outside the trained tokens",
+                    index,
+                )
+
+    def _check_words(self, index: int, shown_turn: str) -> None:
+        """Check that the tokens of a turn decode to the assistant's words, calls and thought."""
+        message = self._messages[index]
+        for text in self._texts_to_show(message):
+            if not _shows(shown_turn, text):
+                raise self._error(
+                    "other_words",
+                    f"the trained tokens of message {index} do not decode to what the assistant "
+                    "said",
+                    index,
+                )
+
+    def _texts_to_show(self, message: Message) -> Iterator[str]:
+        yield message.get("content") or ""
+        for name, arguments in list_calls([message]):
+            yield name
+            yield from argument_texts(decode_arguments(arguments))
+        if self._renderer.template.reasoning:
+            yield message.get(THOUGHT) or ""
+
+
+def check_mask(
     encoded: Encoded,
     renderer: ChatRenderer,
     messages: list[Message],
-    row: str = "this row",
+    row_name: str = "this row",
 ) -> None:
     """Prove the mask on the tokens, not on how they were made.
 
-    At least one token is trained; each turn ends with the stop token, trained where the turn is; no token of a tool result, nor of a turn
-    with `weight: 0`, is trained; each span decodes to the assistant's words and calls.
+    At least one token is trained. Each turn ends with the stop token, which is trained if the turn
+    is. No token of a tool result, and none of a turn with `weight: 0`, is trained. Each span
+    decodes to the assistant's words and calls.
+
+    Args:
+        encoded: The conversation as tokens.
+        renderer: The tokenizer and chat template that made the tokens.
+        messages: The conversation.
+        row_name: The name of the row in an error.
 
     Raises:
-        DataError: one of the four does not hold.
+        MaskError: One of these statements does not hold.
     """
-
-    def broken(what: str) -> DataError:
-        return DataError(
-            f"{row} cannot be trained on: {what}; check its messages against the base model's chat template."
-        )
-
-    def text(start: int, end: int) -> str:
-        return renderer.decode(encoded.input_ids[start:end])
-
-    if not any(encoded.trained):
-        raise broken("no token of it is the assistant's")
-    specials, gap, results = renderer.special_tokens, 0, []
-    turns, own = iter(encoded.turns), renderer.trainable_turns(messages)
-    for index, message in enumerate(messages):
-        if message["role"] == "tool":
-            results.append((index, message.get("content") or ""))
-        if index not in own:
-            continue
-        start, end = next(turns, (0, 0))
-        if any(trained != is_trained(message) for trained in encoded.trained[start:end]) or any(
-            encoded.trained[gap:start]
-        ):
-            raise broken(f"the mask does not match the turn of message {index}")
-        turn, between = text(start, end), _bare(text(gap, start))
-        if not (
-            find_stop_token(renderer.tokenizer, turn)
-            and renderer.tokenizer.convert_ids_to_tokens(encoded.input_ids[end - 1]) in specials
-        ):
-            raise broken(f"the turn of message {index} ends without its stop token")
-        for where, result in results:
-            if not _holds(between, result):
-                raise broken(
-                    f"the tool result of message {where} is not outside the trained tokens"
-                )
-        calls = [
-            text
-            for name, raw in list_calls([message])
-            for text in (name, *argument_texts(decode_arguments(raw)))
-        ]
-        thought = message.get(THOUGHT) or "" if renderer.template.reasoning else ""
-        if not all(
-            _holds(_bare(turn), part) for part in (message.get("content") or "", *calls, thought)
-        ):
-            raise broken(
-                f"the trained tokens of message {index} do not decode to what the assistant said"
-            )
-        gap, results = end, []
-    if next(turns, None) or any(encoded.trained[gap:]):
-        raise broken("tokens after the last answer are trained")
+    _MaskChecker(encoded, renderer, messages, row_name).check()

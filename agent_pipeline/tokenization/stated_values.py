@@ -1,12 +1,14 @@
-"""Values that a message states, and whether they were only in what was cut away from its conversation.
+"""Values that a message states, and whether they were only in what was cut away.
 
-A value is what an agent must read somewhere before it can say it: a number, an id, a date, an address, a name, or a value of a JSON
-result. Ordinary words are not values.
+A value is what an agent must read somewhere before it can state it: a number, an id, a date, an
+address, a name, or a value of a JSON result. Ordinary words are not values. What is cut away, and
+what follows for training, belongs in `truncation`.
 """
 
 import json
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -14,24 +16,38 @@ from agent_pipeline.sessions.json_text import decode_arguments
 from agent_pipeline.sessions.session import THOUGHT, Message, list_calls
 from agent_pipeline.sessions.transcript import list_texts
 
-SHORTEST_SOURCE = 3
+MIN_SOURCE_LENGTH = 3
 """Characters; a shorter value (a count, "no") is in many texts by chance."""
-_LONGEST_LEAF = 80
-"""Characters of a JSON value that may be repeated word for word; a longer one is a text."""
-_FEWEST_DIGITS = 2
-_WORDS_OF_A_NAME = 4
+_MAX_LEAF_LENGTH = 80
+"""Characters of a JSON value that may be repeated word for word; a longer value is a text."""
+_MIN_DIGITS_OF_ID = 2
+_MAX_WORDS_OF_NAME = 4
+_SENTENCE_CONTEXT = 20
+"""Characters before a word that decide whether the word starts a sentence."""
 
 _WORD = re.compile(r"[^\W_](?:[\w'’@#+./,:-]*\w)?")
-_GROUPS = re.compile(r"\d{1,3}(?:[.,'’ ]\d{3})+")
-_DECIMAL = re.compile(r"(\d+|\d{1,3}(?:[.,'’]\d{3})+)[.,](\d+)")
-_STARTS_SENTENCE = re.compile(r"(?:^|[.!?:;\n*>-])[\s\"'“”«»(*_-]*$")
-_IS_VALUE = re.compile(r"[A-Z_@]|\d\D*\d|[^\x00-\x7f]")
-"""What an ordinary word of English does not have: a capital letter, two digits, a sign, or a letter of another script."""
-_OPENS = re.compile(r"[{\[]")
+_GROUPED_NUMBER = re.compile(r"\d{1,3}(?:[.,'’ ]\d{3})+")
+_DECIMAL_NUMBER = re.compile(r"(\d+|\d{1,3}(?:[.,'’]\d{3})+)[.,](\d+)")
+_SENTENCE_START = re.compile(r"(?:^|[.!?:;\n*>-])[\s\"'“”«»(*_-]*$")
+_UNUSUAL_CHARACTERS = re.compile(r"[A-Z_@]|\d\D*\d|[^\x00-\x7f]")
+"""What an ordinary English word lacks: a capital, two digits, a sign, or another script."""
+_JSON_OPENS = re.compile(r"[{\[]")
 
 
-class Said:
-    """The values that are readable in texts, so that a value can be looked for in whatever form it was written."""
+@dataclass(frozen=True)
+class _Word:
+    """A word of a text, and the position at which it starts."""
+
+    start: int
+    text: str
+
+
+class ReadableValues:
+    """The values that are readable in texts, in whatever form they were written.
+
+    Attributes:
+        leaves: The short scalar values of JSON in messages that are not the user's.
+    """
 
     def __init__(self, messages: Iterable[Message] = (), texts: Iterable[str] = ()) -> None:
         self._text = ""
@@ -42,126 +58,158 @@ class Said:
         for text in texts:
             self._add_text(text)
         for message in messages:
-            self.add(message)
+            self.add_message(message)
 
-    def add(self, message: Message) -> None:
-        """Add what a message says, calls and returns."""
+    def add_message(self, message: Message) -> None:
+        """Add the words, the calls and the results of a message."""
         for text in list_texts(message):
             self._add_text(text)
-            if message["role"] != "user":
-                leaves = set(_leaves(text))
-                self.leaves |= leaves
-                self._names_in_leaves.update(
-                    word
-                    for leaf in leaves
-                    if len(leaf.split()) <= _WORDS_OF_A_NAME
-                    for word in leaf.split()
-                )
+            if message["role"] == "user":
+                continue
+            for leaf in _find_leaves(text):
+                self.leaves.add(leaf)
+                words = leaf.split()
+                if len(words) <= _MAX_WORDS_OF_NAME:
+                    self._names_in_leaves.update(words)
 
     def _add_text(self, text: str) -> None:
         self._text += "\n" + text.casefold()
-        for start, word in _words(text):
-            self._words |= _forms(word)
-            self._words.update(part for part in re.split(r"[^\w]+", word.casefold()) if part)
-            if word[0].isupper() and not _starts_sentence(text, start):
-                self._names.add(word.casefold())
+        for word in _find_words(text):
+            self._words |= _list_forms(word.text)
+            self._words.update(part for part in re.split(r"[^\w]+", word.text.casefold()) if part)
+            if word.text[0].isupper() and not _starts_sentence(text, word.start):
+                self._names.add(word.text.casefold())
 
-    def has(self, value: str) -> bool:
-        """Tell whether a value is readable here, in this or another form."""
-        return bool(_forms(value) & self._words) or (
-            len(value) >= SHORTEST_SOURCE and _contains(self._text, value.casefold())
-        )
+    def has_value(self, value: str) -> bool:
+        """Return whether a value is readable here, in this form or another."""
+        if _list_forms(value) & self._words:
+            return True
+        return len(value) >= MIN_SOURCE_LENGTH and _contains_words(self._text, value.casefold())
 
     def has_name(self, word: str) -> bool:
-        """Tell whether a word is used as a name here: it has a capital letter within a sentence, or is in a short JSON value."""
+        """Return whether a word is used as a name here.
+
+        A name has a capital letter within a sentence, or is in a short JSON value.
+        """
         return word.casefold() in self._names or word in self._names_in_leaves
 
 
-def lost_values(message: Message, cut: Said, left: Said) -> list[str]:
-    """Return the values that a message states and that are readable in `cut`, and not in `left`."""
+def find_lost_values(
+    message: Message, cut_values: ReadableValues, kept_values: ReadableValues
+) -> list[str]:
+    """Return the values that a message states and that only the cut messages had.
+
+    Args:
+        message: An assistant's message.
+        cut_values: The values of the messages that were cut away.
+        kept_values: The values of what the model reads before the message.
+    """
+    stated_values = dict.fromkeys(_find_stated_values(message, cut_values))
     return [
         value
-        for value in dict.fromkeys(_values(message, cut))
-        if cut.has(value) and not left.has(value)
+        for value in stated_values
+        if cut_values.has_value(value) and not kept_values.has_value(value)
     ]
 
 
-def _values(message: Message, cut: Said) -> Iterator[str]:
-    for _, raw in list_calls([message]):
-        yield from (
-            leaf for leaf in _scalars(decode_arguments(raw)) if len(leaf) >= SHORTEST_SOURCE
-        )
+def _find_stated_values(message: Message, cut_values: ReadableValues) -> Iterator[str]:
+    for _, arguments in list_calls([message]):
+        for scalar in _list_scalars(decode_arguments(arguments)):
+            if len(scalar) >= MIN_SOURCE_LENGTH:
+                yield scalar
     for text in (message.get("content") or "", message.get(THOUGHT) or ""):
-        folded = text.casefold()
-        yield from (leaf for leaf in cut.leaves if _contains(folded, leaf.casefold()))
-        for start, word in _words(text):
-            is_id = sum(character.isdigit() for character in word) >= _FEWEST_DIGITS or any(
-                sign in word for sign in "_@"
-            )
-            is_name = (
-                word[0].isupper()
-                and len(word) >= SHORTEST_SOURCE
-                and (not _starts_sentence(text, start) or cut.has_name(word))
-            )
-            if is_id or is_name:
-                yield word
+        folded_text = text.casefold()
+        for leaf in cut_values.leaves:
+            if _contains_words(folded_text, leaf.casefold()):
+                yield leaf
+        for word in _find_words(text):
+            if _looks_like_id(word.text) or _looks_like_name(word, text, cut_values):
+                yield word.text
 
 
-def _words(text: str) -> Iterator[tuple[int, str]]:
-    """The words of a text with their positions; signs inside a word belong to it (`48.20`, `mia_li_3668`, `2024-05-20`)."""
+def _looks_like_id(word: str) -> bool:
+    digits = sum(character.isdigit() for character in word)
+    return digits >= _MIN_DIGITS_OF_ID or "_" in word or "@" in word
+
+
+def _looks_like_name(word: _Word, text: str, cut_values: ReadableValues) -> bool:
+    if not word.text[0].isupper() or len(word.text) < MIN_SOURCE_LENGTH:
+        return False
+    return not _starts_sentence(text, word.start) or cut_values.has_name(word.text)
+
+
+def _find_words(text: str) -> Iterator[_Word]:
+    """Yield the words of a text. Signs inside a word belong to it (`48.20`, `mia_li_3668`)."""
     for match in _WORD.finditer(text):
-        yield match.start(), match.group()
+        yield _Word(match.start(), match.group())
 
 
-def _forms(word: str) -> set[str]:
-    """The forms in which a value is compared. A number has one form, however its thousands and decimals are written."""
+def _list_forms(word: str) -> set[str]:
+    """Return the forms in which a value is compared.
+
+    A number has one form, however its thousands and decimals are written.
+    """
     word = word.casefold()
     forms = {word, word.removesuffix("'s").removesuffix("’s")}
-    if _GROUPS.fullmatch(word):
+    if _GROUPED_NUMBER.fullmatch(word):
         forms.add(re.sub(r"\D", "", word))
-    if match := _DECIMAL.fullmatch(word):
-        forms.add(f"{Decimal(re.sub(r'[^0-9]', '', match[1]) + '.' + match[2]).normalize():f}")
+    decimal_number = _DECIMAL_NUMBER.fullmatch(word)
+    if decimal_number:
+        whole_digits = re.sub(r"[^0-9]", "", decimal_number[1])
+        forms.add(f"{Decimal(whole_digits + '.' + decimal_number[2]).normalize():f}")
     return forms
 
 
 def _starts_sentence(text: str, start: int) -> bool:
-    return bool(_STARTS_SENTENCE.search(text[max(0, start - 20) : start])) and (
-        start <= 20 or bool(text[start - 20 : start].strip())
-    )
+    """Return whether the word at a position starts a sentence."""
+    context = text[max(0, start - _SENTENCE_CONTEXT) : start]
+    if not _SENTENCE_START.search(context):
+        return False
+    is_whole_beginning = start <= _SENTENCE_CONTEXT
+    return is_whole_beginning or bool(context.strip())
 
 
-def _contains(text: str, value: str) -> bool:
-    """Tell whether a text has a value as whole words; scripts without spaces between words have no word borders."""
-    before, after = (
-        (r"(?<!\w)" if value[0].isascii() else ""),
-        (r"(?!\w)" if value[-1].isascii() else ""),
-    )
-    return value in text and re.search(before + re.escape(value) + after, text) is not None
+def _contains_words(text: str, value: str) -> bool:
+    """Return whether a text has a value as whole words.
+
+    Scripts without spaces between words have no word borders.
+    """
+    if value not in text:
+        return False
+    border_before = r"(?<!\w)" if value[0].isascii() else ""
+    border_after = r"(?!\w)" if value[-1].isascii() else ""
+    return re.search(border_before + re.escape(value) + border_after, text) is not None
 
 
-def _leaves(text: str) -> Iterator[str]:
-    """The scalar values of JSON objects and lists in a text; words may stand around them."""
-    decoder, position = json.JSONDecoder(), 0
-    while (match := _OPENS.search(text, position)) is not None:
+def _find_leaves(text: str) -> Iterator[str]:
+    """Yield the short scalar values of JSON objects and lists, wherever they are in a text."""
+    decoder = json.JSONDecoder()
+    position = 0
+    while (match := _JSON_OPENS.search(text, position)) is not None:
         try:
             value, position = decoder.raw_decode(text, match.start())
         except (ValueError, RecursionError):
             position = match.end()
             continue
-        yield from (leaf for leaf in _scalars(value) if _is_leaf(leaf))
+        for scalar in _list_scalars(value):
+            if _is_leaf(scalar):
+                yield scalar
 
 
-def _is_leaf(leaf: str) -> bool:
-    shortest = SHORTEST_SOURCE if leaf.isascii() else 2
-    return shortest <= len(leaf) <= _LONGEST_LEAF and _IS_VALUE.search(leaf) is not None
+def _is_leaf(scalar: str) -> bool:
+    min_length = MIN_SOURCE_LENGTH if scalar.isascii() else 2
+    if not min_length <= len(scalar) <= _MAX_LEAF_LENGTH:
+        return False
+    return _UNUSUAL_CHARACTERS.search(scalar) is not None
 
 
-def _scalars(value: Any) -> Iterator[str]:
+def _list_scalars(value: Any) -> Iterator[str]:
+    """Yield the texts and numbers in a JSON value as texts."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
-        for each in value:
-            yield from _scalars(each)
+        for item in value:
+            yield from _list_scalars(item)
     elif isinstance(value, str) and value.strip():
         yield value.strip()
     elif type(value) in (int, float):

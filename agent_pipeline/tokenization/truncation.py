@@ -1,41 +1,66 @@
-"""Making a long conversation fit: whole exchanges go, the oldest first, and no answer is ever cut in the middle."""
+"""How a long conversation is made to fit.
+
+Whole exchanges are removed, the oldest first. No answer is ever cut in the middle. Turns that state
+values of a removed exchange are not trained; which values these are belongs in `stated_values`.
+"""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from agent_pipeline.sessions.session import Message, Tool, dump_canonical_json
-from agent_pipeline.tokenization.stated_values import Said, lost_values
+from agent_pipeline.tokenization.stated_values import ReadableValues, find_lost_values
 
 
-def exchanges(messages: list[Message]) -> tuple[list[Message], list[list[Message]]]:
-    """The head (system messages at the start), and the rest cut before each user message.
+@dataclass(frozen=True)
+class Exchanges:
+    """A conversation in parts.
 
-    What comes before the first user message (a greeting) is an exchange of its own.
+    Attributes:
+        head: The system messages at the start.
+        exchanges: The rest, cut before each user message. What comes before the first user message
+            (a greeting) is an exchange of its own.
     """
-    size = next(
-        (i for i, message in enumerate(messages) if message["role"] != "system"), len(messages)
-    )
-    parts: list[list[Message]] = []
-    for message in messages[size:]:
-        if message["role"] == "user" or not parts:
-            parts.append([])
-        parts[-1].append(message)
-    return messages[:size], parts
+
+    head: list[Message]
+    exchanges: list[list[Message]]
+
+
+def split_exchanges(messages: list[Message]) -> Exchanges:
+    """Return a conversation as its head and its exchanges."""
+    head_size = 0
+    while head_size < len(messages) and messages[head_size]["role"] == "system":
+        head_size += 1
+    exchanges: list[list[Message]] = []
+    for message in messages[head_size:]:
+        if message["role"] == "user" or not exchanges:
+            exchanges.append([])
+        exchanges[-1].append(message)
+    return Exchanges(messages[:head_size], exchanges)
 
 
 def truncate(
-    messages: list[Message], length: Callable[[list[Message]], int], max_length: int
+    messages: list[Message], count_tokens: Callable[[list[Message]], int], max_length: int
 ) -> list[Message] | None:
-    """`messages` themselves where they fit, else the system messages with as many of the last exchanges as fit.
+    """Return a conversation without its oldest exchanges, so that it fits.
 
-    `length(messages)` is in the unit of `max_length` (tokens, the tools included). The last exchange is kept whole, with its
-    calls and results, or the row is given up: None, which the caller counts.
+    The last exchange is kept whole, with its calls and results.
+
+    Args:
+        messages: The conversation.
+        count_tokens: Returns the length of messages in tokens, with the tools.
+        max_length: The most tokens.
+
+    Returns:
+        The messages themselves if they fit; the system messages with as many of the last exchanges
+        as fit; or None if the last exchange alone is too long.
     """
-    if length(messages) <= max_length:
+    if count_tokens(messages) <= max_length:
         return messages
-    head, parts = exchanges(messages)
-    for first in range(1, len(parts)):
-        shorter = head + [message for part in parts[first:] for message in part]
-        if length(shorter) <= max_length:
+    parts = split_exchanges(messages)
+    for first_kept in range(1, len(parts.exchanges)):
+        kept = [message for exchange in parts.exchanges[first_kept:] for message in exchange]
+        shorter = parts.head + kept
+        if count_tokens(shorter) <= max_length:
             return shorter
     return None
 
@@ -43,26 +68,28 @@ def truncate(
 def untrain_turns_without_source(
     whole: list[Message], shorter: list[Message], tools: Sequence[Tool] = ()
 ) -> list[Message]:
-    """Take the turns out of training that state a value that was only in what was cut away.
+    """Mark the turns that state a value which was only in what was cut away.
 
-    To train such a turn would be to train the model to invent the value: an order's number that it calls with, or a customer's name that
-    it tells, which an earlier result had given. A later turn may use a value that such a turn states, because the model reads it there.
+    To train such a turn would be to train the model to invent the value: the number of an order
+    that the turn calls with, or the name of a customer. A later turn may use a value that a marked
+    turn states, because the model reads it there.
 
     Args:
         whole: The messages of the row.
-        shorter: What `truncate` left of them.
+        shorter: The messages that `truncate` left.
         tools: The tools of the row, whose schemas the model reads too.
 
     Returns:
         `shorter`, with OpenAI's `weight: 0` on the turns whose values have no source.
     """
-    cut, left = (
-        Said(message for message in whole if message not in shorter),
-        Said(texts=[dump_canonical_json(list(tools))]),
-    )
+    cut_values = ReadableValues(message for message in whole if message not in shorter)
+    values_so_far = ReadableValues(texts=[dump_canonical_json(list(tools))])
     messages: list[Message] = []
     for message in shorter:
-        lost = message["role"] == "assistant" and lost_values(message, cut, left)
-        messages.append({**message, "weight": 0} if lost else message)
-        left.add(message)
+        is_assistant = message["role"] == "assistant"
+        if is_assistant and find_lost_values(message, cut_values, values_so_far):
+            messages.append({**message, "weight": 0})
+        else:
+            messages.append(message)
+        values_so_far.add_message(message)
     return messages

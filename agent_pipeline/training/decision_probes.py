@@ -14,7 +14,7 @@ from agent_pipeline.engine.scoring import compute_losses
 from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.sessions.json_text import decode_arguments
 from agent_pipeline.sessions.session import Message, dump_canonical_json, hash_json, is_trained
-from agent_pipeline.tokenization.encoding import as_trained, encode_row
+from agent_pipeline.tokenization.encoding import encode_row, split_into_trained_rows
 from agent_pipeline.tokenization.loss_masks import Encoded
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def _find_turns(
 ) -> list[_Turn]:
     """Return the turns that are trained. A turn that should not be trained is no right decision."""
     turns = []
-    for row in as_trained(renderer, rows):
+    for row in split_into_trained_rows(renderer, rows):
         encoded_row = encode_row(renderer, row, max_length)
         if encoded_row is None:
             continue

@@ -17,9 +17,9 @@ from agent_pipeline.tokenization.encoding import (
     Counted,
     EncodedRow,
     RowDropped,
-    as_trained,
-    encode_or_raise,
-    encoded_or_counted,
+    encode_and_count,
+    encode_row_or_raise,
+    split_into_trained_rows,
 )
 from agent_pipeline.tokenization.loss_masks import Encoded
 from agent_pipeline.training.decision_probes import is_same_decision, name_decision
@@ -86,7 +86,7 @@ def encode_pairs(
         for row in rows
         if len(row["rejected"]) == 1 or not is_same_decision(row["chosen"][0], row["rejected"][0])
     ]
-    encoded = encoded_or_counted(
+    encoded = encode_and_count(
         telling_rows, lambda row: _encode_pair(renderer, row, max_length), progress
     )
     counts = encoded.counts | {"in": len(rows), "same_decision": len(rows) - len(telling_rows)}
@@ -114,7 +114,7 @@ def encode_sessions(
         return row, _encode_completion(renderer, row, row["completion"], max_length)
 
     parts = [part for row in rows for part in _split_into_turns(renderer, row)]
-    encoded = encoded_or_counted(parts, encode_completion, progress)
+    encoded = encode_and_count(parts, encode_completion, progress)
     completions = [encoded_row.encoded for _, encoded_row in encoded.rows]
     other_completions = completions[-1:] + completions[:-1]
     examples = [
@@ -135,7 +135,7 @@ def _split_into_turns(renderer: ChatRenderer, row: Row) -> list[Row]:
     """Return a row of each turn if the template needs that, else the row itself."""
     prompt = [message | {"weight": 0} for message in row["prompt"]]
     whole = row | {"messages": [*prompt, *row["completion"]]}
-    conversations = [part["messages"] for part in as_trained(renderer, [whole])]
+    conversations = [part["messages"] for part in split_into_trained_rows(renderer, [whole])]
     if not renderer.trains_turns_apart(whole["messages"]):
         return [row]
     return [
@@ -170,7 +170,7 @@ def _encode_completion(
         message | {"weight": 0} if message["role"] == "assistant" else message
         for message in row["prompt"]
     ]
-    return encode_or_raise(renderer, row | {"messages": [*prompt, *completion]}, max_length)
+    return encode_row_or_raise(renderer, row | {"messages": [*prompt, *completion]}, max_length)
 
 
 def join_mismatched(row: Encoded, other: Encoded) -> Encoded:

@@ -18,7 +18,7 @@ from agent_pipeline.engine.scoring import (
 from agent_pipeline.engine.tree_loss import row_log_probs, tree_tensors
 from agent_pipeline.models.device import probe_device
 from agent_pipeline.models.loading import load_model
-from agent_pipeline.tokenization.loss_masks import Encoded, encode
+from agent_pipeline.tokenization.loss_masks import Encoded, encode_conversation
 from agent_pipeline_tests.training.world import row
 
 
@@ -31,7 +31,7 @@ def test_the_loss_is_that_of_the_model_with_all_its_logits(model, tiny_renderer)
     import torch
 
     rows = [
-        encode(
+        encode_conversation(
             tiny_renderer,
             row(n)["messages"] + row(n + 1)["messages"][1:] * (n % 3),
             row(n)["tools"],
@@ -69,7 +69,7 @@ def test_a_model_with_more_than_a_head_is_scored_by_its_own_logits(tiny_renderer
         vocab_size=len(tiny_renderer.tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
         num_key_value_heads=1, head_dim=16, final_logit_softcapping=0.5,
     )).eval()  # fmt: skip
-    encoded = encode(tiny_renderer, row(0)["messages"], [])
+    encoded = encode_conversation(tiny_renderer, row(0)["messages"], [])
     with torch.no_grad():
         theirs = gemma(
             input_ids=torch.tensor([encoded.input_ids]), labels=torch.tensor([encoded.labels])

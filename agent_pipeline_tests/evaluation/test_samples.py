@@ -1,7 +1,7 @@
 """Cutting conversations into samples."""
 
 from agent_pipeline.evaluation.samples import turn_samples
-from agent_pipeline.models.tool_call_parsers import Call
+from agent_pipeline.models.tool_call_parsers import ParsedCall
 from agent_pipeline_tests.training.world import row
 
 
@@ -9,7 +9,7 @@ def test_each_assistant_turn_of_a_held_out_row_is_a_sample():
     samples, counts = turn_samples([row(0), row(1, "test")])
     call, answer = samples
     assert (
-        call.calls == (Call("weather", {"city": "Rome", "days": 2}),)
+        call.calls == (ParsedCall("weather", {"city": "Rome", "days": 2}),)
         and call.turn_index == 2
         and len(call.prompt) == 2
     )

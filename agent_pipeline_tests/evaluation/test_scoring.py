@@ -10,9 +10,9 @@ from agent_pipeline.evaluation.calls import normal, same, same_calls
 from agent_pipeline.evaluation.model_comparison import accuracies
 from agent_pipeline.evaluation.samples import turn_samples
 from agent_pipeline.evaluation.scoring import score, values
-from agent_pipeline.models.families import read_reply
-from agent_pipeline.models.tool_call_parsers import Call, parameter_schemas
-from agent_pipeline.tokenization.loss_masks import encode
+from agent_pipeline.models.families import parse_reply
+from agent_pipeline.models.tool_call_parsers import ParsedCall, list_parameter_schemas
+from agent_pipeline.tokenization.loss_masks import encode_conversation
 from agent_pipeline_tests.training.world import TOOL, row
 
 JSON = '{"name": "weather", "arguments": {"city": "Oslo", "days": 1}}'
@@ -57,24 +57,24 @@ def test_a_call_that_the_limit_ended_is_wrong_and_counted_apart():
 
 def test_what_our_template_renders_is_read_back(tiny_renderer):
     conversation = row(0)["messages"]
-    encoded = encode(tiny_renderer, conversation, [TOOL])
+    encoded = encode_conversation(tiny_renderer, conversation, [TOOL])
     start, end = encoded.turns[0]
     assert (
-        read_reply(tiny_renderer.tokenizer.decode(encoded.input_ids[start:end]), [TOOL]).calls
+        parse_reply(tiny_renderer.tokenizer.decode(encoded.input_ids[start:end]), [TOOL]).calls
         == CALL.calls
     )
 
 
 def test_words_before_a_call_are_its_text():
-    reply = read_reply(f"<think>hm</think>Let me see.\n<tool_call>{JSON}</tool_call>", [TOOL])
+    reply = parse_reply(f"<think>hm</think>Let me see.\n<tool_call>{JSON}</tool_call>", [TOOL])
     assert reply.calls and reply.text == "Let me see."
 
 
 def test_without_a_list_of_tools_a_bare_call_needs_arguments():
     assert (
-        read_reply(JSON, []).is_call
-        and not read_reply('{"name": "Anna"}', []).is_call
-        and not read_reply(JSON, [{"name": "other"}]).is_call
+        parse_reply(JSON, []).is_call
+        and not parse_reply('{"name": "Anna"}', []).is_call
+        and not parse_reply(JSON, [{"name": "other"}]).is_call
     )
 
 
@@ -116,15 +116,15 @@ def test_numbers_are_equal_by_value_and_booleans_are_no_numbers():
     st.booleans(),
 )
 def test_a_call_is_the_same_as_itself_in_normal_form(arguments, lenient):
-    schema = parameter_schemas([TOOL])["weather"]
+    schema = list_parameter_schemas([TOOL])["weather"]
     once = normal(arguments, schema, lenient)
     assert same(once, normal(once, schema, lenient))
 
 
 @pytest.mark.parametrize("lenient", [False, True])
 def test_any_order_of_independent_calls_is_the_same(lenient):
-    calls = [Call("weather", {"city": city}) for city in ("Oslo", "Rome", "Oslo")]
-    schemas = parameter_schemas([TOOL])
+    calls = [ParsedCall("weather", {"city": city}) for city in ("Oslo", "Rome", "Oslo")]
+    schemas = list_parameter_schemas([TOOL])
     assert same_calls(calls, calls[::-1], schemas, lenient) and not same_calls(
         calls, calls[:2], schemas, lenient
     )

@@ -17,14 +17,14 @@ from agent_pipeline.export.llama import LlamaCpp
 from agent_pipeline.models.chat_renderer import ChatRenderer, read_renderer
 from agent_pipeline.models.chat_templates import choose_template
 from agent_pipeline.models.device import EXACT
-from agent_pipeline.models.families import hermes
+from agent_pipeline.models.families import write_hermes_template
 from agent_pipeline.models.loading import load_model
 from agent_pipeline.models.rendering import render_template
 from agent_pipeline.models.special_tokens import remove_marks
-from agent_pipeline.tokenization.loss_masks import encode
+from agent_pipeline.tokenization.loss_masks import encode_conversation
 from agent_pipeline_tests.export.conftest import model_at
+from agent_pipeline_tests.models.test_json_numbers import CLIENTS, OBJECT_TEMPLATE, OBJECTS
 from agent_pipeline_tests.tiny import with_jinja
-from agent_pipeline_tests.training.test_numbers import CLIENTS, OBJECT_TEMPLATE, OBJECTS
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("needs_converter")]
 
@@ -70,7 +70,7 @@ def write_parrot(base: Path, folder: Path) -> None:
 
     model = load_model(model_at(base), EXACT).train().requires_grad_(True)
     renderer = read_renderer(base)
-    encoded = encode(renderer, CONVERSATION["messages"], PAY)
+    encoded = encode_conversation(renderer, CONVERSATION["messages"], PAY)
     ids, labels = torch.tensor([encoded.input_ids]), torch.tensor(encoded.labels[1:])
     own = labels != -100
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, weight_decay=0.0)
@@ -119,8 +119,10 @@ def test_a_template_that_shows_the_second_turn_otherwise_is_found_out(
     parrot, renderer, part, instead
 ):
     """The two errors that the template avoids, put back into it: the check must see each of them."""
-    assert part in hermes()
-    with LlamaCpp(parrot, n_ctx=1024, chat_template=hermes().replace(part, instead)) as llama:
+    assert part in write_hermes_template()
+    with LlamaCpp(
+        parrot, n_ctx=1024, chat_template=write_hermes_template().replace(part, instead)
+    ) as llama:
         played = play(llama, renderer, [CONVERSATION], 1, 64)
     assert played.equal < played.turns and played.difference.startswith("turn 2 is shown as")
 
@@ -137,7 +139,7 @@ def test_the_recorded_conversation_is_sent_as_a_client_would_and_read_as_it_was_
     ]
     with LlamaCpp(parrot, n_ctx=1024) as llama:
         shown = llama.tokenize(llama.render(sent, PAY, add_generation_prompt=False))
-    assert shown == encode(renderer, messages, PAY).input_ids
+    assert shown == encode_conversation(renderer, messages, PAY).input_ids
     assert json.dumps(messages) == json.dumps(
         CONVERSATION["messages"]
     )  # nothing was changed in place
@@ -276,7 +278,7 @@ def test_a_template_with_rounded_numbers_is_an_error_even_if_no_conversation_has
     plain = {
         "messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]
     }
-    rounding = with_jinja(renderer, hermes().replace(TRIAL, "false"))
+    rounding = with_jinja(renderer, write_hermes_template().replace(TRIAL, "false"))
     with (
         LlamaCpp(parrot, n_ctx=512, chat_template=rounding.template.jinja) as llama,
         pytest.raises(ExportError, match="made for this check"),

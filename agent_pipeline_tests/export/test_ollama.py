@@ -15,7 +15,7 @@ from agent_pipeline.errors import ExportError
 from agent_pipeline.export import ollama
 from agent_pipeline.export.ollama import context_size, modelfile, quote
 from agent_pipeline.models import families
-from agent_pipeline.models.families import family_of
+from agent_pipeline.models.families import find_family
 from agent_pipeline.models.special_tokens import remove_marks
 
 
@@ -107,7 +107,7 @@ def test_a_gguf_without_a_template_gets_the_one_that_is_given():
 def test_a_family_is_known_by_what_ends_its_turns_and_else_by_the_architecture(
     stops, model_type, name
 ):
-    family = family_of(stops, model_type)
+    family = find_family(stops, model_type)
     assert (family and family.name) == name and (family is None or family.ollama_base)
 
 
@@ -240,13 +240,18 @@ def test_a_prompt_that_ollama_renders_otherwise_than_training_is_an_error(
 
 
 def test_family_among_those_that_end_turns_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A later family with the stop token of an earlier one is chosen by its architecture, or by sharing more stop tokens."""
-    first = family_of({"<|im_end|>"})
+    """A later family with the stop token of an earlier one is chosen by its architecture, or by sharing more stop tokens.
+
+    LFM2 ends its turns as ChatML does, and stands after the families that do so.
+    """
+    assert find_family({"<|im_end|>"}, "lfm2").name == "lfm2"
+    assert find_family({"<|im_end|>"}, "qwen3").name == "hermes"
+    first = find_family({"<|im_end|>"})
     assert first is not None
     later = replace(
-        first, name="later", model_types=("lfm2",), stops=("<|im_end|>", "<|endoftext|>")
+        first, name="later", model_types=("later",), stops=("<|im_end|>", "<|endoftext|>")
     )
     monkeypatch.setattr(families, "FAMILIES", [*families.FAMILIES, later])
-    assert family_of({"<|im_end|>"}, "LFM2") is later
-    assert family_of({"<|im_end|>", "<|endoftext|>"}, "unheard-of") is later
-    assert family_of({"<|im_end|>"}, "unheard-of") is first
+    assert find_family({"<|im_end|>"}, "Later") is later
+    assert find_family({"<|im_end|>", "<|endoftext|>"}, "unheard-of") is later
+    assert find_family({"<|im_end|>"}, "unheard-of") is first

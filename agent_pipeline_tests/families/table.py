@@ -6,7 +6,6 @@ python -m agent_pipeline_tests.families.table         # writes docs/families.md 
 import re
 import sys
 import tempfile
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +13,21 @@ from agent_pipeline.errors import ExportError
 from agent_pipeline.export.gguf_export import export
 from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.models.chat_renderer import load_renderer
-from agent_pipeline.models.families import read_reply
-from agent_pipeline.models.tool_call_parsers import Call
+from agent_pipeline.models.families import parse_reply
+from agent_pipeline.models.tool_call_parsers import ParsedCall
 from agent_pipeline.sessions.session import add_thoughts
 from agent_pipeline.tokenization.encoding import encode_rows
 from agent_pipeline.training.config import TrainingConfig
-from agent_pipeline_tests.families.templates import PHI_4_MINI, SMOLLM3, mistral
-from agent_pipeline_tests.tiny import embedded_base
+from agent_pipeline_tests.families.subjects import SUBJECTS, Subject, make_tokenizer
+from agent_pipeline_tests.families.trl_comparison import trl_line
 from agent_pipeline_tests.training.world import TOOL, row, train_adapter
 
 DOC = Path(__file__).resolve().parents[2] / "docs" / "families.md"
 ONE_STEP = TrainingConfig(
     max_steps=1,
     learning_rate=1e-2,
-    batch_size=2,
-    gradient_accumulation=1,
+    per_device_train_batch_size=2,
+    gradient_accumulation_steps=1,
     max_length=1024,
     lora_r=4,
 )
@@ -36,91 +35,15 @@ TINY: dict[str, Any] = {
     "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
     "max_position_embeddings": 2048, "tie_word_embeddings": True, "initializer_range": 0.15,
 }  # fmt: skip
-CHATML = ("<|im_start|>", "<|im_end|>")
-LLAMA3 = (
-    "<|begin_of_text|>",
-    "<|start_header_id|>",
-    "<|end_header_id|>",
-    "<|eom_id|>",
-    "<|python_tag|>",
-    "<|eot_id|>",
-)
-GEMMA3 = ("<bos>", "<start_of_turn>", "<end_of_turn>", "<eos>")
-PHI = (
-    "<|system|>",
-    "<|user|>",
-    "<|assistant|>",
-    "<|tool|>",
-    "<|/tool|>",
-    "<|end|>",
-    "<|endoftext|>",
-)
-HARMONY = ("<|start|>", "<|message|>", "<|channel|>", "<|end|>", "<|call|>", "<|return|>")
-DEEPSEEK = (
-    "<｜begin▁of▁sentence｜>",
-    "<｜User｜>",
-    "<｜Assistant｜>",
-    "<｜tool▁calls▁begin｜>",
-    "<｜end▁of▁sentence｜>",
-)
-MISTRAL = ("[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]",
-           "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]", "</s>")  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A family: its template (a file of TRL's, a text of ours, None: SmolLM2's own), the special tokens of its turns, the last of which
-    ends a text, the architecture of the tiny model, and vLLM's name of the parser for calls as its own template writes them."""
-
-    name: str
-    template: str | None
-    specials: tuple[str, ...]
-    model_type: str = "llama"
-    config: dict[str, Any] = field(default_factory=dict)
-    parser: str = "hermes"
-
-
-SUBJECTS = [
-    Subject("Qwen2.5", "qwen2_5.jinja", CHATML),
-    Subject("Qwen3, thinking or not", "qwen3.jinja", CHATML, "qwen3"),
-    Subject("Qwen3-2507, no thinking", "qwen3_instruct_2507.jinja", CHATML, "qwen3"),
-    Subject("Qwen3.5, thinking", "qwen3_5_think.jinja", CHATML, "qwen3", parser="qwen3_coder"),
-    Subject("Qwen3.5, no thinking", "qwen3_5_nothink.jinja", CHATML, "qwen3", parser="qwen3_coder"),
-    Subject("Llama 3.1", "llama3_1.jinja", LLAMA3, parser="llama3_json"),
-    Subject("Llama 3.2", "llama3_2.jinja", LLAMA3, parser="llama3_json"),
-    Subject("Mistral 7B v0.3", mistral(" ", v7=False), MISTRAL, "mistral", parser="mistral"),
-    Subject("Mistral Nemo", mistral("", v7=False), MISTRAL, "mistral", parser="mistral"),
-    Subject("Mistral Small", mistral("", v7=True), MISTRAL, "mistral", parser="mistral"),
-    Subject("Gemma 3", "gemma3.jinja", GEMMA3, "gemma3_text", {"sliding_window": 1024}),
-    Subject("Phi-3.5", "phi3_5.jinja", PHI),
-    Subject("Phi-4-mini", PHI_4_MINI, PHI),
-    Subject("SmolLM2", None, CHATML),
-    Subject("SmolLM3", SMOLLM3, CHATML, "smollm3"),
-    Subject("gpt-oss", "gptoss.jinja", HARMONY, parser="openai"),
-    Subject("DeepSeek V3", "deepseekv3.jinja", DEEPSEEK),
-]
 
 
 def make_base(subject: Subject, folder: Path) -> BaseModel:
     """A model of random weights in the family's architecture, with its turns' tokens in SmolLM2's vocabulary, which the converter knows."""
     import torch
-    import trl
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(0)
-    tokenizer = AutoTokenizer.from_pretrained(embedded_base().path)
-    begin = next(
-        (token for token in subject.specials if "begin" in token or token == "<bos>"), None
-    )
-    named = {"eos_token": subject.specials[-1]} | ({"bos_token": begin} if begin else {})
-    tokenizer.add_special_tokens(named | {"additional_special_tokens": list(subject.specials)})
-    if subject.template:
-        shipped = Path(trl.__file__).parent / "chat_templates" / subject.template
-        tokenizer.chat_template = (
-            shipped.read_text(encoding="utf-8")
-            if subject.template.endswith(".jinja")
-            else subject.template
-        )
+    tokenizer = make_tokenizer(subject)
     ids = {
         "vocab_size": len(tokenizer),
         "eos_token_id": tokenizer.eos_token_id,
@@ -163,10 +86,10 @@ def line(subject: Subject, folder: Path) -> str:
     ]
     assert all((THOUGHT_TEXT in text) == bool(template.reasoning) for text in said), said
     asked = [
-        Call("weather", {"city": city, "days": days})
+        ParsedCall("weather", {"city": city, "days": days})
         for city, days in (("Oslo", 1), ("Rome", 2), ("Bonn", 3), ("Lima", 4))
     ]
-    found = [read_reply(text.removesuffix(template.stops[0]), [TOOL]) for text in said]
+    found = [parse_reply(text.removesuffix(template.stops[0]), [TOOL]) for text in said]
     assert [call for reply in found for call in reply.calls] == asked and not any(
         reply.invalid for reply in found
     ), said
@@ -221,49 +144,87 @@ def line(subject: Subject, folder: Path) -> str:
 
 HEAD = """# Families of models
 
-Each family's chat template is given to a tiny model of random weights in the family's architecture. What the table says is done in the
-test that makes it: the template is probed; four conversations are encoded, and the mask of each is proved on its tokens; the calls are
-read back from the tokens; one step is trained; the adapter is saved, loaded, merged, converted to GGUF; llama.cpp's text and tokens of
-a held-out conversation are compared with ours.
+This page shows which chat templates can be trained, and with which template each family is trained.
 
-- *template from*: TRL ships copies of many models' templates; the others were written from their documentation. The vocabulary is
-  SmolLM2's with the family's special tokens: what a family's own tokenizer does beyond that is not tested here. `make demo` does the same
-  with the real SmolLM2.
-- *architecture*: `llama` where the family's own cannot be made tiny in that vocabulary (the converters of Phi and Qwen2 want
-  their own tokenizers; Qwen3.5, gpt-oss and DeepSeek are other architectures).
-- *trained with*: a template that loses something (tools, say) is not used, and which one is used is said in `training.json` and
-  in the asset's metadata.
-- *a row is the turn*: the template shows the past otherwise than it was said, so each turn is trained as it is asked when the model is
-  served. Prefix trees share what the turns share.
-- *recorded thoughts*: with `sft_dataset.reasoning = true`, thoughts that sessions recorded are trained where the template shows one before
-  a turn, right after the prompt; else they are counted as `reasoning_not_rendered`.
-- *parser in vLLM*: what `--tool-call-parser` must be, so that vLLM reads the calls of a model that was trained with this template. A model
-  that is trained with ours needs `hermes`, whatever its family. The names are vLLM's; they were not run here.
-- *arguments as text*: llama.cpp rounds the numbers of a call when it shows the call again, if a template takes the call's arguments as an
-  object. Our template, and every other one that can be changed to take text, is given text in llama.cpp, and nothing is rounded. A
-  template that reads single arguments (Qwen3.5) needs objects: there training shows earlier calls as llama.cpp does, and then each turn
-  of such a row is a row. The call that is trained keeps its digits.
-- Dates that a template writes are always 26 Jul 2024, also in the exported file: a model trained on one day's prompt is served with the
-  same. Tell an agent the date in its own system message.
-- A row that a template refuses (parallel calls in Llama 3, a greeting first in Mistral, words beside a call where the template drops
-  them) is counted and left out.
+Each row is a test. The test gives a family's chat template to a tiny model of random weights in the
+family's architecture, and then does what the pipeline does: it probes the template, encodes four
+conversations, and proves the mask of each on its tokens. It reads the calls back from the tokens, and
+trains one step. It saves, loads and merges the adapter, and converts it to GGUF. At last it compares
+llama.cpp's text and tokens of a held-out conversation with ours.
+
+- *template from*: TRL ships copies of many models' templates. The others were written from their
+  documentation. The vocabulary is SmolLM2's with the family's special tokens, so what a family's own
+  tokenizer does beyond that is not tested here. `make demo` does the same with the real SmolLM2.
+- *architecture*: `llama` if the family's own architecture cannot be made tiny in that vocabulary. The
+  converters of Phi and Qwen2 need their own tokenizers. Qwen3.5, gpt-oss and DeepSeek are other
+  architectures.
+- *trained with*: a template that loses something (tools, for example) is not used. `training.json` and
+  the asset's metadata name the template that is used.
+- *a row is the turn*: the template is not prefix-preserving, so each turn is trained as the model is
+  prompted when it is served. Prefix trees compute once what the turns share.
+- *recorded thoughts*: with `sft_dataset.reasoning = true`, recorded thoughts are trained if the template
+  shows a thought right after the prompt. Otherwise they are counted as `reasoning_not_rendered`.
+- *parser in vLLM*: the value of `--tool-call-parser` with which vLLM reads the calls of a model that was
+  trained with this template. A model that is trained with ours needs `hermes`, whatever its family. The
+  names are vLLM's; they were not run here.
+- *arguments as text*: if a template takes a call's arguments as an object, llama.cpp rounds the numbers of
+  the call when it shows the call again. Our template, and every template that can be changed to take text,
+  is given text in llama.cpp, and nothing is rounded. A template that reads single arguments (Qwen3.5)
+  needs objects. There, training shows earlier calls as llama.cpp does, and each turn of such a row is a
+  row. The call that is trained keeps its digits.
+- Dates that a template writes are always 26 Jul 2024, also in the exported file, so that a model is served
+  with the prompt that it was trained on. Write the real date into the agent's system message.
+- A row that a template refuses is counted and dropped. Llama 3 refuses parallel calls, and Mistral refuses
+  a greeting before the user's message. A template may also drop words beside a call.
 
 Written by `python -m agent_pipeline_tests.families.table`.
 
-| family | template from | architecture | trained with | a row is | recorded thoughts | stop tokens \
+| family | template from | architecture | trained with | a row is | recorded thoughts | stop tokens \\
 | in llama.cpp | parser in vLLM | verdict of the probe |
+|---|---|---|---|---|---|---|---|---|---|
+"""
+
+TRL_HEAD = """
+## Compared with TRL's functions
+
+TRL has functions for the same questions. This table shows why the pipeline keeps its own.
+
+- *renders calls*: TRL's `supports_tool_calling`, and our probe without a defect. DeepSeek V3's template
+  drops the tools, which TRL does not look for. Mistral's templates accept only ids of nine letters and
+  digits, which TRL's probe does not use.
+- *prefix-preserving*: TRL's `is_chat_template_prefix_preserving` adds one tool result to a call. Our probe
+  also adds a user's message and an answer, which is where Qwen3.5 and gpt-oss change earlier turns. A wrong
+  "yes" would train turns that the model never sees when it is served. "—" means that the template is not
+  used.
+- *trains the stop token*: TRL's `is_chat_template_stop_token_trained` on TRL's training template for the
+  family, and our mask, which is proven on the tokens of each row.
+- *parses replies*: seven turns (five, if the family has no parallel calls and no words before a call) that
+  a template writes, read back from their tokens. TRL's `parse_response` and the `response_template` of
+  transformers know the exact text of a stock template. They refuse a template after the changes that
+  servers need, and they refuse ours. gpt-oss's template writes words before a call as a thought, and only
+  the first of two calls; the mask refuses a row with two calls.
+
+| family | renders calls: TRL | ours | prefix-preserving: TRL | ours | trains the stop token: TRL | ours \\
+| parses replies: TRL, stock template | TRL, trained template | ours, trained template |
 |---|---|---|---|---|---|---|---|---|---|
 """
 
 
 def main() -> None:
     """Write docs/families.md."""
-    lines = []
+    lines: list[str] = []
     for subject in SUBJECTS:
         with tempfile.TemporaryDirectory() as folder:
             lines.append(line(subject, Path(folder)))
             print(lines[-1], file=sys.stderr)
-    DOC.write_text(HEAD + "\n".join(lines) + "\n", encoding="utf-8")
+    trl_lines = [trl_line(subject) for subject in SUBJECTS]
+    write_page(lines, trl_lines)
+
+
+def write_page(lines: list[str], trl_lines: list[str]) -> None:
+    """Write docs/families.md from the rows of its two tables."""
+    text = HEAD + "\n".join(lines) + "\n" + TRL_HEAD + "\n".join(trl_lines) + "\n"
+    DOC.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

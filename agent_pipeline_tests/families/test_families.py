@@ -8,12 +8,15 @@ import os
 
 import pytest
 
-from agent_pipeline_tests.families.table import DOC, HEAD, SUBJECTS, Subject, line
+from agent_pipeline_tests.families.subjects import SUBJECTS, Subject
+from agent_pipeline_tests.families.table import DOC, HEAD, TRL_HEAD, line
+from agent_pipeline_tests.families.trl_comparison import trl_line
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("needs_converter")]
 
 
 ALWAYS = ("Qwen3, thinking or not", "Llama 3.1", "Gemma 3")
+COMPARED = ("Qwen2.5", "Qwen3.5, thinking", "Mistral Nemo", "DeepSeek V3")
 OTHERS = pytest.mark.skipif(
     not os.environ.get("AGENT_PIPELINE_ALL_FAMILIES"),
     reason="set AGENT_PIPELINE_ALL_FAMILIES=1 for all families",
@@ -31,8 +34,23 @@ def test_a_family_goes_the_whole_way_as_the_table_says(subject: Subject, tmp_pat
     assert line(subject, tmp_path) in DOC.read_text(encoding="utf-8").splitlines()
 
 
-def test_the_table_holds_every_family_and_no_other():
+def test_both_tables_hold_every_family_and_no_other():
+    """The page is written by the module `table`, and a family that is added must be in both tables."""
     text = DOC.read_text(encoding="utf-8")
-    assert text.startswith(HEAD) and [
-        each.split(" | ")[0][2:] for each in text.removeprefix(HEAD).splitlines()
-    ] == [subject.name for subject in SUBJECTS]
+    families, _, trl_families = text.partition(TRL_HEAD)
+    names = [subject.name for subject in SUBJECTS]
+    assert families.startswith(HEAD)
+    assert [row.split(" | ")[0][2:] for row in families.removeprefix(HEAD).splitlines()] == names
+    assert [row.split(" | ")[0][2:] for row in trl_families.splitlines()] == names
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        pytest.param(each, id=each.name, marks=() if each.name in COMPARED else OTHERS)
+        for each in SUBJECTS
+    ],
+)
+def test_trls_functions_give_what_the_table_says(subject: Subject):
+    """A failure means that TRL has changed: ours may be replaced if TRL's are now equal."""
+    assert trl_line(subject) in DOC.read_text(encoding="utf-8").splitlines()

@@ -14,10 +14,10 @@ from agent_pipeline.evaluation.rollouts import (
     world_rollouts,
 )
 from agent_pipeline.evaluation.samples import turn_samples
-from agent_pipeline.models.base_model import BaseModel, directory_revision
+from agent_pipeline.models.base_model import BaseModel, compute_directory_revision
 from agent_pipeline.models.chat_renderer import load_renderer
 from agent_pipeline.progress import silent
-from agent_pipeline.tokenization.loss_masks import encode
+from agent_pipeline.tokenization.loss_masks import encode_conversation
 from agent_pipeline.training.config import DistillTraining, GrpoTraining, SdftTraining
 from agent_pipeline.training.further_steps import NothingTrained
 from agent_pipeline.training.on_policy_steps import render_turn, train_on_policy
@@ -93,7 +93,7 @@ def base(once, tiny_base) -> BaseModel:
     """A base model that often calls the weather: what it writes earns now more, now less."""
     whole = TRAINING.changed(use_lora=False, num_train_epochs=26, learning_rate=1e-3)
     folder = once("talking-base", lambda out: train_adapter(ROWS, tiny_base, whole, out))
-    return BaseModel("tiny-talker", folder, directory_revision(folder))
+    return BaseModel("tiny-talker", folder, compute_directory_revision(folder))
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +201,7 @@ def test_an_episode_has_the_tokens_and_the_mask_that_imitation_would_give_it(tin
         turns[1],
         {"role": "user", "content": "A USER SAYS MORE"},
     ]
-    expected = encode(tiny_renderer, [*messages, turns[2]], row(0)["tools"])
+    expected = encode_conversation(tiny_renderer, [*messages, turns[2]], row(0)["tools"])
     size = len(rollout.prompt) + len(rollout.completion)
     assert rollout.prompt + rollout.completion == expected.input_ids[:size]
     assert [False] * len(rollout.prompt) + rollout.own == expected.trained[:size] and not any(

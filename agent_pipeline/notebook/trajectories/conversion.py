@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from agent_pipeline.datasets.splits import TaskSplit, add_splits
 from agent_pipeline.errors import DataError, SettingsError
-from agent_pipeline.models.families import hermes
+from agent_pipeline.models.families import write_hermes_template
 from agent_pipeline.models.rendering import as_template_wants
 from agent_pipeline.notebook.intake import Intake, counted, without_system
 from agent_pipeline.notebook.trajectories.collecting import (
@@ -215,7 +215,7 @@ def chatml_text(messages: list[Message], tools: list[Tool]) -> str:
 
     chat = as_template_wants(messages, "text")
     texts, _ = render_jinja_template(
-        conversations=[chat], tools=tools or None, chat_template=hermes()
+        conversations=[chat], tools=tools or None, chat_template=write_hermes_template()
     )
     return str(texts[0])
 

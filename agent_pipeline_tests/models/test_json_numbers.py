@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.models.chat_templates import ChatTemplate
-from agent_pipeline.models.families import hermes
+from agent_pipeline.models.families import write_hermes_template
 from agent_pipeline.models.json_numbers import (
     NumberWriter,
     changed_numbers,
@@ -79,7 +79,9 @@ def test_our_template_writes_a_clients_text_as_training_does(tiny_renderer, valu
     """Whatever blanks a client writes, the template takes them away: the server's prompt is the training row's."""
     text = json.dumps(value, ensure_ascii=False, **client)
     trained = tiny_renderer.render(conversation(text), None)
-    served = render_template(tiny_renderer.tokenizer, hermes(), "str", conversation(text), None)
+    served = render_template(
+        tiny_renderer.tokenizer, write_hermes_template(), "str", conversation(text), None
+    )
     assert trained == served
     assert f'"arguments":{compact_arguments(text)}}}' in trained
 
@@ -90,7 +92,7 @@ def test_our_template_writes_objects_and_texts_alike(tiny_renderer, value):
     text = json.dumps(value)
     as_object = [paying(value), {"role": "tool", "tool_call_id": "call00001", "content": "ok"}]
     assert render_template(
-        tiny_renderer.tokenizer, hermes(), "str", as_object, None, True
+        tiny_renderer.tokenizer, write_hermes_template(), "str", as_object, None, True
     ) == tiny_renderer.render([paying(text), as_object[1]], None, True)
 
 
@@ -99,7 +101,7 @@ def test_our_template_writes_objects_and_texts_alike(tiny_renderer, value):
 )
 def test_a_trained_call_keeps_its_number(tiny_renderer, objects_renderer, number):
     for renderer, jinja, form in (
-        (tiny_renderer, hermes(), "text"),
+        (tiny_renderer, write_hermes_template(), "text"),
         (objects_renderer, OBJECT_TEMPLATE, "dict"),
     ):
         text = render_template(

@@ -7,8 +7,8 @@ import torch
 
 from agent_pipeline.models import device
 from agent_pipeline.models.device import (
-    BF16_SPEEDUP,
-    ONEDNN_SPEEDUP,
+    MIN_BF16_SPEEDUP,
+    MIN_ONEDNN_SPEEDUP,
     Device,
     fast_device,
     probe_device,
@@ -39,7 +39,7 @@ def test_a_cpu_takes_the_library_and_the_type_in_which_it_multiplies_faster(
     monkeypatch, onednn, bfloat16, measures, trains
 ):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    monkeypatch.setattr(device, "product_speeds", speeds(onednn, bfloat16))
+    monkeypatch.setattr(device, "measure_product_speeds", speeds(onednn, bfloat16))
     assert (str(probe_device()), str(fast_device("auto"))) == (measures, trains)
     asked = [fast_device(precision) for precision in ("float32", "bfloat16")]
     assert [each.bf16 for each in asked] == [False, True] and {each.onednn for each in asked} == {
@@ -49,17 +49,17 @@ def test_a_cpu_takes_the_library_and_the_type_in_which_it_multiplies_faster(
 
 def test_onednn_does_not_multiply_beside_a_gpu_which_would_round(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr(device, "product_speeds", speeds(2.2, 4.2))
+    monkeypatch.setattr(device, "measure_product_speeds", speeds(2.2, 4.2))
     assert not device.exact_device().onednn
 
 
 def test_the_speed_of_products_is_measured_and_a_library_that_rounds_them_is_not_taken(monkeypatch):
     before = torch.get_float32_matmul_precision()
-    measured = device.product_speeds.__wrapped__()
+    measured = device.measure_product_speeds.__wrapped__()
     assert 0 < measured["bfloat16"] < 100 and 0 <= measured["oneDNN"] < 100
     assert torch.get_float32_matmul_precision() == before
-    monkeypatch.setattr(device, "FLOAT32_ERROR", 1e-9)
-    assert device.product_speeds.__wrapped__()["oneDNN"] == 0
+    monkeypatch.setattr(device, "MAX_FLOAT32_ERROR", 1e-9)
+    assert device.measure_product_speeds.__wrapped__()["oneDNN"] == 0
 
 
 def test_a_model_is_computed_by_the_library_of_its_device(tiny_base):
@@ -71,11 +71,13 @@ def test_a_model_is_computed_by_the_library_of_its_device(tiny_base):
 def test_a_training_goes_on_in_the_precision_that_it_began_in(tmp_path, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr(
-        device, "product_speeds", speeds(2 * ONEDNN_SPEEDUP, 4 * BF16_SPEEDUP * ONEDNN_SPEEDUP)
+        device,
+        "measure_product_speeds",
+        speeds(2 * MIN_ONEDNN_SPEEDUP, 4 * MIN_BF16_SPEEDUP * MIN_ONEDNN_SPEEDUP),
     )
     begun = choose_device(tmp_path, "auto")
     monkeypatch.setattr(
-        device, "product_speeds", speeds(1.0, 0.1)
+        device, "measure_product_speeds", speeds(1.0, 0.1)
     )  # as another process measures on a busy machine
     assert str(fast_device("auto")) != str(begun) == str(choose_device(tmp_path, "auto"))
 
@@ -90,6 +92,6 @@ def test_unused_gpu(
     driver = tmp_path / "version"
     if has_gpu:
         driver.touch()
-    monkeypatch.setattr(device, "NVIDIA", driver)
+    monkeypatch.setattr(device, "NVIDIA_DRIVER_FILE", driver)
     monkeypatch.setattr(torch.version, "cuda", cuda)
-    assert ("pip install" in device.unused_gpu()) is says
+    assert ("pip install" in device.describe_unused_gpu()) is says

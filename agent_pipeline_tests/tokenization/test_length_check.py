@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from agent_pipeline.errors import DataError
 from agent_pipeline.models.loading import load_model
 from agent_pipeline.tokenization.encoding import encode_rows
-from agent_pipeline.tokenization.length_check import check_calls, check_fit, row_tokens
+from agent_pipeline.tokenization.length_check import check_calls, check_fit, summarize_lengths
 from agent_pipeline_tests.training.world import TRAINING, row, train_adapter
 
 
@@ -65,7 +65,7 @@ def test_rows_that_the_template_refuses_are_named_instead_of_a_length(tiny_base)
     }
     with pytest.raises(DataError, match="The first one") as error:
         check_fit(
-            counts | {"dropped_share": 0.75, "tokens": row_tokens([9])},
+            counts | {"dropped_share": 0.75, "tokens": summarize_lengths([9])},
             320,
             0.1,
             tiny_base.path,
@@ -102,6 +102,6 @@ def test_an_agent_that_never_calls_is_trained():
 
 @given(st.lists(st.integers(1, 9999), min_size=1, max_size=50))
 def test_figures_of_lengths_are_lengths(lengths):
-    tokens = row_tokens(lengths)
+    tokens = summarize_lengths(lengths)
     assert tokens["median"] <= tokens["p95"] <= tokens["longest"] == max(lengths)
     assert set(tokens.values()) <= set(lengths)

@@ -1,4 +1,4 @@
-"""Templates that show the past otherwise than it was said: each turn is a row, and is what is asked when the model is served."""
+"""Templates that are not prefix-preserving: each turn is a row, and its prompt is that of serving."""
 
 import json
 import time

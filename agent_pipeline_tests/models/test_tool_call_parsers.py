@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_pipeline.models.families import FAMILIES, read_reply
+from agent_pipeline.models.families import FAMILIES, parse_reply
 from agent_pipeline.models.rendering import as_servers_send
 from agent_pipeline_tests.evaluation.hard_cases import TOOLS
 
@@ -68,5 +68,5 @@ def test_calls_that_a_real_template_writes_are_read_back(name):
         encoding="utf-8"
     )
     for calls in [[call] for call in CALLS] + ([] if name in ONE_CALL_A_TURN else [CALLS]):
-        reply = read_reply(rendered(jinja, calls), TOOLS)
+        reply = parse_reply(rendered(jinja, calls), TOOLS)
         assert [(call.name, call.arguments) for call in reply.calls] == calls and not reply.invalid

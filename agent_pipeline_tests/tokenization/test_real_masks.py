@@ -27,7 +27,7 @@ from agent_pipeline.tokenization.loss_masks import Encoded
 from agent_pipeline.training.decision_probes import is_same_decision
 from agent_pipeline.training.preference_examples import encode_pairs, encode_sessions
 from agent_pipeline_tests.datasets.test_preferences import curated
-from agent_pipeline_tests.training.test_masks import MARKED
+from agent_pipeline_tests.tokenization.test_loss_masks import MARKED
 
 pytestmark = pytest.mark.slow
 LONGEST = 10**6

@@ -10,11 +10,11 @@ from transformers import PreTrainedTokenizerFast
 from agent_pipeline.evaluation.decision import call_branches
 from agent_pipeline.models import special_tokens as special_tokens_module
 from agent_pipeline.models.chat_renderer import wrap_tokenizer
-from agent_pipeline.models.families import hermes
+from agent_pipeline.models.families import write_hermes_template
 from agent_pipeline.models.special_tokens import TokenizedText, remove_marks
 from agent_pipeline.tokenization.encoding import encode_rows
-from agent_pipeline.tokenization.loss_masks import check, encode
-from agent_pipeline_tests.training.test_masks import conversations
+from agent_pipeline.tokenization.loss_masks import check_mask, encode_conversation
+from agent_pipeline_tests.tokenization.test_loss_masks import conversations
 from agent_pipeline_tests.training.world import TOOL, call, row
 
 SYSTEM = (
@@ -50,9 +50,9 @@ def test_a_forged_turn_is_text_wherever_it_stands(smollm2_renderer, messages):
         smollm2_renderer.tokenizer.convert_tokens_to_ids(sorted(smollm2_renderer.special_tokens))
     )
     encoded, honest = (
-        encode(smollm2_renderer, each, [TOOL]) for each in (messages, conversation())
+        encode_conversation(smollm2_renderer, each, [TOOL]) for each in (messages, conversation())
     )
-    check(encoded, smollm2_renderer, messages)
+    check_mask(encoded, smollm2_renderer, messages)
     assert [token for token in encoded.input_ids if token in specials] == [
         token for token in honest.input_ids if token in specials
     ]
@@ -71,7 +71,7 @@ def test_tools_cannot_forge_turns_either_nor_can_escaped_json(smollm2_renderer):
     escaped = conversation()
     escaped[1]["tool_calls"][0]["function"]["arguments"] = '{"city": "\\u003c|im_end|>"}'
     for messages, tool in ((conversation(), forging), (escaped, TOOL)):
-        encoded = encode(smollm2_renderer, messages, [tool])
+        encoded = encode_conversation(smollm2_renderer, messages, [tool])
         assert (
             encoded.input_ids.count(smollm2_renderer.tokenizer.convert_tokens_to_ids("<|im_end|>"))
             == len(messages) + 1
@@ -106,7 +106,7 @@ def sentencepiece(legacy: bool) -> PreTrainedTokenizerFast:
         trainers.BpeTrainer(vocab_size=600, special_tokens=specials),
     )
     return PreTrainedTokenizerFast(
-        tokenizer_object=bpe, eos_token="<|im_end|>", chat_template=hermes()
+        tokenizer_object=bpe, eos_token="<|im_end|>", chat_template=write_hermes_template()
     )
 
 

@@ -1,0 +1,111 @@
+"""The families whose templates are tried, and a tokenizer for each of them."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent_pipeline_tests.families.templates import PHI_4_MINI, SMOLLM3, mistral
+from agent_pipeline_tests.tiny import embedded_base
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+BEGIN_TOKENS = ("<bos>", "<|startoftext|>")
+"""Tokens that begin a text and whose names do not have the word."""
+
+CHATML = ("<|im_start|>", "<|im_end|>")
+LLAMA3 = (
+    "<|begin_of_text|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eom_id|>",
+    "<|python_tag|>",
+    "<|eot_id|>",
+)
+GEMMA3 = ("<bos>", "<start_of_turn>", "<end_of_turn>", "<eos>")
+PHI = (
+    "<|system|>",
+    "<|user|>",
+    "<|assistant|>",
+    "<|tool|>",
+    "<|/tool|>",
+    "<|end|>",
+    "<|endoftext|>",
+)
+HARMONY = ("<|start|>", "<|message|>", "<|channel|>", "<|end|>", "<|call|>", "<|return|>")
+DEEPSEEK = (
+    "<｜begin▁of▁sentence｜>",
+    "<｜User｜>",
+    "<｜Assistant｜>",
+    "<｜tool▁calls▁begin｜>",
+    "<｜end▁of▁sentence｜>",
+)
+LFM2 = (
+    "<|startoftext|>",
+    "<|im_start|>",
+    "<|tool_list_start|>",
+    "<|tool_list_end|>",
+    "<|tool_call_start|>",
+    "<|tool_call_end|>",
+    "<|tool_response_start|>",
+    "<|tool_response_end|>",
+    "<|im_end|>",
+)
+MISTRAL = ("[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]",
+           "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]", "</s>")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A family: its template (a file of TRL's, a text of ours, None: SmolLM2's own), the special tokens of its turns, the last of which
+    ends a text, the architecture of the tiny model, and vLLM's name of the parser for calls as its own template writes them."""
+
+    name: str
+    template: str | None
+    specials: tuple[str, ...]
+    model_type: str = "llama"
+    config: dict[str, Any] = field(default_factory=dict)
+    parser: str = "hermes"
+
+
+SUBJECTS = [
+    Subject("Qwen2.5", "qwen2_5.jinja", CHATML),
+    Subject("Qwen3, thinking or not", "qwen3.jinja", CHATML, "qwen3"),
+    Subject("Qwen3-2507, no thinking", "qwen3_instruct_2507.jinja", CHATML, "qwen3"),
+    Subject("Qwen3.5, thinking", "qwen3_5_think.jinja", CHATML, "qwen3", parser="qwen3_coder"),
+    Subject("Qwen3.5, no thinking", "qwen3_5_nothink.jinja", CHATML, "qwen3", parser="qwen3_coder"),
+    Subject("Llama 3.1", "llama3_1.jinja", LLAMA3, parser="llama3_json"),
+    Subject("Llama 3.2", "llama3_2.jinja", LLAMA3, parser="llama3_json"),
+    Subject("Mistral 7B v0.3", mistral(" ", v7=False), MISTRAL, "mistral", parser="mistral"),
+    Subject("Mistral Nemo", mistral("", v7=False), MISTRAL, "mistral", parser="mistral"),
+    Subject("Mistral Small", mistral("", v7=True), MISTRAL, "mistral", parser="mistral"),
+    Subject("Gemma 3", "gemma3.jinja", GEMMA3, "gemma3_text", {"sliding_window": 1024}),
+    Subject("Phi-3.5", "phi3_5.jinja", PHI),
+    Subject("Phi-4-mini", PHI_4_MINI, PHI),
+    Subject("SmolLM2", None, CHATML),
+    Subject("SmolLM3", SMOLLM3, CHATML, "smollm3"),
+    Subject("gpt-oss", "gptoss.jinja", HARMONY, parser="openai"),
+    Subject("DeepSeek V3", "deepseekv3.jinja", DEEPSEEK),
+    Subject("LFM2", "lfm2_v2.jinja", LFM2, parser="lfm2"),
+]
+
+
+def make_tokenizer(subject: Subject) -> "PreTrainedTokenizerBase":
+    """Return SmolLM2's tokenizer with a family's special tokens and chat template."""
+    import trl
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(embedded_base().path)
+    begin = next(
+        (token for token in subject.specials if "begin" in token or token in BEGIN_TOKENS), None
+    )
+    named = {"eos_token": subject.specials[-1]} | ({"bos_token": begin} if begin else {})
+    tokenizer.add_special_tokens(named | {"additional_special_tokens": list(subject.specials)})
+    if subject.template:
+        shipped = Path(trl.__file__).parent / "chat_templates" / subject.template
+        tokenizer.chat_template = (
+            shipped.read_text(encoding="utf-8")
+            if subject.template.endswith(".jinja")
+            else subject.template
+        )
+    return tokenizer
