@@ -15,14 +15,14 @@ from agent_pipeline.promotion.ledger import EXPORT, last_decision
 from agent_pipeline.promotion.report import summary
 from agent_pipeline.reports.episode_report import ROWS, shown
 from agent_pipeline.storage.lake import Artifact, Lake
-from agent_pipeline.training.chain import SKIPPED, STEPS, adapter_of, template_used
+from agent_pipeline.training.chain import SKIPPED, STEPS, describe_used_template, name_adapter_asset
 
 if TYPE_CHECKING:
     from agent_pipeline.governance.forgetting import Forgotten
     from agent_pipeline.governance.lineage import ModelLineage, ModelUse, SessionLineage
     from agent_pipeline.governance.pruning import Pruned
 
-MODEL_ASSETS = (*map(adapter_of, STEPS), "evaluation", "gguf_export", "serving", "episodes")
+MODEL_ASSETS = (*map(name_adapter_asset, STEPS), "evaluation", "gguf_export", "serving", "episodes")
 
 
 def count_values(lake: Lake, asset: str, column: str, key: PartitionKey) -> Counter[str]:
@@ -108,13 +108,13 @@ def print_report(console: Console, lake: Lake, keys: list[PartitionKey]) -> None
             asset: artifact for asset in MODEL_ASSETS if (artifact := latest(lake, asset, key))
         }
         for step in STEPS:
-            if adapter := models.get(adapter_of(step)):
+            if adapter := models.get(name_adapter_asset(step)):
                 console.print(
                     f"  {step:<10} {_training(adapter.manifest['report'])}", soft_wrap=True
                 )
         if "sft_adapter" in models:
             console.print(
-                f"  template   {escape(template_used([models['sft_adapter']]))}",
+                f"  template   {escape(describe_used_template([models['sft_adapter']]))}",
                 soft_wrap=True,
                 highlight=False,
             )

@@ -20,7 +20,7 @@ from agent_pipeline.datasets.verdicts import VerdictCounts, count_verdicts, desc
 from agent_pipeline.errors import DataError
 from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.lake import MANIFEST, Artifact, Lake, read_manifest
-from agent_pipeline.training.chain import SKIPPED, adapter_of
+from agent_pipeline.training.chain import SKIPPED, name_adapter_asset
 
 MODELS = ("torch", "transformers", "peft")
 """The libraries that decide what a model generates."""
@@ -136,7 +136,7 @@ def build_further_step(
         return report | {"longest_row_tokens": longest, "verdicts": verdicts}
 
     recipe = Recipe(
-        adapter_of(params.method),
+        name_adapter_asset(params.method),
         made_from | describe_unverified(verdicts),
         write_or_skip,
         [previous],

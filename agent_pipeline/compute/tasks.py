@@ -36,7 +36,7 @@ from agent_pipeline.selection.tables import read_dataset_rows
 from agent_pipeline.sessions.session import Message, hash_json
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.filesystem import sha256_file
-from agent_pipeline.training.chain import trained_adapters
+from agent_pipeline.training.chain import find_trained_adapters
 from agent_pipeline.training.config import FURTHER
 from agent_pipeline.training.provenance import FurtherInput, SftInput, name_rows
 
@@ -237,7 +237,7 @@ def evaluate(
         for name, entries in ((SAMPLES, samples), (ROW_LOSSES, report.pop("row_losses"))):
             text = json.dumps(entries, indent=1, ensure_ascii=False)
             (folder / name).write_text(text, encoding="utf-8")
-        adapters = trained_adapters(lake, key, adapter.identity)
+        adapters = find_trained_adapters(lake, key, adapter.identity)
         rows_by_id = {row["row_id"]: row for row in rows}
         has_surrogates = "surrogates_sha256" in made_from
         page = evaluation_page(params.partition, page_split, rows_by_id, adapters, has_surrogates)

@@ -19,7 +19,7 @@ from agent_pipeline.options import Options
 from agent_pipeline.selection.coresets import CoresetOptions
 from agent_pipeline.selection.embeddings import TFIDF
 from agent_pipeline.sessions.damage import DAMAGE_KINDS, DEFAULT_REPAIR_POLICY
-from agent_pipeline.training.chain import STEPS, adapter_of
+from agent_pipeline.training.chain import STEPS, name_adapter_asset
 from agent_pipeline.training.config import BY_SIZE, FURTHER, AdapterTraining
 
 
@@ -495,7 +495,7 @@ ASSETS: dict[str, type[Options]] = {
     "sft_coreset": CoresetConfig,
     "replay_buffer": ReplayConfig,
     "sft_adapter": AdapterConfig,
-    **{adapter_of(step): options for step, options in FURTHER.items()},
+    **{name_adapter_asset(step): options for step, options in FURTHER.items()},
     "evaluation": EvaluationConfig,
     "gguf_export": GgufConfig,
     "champion": ChampionConfig,
@@ -506,7 +506,7 @@ ASSETS: dict[str, type[Options]] = {
 """The options of every asset that has any, and of every step of the asset `adapter`."""
 
 ADAPTER = "adapter"
-STEP_GROUPS = tuple(map(adapter_of, STEPS))
+STEP_GROUPS = tuple(map(name_adapter_asset, STEPS))
 """The groups of options of the steps that the asset `adapter` runs, in their order."""
 
 

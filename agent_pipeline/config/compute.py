@@ -7,13 +7,13 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
 from agent_pipeline.options import Section, did_you_mean
-from agent_pipeline.training.chain import STEPS, adapter_of
+from agent_pipeline.training.chain import STEPS, name_adapter_asset
 
 Place = Literal["local", "ray", "kubernetes", "slurm"]
 
 HEAVY = (
     "sft_coreset",
-    *map(adapter_of, STEPS),
+    *map(name_adapter_asset, STEPS),
     "evaluation",
     "gguf_export",
     "episodes",

@@ -5,13 +5,13 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, field_validator
 
 from agent_pipeline.options import Section, did_you_mean
-from agent_pipeline.training.chain import STEPS, adapter_of, checked_chain
+from agent_pipeline.training.chain import STEPS, check_chain, name_adapter_asset
 from agent_pipeline.training.config import Step
 
 AssetValues = dict[str, dict[str, Any]]
-Chain = Annotated[list[Step], AfterValidator(checked_chain)]
+Chain = Annotated[list[Step], AfterValidator(check_chain)]
 
-TRAINING = ("sft_coreset", *map(adapter_of, STEPS))
+TRAINING = ("sft_coreset", *map(name_adapter_asset, STEPS))
 """The assets whose settings make a method."""
 ALL_ROWS = 10**9
 QUICK = ("A_baseline", "B3_coreset_hybrid", "D_combined")

@@ -54,7 +54,7 @@ from agent_pipeline.sources import Location, TraceSource, open_sources, parse_lo
 from agent_pipeline.sources.agents.omniagents import own_store
 from agent_pipeline.sources.formats.limits import DEFAULT_MB, set_largest_record
 from agent_pipeline.storage.lake import Artifact, Lake
-from agent_pipeline.training.chain import STEPS, candidate
+from agent_pipeline.training.chain import STEPS, find_candidate
 from agent_pipeline.training.config import Step
 
 PREFIX = "AGENT_PIPELINE_"
@@ -313,7 +313,7 @@ class Settings(BaseSettings):
         Raises:
             DataError: a step of the chain was never trained.
         """
-        return candidate(self.open_lake(), key, self.chain(key))
+        return find_candidate(self.open_lake(), key, self.chain(key))
 
     def labels_path(self, key: PartitionKey) -> Path | None:
         """Return the file or folder of people's labels for an agent, or None."""

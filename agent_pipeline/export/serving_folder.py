@@ -37,7 +37,7 @@ from agent_pipeline.storage.filesystem import (
     write_atomically,
 )
 from agent_pipeline.storage.lake import Lake
-from agent_pipeline.training.chain import trained_adapters
+from agent_pipeline.training.chain import find_trained_adapters
 
 PRESET = "llama-server.ini"
 RECORD = "served.json"
@@ -213,7 +213,7 @@ def served_form(lake: Lake, export: Artifact) -> Form:
         )
     if name != ADAPTER:
         return Form(export.path / name)
-    adapters = trained_adapters(lake, export.key, export.manifest["made_from"]["adapter"])
+    adapters = find_trained_adapters(lake, export.key, export.manifest["made_from"]["adapter"])
     if not adapters:
         raise DataError(
             f"The adapter of the export {short} of {export.key} is gone: materialize gguf_export "

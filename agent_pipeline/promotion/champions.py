@@ -34,7 +34,7 @@ from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.storage.pointers import Entry, now
-from agent_pipeline.training.chain import template_used, trained_adapters
+from agent_pipeline.training.chain import describe_used_template, find_trained_adapters
 
 SERVING = "serving"
 
@@ -89,7 +89,7 @@ def serve(
         if champion is None:
             messages = _serve_nothing(lake, key, server)
         else:
-            adapters = trained_adapters(lake, key, champion.manifest["made_from"]["adapter"])
+            adapters = find_trained_adapters(lake, key, champion.manifest["made_from"]["adapter"])
             for artifact_to_serve in [champion, *adapters[-1:]]:
                 lake.verify(artifact_to_serve)
             if redactor:
@@ -124,7 +124,7 @@ def serve(
 
 
 def _refuse_private_texts(lake: Lake, export: Artifact, redactor: Redactor) -> None:
-    adapters = trained_adapters(lake, export.key, export.manifest["made_from"]["adapter"])
+    adapters = find_trained_adapters(lake, export.key, export.manifest["made_from"]["adapter"])
     what = f"The export {export.identity[:16]} of {export.key}"
     refuse_private(what, redactor, _served_files(export, adapters))
 
@@ -196,7 +196,9 @@ def _register(
     if hub:
         identity = champion.identity
         told = own_episodes(lake, key, identity), unfit(lake, key, champion)
-        text = card(champion, last_decision(lake, key, identity), template_used(adapters), *told)
+        text = card(
+            champion, last_decision(lake, key, identity), describe_used_template(adapters), *told
+        )
         if redactor:
             refuse_private(f"The model card for {hub}", redactor, texts={"README.md": text})
         yield push(hub, folder, champion, text)

@@ -54,7 +54,7 @@ from agent_pipeline.sessions.tables import read_batches
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.storage.pointers import now, user_name
-from agent_pipeline.training.chain import trained_adapters
+from agent_pipeline.training.chain import find_trained_adapters
 
 USES = pa.schema([("session_id", pa.string()), ("use", pa.string())])
 Approve = Literal["auto", "person"]
@@ -154,7 +154,7 @@ def adapter_of_export(lake: Lake, key: PartitionKey, export: Artifact) -> Artifa
 
 
 def _adapter(lake: Lake, key: PartitionKey, identity: str) -> Artifact:
-    if adapters := trained_adapters(lake, key, identity):
+    if adapters := find_trained_adapters(lake, key, identity):
         return adapters[-1]
     raise DataError(
         f"The adapter {identity[:16]} of {key} is gone, so nothing can be compared with it; if it is the champion's, "
@@ -260,7 +260,7 @@ def facts_since(lake: Lake, key: PartitionKey, champion: Artifact | None) -> Fac
     """
     if champion is None:
         return Facts(first=True)
-    adapters = trained_adapters(lake, key, champion.manifest["made_from"]["adapter"])
+    adapters = find_trained_adapters(lake, key, champion.manifest["made_from"]["adapter"])
     sessions = pa.array(
         {
             session

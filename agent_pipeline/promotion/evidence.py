@@ -42,7 +42,7 @@ from agent_pipeline.selection.tables import DATASET, read_dataset_rows
 from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
-from agent_pipeline.training.chain import template_used, trained_adapters
+from agent_pipeline.training.chain import describe_used_template, find_trained_adapters
 
 ASSET = "champion"
 
@@ -214,11 +214,11 @@ def _page(
         counted.append(
             "none of other partitions: the project has no other with held-out rows, or canary_rows is 0"
         )
-    adapters = trained_adapters(lake, key, candidate.manifest["made_from"]["adapter"])
+    adapters = find_trained_adapters(lake, key, candidate.manifest["made_from"]["adapter"])
     facts = {
         "partition": str(key),
         "candidate": f"{candidate.identity}, {candidate.manifest['report'].get('ollama', {}).get('gguf', 'of an older version')}",
-        "chat template": template_used(adapters),
+        "chat template": describe_used_template(adapters),
         "rival": f"champion {champion.identity}"
         if champion
         else "the base model: there is no champion yet",

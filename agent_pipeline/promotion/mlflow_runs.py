@@ -24,7 +24,7 @@ from agent_pipeline.promotion.report import headline, sentences
 from agent_pipeline.redaction import RedactionOptions, Redactor
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
-from agent_pipeline.training.chain import trained_adapters
+from agent_pipeline.training.chain import find_trained_adapters
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -132,7 +132,7 @@ def facts(
     lake: Lake, key: PartitionKey, export: Artifact
 ) -> tuple[dict[str, Any], dict[str, float], dict[str, Any]]:
     """The lineage, the figures and the settings of an export."""
-    adapters = trained_adapters(lake, key, export.manifest["made_from"]["adapter"])
+    adapters = find_trained_adapters(lake, key, export.manifest["made_from"]["adapter"])
     evaluated = lake.pointers("evaluation", key).latest
     evaluation = lake.find_undamaged("evaluation", key, evaluated) if evaluated else None
     if (

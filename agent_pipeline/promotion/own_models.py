@@ -11,7 +11,7 @@ from agent_pipeline.export.ollama import model_name
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.ledger import EXPORT
 from agent_pipeline.storage.lake import Lake
-from agent_pipeline.training.chain import STEPS, adapter_of
+from agent_pipeline.training.chain import STEPS, name_adapter_asset
 
 PLAYED_MODELS = {"champion", "gguf", "adapter"}
 """What `agent-pipeline play` writes as the model of a session if one of the lake's own models played."""
@@ -46,7 +46,7 @@ class OwnModels:
             for name in (str(key), _ollama_name(key), *(names or {}).get(key, ())):
                 if name:
                     self._names[name.lower()] = began
-            for asset in (EXPORT, *map(adapter_of, STEPS)):
+            for asset in (EXPORT, *map(name_adapter_asset, STEPS)):
                 moves = history if asset == EXPORT else lake.history(asset, key)
                 self._identities |= {entry.latest[:16] for entry in moves if entry.latest}
 

@@ -10,7 +10,7 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.tables import DATASET
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
-from agent_pipeline.training.chain import trained_adapters
+from agent_pipeline.training.chain import find_trained_adapters
 
 UNVERIFIED = "unverified"
 """The judge of a session that nobody judged."""
@@ -28,7 +28,7 @@ def verdicts_on_training(lake: Lake, key: PartitionKey, export: Artifact) -> dic
     Raises:
         DataError: a table is damaged.
     """
-    adapters = trained_adapters(lake, key, export.manifest["made_from"]["adapter"])
+    adapters = find_trained_adapters(lake, key, export.manifest["made_from"]["adapter"])
     if adapters and (counts := adapters[-1].manifest["report"].get("verdicts")):
         return dict(counts)
     sessions = {

@@ -21,7 +21,7 @@ from agent_pipeline.evaluation.scoring import Score
 from agent_pipeline.sessions.session import Message
 from agent_pipeline.sessions.transcript import format_transcript, shorten_text
 from agent_pipeline.storage.artifacts import Artifact
-from agent_pipeline.training.chain import template_used
+from agent_pipeline.training.chain import describe_used_template
 
 PAGE = "report.html"
 MOST_TURNS, MOST_EPISODES = 500, 100
@@ -114,7 +114,7 @@ def evaluation_page(
     facts = {
         "partition": partition,
         "adapter": adapter,
-        "chat template": template_used(adapters),
+        "chat template": describe_used_template(adapters),
         "split": split.name,
     }
     facts |= MADE_UP if with_surrogates else {}

@@ -19,17 +19,17 @@ SKIPPED = "skipped"
 """The key in the report of a step that trained nothing. Its value is the reason."""
 
 
-def adapter_of(step: Step) -> str:
+def name_adapter_asset(step: Step) -> str:
     """Return the name of a step's asset."""
     return f"{step}_adapter"
 
 
-def uses_of(chain: Collection[Step]) -> set[str]:
+def find_session_uses(chain: Collection[Step]) -> set[str]:
     """Return which sessions a chain trains on, by their `use`."""
     return {"positive", "negative"} if PREFERENCES.keys() & set(chain) else {"positive"}
 
 
-def checked_chain(steps: list[Step]) -> list[Step]:
+def check_chain(steps: list[Step]) -> list[Step]:
     """Return the chain if its order is valid.
 
     Raises:
@@ -41,16 +41,16 @@ def checked_chain(steps: list[Step]) -> list[Step]:
     return steps
 
 
-def candidate(lake: Lake, key: PartitionKey, chain: Sequence[Step]) -> Artifact:
+def find_candidate(lake: Lake, key: PartitionKey, chain: Sequence[Step]) -> Artifact:
     """Return the adapter of the last step that trained something.
 
     Raises:
         DataError: a step was never materialized, or its adapter was trained from another adapter
             than the latest one of the step before.
     """
-    last = lake.latest(adapter_of(chain[0]), key)
+    last = lake.latest(name_adapter_asset(chain[0]), key)
     for step in chain[1:]:
-        adapter = lake.latest(adapter_of(step), key)
+        adapter = lake.latest(name_adapter_asset(step), key)
         if adapter.manifest["made_from"]["reference"] != last.identity:
             raise DataError(
                 f"The {adapter.asset} {adapter.identity[:16]} of {key} was trained from another "
@@ -62,22 +62,22 @@ def candidate(lake: Lake, key: PartitionKey, chain: Sequence[Step]) -> Artifact:
     return last
 
 
-def trained_adapters(lake: Lake, key: PartitionKey, identity: str) -> list[Artifact]:
+def find_trained_adapters(lake: Lake, key: PartitionKey, identity: str) -> list[Artifact]:
     """Return an adapter with the adapters that it was trained from, the first of the chain first.
 
     The list is empty if the adapter is gone.
     """
     for step in STEPS:
-        adapter = lake.find(adapter_of(step), key, identity)
+        adapter = lake.find(name_adapter_asset(step), key, identity)
         if adapter is None:
             continue
         reference = adapter.manifest["made_from"].get("reference")
-        earlier_adapters = trained_adapters(lake, key, reference) if reference else []
+        earlier_adapters = find_trained_adapters(lake, key, reference) if reference else []
         return [*earlier_adapters, adapter]
     return []
 
 
-def template_used(adapters: Sequence[Artifact]) -> str:
+def describe_used_template(adapters: Sequence[Artifact]) -> str:
     """Return which chat template the adapters of a chain use, and why.
 
     The text is empty if the report of the first adapter does not name the template.

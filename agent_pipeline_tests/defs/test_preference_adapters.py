@@ -16,7 +16,7 @@ from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.keys import parse_key
 from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.sessions.tables import to_table
-from agent_pipeline.training.chain import adapter_of
+from agent_pipeline.training.chain import name_adapter_asset
 from agent_pipeline.training.config import Step
 from agent_pipeline.training.sft import REPORT_FILE
 from agent_pipeline_tests.defs.conftest import Bench, worker_here
@@ -158,7 +158,7 @@ def test_the_candidate_is_the_last_adapter_of_the_agents_chain(chain: Chain) -> 
 def test_a_step_that_trains_on_what_it_writes_is_the_candidate(
     chain: Chain, step: Step, config: dict[str, Any]
 ) -> None:
-    imitating, asset = chain.candidate(), adapter_of(step)
+    imitating, asset = chain.candidate(), name_adapter_asset(step)
     config = config | {
         "min_rows": 2,
         "per_device_train_batch_size": 2,

@@ -1,4 +1,4 @@
-"""What the tests of evaluation share."""
+"""What the tests of the engine share."""
 
 import pytest
 
@@ -7,5 +7,5 @@ from agent_pipeline.models.device import EXACT
 
 @pytest.fixture
 def in_float32(monkeypatch):
-    """Two ways to compute the same answer agree to the token: in bfloat16, which a CPU may be faster in, a near-tie may fall either way."""
+    """Answer in float32: in bfloat16 two equally good tokens may be chosen either way."""
     monkeypatch.setattr("agent_pipeline.evaluation.turns.fast_device", lambda: EXACT)

@@ -31,7 +31,7 @@ from agent_pipeline.promotion.champions import (
 from agent_pipeline.promotion.ledger import EXPORT
 from agent_pipeline.storage.filesystem import is_staged
 from agent_pipeline.storage.lake import MANIFEST, Artifact, Lake, read_manifest
-from agent_pipeline.training.chain import trained_adapters
+from agent_pipeline.training.chain import find_trained_adapters
 from agent_pipeline_tests.governance.test_lineage import (
     KEY,
     MARK,
@@ -86,7 +86,7 @@ def check_exports(lake: Lake) -> None:
     for key in (KEY, OTHER):
         for export in lake.finished(EXPORT, key):
             lake.verify(export)
-            (adapter,) = trained_adapters(lake, key, export.manifest["made_from"]["adapter"])
+            (adapter,) = find_trained_adapters(lake, key, export.manifest["made_from"]["adapter"])
             lake.verify(adapter)
             assert own_episodes(lake, key, export.identity)
     champion = lake.champion(EXPORT, KEY)

@@ -22,7 +22,7 @@ from agent_pipeline.defs.run_config import record_settings, resolve_for_run, ste
 from agent_pipeline.defs.specs import ARTIFACTS, GPU, asset_options, own_check, version, warning
 from agent_pipeline.defs.worker_client import find_built, run_worker
 from agent_pipeline.storage.lake import Artifact
-from agent_pipeline.training.chain import SKIPPED, adapter_of
+from agent_pipeline.training.chain import SKIPPED, name_adapter_asset
 from agent_pipeline.training.config import FURTHER, PREFERENCES, Step
 
 MAX_DROPPED_SHARE = 0.1
@@ -96,9 +96,9 @@ def adapter(
         setting_rows: list[dict[str, Any]] = []
         steps: list[FinishedStep] = []
         for step in chain:
-            options, rows = resolve_for_run(context, workspace, ASSETS[adapter_of(step)])
+            options, rows = resolve_for_run(context, workspace, ASSETS[name_adapter_asset(step)])
             setting_rows += [
-                row | {"setting": f"{adapter_of(step)}.{row['setting']}"} for row in rows
+                row | {"setting": f"{name_adapter_asset(step)}.{row['setting']}"} for row in rows
             ]
             if step == "sft":
                 finished = _train_first_step(context, workspace, pipes, options)
@@ -130,7 +130,7 @@ def _train_first_step(
         name: config.pop(name)
         for name in ("base_model", "base_revision", "replay_ratio", "rehearsal")
     }
-    group = adapter_of("sft")
+    group = name_adapter_asset("sft")
     result = run_worker(
         context, pipes, workspace, "train", params | {"config": config}, group, IMITATION_TABLES
     )
@@ -156,7 +156,7 @@ def _train_further_step(
         "config": options.model_dump(),
     }
     task = "prefer" if step in PREFERENCES else "on_policy"
-    group = adapter_of(step)
+    group = name_adapter_asset(step)
     tables = tuple(dict.fromkeys([dataset, "sft_dataset"]))
     result = run_worker(context, pipes, workspace, task, params, group, tables)
     return FinishedStep(step, find_built(context, workspace, group, result["identity"]), result)
@@ -299,5 +299,5 @@ def why_rows_are_left_out(step: Step, report: dict[str, Any]) -> str:
     )
     return (
         f"{dropped_share:.0%} of the rows were not trained ({causes}), more than "
-        f"{MAX_DROPPED_SHARE:.0%}: raise {adapter_of(step)}.max_length"
+        f"{MAX_DROPPED_SHARE:.0%}: raise {name_adapter_asset(step)}.max_length"
     )

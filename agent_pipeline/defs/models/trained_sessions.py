@@ -20,7 +20,7 @@ from agent_pipeline.defs.runs import (
 )
 from agent_pipeline.defs.specs import asset_options, version
 from agent_pipeline.selection.training_rule import TrainingRule, Waiting, stage_trained_sessions
-from agent_pipeline.training.chain import uses_of
+from agent_pipeline.training.chain import find_session_uses
 
 
 @dg.asset(
@@ -63,7 +63,9 @@ def _rule(
     key, ends = agent_key(context), context.run.tags.get(NIGHT_ENDS_TAG)
     needed = settings.new_sessions(key) if trained else 0
     return TrainingRule(
-        uses_of(settings.chain(key)), needed, datetime.fromisoformat(ends) if ends else None
+        find_session_uses(settings.chain(key)),
+        needed,
+        datetime.fromisoformat(ends) if ends else None,
     )
 
 
