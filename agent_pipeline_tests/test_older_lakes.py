@@ -18,7 +18,7 @@ from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import DataError, LakeError
 from agent_pipeline.governance.explain import explain
 from agent_pipeline.governance.lineage import model_lineage, session_lineage
-from agent_pipeline.judging.curation import Bounds
+from agent_pipeline.judging.curation import CurationBounds
 from agent_pipeline.judging.tables import curate_sessions
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import promote, serve, serve_champion
@@ -291,7 +291,7 @@ def test_damaged_version_is_an_error(lake: Lake, content: bytes) -> None:
             "judged_sessions",
             JUDGED,
             "verdict_score",
-            lambda lake: curate_sessions(lake, KEY, [], Bounds(), []),
+            lambda lake: curate_sessions(lake, KEY, [], CurationBounds(), []),
         ),
         ("curated_sessions", CURATED, "use", lambda lake: build_sft(lake, KEY, SplitSizes())),
         (

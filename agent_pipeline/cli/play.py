@@ -239,7 +239,7 @@ def _player(
     from agent_pipeline.config.settings import load_settings
     from agent_pipeline.evaluation.players import endpoint_player
     from agent_pipeline.export.serving_folder import Form, served_form
-    from agent_pipeline.judging.client import Endpoint
+    from agent_pipeline.judging.llm_client import Endpoint
     from agent_pipeline.models.base_model import resolve_base_model
     from agent_pipeline.promotion.ledger import EXPORT
 

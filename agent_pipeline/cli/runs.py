@@ -87,7 +87,7 @@ def materialize(
         and job.name == RETRAIN
         and selected == {asset.path[-1] for asset in job.asset_layer.executable_asset_keys}
     ):
-        version = workspace.versions(source).of(key).version
+        version = workspace.versions(source).find_version(key).version
         tags |= version_tags(
             version, fingerprint(workspace.settings(), key, values), source.reader_versions()
         )

@@ -1,7 +1,8 @@
 """What the store and the lake hold: discover, review, explain, status."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import msgspec
 import typer
@@ -153,13 +154,15 @@ def review(
     The filled file joins the next run if the setting `labels` names its folder.
     """
     from agent_pipeline.defs.resources import Workspace
-    from agent_pipeline.judging.review import sample as choose
+    from agent_pipeline.judging.review import sample_sessions as choose
     from agent_pipeline.judging.review import write_review
+    from agent_pipeline.judging.rows import JudgedRow
     from agent_pipeline.sessions.tables import read_batches, to_rows
 
     key = parse_key(partition)
     judged = Workspace().open_lake().open("judged_sessions", key)
-    rows, counts = choose(to_rows(read_batches(judged)), sample, seed, first)
+    judged_rows = cast("Iterator[JudgedRow]", to_rows(read_batches(judged)))
+    rows, counts = choose(judged_rows, sample, seed, first)
     write_review(out, rows)
     found = ", ".join(f"{name} {count}" for name, count in counts.most_common())
     console.print(

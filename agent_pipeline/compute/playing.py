@@ -22,7 +22,7 @@ from agent_pipeline.evaluation.episodes import (
 from agent_pipeline.evaluation.players import endpoint_player, model_player, recorded_player
 from agent_pipeline.evaluation.worlds import load_world
 from agent_pipeline.export.serving_folder import Form
-from agent_pipeline.judging.client import Endpoint
+from agent_pipeline.judging.llm_client import Endpoint
 from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.models.chat_renderer import load_renderer
 from agent_pipeline.models.device import fast_device

@@ -12,8 +12,8 @@ from agent_pipeline.config.methods import QUICK
 from agent_pipeline.datasets.preferences import PairingStrategy
 from agent_pipeline.datasets.publishing import ConversationFileOptions, FileOptions
 from agent_pipeline.evaluation.scores import Policy
-from agent_pipeline.judging.leaks import LEAKS
-from agent_pipeline.judging.panel import JudgingOptions
+from agent_pipeline.judging.options import JudgingOptions
+from agent_pipeline.judging.verdict_leaks import LEAK_PATTERNS
 from agent_pipeline.models.base_model import EMBEDDED
 from agent_pipeline.options import Options
 from agent_pipeline.selection.coresets import CoresetOptions
@@ -80,7 +80,7 @@ class CurationConfig(Options):
         ),
     )
     verdict_leaks: list[str] = Field(
-        default=list(LEAKS),
+        default=list(LEAK_PATTERNS),
         description=(
             "Regular expressions, on lines in lower case, for a verdict that leaked into the "
             "text. Such a line is removed if it ends what the agent was told; otherwise the "

@@ -27,9 +27,10 @@ from agent_pipeline.evaluation.worlds import load_world
 from agent_pipeline.export.quantizer import check_outtypes
 from agent_pipeline.ingestion.reading import compile_task_pattern
 from agent_pipeline.judging import parse_measures
-from agent_pipeline.judging.leaks import leak_patterns
-from agent_pipeline.judging.panel import JudgingOptions, Panel
-from agent_pipeline.judging.turns import check_facts
+from agent_pipeline.judging.judging_run import JudgingRun
+from agent_pipeline.judging.options import JudgingOptions
+from agent_pipeline.judging.turn_facts import check_facts
+from agent_pipeline.judging.verdict_leaks import compile_leak_patterns
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.notifications import open_senders
 from agent_pipeline.options import Options, did_you_mean
@@ -93,7 +94,7 @@ def _reading(settings: Settings, key: PartitionKey | None) -> None:
 
 
 def _judge(settings: Settings, key: PartitionKey | None) -> None:
-    if resolve(settings, JudgingOptions, key).options.policy.has("llm"):
+    if resolve(settings, JudgingOptions, key).options.policy.has_judge("llm"):
         settings.judge.checked()
 
 
@@ -189,12 +190,12 @@ def unknown_agents(settings: Settings, partitions: Iterable[PartitionKey]) -> li
 
 def _curation(config: CurationConfig) -> None:
     parse_measures(config.required_measures)
-    leak_patterns(config.verdict_leaks)
+    compile_leak_patterns(config.verdict_leaks)
 
 
 CHECKS: dict[type[Options], Callable[[Any], object]] = {
     SessionsConfig: lambda config: make_repair_policy(config.repair),
-    JudgingOptions: Panel.of,
+    JudgingOptions: JudgingRun.from_options,
     CurationConfig: _curation,
     SftConfig: lambda config: check_facts(config.untrained_turns),
     CoresetConfig: lambda config: check_embeddings(config.embeddings),

@@ -10,7 +10,7 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -37,7 +37,7 @@ from agent_pipeline.datasets.splits import LINEAGE_COLUMNS, SplitSizes, find_ove
 from agent_pipeline.datasets.verdicts import VerdictCounts, count_verdicts, list_judges
 from agent_pipeline.errors import DataError, PrivateDataError
 from agent_pipeline.ingestion.derived import scan_derived
-from agent_pipeline.judging.turns import check_facts
+from agent_pipeline.judging.turn_facts import check_facts
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import Redactor
 from agent_pipeline.redaction.files import kinds_in_texts
@@ -70,7 +70,6 @@ class SplitError(DataError):
     """
 
     def __init__(self, asset: str, overlaps: dict[str, list[str]]) -> None:
-        self.asset = asset
         self.overlaps = overlaps
         examples = "; ".join(
             f"{kind} {', '.join(names[:3])}" for kind, names in overlaps.items() if names
@@ -78,7 +77,8 @@ class SplitError(DataError):
         super().__init__(
             f"{asset} was not replaced, because something is in more than one split ({examples}): "
             "give trials of one task the same task id (task_pattern), or drop one of two equal "
-            "sessions."
+            "sessions.",
+            asset=asset,
         )
 
 
@@ -188,7 +188,7 @@ def build_sft(
         lake: The lake that has the curated sessions.
         key: The partition.
         sizes: The sizes of the split.
-        untrained_facts: Names of `judging.turns.TurnFacts`; turns with one of them are not
+        untrained_facts: Names of `judging.turn_facts.TurnFacts`; turns with one of them are not
             trained.
         files: Which files are published.
         thoughts: Whether messages have the recorded thoughts.
@@ -205,8 +205,8 @@ def build_sft(
     turn_classes: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
     def make_rows() -> Iterator[SftRow]:
-        kept = curated.read_kept()
-        for row in make_sft_rows(kept, curated.ledger, counts, untrained_facts, thoughts):
+        sessions = curated.read_kept()
+        for row in make_sft_rows(sessions, curated.ledger, counts, untrained_facts, thoughts):
             classes = [turn_class or "nothing" for turn_class in row["turn_classes"]]
             turn_classes[row["split"]].update(classes)
             yield row
@@ -359,7 +359,7 @@ def build_dataset(
     first_rows: list[StoredRow] = []
 
     def make_batches() -> Iterator[pa.RecordBatch]:
-        for batch in to_batches(cast(Iterable[dict[str, Any]], rows), kind.schema):
+        for batch in to_batches(rows, kind.schema):
             splits.update(batch["split"].to_pylist())
             judges.update(list_judges(batch))
             lengths.extend(pc.binary_length(batch[kind.text].storage).to_pylist())

@@ -34,7 +34,7 @@ from agent_pipeline.datasets.splits import (
     is_unnamed_task,
     join_request,
 )
-from agent_pipeline.judging.curation import Use
+from agent_pipeline.judging.decisions import SessionUse
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Session, add_thoughts, drop_error_marks, encode_json
 from agent_pipeline.sessions.tables import (
@@ -290,7 +290,7 @@ def _set_root_tasks(table: Any, root_tasks: dict[str, str]) -> Any:
 
 def _is_example(table: pa.Table | pa.RecordBatch) -> Any:
     """Return which rows of a table or batch are positive or negative examples."""
-    neither = make_column([Use.NEITHER.value], CURATED.field("use"))
+    neither = make_column([SessionUse.NEITHER.value], CURATED.field("use"))
     return pc.invert(pc.is_in(table["use"], neither))
 
 

@@ -88,7 +88,10 @@ def read_ledger(lake: Lake, key: PartitionKey, sizes: SplitSizes) -> Ledger:
         raise DataError(
             f"The split ledger of {key} at {lake.table(LEDGER_TABLE, key)} is damaged: restore a "
             "copy of it, or delete it. Without a ledger, every task gets the split of its hash "
-            "again, which is the same split if the sizes have not changed."
+            "again, which is the same split if the sizes have not changed.",
+            asset=LEDGER_TABLE,
+            partition=key,
+            path=lake.table(LEDGER_TABLE, key),
         ) from error
     # A restored copy may be in another order, in which the search would not find a task.
     table = pa.Table.from_arrays(recorded.columns, schema=LEDGER).sort_by("task_key")

@@ -170,14 +170,17 @@ class _PairCandidate:
 
     @property
     def ids(self) -> tuple[str, str]:
+        """The ids of the two sessions."""
         return self.chosen.session_id, self.rejected.session_id
 
     @property
     def width(self) -> float:
+        """How far the two scores are apart."""
         return _measure_width(self.margin)
 
     @property
     def length_difference(self) -> int:
+        """How many characters the lengths differ by."""
         return abs(self.chosen.length - self.rejected.length)
 
 
@@ -191,6 +194,7 @@ class _ScoreGroup:
 
     @property
     def width(self) -> float:
+        """How far the two scores are apart."""
         return _measure_width(self.margin)
 
     def list_candidates(self) -> Iterator[_PairCandidate]:

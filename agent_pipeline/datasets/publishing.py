@@ -129,7 +129,13 @@ def publish(lake: Lake, publication: Publication) -> Counter[str]:
 
 
 def unpublish(lake: Lake, asset: str, key: PartitionKey | None) -> list[UPath]:
-    """Remove all files that are published of a table, and return their paths."""
+    """Remove all files that are published of a table, and return their paths.
+
+    Args:
+        lake: The lake that has the files.
+        asset: The table's asset.
+        key: The table's partition; `None` for a data set of several agents.
+    """
     removed: list[UPath] = []
     for kind in ("jsonl", "huggingface", PUBLICATIONS):
         removed += _remove_files(lake, lake.folder(kind, asset, key))
@@ -141,6 +147,11 @@ def republish(lake: Lake, asset: str, key: PartitionKey | None) -> list[UPath]:
 
     Files that cannot be made again are removed: there is no record of the publication, no table,
     or no curated sessions for the card.
+
+    Args:
+        lake: The lake that has the table.
+        asset: The table's asset.
+        key: The table's partition; `None` for a data set of several agents.
     """
     publication = read_publication(lake, asset, key)
     if publication is None or not lake.has(asset, key):
@@ -160,7 +171,13 @@ def republish(lake: Lake, asset: str, key: PartitionKey | None) -> list[UPath]:
 
 
 def read_publication(lake: Lake, asset: str, key: PartitionKey | None) -> Publication | None:
-    """Return the record of how a table is published, if there is a readable record."""
+    """Return the record of how a table is published, if there is a readable record.
+
+    Args:
+        lake: The lake that has the record.
+        asset: The table's asset.
+        key: The table's partition; `None` for a data set of several agents.
+    """
     path = lake.folder(PUBLICATIONS, asset, key) / "publication.json"
     try:
         return msgspec.json.decode(path.read_bytes(), type=Publication)

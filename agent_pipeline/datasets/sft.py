@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from agent_pipeline.datasets.splits import LINEAGE_COLUMNS, LineageRow, TaskSplit
-from agent_pipeline.judging.turns import untrained_turns
+from agent_pipeline.judging.turn_facts import find_untrained_turns
 from agent_pipeline.sessions.session import (
     Message,
     Thought,
@@ -128,8 +128,8 @@ def make_sft_rows(
         counts: Receives `sessions`, `rows`, `trailing_messages_cut`, `no_assistant_message`,
             `no_turn_to_train`, `turns`, `turns_not_trained`, and the recorded thoughts of the
             rows: `reasoning_left_out`, or `reasoning_kept` if `thoughts`.
-        untrained_facts: Names of `judging.turns.TurnFacts`. A turn with one of these facts in the
-            column `turns` is not trained.
+        untrained_facts: Names of `judging.turn_facts.TurnFacts`. A turn with one of these facts in
+            the column `turns` is not trained.
         thoughts: Whether messages have the recorded thoughts, which `content_sha256` then covers.
     """
     counts = Counter() if counts is None else counts
@@ -157,7 +157,7 @@ def _find_turns(row: Mapping[str, Any], untrained_facts: Sequence[str]) -> _Turn
     else:
         heads = msgspec.convert(messages, list[_MessageHead])
     agent = [index for index, head in enumerate(heads) if head.role == "assistant"]
-    excluded_turns = untrained_turns(row.get("turns") or (), untrained_facts)
+    excluded_turns = find_untrained_turns(row.get("turns") or (), untrained_facts)
     excluded = [agent[turn_index] for turn_index in excluded_turns]
     trained = [index for index in agent if heads[index].weight and index not in excluded]
     return _Turns(heads, agent, excluded, trained)

@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 
 import pyarrow as pa
 
-from agent_pipeline.judging.policy import VERIFIERS
+from agent_pipeline.judging.verdict_policy import VERIFIERS
 
 JUDGE_COLUMNS = ("verdict_by", "rejected_verdict_by")
 

@@ -6,10 +6,11 @@ from dataclasses import fields
 import dagster as dg
 
 from agent_pipeline.config.settings import Settings, load_settings
-from agent_pipeline.judging import Labels, labels_signature, read_labels
-from agent_pipeline.judging.client import Endpoint, Limits, LlmClient, Night
-from agent_pipeline.judging.llm import LlmJudge, read_rubric
-from agent_pipeline.judging.versions import StoreVersions
+from agent_pipeline.judging import Labels, read_labels
+from agent_pipeline.judging.labels import compute_labels_signature
+from agent_pipeline.judging.llm_client import Endpoint, LlmClient, NightlyLimits, SpendLimits
+from agent_pipeline.judging.llm_judge import LlmJudge, read_rubric
+from agent_pipeline.judging.store_versions import StoreVersions
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.sources import TraceSource
@@ -52,11 +53,15 @@ class Workspace(dg.ConfigurableResource):
         """
         settings = self.settings()
         path, agent = settings.labels_path(key), settings.agents.get(str(key))
-        return read_labels(path, key, own=bool(agent and agent.labels)) if path else Labels()
+        return (
+            read_labels(path, key, is_own_file=bool(agent and agent.labels)) if path else Labels()
+        )
 
     def store_signature(self, source: TraceSource) -> str:
         """Return a text that changes whenever the store or the labels may have changed."""
-        return "|".join([source.signature(), *map(labels_signature, self.settings().labels_paths)])
+        return "|".join(
+            [source.signature(), *map(compute_labels_signature, self.settings().labels_paths)]
+        )
 
     def versions(
         self, source: TraceSource, seconds: float | None = None, after: int = 0
@@ -76,7 +81,7 @@ class Workspace(dg.ConfigurableResource):
         name = hash_json(list(map(str, settings.stores)))[:16]
         return StoreVersions(source, self.open_lake(), name, settings.labels_path, seconds, after)
 
-    def open_judge(self, limits: Limits, night: str = "") -> LlmJudge:
+    def open_judge(self, limits: SpendLimits, night: str = "") -> LlmJudge:
         """Return the language model that judges, to be entered as a context.
 
         Args:
@@ -93,13 +98,13 @@ class Workspace(dg.ConfigurableResource):
             judge.endpoint, api_key=os.environ.get(judge.api_key_variable, ""), **same
         )
         rubric = read_rubric(settings.rubric_path) if settings.rubric_path else ""
-        together = Limits(
+        together = SpendLimits(
             settings.night.judge_requests, settings.night.judge_tokens, settings.night.judge_usd
         )
         client = LlmClient(
             endpoint,
             limits,
             settings.cache_path / "judge.sqlite",
-            Night(night, together) if night else None,
+            NightlyLimits(night, together) if night else None,
         )
         return LlmJudge(client, rubric, max_characters=judge.max_characters)

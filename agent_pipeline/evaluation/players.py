@@ -10,7 +10,7 @@ from agent_pipeline.engine.generation import BATCH, CACHE_BYTES, bytes_per_token
 from agent_pipeline.engine.scoring import ReadTokens
 from agent_pipeline.errors import InfrastructureError, first_line
 from agent_pipeline.evaluation.episodes import Conversation, Player, Reply
-from agent_pipeline.judging.client import Endpoint
+from agent_pipeline.judging.llm_client import Endpoint
 from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.models.families import parse_reply
 from agent_pipeline.sessions.json_text import replace_surrogates

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from agent_pipeline.errors import DataError
 from agent_pipeline.governance.lineage import OF_THE_SESSION, rows_naming
 from agent_pipeline.json_types import JsonObject
-from agent_pipeline.judging.turns import true_facts
+from agent_pipeline.judging.turn_facts import list_true_facts
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.tables import CURATED, JUDGED, SESSIONS, read_batches, to_rows
 from agent_pipeline.storage.lake import Lake
@@ -104,7 +104,7 @@ def _explain_verdict(judged: JsonObject) -> Iterator[str]:
         for name, opinion in judged["opinions"].items()
     ]
     yield f"opinions   {', '.join(opinions) or 'none'}"
-    facts = Counter(fact for turn in judged["turns"] for fact in true_facts(turn))
+    facts = Counter(fact for turn in judged["turns"] for fact in list_true_facts(turn))
     yield f"turns      {len(judged['turns'])}: {_list_counts(facts)}"
 
 

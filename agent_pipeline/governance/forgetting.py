@@ -54,7 +54,7 @@ from agent_pipeline.governance.lineage import (
 from agent_pipeline.governance.scanning import found_in
 from agent_pipeline.ingestion.block_list import FORGOTTEN_TABLE, BlockList, make_alias
 from agent_pipeline.ingestion.seen_sessions import SEEN_TABLE
-from agent_pipeline.judging.client import AnswerCache
+from agent_pipeline.judging.llm_client import AnswerCache
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.vectors import OLD_SPACE, VECTORS
 from agent_pipeline.storage.artifacts import FileEntry, Manifest, manifest_text, with_checksum
@@ -166,7 +166,9 @@ def forget(
         report.partitions = BlockList.add(lake, session_id, key).list_partitions(session_id)
         if judge_cache is not None and judge_cache.exists():
             answers = AnswerCache(judge_cache)
-            report.judge_answers, report.unclear_answers = answers.forget(make_alias(session_id))
+            forgotten = answers.forget(make_alias(session_id))
+            report.judge_answers = forgotten.removed
+            report.unclear_answers = forgotten.unnamed
             answers.close()
         removal.run()
         report.models = models_of(lake, session_id)

@@ -1,8 +1,21 @@
-"""Verdicts: people's judgments, measures, scores and a language model, heard in the order of a declared policy."""
+"""Verdicts on sessions, and what each judged session may be used for.
 
-from agent_pipeline.judging import library as library  # registers the built-in measures
+Judges are people, measures, scores and a language model, heard in the order of a declared policy.
+The forms that trainers read do not belong here (`datasets`).
+"""
+
+from agent_pipeline.judging import (
+    builtin_measures as builtin_measures,  # registers the measures that come with the pipeline
+)
 from agent_pipeline.judging.context import EvaluationContext
-from agent_pipeline.judging.labels import Label, Labels, Verdict, labels_signature, read_labels
+from agent_pipeline.judging.judging_run import JudgingRun
+from agent_pipeline.judging.labels import (
+    Label,
+    Labels,
+    Verdict,
+    compute_labels_signature,
+    read_labels,
+)
 from agent_pipeline.judging.measures import (
     MEASURES,
     ConfiguredMeasure,
@@ -11,8 +24,7 @@ from agent_pipeline.judging.measures import (
     parse_measure,
     parse_measures,
 )
-from agent_pipeline.judging.panel import Panel
-from agent_pipeline.judging.policy import JUDGES, Judged, Opinion, Policy
+from agent_pipeline.judging.verdict_policy import JUDGES, JudgedSession, Opinion, VerdictPolicy
 from agent_pipeline.sessions.transcript import PairedCall
 
 __all__ = [
@@ -20,16 +32,16 @@ __all__ = [
     "MEASURES",
     "ConfiguredMeasure",
     "EvaluationContext",
-    "Judged",
+    "JudgedSession",
+    "JudgingRun",
     "Label",
     "Labels",
     "MeasureResult",
     "Opinion",
     "PairedCall",
-    "Panel",
-    "Policy",
     "Verdict",
-    "labels_signature",
+    "VerdictPolicy",
+    "compute_labels_signature",
     "measure",
     "parse_measure",
     "parse_measures",

@@ -1,16 +1,29 @@
-"""How far each judge agrees with people, on the sessions of which both have an opinion."""
+"""How far each judge agrees with people, on the sessions on which both have an opinion."""
 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
 
-from agent_pipeline.judging.labels import VERDICTS, Verdict
-from agent_pipeline.judging.policy import Judged
+from agent_pipeline.judging.labels import Verdict
+from agent_pipeline.judging.verdict_policy import JudgedSession
+
+VerdictPairs = Counter[tuple[Verdict, Verdict]]
+"""How many sessions have each pair of a person's verdict and a judge's verdict."""
 
 
-class AgreementRow(NamedTuple):
-    """One judge against people: a confusion table's four cells, and Cohen's kappa (`None` where chance alone would agree always)."""
+@dataclass(frozen=True)
+class AgreementRow:
+    """The agreement of one judge or measure with people.
+
+    Attributes:
+        name: The judge or the measure.
+        both_acceptable: Sessions that both find acceptable.
+        both_unacceptable: Sessions that both find unacceptable.
+        too_kind: Sessions that only the judge finds acceptable.
+        too_strict: Sessions that only people find acceptable.
+        kappa: Cohen's kappa; `None` if all verdicts are equal, so that chance alone would agree.
+    """
 
     name: str
     both_acceptable: int
@@ -21,6 +34,7 @@ class AgreementRow(NamedTuple):
 
     @property
     def sessions(self) -> int:
+        """The number of sessions."""
         return self.both_acceptable + self.both_unacceptable + self.too_kind + self.too_strict
 
     @property
@@ -30,38 +44,44 @@ class AgreementRow(NamedTuple):
 
 
 class Agreement:
-    """Counts verdicts of people (a label, else the source's judgment) beside those of every other judge and every measure."""
+    """Counts of the verdicts of people next to those of every other judge and measure.
+
+    The verdict of people is a label, or else the source's judgment.
+    """
 
     def __init__(self) -> None:
-        self._pairs: dict[str, Counter[tuple[Verdict, Verdict]]] = defaultdict(Counter)
+        self._pairs_by_name: dict[str, VerdictPairs] = defaultdict(Counter)
 
-    def add(self, judged: Judged) -> None:
-        opinions = {name: opinion.verdict for name, opinion in judged.opinions.items()}
-        if people := opinions.pop("label", None) or opinions.get("judgment"):
-            opinions.pop("judgment", None)
-            of_measure: dict[bool | None, Verdict] = {True: "acceptable", False: "unacceptable"}
-            for name, verdict in (
-                opinions
-                | {name: of_measure.get(result.passed) for name, result in judged.measures.items()}
-            ).items():
-                if verdict is not None:
-                    self._pairs[name][people, verdict] += 1
+    def add(self, judged: JudgedSession) -> None:
+        """Count the verdicts on a session, if people have judged it."""
+        verdicts = {judge: opinion.verdict for judge, opinion in judged.opinions.items()}
+        label, judgment = verdicts.pop("label", None), verdicts.pop("judgment", None)
+        people = label or judgment
+        if people is None:
+            return
+        for name, result in judged.measures.items():
+            if result.passed is None:
+                verdicts[name] = None
+            else:
+                verdicts[name] = "acceptable" if result.passed else "unacceptable"
+        for name, verdict in verdicts.items():
+            if verdict is not None:
+                self._pairs_by_name[name][people, verdict] += 1
 
-    def rows(self) -> Iterator[AgreementRow]:
-        """A row a judge, then a row a measure."""
-        good, bad = VERDICTS["acceptable"], VERDICTS["unacceptable"]
-        for name, pairs in self._pairs.items():
+    def list_rows(self) -> Iterator[AgreementRow]:
+        """Yield a row per judge or measure."""
+        for name, pairs in self._pairs_by_name.items():
             yield AgreementRow(
-                name,
-                pairs[good, good],
-                pairs[bad, bad],
-                pairs[bad, good],
-                pairs[good, bad],
-                _kappa(pairs),
+                name=name,
+                both_acceptable=pairs["acceptable", "acceptable"],
+                both_unacceptable=pairs["unacceptable", "unacceptable"],
+                too_kind=pairs["unacceptable", "acceptable"],
+                too_strict=pairs["acceptable", "unacceptable"],
+                kappa=_compute_kappa(pairs),
             )
 
 
-def _kappa(pairs: Counter[tuple[Verdict, Verdict]]) -> float | None:
+def _compute_kappa(pairs: VerdictPairs) -> float | None:
     from sklearn.metrics import cohen_kappa_score
 
     if len({verdict for pair in pairs for verdict in pair}) < 2:

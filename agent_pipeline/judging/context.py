@@ -1,4 +1,4 @@
-"""What a measure or a rubric looks at: a session with its calls decoded and its results beside them."""
+"""What a measure or a rubric reads of a session: decoded calls, with the results next to them."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -7,15 +7,18 @@ from typing import Any
 from agent_pipeline.sessions.session import Message, Session, Tool, dump_canonical_json
 from agent_pipeline.sessions.transcript import PairedCall, is_failed, pair_calls
 
-_FIELDS_OF_THEIR_OWN = ("messages", "tools")
-
 
 @dataclass(frozen=True)
 class EvaluationContext:
-    """One session as it is evaluated.
+    """A session as it is evaluated.
 
-    `metadata` is everything that the session says beside its messages and tools, by the names of `Session` (`session_id`, `task_id`,
-    `usage`, `damage`, `context`, ...). Treat all of it as read-only: every measure of a session is given the same object.
+    Treat all of it as read-only: every measure of a session gets the same object.
+
+    Attributes:
+        messages: The session's messages.
+        tools: The tools that the agent had.
+        metadata: All other fields of `Session`, by name (`session_id`, `task_id`, `usage`,
+            `damage`, `context`, …).
     """
 
     messages: list[Message]
@@ -23,11 +26,12 @@ class EvaluationContext:
     metadata: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, session: Session) -> "EvaluationContext":
+    def from_session(cls, session: Session) -> "EvaluationContext":
+        """Return the context of a session."""
         metadata = {
             name: getattr(session, name)
             for name in session.__struct_fields__
-            if name not in _FIELDS_OF_THEIR_OWN
+            if name not in ("messages", "tools")
         }
         return cls(session.messages, session.tools, metadata)
 
@@ -43,32 +47,35 @@ class EvaluationContext:
 
     @cached_property
     def failures(self) -> list[bool]:
-        """Whether each tool result is an error: its record says so, or its text reads as one."""
+        """Whether each tool result is an error, by its record or by its text."""
         return [is_failed(message) for message in self.messages if message["role"] == "tool"]
 
     @cached_property
     def last_spoken(self) -> Message | None:
-        """The last message, system messages and a closing user aside."""
-        spoken = [message for message in self.messages if message["role"] != "system"]
-        while spoken and spoken[-1]["role"] == "user":
-            spoken.pop()
-        return spoken[-1] if spoken else None
+        """The last message, except for system messages and closing user messages."""
+        for message in reversed(self.messages):
+            if message["role"] not in ("system", "user"):
+                return message
+        return None
 
     @cached_property
     def final_answer(self) -> str:
-        """The agent's last words, if it had the last word (a closing user message aside) and called nothing with them; else empty."""
+        """The agent's last words; empty if the agent called a tool with them, or did not end.
+
+        A closing user message does not count.
+        """
         last = self.last_spoken
-        return (
-            last["content"].strip()
-            if last and last["role"] == "assistant" and not last.get("tool_calls")
-            else ""
-        )
+        if last is None or last["role"] != "assistant" or last.get("tool_calls"):
+            return ""
+        answer: str = last["content"].strip()
+        return answer
 
 
-def call_identity(call: PairedCall) -> tuple[str, str, str | None]:
-    """What two calls that repeat each other have in common: name, arguments and result. Another result is a retry or a poll."""
-    return (
-        call.name,
-        call.raw if call.arguments is None else dump_canonical_json(call.arguments),
-        call.result,
-    )
+def identify_call(call: PairedCall) -> tuple[str, str, str | None]:
+    """Return the name, arguments and result of a call, which are equal if calls repeat each other.
+
+    The same call with another result is a retry or a poll.
+    """
+    if call.arguments is None:
+        return call.name, call.raw, call.result
+    return call.name, dump_canonical_json(call.arguments), call.result

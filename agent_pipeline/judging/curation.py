@@ -1,228 +1,94 @@
-"""What each judged session may be used for, and where it may be neither a good nor a bad answer, the first reason why.
+"""The decision what each judged session may be used for, and the first reason against it.
 
-The order of the reasons is the order of the tests: state of the record, damage, what must not be trained on, verdict, measures,
-repetitions, the limit. A session that somebody judged good is never a bad answer, whatever measures it misses.
+The order of the reasons is the order of the tests: state of the record, damage, what must not be
+trained on, verdict, measures, repetitions, the limit. A session that somebody judged good is never
+a bad answer, whatever measures it misses. How sessions are compared does not belong here
+(`repetitions`), nor how they are judged (`verdict_policy`).
 """
 
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import datetime
-from enum import StrEnum
+from dataclasses import dataclass
 from math import inf
-from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import xxhash
 
 from agent_pipeline.errors import DataError
-from agent_pipeline.judging.beginnings import beginnings_of, is_among
-from agent_pipeline.judging.leaks import leak_patterns, without_leaks
-from agent_pipeline.judging.policy import VERIFIERS
+from agent_pipeline.judging.decisions import (
+    NOBODY,
+    PERSON,
+    VERIFIER,
+    CurationCandidate,
+    CurationDecision,
+    Decisions,
+    DropReason,
+    SessionUse,
+)
+from agent_pipeline.judging.repetitions import (
+    drop_bad_beginnings,
+    drop_continued,
+    drop_duplicates,
+    hash_beginnings,
+)
+from agent_pipeline.judging.rows import CuratedRow, JudgedRow
+from agent_pipeline.judging.verdict_leaks import compile_leak_patterns, remove_leaks
+from agent_pipeline.judging.verdict_policy import VERIFIERS
 from agent_pipeline.sessions.session import Message
 from agent_pipeline.sessions.tables import restore_session
 from agent_pipeline.sessions.transcript import count_characters
 
 
-class Use(StrEnum):
-    """What a session may be: a good answer, a bad answer (a pair's rejected side, a KTO row labelled false), or neither."""
+class CurationBounds(NamedTuple):
+    """How much is kept; 0 is no limit.
 
-    POSITIVE = "positive"
-    NEGATIVE = "negative"
-    NEITHER = "neither"
-
-
-class Reason(StrEnum):
-    """Why a session is dropped. `BROKEN`, `MEASURE` and `UNMEASURED` name the damage or the measure in the detail.
-
-    `UNMEASURED` is a required measure that could not be taken.
+    Attributes:
+        max_sessions: Most sessions; the latest are kept.
+        max_characters: Most characters of a session.
     """
-
-    ARCHIVED = "archived"
-    EMPTY = "empty"
-    BROKEN = "broken"
-    INFRASTRUCTURE_ERROR = "infrastructure_error"
-    ATTACK_SUCCEEDED = "attack_succeeded"
-    VERDICT_LEAK = "verdict_leak"
-    TOO_LONG = "too_long"
-    SERVED_MODEL = "served_model"
-    UNJUDGED = "unjudged"
-    UNACCEPTABLE = "unacceptable"
-    MEASURE = "measure"
-    UNMEASURED = "unmeasured"
-    DUPLICATE = "duplicate"
-    CONTINUED = "continued"
-    BEGINS_BADLY = "begins_badly"
-    MAX_SESSIONS = "max_sessions"
-
-
-class Decision(NamedTuple):
-    """A session's fate, in the columns of `curated_sessions`; a positive has no reason."""
-
-    session_id: str
-    reason: Reason | None = None
-    detail: str | None = None
-    missed_measures: Sequence[str] = ()
-    duplicate_of: str | None = None
-    continued_by: str | None = None
-
-    @property
-    def use(self) -> Use:
-        return (
-            Use.POSITIVE
-            if self.reason is None
-            else Use.NEGATIVE
-            if self.reason is Reason.UNACCEPTABLE
-            else Use.NEITHER
-        )
-
-    def columns(self) -> dict[str, Any]:
-        """The columns that `curated_sessions` adds."""
-        same = {
-            name: getattr(self, name)
-            for name in ("missed_measures", "duplicate_of", "continued_by")
-        }
-        reason = {"drop_reason": self.reason and self.reason.value, "drop_detail": self.detail}
-        return {"kept": self.use is Use.POSITIVE, "use": self.use.value} | reason | same
-
-
-class Bounds(NamedTuple):
-    """How much is kept (0: no limit): sessions, the latest first, and characters of one session."""
 
     max_sessions: int = 0
     max_characters: int = 0
 
 
-NOBODY, VERIFIER, PERSON = range(3)
+def curate(candidates: Iterable[CurationCandidate], max_sessions: int = 0) -> Decisions:
+    """Decide on every session, and return the decisions in the order of the input.
 
-
-class Candidate(NamedTuple):
-    """What curation looks at of a session: what is decided of it on its own, and what decides beside others.
-
-    `authority` is that of who gave the verdict: `PERSON`, `VERIFIER` (another judge) or `NOBODY`. `beginnings` are hashes of the
-    conversation up to each of its messages; the last one is the whole.
-    """
-
-    decision: Decision
-    content_sha256: str
-    created_at: datetime | None = None
-    authority: int = PERSON
-    beginnings: Sequence[int] = ()
-
-    @property
-    def session_id(self) -> str:
-        return self.decision.session_id
-
-
-class Decisions(Sequence[Decision]):
-    """What is decided of every session, in the order of the input.
-
-    It holds columns, and no object a session: the bytes of each id and 17 more. While sessions are compared (`curate`) also 8 bytes of
-    each message, a hash of all up to it, and 53 a session.
-    """
-
-    def __init__(self, candidates: Iterable[Candidate]) -> None:
-        ids, ends, contents, authority = bytearray(), array("q", [0]), bytearray(), bytearray()
-        reasons, times, hashes, until = bytearray(), array("d"), array("Q"), array("q", [0])
-        self._notes: dict[
-            int, tuple[str | None, Sequence[str]]
-        ] = {}  # detail and missed measures, where there are any
-        shared: dict[Any, Any] = {}
-        for at, (own, content, created_at, own_authority, beginnings) in enumerate(candidates):
-            ids += own.session_id.encode()
-            ends.append(len(ids))
-            contents += xxhash.xxh3_128_digest(content.encode())
-            authority.append(own_authority)
-            reasons.append(_REASONS.index(own.reason))
-            times.append(created_at.timestamp() if created_at else inf)
-            hashes.extend(beginnings if own.use is not Use.NEITHER else ())
-            until.append(len(hashes))
-            if own.detail or own.missed_measures:
-                note = (own.detail, tuple(own.missed_measures))
-                self._notes[at] = shared.setdefault(note, note)
-        n = len(authority)
-        self.ids = pa.Array.from_buffers(
-            pa.large_string(), n, [None, pa.py_buffer(ends), pa.py_buffer(ids)]
-        )
-        self.reasons, self.authority = (
-            np.frombuffer(reasons, np.uint8),
-            np.frombuffer(authority, np.uint8),
-        )
-        self.times, self.hashes, self.until = (
-            np.frombuffer(times),
-            np.frombuffer(hashes, np.uint64),
-            np.frombuffer(until, np.int64),
-        )
-        """`hashes` are the sessions' beginnings, those of a session up to its place in `until`."""
-        binary = pa.Array.from_buffers(pa.binary(16), n, [None, pa.py_buffer(contents)])
-        self.contents = binary.dictionary_encode().indices.to_numpy()
-        self.rank = np.empty(n, np.int64)
-        self.rank[pc.sort_indices(self.ids).to_numpy()] = np.arange(n)
-        self.duplicate_of, self.continued_by = np.full(n, -1, np.int32), np.full(n, -1, np.int32)
-
-    def __len__(self) -> int:
-        return len(self.reasons)
-
-    def __getitem__(self, at: Any) -> Any:
-        at = range(len(self))[at]
-        detail, missed = self._notes.get(at, (None, ()))
-        others = (
-            self.ids[int(of)].as_py() if (of := column[at]) >= 0 else None
-            for column in (self.duplicate_of, self.continued_by)
-        )
-        return Decision(self.ids[at].as_py(), _REASONS[self.reasons[at]], detail, missed, *others)
-
-    def having(self, *uses: Use) -> np.ndarray:
-        """(n,) bool: which sessions have one of these uses, as far as it is decided."""
-        return np.isin(self.reasons, [_CODES[use] for use in uses])
-
-    def drop(self, places: Any, reason: Reason, detail: str | None = None) -> None:
-        """Decide that sessions are neither."""
-        self.reasons[places] = _REASONS.index(reason)
-        if detail is not None:
-            self._notes |= dict.fromkeys(np.atleast_1d(places).tolist(), (detail, ()))
-
-
-_REASONS = (None, *Reason)
-_CODES = {Use.POSITIVE: 0, Use.NEGATIVE: _REASONS.index(Reason.UNACCEPTABLE)}
-
-
-def curate(candidates: Iterable[Candidate], max_sessions: int = 0) -> Decisions:
-    """Decide on every session; the result is in the order of the input and as long.
-
-    Of several sessions with the same content the one that a person judged is kept, then one that another judge verified, then the better
-    judged, then the earlier. A session that another one of the same use (or a positive one) begins with and goes on from is dropped: it
-    would be trained on twice. What begins with all of a session that was found bad is not an example if a person found it bad, or if nobody
-    verified the longer one, unless a person found that one good.
+    Of several sessions with the same content, one is kept (`repetitions.drop_duplicates`). If a
+    session begins with all of another session of the same use, the shorter session is dropped. If a
+    session begins with all of a session that was found bad, the longer session is dropped if a
+    person judged the shorter session, or if nobody verified the longer one. A longer session that a
+    person found good is kept.
     """
     decisions = Decisions(candidates)
-    _drop_duplicates(decisions)
-    _drop_bad_beginnings(decisions, PERSON)
-    _drop_bad_beginnings(decisions, VERIFIER)
-    _drop_beginnings(decisions)
+    drop_duplicates(decisions)
+    drop_bad_beginnings(decisions, PERSON)
+    drop_bad_beginnings(decisions, VERIFIER)
+    drop_continued(decisions)
     if max_sessions:
-        positive = np.flatnonzero(decisions.having(Use.POSITIVE))
-        times = decisions.times[positive]
-        latest_first = positive[
-            np.lexsort((decisions.rank[positive], np.where(times == inf, inf, -times)))
-        ]
-        decisions.drop(latest_first[max_sessions:], Reason.MAX_SESSIONS, str(max_sessions))
-    del (
-        decisions.authority,
-        decisions.times,
-        decisions.hashes,
-        decisions.until,
-        decisions.contents,
-        decisions.rank,
-    )
+        _drop_earlier_sessions(decisions, max_sessions)
+    decisions.forget_comparisons()
     return decisions
 
 
-class Curation(NamedTuple):
-    """The decisions on a table's sessions in its order, whose text had verdicts taken out, and how many a model of the lake made."""
+def _drop_earlier_sessions(decisions: Decisions, max_sessions: int) -> None:
+    """Keep the latest good sessions; sessions without a time count as the earliest."""
+    positive = np.flatnonzero(decisions.has_use(SessionUse.POSITIVE))
+    times = decisions.times[positive]
+    age = np.where(times == inf, inf, -times)
+    latest_first = positive[np.lexsort((decisions.rank[positive], age))]
+    decisions.drop(latest_first[max_sessions:], DropReason.MAX_SESSIONS, str(max_sessions))
+
+
+@dataclass
+class Curation:
+    """The decisions on the sessions of a table.
+
+    Attributes:
+        decisions: The decisions, in the order of the table.
+        stripped: The sessions from whose text verdicts were removed.
+        by_served_model: How many sessions a model of the lake made.
+    """
 
     decisions: Decisions
     stripped: set[str]
@@ -230,202 +96,177 @@ class Curation(NamedTuple):
 
     @property
     def reasons(self) -> list[str]:
-        """The reason of every session; positives are `kept`."""
-        return [each.reason.value if each.reason else "kept" for each in self.decisions]
+        """The reason of every session, and `kept` for good sessions."""
+        return [decision.reason.value if decision.reason else "kept" for decision in self.decisions]
 
     @property
     def counts_with_detail(self) -> Counter[str]:
-        """Sessions by reason; of a damage or a measure by its name too."""
-        named = (Reason.BROKEN, Reason.MEASURE, Reason.UNMEASURED)
-        details = [f":{each.detail}" if each.reason in named else "" for each in self.decisions]
-        return Counter(map(add, self.reasons, details))
+        """Sessions by reason, with the name of the damage or the measure after a colon."""
+        counts: Counter[str] = Counter()
+        for decision in self.decisions:
+            reason = decision.reason.value if decision.reason else "kept"
+            if decision.reason in (DropReason.BROKEN, DropReason.MEASURE, DropReason.UNMEASURED):
+                reason += f":{decision.detail}"
+            counts[reason] += 1
+        return counts
 
 
 def curate_rows(
-    read: Callable[[], Iterable[dict[str, Any]]],
+    read_rows: Callable[[], Iterable[JudgedRow]],
     required_measures: Sequence[str],
-    bounds: Bounds,
-    verdict_leaks: Sequence[str],
-    is_own: Callable[[dict[str, Any]], bool] | None = None,
-    keep_own: bool = False,
-) -> tuple[Curation, Iterator[dict[str, Any]]]:
-    """Curate rows of `judged_sessions`: the decisions, and the rows of `curated_sessions`.
+    bounds: CurationBounds,
+    leak_patterns: Sequence[str],
+    is_from_served_model: Callable[[JudgedRow], bool] | None = None,
+    keep_served_model: bool = False,
+) -> tuple[Curation, Iterator[CuratedRow]]:
+    """Curate rows of `judged_sessions`.
 
-    `is_own` says which rows a model of this lake made. They are dropped unless `keep_own`, and counted in any case.
-    `read` opens the same rows anew each time. They are read twice, because what a session repeats is known only when all have been seen;
-    memory holds no texts but a batch's, and of the others `Decisions`.
+    The rows are read twice, because a session's repetitions are only known when all sessions have
+    been read. Memory holds the texts of one batch, and the `Decisions` on all sessions.
 
-    Raises:
-        DataError: the second reading gives other sessions than the first.
+    Args:
+        read_rows: Opens the rows; it is called twice and must return the same rows.
+        required_measures: Names of measures that a good session must pass.
+        bounds: How much is kept.
+        leak_patterns: Regular expressions of verdicts in the text.
+        is_from_served_model: Returns whether a model of this lake made a row's session.
+        keep_served_model: Whether such sessions are kept; they are counted in any case.
+
+    Returns:
+        The decisions, and an iterator of the rows of `curated_sessions`. The iterator raises
+        DataError if the second reading gives other sessions than the first.
     """
-    patterns = leak_patterns(verdict_leaks)
-    stripped, own = set[str](), 0
+    patterns = compile_leak_patterns(leak_patterns)
+    stripped: set[str] = set()
+    served_count = 0
 
-    def candidates() -> Iterator[Candidate]:
-        nonlocal own
-        for row in read():
-            own += (by_own := is_own is not None and is_own(row))
-            messages, lines, leak = without_leaks(row["messages"], patterns)
-            if lines:
+    def make_candidates() -> Iterator[CurationCandidate]:
+        nonlocal served_count
+        for row in read_rows():
+            is_served = is_from_served_model is not None and is_from_served_model(row)
+            served_count += is_served
+            cleaned = remove_leaks(row["messages"], patterns)
+            if cleaned.removed_lines:
                 stripped.add(row["session_id"])
-                row = _with_messages(row, messages)
-            yield candidate_of(
-                row, leak, required_measures, bounds.max_characters, by_own and not keep_own
+                row = _replace_messages(row, cleaned.messages)
+            yield make_candidate(
+                row,
+                cleaned.remaining_leak,
+                required_measures,
+                bounds.max_characters,
+                is_served and not keep_served_model,
             )
 
-    decisions = curate(candidates(), bounds.max_sessions)
+    decisions = curate(make_candidates(), bounds.max_sessions)
 
-    def rows() -> Iterator[dict[str, Any]]:
-        for row, decision in zip(read(), decisions, strict=True):
-            if row["session_id"] != decision.session_id:
+    def make_rows() -> Iterator[CuratedRow]:
+        for row, decision in zip(read_rows(), decisions, strict=True):
+            session_id = row["session_id"]
+            if session_id != decision.session_id:
                 raise DataError(
-                    f"judged_sessions changed while it was curated (at session {row['session_id']}): run it again."
+                    f"judged_sessions changed while it was curated (at session {session_id}): "
+                    "run it again.",
+                    asset="judged_sessions",
                 )
-            if decision.session_id in stripped:
-                row = _with_messages(row, without_leaks(row["messages"], patterns)[0])
-            yield row | decision.columns()
+            if session_id in stripped:
+                cleaned = remove_leaks(row["messages"], patterns)
+                row = _replace_messages(row, cleaned.messages)
+            curated_row: Any = {**row, **decision.make_columns()}
+            yield curated_row
 
-    return Curation(decisions, stripped, own), rows()
+    return Curation(decisions, stripped, served_count), make_rows()
 
 
-def candidate_of(
-    row: dict[str, Any],
+def _replace_messages(row: JudgedRow, messages: list[Message]) -> JudgedRow:
+    """Return a session's row with other messages, and the hash of the new content."""
+    replaced: JudgedRow = {**row, "messages": messages}
+    return {**replaced, "content_sha256": restore_session(replaced).hash_content()}
+
+
+def make_candidate(
+    row: JudgedRow,
     leak: str | None = None,
-    required: Sequence[str] = (),
+    required_measures: Sequence[str] = (),
     max_characters: int = 0,
-    own: bool = False,
-) -> Candidate:
-    """What curation holds of a row of `judged_sessions`; `leak` is a verdict that stands in its text and cannot be taken out, `own` says
-    that a model of this lake made it."""
-    decision = _own_decision(row, leak, required, max_characters, own)
-    by = row["verdict_by"]
-    authority = PERSON if by == "label" else VERIFIER if by in VERIFIERS else NOBODY
-    return Candidate(
-        decision,
+    is_served: bool = False,
+) -> CurationCandidate:
+    """Return what curation needs to know about a row of `judged_sessions`.
+
+    Args:
+        row: The row.
+        leak: A verdict in the row's text that cannot be removed.
+        required_measures: Names of measures that a good session must pass.
+        max_characters: Most characters of a session; 0 is no limit.
+        is_served: Whether the session is dropped because a model of this lake made it.
+    """
+    passed = {name: result["passed"] for name, result in row["measures"].items()}
+    missed = [name for name in required_measures if not passed.get(name)]
+    failed = [name for name in missed if passed.get(name) is False]
+    reason, detail = _find_reason(row, leak, max_characters, is_served)
+    if reason is None and failed:
+        reason, detail = DropReason.MEASURE, failed[0]
+    elif reason is None and missed:
+        reason, detail = DropReason.UNMEASURED, missed[0]
+    return CurationCandidate(
+        CurationDecision(row["session_id"], reason, detail, missed),
         row["content_sha256"],
         row["created_at"],
-        authority,
-        beginnings_of(row["messages"]),
+        _find_authority(row["verdict_by"]),
+        hash_beginnings(row["messages"]),
     )
 
 
-def stopped_calling(row: dict[str, Any]) -> bool:
-    """Whether a bad session is one whose agent called to the end (it was stopped after so many steps, say).
+def _find_authority(verdict_by: str | None) -> int:
+    if verdict_by == "label":
+        return PERSON
+    return VERIFIER if verdict_by in VERIFIERS else NOBODY
 
-    Only the last message's calls have no results, and a judge that saw what came of the session (not its measures) found it bad.
+
+def _find_reason(
+    row: JudgedRow, leak: str | None, max_characters: int, is_served: bool
+) -> tuple[DropReason | None, str | None]:
+    """Return the first reason against a session and its detail, required measures aside."""
+    if row["archived"]:
+        return DropReason.ARCHIVED, None
+    if all(message["role"] == "system" for message in row["messages"]):
+        return DropReason.EMPTY, None
+    if row["broken"] is not None and not was_stopped_while_calling(row):
+        return DropReason.BROKEN, row["broken"]
+    if row["error"] is not None:
+        return DropReason.INFRASTRUCTURE_ERROR, row["error"]
+    if row["attack_succeeded"]:
+        return DropReason.ATTACK_SUCCEEDED, None
+    if leak is not None:
+        return DropReason.VERDICT_LEAK, leak
+    length = count_characters(row["messages"]) if max_characters else 0
+    if length > max_characters:
+        return DropReason.TOO_LONG, str(length)
+    if is_served:
+        return DropReason.SERVED_MODEL, row.get("model_id")
+    if row["verdict"] is None:
+        return DropReason.UNJUDGED, None
+    if row["verdict_by"] == "measures":  # measures alone make no example, good or bad
+        return DropReason.MEASURE, row.get("verdict_name")
+    if row["verdict"] != "acceptable":
+        return DropReason.UNACCEPTABLE, None
+    return None, None
+
+
+def was_stopped_while_calling(row: JudgedRow) -> bool:
+    """Return whether a bad session is damaged only because its agent called to the end.
+
+    Such an agent was stopped, for example after so many steps. Only the last message's calls have
+    no results, and a judge that saw the outcome of the session (not its measures) found it bad.
     """
-    if (
-        row["broken"] != "unanswered_call"
-        or not row["messages"]
-        or row["verdict"] != "unacceptable"
-    ):
-        return False  # "unanswered_call" is the last of `repair.KINDS`: any other damage is named before it
-    seen = any(
+    # "unanswered_call" is the last kind of damage: any other damage would be named instead.
+    if row["broken"] != "unanswered_call" or not row["messages"]:
+        return False
+    if row["verdict"] != "unacceptable":
+        return False
+    found_bad = any(
         opinion["verdict"] == "unacceptable"
-        for name, opinion in row["opinions"].items()
-        if name != "measures"
+        for judge, opinion in row["opinions"].items()
+        if judge != "measures"
     )
-    return seen and row["damage"].get("unanswered_call") == len(
-        row["messages"][-1].get("tool_calls") or ()
-    )
-
-
-def _own_decision(
-    row: dict[str, Any], leak: str | None, required: Sequence[str], max_characters: int, own: bool
-) -> Decision:
-    """The first reason that a session carries in itself."""
-    passed = {name: result["passed"] for name, result in row["measures"].items()}
-    missed = [name for name in required if not passed.get(name)]
-    failed = [name for name in missed if passed.get(name) is False]
-    length = count_characters(row["messages"])
-    tests: list[tuple[Any, Reason, str | None]] = [
-        (row["archived"], Reason.ARCHIVED, None),
-        (all(message["role"] == "system" for message in row["messages"]), Reason.EMPTY, None),
-        (row["broken"] is not None and not stopped_calling(row), Reason.BROKEN, row["broken"]),
-        (row["error"] is not None, Reason.INFRASTRUCTURE_ERROR, row["error"]),
-        (row["attack_succeeded"], Reason.ATTACK_SUCCEEDED, None),
-        (leak is not None, Reason.VERDICT_LEAK, leak),
-        (max_characters and length > max_characters, Reason.TOO_LONG, str(length)),
-        (own, Reason.SERVED_MODEL, row.get("model_id")),
-        (row["verdict"] is None, Reason.UNJUDGED, None),
-        (
-            row["verdict_by"] == "measures",
-            Reason.MEASURE,
-            row.get("verdict_name"),
-        ),  # measures alone make no example, good or bad
-        (row["verdict"] != "acceptable", Reason.UNACCEPTABLE, None),
-        (failed, Reason.MEASURE, next(iter(failed), None)),
-        (missed, Reason.UNMEASURED, next(iter(missed), None)),
-    ]
-    reason, detail = next(
-        ((reason, detail) for holds, reason, detail in tests if holds), (None, None)
-    )
-    return Decision(row["session_id"], reason, detail, missed)
-
-
-def _drop_duplicates(all_: Decisions) -> None:
-    usable = np.flatnonzero(all_.having(Use.POSITIVE, Use.NEGATIVE))
-    standing = (
-        all_.rank,
-        all_.times,
-        all_.having(Use.NEGATIVE),
-        PERSON - all_.authority,
-    )  # the last decides first
-    usable = usable[np.lexsort([each[usable] for each in standing])]
-    _, first, content = np.unique(all_.contents[usable], return_index=True, return_inverse=True)
-    original = usable[first[content]]
-    copies = original != usable
-    all_.drop(usable[copies], Reason.DUPLICATE)
-    all_.duplicate_of[usable[copies]] = original[copies]
-
-
-def _drop_bad_beginnings(all_: Decisions, by: int) -> None:
-    """Drop positives of less authority of which a judge of this authority judged a beginning, the longest that one did, to be bad."""
-    seen = np.flatnonzero(
-        (all_.authority == by) & all_.having(Use.POSITIVE, Use.NEGATIVE) & (np.diff(all_.until) > 0)
-    )
-    seen = seen[np.argsort(-all_.rank[seen])]
-    hashes, first = np.unique(all_.hashes[all_.until[seen + 1] - 1], return_index=True)
-    owner = np.repeat(np.arange(len(all_), dtype=np.int32), np.diff(all_.until))
-    found = np.flatnonzero(
-        (all_.having(Use.POSITIVE) & (all_.authority < by))[owner] & is_among(all_.hashes, hashes)
-    )
-    longest = found[np.diff(owner[found], append=len(all_)) > 0]
-    judged = seen[first[np.searchsorted(hashes, all_.hashes[longest])]]
-    bad = all_.having(Use.NEGATIVE)[judged]
-    for place, of in zip(owner[longest[bad]], judged[bad], strict=True):
-        all_.drop(place, Reason.BEGINS_BADLY, all_.ids[int(of)].as_py())
-
-
-def _drop_beginnings(all_: Decisions) -> None:
-    """Drop sessions that are the beginning of a longer one: of a positive one, or both being negative."""
-    lengths = np.diff(all_.until)
-    owner = np.repeat(np.arange(len(all_), dtype=np.int32), lengths)
-    goes_on = np.ones(len(owner), bool)
-    goes_on[all_.until[1:][lengths > 0] - 1] = False
-    for longer_use, shorter_uses in (
-        (Use.POSITIVE, (Use.POSITIVE, Use.NEGATIVE)),
-        (Use.NEGATIVE, (Use.NEGATIVE,)),
-    ):
-        shorter = np.flatnonzero(all_.having(*shorter_uses) & (lengths > 0))
-        ends = all_.hashes[all_.until[shorter + 1] - 1]
-        found = np.flatnonzero(
-            goes_on & all_.having(longer_use)[owner] & is_among(all_.hashes, ends)
-        )
-        whole: dict[int, list[int]] = {}
-        for place in shorter[is_among(ends, all_.hashes[found])].tolist():
-            whole.setdefault(int(all_.hashes[all_.until[place + 1] - 1]), []).append(place)
-        for at in found[
-            np.lexsort((found, all_.rank[owner[found]], -lengths[owner[found]]))
-        ].tolist():
-            if all_.reasons[owner[at]] == _CODES[longer_use] and (
-                places := whole.pop(int(all_.hashes[at]), None)
-            ):
-                all_.drop(places, Reason.CONTINUED)
-                all_.continued_by[places] = owner[at]
-
-
-def _with_messages(row: dict[str, Any], messages: list[Message]) -> dict[str, Any]:
-    """A session's row with other messages, and the identity of those."""
-    row = row | {"messages": messages}
-    return row | {"content_sha256": restore_session(row).hash_content()}
+    last_calls = row["messages"][-1].get("tool_calls") or ()
+    return found_bad and row["damage"].get("unanswered_call") == len(last_calls)

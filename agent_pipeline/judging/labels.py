@@ -1,8 +1,10 @@
-"""What people say of sessions in files of their own: CSV or JSONL with `session_id`, `judgment`, `reason`.
+"""Labels: people's judgments of sessions, in CSV or JSONL files.
 
-`project` and `agent` are optional columns that say whose session it is; a row without them is about the only agent that has a session of
-that id, and is left out where several have. Other columns are passed over, so a filled review file is a label file. An empty judgment says
-nothing, and takes back nothing; of several judgments of one session the last counts (the files of a folder in the order of their names).
+A row has `session_id`, `judgment` and `reason`. The optional columns `project` and `agent` name the
+session's agent. A row without them is about the only agent that has a session of that id. If
+several agents have such a session, the row is left out. Other columns are ignored, so a filled
+review file is a label file. An empty judgment changes nothing. If a session was judged more than
+once, the last judgment counts; the files of a folder are read in the order of their names.
 """
 
 import csv
@@ -14,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from agent_pipeline.errors import SettingsError
-from agent_pipeline.judging.cells import from_cell
+from agent_pipeline.judging.csv_cells import from_cell
 from agent_pipeline.keys import PartitionKey, may_mean
 from agent_pipeline.redaction import Redactor
 from agent_pipeline.sessions.json_text import parse_object
@@ -24,11 +26,17 @@ from agent_pipeline.sources.base import file_signature
 Verdict = Literal["acceptable", "unacceptable"]
 VERDICTS: dict[str | None, Verdict] = {"acceptable": "acceptable", "unacceptable": "unacceptable"}
 
-SUFFIXES = (".csv", ".jsonl")
-_BOMS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
-_SHOWN = 5
-# Excel stops at 32,767 characters a cell; other programs do not, and the csv module's own limit is 131,072.
-_LONGEST_FIELD = (1 << 31) - 1
+LABEL_SUFFIXES = (".csv", ".jsonl")
+
+LabelRow = dict[str, Any]
+"""A row of a label file; its keys are column names in lower case, without spaces around them."""
+
+_ENCODINGS_BY_MARK = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+_MAX_NAMES_SHOWN = 5
+
+# Excel stops at 32,767 characters per cell; other programs do not, and the limit of the csv module
+# is 131,072.
+_MAX_FIELD_CHARACTERS = (1 << 31) - 1
 
 
 class Label(NamedTuple):
@@ -38,32 +46,49 @@ class Label(NamedTuple):
     reason: str = ""
 
 
-_WITHOUT_REASON = {verdict: Label(verdict) for verdict in VERDICTS.values()}
+_LABELS_WITHOUT_REASON = {verdict: Label(verdict) for verdict in VERDICTS.values()}
+"""Shared objects, because most labels have no reason."""
 
 
 @dataclass
 class Labels:
-    """The labels of one agent by session id; `notes` says in sentences what could not be used. `whose` has the project and the agent, one
-    of them or both empty, of the labels that do not say fully whose session they name."""
+    """The labels of one agent.
+
+    Attributes:
+        where: The path of the labels.
+        by_id: The labels by session id.
+        notes: Sentences about rows that could not be used.
+        partial_keys: The project and the agent, one of them or both empty, of the labels that do
+            not fully name their agent, by session id.
+    """
 
     where: str = ""
     by_id: dict[str, Label] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    whose: dict[str, tuple[str, str]] = field(default_factory=dict)
+    partial_keys: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     def leave_out_shared(self, shared: Mapping[str, PartitionKey]) -> None:
-        """Leave out the labels of which nobody can tell whose session they name, since another agent has one of that id; note how many."""
+        """Leave out labels that may be about another agent's session, and note how many.
+
+        Args:
+            shared: By session id, another agent that has a session of that id.
+        """
+        if not shared:
+            return
         for session_id in shared:
             del self.by_id[session_id]
-        if shared:
-            agents = _first(sorted(set(map(str, shared.values()))))
-            self.notes.append(
-                f"{self.where}: {len(shared)} labels do not say whose session they name ({_first(sorted(shared))}) and were left out: "
-                f"{agents} has sessions of these ids too. Give their project and agent."
-            )
+        agents = _list_first(sorted({str(key) for key in shared.values()}))
+        self.notes.append(
+            f"{self.where}: {len(shared)} labels do not say whose session they name "
+            f"({_list_first(sorted(shared))}) and were left out: {agents} has sessions of these "
+            "ids too. Give their project and agent."
+        )
 
-    def version_with(self, store_version: str, session_ids: Iterable[str]) -> str:
-        """The data version of a store's sessions and of the labels that name them; without such labels, that of the store."""
+    def add_to_version(self, store_version: str, session_ids: Iterable[str]) -> str:
+        """Return the data version of a store's sessions and of the labels that name them.
+
+        Without such labels, the version is that of the store.
+        """
         used = {
             session_id: self.by_id[session_id]
             for session_id in session_ids
@@ -72,124 +97,153 @@ class Labels:
         return hash_json([store_version, used]) if used else store_version
 
     def redact(self, redactor: Redactor) -> None:
-        """Replace what is private in the reasons, in place; raises what `Redactor.redact` raises."""
-        said = [session_id for session_id, label in self.by_id.items() if label.reason]
-        texts: list[Message] = [
-            {"role": "user", "content": self.by_id[session_id].reason} for session_id in said
+        """Replace what is private in the reasons, in place.
+
+        Raises:
+            RedactionError: As `Redactor.redact`.
+        """
+        with_reason = [session_id for session_id, label in self.by_id.items() if label.reason]
+        messages: list[Message] = [
+            {"role": "user", "content": self.by_id[session_id].reason} for session_id in with_reason
         ]
-        carrier = Session(session_id="", project="", agent="", source="labels", messages=texts)
+        # The redactor works on sessions, so the reasons become the messages of one.
+        carrier = Session(session_id="", project="", agent="", source="labels", messages=messages)
         redactor.redact(carrier)
-        for session_id, message in zip(said, carrier.messages, strict=True):
+        for session_id, message in zip(with_reason, carrier.messages, strict=True):
             self.by_id[session_id] = self.by_id[session_id]._replace(reason=message["content"])
 
-    def unknown(self, session_ids: Iterable[str]) -> str:
-        """A sentence on the labels that name none of the sessions, by their ids; empty where there are none."""
+    def describe_unknown(self, session_ids: Iterable[str]) -> str:
+        """Return a sentence about labels that name no session of the agent; empty without any."""
         unknown = sorted(session_ids)
+        if not unknown:
+            return ""
         return (
-            f"{self.where}: {len(unknown)} labels name no session of this agent ({_first(unknown)})."
-            if unknown
-            else ""
+            f"{self.where}: {len(unknown)} labels name no session of this agent "
+            f"({_list_first(unknown)})."
         )
 
 
-def label_files(path: Path) -> list[Path]:
-    """The label files at a path: itself, or the CSV and JSONL files of a folder by name.
+def find_label_files(path: Path) -> list[Path]:
+    """Return the label files at a path: the file itself, or the files of a folder by name.
 
     Raises:
-        SettingsError: there is nothing at the path, or a file of another kind.
+        SettingsError: There is nothing at the path, or a file of another kind.
     """
     try:
         if path.is_dir():
             return sorted(
-                each
-                for each in path.iterdir()
-                if each.suffix.lower() in SUFFIXES and not each.name.startswith(".")
+                file
+                for file in path.iterdir()
+                if file.suffix.lower() in LABEL_SUFFIXES and not file.name.startswith(".")
             )
-        if path.is_file() and path.suffix.lower() in SUFFIXES:
+        if path.is_file() and path.suffix.lower() in LABEL_SUFFIXES:
             return [path]
     except OSError as error:
-        raise _unreadable(path, error) from error
-    what = "is neither a .csv nor a .jsonl file" if path.exists() else "does not exist"
+        raise _make_unreadable_error(path, error) from error
+    problem = "is neither a .csv nor a .jsonl file" if path.exists() else "does not exist"
     raise SettingsError(
-        f"The labels {path} {what}: let the setting labels name a CSV or JSONL file, or a folder of them."
+        f"The labels {path} {problem}: let the setting labels name a CSV or JSONL file, or a "
+        "folder of them.",
+        setting="labels",
+        path=path,
     )
 
 
-def labels_signature(path: Path) -> str:
-    """A cheap text that changes whenever the labels may have changed."""
-    return file_signature(*label_files(path))
+def compute_labels_signature(path: Path) -> str:
+    """Return a text that is cheap to compute and changes whenever the labels may have changed."""
+    return file_signature(*find_label_files(path))
 
 
-def read_labels(path: Path, key: PartitionKey, own: bool = False) -> Labels:
-    """The labels of an agent; in files of its `own` a row is about it unless it names another.
+def read_labels(path: Path, key: PartitionKey, is_own_file: bool = False) -> Labels:
+    """Return the labels of an agent.
+
+    Args:
+        path: A label file or a folder of them.
+        key: The agent.
+        is_own_file: Whether the files are the agent's own, so that a row without project and agent
+            is about the agent.
 
     Raises:
-        SettingsError: a file is missing, cannot be read or decoded, or has no columns `session_id` and `judgment`.
+        SettingsError: A file is missing, cannot be read or decoded, or lacks the columns
+            `session_id` and `judgment`.
     """
     labels = Labels(str(path))
-    unknown: Counter[str] = Counter()
-    broken = 0
-    for file in label_files(path):
-        for row in _rows(file):
-            if row is None or not (session_id := _text(row.get("session_id"))):
-                broken += 1
-            elif is_about(_text(row.get("project")), _text(row.get("agent")), key) and (
-                word := _text(row.get("judgment"))
-            ):
-                if judgment := VERDICTS.get(word.casefold()):
-                    reason = _text(row.get("reason"))
-                    labels.by_id[session_id] = (
-                        Label(judgment, reason) if reason else _WITHOUT_REASON[judgment]
-                    )
-                    labels.whose.pop(session_id, None)
-                    if not own and not all(
-                        whose := (_text(row.get("project")), _text(row.get("agent")))
-                    ):
-                        labels.whose[session_id] = whose
-                else:
-                    unknown[word[:40]] += 1
-    if broken:
+    unknown_words: Counter[str] = Counter()
+    unusable_count = 0
+    for file in find_label_files(path):
+        for row in _read_rows(file):
+            session_id = _to_text(row.get("session_id")) if row is not None else ""
+            if row is None or not session_id:
+                unusable_count += 1
+                continue
+            project, agent = _to_text(row.get("project")), _to_text(row.get("agent"))
+            word = _to_text(row.get("judgment"))
+            if not word or not is_about(project, agent, key):
+                continue
+            judgment = VERDICTS.get(word.casefold())
+            if judgment is None:
+                unknown_words[word[:40]] += 1
+                continue
+            reason = _to_text(row.get("reason"))
+            labels.by_id[session_id] = (
+                Label(judgment, reason) if reason else _LABELS_WITHOUT_REASON[judgment]
+            )
+            labels.partial_keys.pop(session_id, None)
+            if not is_own_file and not (project and agent):
+                labels.partial_keys[session_id] = (project, agent)
+    if unusable_count:
         labels.notes.append(
-            f"{path}: {broken} rows are no label (not JSON, or without a session_id) and were left out."
+            f"{path}: {unusable_count} rows are no label (not JSON, or without a session_id) and "
+            "were left out."
         )
-    if unknown:
+    if unknown_words:
         labels.notes.append(
-            f"{path}: {unknown.total()} judgments are neither acceptable nor unacceptable ({_first(sorted(unknown))}) and were left out."
+            f"{path}: {unknown_words.total()} judgments are neither acceptable nor unacceptable "
+            f"({_list_first(sorted(unknown_words))}) and were left out."
         )
     return labels
 
 
-def _rows(file: Path) -> Iterator[dict[str, Any] | None]:
-    """The rows of a file by folded column name; `None` for a line that is not a JSON object."""
+def _read_rows(file: Path) -> Iterator[LabelRow | None]:
+    """Yield the rows of a label file; `None` for a line that is not a JSON object."""
     names: set[str] = set()
-    lines = file.suffix.lower() == ".jsonl"
+    is_jsonl = file.suffix.lower() == ".jsonl"
     try:
         with file.open("rb") as raw:
-            encoding = _BOMS.get(raw.read(2), "utf-8-sig")
-        with file.open(encoding=encoding, newline="\n" if lines else "") as text:
-            for row in _json_rows(text, names) if lines else _csv_rows(file, text, names):
-                yield row and {
-                    str(name).strip().casefold(): value
-                    for name, value in row.items()
-                    if name is not None
-                }
+            encoding = _ENCODINGS_BY_MARK.get(raw.read(2), "utf-8-sig")
+        with file.open(encoding=encoding, newline="\n" if is_jsonl else "") as text:
+            rows = _read_json_rows(text, names) if is_jsonl else _read_csv_rows(file, text, names)
+            for row in rows:
+                if row is None:
+                    yield None
+                else:
+                    yield {
+                        _fold_name(name): value for name, value in row.items() if name is not None
+                    }
     except (OSError, UnicodeDecodeError) as error:
-        raise _unreadable(file, error) from error
-    if missing := sorted({"session_id", "judgment"} - {name.strip().casefold() for name in names}):
+        raise _make_unreadable_error(file, error) from error
+    missing = sorted({"session_id", "judgment"} - {_fold_name(name) for name in names})
+    if missing:
         raise SettingsError(
-            f"The labels {file} have no {' and no '.join(missing)}: name the columns session_id, judgment, reason."
+            f"The labels {file} have no {' and no '.join(missing)}: name the columns session_id, "
+            "judgment, reason.",
+            setting="labels",
+            path=file,
         )
 
 
-def _csv_rows(file: Path, text: Iterable[str], names: set[str]) -> Iterator[dict[str, Any]]:
-    """The rows of a CSV file; `names` is given its columns."""
-    csv.field_size_limit(_LONGEST_FIELD)
+def _fold_name(name: object) -> str:
+    return str(name).strip().casefold()
+
+
+def _read_csv_rows(file: Path, text: Iterable[str], names: set[str]) -> Iterator[LabelRow | None]:
+    """Yield the rows of a CSV file, and add the file's columns to `names`."""
+    csv.field_size_limit(_MAX_FIELD_CHARACTERS)
     lines = dropwhile(str.isspace, text)
     head = next(lines, "").lstrip()
-    # Spreadsheets of many languages write a semicolon where the comma is the decimal sign.
-    reader = csv.DictReader(
-        chain([head], lines), delimiter=max(",;\t", key=head.count), strict=True
-    )
+    # In many languages spreadsheets write a semicolon, because the comma is the decimal sign.
+    delimiter = max(",;\t", key=head.count)
+    reader = csv.DictReader(chain([head], lines), delimiter=delimiter, strict=True)
     try:
         names.update(reader.fieldnames or ())
         for row in reader:
@@ -200,38 +254,52 @@ def _csv_rows(file: Path, text: Iterable[str], names: set[str]) -> Iterator[dict
                 }
     except csv.Error as error:
         raise SettingsError(
-            f"The labels {file} are no CSV from line {reader.reader.line_num} on ({error}): correct the quotes there."
+            f"The labels {file} are no CSV from line {reader.reader.line_num} on ({error}): "
+            "correct the quotes there.",
+            setting="labels",
+            path=file,
         ) from error
 
 
-def _json_rows(text: Iterable[str], names: set[str]) -> Iterator[dict[str, Any] | None]:
-    """The rows of JSON lines; `names` is given all their keys."""
-    for line in filter(str.strip, text):
-        value = parse_object(line)
-        names.update(value or ())
-        yield value
+def _read_json_rows(text: Iterable[str], names: set[str]) -> Iterator[LabelRow | None]:
+    """Yield the rows of a JSONL file, and add all their keys to `names`."""
+    for line in text:
+        if line.strip():
+            row = parse_object(line)
+            names.update(row or ())
+            yield row
 
 
 def is_about(project: str, agent: str, key: PartitionKey) -> bool:
-    """Whether a label of this project and agent may be about an agent; what is empty may be any.
+    """Return whether a label of this project and agent may be about an agent.
 
-    People write `Support` for `support`. If the lake has an agent of each name, and both have the session, the label is left out.
+    People write `Support` for `support`. If the lake has an agent of each name, and both agents
+    have the session, the label is left out.
+
+    Args:
+        project: The label's project; an empty text may be any project.
+        agent: The label's agent; an empty text may be any agent.
+        key: The agent.
     """
     return all(
         not name or may_mean(name, part) for name, part in zip((project, agent), key, strict=True)
     )
 
 
-def _text(value: Any) -> str:
-    """A cell as text that can be written as UTF-8."""
+def _to_text(value: Any) -> str:
+    """Return a cell as a text that can be written as UTF-8."""
     return "" if value is None else str(value).strip().encode("utf-8", "replace").decode("utf-8")
 
 
-def _first(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:_SHOWN])) + (", …" if len(names) > _SHOWN else "")
+def _list_first(names: Sequence[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:_MAX_NAMES_SHOWN])
+    return shown + (", …" if len(names) > _MAX_NAMES_SHOWN else "")
 
 
-def _unreadable(path: Path, error: Exception) -> SettingsError:
+def _make_unreadable_error(path: Path, error: Exception) -> SettingsError:
     return SettingsError(
-        f"The labels {path} cannot be read ({error}): check the permissions, and save the file as UTF-8."
+        f"The labels {path} cannot be read ({error}): check the permissions, and save the file "
+        "as UTF-8.",
+        setting="labels",
+        path=path,
     )

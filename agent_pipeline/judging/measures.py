@@ -1,9 +1,12 @@
 """Measures: functions that look at one session and pass or fail it with a reason, or score it.
 
-`@measure` registers a function under its name. A setting names a measure as Python would call it, without the context:
-`ended_with_answer`, `at_most_steps(12)`, `called_tool("refund", times=1)`; one of your own by its dotted path,
-`my_package.measures.polite`, or by the name of an entry point of the group `agent_pipeline.measures`. A measure that scores passes with a
-threshold: `politeness >= 0.8`. The text is read with `ast`, never run: its arguments are literals.
+`@measure` registers a function under its name. A setting names a measure as Python would call it,
+without the context: `ended_with_answer`, `at_most_steps(12)`, `called_tool("refund", times=1)`. A
+user's measure is named by its dotted path, `my_package.measures.polite`, or by the name of an entry
+point of the group `agent_pipeline.measures`. A measure that scores passes with a threshold:
+`politeness >= 0.8`. The text is parsed with `ast` and never run: its arguments are literals.
+
+The measures that come with the pipeline do not belong here (`builtin_measures`).
 """
 
 import ast
@@ -21,11 +24,18 @@ from agent_pipeline.plugins import load_plugin
 
 ENTRY_POINTS = "agent_pipeline.measures"
 
+_MAX_QUOTED_CHARACTERS = 200
+
 
 class MeasureResult(NamedTuple):
-    """`passed` is `None` where the measure could not be taken, or scores without a threshold; `reason` says why in a few words.
+    """The result of a measure for one session.
 
-    `score` (0 to 1) is `None` where the measure only passes or fails. `raised`: the measure's own code failed.
+    Attributes:
+        passed: Whether the session passes; `None` if the measure could not be taken, or scores
+            without a threshold.
+        reason: Why, in a few words.
+        score: A score from 0 to 1; `None` if the measure only passes or fails.
+        raised: Whether the measure's own code failed.
     """
 
     passed: bool | None
@@ -35,35 +45,50 @@ class MeasureResult(NamedTuple):
 
 
 Measure = Callable[..., Any]
-"""`(context, **parameters)` → `MeasureResult`, `bool`, `(bool, reason)`, a score from 0 to 1, or `None` (it does not apply)."""
+"""A function `(context, **parameters)`.
 
-_M = TypeVar("_M", bound=Measure)
+It returns a `MeasureResult`, a `bool`, `(bool, reason)`, a score from 0 to 1, or `None` (the
+measure does not apply).
+"""
+
+_Measure = TypeVar("_Measure", bound=Measure)
 
 MEASURES: dict[str, Measure] = {}
+"""The registered measures by name."""
 
 
-def measure(function: _M) -> _M:
+def measure(function: _Measure) -> _Measure:
     """Register a measure under its function's name.
 
     Raises:
-        SettingsError: another function has that name.
+        SettingsError: Another function has that name.
     """
     name = function.__name__
     other = MEASURES.get(name)
-    if other is not None and (other.__module__, other.__qualname__) != (
-        function.__module__,
-        function.__qualname__,
-    ):
+    if other is not None and _locate(other) != _locate(function):
         raise SettingsError(
-            f"Two measures are called {name!r} ({other.__module__} and {function.__module__}): rename one of them."
+            f"Two measures are called {name!r} ({other.__module__} and {function.__module__}): "
+            "rename one of them."
         )
     MEASURES[name] = function
     return function
 
 
+def _locate(function: Measure) -> tuple[str, str]:
+    return function.__module__, function.__qualname__
+
+
 @dataclass(frozen=True)
 class ConfiguredMeasure:
-    """A measure with its parameters; `name` is its one spelling in tables and in configuration."""
+    """A measure with its parameters.
+
+    Attributes:
+        name: The one spelling of the measure in tables and in the configuration.
+        function: The measure.
+        arguments: Positional arguments after the context.
+        keywords: Keyword arguments.
+        threshold: The least score that passes.
+    """
 
     name: str
     function: Measure
@@ -72,102 +97,138 @@ class ConfiguredMeasure:
     threshold: float | None = None
 
     def take(self, context: EvaluationContext) -> MeasureResult:
-        """The result for one session; an exception costs the measure its value there, and becomes the reason."""
+        """Return the result for one session.
+
+        If the measure raises an exception, the measure has no value for the session, and the
+        exception is the reason. The run goes on.
+        """
         try:
-            return _result(self.function(context, *self.arguments, **self.keywords), self.threshold)
-        except Exception as error:  # a user's measure may raise anything; it must cost its own value, not the night
-            return MeasureResult(
-                None, f"raised {type(error).__name__}: {_short(error)}", raised=True
-            )
+            returned = self.function(context, *self.arguments, **self.keywords)
+            return _read_result(returned, self.threshold)
+        except Exception as error:  # a user's measure may raise anything
+            reason = f"raised {type(error).__name__}: {_quote(error)}"
+            return MeasureResult(None, reason, raised=True)
 
 
 def parse_measures(texts: Iterable[str]) -> list[ConfiguredMeasure]:
-    """The measures that a configuration names, each once."""
-    return list({parsed.name: parsed for parsed in map(parse_measure, texts)}.values())
+    """Return the measures that a configuration names, each once."""
+    measures_by_name: dict[str, ConfiguredMeasure] = {}
+    for text in texts:
+        parsed = parse_measure(text)
+        measures_by_name[parsed.name] = parsed
+    return list(measures_by_name.values())
 
 
 def parse_measure(text: str) -> ConfiguredMeasure:
-    """Read `name`, `name(literal, key=literal)` or either with `>= threshold`.
+    """Parse `name`, `name(literal, key=literal)`, or either with `>= threshold`.
 
     Raises:
-        SettingsError: the text is no such call, or names a measure or parameter that there is not.
+        SettingsError: The text is not such a call, or names a measure or a parameter that does
+            not exist.
     """
     try:
-        expression, threshold = ast.parse(text.strip(), mode="eval").body, None
-        if isinstance(expression, ast.Compare):
-            threshold = _threshold(expression)
-            expression = expression.left
-        call = expression if isinstance(expression, ast.Call) else ast.Call(expression, [], [])
-        name = ".".join(map(_word, ast.unparse(call.func).split(".")))
-        arguments = tuple(ast.literal_eval(each) for each in call.args)
-        keywords = {
-            _word(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords
-        }
+        written = _parse_call(text)
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
         raise SettingsError(
-            f"{text!r} is not a measure: write name, name(12), name(parameter='text'), or one of these with >= 0.8 after it (from 0 to 1)."
+            f"{text!r} is not a measure: write name, name(12), name(parameter='text'), or one of "
+            "these with >= 0.8 after it (from 0 to 1)."
         ) from error
-    function = _function(name)
-    _check_parameters(function, arguments, keywords, text)
-    written = ", ".join(
-        [
-            *map(repr, arguments),
-            *(f"{parameter}={value!r}" for parameter, value in keywords.items()),
-        ]
+    function = _find_measure(written.name)
+    _check_parameters(function, written, text)
+    return ConfiguredMeasure(
+        written.spell(), function, written.arguments, written.keywords, written.threshold
     )
-    spelling = (
-        name
-        + (f"({written})" if written else "")
-        + ("" if threshold is None else f" >= {threshold}")
-    )
-    return ConfiguredMeasure(spelling, function, arguments, keywords, threshold)
 
 
-def _threshold(expression: ast.Compare) -> float:
-    """What a score is compared with; raises ValueError where it is anything but `>=` and a number from 0 to 1."""
-    (comparison,), (bound,) = expression.ops, map(ast.literal_eval, expression.comparators)
-    if (
-        not isinstance(comparison, ast.GtE)
-        or type(bound) not in (int, float)
-        or not 0 <= bound <= 1
-    ):
+@dataclass(frozen=True)
+class _WrittenMeasure:
+    """A measure as it is written in the configuration."""
+
+    name: str
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+    threshold: float | None
+
+    def spell(self) -> str:
+        """Return the one spelling of the measure."""
+        values = [repr(argument) for argument in self.arguments]
+        values += [f"{name}={value!r}" for name, value in self.keywords.items()]
+        spelling = self.name
+        if values:
+            spelling += f"({', '.join(values)})"
+        if self.threshold is not None:
+            spelling += f" >= {self.threshold}"
+        return spelling
+
+
+def _parse_call(text: str) -> _WrittenMeasure:
+    """Parse the text of a measure; raise an error of `ast`, or ValueError, if it is not one."""
+    expression = ast.parse(text.strip(), mode="eval").body
+    threshold = None
+    if isinstance(expression, ast.Compare):
+        threshold = _read_threshold(expression)
+        expression = expression.left
+    call = expression if isinstance(expression, ast.Call) else ast.Call(expression, [], [])
+    parts = ast.unparse(call.func).split(".")
+    return _WrittenMeasure(
+        name=".".join(_check_identifier(part) for part in parts),
+        arguments=tuple(ast.literal_eval(argument) for argument in call.args),
+        keywords={
+            _check_identifier(keyword.arg): ast.literal_eval(keyword.value)
+            for keyword in call.keywords
+        },
+        threshold=threshold,
+    )
+
+
+def _read_threshold(expression: ast.Compare) -> float:
+    """Return the threshold of a comparison.
+
+    Raises:
+        ValueError: The comparison is anything but `>=` and a number from 0 to 1.
+    """
+    [comparison] = expression.ops
+    [bound] = [ast.literal_eval(comparator) for comparator in expression.comparators]
+    is_number = type(bound) in (int, float)
+    if not isinstance(comparison, ast.GtE) or not is_number or not 0 <= bound <= 1:
         raise ValueError(bound)
-    return bound
+    threshold: float = bound
+    return threshold
 
 
-def _word(name: str | None) -> str:
+def _check_identifier(name: str | None) -> str:
     if name is None or not name.isidentifier():
         raise ValueError(name)
     return name
 
 
-def _function(name: str) -> Measure:
-    """A measure by its registered name, its entry point, or its dotted path."""
+def _find_measure(name: str) -> Measure:
+    """Return a measure by its registered name, its entry point, or its dotted path."""
     if name in MEASURES:
         return MEASURES[name]
-    loaded = load_plugin(name, "measure", ENTRY_POINTS, MEASURES)
+    loaded: Any = load_plugin(name, "measure", ENTRY_POINTS, MEASURES)
     if not callable(loaded):
         raise SettingsError(
-            f"The measure {name!r} is a {type(loaded).__name__}: give a function of an evaluation context."
+            f"The measure {name!r} is a {type(loaded).__name__}: give a function of an evaluation "
+            "context."
         )
-    return loaded
+    function: Measure = loaded
+    return function
 
 
-def _check_parameters(
-    function: Measure, arguments: tuple[Any, ...], keywords: dict[str, Any], text: str
-) -> None:
-    """Every parameter exists, none is missing, and each has the type that the function's hints say."""
+def _check_parameters(function: Measure, written: _WrittenMeasure, text: str) -> None:
+    """Check that every parameter exists and has the type of its hint, and that none is missing."""
     signature = inspect.signature(function)
-    parameters = dict(list(signature.parameters.items())[1:])
-    for name in keywords:
-        if name not in parameters and not any(
-            each.kind is each.VAR_KEYWORD for each in parameters.values()
-        ):
+    parameters = dict(list(signature.parameters.items())[1:])  # without the context
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    for name in written.keywords:
+        if name not in parameters and not takes_any:
             raise SettingsError(
-                f"The measure {text!r} has no parameter {name!r}{did_you_mean(name, list(parameters))}"
+                f"The measure {text!r} has no parameter {name!r}"
+                f"{did_you_mean(name, list(parameters))}"
             )
     try:
-        bound = signature.bind(None, *arguments, **keywords)
+        bound = signature.bind(None, *written.arguments, **written.keywords)
     except TypeError as error:
         shown = signature.replace(
             parameters=list(parameters.values()), return_annotation=inspect.Signature.empty
@@ -178,56 +239,67 @@ def _check_parameters(
     try:
         hints = get_type_hints(function)
     except Exception:  # hints that only a type checker can resolve
-        hints = {}
+        return
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    for name in [
-        each
-        for each in bound.arguments
-        if each in parameters and each in hints and parameters[each].kind not in variadic
-    ]:
-        value = bound.arguments[name]
-        try:
-            TypeAdapter(hints[name]).validate_python(value, strict=True)
-        except ValidationError as error:
-            raise SettingsError(
-                f"The measure {text!r} has a wrong {name} ({error.errors()[0]['msg']}; got {value!r})."
-            ) from error
+    for name, value in bound.arguments.items():
+        if name in parameters and name in hints and parameters[name].kind not in variadic:
+            _check_type(name, value, hints[name], text)
 
 
-def _result(value: Any, threshold: float | None) -> MeasureResult:
-    """What a measure returned, in its one form."""
-    if value is None:
+def _check_type(name: str, value: Any, hint: Any, text: str) -> None:
+    try:
+        TypeAdapter(hint).validate_python(value, strict=True)
+    except ValidationError as error:
+        raise SettingsError(
+            f"The measure {text!r} has a wrong {name} ({error.errors()[0]['msg']}; got {value!r})."
+        ) from error
+
+
+def _read_result(returned: Any, threshold: float | None) -> MeasureResult:
+    """Return the result for what a measure returned."""
+    if returned is None:
         return MeasureResult(None, "does not apply")
-    if isinstance(value, bool):
-        value = (value, "")
-    elif isinstance(value, int | float):
-        value = (None, "", value)
-    passed, reason, score, _ = (
-        MeasureResult(*value)
-        if isinstance(value, tuple) and 2 <= len(value) <= 4
-        else (None, None, None, None)
-    )
-    if not (passed is None or isinstance(passed, bool)) or not isinstance(reason, str):
-        return MeasureResult(None, f"returned no result but {_short(repr(value))}")
-    if score is None:
-        return (
-            MeasureResult(passed, reason)
-            if threshold is None
-            else MeasureResult(None, f"has no score to compare with {threshold}")
-        )
-    if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1:
-        return MeasureResult(
-            None, f"returned the score {_short(repr(score))}: scores go from 0 to 1"
-        )
+    result = _unpack_result(returned)
+    if result is None:
+        return MeasureResult(None, f"returned no result but {_quote(repr(returned))}")
+    if result.score is None:
+        if threshold is None:
+            return result
+        return MeasureResult(None, f"has no score to compare with {threshold}")
+    if not _is_score(result.score):
+        quoted = _quote(repr(result.score))
+        return MeasureResult(None, f"returned the score {quoted}: scores go from 0 to 1")
+    score = float(result.score)
     if threshold is not None:
-        return MeasureResult(score >= threshold, reason or f"scores {score:.3g}", float(score))
-    return MeasureResult(
-        passed,
-        reason or ("" if passed is not None else "scores, without a threshold"),
-        float(score),
-    )
+        return MeasureResult(score >= threshold, result.reason or f"scores {score:.3g}", score)
+    if result.passed is None:
+        return MeasureResult(None, result.reason or "scores, without a threshold", score)
+    return MeasureResult(result.passed, result.reason, score)
 
 
-def _short(value: object) -> str:
-    """A text of someone else's code in a reason: one line, not too long."""
-    return " ".join(str(value).split())[:200]
+def _unpack_result(returned: Any) -> MeasureResult | None:
+    """Return what a measure returned as an unchecked result; `None` if it is not a result.
+
+    A result is a bool, a number, or a tuple of `passed`, `reason` and perhaps a score.
+    """
+    if isinstance(returned, bool):
+        return MeasureResult(returned)
+    if isinstance(returned, int | float):
+        return MeasureResult(None, "", returned)
+    if not isinstance(returned, tuple) or not 2 <= len(returned) <= 4:
+        return None
+    passed, reason = returned[:2]
+    score = returned[2] if len(returned) > 2 else None
+    if not (passed is None or isinstance(passed, bool)) or not isinstance(reason, str):
+        return None
+    return MeasureResult(passed, reason, score)
+
+
+def _is_score(score: object) -> bool:
+    is_number = isinstance(score, int | float) and not isinstance(score, bool)
+    return is_number and 0 <= score <= 1  # type: ignore[operator]  # a number by now
+
+
+def _quote(value: object) -> str:
+    """Return a text of a user's code for a reason: one line that is not too long."""
+    return " ".join(str(value).split())[:_MAX_QUOTED_CHARACTERS]

@@ -1,6 +1,6 @@
-"""A sample of judged sessions for people to judge: a CSV or JSONL file to fill in, or a page with buttons that makes one.
+"""A sample of judged sessions for people to judge: a CSV or JSONL file, or a page with buttons.
 
-What comes back is a label file (see `labels`): put where the setting `labels` points, it joins the next run.
+The filled file is a label file (`labels`): the setting `labels` names it for the next run.
 """
 
 import csv
@@ -9,19 +9,22 @@ import heapq
 import io
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from agent_pipeline.errors import DataError, SettingsError
-from agent_pipeline.judging.cells import as_cell
-from agent_pipeline.judging.turns import readable_facts
+from agent_pipeline.judging.csv_cells import to_cell
+from agent_pipeline.judging.rows import JudgedRow
+from agent_pipeline.judging.turn_facts import describe_facts
 from agent_pipeline.sessions.session import is_trained
 from agent_pipeline.sessions.transcript import format_transcript, shorten_text
 
-FIRST = ("unjudged", "disagreement")
-COLUMNS = (
+FIRST_GROUPS = ("unjudged", "disagreement")
+"""The groups of sessions with which a review may begin."""
+
+REVIEW_COLUMNS = (
     "session_id",
     "project",
     "agent",
@@ -32,60 +35,93 @@ COLUMNS = (
     "opinions",
     "conversation",
 )
-"""`judgment` and `reason` are for the person; the others say which session it is, why it was chosen, and what has been said of it."""
+"""The columns of a review.
 
-_LONGEST_CELL = 30_000
+A person fills `judgment` and `reason`. The other columns tell which session it is, why the session
+was chosen, and what the judges decided.
+"""
+
+ReviewRow = dict[str, Any]
+"""A row with `REVIEW_COLUMNS`, and `parts`, the conversation as pairs of a text and a mark."""
+
+_MAX_CELL_CHARACTERS = 30_000
 """Characters of a conversation in a CSV cell: spreadsheets cut a cell off at 32,767."""
 
-_PEOPLE, _OTHERS = ("label", "judgment"), ("score", "metrics", "measures", "llm")
+_PEOPLE = ("label", "judgment")
+_OTHER_JUDGES = ("score", "metrics", "measures", "llm")
 
 
-def sample(
-    rows: Iterable[dict[str, Any]], count: int, seed: int = 0, first: str = "unjudged"
-) -> tuple[list[dict[str, Any]], Counter[str]]:
-    """Choose rows of `judged_sessions` to be reviewed, and count all by why they would be.
+class ReviewSample(NamedTuple):
+    """A sample of sessions to review.
 
-    In order: sessions without a verdict and those of which people and another judge disagree (either first), the other ones, those that
-    a person labelled already; within each by a hash of seed and id. Archived and empty sessions and failures of the infrastructure leave
-    nothing to judge. Memory holds the chosen rows.
+    Attributes:
+        rows: The chosen sessions, in the order of the review.
+        counts: All sessions by the group that they are in.
+    """
+
+    rows: list[ReviewRow]
+    counts: Counter[str]
+
+
+def sample_sessions(
+    rows: Iterable[JudgedRow], count: int, seed: int = 0, first: str = "unjudged"
+) -> ReviewSample:
+    """Choose rows of `judged_sessions` for a review; memory holds the chosen rows.
+
+    Sessions without a verdict, and sessions on which people and another judge disagree, come first.
+    Then come the other judged sessions, and last the sessions that a person has labelled. Within a
+    group a hash of the seed and the session id decides. Archived sessions, empty sessions and
+    failures of the infrastructure leave nothing to judge.
+
+    Args:
+        rows: The judged sessions.
+        count: How many sessions to choose.
+        seed: The seed of the choice.
+        first: The group that comes first, one of `FIRST_GROUPS`.
 
     Raises:
-        SettingsError: `first` is neither.
-        DataError: the rows are an older version's.
+        SettingsError: `first` is not one of `FIRST_GROUPS`.
+        DataError: An older version wrote the rows.
     """
-    if first not in FIRST:
-        raise SettingsError(f"A review cannot begin with {first!r}: choose {' or '.join(FIRST)}.")
-    order = [first, *(each for each in FIRST if each != first), "judged", "labelled"]
+    if first not in FIRST_GROUPS:
+        raise SettingsError(
+            f"A review cannot begin with {first!r}: choose {' or '.join(FIRST_GROUPS)}."
+        )
+    groups = [first, *(group for group in FIRST_GROUPS if group != first), "judged", "labelled"]
     counts: Counter[str] = Counter()
 
-    def candidates() -> Iterable[tuple[int, str, dict[str, Any]]]:
+    def rank_rows() -> Iterator[tuple[int, str, JudgedRow]]:
         for row in rows:
             if "turns" not in row:
                 raise DataError(
-                    "These judged_sessions are an older version's: materialize judged_sessions again."
+                    "These judged_sessions are an older version's: materialize judged_sessions "
+                    "again."
                 )
-            why = _why(row)
-            counts[why] += 1
-            if why in order:
+            group = _find_group(row)
+            counts[group] += 1
+            if group in groups:
                 digest = hashlib.sha256(f"{seed}:{row['session_id']}".encode()).hexdigest()
-                yield order.index(why), digest, row
+                yield groups.index(group), digest, row
 
-    chosen = heapq.nsmallest(count, candidates(), key=lambda each: each[:2])
-    return [_review_row(row, order[place]) for place, _, row in chosen], counts
+    chosen = heapq.nsmallest(count, rank_rows(), key=lambda ranked: ranked[:2])
+    review_rows = [_make_review_row(row, groups[group_index]) for group_index, _, row in chosen]
+    return ReviewSample(review_rows, counts)
 
 
-def write_review(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Write the sample in the form that the file's ending names.
+def write_review(path: Path, rows: list[ReviewRow]) -> None:
+    """Write a sample in the form that the file's ending names.
 
     Raises:
-        SettingsError: the ending is none of .csv, .jsonl and .html, or the file is there already (somebody may have filled it in).
+        SettingsError: The ending is not .csv, .jsonl or .html, or the file exists already and may
+            have been filled in.
     """
-    forms = {".csv": _csv, ".jsonl": _jsonl, ".html": _html}
-    if path.suffix.lower() not in forms:
+    writers = {".csv": _write_csv, ".jsonl": _write_jsonl, ".html": _write_html}
+    suffix = path.suffix.lower()
+    if suffix not in writers:
         raise SettingsError(
-            f"A review cannot be written to {path}: let its name end in {', '.join(forms)}."
+            f"A review cannot be written to {path}: let its name end in {', '.join(writers)}."
         )
-    text = forms[path.suffix.lower()](rows)
+    text = writers[suffix](rows)
     try:
         with path.open("x", encoding="utf-8", newline="") as file:
             file.write(text)
@@ -95,82 +131,92 @@ def write_review(path: Path, rows: list[dict[str, Any]]) -> None:
         ) from error
 
 
-def _why(row: dict[str, Any]) -> str:
-    if (
-        row["archived"]
-        or row["error"] is not None
-        or not any(message["role"] != "system" for message in row["messages"])
-    ):
+def _find_group(row: JudgedRow) -> str:
+    """Return why a session would be reviewed."""
+    has_conversation = any(message["role"] != "system" for message in row["messages"])
+    if row["archived"] or row["error"] is not None or not has_conversation:
         return "nothing to judge"
-    opinions = {
-        name: opinion["verdict"] for name, opinion in row["opinions"].items() if opinion["verdict"]
+    verdicts = {
+        judge: opinion["verdict"]
+        for judge, opinion in row["opinions"].items()
+        if opinion["verdict"]
     }
-    people = next((opinions[name] for name in _PEOPLE if name in opinions), None)
-    if people and any(opinions[name] != people for name in _OTHERS if name in opinions):
-        return "disagreement"
+    for person in _PEOPLE:
+        if person in verdicts:
+            others = [verdicts[judge] for judge in _OTHER_JUDGES if judge in verdicts]
+            if any(verdict != verdicts[person] for verdict in others):
+                return "disagreement"
+            break
     if row["verdict"] is None or row.get("verdict_by") == "unverified":
         return "unjudged"
-    return "labelled" if "label" in opinions else "judged"
+    return "labelled" if "label" in verdicts else "judged"
 
 
-def _review_row(row: dict[str, Any], why: str) -> dict[str, Any]:
-    opinions = "; ".join(
-        f"{name}: {opinion['verdict'] or 'no opinion'}"
+def _make_review_row(row: JudgedRow, group: str) -> ReviewRow:
+    parts = _split_conversation(row)
+    opinions = [
+        f"{judge}: {opinion['verdict'] or 'no opinion'}"
         + (f" ({opinion['reason']})" if opinion["reason"] else "")
-        for name, opinion in row["opinions"].items()
-    )
-    parts = _parts(row)
-    conversation = "\n\n".join(text for text, _ in parts)
-    added = {
+        for judge, opinion in row["opinions"].items()
+    ]
+    new_columns = {
         "judgment": "",
         "reason": "",
-        "why": why,
-        "opinions": opinions,
-        "conversation": conversation,
+        "why": group,
+        "opinions": "; ".join(opinions),
+        "conversation": "\n\n".join(text for text, _ in parts),
     }
-    return {name: added.get(name, row.get(name)) for name in COLUMNS} | {"parts": parts}
+    review_row: ReviewRow = {
+        name: new_columns[name] if name in new_columns else row.get(name) for name in REVIEW_COLUMNS
+    }
+    return review_row | {"parts": parts}
 
 
-def _parts(row: dict[str, Any]) -> list[tuple[str, bool]]:
-    """The conversation for a reader, a text a message; after each turn of which there are facts a text with them, which is marked."""
-    turns, parts = iter(row["turns"]), list[tuple[str, bool]]()
+def _split_conversation(row: JudgedRow) -> list[tuple[str, bool]]:
+    """Return the conversation as texts for a reader, each with whether it is about facts.
+
+    There is a text per message. If there are facts about a turn, a text with the facts follows.
+    """
+    turns = iter(row["turns"])
+    parts: list[tuple[str, bool]] = []
     for message in row["messages"]:
         parts.append((format_transcript([message]), False))
-        facts = readable_facts(next(turns)) if message["role"] == "assistant" else []
-        facts += [] if is_trained(message) else ["not trained, by its source"]
+        facts = describe_facts(next(turns)) if message["role"] == "assistant" else []
+        if not is_trained(message):
+            facts.append("not trained, by its source")
         if facts:
             parts.append((f"FACTS: {', '.join(facts)}", True))
     return parts
 
 
-def _csv(rows: list[dict[str, Any]]) -> str:
+def _write_csv(rows: list[ReviewRow]) -> str:
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore")
+    writer = csv.DictWriter(text, REVIEW_COLUMNS, extrasaction="ignore")
     writer.writeheader()
     for row in rows:
-        shown = row | {
-            "conversation": shorten_text(
-                row["conversation"], _LONGEST_CELL, "a .jsonl or .html review"
-            )
-        }
+        conversation = shorten_text(
+            row["conversation"], _MAX_CELL_CHARACTERS, "a .jsonl or .html review"
+        )
+        shown = row | {"conversation": conversation}
         writer.writerow(
             {
-                name: as_cell(value) if isinstance(value, str) else value
+                name: to_cell(value) if isinstance(value, str) else value
                 for name, value in shown.items()
             }
         )
-    return (
-        "\ufeff" + text.getvalue()
-    )  # spreadsheets take a file without the mark for an older encoding
+    # Spreadsheets read a file without the byte order mark in an older encoding.
+    return "\ufeff" + text.getvalue()
 
 
-def _jsonl(rows: list[dict[str, Any]]) -> str:
-    return "".join(
-        json.dumps({name: row[name] for name in COLUMNS}, ensure_ascii=False) + "\n" for row in rows
-    )
+def _write_jsonl(rows: list[ReviewRow]) -> str:
+    lines = []
+    for row in rows:
+        columns = {name: row[name] for name in REVIEW_COLUMNS}
+        lines.append(json.dumps(columns, ensure_ascii=False) + "\n")
+    return "".join(lines)
 
 
-def _html(rows: list[dict[str, Any]]) -> str:
+def _write_html(rows: list[ReviewRow]) -> str:
     page = files("agent_pipeline.judging").joinpath("review.html").read_text(encoding="utf-8")
-    # Inside a script element only "<" could end it.
+    # Inside a script element only "<" could end the script.
     return page.replace("null/*ROWS*/", json.dumps(rows).replace("<", "\\u003c"))

@@ -1,9 +1,10 @@
-"""The tables `judged_sessions` and `curated_sessions`, each made by one function of the table before it."""
+"""The tables `judged_sessions` and `curated_sessions`, each made from the table before it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,13 +12,15 @@ import pyarrow.compute as pc
 from agent_pipeline.errors import DataError
 from agent_pipeline.ingestion.drift import Drift, measure_drift
 from agent_pipeline.ingestion.volume import MIN_COUNT_TO_COMPARE, VolumeError
-from agent_pipeline.judging.client import Limits
-from agent_pipeline.judging.curation import Bounds, Curation, curate_rows
+from agent_pipeline.judging.curation import Curation, CurationBounds, curate_rows
+from agent_pipeline.judging.judging_run import JudgingRun
 from agent_pipeline.judging.labels import Labels, is_about
-from agent_pipeline.judging.llm import LlmJudge
+from agent_pipeline.judging.llm_client import SpendLimits
+from agent_pipeline.judging.llm_judge import LlmJudge
 from agent_pipeline.judging.measures import parse_measures
-from agent_pipeline.judging.panel import JudgingOptions, Panel
-from agent_pipeline.judging.policy import Judged
+from agent_pipeline.judging.options import JudgingOptions
+from agent_pipeline.judging.rows import JudgedRow
+from agent_pipeline.judging.verdict_policy import JudgedSession
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import Redactor
 from agent_pipeline.sessions.tables import (
@@ -32,92 +35,148 @@ from agent_pipeline.sessions.tables import (
 from agent_pipeline.storage.lake import Lake, StagedTable
 
 REASONS_IN_MEMORY = 1 << 14
-"""Most reasons of measures are the same for many sessions."""
+"""Redacted reasons that memory keeps, since most reasons are equal for many sessions."""
 
 
-def judge(
+@dataclass(frozen=True)
+class CuratedTable:
+    """The table `curated_sessions` before it is committed.
+
+    Attributes:
+        table: The staged table.
+        curation: The decisions.
+        drift: How the verdicts and reasons of new sessions differ from the last table's.
+    """
+
+    table: StagedTable
+    curation: Curation
+    drift: Drift
+
+
+def judge_partition(
     lake: Lake,
     key: PartitionKey,
     options: JudgingOptions,
     labels: Labels,
     redactor: Redactor,
-    open_judge: Callable[[Limits], LlmJudge],
-) -> tuple[StagedTable, Panel]:
-    """Judge every session of the table `sessions`; `open_judge` gives the language model, where it is among those who decide.
+    open_judge: Callable[[SpendLimits], LlmJudge],
+) -> tuple[StagedTable, JudgingRun]:
+    """Judge every session of the table `sessions`.
 
-    What is private in the reasons of people, measures and the language model becomes pseudonyms, as in sessions.
+    Private data in the reasons of people, measures and the language model is replaced by
+    pseudonyms, as in sessions.
 
-    Returns the table, not yet in its place, and the panel, which counted what its judges said.
+    Args:
+        lake: The lake that has the table.
+        key: The partition.
+        options: How a verdict is reached.
+        labels: People's labels.
+        redactor: Replaces private data.
+        open_judge: Returns the language model; it is called only if the model may decide.
+
+    Returns:
+        The staged table, and the run with its counts.
 
     Raises:
-        DataError: there is no such table, or it is damaged.
-        VolumeError: most of what people said at the last run is gone.
-        SettingsError: an option is wrong, or the language model's endpoint cannot be used at all.
+        DataError: There is no such table, or the table is damaged.
+        VolumeError: Most of the labels that the last run had are gone.
+        SettingsError: An option is wrong, or the language model's endpoint cannot be used at all.
     """
-    panel = Panel.of(options, labels)
+    run = JudgingRun.from_options(options, labels)
     _check_labels(lake, key, labels, options.smallest_share)
-    labels.leave_out_shared(_shared(lake, key, labels))
+    labels.leave_out_shared(_find_shared(lake, key, labels))
     labels.redact(redactor)
-    panel.redact = lru_cache(REASONS_IN_MEMORY)(redactor.redact_text)
-    with open_judge(options.limits) if panel.policy.has("llm") else nullcontext() as panel.llm:
-        return judge_sessions(lake, key, panel), panel
+    run.redact = lru_cache(REASONS_IN_MEMORY)(redactor.redact_text)
+    has_llm = run.policy.has_judge("llm")
+    with open_judge(options.limits) if has_llm else nullcontext() as run.llm:
+        return judge_sessions(lake, key, run), run
 
 
 def _check_labels(lake: Lake, key: PartitionKey, labels: Labels, smallest_share: float) -> None:
-    """Compare the labels with those of the last table, of the sessions that are still there; raises VolumeError."""
+    """Compare the labels with those of the last table, for sessions that still exist.
+
+    Raises:
+        VolumeError: A smaller share of the labels is left than `smallest_share`.
+    """
     if not (smallest_share and lake.has("judged_sessions", key)):
         return
     try:
-        last = to_rows(read_batches(lake.open("judged_sessions", key), ["session_id", "opinions"]))
-        labelled = [row["session_id"] for row in last if "label" in row["opinions"]]
+        file = lake.open("judged_sessions", key)
+        rows = to_rows(read_batches(file, ["session_id", "opinions"]))
+        labelled = [row["session_id"] for row in rows if "label" in row["opinions"]]
     except (DataError, pa.ArrowException, OSError):  # a damaged table is replaced, not compared
         return
-    labelled = _present(lake, key, labelled)
-    left = sum(session_id in labels.by_id for session_id in labelled)
-    if len(labelled) >= MIN_COUNT_TO_COMPARE and left < smallest_share * len(labelled):
-        raise VolumeError("judged_sessions", key, "labels", len(labelled), left)
+    labelled = _find_present(lake, key, labelled)
+    left_count = sum(session_id in labels.by_id for session_id in labelled)
+    if len(labelled) >= MIN_COUNT_TO_COMPARE and left_count < smallest_share * len(labelled):
+        raise VolumeError("judged_sessions", key, "labels", len(labelled), left_count)
 
 
-def _shared(lake: Lake, key: PartitionKey, labels: Labels) -> dict[str, PartitionKey]:
-    """The sessions whose labels may as well be about another agent's session of that id, by that agent, as far as the lake has them."""
+def _find_shared(lake: Lake, key: PartitionKey, labels: Labels) -> dict[str, PartitionKey]:
+    """Return the sessions whose labels may be about a session of another agent in the lake.
+
+    Returns:
+        The other agent, by session id.
+    """
+    if not labels.partial_keys:
+        return {}
+    session_ids = _find_present(lake, key, list(labels.partial_keys))
+    if not session_ids:
+        return {}
     shared: dict[str, PartitionKey] = {}
-    named = _present(lake, key, list(labels.whose)) if labels.whose else []
-    for other in lake.partitions("tables", "sessions") if named else ():
-        meant = [session_id for session_id in named if is_about(*labels.whose[session_id], other)]
-        if other != key and meant:
-            shared |= dict.fromkeys(_present(lake, other, meant), other)
+    for other_key in lake.partitions("tables", "sessions"):
+        if other_key == key:
+            continue
+        possible = [
+            session_id
+            for session_id in session_ids
+            if is_about(*labels.partial_keys[session_id], other_key)
+        ]
+        if possible:
+            shared |= dict.fromkeys(_find_present(lake, other_key, possible), other_key)
     return shared
 
 
-def _present(lake: Lake, key: PartitionKey, session_ids: list[str]) -> list[str]:
-    """Those of the ids that a session of the lake's has; none where its table is damaged, which its own run replaces."""
-    named = make_column(session_ids, pa.field("session_id", pa.string()))
+def _find_present(lake: Lake, key: PartitionKey, session_ids: list[str]) -> list[str]:
+    """Return the ids that a session of the partition has.
+
+    A damaged table counts as empty, because its own run replaces it.
+    """
+    column = make_column(session_ids, pa.field("session_id", pa.string()))
     try:
-        return named.filter(
-            pc.is_in(named, lake.open("sessions", key).read(["session_id"])["session_id"])
-        ).to_pylist()
+        stored_ids = lake.open("sessions", key).read(["session_id"])["session_id"]
+        present: list[str] = column.filter(pc.is_in(column, stored_ids)).to_pylist()
     except (DataError, pa.ArrowException, OSError):
         return []
+    return present
 
 
-def judge_sessions(lake: Lake, key: PartitionKey, panel: Panel) -> StagedTable:
-    """Write the verdicts of a panel on every session of the table `sessions`. Raises as `judge`."""
-    judged = panel.judge(
-        (row, restore_session(row)) for row in to_rows(read_batches(lake.open("sessions", key)))
-    )
-    return lake.stage(
-        "judged_sessions",
-        key,
-        to_batches((row | verdict_columns(each) for row, each in judged), JUDGED),
-        JUDGED,
-    )
+def judge_sessions(lake: Lake, key: PartitionKey, run: JudgingRun) -> StagedTable:
+    """Stage the verdicts of a run on every session of the table `sessions`.
+
+    Args:
+        lake: The lake that has the table.
+        key: The partition.
+        run: The judges.
+
+    Raises:
+        DataError, SettingsError: As in `judge_partition`.
+    """
+    stored_rows = to_rows(read_batches(lake.open("sessions", key)))
+    judged = run.judge((row, restore_session(row)) for row in stored_rows)
+
+    def make_rows() -> Iterator[JudgedRow]:
+        for row, judged_session in judged:
+            yield cast(JudgedRow, row | make_verdict_columns(judged_session))
+
+    return lake.stage("judged_sessions", key, to_batches(make_rows(), JUDGED), JUDGED)
 
 
-def verdict_columns(judged: Judged) -> dict[str, Any]:
-    """The columns that `judged_sessions` adds."""
+def make_verdict_columns(judged: JudgedSession) -> dict[str, Any]:
+    """Return the columns that `judged_sessions` adds to `sessions`."""
     return judged._asdict() | {
         "measures": {name: result._asdict() for name, result in judged.measures.items()},
-        "opinions": {name: opinion._asdict() for name, opinion in judged.opinions.items()},
+        "opinions": {judge: opinion._asdict() for judge, opinion in judged.opinions.items()},
         "turns": [turn._asdict() for turn in judged.turns],
     }
 
@@ -125,28 +184,38 @@ def verdict_columns(judged: Judged) -> dict[str, Any]:
 def curate_sessions(
     lake: Lake,
     key: PartitionKey,
-    required_measures: list[str],
-    bounds: Bounds,
-    verdict_leaks: list[str],
-    is_own: Callable[[dict[str, Any]], bool] | None = None,
-    keep_own: bool = False,
-) -> tuple[StagedTable, Curation, Drift]:
-    """Decide what every session of the table `judged_sessions` may be used for, and write the decisions.
+    required_measures: Sequence[str],
+    bounds: CurationBounds,
+    leak_patterns: Sequence[str],
+    is_from_served_model: Callable[[JudgedRow], bool] | None = None,
+    keep_served_model: bool = False,
+) -> CuratedTable:
+    """Decide what every session of the table `judged_sessions` may be used for.
 
-    `is_own` and `keep_own` are those of `curate_rows`.
-
-    Returns the table, not yet in its place, the decisions, and how the new sessions' verdicts and reasons differ from the last table's.
+    Args:
+        lake: The lake that has the table.
+        key: The partition.
+        required_measures: Measures that a good session must pass.
+        bounds: How much is kept.
+        leak_patterns: Regular expressions of verdicts in the text.
+        is_from_served_model: Returns whether a model of this lake made a row's session.
+        keep_served_model: Whether such sessions are kept.
 
     Raises:
-        DataError: there is no such table, or it is damaged or an older version's.
-        SettingsError: a required measure or a pattern cannot be read.
+        DataError: There is no such table, or the table is damaged or an older version's.
+        SettingsError: A required measure or a pattern cannot be parsed.
     """
-    required = [each.name for each in parse_measures(required_measures)]  # as the table spells them
-    judged = lake.open(
-        "judged_sessions", key, JUDGED
-    )  # held open: both readings are of the same file, whatever takes its place
+    # The spelling of measures in the table may differ from that in the settings.
+    required = [measure.name for measure in parse_measures(required_measures)]
+    # The file stays open, so that both readings are of the same file, whatever replaces it.
+    judged = lake.open("judged_sessions", key, JUDGED)
     curation, rows = curate_rows(
-        lambda: to_rows(read_batches(judged)), required, bounds, verdict_leaks, is_own, keep_own
+        lambda: cast(Iterator[JudgedRow], to_rows(read_batches(judged))),
+        required,
+        bounds,
+        leak_patterns,
+        is_from_served_model,
+        keep_served_model,
     )
     table = lake.stage("curated_sessions", key, to_batches(rows, CURATED), CURATED)
-    return table, curation, measure_drift(lake, "curated_sessions", key, table)
+    return CuratedTable(table, curation, measure_drift(lake, "curated_sessions", key, table))

@@ -21,7 +21,7 @@ from agent_pipeline.ingestion.block_list import BlockList
 from agent_pipeline.ingestion.reading import read_sessions
 from agent_pipeline.judging import ConfiguredMeasure, EvaluationContext
 from agent_pipeline.judging.labels import VERDICTS
-from agent_pipeline.judging.leaks import LEAKS, leak_patterns, without_leaks
+from agent_pipeline.judging.verdict_leaks import LEAK_PATTERNS, compile_leak_patterns, remove_leaks
 from agent_pipeline.keys import PartitionKey, make_key
 from agent_pipeline.notebook.intake import (
     counted,
@@ -146,7 +146,10 @@ def export_traces_for_sft(
         )
     counts = Counter() if counts is None else counts
     source, key, settings = _open(store), make_key(project_slug, agent_slug), load_settings()
-    configured, leaks = None if measure is None else measure_of(measure), leak_patterns(LEAKS)
+    configured, leaks = (
+        None if measure is None else measure_of(measure),
+        compile_leak_patterns(LEAK_PATTERNS),
+    )
     options = settings.reading(key)
     if repair:
         options = replace(options, repair=make_repair_policy(repair))
@@ -237,7 +240,8 @@ def _unfit(session: Session, leaks: list[re.Pattern[str]]) -> str | None:
     """
     if session.broken is not None:
         return f"broken:{session.broken}"
-    session.messages, _, leak = without_leaks(session.messages, leaks)
+    cleaned = remove_leaks(session.messages, leaks)
+    session.messages, leak = cleaned.messages, cleaned.remaining_leak
     return find_unfit_reason(session) or (None if leak is None else "verdict_leak")
 
 
@@ -247,7 +251,7 @@ def _why_unmeasured(
     """Why a session is left out by a measure."""
     if measure is None:
         return None
-    result = measure.take(EvaluationContext.of(session))
+    result = measure.take(EvaluationContext.from_session(session))
     if result.passed is None:
         return f"measure_not_taken: {result.reason}"
     return None if result.passed is passed else "measure_failed" if passed else "measure_passed"

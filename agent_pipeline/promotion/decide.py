@@ -28,7 +28,7 @@ from agent_pipeline.evaluation.scores import (
     TurnScore,
 )
 from agent_pipeline.ingestion.volume import MIN_COUNT_TO_COMPARE
-from agent_pipeline.judging.curation import Use
+from agent_pipeline.judging.decisions import SessionUse
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import export_named, own_episodes
 from agent_pipeline.promotion.ledger import (
@@ -285,7 +285,9 @@ def facts_since(lake: Lake, key: PartitionKey, champion: Artifact | None) -> Fac
         for row in read_dataset_rows(lake, key, ("select",), columns=["task_key", "created_at"]):
             tasks[row["created_at"] is not None and row["created_at"] > began].add(row["task_key"])
     return Facts(
-        turned=uses[Use.NEGATIVE] / uses.total() if uses.total() >= MIN_COUNT_TO_COMPARE else 0.0,
+        turned=uses[SessionUse.NEGATIVE] / uses.total()
+        if uses.total() >= MIN_COUNT_TO_COMPARE
+        else 0.0,
         newer=tasks[True] - tasks[False],
     )
 

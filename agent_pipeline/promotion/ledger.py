@@ -21,7 +21,7 @@ EXPORT = "gguf_export"
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """An entry of the ledger. `champion` is the export that the candidate was compared with (`None`: the base model). `test` are the
     figures of the split `test`; `why` is a person's. `verdicts` counts who judged the sessions that the candidate was trained on
-    (`datasets.verdicts.verdict_counts`; `None` in records of older versions)."""
+    (`datasets.verdicts.count_verdicts`; `None` in records of older versions)."""
 
     number: int
     when: str

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agent_pipeline.datasets.verdicts import UNKNOWN_JUDGE, count_verdicts
-from agent_pipeline.judging.curation import Use
+from agent_pipeline.judging.decisions import SessionUse
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.selection.tables import DATASET
 from agent_pipeline.storage.artifacts import Artifact
@@ -44,7 +44,7 @@ def verdicts_on_training(lake: Lake, key: PartitionKey, export: Artifact) -> dic
             for session, judge, use in zip(*file.read(wanted).columns, strict=True):
                 if (name := session.as_py()) in judges:
                     # Older versions let measures alone find a session good.
-                    by_measures = judge.as_py() == "measures" and use.as_py() == Use.POSITIVE
+                    by_measures = judge.as_py() == "measures" and use.as_py() == SessionUse.POSITIVE
                     judges[name] = UNVERIFIED if by_measures else judge.as_py() or UNKNOWN_JUDGE
     return dict(count_verdicts(Counter(judges.values())))
 

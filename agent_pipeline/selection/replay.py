@@ -13,7 +13,7 @@ from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import DataError
 from agent_pipeline.ingestion.block_list import BlockList
-from agent_pipeline.judging.policy import how_to_judge
+from agent_pipeline.judging.verdict_policy import advise_on_judging
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import Redactor
 from agent_pipeline.selection.buffer import (
@@ -95,7 +95,7 @@ def read_night_rows(
     if not chosen.rows:
         raise DataError(
             f"{key} has no training rows: see the drop reasons of curated_sessions. If the "
-            f"sessions have no verdict, {how_to_judge(key)}."
+            f"sessions have no verdict, {advise_on_judging(key)}."
         )
     is_held_out = make_held_out_test(lake, key, sizes)
     buffer = read_buffer(lake, key)

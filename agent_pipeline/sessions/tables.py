@@ -130,7 +130,7 @@ TURN = pa.struct(
         pa.field("failed_measures", pa.list_(pa.string())),
     ]
 )
-"""The facts about one turn: `judging.turns.TurnFacts`."""
+"""The facts about one turn: `judging.turn_facts.TurnFacts`."""
 
 JUDGED = pa.schema(
     [

@@ -21,7 +21,7 @@ from agent_pipeline.config.saving import save
 from agent_pipeline.config.sections import AgentSettings
 from agent_pipeline.config.settings import Settings, load_settings
 from agent_pipeline.errors import SettingsError
-from agent_pipeline.judging.panel import JudgingOptions
+from agent_pipeline.judging.options import JudgingOptions
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.training.config import TrainingConfig
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from agent_pipeline.datasets.kto import make_kto_rows
 from agent_pipeline.judging import EvaluationContext, parse_measures
-from agent_pipeline.judging.turns import turn_facts
+from agent_pipeline.judging.turn_facts import find_turn_facts
 from agent_pipeline.sessions.chat import read_chat
 from agent_pipeline.sessions.repair import repair_messages
 from agent_pipeline.sessions.session import Message, Session
@@ -94,7 +94,10 @@ def rows_of(*sessions):
 
 def with_turns(*sessions, measures=()):
     """Sessions as rows with the column `turns`."""
-    facts = [turn_facts(EvaluationContext.of(each), parse_measures(measures)) for each in sessions]
+    facts = [
+        find_turn_facts(EvaluationContext.from_session(each), parse_measures(measures))
+        for each in sessions
+    ]
     return [
         row | {"turns": [turn._asdict() for turn in turns]}
         for row, turns in zip(rows_of(*sessions), facts, strict=True)

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -24,8 +25,9 @@ from agent_pipeline.datasets.preferences import (
 )
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
-from agent_pipeline.judging.curation import Reason, candidate_of, curate
-from agent_pipeline.judging.tables import verdict_columns
+from agent_pipeline.judging.curation import curate, make_candidate
+from agent_pipeline.judging.decisions import DropReason
+from agent_pipeline.judging.tables import make_verdict_columns
 from agent_pipeline.keys import parse_key
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import make_session_row, to_rows, to_table
@@ -280,9 +282,10 @@ def test_the_ratio_of_lengths_counts_what_the_agent_said_and_called():
 def curated(sessions):
     """The good and the bad answers among sessions, by the verdicts of their source, as the assets decide with what they are told by default
     but for the measures: a run that did what it was asked to, and said nothing more, is good here."""
-    rows = (make_session_row(each) | verdict_columns(judge(each, [])) for each in sessions)
+    rows = (make_session_row(each) | make_verdict_columns(judge(each, [])) for each in sessions)
     decisions = curate(
-        candidate_of(row)._replace(content_sha256=row["session_id"], beginnings=()) for row in rows
+        replace(make_candidate(row), content_sha256=row["session_id"], beginnings=())
+        for row in rows
     )
     by_use: dict[str, list[Session]] = {"positive": [], "negative": [], "neither": []}
     for each, decision in zip(sessions, decisions, strict=True):
@@ -313,7 +316,10 @@ def agentdojo(real_traces):
 @pytest.mark.slow
 def test_all_cases_of_agentdojo_with_both_verdicts_give_a_pair_and_no_pair_is_a_trap(agentdojo):
     good, bad, reasons = curated(agentdojo)
-    assert reasons[Reason.INFRASTRUCTURE_ERROR] == 12 and reasons[Reason.ATTACK_SUCCEEDED] == 155
+    assert (
+        reasons[DropReason.INFRASTRUCTURE_ERROR] == 12
+        and reasons[DropReason.ATTACK_SUCCEEDED] == 155
+    )
     counts: Counter[str] = Counter()
     rows = list(pair_sessions(good, bad, SplitSizes(), counts, Pairing(max_per_case=0)))
     paired = {row["task_key"] for row in rows}

@@ -14,9 +14,9 @@ from agent_pipeline.datasets.verdicts import (
     describe_verdicts,
 )
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
-from agent_pipeline.judging import Label, Labels, Panel
-from agent_pipeline.judging.curation import Bounds
-from agent_pipeline.judging.panel import JudgingOptions
+from agent_pipeline.judging import JudgingRun, Label, Labels
+from agent_pipeline.judging.curation import CurationBounds
+from agent_pipeline.judging.options import JudgingOptions
 from agent_pipeline.judging.tables import curate_sessions, judge_sessions
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import RedactionOptions
@@ -51,8 +51,8 @@ def airline(
 
 
 def curated(lake: Lake, **options: object) -> list[dict]:
-    judge_sessions(lake, AIRLINE, Panel.of(JudgingOptions(**options))).commit()
-    table, _, _ = curate_sessions(lake, AIRLINE, REQUIRED, Bounds(), [])
+    judge_sessions(lake, AIRLINE, JudgingRun.from_options(JudgingOptions(**options))).commit()
+    table = curate_sessions(lake, AIRLINE, REQUIRED, CurationBounds(), []).table
     table.commit()
     return (
         lake.open("curated_sessions", AIRLINE)
@@ -134,9 +134,11 @@ def test_a_session_that_somebody_verifies_is_news_though_its_verdict_stays(airli
     before = read_judged_sessions(lake, AIRLINE)
     named = before["session_id"].to_pylist()[:3]
     judge_sessions(
-        lake, AIRLINE, Panel.of(JudgingOptions(when_unjudged="train_unverified"), labelled(named))
+        lake,
+        AIRLINE,
+        JudgingRun.from_options(JudgingOptions(when_unjudged="train_unverified"), labelled(named)),
     ).commit()
-    curate_sessions(lake, AIRLINE, REQUIRED, Bounds(), [])[0].commit()
+    curate_sessions(lake, AIRLINE, REQUIRED, CurationBounds(), []).table.commit()
     found = compare_sessions(before, read_judged_sessions(lake, AIRLINE), ["positive"])
     assert found.verdicts == 3
 

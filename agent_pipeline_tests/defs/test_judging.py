@@ -46,7 +46,7 @@ def test_labels_decide_join_the_next_run_and_make_the_agent_new(
     workspace, other = Workspace(), PartitionKey("office", "rooms")
     source = workspace.open_store()
     versions, signature = workspace.versions(source), workspace.store_signature(source)
-    before, before_other = versions.of(KEY), versions.of(other)
+    before, before_other = versions.find_version(KEY), versions.find_version(other)
     rows, _ = judged(bench)
     missing, said = unjudged(rows)[0], next(row for row in rows if row["verdict"] == "acceptable")
     labels = tmp_path / "labels.csv"
@@ -54,10 +54,10 @@ def test_labels_decide_join_the_next_run_and_make_the_agent_new(
         f"session_id,judgment,reason\n{missing},acceptable,well done\n{said['session_id']},unacceptable,it lied\nnobody,acceptable,\n"
     )
     monkeypatch.setenv("AGENT_PIPELINE_LABELS", str(labels))
-    after = workspace.versions(source).of(KEY)
+    after = workspace.versions(source).find_version(KEY)
     assert after.version != before.version and after.sessions == before.sessions
     assert workspace.store_signature(source) != signature
-    assert workspace.versions(source).of(other).version == before_other.version
+    assert workspace.versions(source).find_version(other).version == before_other.version
     rows, metadata = judged(bench)
     found = {
         row["session_id"]: (row["verdict"], row["verdict_by"], row["verdict_reasons"])
@@ -70,7 +70,7 @@ def test_labels_decide_join_the_next_run_and_make_the_agent_new(
     assert "ended_with_answer" in [row[0] for row in cells(metadata["agreement"])]
     labels.write_text("session_id,judgment\nnobody,acceptable\n")
     assert (
-        workspace.versions(source).of(KEY).version == before.version
+        workspace.versions(source).find_version(KEY).version == before.version
     )  # a label of no session of this agent's is nothing new to it
 
 

@@ -121,7 +121,7 @@ def test_a_tick_out_of_time_leaves_the_rest_to_the_next(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter(range(1000))
-    monkeypatch.setattr("agent_pipeline.judging.versions.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("agent_pipeline.judging.store_versions.time.monotonic", lambda: next(clock))
     monkeypatch.setattr(discovery, "TICK_SECONDS", 3)
     with dg.DagsterInstance.ephemeral() as instance:
         tick = Ticks(instance)
@@ -140,7 +140,7 @@ def test_what_the_schedule_saw_while_the_sensor_looked_is_reported(store: Path) 
         archive_a_session(store, AGENTS[1])
         assert tick() == [AGENTS[1]]
         archive_a_session(store, AGENTS[3])
-        beside.of(key)
+        beside.find_version(key)
         beside.save()
         assert [tick(), tick()] == [[AGENTS[3]], []]
 

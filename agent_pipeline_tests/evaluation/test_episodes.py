@@ -24,7 +24,7 @@ from agent_pipeline.evaluation.players import (
     recorded_player,
 )
 from agent_pipeline.evaluation.worlds import load_world, run_tool, tool_methods, tool_schemas
-from agent_pipeline.judging.client import Endpoint
+from agent_pipeline.judging.llm_client import Endpoint
 from agent_pipeline.reports.episode_report import figures, pass_hat, transcript, verdict, write
 from agent_pipeline.sample.environment import tasks_by_id
 from agent_pipeline.sample.office import World as Office

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agent_pipeline.judging.curation import Bounds, Use, curate_rows
+from agent_pipeline.judging.curation import CurationBounds, curate_rows
+from agent_pipeline.judging.decisions import SessionUse
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.ledger import EXPORT
 from agent_pipeline.promotion.own_models import OwnModels
@@ -122,12 +123,14 @@ def test_curation_keeps_them_out_by_default_and_counts_them(lake: Lake, keep: bo
             "other", chat("e", "f"), model_id="gpt-5.2", created_at=LATER, judgment="acceptable"
         ),
     ]
-    curation, curated = curate_rows(lambda: rows, [], Bounds(), [], OwnModels(lake).made, keep)
+    curation, curated = curate_rows(
+        lambda: rows, [], CurationBounds(), [], OwnModels(lake).made, keep
+    )
     uses = {
         each["session_id"]: (each["use"], each["drop_reason"], each["drop_detail"])
         for each in curated
     }
-    assert curation.by_served_model == 2 and uses["other"][0] == Use.POSITIVE
-    dropped = (Use.NEITHER, "served_model", "shop/support")
-    assert uses["own good"] == ((Use.POSITIVE, None, None) if keep else dropped)
+    assert curation.by_served_model == 2 and uses["other"][0] == SessionUse.POSITIVE
+    dropped = (SessionUse.NEITHER, "served_model", "shop/support")
+    assert uses["own good"] == ((SessionUse.POSITIVE, None, None) if keep else dropped)
     assert (uses["own bad"] == dropped) != keep

@@ -4,8 +4,8 @@ import pytest
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.governance.explain import explain
-from agent_pipeline.judging import Panel, Policy, parse_measures
-from agent_pipeline.judging.curation import Bounds
+from agent_pipeline.judging import JudgingRun, VerdictPolicy, parse_measures
+from agent_pipeline.judging.curation import CurationBounds
 from agent_pipeline.judging.labels import Label, Labels
 from agent_pipeline.judging.tables import curate_sessions, judge_sessions
 from agent_pipeline.keys import PartitionKey
@@ -45,12 +45,13 @@ def test_a_sessions_way_is_told_from_its_source_to_its_rows(tmp_path):
         "sessions", KEY, to_batches(map(make_session_row, rows), SESSIONS), SESSIONS
     ).commit()
     labels = Labels(by_id={"copy": Label("acceptable", "polite")})
-    panel = Panel(
-        parse_measures(["ended_with_answer"]), Policy(metrics={"toxicity": "lower"}), labels
+    panel = JudgingRun(
+        parse_measures(["ended_with_answer"]), VerdictPolicy(metrics={"toxicity": "lower"}), labels
     )
     judge_sessions(lake, KEY, panel).commit()
     assert panel.pending == 0 and panel.verdicts.total() == 4
-    table, curation, _ = curate_sessions(lake, KEY, ["ended_with_answer"], Bounds(), [])
+    curated = curate_sessions(lake, KEY, ["ended_with_answer"], CurationBounds(), [])
+    table, curation = curated.table, curated.curation
     table.commit()
     assert [each.use for each in curation.decisions] == [
         "positive",

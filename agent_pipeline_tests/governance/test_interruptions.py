@@ -18,7 +18,7 @@ from agent_pipeline.governance.lineage import models_of
 from agent_pipeline.governance.pruning import UNFINISHED_DAYS, prune
 from agent_pipeline.governance.scanning import scan
 from agent_pipeline.ingestion.block_list import make_alias
-from agent_pipeline.judging.client import AnswerCache
+from agent_pipeline.judging.llm_client import AnswerCache
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import (
     complete_move,

@@ -43,9 +43,9 @@ from agent_pipeline.ingestion.discovery import discover
 from agent_pipeline.ingestion.ingestion import ingest
 from agent_pipeline.ingestion.reading import ReadingOptions
 from agent_pipeline.ingestion.seen_sessions import SEEN_TABLE
-from agent_pipeline.judging.client import AnswerCache, Endpoint, Limits, LlmClient
 from agent_pipeline.judging.context import EvaluationContext
-from agent_pipeline.judging.llm import LlmJudge
+from agent_pipeline.judging.llm_client import AnswerCache, Endpoint, LlmClient, SpendLimits
+from agent_pipeline.judging.llm_judge import LlmJudge
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.selection.vectors import OLD_SPACE, VECTORS
@@ -863,14 +863,15 @@ def test_what_the_language_model_said_of_it_leaves_the_judges_cache(
 def test_the_judge_notes_of_each_answer_whom_it_is_about(lake: Lake, tmp_path: Path) -> None:
     path = tmp_path / "judge.sqlite"
     gone, plain = (
-        EvaluationContext.of(conversation(name, f"said {name}")) for name in ("gone", "plain")
+        EvaluationContext.from_session(conversation(name, f"said {name}"))
+        for name in ("gone", "plain")
     )
     with (
         endpoint(lambda request, number: verdict()) as server,
-        LlmJudge(LlmClient(Endpoint(url=server.url, model="m"), Limits(), path)) as judge,
+        LlmJudge(LlmClient(Endpoint(url=server.url, model="m"), SpendLimits(), path)) as judge,
     ):
         for each in (gone, plain):
-            judge.opinion(each).result()
+            judge.ask_opinion(each).result()
     for name in ("gone", "plain"):
         found = forget(lake, name, judge_cache=path)
         assert (found.judge_answers, found.unclear_answers) == (1, 0)
@@ -1117,7 +1118,7 @@ def test_the_next_run_of_the_graph_works_and_counts_what_was_forgotten(
     with dg.DagsterInstance.ephemeral() as instance:
         bench = Bench(SAMPLE, lake, instance, build_defs())
         assert bench.run(str(key), *DATA_ASSETS).success
-        before = workspace.versions(workspace.open_store()).of(key)
+        before = workspace.versions(workspace.open_store()).find_version(key)
         count = before.sessions
         pair = rows_of(lake, "preference_dataset", key)[0]
         for gone in (pair["session_id"], pair["rejected_session_id"]):
@@ -1132,7 +1133,7 @@ def test_the_next_run_of_the_graph_works_and_counts_what_was_forgotten(
             2,
             0,
         )
-    after = workspace.versions(workspace.open_store()).of(key)
+    after = workspace.versions(workspace.open_store()).find_version(key)
     assert (
         after.version != before.version and after.sessions == count - 2
     )  # the next night trains again

@@ -5,8 +5,9 @@ from collections import Counter
 import pytest
 
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
-from agent_pipeline.judging.curation import Candidate, candidate_of, curate
-from agent_pipeline.judging.tables import verdict_columns
+from agent_pipeline.judging.curation import curate, make_candidate
+from agent_pipeline.judging.decisions import CurationCandidate
+from agent_pipeline.judging.tables import make_verdict_columns
 from agent_pipeline.keys import parse_key
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sessions.tables import make_session_row
@@ -16,9 +17,9 @@ from agent_pipeline_tests.judging.sessions import judge
 MEASURES = ["ended_with_answer", "no_tool_error_at_end", "all_calls_answered"]
 
 
-def candidate(session: Session) -> Candidate:
-    return candidate_of(
-        make_session_row(session) | verdict_columns(judge(session, MEASURES)),
+def candidate(session: Session) -> CurationCandidate:
+    return make_candidate(
+        make_session_row(session) | make_verdict_columns(judge(session, MEASURES)),
         None,
         ["ended_with_answer"],
     )

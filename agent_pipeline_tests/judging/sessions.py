@@ -4,9 +4,16 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from agent_pipeline.judging import EvaluationContext, Judged, Label, Opinion, Policy, parse_measures
-from agent_pipeline.judging.policy import decide, opinions_of
-from agent_pipeline.judging.turns import turn_facts
+from agent_pipeline.judging import (
+    EvaluationContext,
+    JudgedSession,
+    Label,
+    Opinion,
+    VerdictPolicy,
+    parse_measures,
+)
+from agent_pipeline.judging.turn_facts import find_turn_facts
+from agent_pipeline.judging.verdict_policy import collect_opinions, decide_verdict
 from agent_pipeline.sessions.session import Session
 
 ANSWERED = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
@@ -52,12 +59,14 @@ def session(messages: Any = ANSWERED, session_id: str = "s", **fields: Any) -> S
 def judge(
     session: Session,
     measures: Sequence[str],
-    policy: Policy | None = None,
+    policy: VerdictPolicy | None = None,
     label: Label | None = None,
     llm: Opinion | None = None,
-) -> Judged:
+) -> JudgedSession:
     """Take the measures, hear the judges and give the verdict."""
-    context, policy = EvaluationContext.of(session), policy or Policy()
+    context, policy = EvaluationContext.from_session(session), policy or VerdictPolicy()
     results = {each.name: each.take(context) for each in parse_measures(measures)}
-    opinions = opinions_of(session, results, policy, label) | ({"llm": llm} if llm else {})
-    return decide(session, policy, results, opinions)._replace(turns=turn_facts(context))
+    opinions = collect_opinions(session, results, policy, label) | ({"llm": llm} if llm else {})
+    return decide_verdict(session, policy, results, opinions)._replace(
+        turns=find_turn_facts(context)
+    )

@@ -13,8 +13,16 @@ from agent_pipeline.datasets.curated import CuratedSessions
 from agent_pipeline.datasets.kto import make_kto_rows
 from agent_pipeline.datasets.preferences import Pairing, pair_trials
 from agent_pipeline.datasets.splits import SplitSizes
-from agent_pipeline.judging import JUDGES, Label, Labels, Opinion, Panel, Policy, parse_measures
-from agent_pipeline.judging.curation import Bounds
+from agent_pipeline.judging import (
+    JUDGES,
+    JudgingRun,
+    Label,
+    Labels,
+    Opinion,
+    VerdictPolicy,
+    parse_measures,
+)
+from agent_pipeline.judging.curation import CurationBounds
 from agent_pipeline.judging.tables import curate_sessions, judge_sessions
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import Session
@@ -50,7 +58,7 @@ def said(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @st.composite
-def policies(draw: st.DrawFn) -> Policy:
+def policies(draw: st.DrawFn) -> VerdictPolicy:
     names = draw(st.permutations(JUDGES))[: draw(st.integers(1, len(JUDGES)))]
     joined = (
         "".join(name + draw(st.sampled_from(["+", " ", " ", " "])) for name in names)
@@ -58,10 +66,10 @@ def policies(draw: st.DrawFn) -> Policy:
         .split()
     )
     when = draw(st.sampled_from(["exclude", "train_unverified", "acceptable", "unacceptable"]))
-    return Policy(joined, when, metrics=draw(st.sampled_from([{}, {"toxicity": "lower"}])))
+    return VerdictPolicy(joined, when, metrics=draw(st.sampled_from([{}, {"toxicity": "lower"}])))
 
 
-def by_authority(given_by: dict[str, Any], policy: Policy) -> str | None:
+def by_authority(given_by: dict[str, Any], policy: VerdictPolicy) -> str | None:
     """The verdict of the first judge in the policy's order who has one."""
     if given_by["error"]:
         return None
@@ -101,7 +109,7 @@ class Scripted:
     def check_refusals(self) -> None:
         """It refuses nothing."""
 
-    def opinion(self, context: Any) -> "Future[Opinion]":
+    def ask_opinion(self, context: Any) -> "Future[Opinion]":
         future: Future[Opinion] = Future()
         verdict: Any = self.opinions[int(context.metadata["session_id"])]
         future.set_result(
@@ -142,9 +150,9 @@ def test_no_good_session_is_a_bad_answer_and_no_bad_one_an_example(
             if each["label"]
         }
     )
-    model: Any = Scripted([each["llm"] for each in everyone]) if policy.has("llm") else None
-    judge_sessions(lake, KEY, Panel(parse_measures(MEASURES), policy, labels, model)).commit()
-    curate_sessions(lake, KEY, required, Bounds(), [])[0].commit()
+    model: Any = Scripted([each["llm"] for each in everyone]) if policy.has_judge("llm") else None
+    judge_sessions(lake, KEY, JudgingRun(parse_measures(MEASURES), policy, labels, model)).commit()
+    curate_sessions(lake, KEY, required, CurationBounds(), []).table.commit()
     curated, counts = CuratedSessions.open(lake, KEY, SplitSizes()), Counter[str]()
     kto = list(make_kto_rows(curated.read_labelled(), curated.ledger, set(), counts))
     pairs = list(

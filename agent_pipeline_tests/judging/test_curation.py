@@ -1,6 +1,7 @@
 """What each session may be used for: every one decided, whatever their order, the better of two equals first."""
 
 import tracemalloc
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,18 +11,16 @@ from hypothesis import strategies as st
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.judging.curation import (
-    Bounds,
-    Candidate,
-    Reason,
-    Use,
-    candidate_of,
+    CurationBounds,
     curate,
     curate_rows,
-    stopped_calling,
+    make_candidate,
+    was_stopped_while_calling,
 )
+from agent_pipeline.judging.decisions import CurationCandidate, DropReason, SessionUse
 from agent_pipeline.judging.labels import Label
-from agent_pipeline.judging.leaks import LEAKS
-from agent_pipeline.judging.tables import verdict_columns
+from agent_pipeline.judging.tables import make_verdict_columns
+from agent_pipeline.judging.verdict_leaks import LEAK_PATTERNS
 from agent_pipeline.sessions.damage import DAMAGE_KINDS
 from agent_pipeline.sessions.session import THOUGHT, Message, Session, add_thoughts
 from agent_pipeline.sessions.tables import make_session_row
@@ -37,15 +36,17 @@ def chat(*turns: str) -> list[Message]:
     ]
 
 
-def candidate(session_id: str = "s", **fields: Any) -> Candidate:
-    """The candidate of a row with these fields, and `passed`, `failed`, `by_person`, `required`, `leak`, `max_characters`, `beginnings`."""
+def candidate(session_id: str = "s", **fields: Any) -> CurationCandidate:
+    """The candidate of a row with these fields, and `passed`, `failed`, `by_person`, `required_measures`, `leak`, `max_characters`, `beginnings`."""
     measures = {
         name: {"passed": passed}
         for passed in (True, False)
         for name in fields.pop("passed" if passed else "failed", "m" * passed)
     }
     given_fields = {
-        name: fields.pop(name) for name in ("leak", "required", "max_characters") if name in fields
+        name: fields.pop(name)
+        for name in ("leak", "required_measures", "max_characters")
+        if name in fields
     }
     beginnings = fields.pop("beginnings", ())
     row = {
@@ -53,12 +54,11 @@ def candidate(session_id: str = "s", **fields: Any) -> Candidate:
         "archived": False, "error": None, "broken": None, "attack_succeeded": None, "measures": measures, "damage": {}, "opinions": {},
         "verdict_by": "label" if fields.pop("by_person", False) else "score",
     }  # fmt: skip
-    return candidate_of(row | fields | {"session_id": session_id}, **given_fields)._replace(
-        beginnings=beginnings
-    )
+    made = make_candidate(row | fields | {"session_id": session_id}, **given_fields)
+    return replace(made, beginnings=beginnings)
 
 
-def reasons(candidates: list[Candidate], max_sessions: int = 0) -> dict[str, str | None]:
+def reasons(candidates: list[CurationCandidate], max_sessions: int = 0) -> dict[str, str | None]:
     return {decision.session_id: decision.reason for decision in curate(candidates, max_sessions)}
 
 
@@ -73,7 +73,7 @@ def judged_row(
     session = Session(
         session_id=session_id, project="p", agent="a", source="t", messages=messages, **fields
     )
-    return make_session_row(session) | verdict_columns(judge(session, measures, label=label))
+    return make_session_row(session) | make_verdict_columns(judge(session, measures, label=label))
 
 
 CALL = {"type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -94,48 +94,53 @@ STOPPED = BAD | {
 @pytest.mark.parametrize(
     ("fields", "reason", "detail", "use"),
     [
-        ({}, None, None, Use.POSITIVE),
-        ({"archived": True, "messages": []}, "archived", None, Use.NEITHER),
-        ({"messages": [], "broken": "orphan_output"}, "empty", None, Use.NEITHER),
-        ({"broken": "invalid_item", "error": "x"}, "broken", "invalid_item", Use.NEITHER),
+        ({}, None, None, SessionUse.POSITIVE),
+        ({"archived": True, "messages": []}, "archived", None, SessionUse.NEITHER),
+        ({"messages": [], "broken": "orphan_output"}, "empty", None, SessionUse.NEITHER),
+        ({"broken": "invalid_item", "error": "x"}, "broken", "invalid_item", SessionUse.NEITHER),
         (
             {"error": "timeout", "verdict": "unacceptable", "attack_succeeded": True},
             "infrastructure_error",
             "timeout",
-            Use.NEITHER,
+            SessionUse.NEITHER,
         ),
-        ({"attack_succeeded": True, "leak": "reward = 1"}, "attack_succeeded", None, Use.NEITHER),
-        ({"attack_succeeded": False}, None, None, Use.POSITIVE),
-        ({"leak": "reward = 1", "verdict": None}, "verdict_leak", "reward = 1", Use.NEITHER),
-        ({"messages": chat("x" * 101)}, "too_long", "101", Use.NEITHER),
-        ({"messages": chat("x" * 100)}, None, None, Use.POSITIVE),
-        ({"verdict": None, "passed": [], "failed": ["m"]}, "unjudged", None, Use.NEITHER),
+        (
+            {"attack_succeeded": True, "leak": "reward = 1"},
+            "attack_succeeded",
+            None,
+            SessionUse.NEITHER,
+        ),
+        ({"attack_succeeded": False}, None, None, SessionUse.POSITIVE),
+        ({"leak": "reward = 1", "verdict": None}, "verdict_leak", "reward = 1", SessionUse.NEITHER),
+        ({"messages": chat("x" * 101)}, "too_long", "101", SessionUse.NEITHER),
+        ({"messages": chat("x" * 100)}, None, None, SessionUse.POSITIVE),
+        ({"verdict": None, "passed": [], "failed": ["m"]}, "unjudged", None, SessionUse.NEITHER),
         (
             {"verdict": "unacceptable", "passed": [], "failed": ["m"]},
             "unacceptable",
             None,
-            Use.NEGATIVE,
+            SessionUse.NEGATIVE,
         ),
         (
             {"passed": [], "failed": ["other", "m"]},
             "measure",
             "m",
-            Use.NEITHER,
+            SessionUse.NEITHER,
         ),  # judged good: never a bad answer
-        ({"passed": ["other"]}, "unmeasured", "m", Use.NEITHER),
-        (STOPPED, "unacceptable", None, Use.NEGATIVE),
-        (STOPPED | {"error": "x"}, "infrastructure_error", "x", Use.NEITHER),
+        ({"passed": ["other"]}, "unmeasured", "m", SessionUse.NEITHER),
+        (STOPPED, "unacceptable", None, SessionUse.NEGATIVE),
+        (STOPPED | {"error": "x"}, "infrastructure_error", "x", SessionUse.NEITHER),
     ],
 )
 def test_the_first_reason_decides_what_a_session_may_be_used_for(fields, reason, detail, use):
-    (decision,) = curate([candidate(required=["m"], max_characters=100, **fields)])
+    (decision,) = curate([candidate(required_measures=["m"], max_characters=100, **fields)])
     assert (decision.reason, decision.detail, decision.use) == (reason, detail, use)
     assert list(decision.missed_measures) == ([] if "m" in fields.get("passed", ["m"]) else ["m"])
-    assert decision.columns()["kept"] == (use == "positive")
+    assert decision.make_columns()["kept"] == (use == "positive")
 
 
 def test_a_bad_agent_that_was_stopped_while_it_called_is_a_bad_answer_and_not_a_broken_record():
-    assert stopped_calling(STOPPED) and stopped_calling(
+    assert was_stopped_while_calling(STOPPED) and was_stopped_while_calling(
         STOPPED | {"opinions": {"measures": BAD, "llm": BAD}}
     )
     for fields in (
@@ -148,7 +153,7 @@ def test_a_bad_agent_that_was_stopped_while_it_called_is_a_bad_answer_and_not_a_
         {"messages": [*STOPPED["messages"], *chat("x")]},
         {"messages": []},
     ):
-        assert not stopped_calling(STOPPED | fields)
+        assert not was_stopped_while_calling(STOPPED | fields)
     assert list(DAMAGE_KINDS)[-1] == "unanswered_call", (
         "so that it is named only where no other kind drops the session"
     )
@@ -203,8 +208,8 @@ def test_a_session_that_another_one_goes_on_from_is_trained_on_once(short, long,
         judged_row("long", chat("Hi", "Hello", "A bike?", "Here."), judgment=long),
         judged_row("other", chat("Hi", "Hello!"), judgment="acceptable"),
     ]
-    decision, _, other = curate(map(candidate_of, rows))
-    assert (decision.reason == Reason.CONTINUED, decision.continued_by) == (
+    decision, _, other = curate(map(make_candidate, rows))
+    assert (decision.reason == DropReason.CONTINUED, decision.continued_by) == (
         (True, "long") if dropped else (False, None)
     )
     assert other.use == "positive"
@@ -214,7 +219,7 @@ def test_of_equal_sessions_the_one_that_a_person_judged_stands_even_against_a_be
     good = candidate("good", content_sha256="same")
     bad = candidate("bad", content_sha256="same", verdict="unacceptable", by_person=True)
     assert reasons([good, bad]) == {"good": "duplicate", "bad": "unacceptable"}
-    assert reasons([good, bad._replace(authority=1)]) == {"good": None, "bad": "duplicate"}
+    assert reasons([good, replace(bad, authority=1)]) == {"good": None, "bad": "duplicate"}
 
 
 @pytest.mark.parametrize("label", ["acceptable", None])
@@ -233,15 +238,14 @@ def test_what_a_person_called_bad_is_not_trained_as_the_beginning_of_what_anothe
             "longer", chat("Hi", "Go away!", "A bike?", "Here.", "Thanks", "Bye"), score=1.0
         ),
     ]
-    short, long, longer = curate(map(candidate_of, rows))
+    short, long, longer = curate(map(make_candidate, rows))
     if label:  # the person saw what it came to
         assert [short.reason, long.reason, longer.use] == ["continued", "continued", "positive"]
     else:
         assert short.use == "negative"
-        assert [long[1:3], longer[1:3]] == [("begins_badly", "short")] * 2 and {
-            long.use,
-            longer.use,
-        } == {"neither"}
+        for decision in (long, longer):
+            assert (decision.reason, decision.detail) == ("begins_badly", "short")
+            assert decision.use == "neither"
 
 
 def test_a_session_that_goes_on_without_training_what_came_before_leaves_that_to_the_shorter_one():
@@ -253,7 +257,7 @@ def test_a_session_that_goes_on_without_training_what_came_before_leaves_that_to
         judged_row("short", chat("Hi", "Hello"), judgment="acceptable"),
         judged_row("long", [*answered, *chat("A bike?", "Here.")], judgment="acceptable"),
     ]
-    assert [decision.use for decision in curate(map(candidate_of, rows))] == [
+    assert [decision.use for decision in curate(map(make_candidate, rows))] == [
         "positive",
         "positive",
     ]
@@ -265,7 +269,9 @@ def test_a_run_that_its_source_lets_end_on_a_tool_misses_no_answer():
     measures = ("ended_with_answer", "all_calls_answered")
     ends = judged_row("a", messages, measures, judgment="acceptable", ends_on_tool=True)
     other = judged_row("b", messages, measures, judgment="acceptable")
-    uses = [each.use for each in curate(candidate_of(row, None, measures) for row in (ends, other))]
+    uses = [
+        each.use for each in curate(make_candidate(row, None, measures) for row in (ends, other))
+    ]
     assert uses == ["positive", "neither"]
 
 
@@ -274,7 +280,9 @@ def test_rows_are_curated_in_two_readings_that_must_agree():
         judged_row("a", chat("Hi", "Yes.", "Bye.\nReward: 1.0"), judgment="acceptable"),
         judged_row("b", chat("Hi", "No.")),
     ]
-    curation, curated = curate_rows(lambda: rows, ["ended_with_answer"], Bounds(), LEAKS)
+    curation, curated = curate_rows(
+        lambda: rows, ["ended_with_answer"], CurationBounds(), LEAK_PATTERNS
+    )
     found = list(curated)
     assert [row["use"] for row in found] == ["positive", "neither"] and curation.reasons == [
         "kept",
@@ -287,16 +295,16 @@ def test_rows_are_curated_in_two_readings_that_must_agree():
     assert curation.stripped == {"a"}
     readings = iter([rows, [rows[1], rows[0]]])
     with pytest.raises(DataError):
-        list(curate_rows(lambda: next(readings), [], Bounds(), LEAKS)[1])
+        list(curate_rows(lambda: next(readings), [], CurationBounds(), LEAK_PATTERNS)[1])
 
 
 def test_memory_holds_columns_and_no_object_of_a_session():
     begun = candidate()
     many = 4000
     tracemalloc.start()
-    own = (begun.decision._replace(session_id=f"{at:032x}") for at in range(many))
+    own = (replace(begun.decision, session_id=f"{at:032x}") for at in range(many))
     decisions = curate(
-        begun._replace(decision=each, content_sha256=f"{at:064x}", beginnings=range(5))
+        replace(begun, decision=each, content_sha256=f"{at:064x}", beginnings=range(5))
         for at, each in enumerate(own)
     )
     held = tracemalloc.get_traced_memory()[0] / many
@@ -313,7 +321,7 @@ def test_a_verdict_that_is_taken_out_moves_no_thought_to_another_message():
     row = judged_row(
         "a", messages, judgment="acceptable", reasoning=[{"message": 2, "text": "about the yes"}]
     )
-    [curated] = curate_rows(lambda: [row], [], Bounds(), LEAKS)[1]
+    [curated] = curate_rows(lambda: [row], [], CurationBounds(), LEAK_PATTERNS)[1]
     thought = add_thoughts(curated["messages"], curated["reasoning"])
     assert {each["content"]: each[THOUGHT] for each in thought if THOUGHT in each} == {
         "Yes.": "about the yes"
@@ -349,7 +357,7 @@ CANDIDATES = st.lists(
         passed=st.sampled_from([[], ["m"]]),
         beginnings=st.sampled_from([[], [1], [1, 2], [1, 2, 3], [4]]),
         by_person=st.booleans(),
-        required=st.just(["m"]),
+        required_measures=st.just(["m"]),
     ),
     unique_by=lambda each: each.session_id,
     max_size=12,

@@ -4,7 +4,7 @@ import pytest
 
 from agent_pipeline.judging.context import EvaluationContext
 from agent_pipeline.judging.judge_orders import addresses_judge
-from agent_pipeline.judging.turns import turn_facts
+from agent_pipeline.judging.turn_facts import find_turn_facts
 from agent_pipeline_tests.judging.sessions import calls, result, session, tool
 
 ORDERS = [
@@ -66,8 +66,10 @@ def test_places(place: str) -> None:
         {"role": "assistant", "content": said["agent"]},
         {"role": "user", "content": said["last"]},
     ]
-    facts = turn_facts(
-        EvaluationContext.of(session(messages, tools=[tool("find", description=said["tools"])]))
+    facts = find_turn_facts(
+        EvaluationContext.from_session(
+            session(messages, tools=[tool("find", description=said["tools"])])
+        )
     )
     assert [fact.addresses_judge for fact in facts] == [
         place in ("user", "result", "arguments", "tools"),

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.ingestion.volume import VolumeError
 from agent_pipeline.judging import Label, Labels, read_labels
-from agent_pipeline.judging.client import Limits
-from agent_pipeline.judging.llm import LlmJudge
-from agent_pipeline.judging.panel import JudgingOptions, Panel
-from agent_pipeline.judging.policy import Policy
-from agent_pipeline.judging.tables import judge
+from agent_pipeline.judging.judging_run import JudgingRun
+from agent_pipeline.judging.llm_client import SpendLimits
+from agent_pipeline.judging.llm_judge import LlmJudge
+from agent_pipeline.judging.options import JudgingOptions
+from agent_pipeline.judging.tables import judge_partition
+from agent_pipeline.judging.verdict_policy import VerdictPolicy
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import RedactionOptions, Redactor
 from agent_pipeline.sessions.tables import SESSIONS, make_session_row, to_batches
@@ -125,8 +126,8 @@ def test_labels_of_sessions_that_there_are_not_are_counted_and_named(tmp_path):
         ),
         KEY,
     )
-    assert labels.unknown([]) == ""
-    list(Panel([], Policy(), labels).judge([(None, session(session_id="s0"))]))
+    assert labels.describe_unknown([]) == ""
+    list(JudgingRun([], VerdictPolicy(), labels).judge([(None, session(session_id="s0"))]))
     assert (
         "7 labels name no session of this agent ('s1', 's2', 's3', 's4', 's5', …)"
         in labels.notes[-1]
@@ -172,9 +173,9 @@ def test_reasons_are_redacted_as_conversations_are(tmp_path):
 def test_only_labels_of_the_sessions_at_hand_make_a_new_version(tmp_path):
     labels = read_labels(written(tmp_path / "a.csv", HEADER + "s1,acceptable,\n"), KEY)
     changed = read_labels(written(tmp_path / "a.csv", HEADER + "s1,acceptable,why\n"), KEY)
-    assert labels.version_with("v", ["s2"]) == "v"
-    assert len({"v", labels.version_with("v", ["s1"]), changed.version_with("v", ["s1"])}) == 3
-    assert labels.version_with("v", ["s1", "s2"]) == labels.version_with("v", ["s2", "s1"])
+    assert labels.add_to_version("v", ["s2"]) == "v"
+    assert len({"v", labels.add_to_version("v", ["s1"]), changed.add_to_version("v", ["s1"])}) == 3
+    assert labels.add_to_version("v", ["s1", "s2"]) == labels.add_to_version("v", ["s2", "s1"])
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -251,23 +252,23 @@ def test_a_folder_of_labels_that_lost_most_of_its_files_replaces_no_verdict(
         tmp_path / "said" / "monday.csv",
         HEADER + "".join(f"s{at},acceptable,\n" for at in range(of)),
     )
-    judge(lake, KEY, options, read_labels(said.parent, KEY), raw, no_model)[0].commit()
+    judge_partition(lake, KEY, options, read_labels(said.parent, KEY), raw, no_model)[0].commit()
     written(said, HEADER + "".join(f"s{at},acceptable,\n" for at in range(left)))
     if not refused:
-        judge(lake, KEY, options, read_labels(said.parent, KEY), raw, no_model)
+        judge_partition(lake, KEY, options, read_labels(said.parent, KEY), raw, no_model)
         return
     with pytest.raises(VolumeError) as error:
-        judge(lake, KEY, options, read_labels(said.parent, KEY), raw, no_model)
+        judge_partition(lake, KEY, options, read_labels(said.parent, KEY), raw, no_model)
     assert (error.value.what, error.value.before, error.value.now) == ("labels", of, left)
     options = JudgingOptions(smallest_share=0)
     assert (
-        judge(lake, KEY, options, read_labels(said.parent, KEY), raw, no_model)[1].verdicts[
-            "acceptable by label"
-        ]
+        judge_partition(lake, KEY, options, read_labels(said.parent, KEY), raw, no_model)[
+            1
+        ].verdicts["acceptable by label"]
         == left
     )
     lake.stage("sessions", KEY, to_batches(rows[:3], SESSIONS), SESSIONS).commit()
-    assert judge(lake, KEY, JudgingOptions(), Labels(), raw, no_model)[0].rows == 3, (
+    assert judge_partition(lake, KEY, JudgingOptions(), Labels(), raw, no_model)[0].rows == 3, (
         "a session that is gone needs no label"
     )
 
@@ -288,9 +289,9 @@ def test_a_label_that_may_be_about_several_agents_is_about_none_and_is_counted(t
     )
 
     def labels(key: PartitionKey, own: bool = False) -> Labels:
-        return judge(lake, key, JudgingOptions(), read_labels(said, key, own), raw, no_model)[
-            1
-        ].labels
+        return judge_partition(
+            lake, key, JudgingOptions(), read_labels(said, key, own), raw, no_model
+        )[1].labels
 
     of_shop, of_office, of_its_own = labels(KEY), labels(intern), labels(KEY, own=True)
     assert (set(of_shop.by_id), set(of_office.by_id)) == ({"task1", "u1", "u2"}, {"u1", "u2"})
@@ -309,5 +310,5 @@ def test_a_label_that_may_be_about_several_agents_is_about_none_and_is_counted(t
     assert set(labels(KEY).by_id) == {"task0"}
 
 
-def no_model(limits: Limits) -> LlmJudge:
+def no_model(limits: SpendLimits) -> LlmJudge:
     raise AssertionError(limits)

@@ -15,10 +15,10 @@ from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.judging import (
     MEASURES,
     EvaluationContext,
+    JudgingRun,
     Labels,
     MeasureResult,
-    Panel,
-    Policy,
+    VerdictPolicy,
     measure,
     parse_measure,
     parse_measures,
@@ -34,7 +34,7 @@ CALLED = calls(("f", {}))
 
 
 def taken(text: str, messages: Any = ANSWERED, **fields: Any) -> MeasureResult:
-    return parse_measure(text).take(EvaluationContext.of(session(messages, **fields)))
+    return parse_measure(text).take(EvaluationContext.from_session(session(messages, **fields)))
 
 
 def passed(text: str, messages: Any = ANSWERED, **fields: Any) -> bool | None:
@@ -48,7 +48,9 @@ def test_reasons_are_redacted():
         return False, "the record of ann.lee@shop.io differs"
 
     told = [ConfiguredMeasure("m", quoting)]
-    panel = Panel(told, Policy(), Labels(), redact=Redactor(RedactionOptions()).redact_text)
+    panel = JudgingRun(
+        told, VerdictPolicy(), Labels(), redact=Redactor(RedactionOptions()).redact_text
+    )
     ((_, judged),) = panel.judge([(None, session(ANSWERED))])
     assert [result.reason for result in judged.measures.values()] == [
         "the record of <EMAIL_1> differs"
@@ -66,7 +68,7 @@ def test_calls_are_given_decoded_with_their_results():
         result("one", "1"),
         calls(("h", {})),
     ]
-    context = EvaluationContext.of(session(messages, task_id="t"))
+    context = EvaluationContext.from_session(session(messages, task_id="t"))
     assert [(call.name, call.arguments, call.raw, call.result) for call in context.calls] == [
         ("f", {"a": 1}, '{"a": 1}', "one"),
         ("g", None, "[]", "two"),
@@ -88,7 +90,7 @@ def test_a_result_without_a_known_id_answers_the_oldest_open_call_of_its_message
         calls(("h", {})),
         {"role": "tool", "content": "three"},
     ]
-    assert [call.result for call in EvaluationContext.of(session(messages)).calls] == [
+    assert [call.result for call in EvaluationContext.from_session(session(messages)).calls] == [
         "?",
         "two",
         "three",
@@ -103,7 +105,9 @@ def test_every_result_answers_its_own_call_in_whatever_order_they_came(turns):
         expected += [each["content"] for each in results]
         random.shuffle(results)
         messages += [{"role": "user", "content": "?"}, calls(*[("f", {})] * count), *results]
-    assert [call.result for call in EvaluationContext.of(session(messages)).calls] == expected
+    assert [
+        call.result for call in EvaluationContext.from_session(session(messages)).calls
+    ] == expected
 
 
 # How a measure is said
@@ -447,7 +451,7 @@ def test_every_built_in_measure_has_a_value_on_real_sessions(real_traces):
     source = open_source(real_traces / "stores" / "omniagents_home")
     texts = ["called_tool('get_user_details')", "answer_mentions('flight')", "at_most_steps(20)"]
     texts += [name for name in MEASURES if not any(text.startswith(name) for text in texts)]
-    panel = Panel(parse_measures(texts), Policy(), Labels())
+    panel = JudgingRun(parse_measures(texts), VerdictPolicy(), Labels())
     sessions = list(read_sessions(source, PartitionKey("tau", "airline"), ReadingOptions()))
     assert len(list(panel.judge((None, session) for session in sessions))) == 100
     # What is not taken does not apply: nothing was called, nothing was answered.
@@ -460,6 +464,6 @@ def test_every_built_in_measure_has_a_value_on_real_sessions(real_traces):
         "unacceptable by judgment": 64,
         "none": 6,
     }
-    assert {row.name: row.sessions for row in panel.agreement.rows()}[
+    assert {row.name: row.sessions for row in panel.agreement.list_rows()}[
         "called_tool('get_user_details')"
     ] == 94

@@ -10,8 +10,8 @@ import pytest
 
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.judging import EvaluationContext, Label, read_labels
-from agent_pipeline.judging.review import COLUMNS, sample, write_review
-from agent_pipeline.judging.turns import turn_facts
+from agent_pipeline.judging.review import REVIEW_COLUMNS, sample_sessions, write_review
+from agent_pipeline.judging.turn_facts import find_turn_facts
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.transcript import format_transcript
 from agent_pipeline_tests.browser import opened
@@ -25,7 +25,7 @@ def row(
 ) -> dict[str, Any]:
     opinions = fields.pop("opinions", {})
     state = {"archived": False, "error": None, "project": "shop", "agent": "support"}
-    turns = [turn._asdict() for turn in turn_facts(EvaluationContext(messages))]
+    turns = [turn._asdict() for turn in find_turn_facts(EvaluationContext(messages))]
     return (
         state
         | {
@@ -54,11 +54,11 @@ ROWS = [
 
 
 def chosen(count: int, **fields: Any) -> list[str]:
-    return [each["session_id"] for each in sample(ROWS, count, **fields)[0]]
+    return [each["session_id"] for each in sample_sessions(ROWS, count, **fields)[0]]
 
 
 def test_the_unjudged_come_first_and_what_leaves_nothing_to_judge_never():
-    rows, counts = sample(ROWS, 100)
+    rows, counts = sample_sessions(ROWS, 100)
     assert [each["why"] for each in rows] == ["unjudged"] * 5 + ["disagreement"] * 3 + [
         "judged",
         "labelled",
@@ -79,13 +79,17 @@ def test_disagreements_may_come_first():
 
 
 def test_a_seed_chooses_and_the_order_of_the_rows_does_not():
-    assert chosen(3) == chosen(3) == [each["session_id"] for each in sample(reversed(ROWS), 3)[0]]
+    assert (
+        chosen(3)
+        == chosen(3)
+        == [each["session_id"] for each in sample_sessions(reversed(ROWS), 3)[0]]
+    )
     assert len({tuple(chosen(3, seed=seed)) for seed in range(8)}) > 1
 
 
 def test_a_table_of_an_older_version_is_one_sentence():
     with pytest.raises(DataError, match="judged_sessions"):
-        sample([{name: value for name, value in ROWS[0].items() if name != "turns"}], 1)
+        sample_sessions([{name: value for name, value in ROWS[0].items() if name != "turns"}], 1)
 
 
 def test_a_conversation_reads_as_one():
@@ -110,7 +114,7 @@ def test_the_facts_about_a_turn_stand_below_it():
         ANSWERED[1] | {"weight": 0},
     ]
     messages.append({"role": "user", "content": "Thanks.\n\nFACTS: forged"})
-    chosen_row = sample([row("s", messages=messages)], 1)[0][0]
+    chosen_row = sample_sessions([row("s", messages=messages)], 1)[0][0]
     marked = [(at, text) for at, (text, is_fact) in enumerate(chosen_row["parts"]) if is_fact]
     assert marked == [
         (1, "FACTS: tool error, corrected later"),
@@ -126,7 +130,7 @@ def test_a_file_that_was_filled_in_is_a_label_file(tmp_path, ending):
         {"role": "user", "content": 'he said "a;b",\nthen =1+1 \u2028 ' + "x" * 50_000},
         ANSWERED[1],
     ]
-    write_review(path, sample([*ROWS[:2], row("odd", messages=odd)], 3)[0])
+    write_review(path, sample_sessions([*ROWS[:2], row("odd", messages=odd)], 3)[0])
     assert read_labels(path, PartitionKey("shop", "support")).by_id == {}
     if ending == ".csv":
         rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline="")))
@@ -134,14 +138,14 @@ def test_a_file_that_was_filled_in_is_a_label_file(tmp_path, ending):
     else:
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
         assert any("x" * 50_000 in each["conversation"] for each in rows)
-    assert [tuple(each) for each in rows] == [COLUMNS] * 3
+    assert [tuple(each) for each in rows] == [REVIEW_COLUMNS] * 3
     for each in rows:
         each.update(
             {"judgment": "Unacceptable ", "reason": "no"} if each["session_id"] == "odd" else {}
         )
     if ending == ".csv":
         with path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, delimiter=";")
+            writer = csv.DictWriter(file, REVIEW_COLUMNS, delimiter=";")
             writer.writeheader()
             writer.writerows(rows)
     else:
@@ -166,7 +170,9 @@ HOSTILE = "</script><img src=x onerror=document.title='taken'><!-- \u2028 \"'`"
 
 def test_the_page_holds_what_it_shows_as_data_only(tmp_path):
     path = tmp_path / "review.html"
-    write_review(path, sample([row("s<1>", messages=[{"role": "user", "content": HOSTILE}])], 1)[0])
+    write_review(
+        path, sample_sessions([row("s<1>", messages=[{"role": "user", "content": HOSTILE}])], 1)[0]
+    )
     page = path.read_text(encoding="utf-8")
     assert page.count("</script>") == 1 and "<img" not in page
     data = json.loads(re.search(r"const rows = (.*);\n", page)[1])
@@ -178,7 +184,9 @@ def test_the_page_shows_conversations_as_text_in_a_real_browser(tmp_path):
     path = tmp_path / "review.html"
     write_review(
         path,
-        sample([row("s<1>", messages=[{"role": "user", "content": HOSTILE}]), row("s2")], 2)[0],
+        sample_sessions(
+            [row("s<1>", messages=[{"role": "user", "content": HOSTILE}]), row("s2")], 2
+        )[0],
     )
     # Judge the first, then save as the button does; what the page then is comes back.
     script = "<script>document.querySelectorAll('article button')[1].click();</script>"
@@ -196,6 +204,6 @@ def test_sessions_that_nobody_verified_come_first_though_they_have_a_verdict():
         row("unverified", "acceptable", verdict_by="unverified"),
         *(row(f"scored{n}", "acceptable", verdict_by="score") for n in range(9)),
     ]
-    chosen, counts = sample(rows, 1)
+    chosen, counts = sample_sessions(rows, 1)
     assert [each["session_id"] for each in chosen] == ["unverified"]
     assert counts["unjudged"] == 1

@@ -13,7 +13,7 @@ from agent_pipeline.datasets.ledger import Ledger
 from agent_pipeline.datasets.preferences import normalize_calls
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import DataError, InfrastructureError, SettingsError, StoreError
-from agent_pipeline.judging.client import Endpoint
+from agent_pipeline.judging.llm_client import Endpoint
 from agent_pipeline.notebook.trajectories.collecting import CollectorConfig, TrajectoryCollector
 from agent_pipeline.notebook.trajectories.conversion import (
     SFTConversionConfig,

@@ -9,9 +9,9 @@ from agent_pipeline.datasets.build import build_sft
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import DataError
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
-from agent_pipeline.judging import Panel
-from agent_pipeline.judging.curation import Bounds
-from agent_pipeline.judging.panel import JudgingOptions
+from agent_pipeline.judging import JudgingRun
+from agent_pipeline.judging.curation import CurationBounds
+from agent_pipeline.judging.options import JudgingOptions
 from agent_pipeline.judging.tables import curate_sessions, judge_sessions
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import RedactionOptions
@@ -31,9 +31,11 @@ def dataset(folder: Path, key: PartitionKey, sessions: list[Session]) -> Lake:
         "sessions", key, to_batches(map(make_session_row, sessions), SESSIONS), SESSIONS
     ).commit()
     judge_sessions(
-        lake, key, Panel.of(JudgingOptions(decided_by=["label"], when_unjudged="acceptable"))
+        lake,
+        key,
+        JudgingRun.from_options(JudgingOptions(decided_by=["label"], when_unjudged="acceptable")),
     ).commit()
-    curate_sessions(lake, key, [], Bounds(), [])[0].commit()
+    curate_sessions(lake, key, [], CurationBounds(), []).table.commit()
     build_sft(lake, key, SplitSizes())
     return lake
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
+from agent_pipeline.judging.builtin_measures import all_calls_answered, ended_with_answer
 from agent_pipeline.judging.context import EvaluationContext
-from agent_pipeline.judging.library import all_calls_answered, ended_with_answer
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.session import Session, list_calls
 from agent_pipeline.sessions.transcript import is_failed
@@ -128,7 +128,7 @@ def test_a_run_of_swe_agent_that_was_handed_in_ends_with_the_result_of_that_call
             )
         )
     )
-    context = EvaluationContext.of(session)
+    context = EvaluationContext.from_session(session)
     assert (session.ends_on_tool, ended_with_answer(context).passed) == (
         ends,
         ends,

@@ -10,7 +10,7 @@ from typing import Any
 
 from agent_pipeline.config.assets import CurationConfig
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
-from agent_pipeline.judging.curation import Reason
+from agent_pipeline.judging.decisions import DropReason
 from agent_pipeline.sessions.damage import DAMAGE_KINDS
 from agent_pipeline.sessions.session import Session
 from agent_pipeline.sources import SOURCES, open_source, readers
@@ -164,7 +164,7 @@ def test_every_kind_of_damage_has_its_default_its_policies_and_its_meaning_in_th
 
 
 def test_every_reason_stands_there_in_the_order_of_the_code():
-    assert [reason.partition("<")[0] for reason in named("reason")] == list(Reason)
+    assert [reason.partition("<")[0] for reason in named("reason")] == list(DropReason)
 
 
 def test_every_setting_of_curation_has_its_default():

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from agent_pipeline.errors import StoreError
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
-from agent_pipeline.judging import Policy
+from agent_pipeline.judging import VerdictPolicy
 from agent_pipeline.keys import parse_key
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.session import Session
@@ -205,7 +205,10 @@ def test_a_number_called_score_is_judged_on_the_scale_that_the_settings_say(
         opened(OpenAIChatSource, tmp_path, chat__jsonl=lines(chat_row(judgment=None, score=score)))
     )
     assert (session.judgment, session.score) == (None, score)
-    assert judge(session, [], Policy(score_acceptable=4, score_unacceptable=2)).verdict == verdict
+    assert (
+        judge(session, [], VerdictPolicy(score_acceptable=4, score_unacceptable=2)).verdict
+        == verdict
+    )
 
 
 def test_responses_items_keep_their_order_and_their_reasoning_apart(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def discover_agents(
         keys = [] if versions.is_unchanged(signature) else source.partitions()
         for key in keys:
             try:
-                unread += versions.in_time(key) is None
+                unread += versions.find_version_in_time(key) is None
             except (
                 PipelineError
             ) as error:  # costs this agent only: the others are read, and this one is tried again
@@ -53,7 +53,7 @@ def discover_agents(
             versions.save("" if failures or unread else signature)
     except PipelineError as error:
         return dg.SkipReason(str(error))
-    changed = versions.changed_since(recorded)
+    changed = versions.list_changed_since(recorded)
     known = set(context.instance.get_dynamic_partitions(AGENTS.name or ""))
     new = sorted({*map(str, keys), *changed} - known)
     notes = [*failures, *([f"{unread} agents are left to the next tick"] if unread else [])]

@@ -108,7 +108,7 @@ def nightly(
     for name in names:
         try:
             key = parse_key(name)
-            store = versions.in_time(key)
+            store = versions.find_version_in_time(key)
             tags = (
                 version_tags(store.version, fingerprint(settings, key), source.reader_versions())
                 if store

@@ -22,10 +22,10 @@ from agent_pipeline.defs.specs import asset_options, check_result, own_check, ve
 from agent_pipeline.ingestion.ingestion import ingest
 from agent_pipeline.ingestion.privacy_scan import scan_new_sessions
 from agent_pipeline.judging.agreement import Agreement
-from agent_pipeline.judging.client import LlmClient
-from agent_pipeline.judging.curation import Bounds
-from agent_pipeline.judging.panel import JudgingOptions
-from agent_pipeline.judging.tables import curate_sessions, judge
+from agent_pipeline.judging.curation import CurationBounds
+from agent_pipeline.judging.llm_client import LlmClient
+from agent_pipeline.judging.options import JudgingOptions
+from agent_pipeline.judging.tables import curate_sessions, judge_partition
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.own_models import OwnModels
 from agent_pipeline.redaction import Redactor
@@ -49,7 +49,9 @@ def session_store(
         known = context.instance.get_dynamic_partitions(AGENTS.name or "")
         keys = [key for key in source.partitions() if str(key) in known]
         versions = workspace.versions(source)
-        return dg.DataVersionsByPartition({str(key): versions.of(key).version for key in keys})
+        return dg.DataVersionsByPartition(
+            {str(key): versions.find_version(key).version for key in keys}
+        )
 
 
 SCHEMAS_CHECK, TOOLS_CHECK, FATES_CHECK = (
@@ -202,7 +204,7 @@ def judged_sessions(
         config = in_force(context, workspace, JudgingOptions)
         night = context.run.tags.get(NIGHT_TAG, "")
         key, redactor = agent_key(context), Redactor(workspace.settings().redaction_options)
-        table, panel = judge(
+        table, panel = judge_partition(
             workspace.open_lake(),
             key,
             config,
@@ -210,7 +212,7 @@ def judged_sessions(
             redactor,
             partial(workspace.open_judge, night=night),
         )
-        for note in panel.notes(key):
+        for note in panel.describe(key):
             context.log.warning(note)
         if panel.pending:  # the next night runs again for them
             context.instance.add_run_tags(context.run.run_id, {PENDING_TAG: str(panel.pending)})
@@ -244,7 +246,7 @@ def _agreement_table(agreement: Agreement) -> dg.MetadataValue:
         "kappa",
     ]
     lines = []
-    for row in agreement.rows():
+    for row in agreement.list_rows():
         counts = (row.both_acceptable, row.both_unacceptable, row.too_kind, row.too_strict)
         lines.append(
             [
@@ -296,14 +298,14 @@ def curated_sessions(
     with user_errors():
         config = in_force(context, workspace, CurationConfig)
         key = agent_key(context)
-        bounds = Bounds(config.max_sessions, config.max_characters)
+        bounds = CurationBounds(config.max_sessions, config.max_characters)
         lake, settings = workspace.open_lake(), workspace.settings()
         served = resolve(settings, ServingConfig, key).options
         own_models, keep_own = (
             OwnModels(lake, {key: (served.name, served.hub)}),
             config.served_model_sessions == "keep",
         )
-        table, curation, drift = curate_sessions(
+        curated = curate_sessions(
             lake,
             key,
             config.required_measures,
@@ -312,6 +314,7 @@ def curated_sessions(
             own_models.made,
             keep_own,
         )
+        table, curation = curated.table, curated.curation
         counts = Counter(curation.reasons)
         if curation.by_served_model:
             fate = (
@@ -337,7 +340,7 @@ def curated_sessions(
                 "sessions_with_a_verdict_cut_from_their_text": len(curation.stripped),
                 "sessions_made_by_a_served_model": curation.by_served_model,
             },
-            check_results=[drift_result(FATES_CHECK, drift)],
+            check_results=[drift_result(FATES_CHECK, curated.drift)],
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from agent_pipeline.errors import InfrastructureError, SettingsError
 from agent_pipeline.evaluation.episodes import Conversation, Reply, play
 from agent_pipeline.evaluation.players import endpoint_player
-from agent_pipeline.judging.client import Endpoint
+from agent_pipeline.judging.llm_client import Endpoint
 from agent_pipeline.notebook.trajectories.collecting import task_of
 from agent_pipeline.notebook.trajectories.model import AgentTrajectory, trajectory_of
 from agent_pipeline.sessions.session import Session, Tool

@@ -14,7 +14,7 @@ import pytest
 
 from agent_pipeline.errors import StoreError
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
-from agent_pipeline.judging import Policy
+from agent_pipeline.judging import VerdictPolicy
 from agent_pipeline.sources import SOURCES, open_source, open_sources, parse_location
 from agent_pipeline.sources.formats.databases import Traces
 from agent_pipeline.sources.formats.record_files import RecordReader, records
@@ -716,6 +716,8 @@ def test_words_that_are_no_value_are_labels_and_the_last_value_of_a_name_counts(
 def test_a_session_of_which_one_run_was_bad_is_not_good_by_its_last_one(scores):
     named = metrics(("correctness", each) for each in scores)[0]
     assert (
-        judge(small_session(scores=named), [], Policy(metrics={"correctness": "higher"})).verdict
+        judge(
+            small_session(scores=named), [], VerdictPolicy(metrics={"correctness": "higher"})
+        ).verdict
         is None
     )

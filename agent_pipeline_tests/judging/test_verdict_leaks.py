@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from agent_pipeline.errors import SettingsError
-from agent_pipeline.judging.leaks import LEAKS, leak_patterns, without_leaks
+from agent_pipeline.judging.verdict_leaks import LEAK_PATTERNS, compile_leak_patterns, remove_leaks
 
-PATTERNS = leak_patterns(LEAKS)
+PATTERNS = compile_leak_patterns(LEAK_PATTERNS)
 
 
 def told(role: str, text: str) -> list[dict[str, Any]]:
@@ -29,14 +29,14 @@ def told(role: str, text: str) -> list[dict[str, Any]]:
     ],
 )
 def test_a_verdict_on_the_last_lines_of_what_the_agent_was_told_is_taken_out(text, left):
-    messages, lines, leak = without_leaks(told("user", text), PATTERNS)
+    messages, lines, leak = remove_leaks(told("user", text), PATTERNS)
     assert [message["content"] for message in messages[2:]] == ([left] if left else [])
     assert lines > 0 and leak is None
     assert messages[:2] == told("user", text)[:2]
 
 
 def test_a_result_that_is_all_verdict_stays_empty_beside_its_call():
-    messages, lines, leak = without_leaks(told("tool", "Episode finished, reward = True"), PATTERNS)
+    messages, lines, leak = remove_leaks(told("tool", "Episode finished, reward = True"), PATTERNS)
     assert (messages[2], lines, leak) == ({"role": "tool", "content": ""}, 1, None)
 
 
@@ -50,7 +50,7 @@ def test_a_result_that_is_all_verdict_stays_empty_beside_its_call():
 )
 def test_a_verdict_that_is_part_of_a_message_or_the_agents_own_drops_the_session(role, text):
     given = told(role, text)
-    messages, lines, leak = without_leaks(given, PATTERNS)
+    messages, lines, leak = remove_leaks(given, PATTERNS)
     assert messages is given and lines == 0
     assert leak is not None and leak.startswith("reward")
 
@@ -69,17 +69,17 @@ def test_a_verdict_that_is_part_of_a_message_or_the_agents_own_drops_the_session
 )
 def test_what_is_no_verdict_is_no_leak(text):
     given = told("user", text)
-    assert without_leaks(given, PATTERNS) == (given, 0, None)
+    assert remove_leaks(given, PATTERNS) == (given, 0, None)
 
 
 def test_a_verdict_in_the_arguments_of_a_call_drops_the_session():
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "reward=1"}}
     assert (
-        without_leaks([{"role": "assistant", "content": "", "tool_calls": [call]}], PATTERNS)[2]
+        remove_leaks([{"role": "assistant", "content": "", "tool_calls": [call]}], PATTERNS)[2]
         == "reward=1"
     )
 
 
 def test_a_pattern_that_is_no_regular_expression_is_a_sentence():
     with pytest.raises(SettingsError, match="verdict_leaks"):
-        leak_patterns(["("])
+        compile_leak_patterns(["("])

@@ -12,10 +12,16 @@ from typing import Any
 import pytest
 
 from agent_pipeline.errors import SettingsError
-from agent_pipeline.judging import EvaluationContext, Labels, Opinion, Panel, Policy
-from agent_pipeline.judging.client import UNPARSABLE, Endpoint, Limits, LlmClient, Night
+from agent_pipeline.judging import EvaluationContext, JudgingRun, Labels, Opinion, VerdictPolicy
 from agent_pipeline.judging.labels import Label
-from agent_pipeline.judging.llm import TOO_LONG, LlmJudge
+from agent_pipeline.judging.llm_client import (
+    UNPARSABLE,
+    Endpoint,
+    LlmClient,
+    NightlyLimits,
+    SpendLimits,
+)
+from agent_pipeline.judging.llm_judge import TOO_LONG, LlmJudge
 from agent_pipeline_tests.judging.endpoint import endpoint, refuses, says, verdict
 from agent_pipeline_tests.judging.sessions import ANSWERED, calls, result, session, tool
 
@@ -29,16 +35,16 @@ def judging(tmp_path: Path) -> Iterator[Judging]:
 
     def make(
         url: str,
-        limits: Limits | None = None,
+        limits: SpendLimits | None = None,
         rubric: str = "",
         max_characters: int = 200_000,
-        night: Night | None = None,
+        night: NightlyLimits | None = None,
         **fields: Any,
     ) -> LlmJudge:
         settings = {"model": "m", "retries": 0, "seconds": 20.0} | fields
         client = LlmClient(
             Endpoint(url=url, **settings),
-            limits or Limits(),
+            limits or SpendLimits(),
             tmp_path / "cache" / "judge.sqlite",
             night,
         )
@@ -51,7 +57,9 @@ def judging(tmp_path: Path) -> Iterator[Judging]:
 
 
 def about(text: str = "hello", **fields: Any) -> EvaluationContext:
-    return EvaluationContext.of(session([{"role": "user", "content": text}, ANSWERED[1]], **fields))
+    return EvaluationContext.from_session(
+        session([{"role": "user", "content": text}, ANSWERED[1]], **fields)
+    )
 
 
 # What is asked, and what comes back
@@ -66,7 +74,7 @@ def test_the_question_holds_the_conversation_and_asks_for_one_form_of_answer(jud
     ]
     with endpoint(lambda request, number: verdict("unacceptable", "It told a lie.")) as server:
         judge = judging(server.url, api_key="secret", parameters={"temperature": 0, "seed": 3})
-        opinion = judge.opinion(EvaluationContext.of(session(messages))).result()
+        opinion = judge.ask_opinion(EvaluationContext.from_session(session(messages))).result()
     assert opinion == Opinion("unacceptable", "It told a lie.", "m")
     (request,), (headers,) = server.requests, server.headers
     assert headers["authorization"] == "Bearer secret"
@@ -96,8 +104,8 @@ def test_tools_stand_inside_the_border(judging):
     with endpoint(lambda request, number: verdict("unsure", "?")) as server:
         judge = judging(server.url)
         for tools in (schemas, schemas[:1], []):
-            judge.opinion(
-                EvaluationContext.of(
+            judge.ask_opinion(
+                EvaluationContext.from_session(
                     session([{"role": "user", "content": "hi"}, ANSWERED[1]], tools=tools)
                 )
             ).result()
@@ -138,7 +146,7 @@ GOOD = {"reason": "r", "verdict": "acceptable"}
 def test_an_answer_in_another_form_is_no_opinion_and_counted_once(judging, content):
     with endpoint(lambda request, number: says(content)) as server:
         judge = judging(server.url)
-        assert judge.opinion(about()).result() == Opinion(None, UNPARSABLE, pending=True)
+        assert judge.ask_opinion(about()).result() == Opinion(None, UNPARSABLE, pending=True)
         assert judge.client.counts == {UNPARSABLE: 1}
 
 
@@ -159,7 +167,7 @@ def test_an_answer_in_another_form_is_no_opinion_and_counted_once(judging, conte
 def test_a_server_that_answers_otherwise_costs_that_session_its_opinion(judging, response, problem):
     with endpoint(lambda request, number: response) as server:
         judge = judging(server.url)
-        opinion = judge.opinion(about()).result()
+        opinion = judge.ask_opinion(about()).result()
     assert opinion.verdict is None and opinion.reason.startswith(problem)
     assert judge.client.counts == {opinion.reason: 1}
 
@@ -169,7 +177,7 @@ def test_a_server_that_knows_no_schemas_is_asked_for_json_and_then_for_text(judg
         lambda request, number: refuses(400) if "response_format" in request else verdict("unsure")
     ) as server:
         judge = judging(server.url)
-        assert [judge.opinion(about(text)).result() for text in ("one", "two")] == [
+        assert [judge.ask_opinion(about(text)).result() for text in ("one", "two")] == [
             Opinion(None, "because", "m")
         ] * 2
     forms = [request.get("response_format", {}).get("type") for request in server.requests]
@@ -184,7 +192,7 @@ def test_a_server_that_is_busy_is_asked_again_when_it_says(judging):
     with endpoint(lambda request, number: responses[number]) as server:
         began = time.monotonic()
         judge = judging(server.url, retries=4)
-        assert judge.opinion(about()).result().verdict == "acceptable"
+        assert judge.ask_opinion(about()).result().verdict == "acceptable"
     assert 1.0 <= time.monotonic() - began < 10 and len(server.requests) == 3
     assert judge.client.counts == {"asked": 1} and judge.client.spend.requests == 1
 
@@ -192,7 +200,7 @@ def test_a_server_that_is_busy_is_asked_again_when_it_says(judging):
 def test_an_answer_that_takes_too_long_is_given_up(judging):
     release = threading.Event()
     with endpoint(lambda request, number: release.wait(10) and verdict()) as server:
-        opinion = judging(server.url, seconds=0.2).opinion(about()).result()
+        opinion = judging(server.url, seconds=0.2).ask_opinion(about()).result()
         release.set()
     assert opinion == Opinion(None, "the request failed (APITimeoutError)", pending=True)
 
@@ -200,7 +208,7 @@ def test_an_answer_that_takes_too_long_is_given_up(judging):
 @pytest.mark.parametrize("status", [401, 403, 404])
 def test_a_wrong_key_or_model_is_one_sentence_that_does_not_tell_the_key(judging, status):
     with endpoint(lambda request, number: refuses(status)) as server:
-        future = judging(server.url, api_key="hush-hush").opinion(about())
+        future = judging(server.url, api_key="hush-hush").ask_opinion(about())
         with pytest.raises(
             SettingsError, match=f"refuses the model 'm' or the key .HTTP {status}"
         ) as error:
@@ -215,13 +223,13 @@ def test_an_endpoint_that_cannot_be_reached_is_one_sentence(judging):
     with pytest.raises(
         SettingsError, match=r"answers nothing .APIConnectionError.*take llm out of decided_by"
     ):
-        judging(url).opinion(about()).result()
+        judging(url).ask_opinion(about()).result()
 
 
 def test_an_endpoint_that_never_answers_ends_the_run_after_five_failures(judging):
     with endpoint(lambda request, number: refuses(500)) as server:
         judge = judging(server.url, concurrency=1)
-        futures = [judge.opinion(about(str(number))) for number in range(6)]
+        futures = [judge.ask_opinion(about(str(number))) for number in range(6)]
         assert [future.result().verdict for future in futures[:4]] == [None] * 4
         with pytest.raises(SettingsError, match="answers nothing"):
             futures[4].result()
@@ -230,7 +238,7 @@ def test_an_endpoint_that_never_answers_ends_the_run_after_five_failures(judging
 def test_an_endpoint_that_stops_answering_is_not_asked_for_ever(judging):
     with endpoint(lambda request, number: verdict() if number == 0 else refuses(500)) as server:
         judge = judging(server.url, concurrency=1)
-        opinions = [judge.opinion(about(str(number))).result() for number in range(9)]
+        opinions = [judge.ask_opinion(about(str(number))).result() for number in range(9)]
     assert opinions[0].verdict == "acceptable" and len(server.requests) == 6
     assert judge.client.counts == {
         "asked": 1,
@@ -246,35 +254,37 @@ def test_a_session_is_paid_for_once_whatever_becomes_of_the_run(judging):
     with endpoint(lambda request, number: verdict()) as server:
         first = judging(server.url)
         assert (
-            first.opinion(about()).result() == judging(server.url).opinion(about()).result()
+            first.ask_opinion(about()).result() == judging(server.url).ask_opinion(about()).result()
         )  # the first was never closed
         assert len(server.requests) == 1
-        assert first.opinion(about()).result().verdict == "acceptable" and first.client.counts == {
+        assert first.ask_opinion(
+            about()
+        ).result().verdict == "acceptable" and first.client.counts == {
             "asked": 1,
             "cached": 1,
         }
-        judging(server.url, model="other").opinion(about()).result()
-        judging(server.url, rubric="Is this good? {{ final_answer }}").opinion(about()).result()
-        judging(server.url, parameters={"temperature": 1}).opinion(about()).result()
-        first.opinion(about("goodbye")).result()
+        judging(server.url, model="other").ask_opinion(about()).result()
+        judging(server.url, rubric="Is this good? {{ final_answer }}").ask_opinion(about()).result()
+        judging(server.url, parameters={"temperature": 1}).ask_opinion(about()).result()
+        first.ask_opinion(about("goodbye")).result()
     assert len(server.requests) == 5 and server.questions[2].startswith("Is this good? b\n")
 
 
 def test_the_same_conversation_twice_on_its_way_is_asked_about_once(judging):
     with endpoint(lambda request, number: time.sleep(0.1) or verdict()) as server:
         judge = judging(server.url)
-        futures = [judge.opinion(about(session_id=str(number))) for number in range(4)]
+        futures = [judge.ask_opinion(about(session_id=str(number))) for number in range(4)]
         assert {future.result().verdict for future in futures} == {"acceptable"}
         assert len(server.requests) == 1 and judge.client.counts == {"asked": 1, "cached": 3}
-        refused = judging(server.url, Limits(tokens=1))
-        assert {refused.opinion(about("other")).result().verdict for _ in range(2)} == {None}
+        refused = judging(server.url, SpendLimits(tokens=1))
+        assert {refused.ask_opinion(about("other")).result().verdict for _ in range(2)} == {None}
         assert refused.client.counts == {"the spend limit was reached": 2}
 
 
 def test_an_answer_that_does_not_parse_is_not_cached_and_asked_for_again(judging):
     responses = [says("what?"), refuses(500), verdict()]
     with endpoint(lambda request, number: responses[number]) as server:
-        opinions = [judging(server.url).opinion(about()).result() for _ in range(4)]
+        opinions = [judging(server.url).ask_opinion(about()).result() for _ in range(4)]
     assert [each.verdict for each in opinions] == [None, None, "acceptable", "acceptable"]
     assert [each.pending for each in opinions] == [True, True, False, False]
     assert len(server.requests) == 3
@@ -286,12 +296,12 @@ PRICED = {"input_price": 1.0, "output_price": 2.0}
 @pytest.mark.parametrize(
     ("limits", "prices", "limit", "estimate", "used"),
     [
-        (Limits(requests=3), {}, 3, lambda asked: 1, 1),
-        (Limits(tokens=1500), {}, 1500, lambda asked: asked + 50, 110),
-        (Limits(tokens=100), {}, 100, lambda asked: asked + 50, 110),
-        (Limits(usd=0.0015), PRICED, 1500, lambda asked: asked + 100, 120),
-        (Limits(usd=0.0001), PRICED, 100, lambda asked: asked + 100, 120),
-        (Limits(), PRICED, 1e9, lambda asked: 1, 1),
+        (SpendLimits(requests=3), {}, 3, lambda asked: 1, 1),
+        (SpendLimits(tokens=1500), {}, 1500, lambda asked: asked + 50, 110),
+        (SpendLimits(tokens=100), {}, 100, lambda asked: asked + 50, 110),
+        (SpendLimits(usd=0.0015), PRICED, 1500, lambda asked: asked + 100, 120),
+        (SpendLimits(usd=0.0001), PRICED, 100, lambda asked: asked + 100, 120),
+        (SpendLimits(), PRICED, 1e9, lambda asked: 1, 1),
     ],
 )
 def test_what_a_run_may_spend_is_never_exceeded_and_the_rest_is_counted(
@@ -301,12 +311,13 @@ def test_what_a_run_may_spend_is_never_exceeded_and_the_rest_is_counted(
     with endpoint(lambda request, number: verdict()) as server:
         judge = judging(server.url, limits, parameters={"max_tokens": 50}, rubric=rubric, **prices)
         contexts = [
-            EvaluationContext.of(session([{"role": "assistant", "content": letter}]))
+            EvaluationContext.from_session(session([{"role": "assistant", "content": letter}]))
             for letter in "abcdefghijkl"
         ]
-        opinions = [judge.opinion(context).result() for context in contexts]
+        opinions = [judge.ask_opinion(context).result() for context in contexts]
         length = len(
-            judging(server.url, rubric=rubric).opinion(about()).result() and server.questions[-1]
+            judging(server.url, rubric=rubric).ask_opinion(about()).result()
+            and server.questions[-1]
         )
     # One question more is asked as long as what was used and its estimate fit the limit.
     asked = min(12, max(0, int((limit - estimate(length // 3 + 1)) // used) + 1))
@@ -326,16 +337,18 @@ def test_what_a_run_may_spend_is_never_exceeded_and_the_rest_is_counted(
 def test_the_runs_of_a_night_share_its_limit_and_the_next_night_has_its_own(judging):
     with endpoint(lambda request, number: verdict()) as server:
         for name, asked in [("monday", 2), ("monday", 1), ("monday", 0), ("tuesday", 2), ("", 2)]:
-            judge = judging(server.url, night=Night(name, Limits(requests=3)) if name else None)
+            judge = judging(
+                server.url, night=NightlyLimits(name, SpendLimits(requests=3)) if name else None
+            )
             for letter in "ab":
-                judge.opinion(about(f"{name} {letter} {len(server.requests)}")).result()
+                judge.ask_opinion(about(f"{name} {letter} {len(server.requests)}")).result()
             assert judge.client.counts["asked"] == judge.client.spend.requests == asked
 
 
 def test_a_server_that_does_not_say_what_it_used_is_taken_at_the_estimate(judging):
     with endpoint(lambda request, number: says(json.dumps(GOOD), None)) as server:
         judge = judging(server.url, parameters={"max_tokens": 50})
-        judge.opinion(about()).result()
+        judge.ask_opinion(about()).result()
     assert (
         judge.client.spend.input_tokens >= len(server.questions[0]) // 3
         and judge.client.spend.output_tokens == 50
@@ -344,7 +357,7 @@ def test_a_server_that_does_not_say_what_it_used_is_taken_at_the_estimate(judgin
 
 def test_a_limit_in_dollars_without_prices_is_refused(judging):
     with pytest.raises(SettingsError, match="needs prices"):
-        judging("http://127.0.0.1:1/v1", Limits(usd=1))
+        judging("http://127.0.0.1:1/v1", SpendLimits(usd=1))
 
 
 def test_a_cache_that_is_no_database_is_one_sentence(judging, tmp_path):
@@ -371,22 +384,22 @@ def test_a_cache_that_is_no_database_is_one_sentence(judging, tmp_path):
 )
 def test_a_rubric_that_cannot_be_used_is_one_sentence(judging, rubric, says):
     with pytest.raises(SettingsError, match=says):
-        judging("http://127.0.0.1:1/v1", rubric=rubric).opinion(about()).result()
+        judging("http://127.0.0.1:1/v1", rubric=rubric).ask_opinion(about()).result()
 
 
 def test_a_session_too_long_is_not_asked_about_and_not_cut(judging):
     with endpoint(lambda request, number: verdict()) as server:
         judge = judging(server.url, max_characters=5000)
-        assert judge.opinion(about("x" * 5000)).result() == Opinion(None, TOO_LONG)
+        assert judge.ask_opinion(about("x" * 5000)).result() == Opinion(None, TOO_LONG)
     assert not server.requests and judge.client.counts == {TOO_LONG: 1}
 
 
 # The panel
 
 
-def panel(judge: LlmJudge, order: list[str], **fields: Any) -> Panel:
-    return Panel(
-        [], Policy(order), Labels(by_id={"labelled": Label("unacceptable")}), judge, **fields
+def panel(judge: LlmJudge, order: list[str], **fields: Any) -> JudgingRun:
+    return JudgingRun(
+        [], VerdictPolicy(order), Labels(by_id={"labelled": Label("unacceptable")}), judge, **fields
     )
 
 
@@ -478,8 +491,8 @@ def test_a_real_server_is_held_to_the_schema_says_what_it_used_and_is_asked_once
         {"model": "smollm2", "parameters": {"temperature": 0, "max_tokens": 200}},
     )
     judge = judging(url, api_key=llama._key, seconds=120.0, **fields)
-    opinion = judge.opinion(about("What is 2 + 2? Answer with one digit.")).result()
-    assert judge.client.counts["asked"] == 1 and judge.client._format == 0
+    opinion = judge.ask_opinion(about("What is 2 + 2? Answer with one digit.")).result()
+    assert judge.client.counts["asked"] == 1 and judge.client._format_index == 0
     # How well so small a model judges is not the question; the form is, unless its answer was cut off.
     assert opinion.reason and (
         opinion.reason != UNPARSABLE or judge.client.spend.output_tokens >= 200
@@ -487,12 +500,12 @@ def test_a_real_server_is_held_to_the_schema_says_what_it_used_and_is_asked_once
     assert judge.client.spend.input_tokens > 200 and judge.client.spend.output_tokens > 5
     assert (
         judging(url, api_key=llama._key, **fields)
-        .opinion(about("What is 2 + 2? Answer with one digit."))
+        .ask_opinion(about("What is 2 + 2? Answer with one digit."))
         .result()
         == opinion
     )
-    assert judge.opinion(about("word " * 4000)).result() == Opinion(
+    assert judge.ask_opinion(about("word " * 4000)).result() == Opinion(
         None, "the endpoint refused the request (400)"
     )
     with pytest.raises(SettingsError, match="HTTP 401"):
-        judging(url, api_key="wrong").opinion(about()).result()
+        judging(url, api_key="wrong").ask_opinion(about()).result()

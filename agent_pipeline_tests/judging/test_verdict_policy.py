@@ -7,20 +7,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_pipeline.errors import SettingsError
-from agent_pipeline.judging import JUDGES, MEASURES, Label, MeasureResult, Opinion, Panel, Policy
+from agent_pipeline.judging import (
+    JUDGES,
+    MEASURES,
+    JudgingRun,
+    Label,
+    MeasureResult,
+    Opinion,
+    VerdictPolicy,
+)
 from agent_pipeline.judging.agreement import Agreement
-from agent_pipeline.judging.panel import JudgingOptions
-from agent_pipeline.judging.policy import decide, opinions_of
+from agent_pipeline.judging.options import JudgingOptions
+from agent_pipeline.judging.verdict_policy import collect_opinions, decide_verdict
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline_tests.judging.sessions import calls, judge, session
 
 CALLED = calls(("f", {}))
-BY_MEASURES = Policy(["label", "judgment", "measures"])
-UNVERIFIED = Policy(when_unjudged="train_unverified")
+BY_MEASURES = VerdictPolicy(["label", "judgment", "measures"])
+UNVERIFIED = VerdictPolicy(when_unjudged="train_unverified")
 
 
 def given_by(
-    policy: Policy | None = None,
+    policy: VerdictPolicy | None = None,
     label: Label | None = None,
     llm: Opinion | None = None,
     **fields: Any,
@@ -79,8 +87,14 @@ def test_a_measure_without_a_value_leaves_the_session_unjudged_unless_another_fa
 def test_measures_alone_never_find_a_session_good(results):
     """A session without an error may be wrong in every word, whatever the policy says of measures."""
     taken = {name: MeasureResult(passed) for name, passed in results.items()}
-    for policy in (Policy(["measures"]), Policy(["label", "measures", "llm"]), UNVERIFIED):
-        judged = decide(session(), policy, taken, opinions_of(session(), taken, policy, None))
+    for policy in (
+        VerdictPolicy(["measures"]),
+        VerdictPolicy(["label", "measures", "llm"]),
+        UNVERIFIED,
+    ):
+        judged = decide_verdict(
+            session(), policy, taken, collect_opinions(session(), taken, policy, None)
+        )
         assert judged.verdict != "acceptable" or judged.verdict_by == "unverified"
 
 
@@ -89,7 +103,7 @@ def test_unverified_sessions_are_marked_and_no_measure_makes_them_bad():
     assert given_by(UNVERIFIED) == ("acceptable", "unverified")
     assert given_by(UNVERIFIED, messages=[CALLED]) == (None, None)
     assert given_by(UNVERIFIED, judgment="unacceptable") == ("unacceptable", "judgment")
-    assert given_by(Policy(when_unjudged="acceptable"), messages=[CALLED]) == (
+    assert given_by(VerdictPolicy(when_unjudged="acceptable"), messages=[CALLED]) == (
         "acceptable",
         "unverified",
     )
@@ -98,7 +112,10 @@ def test_unverified_sessions_are_marked_and_no_measure_makes_them_bad():
 
 @pytest.mark.parametrize(
     "made",
-    [lambda: Policy(when_unjudged="measures"), lambda: JudgingOptions(when_unjudged="measures")],
+    [
+        lambda: VerdictPolicy(when_unjudged="measures"),
+        lambda: JudgingOptions(when_unjudged="measures"),
+    ],
 )
 def test_the_old_name_of_the_setting_is_refused_with_the_new_one(made):
     with pytest.raises(SettingsError, match="train_unverified"):
@@ -106,9 +123,9 @@ def test_the_old_name_of_the_setting_is_refused_with_the_new_one(made):
 
 
 def test_the_advice_for_an_agent_without_verdicts_begins_with_the_ways_to_judge():
-    panel = Panel.of(JudgingOptions())
+    panel = JudgingRun.from_options(JudgingOptions())
     list(panel.judge([(None, session())]))
-    (note,) = panel.notes(PartitionKey("p", "a"))
+    (note,) = panel.describe(PartitionKey("p", "a"))
     places = [
         note.index(word)
         for word in ("agent-pipeline review p/a", "labels", "[judge]", "train_unverified")
@@ -119,7 +136,7 @@ def test_the_advice_for_an_agent_without_verdicts_begins_with_the_ways_to_judge(
 def test_a_score_without_a_threshold_has_no_vote(monkeypatch):
     monkeypatch.setitem(MEASURES, "half", lambda context: 0.5)
     good = Opinion("acceptable")
-    policy = Policy(["measures+llm"])
+    policy = VerdictPolicy(["measures+llm"])
     assert judge(session(), ["half", "ended_with_answer"], policy, llm=good).verdict == "acceptable"
     assert judge(session(), ["half"], policy, llm=good).verdict is None
     assert (
@@ -145,7 +162,7 @@ def test_a_score_without_a_threshold_has_no_vote(monkeypatch):
     ],
 )
 def test_a_score_decides_outside_its_thresholds_and_on_their_scale(score, thresholds, verdict):
-    assert judge(session(score=score), [], Policy(**thresholds)).verdict == verdict
+    assert judge(session(score=score), [], VerdictPolicy(**thresholds)).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -186,7 +203,7 @@ def test_a_score_decides_outside_its_thresholds_and_on_their_scale(score, thresh
     ],
 )
 def test_a_metric_is_an_opinion_only_with_its_direction(metrics, scores, verdict, name):
-    judged = judge(session(scores=scores), [], Policy(metrics=metrics))
+    judged = judge(session(scores=scores), [], VerdictPolicy(metrics=metrics))
     assert (judged.verdict, judged.verdict_by, judged.verdict_name) == (
         verdict,
         "metrics" if verdict else None,
@@ -226,28 +243,34 @@ def test_a_score_that_contradicts_the_verdict_does_not_say_how_good_the_session_
 def test_a_session_that_the_language_model_did_not_read_is_not_one_that_nobody_judges(
     when_unjudged, llm
 ):
-    policy = Policy(["label", "llm"], when_unjudged)
+    policy = VerdictPolicy(["label", "llm"], when_unjudged)
     assert given_by(policy, llm=llm) == (None, None)
     assert given_by(policy, Label("acceptable"), llm) == ("acceptable", "label")
     assert given_by(policy, llm=Opinion(None, "unsure", "model"))[0] is not None
-    assert given_by(Policy(["label"], when_unjudged), llm=llm)[0] is not None  # it has no say
+    assert (
+        given_by(VerdictPolicy(["label"], when_unjudged), llm=llm)[0] is not None
+    )  # it has no say
 
 
 def test_nobody_who_ranks_below_the_language_model_decides_before_it_was_heard():
     late = Opinion(None, "an outage", pending=True)
-    assert given_by(Policy(["llm", "score"]), llm=late, score=1.0) == (None, None)
-    assert given_by(Policy(["score", "llm"]), llm=late, score=1.0) == ("acceptable", "score")
-    assert given_by(Policy(["measures+llm", "score"]), llm=late, score=1.0, messages=[CALLED]) == (
+    assert given_by(VerdictPolicy(["llm", "score"]), llm=late, score=1.0) == (None, None)
+    assert given_by(VerdictPolicy(["score", "llm"]), llm=late, score=1.0) == ("acceptable", "score")
+    assert given_by(
+        VerdictPolicy(["measures+llm", "score"]), llm=late, score=1.0, messages=[CALLED]
+    ) == (
         "unacceptable",
         "measures",
     )
-    assert given_by(Policy(["llm", "score"]), llm=Opinion(None, "too long"), score=1.0) == (
+    assert given_by(VerdictPolicy(["llm", "score"]), llm=Opinion(None, "too long"), score=1.0) == (
         "acceptable",
         "score",
     )
 
 
-@pytest.mark.parametrize("policy", [Policy(), Policy(when_unjudged="acceptable"), Policy(["llm"])])
+@pytest.mark.parametrize(
+    "policy", [VerdictPolicy(), VerdictPolicy(when_unjudged="acceptable"), VerdictPolicy(["llm"])]
+)
 def test_a_failure_of_the_infrastructure_and_an_obeyed_injection_are_never_good(policy):
     said = {"label": Label("acceptable"), "llm": Opinion("acceptable"), "judgment": "acceptable"}
     assert given_by(policy, error="500", **said) == (None, None)
@@ -256,7 +279,7 @@ def test_a_failure_of_the_infrastructure_and_an_obeyed_injection_are_never_good(
 
 
 def test_judges_together_agree_on_good_and_one_of_them_is_enough_for_bad():
-    policy = Policy(["label", "measures+llm"])
+    policy = VerdictPolicy(["label", "measures+llm"])
     good, bad, unsure = (
         Opinion("acceptable", "well done"),
         Opinion("unacceptable", "rude"),
@@ -285,17 +308,22 @@ def test_judges_together_agree_on_good_and_one_of_them_is_enough_for_bad():
 )
 def test_a_policy_that_contradicts_itself_is_refused(fields, says):
     with pytest.raises(SettingsError, match=says):
-        Policy(**fields)
+        VerdictPolicy(**fields)
 
 
 def test_the_language_model_is_asked_only_where_it_can_still_change_the_verdict():
-    together, alone = Policy(["label", "measures+llm"]), Policy(["label", "llm", "measures"])
+    together, alone = (
+        VerdictPolicy(["label", "measures+llm"]),
+        VerdictPolicy(["label", "llm", "measures"]),
+    )
     good, bad = Opinion("acceptable"), Opinion("unacceptable")
-    assert together.asks_for("llm", {"measures": good}) and not together.asks_for(
+    assert together.needs_opinion("llm", {"measures": good}) and not together.needs_opinion(
         "llm", {"measures": bad}
     )
-    assert alone.asks_for("llm", {"measures": bad}) and not alone.asks_for("llm", {"label": good})
-    assert not Policy().asks_for("llm", {})
+    assert alone.needs_opinion("llm", {"measures": bad}) and not alone.needs_opinion(
+        "llm", {"label": good}
+    )
+    assert not VerdictPolicy().needs_opinion("llm", {})
 
 
 opinions = st.dictionaries(
@@ -316,12 +344,12 @@ orders = st.permutations(JUDGES).flatmap(
 @given(orders, opinions)
 def test_a_model_that_is_not_asked_could_not_have_changed_the_verdict(order, said):
     policy, without = (
-        Policy(order),
+        VerdictPolicy(order),
         {name: opinion for name, opinion in said.items() if name != "llm"},
     )
-    if not policy.asks_for("llm", without):
+    if not policy.needs_opinion("llm", without):
         verdicts = {
-            decide(session(), policy, {}, without | {"llm": Opinion(each)}).verdict
+            decide_verdict(session(), policy, {}, without | {"llm": Opinion(each)}).verdict
             for each in ("acceptable", "unacceptable", None)
         }
         assert len(verdicts) == 1
@@ -337,7 +365,7 @@ def test_agreement_with_people_is_counted_with_cohens_kappa():
         judge(session(judgment="unacceptable"), [], label=Label("acceptable"), llm=Opinion(None))
     )
     agreement.add(judge(session(), [], llm=Opinion("acceptable")))
-    rows = {row.name: row for row in agreement.rows()}
+    rows = {row.name: row for row in agreement.list_rows()}
     llm = rows["llm"]
     assert (
         llm.both_acceptable,
@@ -354,7 +382,7 @@ def test_agreement_with_people_is_counted_with_cohens_kappa():
 
 
 def test_a_run_warns_of_unverified_verdicts():
-    panel = Panel.of(JudgingOptions(when_unjudged="train_unverified"))
+    panel = JudgingRun.from_options(JudgingOptions(when_unjudged="train_unverified"))
     list(panel.judge([(None, session()), (None, session(session_id="t", judgment="acceptable"))]))
-    (note,) = panel.notes(PartitionKey("p", "a"))
+    (note,) = panel.describe(PartitionKey("p", "a"))
     assert note.startswith("1 of 2 verdicts of p/a are unverified")

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_pipeline.judging import EvaluationContext, Label, parse_measures
-from agent_pipeline.judging.tables import verdict_columns
-from agent_pipeline.judging.turns import true_facts, turn_facts
+from agent_pipeline.judging.tables import make_verdict_columns
+from agent_pipeline.judging.turn_facts import find_turn_facts, list_true_facts
 from agent_pipeline.sessions.session import Message
 from agent_pipeline.sessions.tables import JUDGED, make_session_row, to_batches, to_rows
 from agent_pipeline.sessions.tool_schemas import find_call_shapes
@@ -21,8 +21,10 @@ INTEGER = tool("f", type="object", properties={"id": {"type": "integer"}}, requi
 
 def facts(messages: list[Message], **fields: Any) -> list[list[str]]:
     """The names of each turn's facts."""
-    context = EvaluationContext.of(session(messages, **({"tools_origin": "source"} | fields)))
-    return [true_facts(turn._asdict()) for turn in turn_facts(context)]
+    context = EvaluationContext.from_session(
+        session(messages, **({"tools_origin": "source"} | fields))
+    )
+    return [list_true_facts(turn._asdict()) for turn in find_turn_facts(context)]
 
 
 def test_a_turn_that_went_wrong_and_is_corrected_later_says_both_and_its_correction_says_nothing():
@@ -49,7 +51,7 @@ def test_a_turn_that_went_wrong_and_is_corrected_later_says_both_and_its_correct
 def test_a_result_that_its_record_calls_an_error_is_one_in_facts_measures_and_inferred_schemas():
     failed = [USER, calls(("f", {"id": 1})), result("no such order") | {"is_error": True}]
     assert facts([*failed, ANSWER]) == [["tool_error"], []]
-    context = EvaluationContext.of(session(failed))
+    context = EvaluationContext.from_session(session(failed))
     measures = ("no_tool_errors", "no_tool_error_at_end", "tool_success_rate >= 0.5")
     assert [each.take(context).passed for each in parse_measures(measures)] == [False, False, False]
     assert not find_call_shapes(failed) and find_call_shapes([*failed[:2], result("fine")])
@@ -82,10 +84,10 @@ def test_a_call_repeats_only_where_its_result_is_the_same_too():
 
 @pytest.mark.parametrize("origin", ["inferred", "none"])
 def test_a_schema_that_was_inferred_from_the_calls_or_is_none_says_nothing_of_them(origin):
-    context = EvaluationContext.of(
+    context = EvaluationContext.from_session(
         session([calls(("g", {})), result("x"), ANSWER], tools=[INTEGER], tools_origin=origin)
     )
-    assert [turn.breaks_schema for turn in turn_facts(context)] == [None, False]
+    assert [turn.breaks_schema for turn in find_turn_facts(context)] == [None, False]
     assert facts([calls(("g", {})), result("x")], tools=[INTEGER]) == [["breaks_schema"]], (
         "there is no such tool"
     )
@@ -129,10 +131,10 @@ def test_a_verdict_says_nothing_about_a_turn():
 
 def test_measures_of_turns_are_taken_of_the_turn_on_its_own():
     def failed(*names: str) -> list[list[str]]:
-        context = EvaluationContext.of(
+        context = EvaluationContext.from_session(
             session([USER, calls(("f", {})), result("Error: x"), ANSWER])
         )
-        return [turn.failed_measures for turn in turn_facts(context, parse_measures(names))]
+        return [turn.failed_measures for turn in find_turn_facts(context, parse_measures(names))]
 
     assert failed("no_tool_errors", "ended_with_answer") == [
         ["no_tool_errors", "ended_with_answer"],
@@ -158,7 +160,7 @@ def test_there_is_one_entry_for_each_message_of_the_agent_and_it_survives_the_la
         session(messages, str(number), tools=[INTEGER]) for number, messages in enumerate(everyone)
     ]
     rows = [
-        make_session_row(each) | verdict_columns(judge(each, ["ended_with_answer"]))
+        make_session_row(each) | make_verdict_columns(judge(each, ["ended_with_answer"]))
         for each in sessions
     ]
     read = list(to_rows(to_batches(rows, JUDGED)))

@@ -1,0 +1,246 @@
+"""The decisions of curation on all sessions of a table, held as columns.
+
+A table may have a million sessions, so memory holds no object per session. What leads to a decision
+does not belong here (`curation`, `repetitions`).
+"""
+
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from math import inf
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+
+class SessionUse(StrEnum):
+    """A use of a session in training: a good answer, a bad answer, or neither.
+
+    A bad answer is a pair's rejected side, or a KTO row labelled false.
+    """
+
+    POSITIVE = "positive"
+    NEGATIVE = "negative"
+    NEITHER = "neither"
+
+
+class DropReason(StrEnum):
+    """A reason why a session is not a good answer.
+
+    For `BROKEN`, `MEASURE` and `UNMEASURED` the detail names the damage or the measure.
+    `UNMEASURED` is a required measure that could not be taken.
+    """
+
+    ARCHIVED = "archived"
+    EMPTY = "empty"
+    BROKEN = "broken"
+    INFRASTRUCTURE_ERROR = "infrastructure_error"
+    ATTACK_SUCCEEDED = "attack_succeeded"
+    VERDICT_LEAK = "verdict_leak"
+    TOO_LONG = "too_long"
+    SERVED_MODEL = "served_model"
+    UNJUDGED = "unjudged"
+    UNACCEPTABLE = "unacceptable"
+    MEASURE = "measure"
+    UNMEASURED = "unmeasured"
+    DUPLICATE = "duplicate"
+    CONTINUED = "continued"
+    BEGINS_BADLY = "begins_badly"
+    MAX_SESSIONS = "max_sessions"
+
+
+@dataclass(frozen=True)
+class CurationDecision:
+    """A decision on one session, with the columns of `curated_sessions` as attributes.
+
+    Attributes:
+        session_id: The session.
+        reason: Why the session is not a good answer; `None` if it is one.
+        detail: The kind of damage, the measure, the limit or the error.
+        missed_measures: The required measures that failed or could not be taken.
+        duplicate_of: The session with the same content that is kept.
+        continued_by: The session that begins with this whole session.
+    """
+
+    session_id: str
+    reason: DropReason | None = None
+    detail: str | None = None
+    missed_measures: Sequence[str] = ()
+    duplicate_of: str | None = None
+    continued_by: str | None = None
+
+    @property
+    def use(self) -> SessionUse:
+        """What the session may be used for."""
+        if self.reason is None:
+            return SessionUse.POSITIVE
+        if self.reason is DropReason.UNACCEPTABLE:
+            return SessionUse.NEGATIVE
+        return SessionUse.NEITHER
+
+    def make_columns(self) -> dict[str, Any]:
+        """Return the columns that `curated_sessions` adds to `judged_sessions`."""
+        return {
+            "kept": self.use is SessionUse.POSITIVE,
+            "use": self.use.value,
+            "drop_reason": self.reason.value if self.reason else None,
+            "drop_detail": self.detail,
+            "missed_measures": self.missed_measures,
+            "duplicate_of": self.duplicate_of,
+            "continued_by": self.continued_by,
+        }
+
+
+NOBODY, VERIFIER, PERSON = range(3)
+"""The authority of a verdict: of nobody, of a judge that verified the session, of a person."""
+
+
+@dataclass(frozen=True)
+class CurationCandidate:
+    """A session before it is compared with other sessions.
+
+    Attributes:
+        decision: What is decided of the session on its own.
+        content_sha256: The hash of the session's content.
+        created_at: When the session began.
+        authority: `PERSON`, `VERIFIER` or `NOBODY`, by who gave the verdict.
+        beginnings: Hashes of the conversation up to each of its messages (`hash_beginnings`).
+    """
+
+    decision: CurationDecision
+    content_sha256: str
+    created_at: datetime | None = None
+    authority: int = PERSON
+    beginnings: Sequence[int] = ()
+
+    @property
+    def session_id(self) -> str:
+        """The session."""
+        return self.decision.session_id
+
+
+_REASONS = (None, *DropReason)
+_CODES = {reason: code for code, reason in enumerate(_REASONS)}
+USE_CODES = {
+    SessionUse.POSITIVE: _CODES[None],
+    SessionUse.NEGATIVE: _CODES[DropReason.UNACCEPTABLE],
+}
+"""The code in `Decisions.reasons` of the sessions with each use."""
+
+
+class Decisions(Sequence[CurationDecision]):
+    """The decisions on all sessions, in the order of the input.
+
+    Memory holds the bytes of each session id and 17 bytes more. While sessions are compared, memory
+    also holds 53 bytes per session and 8 bytes per message. A session's index is its position in
+    the input.
+
+    Attributes:
+        ids: (sessions,) The session ids.
+        reasons: (sessions,) uint8, the code of each session's reason.
+        duplicate_of: (sessions,) int32, the index of the kept session; −1 for none.
+        continued_by: (sessions,) int32, the index of the longer session; −1 for none.
+        authority: (sessions,) uint8, the authority of each verdict.
+        times: (sessions,) Seconds since 1970; infinity if the time is unknown.
+        contents: (sessions,) int32, equal for sessions with equal content.
+        rank: (sessions,) int64, the position of each session in the order of the ids.
+        hashes: (beginnings,) uint64, the beginnings of one session after those of another.
+        hash_offsets: (sessions + 1,) int64, where the beginnings of each session start in `hashes`.
+    """
+
+    def __init__(self, candidates: Iterable[CurationCandidate]) -> None:
+        ids, id_offsets = bytearray(), array("q", [0])
+        reasons, authority, contents = bytearray(), bytearray(), bytearray()
+        times = array("d")
+        hashes, hash_offsets = array("Q"), array("q", [0])
+        self._notes: dict[int, tuple[str | None, Sequence[str]]] = {}
+        """The detail and the missed measures of the sessions that have them, by index."""
+        equal_notes: dict[Any, Any] = {}  # many sessions share one note
+        for session_index, candidate in enumerate(candidates):
+            decision = candidate.decision
+            ids += decision.session_id.encode()
+            id_offsets.append(len(ids))
+            reasons.append(_CODES[decision.reason])
+            authority.append(candidate.authority)
+            contents += xxhash.xxh3_128_digest(candidate.content_sha256.encode())
+            times.append(candidate.created_at.timestamp() if candidate.created_at else inf)
+            if decision.use is not SessionUse.NEITHER:
+                hashes.extend(candidate.beginnings)
+            hash_offsets.append(len(hashes))
+            if decision.detail or decision.missed_measures:
+                note = (decision.detail, tuple(decision.missed_measures))
+                self._notes[session_index] = equal_notes.setdefault(note, note)
+        count = len(reasons)
+        id_buffers = [None, pa.py_buffer(id_offsets), pa.py_buffer(ids)]
+        self.ids = pa.Array.from_buffers(pa.large_string(), count, id_buffers)
+        self.reasons = np.frombuffer(reasons, np.uint8)
+        self.authority = np.frombuffer(authority, np.uint8)
+        self.times = np.frombuffer(times)
+        self.hashes = np.frombuffer(hashes, np.uint64)
+        self.hash_offsets = np.frombuffer(hash_offsets, np.int64)
+        content_hashes = pa.Array.from_buffers(pa.binary(16), count, [None, pa.py_buffer(contents)])
+        self.contents = content_hashes.dictionary_encode().indices.to_numpy()
+        self.rank = np.empty(count, np.int64)
+        self.rank[pc.sort_indices(self.ids).to_numpy()] = np.arange(count)
+        self.duplicate_of = np.full(count, -1, np.int32)
+        self.continued_by = np.full(count, -1, np.int32)
+
+    def __len__(self) -> int:
+        return len(self.reasons)
+
+    def __getitem__(self, index: Any) -> Any:
+        session_index = range(len(self))[index]
+        detail, missed_measures = self._notes.get(session_index, (None, ()))
+        return CurationDecision(
+            session_id=self.ids[session_index].as_py(),
+            reason=_REASONS[self.reasons[session_index]],
+            detail=detail,
+            missed_measures=missed_measures,
+            duplicate_of=self._name_session(self.duplicate_of[session_index]),
+            continued_by=self._name_session(self.continued_by[session_index]),
+        )
+
+    def _name_session(self, session_index: int) -> str | None:
+        if session_index < 0:
+            return None
+        session_id: str = self.ids[int(session_index)].as_py()
+        return session_id
+
+    def has_use(self, *uses: SessionUse) -> np.ndarray:
+        """Return which sessions have one of these uses, as far as is decided: (sessions,) bool."""
+        return np.isin(self.reasons, [USE_CODES[use] for use in uses])
+
+    def drop(self, sessions: Any, reason: DropReason, detail: str | None = None) -> None:
+        """Decide that sessions are neither good nor bad answers.
+
+        Args:
+            sessions: The index of a session, or an array of indices.
+            reason: Why the sessions are dropped.
+            detail: The detail of the reason.
+        """
+        self.reasons[sessions] = _CODES[reason]
+        if detail is not None:
+            self._notes |= dict.fromkeys(np.atleast_1d(sessions).tolist(), (detail, ()))
+
+    def count_beginnings(self) -> np.ndarray:
+        """Return how many beginnings each session has: (sessions,) int64."""
+        return np.diff(self.hash_offsets)
+
+    def find_owners(self) -> np.ndarray:
+        """Return the session that each beginning is from: (beginnings,) int32."""
+        return np.repeat(np.arange(len(self), dtype=np.int32), self.count_beginnings())
+
+    def hash_whole(self, sessions: np.ndarray) -> np.ndarray:
+        """Return the hash of the whole conversation of sessions that have beginnings."""
+        hashes: np.ndarray = self.hashes[self.hash_offsets[sessions + 1] - 1]
+        return hashes
+
+    def forget_comparisons(self) -> None:
+        """Free the columns that only comparisons need."""
+        del self.authority, self.times, self.contents, self.rank
+        del self.hashes, self.hash_offsets

@@ -1,0 +1,209 @@
+"""A run of all judges over a stream of sessions.
+
+Judges that cost nothing come first. The language model judges only sessions whose verdict it can
+still change. How opinions become a verdict does not belong here (`verdict_policy`), nor do the
+tables (`tables`).
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from agent_pipeline.judging.agreement import Agreement
+from agent_pipeline.judging.context import EvaluationContext
+from agent_pipeline.judging.labels import Labels
+from agent_pipeline.judging.llm_judge import LlmJudge
+from agent_pipeline.judging.measures import ConfiguredMeasure, MeasureResult, parse_measures
+from agent_pipeline.judging.options import AskLlm, JudgingOptions
+from agent_pipeline.judging.turn_facts import TurnFacts, find_turn_facts, list_true_facts
+from agent_pipeline.judging.verdict_policy import (
+    JudgedSession,
+    Opinion,
+    VerdictPolicy,
+    advise_on_judging,
+    collect_opinions,
+    decide_verdict,
+)
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.sessions.session import Session
+
+_Item = TypeVar("_Item")
+_WithReason = TypeVar("_WithReason", MeasureResult, Opinion)
+
+_SESSIONS_PER_THREAD = 4
+"""Sessions that wait for the language model per thread: enough to keep the model busy."""
+
+
+@dataclass(frozen=True)
+class _WaitingSession(Generic[_Item]):
+    """A session that every judge but the language model has judged."""
+
+    item: _Item
+    session: Session
+    results: dict[str, MeasureResult]
+    opinions: dict[str, Opinion]
+    llm_opinion: "Future[Opinion] | None"
+    turns: list[TurnFacts]
+
+
+@dataclass
+class JudgingRun:
+    """One run of the judges, with counts of their verdicts.
+
+    Archived and empty sessions and failures of the infrastructure are never shown to the language
+    model.
+
+    Attributes:
+        measures: The measures to take of every session.
+        policy: The rules of who decides.
+        labels: People's labels.
+        llm: The language model.
+        ask_llm: `undecided` asks the model if its opinion can still change the verdict. `all` asks
+            the model about everything that can be judged, to see how far it agrees with people.
+        turn_measures: The measures to take of every turn.
+        redact: Replaces what is private in the reasons of measures and of the model.
+        verdicts: Sessions by verdict and judge (`acceptable by label`), or `none`.
+        pending: The sessions that the model should have judged and did not (a limit, an outage, an
+            answer that did not parse).
+        failed: Failed measures, by name.
+        not_taken: Measures that could not be taken, by name and reason.
+        undeclared: Metrics of sessions whose direction is not declared, by name.
+        turns: Turns, and the facts that hold for turns, by name.
+        agreement: How far each judge agrees with people.
+    """
+
+    measures: list[ConfiguredMeasure]
+    policy: VerdictPolicy
+    labels: Labels
+    llm: LlmJudge | None = None
+    ask_llm: AskLlm = "undecided"
+    turn_measures: Sequence[ConfiguredMeasure] = ()
+    redact: Callable[[str], str] = str
+    verdicts: Counter[str] = field(default_factory=Counter)
+    pending: int = 0
+    failed: Counter[str] = field(default_factory=Counter)
+    not_taken: Counter[str] = field(default_factory=Counter)
+    undeclared: Counter[str] = field(default_factory=Counter)
+    turns: Counter[str] = field(default_factory=Counter)
+    agreement: Agreement = field(default_factory=Agreement)
+
+    @classmethod
+    def from_options(cls, options: JudgingOptions, labels: Labels | None = None) -> "JudgingRun":
+        """Return a run with these options and without a language model.
+
+        Raises:
+            SettingsError: An option is wrong.
+        """
+        return cls(
+            parse_measures(options.measures),
+            options.policy,
+            labels or Labels(),
+            ask_llm=options.ask_llm,
+            turn_measures=parse_measures(options.turn_measures),
+        )
+
+    def judge(
+        self, sessions: Iterable[tuple[_Item, Session]]
+    ) -> Iterator[tuple[_Item, JudgedSession]]:
+        """Yield every session's verdict with the item that came with the session, in order.
+
+        Raises:
+            SettingsError: The language model's endpoint cannot be used at all.
+        """
+        unseen_labels = set(self.labels.by_id)
+        waiting: deque[_WaitingSession[_Item]] = deque()
+        # Without a language model no session waits.
+        max_waiting = _SESSIONS_PER_THREAD * self.llm.client.endpoint.concurrency if self.llm else 0
+        for item, session in sessions:
+            unseen_labels.discard(session.session_id)
+            waiting.append(self._start(item, session))
+            while len(waiting) > max_waiting:
+                first = waiting.popleft()
+                yield first.item, self._finish(first)
+        while waiting:
+            first = waiting.popleft()
+            yield first.item, self._finish(first)
+        if self.llm:
+            self.llm.check_refusals()
+        note = self.labels.describe_unknown(unseen_labels)
+        if note:
+            self.labels.notes.append(note)
+
+    def describe(self, key: PartitionKey) -> Iterator[str]:
+        """Yield what a person should know about the run, in sentences."""
+        yield from self.labels.notes
+        if self.pending:
+            yield (
+                f"The language model did not judge {self.pending} sessions of {key} that nobody "
+                "else did: the next run asks again."
+            )
+        judged_count = self.verdicts.total() - self.verdicts["none"]
+        if self.verdicts and not judged_count:
+            yield (
+                f"No session of {key} has a verdict, so none is trained on: "
+                f"{advise_on_judging(key)}."
+            )
+            if self.undeclared:
+                names = ", ".join(sorted(self.undeclared)[:5])
+                yield (
+                    f"Their metrics ({names}) are no verdict until the setting metrics says "
+                    "whether higher or lower is better."
+                )
+        unverified_count = sum(
+            count for verdict, count in self.verdicts.items() if verdict.endswith(" by unverified")
+        )
+        if unverified_count:
+            yield (
+                f"{unverified_count} of {judged_count} verdicts of {key} are unverified "
+                "(when_unjudged), so a model may learn from failures: judge a sample with "
+                f"`agent-pipeline review {key} --out review.html`."
+            )
+
+    def _start(self, item: _Item, session: Session) -> _WaitingSession[_Item]:
+        """Hear every judge but the language model, which is asked and not waited for."""
+        context = EvaluationContext.from_session(session)
+        self.undeclared.update(session.scores.keys() - self.policy.metrics.keys())
+        results = {
+            measure.name: self._redact_reason(measure.take(context)) for measure in self.measures
+        }
+        label = self.labels.by_id.get(session.session_id)
+        opinions = collect_opinions(session, results, self.policy, label)
+        llm_opinion = None
+        if self.llm and self._needs_llm(session, opinions):
+            llm_opinion = self.llm.ask_opinion(context)
+        turns = find_turn_facts(context, self.turn_measures)
+        return _WaitingSession(item, session, results, opinions, llm_opinion, turns)
+
+    def _redact_reason(self, judged: _WithReason) -> _WithReason:
+        reason = self.redact(judged.reason)
+        return judged if reason is judged.reason else judged._replace(reason=reason)
+
+    def _needs_llm(self, session: Session, opinions: dict[str, Opinion]) -> bool:
+        if session.archived or session.error is not None or session.attack_succeeded:
+            return False
+        if all(message["role"] == "system" for message in session.messages):
+            return False
+        return self.ask_llm == "all" or self.policy.needs_opinion("llm", opinions)
+
+    def _finish(self, waiting: _WaitingSession[_Item]) -> JudgedSession:
+        """Return a session's verdict, once the language model has answered, and count it."""
+        opinions = dict(waiting.opinions)
+        if waiting.llm_opinion:
+            opinions["llm"] = self._redact_reason(waiting.llm_opinion.result())
+        judged = decide_verdict(waiting.session, self.policy, waiting.results, opinions)
+        judged = judged._replace(turns=waiting.turns)
+        for turn in waiting.turns:
+            self.turns.update(["turns", *list_true_facts(turn._asdict())])
+        is_pending = any(opinion.pending for opinion in opinions.values())
+        if is_pending and self.policy.needs_opinion("llm", waiting.opinions):
+            self.pending += 1
+        self.verdicts[f"{judged.verdict} by {judged.verdict_by}" if judged.verdict else "none"] += 1
+        for name, result in judged.measures.items():
+            if result.passed is False:
+                self.failed[name] += 1
+            elif result.passed is None and result.score is None:
+                self.not_taken[f"{name} {result.reason}"] += 1
+        self.agreement.add(judged)
+        return judged

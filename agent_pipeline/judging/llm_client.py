@@ -1,0 +1,517 @@
+"""Questions to a language model behind an OpenAI-compatible endpoint.
+
+A question is asked once and paid for once, and never beyond the limit. The official client retries
+with backoff and honours `Retry-After`. An answer is cached as soon as it arrives, by the sha256 of
+the question, the model and the parameters: a run that is killed pays for nothing twice. What is
+asked does not belong here (`llm_judge`).
+"""
+
+import logging
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
+from urllib.parse import urlsplit
+
+from agent_pipeline.errors import SettingsError
+from agent_pipeline.json_types import JsonObject
+from agent_pipeline.sessions.session import hash_json
+
+if TYPE_CHECKING:
+    import openai
+
+FAILURES_IN_A_ROW = 5
+"""Failed requests after which nothing more is asked."""
+
+UNPARSABLE, REFUSED = "the answer could not be parsed", "the endpoint refused the request"
+
+_QUESTION_VERSION = 1
+_FORMATS = ("json_schema", "json_object", "text")
+"""Ways to ask for JSON, the strictest first."""
+
+_CHARACTERS_PER_TOKEN = 3  # four is usual; three is a careful estimate
+_USUAL_ANSWER_TOKENS = 512  # the estimate if the parameters do not limit the answer
+
+Price = tuple[int, int, float]
+"""Requests, tokens and US dollars."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """An endpoint, and how it is called.
+
+    Attributes:
+        url: The base URL, as `https://host/v1`.
+        model: The model's name at the endpoint.
+        api_key: The key.
+        parameters: Fields that go into every request as they are.
+        input_price: US dollars per million input tokens.
+        output_price: US dollars per million output tokens.
+        concurrency: Most requests at once.
+        retries: How often a request that failed for a passing reason is made again.
+        seconds: The time that an answer may take.
+    """
+
+    url: str
+    model: str
+    api_key: str = ""
+    parameters: JsonObject = field(default_factory=lambda: {"temperature": 0, "max_tokens": 512})
+    input_price: float = 0.0
+    output_price: float = 0.0
+    concurrency: int = 4
+    retries: int = 4
+    seconds: float = 120.0
+
+    def connect(self, setting: str) -> "openai.OpenAI":
+        """Return a client for the endpoint, which retries with backoff.
+
+        Args:
+            setting: The name of the endpoint's setting, for errors.
+
+        Raises:
+            SettingsError: The URL is not a URL.
+        """
+        import openai
+
+        host = urlsplit(self.url).hostname
+        if not host:
+            raise SettingsError(
+                f"{setting} {self.url!r} is not a URL: write it as https://host/v1."
+            )
+        # A log line per request would bury the run's own lines.
+        logging.getLogger("httpx2").setLevel(logging.WARNING)
+        is_this_machine = host in ("localhost", "127.0.0.1", "::1")
+        return openai.OpenAI(
+            base_url=self.url,
+            api_key=self.api_key or "none",
+            timeout=self.seconds,
+            max_retries=self.retries,
+            # A proxy from the environment must not be used for the loopback interface.
+            http_client=openai.DefaultHttpxClient(trust_env=not is_this_machine),
+        )
+
+
+@dataclass(frozen=True)
+class SpendLimits:
+    """The most that one run may spend, or all runs of a night in total; 0 is no limit."""
+
+    requests: int = 0
+    tokens: int = 0
+    usd: float = 0.0
+
+    def allow(self, requests: int, tokens: int, usd: float) -> bool:
+        """Return whether this much may have been spent."""
+        if self.requests and requests > self.requests:
+            return False
+        if self.tokens and tokens > self.tokens:
+            return False
+        return not (self.usd and usd > self.usd)
+
+
+@dataclass(frozen=True)
+class NightlyLimits:
+    """The night that a run belongs to, and the most that all runs of the night may spend."""
+
+    name: str
+    limits: SpendLimits
+
+
+class LlmAnswer(NamedTuple):
+    """An answer of the model, or the problem because of which there is none.
+
+    Attributes:
+        text: The answer; `None` if there is none.
+        problem: Why there is no answer, in words that group well.
+        pending: Whether another run may have an answer (a limit, an outage), so that the question
+            stays open.
+    """
+
+    text: str | None
+    problem: str = ""
+    pending: bool = False
+
+
+class Spend:
+    """What was spent, and whether one question more may be asked.
+
+    A question may be asked if its estimate fits what is left of the limits of the run and of the
+    night. The cache of answers keeps the night's account for all runs.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        limits: SpendLimits,
+        cache: "AnswerCache",
+        night: NightlyLimits | None = None,
+    ) -> None:
+        self.requests = self.input_tokens = self.output_tokens = 0
+        self._endpoint, self._limits, self._cache, self._night = endpoint, limits, cache, night
+        self._lock = threading.Lock()
+
+    @property
+    def usd(self) -> float:
+        """The US dollars so far, by the endpoint's prices; 0 without prices."""
+        return self._compute_price(self.input_tokens, self.output_tokens)
+
+    def _compute_price(self, input_tokens: int, output_tokens: int) -> float:
+        input_price = input_tokens * self._endpoint.input_price
+        output_price = output_tokens * self._endpoint.output_price
+        return (input_price + output_price) / 1_000_000
+
+    def reserve(self, input_tokens: int, output_tokens: int) -> bool:
+        """Reserve budget for a request, and return False if that exceeds a limit."""
+        with self._lock:
+            nightly_spend = self._add(1, input_tokens, output_tokens)
+            tokens = self.input_tokens + self.output_tokens
+            is_allowed = self._limits.allow(self.requests, tokens, self.usd)
+            if self._night is not None:
+                is_allowed = is_allowed and self._night.limits.allow(*nightly_spend)
+            if not is_allowed:
+                self._add(-1, -input_tokens, -output_tokens)
+            return is_allowed
+
+    def correct(self, input_tokens: int, output_tokens: int) -> None:
+        """Add what a request used beyond its estimate; mostly negative numbers."""
+        with self._lock:
+            self._add(0, input_tokens, output_tokens)
+
+    def _add(self, requests: int, input_tokens: int, output_tokens: int) -> Price:
+        """Add to what was spent, and return what the night has spent in total."""
+        self.requests += requests
+        self.input_tokens += input_tokens
+        self.output_tokens += output_tokens
+        if self._night is None:
+            return 0, 0, 0.0
+        price = self._compute_price(input_tokens, output_tokens)
+        return self._cache.add_spend(
+            self._night.name, requests, input_tokens + output_tokens, price
+        )
+
+
+@dataclass(frozen=True)
+class ForgottenAnswers:
+    """The outcome of forgetting the answers about a session.
+
+    Attributes:
+        removed: How many answers were removed.
+        unnamed: How many answers do not name the session that they are about.
+    """
+
+    removed: int
+    unnamed: int
+
+
+class AnswerCache:
+    """Answers by question, in one SQLite file that several runs may share."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = threading.Lock()
+        self._path = path
+        with self._use_file():
+            self._connection = sqlite3.connect(
+                path, timeout=30, check_same_thread=False, isolation_level=None
+            )
+            self._connection.execute("PRAGMA journal_mode=WAL")
+            self._connection.execute(
+                "CREATE TABLE IF NOT EXISTS answers "
+                "(question TEXT PRIMARY KEY, text TEXT NOT NULL, about TEXT)"
+            )
+            columns = [row[1] for row in self._connection.execute("PRAGMA table_info(answers)")]
+            if "about" not in columns:  # a file of an older version
+                self._connection.execute("ALTER TABLE answers ADD COLUMN about TEXT")
+            self._connection.execute(
+                "CREATE TABLE IF NOT EXISTS nights "
+                "(night TEXT PRIMARY KEY, requests INT, tokens INT, usd REAL)"
+            )
+
+    def get(self, question: str) -> str | None:
+        """Return the answer to a question, if there is one."""
+        with self._use_file():
+            row = self._connection.execute(
+                "SELECT text FROM answers WHERE question = ?", (question,)
+            ).fetchone()
+        return row[0] if row else None
+
+    def put(self, question: str, text: str, about: str = "") -> None:
+        """Keep an answer.
+
+        Args:
+            question: The question.
+            text: The answer.
+            about: The sessions that the question is about, so that the answer can be forgotten
+                with one of them.
+        """
+        with self._use_file():
+            self._connection.execute(
+                "INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", (question, text, about)
+            )
+
+    def add_spend(self, night: str, requests: int, tokens: int, usd: float) -> Price:
+        """Add to what the runs of a night have spent, and return the new totals.
+
+        Args:
+            night: The night's name.
+            requests: Requests to add.
+            tokens: Tokens to add.
+            usd: US dollars to add.
+        """
+        with self._use_file():
+            totals = self._connection.execute(
+                "INSERT INTO nights VALUES (?, ?, ?, ?) ON CONFLICT (night) DO UPDATE SET "
+                "requests = requests + excluded.requests, tokens = tokens + excluded.tokens, "
+                "usd = usd + excluded.usd RETURNING requests, tokens, usd",
+                (night, requests, tokens, usd),
+            ).fetchone()
+        return cast(Price, totals)
+
+    def forget(self, about: str) -> ForgottenAnswers:
+        """Remove the answers about a session, from the disk too."""
+        with self._use_file():
+            self._connection.execute("PRAGMA secure_delete = ON")
+            removed = self._connection.execute(
+                "DELETE FROM answers WHERE instr(about, ?)", (about,)
+            ).rowcount
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            unnamed = self._connection.execute(
+                "SELECT count(*) FROM answers WHERE about IS NULL OR about = ''"
+            ).fetchone()[0]
+        return ForgottenAnswers(removed, unnamed)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    @contextmanager
+    def _use_file(self) -> Iterator[None]:
+        """Let one thread at a time use the file.
+
+        Raises:
+            SettingsError: The file is not a database, or cannot be written.
+        """
+        try:
+            with self._lock:
+                yield
+        except sqlite3.Error as error:
+            raise SettingsError(
+                f"The judge's cache {self._path} cannot be used ({error}): make room, remove it, "
+                "or set cache to another folder."
+            ) from error
+
+
+class LlmClient:
+    """A client that asks several questions at a time, in the threads of `pool`.
+
+    The client is a context manager. After `FAILURES_IN_A_ROW` failures nothing more is asked.
+
+    Attributes:
+        endpoint: The endpoint.
+        spend: What was spent.
+        counts: Questions that were `asked` or `cached`, and every problem by name.
+        pool: The threads.
+        refused: The last error with which the endpoint refused a request.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        limits: SpendLimits,
+        cache: Path,
+        night: NightlyLimits | None = None,
+    ) -> None:
+        has_usd_limit = bool(limits.usd or (night and night.limits.usd))
+        if has_usd_limit and not (endpoint.input_price or endpoint.output_price):
+            raise SettingsError(
+                "A limit in US dollars needs prices: set judge.input_price and judge.output_price "
+                "(per million tokens)."
+            )
+        self._client = endpoint.connect("judge.endpoint")
+        self._cache = AnswerCache(cache)
+        self.endpoint = endpoint
+        self.spend = Spend(endpoint, limits, self._cache, night)
+        self.counts: Counter[str] = Counter()
+        self.pool = ThreadPoolExecutor(endpoint.concurrency, thread_name_prefix="judge")
+        self.refused: Exception | None = None
+        self._answers_by_question: dict[str, Future[LlmAnswer]] = {}
+        self._lock = threading.Lock()
+        self._format_index = 0
+        self._failures = 0
+        self._has_answered = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.pool.shutdown(cancel_futures=True)
+        self._client.close()
+        self._cache.close()
+
+    def ask(
+        self, text: str, schema: JsonObject, parses: Callable[[str], bool], about: str = ""
+    ) -> LlmAnswer:
+        """Return the answer to a question; a known answer is returned at once.
+
+        Args:
+            text: The question.
+            schema: The JSON schema of the answer, if the endpoint can be held to one.
+            parses: Returns whether an answer has the required form. Only such an answer is
+                cached; any other answer is counted, and the next run asks again.
+            about: The sessions that the question is about (`AnswerCache.put`).
+
+        Raises:
+            SettingsError: The endpoint cannot be reached, never answers, or refuses the key or the
+                model.
+        """
+        question = hash_json(
+            [_QUESTION_VERSION, self.endpoint.model, self.endpoint.parameters, schema, text]
+        )
+        with self._lock:
+            earlier = self._answers_by_question.get(question)
+            future = self._answers_by_question.setdefault(question, Future())
+        if earlier is not None:  # on its way, or refused in this run: not to be paid for twice
+            answer = earlier.result()
+            self.count(answer.problem or "cached")
+            return answer
+        try:
+            answer = self._find_answer(question, text, schema, parses, about)
+        except BaseException as error:
+            future.set_exception(error)
+            raise
+        future.set_result(answer)
+        return answer
+
+    def count(self, name: str) -> None:
+        """Count the outcome of a question; answers arrive in several threads."""
+        with self._lock:
+            self.counts[name] += 1
+
+    def _find_answer(
+        self,
+        question: str,
+        text: str,
+        schema: JsonObject,
+        parses: Callable[[str], bool],
+        about: str,
+    ) -> LlmAnswer:
+        """Return the answer to a question, from the cache or from the endpoint."""
+        known = self._cache.get(question)
+        if known is not None and parses(known):
+            self.count("cached")
+            return LlmAnswer(known)
+        answer = self._request(text, schema)
+        if answer.text is not None and not parses(answer.text):
+            answer = LlmAnswer(None, UNPARSABLE, pending=True)
+        if answer.text is not None:
+            self._cache.put(question, answer.text, about)
+        self.count(answer.problem or "asked")
+        return answer
+
+    def _estimate_tokens(self, text: str) -> tuple[int, int]:
+        """Return an estimate of the tokens of a question and of its answer."""
+        parameters = self.endpoint.parameters
+        limit = parameters.get("max_completion_tokens", parameters.get("max_tokens"))
+        has_limit = isinstance(limit, int) and limit > 0
+        answer_tokens = limit if has_limit else _USUAL_ANSWER_TOKENS
+        return len(text) // _CHARACTERS_PER_TOKEN + 1, cast(int, answer_tokens)
+
+    def _request(self, text: str, schema: JsonObject) -> LlmAnswer:
+        """Return the endpoint's answer, asked for in the strictest way that the endpoint takes."""
+        import openai
+
+        estimate = self._estimate_tokens(text)
+        for format_index in range(self._format_index, len(_FORMATS)):
+            if self._failures >= FAILURES_IN_A_ROW:
+                return LlmAnswer(None, "the endpoint stopped answering", pending=True)
+            if not self.spend.reserve(*estimate):
+                return LlmAnswer(None, "the spend limit was reached", pending=True)
+            used_tokens = (0, 0)
+            response_format = _make_response_format(_FORMATS[format_index], schema)
+            try:
+                completion = self._client.chat.completions.create(
+                    model=self.endpoint.model,
+                    messages=[{"role": "user", "content": text}],
+                    extra_body=self.endpoint.parameters | response_format,
+                )
+                used_tokens = _read_usage(completion) or estimate
+                # A server that is not an OpenAI-compatible endpoint answers 200 with anything.
+                content = completion.choices[0].message.content if completion.choices else None
+            except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
+                if format_index + 1 == len(_FORMATS):
+                    self._note_outcome(answered=True)
+                    self.refused = error
+                    return LlmAnswer(None, f"{REFUSED} ({error.status_code})")
+                continue  # the endpoint may not know this way to ask for JSON
+            except (
+                openai.AuthenticationError,
+                openai.PermissionDeniedError,
+                openai.NotFoundError,
+            ) as error:
+                raise SettingsError(
+                    f"The judge's endpoint {self.endpoint.url} refuses the model "
+                    f"{self.endpoint.model!r} or the key (HTTP {error.status_code}): correct "
+                    "judge.endpoint, judge.model, or the variable that judge.api_key_variable "
+                    "names."
+                ) from error
+            except (openai.APIError, ValueError, AttributeError, TypeError) as error:
+                return self._handle_failure(error)
+            finally:
+                self.spend.correct(used_tokens[0] - estimate[0], used_tokens[1] - estimate[1])
+            self._note_outcome(answered=True)
+            self._format_index = format_index
+            if isinstance(content, str):
+                return LlmAnswer(content)
+            return LlmAnswer(None, "the model gave no text", pending=True)
+        raise AssertionError("every format either answers or ends")
+
+    def _handle_failure(self, error: Exception) -> LlmAnswer:
+        """Return the problem of a failed request.
+
+        Raises:
+            SettingsError: The endpoint cannot be reached, or has never answered.
+        """
+        import openai
+
+        self._note_outcome(answered=False)
+        # One session may be too much for a server that works. A server that nobody can reach is
+        # wrong in the settings.
+        is_unreachable = isinstance(error, openai.APIConnectionError) and not isinstance(
+            error, openai.APITimeoutError
+        )
+        may_be_wrong = is_unreachable or self._failures >= FAILURES_IN_A_ROW
+        if may_be_wrong and not self._has_answered:
+            raise SettingsError(
+                f"The judge's endpoint {self.endpoint.url} answers nothing "
+                f"({type(error).__name__}: {str(error)[:200]}): start it, correct judge.endpoint, "
+                "or take llm out of decided_by."
+            ) from error
+        return LlmAnswer(None, f"the request failed ({type(error).__name__})", pending=True)
+
+    def _note_outcome(self, answered: bool) -> None:
+        with self._lock:
+            self._failures = 0 if answered else self._failures + 1
+            self._has_answered |= answered
+
+
+def _make_response_format(name: str, schema: JsonObject) -> JsonObject:
+    """Return the fields of a request that ask for JSON in one of the `_FORMATS`."""
+    if name == "json_schema":
+        json_schema = {"name": "answer", "strict": True, "schema": schema}
+        return {"response_format": {"type": name, "json_schema": json_schema}}
+    return {"response_format": {"type": name}} if name == "json_object" else {}
+
+
+def _read_usage(completion: Any) -> tuple[int, int] | None:
+    """Return the input and output tokens that the server reports, if it reports them."""
+    usage = completion.usage
+    if not usage:
+        return None
+    input_tokens, output_tokens = usage.prompt_tokens, usage.completion_tokens
+    if isinstance(input_tokens, int) and isinstance(output_tokens, int):
+        return input_tokens, output_tokens
+    return None

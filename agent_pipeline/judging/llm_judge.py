@@ -1,0 +1,198 @@
+"""A language model as a judge of one session.
+
+The rubric is a Jinja template over the evaluation context. The required form of the answer is added
+to the filled rubric. An answer in another form is not an opinion: it is counted, and never guessed.
+How the endpoint is called does not belong here (`llm_client`).
+"""
+
+import json
+from concurrent.futures import Future
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal, Self, get_args
+
+import msgspec
+
+from agent_pipeline.errors import SettingsError
+from agent_pipeline.ingestion.block_list import make_alias
+from agent_pipeline.judging.context import EvaluationContext
+from agent_pipeline.judging.labels import VERDICTS
+from agent_pipeline.judging.llm_client import FAILURES_IN_A_ROW, REFUSED, LlmClient
+from agent_pipeline.judging.verdict_policy import Opinion
+from agent_pipeline.sessions.session import dump_canonical_json, hash_json
+
+TOO_LONG = "the session is too long to ask about"
+
+_MAX_REASON_CHARACTERS = 2000
+
+
+class _JudgeReply(msgspec.Struct, forbid_unknown_fields=True):
+    """An answer of the model in the required form."""
+
+    reason: str
+    verdict: Literal["acceptable", "unacceptable", "unsure"]
+
+
+_REPLY_VERDICTS = get_args(_JudgeReply.__annotations__["verdict"])
+_REPLY_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "reason": {"type": "string", "description": "One or two sentences."},
+        "verdict": {"type": "string", "enum": list(_REPLY_VERDICTS)},
+    },
+    "required": ["reason", "verdict"],
+    "additionalProperties": False,
+}
+_REPLY_EXAMPLE = json.dumps(
+    {"reason": "…", "verdict": " or ".join(_REPLY_VERDICTS)}, ensure_ascii=False
+)
+
+
+class LlmJudge:
+    """A judge that asks a language model; as a context manager it closes the client.
+
+    A session whose question has more than `max_characters` is not asked about: a shortened
+    question would judge another session.
+
+    Raises:
+        SettingsError: The rubric is not a Jinja template.
+    """
+
+    def __init__(self, client: LlmClient, rubric: str = "", max_characters: int = 200_000) -> None:
+        self.client = client
+        default_rubric = files("agent_pipeline.judging").joinpath("rubric.jinja")
+        self._rubric = _parse_template(rubric or default_rubric.read_text(encoding="utf-8"))
+        self._max_characters = max_characters
+
+    def __enter__(self) -> Self:
+        self.client.__enter__()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.client.__exit__(*exc)
+
+    def ask_opinion(self, context: EvaluationContext) -> "Future[Opinion]":
+        """Return the model's future opinion of a session.
+
+        The future raises SettingsError if the rubric cannot be filled in, and the errors of the
+        client.
+        """
+        return self.client.pool.submit(self._find_opinion, context)
+
+    def check_refusals(self) -> None:
+        """Check that the endpoint has not refused all of five or more questions.
+
+        If it has, no single session was too long, and sessions that the model never read would
+        count as done.
+
+        Raises:
+            SettingsError: The endpoint has refused all questions.
+        """
+        counts = self.client.counts
+        refused_count = sum(count for name, count in counts.items() if name.startswith(REFUSED))
+        has_answered = bool(counts["asked"] or counts["cached"])
+        if refused_count >= FAILURES_IN_A_ROW and not has_answered:
+            raise SettingsError(
+                f"The judge's endpoint {self.client.endpoint.url} refused all of {refused_count} "
+                f"questions ({str(self.client.refused)[:200]}): correct judge.parameters, lower "
+                "judge.max_characters, or take llm out of decided_by."
+            ) from self.client.refused
+
+    def _find_opinion(self, context: EvaluationContext) -> Opinion:
+        question = self._write_question(context)
+        if len(question) > self._max_characters:
+            self.client.count(TOO_LONG)
+            return Opinion(None, TOO_LONG)
+        about = make_alias(str(context.metadata.get("session_id")))
+        answer = self.client.ask(
+            question, _REPLY_SCHEMA, lambda text: _parse_reply(text) is not None, about
+        )
+        reply = _parse_reply(answer.text)
+        if reply is None:
+            return Opinion(None, answer.problem, pending=answer.pending)
+        return Opinion(VERDICTS.get(reply.verdict), reply.reason, self.client.endpoint.model)
+
+    def _write_question(self, context: EvaluationContext) -> str:
+        fields = _make_template_fields(context)
+        # Whoever wrote the messages or the tools cannot know the hash in the boundary.
+        record_hash = hash_json([fields["messages"], fields["tools"]])
+        fields |= {"calls": context.calls, "boundary": f"=== {record_hash[:12]} ==="}
+        question = _fill_template(self._rubric, fields)
+        return f"{question}\nAnswer with one JSON object and nothing else: {_REPLY_EXAMPLE}\n"
+
+
+def _parse_reply(text: str | None) -> _JudgeReply | None:
+    """Return an answer in its form; `None` if there is no answer, or it has another form."""
+    if text is None:
+        return None
+    try:
+        reply = msgspec.json.decode(text.strip(), type=_JudgeReply)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    reply.reason = reply.reason.strip().replace("\0", "\ufffd")[:_MAX_REASON_CHARACTERS]
+    return reply
+
+
+def read_rubric(path: Path) -> str:
+    """Return the text of a user's rubric.
+
+    Raises:
+        SettingsError: The file cannot be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(
+            f"The rubric {path} cannot be read ({error}): let judge.rubric name a Jinja template "
+            "in UTF-8.",
+            setting="judge.rubric",
+            path=path,
+        ) from error
+
+
+def _make_template_fields(context: EvaluationContext) -> dict[str, Any]:
+    """Return a session as the template gets it.
+
+    Call ids are left out: they only bind calls to results, which follow the calls.
+    """
+    messages: list[dict[str, Any]] = []
+    for message in context.messages:
+        shown: dict[str, Any] = {"role": message["role"], "content": message["content"]}
+        calls = [call["function"] for call in message.get("tool_calls") or ()]
+        if calls:
+            shown["tool_calls"] = calls
+        messages.append(shown)
+    return {
+        "messages": messages,
+        "tools": context.tools,
+        "final_answer": context.final_answer,
+        "metadata": context.metadata,
+    }
+
+
+def _parse_template(text: str) -> Any:
+    """Return a template in a sandbox, in which an unknown name is an error."""
+    import jinja2
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    environment = ImmutableSandboxedEnvironment(
+        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False
+    )
+    environment.filters["json"] = dump_canonical_json
+    try:
+        return environment.from_string(text)
+    except jinja2.TemplateError as error:
+        raise SettingsError(
+            f"The judge's rubric is not a Jinja template ({error}): correct it."
+        ) from error
+
+
+def _fill_template(template: Any, fields: dict[str, Any]) -> str:
+    try:
+        return str(template.render(fields))
+    except Exception as error:  # a user's template may divide by zero
+        names = ", ".join(sorted(fields))
+        raise SettingsError(
+            f"The judge's rubric cannot be filled in ({type(error).__name__}: {error}): it is "
+            f"given {names}."
+        ) from error

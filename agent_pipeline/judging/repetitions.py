@@ -1,0 +1,167 @@
+"""Sessions that repeat other sessions: duplicates, and sessions that are the beginning of others.
+
+Sessions are compared by hashes, in columns (`decisions.Decisions`).
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import xxhash
+
+from agent_pipeline.judging.decisions import (
+    PERSON,
+    USE_CODES,
+    Decisions,
+    DropReason,
+    SessionUse,
+)
+from agent_pipeline.sessions.session import (
+    Message,
+    dump_canonical_json,
+    is_trained,
+    list_calls,
+)
+
+_HASHES_AT_ONCE = 1 << 16
+
+
+def hash_beginnings(messages: Sequence[Message]) -> list[int]:
+    """Return a hash of a conversation up to each of its messages, without call ids.
+
+    The list is empty if the agent says nothing. A message that is not trained (`weight: 0`) differs
+    from the same message with training: no other session would train what it leaves out.
+    """
+    if not any(message["role"] == "assistant" for message in messages):
+        return []
+    state = xxhash.xxh3_64()
+    hashes: list[int] = []
+    for message in messages:
+        facts = [message["role"], message["content"], list_calls([message]), is_trained(message)]
+        state.update(dump_canonical_json(facts).encode())
+        hashes.append(state.intdigest())
+    return hashes
+
+
+def is_among(hashes: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return which hashes are among the others: (hashes,) bool.
+
+    The comparison takes less memory than `np.isin`, because it works on parts of the hashes.
+    """
+    known = np.unique(others)
+    is_known = np.zeros(len(hashes), bool)
+    if not len(known):
+        return is_known
+    for start in range(0, len(hashes), _HASHES_AT_ONCE):
+        part = hashes[start : start + _HASHES_AT_ONCE]
+        nearest = np.searchsorted(known, part).clip(max=len(known) - 1)
+        is_known[start : start + _HASHES_AT_ONCE] = known[nearest] == part
+    return is_known
+
+
+def drop_duplicates(decisions: Decisions) -> None:
+    """Drop all but one of the sessions with the same content.
+
+    The session is kept that a person judged, else one that a judge verified, else the better
+    judged, else the earlier, else the first by id.
+    """
+    usable = np.flatnonzero(decisions.has_use(SessionUse.POSITIVE, SessionUse.NEGATIVE))
+    keys_by_importance = [
+        PERSON - decisions.authority,
+        decisions.has_use(SessionUse.NEGATIVE),
+        decisions.times,
+        decisions.rank,
+    ]
+    # `lexsort` takes the most important key last.
+    order = np.lexsort([key[usable] for key in reversed(keys_by_importance)])
+    usable = usable[order]
+    _, first_positions, content_positions = np.unique(
+        decisions.contents[usable], return_index=True, return_inverse=True
+    )
+    originals = usable[first_positions[content_positions]]
+    is_copy = originals != usable
+    decisions.drop(usable[is_copy], DropReason.DUPLICATE)
+    decisions.duplicate_of[usable[is_copy]] = originals[is_copy]
+
+
+def drop_bad_beginnings(decisions: Decisions, authority: int) -> None:
+    """Drop good sessions that begin with all of a session that was judged to be bad.
+
+    If a session begins with several judged sessions, the longest one counts. If several judged
+    sessions are equal, the last one by id counts.
+
+    Args:
+        decisions: The decisions, which are changed.
+        authority: The authority of the judge of the shorter session. Only longer sessions whose
+            verdict has less authority are dropped.
+    """
+    judged = np.flatnonzero(
+        (decisions.authority == authority)
+        & decisions.has_use(SessionUse.POSITIVE, SessionUse.NEGATIVE)
+        & (decisions.count_beginnings() > 0)
+    )
+    judged = judged[np.argsort(-decisions.rank[judged])]
+    judged_hashes, first_positions = np.unique(decisions.hash_whole(judged), return_index=True)
+    owners = decisions.find_owners()
+    may_be_dropped = decisions.has_use(SessionUse.POSITIVE) & (decisions.authority < authority)
+    matches = np.flatnonzero(may_be_dropped[owners] & is_among(decisions.hashes, judged_hashes))
+    # The last match of each session is its longest beginning.
+    is_last_of_owner = np.diff(owners[matches], append=len(decisions)) > 0
+    longest_matches = matches[is_last_of_owner]
+    longer = owners[longest_matches]
+    hash_positions = np.searchsorted(judged_hashes, decisions.hashes[longest_matches])
+    shorter = judged[first_positions[hash_positions]]
+    is_bad = decisions.has_use(SessionUse.NEGATIVE)[shorter]
+    for longer_session, shorter_session in zip(longer[is_bad], shorter[is_bad], strict=True):
+        shorter_id = decisions.ids[int(shorter_session)].as_py()
+        decisions.drop(longer_session, DropReason.BEGINS_BADLY, shorter_id)
+
+
+def drop_continued(decisions: Decisions) -> None:
+    """Drop sessions with which a longer session begins, since they would be trained on twice.
+
+    The longer session is good, or both sessions are bad.
+    """
+    _drop_continued_by(decisions, SessionUse.POSITIVE, [SessionUse.POSITIVE, SessionUse.NEGATIVE])
+    _drop_continued_by(decisions, SessionUse.NEGATIVE, [SessionUse.NEGATIVE])
+
+
+def _drop_continued_by(
+    decisions: Decisions, longer_use: SessionUse, shorter_uses: Sequence[SessionUse]
+) -> None:
+    """Drop sessions of some uses with which a longer session of another use begins.
+
+    A dropped session names the longest of the sessions that begin with it, and of equally long
+    sessions the first by id.
+    """
+    counts = decisions.count_beginnings()
+    owners = decisions.find_owners()
+    shorter = np.flatnonzero(decisions.has_use(*shorter_uses) & (counts > 0))
+    shorter_hashes = decisions.hash_whole(shorter)
+    matches = np.flatnonzero(
+        _is_followed(decisions)
+        & decisions.has_use(longer_use)[owners]
+        & is_among(decisions.hashes, shorter_hashes)
+    )
+    is_matched = is_among(shorter_hashes, decisions.hashes[matches])
+    shorter_by_hash: dict[int, list[int]] = {}
+    for session, whole_hash in zip(shorter[is_matched], shorter_hashes[is_matched], strict=True):
+        shorter_by_hash.setdefault(int(whole_hash), []).append(int(session))
+    longer = owners[matches]
+    longest_first = np.lexsort((matches, decisions.rank[longer], -counts[longer]))
+    for match in matches[longest_first].tolist():
+        longer_session = owners[match]
+        if decisions.reasons[longer_session] != USE_CODES[longer_use]:
+            continue  # a session that continues this one has dropped it
+        shorter_sessions = shorter_by_hash.pop(int(decisions.hashes[match]), None)
+        if shorter_sessions:
+            decisions.drop(shorter_sessions, DropReason.CONTINUED)
+            decisions.continued_by[shorter_sessions] = longer_session
+
+
+def _is_followed(decisions: Decisions) -> np.ndarray:
+    """Return which beginnings are not their whole session: (beginnings,) bool."""
+    is_followed = np.ones(len(decisions.hashes), bool)
+    has_beginnings = decisions.count_beginnings() > 0
+    last_beginnings = decisions.hash_offsets[1:][has_beginnings] - 1
+    is_followed[last_beginnings] = False
+    return is_followed
