@@ -58,9 +58,8 @@ def main() -> None:
     ):
         os.environ.setdefault(variable, "false" if variable.startswith("TOK") else "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    with open_dagster_pipes(
-        message_writer=writer(PipesEnvVarParamsLoader().load_messages_params())
-    ) as pipes:
+    loader = PipesEnvVarParamsLoader()  # type: ignore[no-untyped-call]
+    with open_dagster_pipes(message_writer=writer(loader.load_messages_params())) as pipes:
         task = pipes.get_extra("task")
         try:
             _check_version(task, pipes.get_extra("version"))

@@ -17,9 +17,10 @@ def main() -> None:
     open_process = vars(dev)["open_ipc_subprocess"]
 
     def open_own_process(command: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
-        return open_process(
+        result: subprocess.Popen[Any] = open_process(
             [WEBSERVER if part == "dagster_webserver" else part for part in command], **options
         )
+        return result
 
     vars(dev)["open_ipc_subprocess"] = open_own_process
     dev.dev_command()

@@ -198,7 +198,7 @@ def database_sentence(home: Path, error: Exception) -> str:
 def _is_sound(file: Path) -> bool:
     try:
         with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as connection:
-            return connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",)
+            return bool(connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",))
     except sqlite3.Error:
         return False
 

@@ -73,7 +73,7 @@ class Letterbox:
         return self.folder / f".{name}-{self.launch}"
 
 
-def writer(params: PipesParams) -> PipesMessageWriter | None:
+def writer(params: PipesParams) -> PipesMessageWriter[Any] | None:
     """Return what writes the worker's messages into the lake, and watch the run's signs of life.
 
     Return None if the run reads the messages from a file of this machine.
@@ -118,7 +118,7 @@ def _leave() -> None:
     os._exit(1)
 
 
-class _Writer(PipesBlobStoreMessageWriter):
+class _Writer(PipesBlobStoreMessageWriter["_Channel"]):
     """Dagster's message writer with files of the lake."""
 
     def __init__(self, box: Letterbox) -> None:

@@ -57,7 +57,10 @@ def config_fields(options: type[Options]) -> dict[str, dg.Field]:
 def step_fields(groups: Mapping[str, type[Options]]) -> dict[str, dg.Field]:
     """Return Dagster's config schema of an asset that runs several steps, by the step's group."""
     return {
-        group: dg.Field(dg.Shape(config_fields(options)), is_required=False)
+        group: dg.Field(
+            dg.Shape(config_fields(options)),  # type: ignore[no-untyped-call]
+            is_required=False,
+        )
         for group, options in groups.items()
     }
 

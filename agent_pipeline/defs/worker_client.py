@@ -104,9 +104,10 @@ def _at_once(context: dg.AssetExecutionContext) -> int:
         if storage.supports_global_concurrency_limits
         else {}
     )
-    return max(
+    result: int = max(
         1, limits.get(context.op_def.pool or "", storage.get_pool_config().default_pool_limit or 1)
     )
+    return result
 
 
 def find_built(

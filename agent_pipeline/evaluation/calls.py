@@ -27,7 +27,7 @@ def same(left: Any, right: Any) -> bool:
         return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
     if isinstance(left, list) and isinstance(right, list):
         return len(left) == len(right) and all(map(same, left, right))
-    return left == right
+    return bool(left == right)
 
 
 def normal(value: Any, schema: Mapping[str, Any], lenient: bool = False) -> Any:

@@ -39,7 +39,7 @@ def installed_folder() -> Path:
     return Path(sys.prefix) / "share" / "agent-pipeline" / "llama-cpp-convert"
 
 
-def find_converter(explicit: str | os.PathLike | None = None) -> Path:
+def find_converter(explicit: str | os.PathLike[str] | None = None) -> Path:
     """The converter script: explicit path, then `$LLAMA_CPP_PATH`, then the pinned package, then
     the usual places.
 
@@ -95,7 +95,7 @@ def convert(
     model_dir: Path,
     out_file: Path,
     outtype: str = "f16",
-    llama_cpp_path: str | os.PathLike | None = None,
+    llama_cpp_path: str | os.PathLike[str] | None = None,
     name: str = "",
 ) -> Path:
     """Converts `model_dir` (config, safetensors, tokenizer) to the GGUF `out_file`, which appears
@@ -137,7 +137,7 @@ def convert_lora(
     base_dir: Path,
     adapter_dir: Path,
     out_file: Path,
-    llama_cpp_path: str | os.PathLike | None = None,
+    llama_cpp_path: str | os.PathLike[str] | None = None,
 ) -> Path:
     """Converts a LoRA adapter (PEFT's directory) of the model in `base_dir` to the GGUF `out_file`,
     in f16.

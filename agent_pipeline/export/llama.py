@@ -188,11 +188,12 @@ class LlamaCpp:
         """Token ids of a rendered text (or of texts between ids), its special tokens recognised
         unless `parse_special` is off; `add_special` adds what llama.cpp adds by itself (BOS).
         """
-        return self._ask(
+        result: list[int] = self._ask(
             "POST",
             "/tokenize",
             {"content": text, "add_special": add_special, "parse_special": parse_special},
         )["tokens"]
+        return result
 
     def render(
         self, messages: list[Message], tools: list[Tool], add_generation_prompt: bool = True
@@ -203,9 +204,9 @@ class LlamaCpp:
             "add_generation_prompt": add_generation_prompt,
             "parallel_tool_calls": True,
         }
-        return self._ask("POST", "/apply-template", body | ({"tools": tools} if tools else {}))[
-            "prompt"
-        ]
+        if tools:
+            body["tools"] = tools
+        return str(self._ask("POST", "/apply-template", body)["prompt"])
 
     def chat(self, messages: list[Message], tools: list[Tool], max_new_tokens: int) -> Message:
         """The greedy answer as an agent gets it, from the OpenAI-compatible interface: `content`,
@@ -287,4 +288,5 @@ class LlamaCpp:
                 f"llama.cpp refused {path} for {self.path} with '{reason}': check the chat "
                 f"template and the prompts."
             )
-        return answer
+        result: dict[str, Any] = answer
+        return result

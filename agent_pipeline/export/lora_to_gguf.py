@@ -76,7 +76,7 @@ def scale_of(config: dict[str, Any]) -> float:
             f"Only a plain LoRA can be a LoRA of llama.cpp's, and this adapter has "
             f"{', '.join(more) or 'another type'}"
         )
-    return config["lora_alpha"] * (config["r"] ** 0.5 if config.get("use_rslora") else 1)
+    return float(config["lora_alpha"] * (config["r"] ** 0.5 if config.get("use_rslora") else 1))
 
 
 if __name__ == "__main__":

@@ -119,4 +119,4 @@ def _logits(model: "PreTrainedModel", prompt: list[int]) -> "torch.Tensor":
 
 
 def _largest(a: list["torch.Tensor"], b: list["torch.Tensor"]) -> float:
-    return max((x - y).abs().max().item() for x, y in zip(a, b, strict=True))
+    return float(max((x - y).abs().max().item() for x, y in zip(a, b, strict=True)))

@@ -33,7 +33,7 @@ def check_outtypes(outtypes: Sequence[str]) -> None:
         )
 
 
-def find_tool(name: str, llama_cpp_path: str | os.PathLike | None = None) -> Path | None:
+def find_tool(name: str, llama_cpp_path: str | os.PathLike[str] | None = None) -> Path | None:
     """A program or library of a llama.cpp build: in the checkout that is named, on PATH, or in the
     pinned package (`requirements/llama-server.txt`).
     """
@@ -59,7 +59,7 @@ def find_tool(name: str, llama_cpp_path: str | os.PathLike | None = None) -> Pat
     )
 
 
-def find_quantizer(llama_cpp_path: str | os.PathLike | None = None) -> list[str]:
+def find_quantizer(llama_cpp_path: str | os.PathLike[str] | None = None) -> list[str]:
     """The beginning of a command that quantizes. Raises ExportError where there is no build of
     llama.cpp.
     """
@@ -84,7 +84,7 @@ def quantize(
     out_file: Path,
     kind: str,
     imatrix: Path | None = None,
-    llama_cpp_path: str | os.PathLike | None = None,
+    llama_cpp_path: str | os.PathLike[str] | None = None,
 ) -> Path:
     """Quantizes the GGUF `source` (f32 or f16) to one of `K_QUANTS`; `imatrix` weighs the weights
     by what passes through them.

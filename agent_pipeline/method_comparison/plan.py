@@ -118,7 +118,7 @@ def _rows(settings: Settings, key: PartitionKey, mix: bool, split: str) -> int:
         .open(*((MIXED, None) if mix else (DATASET, key)))
         .read(["split"])["split"]
     )
-    return splits.to_pylist().count(split)
+    return int(splits.to_pylist().count(split))
 
 
 def _in_force(

@@ -128,7 +128,8 @@ def find_own_template(tokenizer: "PreTrainedTokenizerBase") -> str | None:
     template: str | dict[str, str] | None = tokenizer.chat_template
     if isinstance(template, dict):
         return template.get("tool_use") or template.get("default")
-    return template
+    result: str | None = template
+    return result
 
 
 def _candidates(

@@ -107,7 +107,8 @@ def _of_path(path: Path) -> Iterable[Any]:
     if path.is_dir() and (path / "dataset_info.json").is_file():
         from datasets import load_from_disk
 
-        return load_from_disk(str(path))
+        result: Iterable[Any] = load_from_disk(str(path))
+        return result
     if not path.is_file():
         raise DataError(
             f"The training data {path} is neither a file nor a folder of a saved data set: give "

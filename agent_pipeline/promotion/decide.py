@@ -399,7 +399,8 @@ def _episodes(played: Artifact | None, player: str) -> Iterator[Played]:
 
 def read_entries(artifact: Artifact | None, file: str) -> list[dict[str, Any]]:
     """The JSON list in an artifact's file; empty without an artifact. Raises DataError where the file is gone."""
-    return json.loads(read_text(artifact, file) or "[]")
+    result: list[dict[str, Any]] = json.loads(read_text(artifact, file) or "[]")
+    return result
 
 
 def read_transcripts(played: Artifact | None) -> list[dict[str, Any]]:

@@ -216,7 +216,7 @@ def _german_iban(fake: "Faker") -> str:
     from stdnum import iban
 
     account = fake.numerify("%#################")
-    return "DE" + iban.calc_check_digits(f"DE00{account}") + account
+    return str("DE" + iban.calc_check_digits(f"DE00{account}") + account)
 
 
 def _seeded(kind: str, number: int, scope: str) -> "Faker":

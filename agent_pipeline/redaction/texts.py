@@ -108,7 +108,7 @@ def _view(text: str) -> str:
 
 @lru_cache(maxsize=1 << 12)
 def _unescaped(escapes: str) -> str:
-    return json.loads(f'"{escapes}"')
+    return str(json.loads(f'"{escapes}"'))
 
 
 def decoded(token: str) -> str:

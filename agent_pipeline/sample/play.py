@@ -25,7 +25,7 @@ class Episode:
     events: tuple[Event, ...]
     final: Records
 
-    def outline(self) -> tuple:
+    def outline(self) -> tuple[object, ...]:
         """What was done, without the wording: two episodes of a task with one outline differ in
         phrases only.
         """

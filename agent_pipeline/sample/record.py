@@ -5,6 +5,7 @@ import uuid
 from dataclasses import dataclass, field, replace
 from datetime import datetime, time, timedelta
 from random import Random
+from typing import Any
 
 from agent_pipeline.sample.cast import FLAWS, Agent
 from agent_pipeline.sample.damage import DAMAGES
@@ -38,7 +39,7 @@ class Recorded:
     flaw: str | None = None
     broken: str | None = None
     copy_of: str | None = None
-    context: dict | None = field(default=None, repr=False)
+    context: dict[str, Any] | None = field(default=None, repr=False)
 
     @property
     def judgment(self) -> str | None:

@@ -30,7 +30,10 @@ class Kubernetes(Launcher):
 
         spec, namespace = pod_spec(self.settings), self.settings.namespace or None
         client = PipesK8sClient(message_reader=self.messages, poll_interval=5.0)
-        return client.run(context=context, namespace=namespace, base_pod_spec=spec, extras=extras)
+        result: dg.PipesClientCompletedInvocation = client.run(
+            context=context, namespace=namespace, base_pod_spec=spec, extras=extras
+        )
+        return result
 
 
 def pod_spec(settings: KubernetesSettings) -> dict[str, Any]:

@@ -35,7 +35,10 @@ class Ray(Launcher):
             job_of(self.settings),
         )
         try:
-            return client.run(context=context, submit_job_params=job, extras=extras)
+            result: dg.PipesClientCompletedInvocation = client.run(
+                context=context, submit_job_params=job, extras=extras
+            )
+            return result
         except Exception:  # a connection that was lost, too: what nobody waits for must not go on
             with suppress(Exception):
                 client.client.stop_job(job["submission_id"])

@@ -5,6 +5,7 @@ the order.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 from agent_pipeline.sample.names import chatter
 from agent_pipeline.sample.shop import wording
@@ -25,7 +26,7 @@ class Plot:
     """
 
     intent: Intent
-    order: dict
+    order: dict[str, Any]
     units: int | None
     other_item: str
     other_intent: Intent

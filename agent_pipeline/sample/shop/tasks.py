@@ -4,6 +4,7 @@ should end.
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 from agent_pipeline.sample.draw import deck, working_day
 from agent_pipeline.sample.names import personal_detail, two_names
@@ -76,7 +77,7 @@ def make_task(task_id: str, case: str, path: str, rng: Random) -> Task:
     )
 
 
-def goal_of(case: str, start: Records, main: dict, units: int | None) -> Records:
+def goal_of(case: str, start: Records, main: dict[str, Any], units: int | None) -> Records:
     """The state that the house rules lead to; `units` are those to be refunded (None: all)."""
     if case in REFUSED:
         return start
@@ -85,7 +86,7 @@ def goal_of(case: str, start: Records, main: dict, units: int | None) -> Records
     return after(start, main["order"], refunded=main["price"] * (units or main["units"]))
 
 
-def an_order(order_id: str, name: str, item: str, case: str, rng: Random) -> dict:
+def an_order(order_id: str, name: str, item: str, case: str, rng: Random) -> dict[str, Any]:
     """An order in the state that the case needs."""
     units = rng.randint(2, 4) if case == "refund part" or rng.random() < MULTIPLE else 1
     status = next((state for state in ("open", "shipped") if case.endswith(state)), "delivered")

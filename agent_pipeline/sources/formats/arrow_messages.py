@@ -41,7 +41,7 @@ def _unpacked_size(metadata: bytes, body: pa.Buffer) -> int:
         if batch is not None and kind_at and metadata[kind_at] == _DICTIONARY:
             batch = batch.table(1)
         if batch is None or batch.table(3) is None:
-            return body.size
+            return int(body.size)
         return sum(_unpacked_buffers(batch, body))
     except (struct.error, IndexError) as error:
         raise ValueError(f"a message is damaged: {error}") from error

@@ -355,7 +355,8 @@ def _function_tool(raw: Any) -> Tool | None:
     ):
         return None
     if raw is not function:
-        return raw
+        result: Tool | None = raw
+        return result
     schemas = (
         decoded(function.get(key))
         for key in ("parameters", "input_schema", "inputSchema", "parameters_json_schema")
