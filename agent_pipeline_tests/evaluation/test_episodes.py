@@ -239,7 +239,7 @@ def test_a_message_of_a_model_in_memory_says_that_the_limit_cut_it(tiny_renderer
     monkeypatch.setattr(
         "agent_pipeline.evaluation.players.generate", lambda *given, **more: [[5] * 4, [5] * 3]
     )
-    monkeypatch.setattr("agent_pipeline.evaluation.players.bytes_of_token", lambda model: 1)
+    monkeypatch.setattr("agent_pipeline.evaluation.players.bytes_per_token", lambda model: 1)
     asked = [Conversation([{"role": "user", "content": "Hi"}], [], number) for number in range(2)]
     assert [reply.finish_reason for reply in model_player(None, tiny_renderer, 4)(asked)] == [
         "length",
