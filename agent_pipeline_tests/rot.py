@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from agent_pipeline.compute.artifact_cache import find_artifact
 from agent_pipeline.errors import PipelineError
-from agent_pipeline.evaluation.scores import Decision, Reason
 from agent_pipeline.export.gguf_export import ADAPTER, base_gguf_file
 from agent_pipeline.export.serving_folder import base_folder, serving_root
 from agent_pipeline.governance.lineage import models_of
@@ -26,9 +25,11 @@ from agent_pipeline.promotion.champions import (
     serving_difference,
     unfit,
 )
-from agent_pipeline.promotion.decide import facts_since, read_entries, read_transcripts
-from agent_pipeline.promotion.ledger import EXPORT, Record, completed_moves, ledger
-from agent_pipeline.promotion.probation import promoted_by_itself
+from agent_pipeline.promotion.decision import Decision, DecisionReason, ReasonKind
+from agent_pipeline.promotion.decision_facts import collect_facts_since
+from agent_pipeline.promotion.ledger import EXPORT, LedgerEntry, open_completed_moves, open_ledger
+from agent_pipeline.promotion.probation import find_self_promotion
+from agent_pipeline.promotion.stored_scores import read_entries, read_transcripts
 from agent_pipeline.storage.filesystem import write_checksum
 from agent_pipeline.storage.lake import MANIFEST, Artifact, Lake
 from agent_pipeline_tests.lakes import artifact
@@ -112,16 +113,16 @@ class World:
         """Write the decision that promotes an export into the ledger."""
         decision = Decision(
             outcome="promote",
-            p=0.001,
-            error=0.01,
+            p_value=0.001,
+            allowed_error=0.01,
             more_tasks=0,
             figures=(),
-            reasons=(Reason("gain", "select", "promote"),),
+            reasons=(DecisionReason(ReasonKind.GAIN, "select", "promote"),),
         )
 
-        def record(number: int) -> Record:
+        def record(number: int) -> LedgerEntry:
             champion = self.lake.pointers(EXPORT, key).champion
-            return Record(
+            return LedgerEntry(
                 number=number,
                 when="2026-11-01T00:00:00+00:00",
                 who="root",
@@ -131,7 +132,7 @@ class World:
                 decision=decision,
             )
 
-        ledger(self.lake, key).append(record)
+        open_ledger(self.lake, key).append(record)
 
     def _read(self) -> dict[Path, bytes]:
         """Read every file but the locks."""
@@ -227,9 +228,9 @@ def _decide(world: World) -> Any:
         read_entries(evaluation, "samples.json"),
         [read_transcripts(own_episodes(lake, KEY, export.identity)) for export in world.exports],
         [unfit(lake, KEY, export) for export in world.exports],
-        ledger(lake, KEY).records(),
-        facts_since(lake, KEY, champion),
-        promoted_by_itself(lake, KEY),
+        open_ledger(lake, KEY).records(),
+        collect_facts_since(lake, KEY, champion),
+        find_self_promotion(lake, KEY),
     )
 
 
@@ -240,8 +241,8 @@ def _read_histories(world: World) -> Any:
         (
             lake.history(asset, key),
             lake.pointers(asset, key),
-            ledger(lake, key).records(),
-            completed_moves(lake, key).records(),
+            open_ledger(lake, key).records(),
+            open_completed_moves(lake, key).records(),
         )
         for asset in assets
         for key in (KEY, OTHER)

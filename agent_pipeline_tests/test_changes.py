@@ -65,7 +65,15 @@ CHANGES = {
         Place("training/config.py", ("FURTHER",), "name it and its options"),
         Place("training/trainers", (), "add its objective"),
     ),
-    "the rule that decides a promotion": (Place("promotion/rules.py", (), "change or add a rule"),),
+    "the metric that decides a promotion": (
+        Place("promotion/deciding_metric.py", ("measure_gain",), "change the metric"),
+    ),
+    "a rule of the decision": (
+        Place("promotion/rules.py", ("decide_on_candidate",), "change or add a rule"),
+    ),
+    "who may promote": (
+        Place("promotion/approval.py", ("needs_a_person",), "change the conditions"),
+    ),
     "a figure on the evaluation page": (Place("reports/page.py", ("figure_rows",), "add a row"),),
     "a message to people": (
         Place("defs/automation/notifications.py", ("notices",), "yield a notification"),

@@ -18,8 +18,8 @@ import pytest
 from agent_pipeline.cli.app import main
 from agent_pipeline.governance.scanning import scan
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.promotion.ledger import last_decision
-from agent_pipeline.promotion.report import summary
+from agent_pipeline.promotion.decision_wording import summarize
+from agent_pipeline.promotion.ledger import find_last_decision
 from agent_pipeline.redaction.surrogates import surrogates_made_from, with_surrogates
 from agent_pipeline.selection.tables import read_dataset_rows
 from agent_pipeline.storage.lake import Lake, sha256_file
@@ -109,10 +109,10 @@ def test_one_command_takes_an_agents_sessions_to_a_verified_gguf_model(shell: Sh
     assert exported.manifest["report"]["template"]["f16"]["texts"] == 8
     # Four steps teach nothing: the model never acts, and neither does its base. Nothing is served, and the run says what to do next.
     assert not list((exported.path.parents[4] / "serving").rglob("*.*"))
-    record = last_decision(shell.lake, KEY, exported.identity)
+    record = find_last_decision(shell.lake, KEY, exported.identity)
     assert (
         record is not None
-        and f"the decision on {exported.identity[:16]}: {summary(record.decision)}" in output
+        and f"the decision on {exported.identity[:16]}: {summarize(record.decision)}" in output
     )
     last = output.strip().splitlines()[-1]
     assert f"agent-pipeline promote {KEY}" in last or (

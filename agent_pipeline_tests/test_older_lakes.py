@@ -22,7 +22,7 @@ from agent_pipeline.judging.curation import CurationBounds
 from agent_pipeline.judging.tables import curate_sessions
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import promote, serve, serve_champion
-from agent_pipeline.promotion.decide import to_compare
+from agent_pipeline.promotion.comparison import make_compare_params
 from agent_pipeline.selection.tables import CORESET, read_coreset
 from agent_pipeline.sessions.tables import CURATED, JUDGED, SESSIONS
 from agent_pipeline.storage.lake import FORMAT, FORMAT_FILE, Lake
@@ -217,7 +217,9 @@ def test_its_figures_are_shown_and_what_needs_its_turns_asks_for_another_evaluat
         "exact tool calls (name and arguments): base 50.0% → adapter 50.0%" in screen.export_text()
     )
     with pytest.raises(DataError, match="older version"):
-        to_compare(lake, KEY, lake.latest("evaluation", KEY), lake.latest("gguf_export", KEY), None)
+        make_compare_params(
+            lake, KEY, lake.latest("evaluation", KEY), lake.latest("gguf_export", KEY), None
+        )
     monkeypatch.setenv("AGENT_PIPELINE_LAKE", str(lake.root))
     shown = CliRunner().invoke(app, ["report", str(KEY)])
     assert shown.exit_code == 1 and isinstance(shown.exception, SystemExit | DataError)

@@ -19,7 +19,7 @@ from agent_pipeline.evaluation.evaluate import evaluate
 from agent_pipeline.evaluation.greedy import greedy
 from agent_pipeline.evaluation.heldout import heldout_rows
 from agent_pipeline.evaluation.samples import turn_samples
-from agent_pipeline.evaluation.turns import Answering
+from agent_pipeline.evaluation.turns import TurnAnswerer
 from agent_pipeline.keys import parse_key
 from agent_pipeline.method_comparison.results import PASS_FIGURES, rank_correlation
 from agent_pipeline.models.base_model import resolve_base_model
@@ -35,7 +35,7 @@ def main(partition: str, count: int) -> None:
     adapter = settings.candidate(key)
     base = resolve_base_model(adapter.manifest["made_from"]["base_model"], settings.cache_path)
     answering, rows = (
-        Answering.of(base, adapter.path),
+        TurnAnswerer.of(base, adapter.path),
         heldout_rows(settings.open_lake(), key)[:count],
     )
     questions = [

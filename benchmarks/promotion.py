@@ -2,7 +2,7 @@
 
 Models are simulated on turns like those of the sample's held-out tasks: `TURNS` a task, of which `CALLS` expect a call, `RIGHT` of them
 right. Two trainings of the same rows differ on `DIFFER` of the turns: each turn has a chance to be right of its own (a beta distribution
-with that mean and that spread), and half of the draw is shared by the turns of a task. `SEEDS` years of `NIGHTS` nights each. `NOISE` sets
+with that mean and that spread), and half of the draw is shared by the turns of a task. `SEEDS` years of `NIGHTS_PER_YEAR` nights each. `NOISE` sets
 these four: `NOISE="3 0.55 0.87 0.11"` is what the trainings of `benchmarks.week` show.
 
 - *A/A*: every night's candidate is as good as the champion. Years with a promotion are false.
@@ -20,16 +20,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from agent_pipeline.evaluation.paired import Difference, paired
-from agent_pipeline.evaluation.scores import (
-    Canary,
-    Decision,
-    Facts,
-    Played,
-    Policy,
-    Scores,
-    TurnScore,
-)
-from agent_pipeline.promotion.rules import NIGHTS, decide, error_rate, watch
+from agent_pipeline.evaluation.scores import EpisodeScore, Scores, TurnScore
+from agent_pipeline.promotion.decision import Decision, DecisionFacts, SanityAnswer
+from agent_pipeline.promotion.error_budget import NIGHTS_PER_YEAR, error_of_next_decision
+from agent_pipeline.promotion.policy import PromotionPolicy
+from agent_pipeline.promotion.rules import check_probation, decide_on_candidate
 
 SEEDS = int(os.environ.get("SEEDS", "200"))
 _NOISE = os.environ.get("NOISE", "2 0.46 0.7 0.25").split()
@@ -39,8 +34,8 @@ LOST = "one capability 15 points down on 200 rows"
 SCHEDULES: dict[str, Callable[[int], float]] = {
     "2.5 % every night": lambda k: 0.025,
     "6/π²k²": lambda k: 0.05 * 6 / (np.pi * k) ** 2,
-    "5 % / 365": lambda k: 0.05 / NIGHTS,
-    "half and half (ours)": lambda k: error_rate(k - 1, 0.05),
+    "5 % / 365": lambda k: 0.05 / NIGHTS_PER_YEAR,
+    "half and half (ours)": lambda k: error_of_next_decision(k - 1, 0.05),
 }
 
 
@@ -109,7 +104,7 @@ def nights(tasks: int, seed: int, gained: float, count: int) -> list[float]:
 
 
 def false_years(tasks: int) -> str:
-    years = [nights(tasks, seed, 0.0, NIGHTS) for seed in range(SEEDS)]
+    years = [nights(tasks, seed, 0.0, NIGHTS_PER_YEAR) for seed in range(SEEDS)]
     return " | ".join(
         f"{np.mean([first_promotion(year, of) is not None for year in years]):.1%}"
         for of in SCHEDULES.values()
@@ -132,7 +127,7 @@ def confirmed(tasks: int, newer: int = 20) -> str:
         champion, last = world.right(), np.arange(tasks * TURNS) >= (tasks - newer) * TURNS
         for night in range(WITHIN):
             candidate = world.right(0.1)
-            if gain(world, candidate, champion).p <= error_rate(night, 0.05):
+            if gain(world, candidate, champion).p <= error_of_next_decision(night, 0.05):
                 by_kind = [
                     (candidate[last & kind] * 1.0 - champion[last & kind]).mean()
                     for kind in (world.calls, ~world.calls)
@@ -156,7 +151,7 @@ def rolled_back(worse: float) -> str:
             list(dict.fromkeys(world.names)),
         )
         looks = (
-            watch(*scores, set(names[: 20 + 3 * night]), Policy(), 10 + night)
+            check_probation(*scores, set(names[: 20 + 3 * night]), PromotionPolicy(), 10 + night)
             for night in range(WITHIN)
         )
         found += any(look.outcome == "roll back" for look in looks)
@@ -168,7 +163,7 @@ def harmful(kind: str, seed: int) -> Decision:
     tasks = Tasks(400 if kind == LOST else 200, np.random.default_rng([seed, 7]))
     champion, right = tasks.right(), tasks.right(0.2)
     first = kind.startswith("a first champion")
-    old, called, canaries, episodes = tasks.scores(champion), None, [], ([False] * 80, [False] * 80)
+    old, called, answers, episodes = tasks.scores(champion), None, [], ([False] * 80, [False] * 80)
     if first:  # the base never calls, and harms nobody
         champion = ~tasks.calls
         old = tasks.scores(champion, np.full(len(right), False))
@@ -181,8 +176,8 @@ def harmful(kind: str, seed: int) -> Decision:
     if kind == LOST:
         rows = np.flatnonzero(tasks.calls & (np.arange(len(right)) % 5 < 3))[:200]
         right[rows] = champion[rows] & (tasks.rng.random(len(rows)) > 0.15 / champion[rows].mean())
-    if kind == "a canary lost":
-        canaries = [Canary(f"{i}", "plain questions", True, i % 20 >= 12) for i in range(20)]
+    if kind == "sanity questions lost":
+        answers = [SanityAnswer(f"{i}", "plain questions", True, i % 20 >= 12) for i in range(20)]
     if kind.endswith("harm in 5 of 80 episodes"):
         episodes = ([i < 5 for i in range(80)], [False] * 80)
     if kind.endswith("harms in 10 % of its episodes"):
@@ -195,11 +190,18 @@ def harmful(kind: str, seed: int) -> Decision:
             of.evaluator,
             of.turns,
             world="w",
-            episodes=tuple(Played(f"e{i}", 0, None, True, harm) for i, harm in enumerate(harms)),
+            episodes=tuple(
+                EpisodeScore(f"e{i}", 0, None, True, harm) for i, harm in enumerate(harms)
+            ),
         )
         for of, harms in zip((new, old), episodes, strict=True)
     )
-    return decide(candidate, rival, Policy(), Facts(canaries=canaries, first=first))
+    return decide_on_candidate(
+        candidate,
+        rival,
+        PromotionPolicy(),
+        DecisionFacts(sanity_answers=answers, is_first_champion=first),
+    )
 
 
 KINDS = (
@@ -208,7 +210,7 @@ KINDS = (
     "always calls",
     "trained on refusals",
     LOST,
-    "a canary lost",
+    "sanity questions lost",
     "harm in 5 of 80 episodes",
     "a first champion, no harm",
     "a first champion that never calls",

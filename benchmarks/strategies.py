@@ -158,12 +158,12 @@ class Bench:
 
     def tested(self, adapter: Path | None) -> Run:
         """What `evaluation` measures, for one model: `turns` (task and scores of each) and `losses` (task, loss, tokens of each row)."""
+        from agent_pipeline.evaluation.answer_scoring import score
         from agent_pipeline.evaluation.samples import turn_samples
-        from agent_pipeline.evaluation.scoring import score
-        from agent_pipeline.evaluation.turns import Answering
+        from agent_pipeline.evaluation.turns import TurnAnswerer
         from agent_pipeline.tokenization.encoding import encode_row
 
-        answering = Answering.of(self.base, adapter)
+        answering = TurnAnswerer.of(self.base, adapter)
         questions = [
             question
             for each in turn_samples(self.test)[0]

@@ -155,8 +155,8 @@ def measure(folder: Path) -> Iterator[tuple[str, Any]]:
     from agent_pipeline.keys import PartitionKey
     from agent_pipeline.models.base_model import resolve_base_model
     from agent_pipeline.promotion.champions import SERVING
-    from agent_pipeline.promotion.ledger import EXPORT, ledger
-    from agent_pipeline.promotion.report import headline, sentences
+    from agent_pipeline.promotion.decision_wording import describe_outcome, describe_reasons
+    from agent_pipeline.promotion.ledger import EXPORT, open_ledger
 
     key, settings = PartitionKey("shop", "support"), load_settings()
     lake = settings.open_lake()
@@ -165,10 +165,10 @@ def measure(folder: Path) -> Iterator[tuple[str, Any]]:
         [
             {
                 "candidate": each.candidate[:8],
-                "outcome": headline(each.decision),
-                "why": sentences(each.decision),
+                "outcome": describe_outcome(each.decision),
+                "why": describe_reasons(each.decision),
             }
-            for each in ledger(lake, key).records()
+            for each in open_ledger(lake, key).records()
         ],
     )
     champion, pointers = lake.champion(EXPORT, key), lake.pointers(SERVING, key)
@@ -198,10 +198,10 @@ def promote_first() -> str | None:
     from agent_pipeline.cli.champions import promote
     from agent_pipeline.config.settings import load_settings
     from agent_pipeline.keys import PartitionKey
-    from agent_pipeline.promotion.ledger import EXPORT, ledger
+    from agent_pipeline.promotion.ledger import EXPORT, open_ledger
 
     key, lake = PartitionKey("shop", "support"), load_settings().open_lake()
-    records = ledger(lake, key).records()
+    records = open_ledger(lake, key).records()
     if lake.champion(EXPORT, key) or not records or records[-1].decision.outcome != "hold":
         return None
     promote(

@@ -21,10 +21,15 @@ from agent_pipeline.evaluation.intervals import shown
 from agent_pipeline.governance.champion_moves import complete_interrupted_moves, follow
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.promotion import champions as champion_history
-from agent_pipeline.promotion.decide import hold as hold_back
-from agent_pipeline.promotion.evidence import ASSET
-from agent_pipeline.promotion.ledger import EXPORT, last_decision, ledger
-from agent_pipeline.promotion.report import headline, interval, page, summary
+from agent_pipeline.promotion.approval import hold_back
+from agent_pipeline.promotion.decision_page import ASSET
+from agent_pipeline.promotion.decision_wording import (
+    clip_interval,
+    describe_outcome,
+    make_markdown,
+    summarize,
+)
+from agent_pipeline.promotion.ledger import EXPORT, find_last_decision, open_ledger
 from agent_pipeline.redaction import Redactor
 from agent_pipeline.reports.page import PAGE
 from agent_pipeline.storage.lake import Lake
@@ -113,8 +118,8 @@ def champions(
         Column("partition", no_wrap=True), *(Column(name, overflow="fold") for name in names)
     )
     for key, entry in exported:
-        decided = last_decision(lake, key, entry.latest) if entry.latest else None
-        outcome = headline(decided.decision) if decided else "none"
+        decided = find_last_decision(lake, key, entry.latest) if entry.latest else None
+        outcome = describe_outcome(decided.decision) if decided else "none"
         if outcome == "promote" and entry.champion != entry.latest:
             outcome = "promote: it waits for you"
         verified = (
@@ -184,23 +189,27 @@ def _print_history(lake: Lake, key: PartitionKey) -> None:
             entry.generation, entry.when, f"{entry.moved} {moved}, by {entry.who}", entry.why
         )
     console.print("[bold]decisions[/bold]")
-    for record in (records := ledger(lake, key).records()):
+    for record in (records := open_ledger(lake, key).records()):
         decision = record.decision
         gains = [
             figure for figure in decision.figures if figure.name == "gain" and figure.tasks > 1
         ]
-        gain = "".join(f"; gain {shown(each.difference, *interval(each))}" for each in gains)
+        gain = "".join(f"; gain {shown(each.difference, *clip_interval(each))}" for each in gains)
         chance = (
-            "" if decision.p is None else f", p = {decision.p:.2g} of {decision.error:.2g} allowed"
+            ""
+            if decision.p_value is None
+            else f", p = {decision.p_value:.2g} of {decision.allowed_error:.2g} allowed"
         )
         rival = _short(record.champion) if record.champion else "its base"
         what = f"{_short(record.candidate)} against {rival}{gain}{chance}"
         verdicts = f"; {describe_verdicts(record.verdicts)}" if record.verdicts else ""
-        _print_entry(record.number, record.when, what + verdicts, record.why or summary(decision))
+        _print_entry(record.number, record.when, what + verdicts, record.why or summarize(decision))
     if records:
         last = records[-1]
         console.print(
-            Markdown(page(last.decision, last.test, "champion" if last.champion else "base"))
+            Markdown(
+                make_markdown(last.decision, last.test, "champion" if last.champion else "base")
+            )
         )
 
 

@@ -11,8 +11,8 @@ from rich.table import Table
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.intervals import shown as with_interval
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.promotion.ledger import EXPORT, last_decision
-from agent_pipeline.promotion.report import summary
+from agent_pipeline.promotion.decision_wording import summarize
+from agent_pipeline.promotion.ledger import EXPORT, find_last_decision
 from agent_pipeline.reports.episode_report import ROWS, shown
 from agent_pipeline.storage.lake import Artifact, Lake
 from agent_pipeline.training.chain import SKIPPED, STEPS, describe_used_template, name_adapter_asset
@@ -122,10 +122,12 @@ def print_report(console: Console, lake: Lake, keys: list[PartitionKey]) -> None
             for line in _comparison(evaluated.manifest["report"]):
                 console.print(f"  {line}")
         if (exported := models.get(EXPORT)) and (
-            decided := last_decision(lake, key, exported.identity)
+            decided := find_last_decision(lake, key, exported.identity)
         ):
             console.print(
-                f"  decision   {escape(summary(decided.decision))}", soft_wrap=True, highlight=False
+                f"  decision   {escape(summarize(decided.decision))}",
+                soft_wrap=True,
+                highlight=False,
             )
         for asset, artifact in models.items():
             console.print(

@@ -226,14 +226,14 @@ class SanityParams(TaskParams, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         adapter: The adapter that answers, next to its base model.
         evaluation: The options of the candidate's evaluation.
-        canary_rows: The largest number of turns of other partitions.
-        canaries_beyond_project: Whether turns of other projects are asked too.
+        sanity_question_rows: The largest number of turns of other partitions.
+        sanity_questions_beyond_project: Whether turns of other projects are asked too.
     """
 
     adapter: ArtifactReference
     evaluation: OptionValues
-    canary_rows: int
-    canaries_beyond_project: bool
+    sanity_question_rows: int
+    sanity_questions_beyond_project: bool
 
 
 class EpisodesToRepeat(msgspec.Struct, forbid_unknown_fields=True):
@@ -253,8 +253,8 @@ class CompareParams(TaskParams, kw_only=True, forbid_unknown_fields=True):
         champion: The champion's adapter; without a champion, only the candidate is measured.
         evaluation: The options of the candidate's evaluation.
         select_turns: The largest number of turns of the split `select`.
-        canary_rows: As in `SanityParams`.
-        canaries_beyond_project: As in `SanityParams`.
+        sanity_question_rows: As in `SanityParams`.
+        sanity_questions_beyond_project: As in `SanityParams`.
         play: The candidate's episodes, for the champion to play; None if there are none.
         watch: Whether only the split `select` is measured, as for a champion on probation.
     """
@@ -263,8 +263,8 @@ class CompareParams(TaskParams, kw_only=True, forbid_unknown_fields=True):
     champion: ArtifactReference | None
     evaluation: OptionValues
     select_turns: int
-    canary_rows: int
-    canaries_beyond_project: bool
+    sanity_question_rows: int
+    sanity_questions_beyond_project: bool
     play: EpisodesToRepeat | None = None
     watch: bool = False
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_pipeline.engine.packed_linear import speed_up_linear_modules
-from agent_pipeline.errors import InfrastructureError, SettingsError
+from agent_pipeline.errors import InfrastructureError
 from agent_pipeline.evaluation.episodes import (
     Episode,
     Player,
@@ -20,7 +20,7 @@ from agent_pipeline.evaluation.episodes import (
     play_side_by_side,
 )
 from agent_pipeline.evaluation.players import endpoint_player, model_player, recorded_player
-from agent_pipeline.evaluation.worlds import load_world
+from agent_pipeline.evaluation.worlds import load_world, make_fresh_tasks
 from agent_pipeline.export.serving_folder import Form
 from agent_pipeline.judging.llm_client import Endpoint
 from agent_pipeline.models.base_model import BaseModel
@@ -67,15 +67,11 @@ def tasks_to_play(
     first = {row["task_key"]: dict(row) for row in reversed(rows)}
     chosen = [first[key] for key in sorted(first, key=hash_json)[:max_tasks]]
     if fresh_tasks:
-        fresh: Any = getattr(load_world(world), "fresh_tasks", None)
-        if fresh is None:
-            raise SettingsError(
-                f"The world {world} makes no fresh tasks: set fresh_tasks to 0, or give it a class "
-                f"method fresh_tasks."
-            )
-        offered = fresh(fresh_tasks + len(in_store), fresh_seed, like=next(iter(first), like))
+        offered = make_fresh_tasks(
+            world, fresh_tasks + len(in_store), fresh_seed, like=next(iter(first), like)
+        )
         chosen += [
-            each
+            dict(each)
             for each in offered
             if fresh_task_id(str(each.get("task_key")), each.get("seed")) not in in_store
         ][:fresh_tasks]

@@ -92,12 +92,20 @@ TASKS: dict[str, Task[Any]] = {}
 
 
 def task(
-    version: int, params_type: type[Params], libraries: tuple[str, ...] = ()
+    version: int, params_type: type[Params], libraries: tuple[str, ...] = (), name: str = ""
 ) -> Callable[[Callable[..., Result]], Task[Params]]:
-    """Register a function as the task of its name."""
+    """Register a function as a task.
+
+    Args:
+        version: The version of the task's meaning.
+        params_type: The type of its parameters.
+        libraries: The packages that decide its result.
+        name: The name in identities; by default the function's name. A function that was renamed
+            keeps its first name here.
+    """
 
     def register(function: Callable[..., Result]) -> Task[Params]:
-        registered = Task(function.__name__, version, libraries, params_type, function)
+        registered = Task(name or function.__name__, version, libraries, params_type, function)
         TASKS[registered.name] = registered
         return registered
 

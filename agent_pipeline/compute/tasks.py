@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 __all__ = [
     "TASKS",
     "VERSIONS",
-    "canaries",
     "compare",
     "embed",
     "episodes",
@@ -55,6 +54,7 @@ __all__ = [
     "losses",
     "on_policy",
     "prefer",
+    "sanity_questions",
     "train",
 ]
 
@@ -327,7 +327,7 @@ def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
         tasks_to_play,
     )
     from agent_pipeline.evaluation.heldout import heldout_rows, recorded_sessions, reply_limit
-    from agent_pipeline.evaluation.worlds import world_source
+    from agent_pipeline.evaluation.worlds import hash_world_source
     from agent_pipeline.export.serving_folder import served_form
     from agent_pipeline.reports.episode_report import write as write_report
 
@@ -362,7 +362,7 @@ def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
         "adapter": adapter.identity,
         "gguf_export": exported.identity if exported else None,
         "world": params.world,
-        "world_sha256": world_source(params.world),
+        "world_sha256": hash_world_source(params.world),
         "config": config,
         "recorded_sha256": hash_json(recorded),
         **name_rows(stored_rows),
@@ -425,19 +425,27 @@ def _fresh_tasks_in_store(task_keys: Iterable[str], fresh_seed: int) -> list[str
     return sorted(names)
 
 
-@task(9, SanityParams, MODELS)
-def canaries(params: SanityParams, progress: Progress = silent) -> Result:
+@task(9, SanityParams, MODELS, name="canaries")
+def sanity_questions(params: SanityParams, progress: Progress = silent) -> Result:
     """Ask an adapter and its base model the sanity questions, with and without the agent's tools.
 
     Turns of other partitions are asked too.
     """
-    from agent_pipeline.promotion.sanity_questions import FILE, QUESTIONS, ask, other_turns
+    from agent_pipeline.promotion.sanity_questions import (
+        ANSWERS_ASSET,
+        ANSWERS_FILE,
+        QUESTIONS,
+        ask_sanity_questions,
+        choose_other_turns,
+    )
 
     lake, key = params.open_lake(), params.key
     adapter = params.find_artifact(params.adapter)
     row: dict[str, Any] = next(read_dataset_rows(lake, key, ("select", "test")), {})
     tools = row.get("tools") or []
-    others = other_turns(lake, key, params.canary_rows, params.canaries_beyond_project)
+    others = choose_other_turns(
+        lake, key, params.sanity_question_rows, params.sanity_questions_beyond_project
+    )
     max_length = params.evaluation["max_length"]
     made_from = {
         "adapter": adapter.identity,
@@ -449,15 +457,15 @@ def canaries(params: SanityParams, progress: Progress = silent) -> Result:
 
     def write(folder: Path) -> dict[str, Any]:
         base = params.base_of(adapter)
-        answers = ask(base, adapter.path, tools, progress, others, max_length)
-        (folder / FILE).write_bytes(msgspec.json.encode(answers))
+        answers = ask_sanity_questions(base, adapter.path, tools, progress, others, max_length)
+        (folder / ANSWERS_FILE).write_bytes(msgspec.json.encode(answers))
         return {
             "base": sum(answer.base for answer in answers),
             "candidate": sum(answer.candidate for answer in answers),
             "of": len(answers),
         }
 
-    return build(canaries, params, Recipe("canaries", made_from, write, [adapter]))
+    return build(sanity_questions, params, Recipe(ANSWERS_ASSET, made_from, write, [adapter]))
 
 
 @task(1, CompareParams)
@@ -501,13 +509,13 @@ def compare(params: CompareParams, progress: Progress = silent) -> Result:
         SanityParams,
         adapter=params.candidate,
         evaluation=params.evaluation,
-        canary_rows=params.canary_rows,
-        canaries_beyond_project=params.canaries_beyond_project,
+        sanity_question_rows=params.sanity_question_rows,
+        sanity_questions_beyond_project=params.sanity_questions_beyond_project,
     )
     return result | {
         "champion_on_test": evaluate_on(params.champion, on_test),
         "champion_episodes": champion_episodes,
-        "canaries": canaries.run(sanity_params, progress)["identity"],
+        "sanity_questions": sanity_questions.run(sanity_params, progress)["identity"],
     }
 
 

@@ -11,11 +11,11 @@ from pydantic import Field
 from agent_pipeline.config.methods import QUICK
 from agent_pipeline.datasets.preferences import PairingStrategy
 from agent_pipeline.datasets.publishing import ConversationFileOptions, FileOptions
-from agent_pipeline.evaluation.scores import Policy
 from agent_pipeline.judging.options import JudgingOptions
 from agent_pipeline.judging.verdict_leaks import LEAK_PATTERNS
 from agent_pipeline.models.base_model import EMBEDDED
 from agent_pipeline.options import Options
+from agent_pipeline.promotion.policy import PromotionPolicy
 from agent_pipeline.selection.coresets import CoresetOptions
 from agent_pipeline.selection.embeddings import TFIDF
 from agent_pipeline.sessions.damage import DAMAGE_KINDS, DEFAULT_REPAIR_POLICY
@@ -333,8 +333,14 @@ class GgufConfig(Options):
     )
 
 
-class ChampionConfig(Policy):
+class ChampionConfig(PromotionPolicy):
     """Options of `champion`: when the candidate replaces the champion, and who approves it."""
+
+    earlier_names = {
+        **PromotionPolicy.earlier_names,
+        "canary_rows": "sanity_question_rows",
+        "canaries_beyond_project": "sanity_questions_beyond_project",
+    }
 
     approve: Literal["auto", "person"] = Field(
         default="person",
@@ -357,22 +363,23 @@ class ChampionConfig(Policy):
             "means no probation."
         ),
     )
-    canary_rows: int = Field(
+    sanity_question_rows: int = Field(
         default=16,
         ge=0,
-        description="Held-out rows of other partitions that base and candidate answer as canaries.",
+        description="Held-out rows of other partitions that base model and candidate answer as "
+        "sanity questions.",
     )
-    canaries_beyond_project: bool = Field(
+    sanity_questions_beyond_project: bool = Field(
         default=False,
-        description="Whether those may be of other projects. Their words are never written into "
-        "this partition's pages.",
+        description="Whether these rows may be of other projects. Their content is never written "
+        "into this partition's pages.",
     )
 
-    def compared(self) -> dict[str, Any]:
-        """Return the options that the task `compare` needs."""
+    def compare_params(self) -> dict[str, Any]:
+        """Return the settings that the task `compare` needs."""
         return {
             name: getattr(self, name)
-            for name in ("select_turns", "canary_rows", "canaries_beyond_project")
+            for name in ("select_turns", "sanity_question_rows", "sanity_questions_beyond_project")
         }
 
 

@@ -1,6 +1,8 @@
-"""A model plays tasks in a world to their end: it calls tools that really run, and answers a user, until there is nothing left to say.
+"""Episodes: a model plays tasks in a world to their end.
 
-Episodes go on side by side, a turn at a time, so that a player can answer many conversations in one batch.
+The model calls tools that really run and answers a user, until there is nothing left to say.
+Episodes are played side by side, one turn at a time, so that a player can answer many conversations
+in one batch. Who plays is in `players`, and what a world is in `worlds`.
 """
 
 import re
@@ -10,24 +12,42 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from agent_pipeline.evaluation.worlds import World, run_tool, tool_schemas
+from agent_pipeline.evaluation.worlds import (
+    MakesFreshTasks,
+    World,
+    own_tools,
+    run_tool,
+    system_message,
+    task_outcome,
+    tool_schemas,
+    user_reply,
+)
 from agent_pipeline.models.families import parse_reply
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.json_text import decode_arguments
 from agent_pipeline.sessions.session import Message, Tool
 
-End = Literal[
+EpisodeEnd = Literal[
     "answered", "silent", "unread call", "too many turns", "too long", "cut off", "refused"
 ]
-"""`unread call`: what was meant as a call arrived as text that nobody can run, so it is neither a call nor an answer. `refused`: the
-endpoint refused the conversation."""
-UNSEEN: tuple[End, ...] = ("cut off", "refused")
+"""How an episode ended. `unread call`: a call arrived as text that nobody can run, so it is neither
+a call nor an answer. `refused`: the endpoint refused the conversation."""
+UNSEEN: tuple[EpisodeEnd, ...] = ("cut off", "refused")
 """Ends before which the model may have meant to do harm."""
+PLAYED = "played-"
+"""How the session ids begin that `agent-pipeline play` writes."""
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """What a player is shown: the messages so far, and the tools. `number` and `trial` say which episode it is."""
+    """What a player is shown.
+
+    Attributes:
+        messages: The messages so far.
+        tools: The tools.
+        number: The number of the task.
+        trial: The trial of the task.
+    """
 
     messages: list[Message]
     tools: list[Tool]
@@ -36,11 +56,16 @@ class Conversation:
 
 
 @dataclass(frozen=True)
-class Reply:
-    """An assistant's message in the OpenAI form (None: there is none that can be read), and the tokens that it cost.
+class EpisodeReply:
+    """A player's answer to a conversation.
 
-    `finish_reason` is `length` for a message that the limit cut off, or whatever the endpoint says. Without a message, anything else means
-    that the conversation is too long for the model, or was `refused`, in the endpoint's words.
+    Attributes:
+        message: The assistant's message in the OpenAI form; `None` if no message can be read.
+        prompt_tokens: The tokens of the prompt.
+        new_tokens: The tokens that were written.
+        finish_reason: `length` for a message that the limit cut off, or what the endpoint reports.
+            Without a message, any other value means that the conversation is too long.
+        refused: The endpoint's words if it refused the conversation.
     """
 
     message: Message | None
@@ -50,14 +75,33 @@ class Reply:
     refused: str = ""
 
 
-Player = Callable[[Sequence[Conversation]], list[Reply]]
+Player = Callable[[Sequence[Conversation]], list[EpisodeReply]]
 """A model: conversations that wait for the assistant → its replies, in order."""
 
 
 @dataclass(frozen=True)
 class Episode:
-    """How a task went. `reward` is the world's, at the end; `must_act`, `kind` and `wrong_changes` are None where the world does not say;
-    `tokens` are those that the model wrote, `unended` the answers that the limit cut."""
+    """How a task went.
+
+    Attributes:
+        task_key: The key of the task.
+        seed: The seed of a fresh task.
+        trial: The trial of the task.
+        done: Whether the task was done.
+        reward: The world's reward at the end.
+        must_act: Whether the task asks for a change; `None` if the world does not tell.
+        kind: The kind of decision; `None` if the world does not tell.
+        wrong_changes: What was changed against the task; `None` if the world does not tell.
+        complaint: Why the task is not done.
+        end: How the episode ended.
+        turns: The assistant's messages.
+        calls: The calls.
+        prompt_tokens: The tokens of all prompts.
+        tokens: The tokens that the model wrote.
+        unended: The answers that the limit cut.
+        messages: The whole conversation.
+        tools: The tools.
+    """
 
     task_key: str
     seed: int | None
@@ -68,7 +112,7 @@ class Episode:
     kind: str | None
     wrong_changes: list[str] | None
     complaint: str
-    end: End
+    end: EpisodeEnd
     turns: int
     calls: int
     prompt_tokens: int
@@ -76,6 +120,21 @@ class Episode:
     unended: int
     messages: list[Message] = field(repr=False)
     tools: list[Tool] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A trial of a task that is to be played.
+
+    Attributes:
+        row: The arguments of the world's `reset`.
+        number: The position of the row.
+        trial: The trial.
+    """
+
+    row: Mapping[str, Any]
+    number: int
+    trial: int
 
 
 def play(
@@ -88,22 +147,34 @@ def play(
     progress: Progress = silent,
     text: str = "episodes played",
 ) -> list[Episode]:
-    """The episodes of all tasks, `trials` each, in the order of the rows.
+    """Play all tasks with one player.
 
-    A row is what the world's `reset` is given: `task_key`, and `messages` and `tools` of a recorded session where there is one. `max_turns`
-    are the assistant's messages after which an episode is given up. `at_once` episodes go on side by side.
+    Args:
+        world: The world's class.
+        rows: The arguments of the world's `reset`: `task_key`, and `messages` and `tools` of a
+            recorded session if there is one.
+        player: The model.
+        max_turns: The assistant's messages after which an episode is given up.
+        trials: The trials of each task.
+        at_once: The episodes that are played side by side.
+        progress: The progress to report to.
+        text: What the progress counts.
+
+    Returns:
+        The episodes in the order of the rows, `trials` per row.
     """
-    places = [(row, number, trial) for number, row in enumerate(rows) for trial in range(trials)]
+    tasks = [
+        _Task(row, number, trial) for number, row in enumerate(rows) for trial in range(trials)
+    ]
     episodes: list[Episode] = []
-    for start in range(0, len(places), at_once):
-        group = [_Running(world(), *place) for place in places[start : start + at_once]]
+    for start in range(0, len(tasks), at_once):
+        group = [_RunningEpisode(world(), task) for task in tasks[start : start + at_once]]
         while waiting := [episode for episode in group if not episode.end]:
-            for episode, reply in zip(
-                waiting, player([each.conversation() for each in waiting]), strict=True
-            ):
+            replies = player([episode.conversation() for episode in waiting])
+            for episode, reply in zip(waiting, replies, strict=True):
                 episode.take(reply, max_turns)
-            progress(start + sum(bool(episode.end) for episode in group), len(places), text)
-        episodes += [episode.outcome() for episode in group]
+            progress(start + sum(bool(episode.end) for episode in group), len(tasks), text)
+        episodes += [episode.finish() for episode in group]
     return episodes
 
 
@@ -116,78 +187,99 @@ def play_side_by_side(
     progress: Progress = silent,
     text: str = "episodes played",
 ) -> list[Episode]:
-    """The same by several players of one model at once, as suits servers of one slot: each plays an episode to its end before the next.
+    """Play all tasks with several players of one model, as suits servers that answer one request.
 
-    Which player plays a task depends on the tasks alone, never on which one is ready first, so that the same tasks are played the same.
-    Players answer in threads; the worlds are all in the caller's.
+    Each player plays an episode to its end before its next episode. Which player plays a task
+    depends only on the position of the task, so the same tasks are always played in the same way.
+    Players answer in threads; the worlds all run in the caller's thread.
+
+    Args:
+        world: The world's class.
+        rows: The arguments of the world's `reset`.
+        players: The players.
+        max_turns: The assistant's messages after which an episode is given up.
+        trials: The trials of each task.
+        progress: The progress to report to.
+        text: What the progress counts.
+
+    Returns:
+        The episodes in the order of the rows, `trials` per row.
     """
-    places = [
-        [
-            (row, at, trial)
-            for at, row in enumerate(rows)
-            if at % len(players) == mine
-            for trial in range(trials)
-        ]
-        for mine in range(len(players))
+    tasks_by_player = [
+        iter(
+            [
+                _Task(row, number, trial)
+                for number, row in enumerate(rows)
+                if number % len(players) == player_index
+                for trial in range(trials)
+            ]
+        )
+        for player_index in range(len(players))
     ]
-    waiting, episodes = [iter(each) for each in places], dict[tuple[int, int], Episode]()
+    episodes: dict[tuple[int, int], Episode] = {}
     with ThreadPoolExecutor(len(players)) as threads:
-        asked: dict[Future[list[Reply]], tuple[int, tuple[int, int], _Running]] = {}
+        pending: dict[Future[list[EpisodeReply]], tuple[int, _RunningEpisode]] = {}
 
-        def ask(mine: int, place: tuple[int, int], episode: _Running) -> None:
-            asked[threads.submit(players[mine], [episode.conversation()])] = mine, place, episode
+        def ask_player(player_index: int, episode: _RunningEpisode) -> None:
+            future = threads.submit(players[player_index], [episode.conversation()])
+            pending[future] = (player_index, episode)
 
-        def begin(mine: int) -> None:
-            if place := next(waiting[mine], None):
-                ask(mine, place[1:], _Running(world(), *place))
+        def start_next_episode(player_index: int) -> None:
+            task = next(tasks_by_player[player_index], None)
+            if task is not None:
+                ask_player(player_index, _RunningEpisode(world(), task))
 
-        for mine in range(len(players)):
-            begin(mine)
-        while asked:
-            for replied in wait(asked, return_when=FIRST_COMPLETED).done:
-                mine, place, episode = asked.pop(replied)
-                episode.take(replied.result()[0], max_turns)
+        for player_index in range(len(players)):
+            start_next_episode(player_index)
+        while pending:
+            for future in wait(pending, return_when=FIRST_COMPLETED).done:
+                player_index, episode = pending.pop(future)
+                episode.take(future.result()[0], max_turns)
                 if not episode.end:
-                    ask(mine, place, episode)
+                    ask_player(player_index, episode)
                     continue
-                episodes[place] = episode.outcome()
+                episodes[episode.task.number, episode.task.trial] = episode.finish()
                 progress(len(episodes), len(rows) * trials, text)
-                begin(mine)
-    return [episodes[at, trial] for at in range(len(rows)) for trial in range(trials)]
-
-
-PLAYED = "played-"
-"""How the ids of the sessions begin that `agent-pipeline play` wrote: what a model played is not what the agent recorded."""
+                start_next_episode(player_index)
+    return [episodes[number, trial] for number in range(len(rows)) for trial in range(trials)]
 
 
 def fresh_task_id(task_key: str, seed: int | None) -> str:
-    """What the task of a played session is called: tasks of two seeds are two tasks."""
+    """Return the task id of a played session. Tasks of two seeds are two tasks."""
     return task_key if seed is None else f"{task_key}-seed{seed}"
 
 
 def played_task(task_id: str) -> re.Match[str] | None:
-    """The task and the seed (groups 1 and 2) of the task id of a session in which a fresh task was played."""
+    """Return the task and the seed (groups 1 and 2) of a session in which a fresh task was played."""
     return re.fullmatch(r"(.+)-seed(\d+)", task_id)
 
 
-def _arguments(world: World, row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What `reset` is given: of a session in which a fresh task was played, that task and its seed again."""
+def _reset_arguments(world: World, row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the arguments of `reset`. A fresh task that was played before is made again."""
     played = played_task(str(row.get("task_key", "")))
-    return (
-        {**row, "task_key": played[1], "seed": int(played[2])}
-        if played and hasattr(world, "fresh_tasks")
-        else row
-    )
+    if played and isinstance(world, MakesFreshTasks):
+        return {**row, "task_key": played[1], "seed": int(played[2])}
+    return row
 
 
-class _Running:
-    """An episode that goes on: the world, and the conversation so far."""
+class _RunningEpisode:
+    """An episode that is being played: its world, and the conversation so far.
 
-    def __init__(self, world: World, row: Mapping[str, Any], number: int, trial: int) -> None:
-        self._world, self._row, self._number, self._trial = world, row, number, trial
-        opening = world.reset(**_arguments(world, row))
+    Attributes:
+        task: The task that is played.
+        end: How the episode ended; `None` while it runs.
+    """
+
+    def __init__(self, world: World, task: _Task) -> None:
+        self.task = task
+        self.end: EpisodeEnd | None = None
+        self._world = world
+        self._counts: Counter[str] = Counter()
+        self._refused = ""
+        row = task.row
+        opening = world.reset(**_reset_arguments(world, row))
         recorded = list(row.get("messages") or ())
-        system = getattr(world, "system", None)
+        system = system_message(world)
         self._messages: list[Message] = (
             [{"role": "system", "content": system}]
             if system
@@ -198,21 +290,21 @@ class _Running:
             if opening
             else opening_messages(recorded, "user")
         )
-        self._tools = list(getattr(world, "tools", None) or row.get("tools") or tool_schemas(world))
-        self._counts: Counter[str] = Counter()
-        self.end: End | None = None
-        self._refused = ""
+        self._tools = own_tools(world) or list(row.get("tools") or tool_schemas(world))
 
     def conversation(self) -> Conversation:
-        return Conversation(list(self._messages), self._tools, self._number, self._trial)
+        """Return what the player is shown."""
+        return Conversation(list(self._messages), self._tools, self.task.number, self.task.trial)
 
-    def take(self, reply: Reply, max_turns: int) -> None:
-        """Go on with what the model said: run its calls, or let the user answer."""
+    def take(self, reply: EpisodeReply, max_turns: int) -> None:
+        """Continue with a reply: run its calls, or let the user answer."""
         self._counts.update(prompt_tokens=reply.prompt_tokens, tokens=reply.new_tokens)
-        cut = reply.finish_reason == "length"
-        if reply.message is None or (cut and self._calls_in(reply.message)):
-            self.end = "refused" if reply.refused else "cut off" if cut else "too long"
-            self._refused = reply.refused
+        was_cut = reply.finish_reason == "length"
+        if reply.message is None or (was_cut and self._contains_call(reply.message)):
+            if reply.refused:
+                self.end, self._refused = "refused", reply.refused
+            else:
+                self.end = "cut off" if was_cut else "too long"
             return
         self._messages.append(reply.message)
         self._counts["turns"] += 1
@@ -232,44 +324,41 @@ class _Running:
             )
         self._counts["calls"] += len(calls)
         if not calls:
-            self._counts["unended"] += cut
-            self._answer(reply.message.get("content") or "")
+            self._counts["unended"] += was_cut
+            self._let_user_answer(reply.message.get("content") or "")
         if not self.end and self._counts["turns"] >= max_turns:
             self.end = "too many turns"
 
-    def _calls_in(self, message: Message) -> bool:
-        """Whether a message calls a tool, or was meant to."""
-        return (
-            bool(message.get("tool_calls"))
-            or parse_reply(message.get("content") or "", self._tools).is_call
-        )
+    def _contains_call(self, message: Message) -> bool:
+        """Return whether a message calls a tool, or was meant to."""
+        if message.get("tool_calls"):
+            return True
+        return parse_reply(message.get("content") or "", self._tools).is_call
 
-    def _answer(self, answer: str) -> None:
+    def _let_user_answer(self, answer: str) -> None:
+        """Add the user's reply to an answer, or end the episode."""
         if parse_reply(answer, self._tools).is_call:
             self.end = "unread call"
             return
-        user = getattr(self._world, "user", None)
-        words = user.reply(answer) if user is not None else None
-        if words is not None:
-            self._messages.append({"role": "user", "content": words})
+        reply = user_reply(self._world, answer)
+        if reply is not None:
+            self._messages.append({"role": "user", "content": reply})
         else:
             self.end = "answered" if answer.strip() else "silent"
 
-    def outcome(self) -> Episode:
-        changes, reward = (
-            getattr(self._world, "wrong_changes", None),
-            float(self._world.get_reward()),
-        )
+    def finish(self) -> Episode:
+        """Return how the task went."""
+        outcome = task_outcome(self._world)
         return Episode(
-            task_key=str(self._row.get("task_key", self._number)),
-            seed=self._row.get("seed"),
-            trial=self._trial,
-            done=reward >= 1 and self.end == "answered",
-            reward=reward,
-            must_act=getattr(self._world, "must_act", None),
-            kind=getattr(self._world, "kind", None),
-            wrong_changes=None if changes is None else list(changes),
-            complaint=self._refused or getattr(self._world, "complaint", None) or "",
+            task_key=str(self.task.row.get("task_key", self.task.number)),
+            seed=self.task.row.get("seed"),
+            trial=self.task.trial,
+            done=outcome.reward >= 1 and self.end == "answered",
+            reward=outcome.reward,
+            must_act=outcome.must_act,
+            kind=outcome.kind,
+            wrong_changes=outcome.wrong_changes,
+            complaint=self._refused or outcome.complaint,
             end=self.end or "answered",
             turns=self._counts["turns"],
             calls=self._counts["calls"],
@@ -282,13 +371,12 @@ class _Running:
 
 
 def opening_messages(messages: Sequence[Message], role: Literal["system", "user"]) -> list[Message]:
-    """The system messages at a conversation's start, or its first user message."""
-    first = next(
-        (index for index, message in enumerate(messages) if message["role"] != "system"),
-        len(messages),
-    )
-    return (
-        list(messages[:first])
-        if role == "system"
-        else [message for message in messages if message["role"] == "user"][:1]
-    )
+    """Return the system messages at a conversation's start, or its first user message."""
+    if role == "user":
+        return [message for message in messages if message["role"] == "user"][:1]
+    opening = []
+    for message in messages:
+        if message["role"] != "system":
+            break
+        opening.append(message)
+    return opening

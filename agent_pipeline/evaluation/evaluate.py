@@ -15,13 +15,13 @@ import numpy as np
 
 from agent_pipeline.engine.scoring import average_losses, combine_losses
 from agent_pipeline.errors import DataError, ModelError
-from agent_pipeline.evaluation.decision import auc
+from agent_pipeline.evaluation.answer_scoring import AnswerScore, score
+from agent_pipeline.evaluation.call_probability import auc
 from agent_pipeline.evaluation.intervals import jackknife, reported
 from agent_pipeline.evaluation.model_comparison import accuracies, by_tool, differences
 from agent_pipeline.evaluation.paired import paired
 from agent_pipeline.evaluation.samples import as_text, turn_samples
-from agent_pipeline.evaluation.scoring import Score, score
-from agent_pipeline.evaluation.turns import Answering, ForwardPass, Question, Reply
+from agent_pipeline.evaluation.turns import ForwardPass, Question, TurnAnswer, TurnAnswerer
 from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import hash_json
@@ -68,7 +68,7 @@ def evaluate(
             f"There are no held-out turns to evaluate on: none of {given} task(s) fell to the split {split}; give at least "
             f"{max(10, 2 * given)} tasks, or a larger share for {split}."
         )
-    answering = Answering.of(base, adapter_dir, max_length, progress)
+    answering = TurnAnswerer.of(base, adapter_dir, max_length, progress)
     renderer = answering.renderer
     questions = [
         question for sample in every if (question := answering.question(sample, max_new_tokens))
@@ -281,7 +281,7 @@ def _loss_difference(tasks: list[str], passes: dict[str, ForwardPass]) -> dict[s
 
 
 def _entry(
-    question: Question, models: dict[str, tuple[Reply, Score, float | None]]
+    question: Question, models: dict[str, tuple[TurnAnswer, AnswerScore, float | None]]
 ) -> dict[str, Any]:
     sample = question.sample
     last = sample.prompt[-1] if sample.prompt else {"role": "", "content": ""}

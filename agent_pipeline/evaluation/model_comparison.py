@@ -4,11 +4,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from agent_pipeline.evaluation.answer_scoring import AnswerScore
 from agent_pipeline.evaluation.intervals import reported, share_interval
 from agent_pipeline.evaluation.paired import paired
-from agent_pipeline.evaluation.scoring import Score
 
-METRICS: dict[str, Callable[[Score], bool | None]] = {
+METRICS: dict[str, Callable[[AnswerScore], bool | None]] = {
     "right_decision": lambda score: score.right_class,
     "call_recall": lambda score: score.called if score.expected == "call" else None,
     "over_call": lambda score: score.called if score.expected != "call" else None,
@@ -25,7 +25,7 @@ the better. `answer_accuracy`: the right class, and values that agree (see `scor
 """
 
 
-def accuracies(tasks: Sequence[str], scores: Sequence[Score]) -> dict[str, Any]:
+def accuracies(tasks: Sequence[str], scores: Sequence[AnswerScore]) -> dict[str, Any]:
     """The means of a model's scores (None where no turn can say), and the 95 % intervals of two of them.
 
     `decisions`: expected class → class of the reply → turns. `truncated`: wrong turns that the limit on new tokens ended;
@@ -55,7 +55,7 @@ def accuracies(tasks: Sequence[str], scores: Sequence[Score]) -> dict[str, Any]:
 
 
 def differences(
-    tasks: Sequence[str], base: Sequence[Score], adapter: Sequence[Score]
+    tasks: Sequence[str], base: Sequence[AnswerScore], adapter: Sequence[AnswerScore]
 ) -> dict[str, dict[str, Any] | None]:
     """For each metric the interval of adapter − base over the turns that both can say, turn i being of task `tasks[i]`."""
     report: dict[str, dict[str, Any] | None] = {}
@@ -70,8 +70,8 @@ def differences(
 def by_tool(
     tools: Sequence[str | None],
     tasks: Sequence[str],
-    base: Sequence[Score],
-    adapter: Sequence[Score],
+    base: Sequence[AnswerScore],
+    adapter: Sequence[AnswerScore],
 ) -> dict[str, dict[str, Any]]:
     """For each tool that was expected first (None: no call was), the turns and both models' means there."""
     members: defaultdict[str, list[int]] = defaultdict(list)
@@ -79,7 +79,7 @@ def by_tool(
         if tool is not None:
             members[tool].append(index)
 
-    def means(scores: Sequence[Score], indices: list[int]) -> dict[str, Any]:
+    def means(scores: Sequence[AnswerScore], indices: list[int]) -> dict[str, Any]:
         return accuracies([tasks[i] for i in indices], [scores[i] for i in indices])
 
     return {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from agent_pipeline.engine.generation import BATCH, CACHE_BYTES, bytes_per_token, generate
 from agent_pipeline.engine.scoring import ReadTokens
 from agent_pipeline.errors import InfrastructureError, first_line
-from agent_pipeline.evaluation.episodes import Conversation, Player, Reply
+from agent_pipeline.evaluation.episodes import Conversation, EpisodeReply, Player
 from agent_pipeline.judging.llm_client import Endpoint
 from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.models.families import parse_reply
@@ -33,7 +33,7 @@ def model_player(
     read."""
     read: dict[tuple[int, int], ReadTokens] = {}
 
-    def reply(conversations: Sequence[Conversation]) -> list[Reply]:
+    def reply(conversations: Sequence[Conversation]) -> list[EpisodeReply]:
         prompts = [renderer.prompt_ids(each.messages, each.tools) for each in conversations]
         fitting = [
             at for at, prompt in enumerate(prompts) if len(prompt) + max_new_tokens <= max_length
@@ -54,11 +54,11 @@ def model_player(
         )
         read.clear()
         read.update({name: new for name, new in zip(names, kept or (), strict=False) if new})
-        replies = [Reply(None)] * len(conversations)
+        replies = [EpisodeReply(None)] * len(conversations)
         for at, tokens in zip(fitting, answers, strict=True):
             text = renderer.decode(tokens)
             cut = "length" if len(tokens) == max_new_tokens else None
-            replies[at] = Reply(
+            replies[at] = EpisodeReply(
                 message_of(text, conversations[at].tools), len(prompts[at]), len(tokens), cut
             )
         return replies
@@ -102,7 +102,7 @@ def endpoint_player(
     """
     client, answered = endpoint.connect(called), one_of_several
 
-    def ask(conversation: Conversation) -> Reply:
+    def ask(conversation: Conversation) -> EpisodeReply:
         import openai
 
         request: dict[str, Any] = {
@@ -129,28 +129,28 @@ def endpoint_player(
             if isinstance(error, openai.BadRequestError) and (
                 "context" in str(error) or "too long" in str(error)
             ):
-                return Reply(None)
+                return EpisodeReply(None)
             if isinstance(error, openai.InternalServerError) and "Failed to parse tool call" in str(
                 error
             ):
-                return Reply(None, finish_reason="length")
+                return EpisodeReply(None, finish_reason="length")
             problem = f"{called}, {endpoint.url} (model {endpoint.model}), did not answer ({type(error).__name__}: {first_line(error)})"
             if isinstance(error, openai.APIStatusError) and error.status_code in _REFUSED:
-                return Reply(None, refused=problem)
+                return EpisodeReply(None, refused=problem)
             # A server that is no such endpoint answers 200 with anything.
             raise InfrastructureError(
                 f"{problem}: start it, or correct its URL, model or key."
             ) from error
         if calls:
             message["tool_calls"] = calls
-        return Reply(
+        return EpisodeReply(
             message,
             used.prompt_tokens if used else 0,
             used.completion_tokens if used else 0,
             choice.finish_reason,
         )
 
-    def reply(conversations: Sequence[Conversation]) -> list[Reply]:
+    def reply(conversations: Sequence[Conversation]) -> list[EpisodeReply]:
         nonlocal answered
         with ThreadPoolExecutor(endpoint.concurrency) as threads:
             replies = list(threads.map(ask, conversations))
@@ -172,5 +172,5 @@ def recorded_player(sessions: Sequence[Sequence[Message]]) -> Player:
     ]
     silence: Message = {"role": "assistant", "content": ""}
     return lambda conversations: [
-        Reply(next(turns[each.number], silence)) for each in conversations
+        EpisodeReply(next(turns[each.number], silence)) for each in conversations
     ]

@@ -8,11 +8,11 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from agent_pipeline.evaluation.episodes import Conversation, Episode, Reply, play
+from agent_pipeline.evaluation.answer_scoring import score
+from agent_pipeline.evaluation.episodes import Conversation, Episode, EpisodeReply, play
 from agent_pipeline.evaluation.players import message_of
 from agent_pipeline.evaluation.samples import TurnSample, turn_samples
-from agent_pipeline.evaluation.scoring import score
-from agent_pipeline.evaluation.worlds import World, load_world, world_source
+from agent_pipeline.evaluation.worlds import World, hash_world_source, load_world
 from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.models.families import FAMILIES
 from agent_pipeline.sessions.session import Message, ToolCall
@@ -116,7 +116,7 @@ def practice(
             config.max_length,
             config.harm_penalty,
         )
-        return tasks, play, {"reward": world, "world_sha256": world_source(world)}
+        return tasks, play, {"reward": world, "world_sha256": hash_world_source(world)}
     samples = turn_samples(rows, split="train")[0]
     if isinstance(config, GrpoTraining):
         return *turn_rollouts(samples, config.harm_penalty), {"reward": "logged turns"}
@@ -142,7 +142,7 @@ class _Writer:
         self._prompts: dict[int, list[int]] = {}
         self._after: dict[int, list[tuple[int, bool]]] = {}
 
-    def reply(self, conversations: Sequence[Conversation]) -> list[Reply]:
+    def reply(self, conversations: Sequence[Conversation]) -> list[EpisodeReply]:
         for each in conversations:
             if each.number in self._prompts:
                 self._after[each.number] += [(token, False) for token in self._heard(each)]
@@ -158,7 +158,7 @@ class _Writer:
         return [
             self._reply(each, context, next(answers))
             if len(context) <= self._longest
-            else Reply(None)
+            else EpisodeReply(None)
             for each, context in zip(conversations, contexts, strict=True)
         ]
 
@@ -197,17 +197,19 @@ class _Writer:
             if start >= len(text) - len(heard)
         ]
 
-    def _reply(self, conversation: Conversation, context: list[int], written: list[int]) -> Reply:
+    def _reply(
+        self, conversation: Conversation, context: list[int], written: list[int]
+    ) -> EpisodeReply:
         self._after[conversation.number] += [(token, True) for token in written]
         text, ended = _text(self._renderer, written)
         if not ended:
-            return Reply(None, len(context), len(written), "length")
+            return EpisodeReply(None, len(context), len(written), "length")
         message = message_of(text, conversation.tools)
         for number, call in enumerate(message.get("tool_calls") or ()):
             call["id"] = (
                 f"call{number:05d}"  # some templates write it, and the same training must give the same bytes
             )
-        return Reply(message, len(context), len(written))
+        return EpisodeReply(message, len(context), len(written))
 
     def rollout(self, number: int, episode: Episode, harm_penalty: float) -> Rollout:
         # An episode whose beginning is too long has no token of the model's; TRL wants one, which carries no loss.

@@ -14,7 +14,7 @@ from agent_pipeline.engine.scoring import (
     average_scores,
     score_tokens,
 )
-from agent_pipeline.evaluation.decision import call_branches, call_probability
+from agent_pipeline.evaluation.call_probability import call_branches, call_probability
 from agent_pipeline.evaluation.greedy import Continuation, Writer, writes
 from agent_pipeline.evaluation.samples import TurnSample
 from agent_pipeline.models.base_model import BaseModel
@@ -65,7 +65,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Reply:
+class TurnAnswer:
     """What a model writes at a turn. `cut`: it was ended by a limit that leaves no room for what was expected; `verified`: it is what was
     expected, and was not generated. `unended`: it was ended by a limit, with or without that room.
     """
@@ -84,7 +84,7 @@ class ForwardPass:
     losses: list[RowLoss]
     call_probabilities: list[float | None]
     verified: list[bool]
-    replies: list[Reply]
+    replies: list[TurnAnswer]
 
 
 def _answer(
@@ -97,7 +97,7 @@ def _answer(
 
 
 @dataclass
-class Answering:
+class TurnAnswerer:
     """A model with its tokenizer and template. Prompts and rows of more than `max_length` tokens lose their oldest exchanges."""
 
     model: "PreTrainedModel"
@@ -114,7 +114,7 @@ class Answering:
         max_length: int = 2048,
         progress: Progress = silent,
         device: Device | None = None,
-    ) -> "Answering":
+    ) -> "TurnAnswerer":
         """The base model, with the adapter in `trained` on it, or the whole model that lies there; on `device`, by default `fast_device`,
         and for a whole model, which is trained in float32, `probe_device`. Raises ModelError."""
         renderer = load_renderer(trained or base.path, base.trust_remote_code)
@@ -207,7 +207,9 @@ class Answering:
             self._replies([questions[index] for index in asked], writer.continuations()),
         )
 
-    def replies(self, questions: Sequence[Question], text: str = "turns answered") -> list[Reply]:
+    def replies(
+        self, questions: Sequence[Question], text: str = "turns answered"
+    ) -> list[TurnAnswer]:
         """The greedy answer to each question. Special tokens stay: in some families they are what says "this is a call"."""
         writer = Writer(self.model, self.renderer.answer_end_ids)
         then = {
@@ -223,9 +225,11 @@ class Answering:
 
     def _replies(
         self, questions: Sequence[Question], written: Sequence[Continuation]
-    ) -> list[Reply]:
+    ) -> list[TurnAnswer]:
         return [
-            Reply(self.text(each.tokens), each.cut and question.too_tight, each.verified, each.cut)
+            TurnAnswer(
+                self.text(each.tokens), each.cut and question.too_tight, each.verified, each.cut
+            )
             for question, each in zip(questions, written, strict=True)
         ]
 

@@ -1,25 +1,29 @@
-"""What a world is: a class with the environment contract of TRL's `GRPOTrainer`, named as `package.module:Class`.
+"""Worlds: the environments in which a model plays tasks.
 
-`reset(**row)` begins a task: it is given a data set's row and returns text for the model, or None. Every other public method is a tool
-with typed arguments and a docstring. `get_reward()` says at the end how well it went; 1.0 or more is done. These attributes are read where
-a world has them:
+A world is a class with the environment contract of TRL's `GRPOTrainer`, named as
+`package.module:Class`. `World` has what every world must have. A world may also have the optional
+parts below. A class may inherit from the protocols of its parts, so that a type checker sees them,
+but it need not: a part counts if the attribute is there.
 
-| attribute | meaning | without it |
+| part | attribute | without it |
 |---|---|---|
-| `system` | the system message | that of the row |
-| `tools` | OpenAI schemas of the tools | those of the row, else made from the methods |
-| `user` | an object whose `reply(text)` is what the user says next, or None | the first answer ends the episode |
-| `must_act` | whether the task asks for a change | tasks are not told apart |
-| `kind` | the kind of decision that the task asks for, such as `refund` | no figure a kind |
-| `wrong_changes` | what was changed against the task, a text each | harm is not measured |
-| `complaint` | why the task is not done | no reason is given |
-| `fresh_tasks(count, seed, like)` | a class method: arguments of `reset` for tasks that are in no session | there are none |
+| `HasSystemMessage` | `system` | the row's system message |
+| `HasTools` | `tools` | the row's tools, else schemas made from the methods |
+| `HasUser` | `user` | the first answer ends the episode |
+| `TellsMustAct` | `must_act` | tasks are not told apart |
+| `TellsKind` | `kind` | there is no figure per kind |
+| `TellsHarm` | `wrong_changes` | harm is not measured |
+| `TellsComplaint` | `complaint` | no reason is given |
+| `MakesFreshTasks` | `fresh_tasks` | there are no tasks but those of sessions |
+
+How episodes are played is in `episodes`.
 """
 
 import inspect
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 from pydantic_core import to_json
 
@@ -28,34 +32,178 @@ from agent_pipeline.plugins import load_plugin
 from agent_pipeline.sessions.json_text import make_storable
 from agent_pipeline.sessions.session import Tool, hash_json
 
-World = Any
-"""An instance of such a class."""
+
+class World(Protocol):
+    """A world with one task. Every public method besides `reset` and `get_reward` is a tool."""
+
+    def reset(self, **row: Any) -> str | None:
+        """Begin the task of a data set's row, and return a text for the model, if there is one."""
+
+    def get_reward(self) -> float:
+        """Return how well the task went; 1.0 or more is done."""
+
+
+@runtime_checkable
+class HasSystemMessage(Protocol):
+    """A world with a system message of its own."""
+
+    system: str | None
+
+
+@runtime_checkable
+class HasTools(Protocol):
+    """A world with OpenAI schemas of its tools."""
+
+    tools: Sequence[Tool] | None
+
+
+class SimulatedUser(Protocol):
+    """The user in a world."""
+
+    def reply(self, text: str) -> str | None:
+        """Return what the user says to an answer; `None` ends the episode."""
+
+
+@runtime_checkable
+class HasUser(Protocol):
+    """A world with a user who replies to answers."""
+
+    user: SimulatedUser | None
+
+
+@runtime_checkable
+class TellsMustAct(Protocol):
+    """A world that tells whether its task asks for a change."""
+
+    must_act: bool | None
+
+
+@runtime_checkable
+class TellsKind(Protocol):
+    """A world that tells the kind of decision that its task asks for, such as `refund`."""
+
+    kind: str | None
+
+
+@runtime_checkable
+class TellsHarm(Protocol):
+    """A world that tells what was changed against the task, one text per change."""
+
+    wrong_changes: Iterable[str] | None
+
+
+@runtime_checkable
+class TellsComplaint(Protocol):
+    """A world that tells why its task is not done."""
+
+    complaint: str | None
+
+
+@runtime_checkable
+class MakesFreshTasks(Protocol):
+    """A world class that makes tasks that are in no session."""
+
+    def fresh_tasks(self, count: int, seed: int, like: str) -> Sequence[Mapping[str, Any]]:
+        """Return arguments of `reset` for new tasks, named like the task `like`."""
+
+
+@dataclass(frozen=True)
+class TaskOutcome:
+    """What a world tells about its task at the end.
+
+    Attributes:
+        reward: How well the task went; 1.0 or more is done.
+        must_act: Whether the task asks for a change; `None` if the world does not tell.
+        kind: The kind of decision; `None` if the world does not tell.
+        wrong_changes: What was changed against the task; `None` if the world does not tell.
+        complaint: Why the task is not done; empty if the world does not tell.
+    """
+
+    reward: float
+    must_act: bool | None
+    kind: str | None
+    wrong_changes: list[str] | None
+    complaint: str
 
 
 def load_world(name: str) -> Callable[[], World]:
-    """The class that `package.module:Class` names.
+    """Return the class that `package.module:Class` names.
 
     Raises:
-        SettingsError: it cannot be imported, or has no `reset` or no `get_reward`.
+        SettingsError: The class cannot be imported, or has no `reset` or no `get_reward`.
     """
     world: Callable[[], World] = load_plugin(name, "world", "agent_pipeline.worlds")
-    if missing := [
+    missing = [
         method for method in ("reset", "get_reward") if not callable(getattr(world, method, None))
-    ]:
+    ]
+    if missing:
         raise SettingsError(
             f"The world {name!r} has no method {' and no '.join(missing)}: see docs/episodes.md."
         )
     return world
 
 
-def world_source(world: str) -> str:
-    """sha256 of the source of a world's module: episodes in another world are other episodes."""
-    make = load_world(world)
-    return hash_json(inspect.getsource(inspect.getmodule(make) or type(make)))
+def hash_world_source(name: str) -> str:
+    """Return the hash of the source of a world's module.
+
+    Episodes in a changed world are other episodes.
+    """
+    world = load_world(name)
+    return hash_json(inspect.getsource(inspect.getmodule(world) or type(world)))
+
+
+def system_message(world: World) -> str | None:
+    """Return a world's own system message, if it has one."""
+    return world.system if isinstance(world, HasSystemMessage) else None
+
+
+def user_reply(world: World, answer: str) -> str | None:
+    """Return what the user says to an answer; `None` if nobody replies."""
+    if not isinstance(world, HasUser) or world.user is None:
+        return None
+    return world.user.reply(answer)
+
+
+def task_outcome(world: World) -> TaskOutcome:
+    """Return what a world tells about its task at the end."""
+    wrong_changes = world.wrong_changes if isinstance(world, TellsHarm) else None
+    return TaskOutcome(
+        reward=float(world.get_reward()),
+        must_act=world.must_act if isinstance(world, TellsMustAct) else None,
+        kind=world.kind if isinstance(world, TellsKind) else None,
+        wrong_changes=None if wrong_changes is None else list(wrong_changes),
+        complaint=(world.complaint if isinstance(world, TellsComplaint) else None) or "",
+    )
+
+
+def make_fresh_tasks(name: str, count: int, seed: int, like: str) -> Sequence[Mapping[str, Any]]:
+    """Return arguments of `reset` for tasks of a world that are in no session.
+
+    Args:
+        name: The world, `package.module:Class`.
+        count: The number of tasks.
+        seed: The seed of the tasks.
+        like: The name of a task that the new tasks should resemble.
+
+    Raises:
+        SettingsError: The world makes no fresh tasks.
+    """
+    world = load_world(name)
+    if not isinstance(world, MakesFreshTasks):
+        raise SettingsError(
+            f"The world {name} makes no fresh tasks: set fresh_tasks to 0, or give it a class "
+            "method fresh_tasks."
+        )
+    return world.fresh_tasks(count, seed, like=like)
+
+
+def own_tools(world: World) -> list[Tool]:
+    """Return a world's own schemas of its tools; an empty list if it has none."""
+    return list(world.tools or ()) if isinstance(world, HasTools) else []
 
 
 def tool_methods(world: World) -> dict[str, Callable[..., Any]]:
-    """The methods that a model may call, by name: all public ones but `reset` and `get_reward`."""
+    """Return the methods that a model may call, by name."""
     names = [name for name, _ in inspect.getmembers(type(world), inspect.isfunction)]
     return {
         name: getattr(world, name)
@@ -65,27 +213,37 @@ def tool_methods(world: World) -> dict[str, Callable[..., Any]]:
 
 
 def tool_schemas(world: World) -> list[Tool]:
-    """OpenAI schemas of a world's tools: its own, else made from the methods' signatures and docstrings."""
-    if tools := getattr(world, "tools", None):
-        return list(tools)
+    """Return OpenAI schemas of a world's tools.
+
+    They are the world's own schemas, or made from the signatures and docstrings of its methods.
+    """
+    if tools := own_tools(world):
+        return tools
     from transformers.utils import get_json_schema
 
     return [get_json_schema(method) for method in tool_methods(world).values()]
 
 
 def run_tool(world: World, name: str, arguments: Any) -> str:
-    """What a call returns, as text. A call that the world cannot run gives `{"error": ...}`, as a real tool would.
+    """Run a call, and return its result as text.
+
+    A call that the world cannot run gives `{"error": ...}`, as a real tool would.
+
+    Args:
+        world: The world.
+        name: The name of the tool.
+        arguments: The arguments of the call.
 
     Raises:
-        InfrastructureError: the tool says that something it needs is not there.
+        InfrastructureError: The tool reports that something it needs is missing.
     """
     method = tool_methods(world).get(name)
     if method is None:
         return '{"error":"no such tool"}'
     try:
-        bound = inspect.signature(method).bind(
-            **make_storable(arguments, Counter())
-        )  # half an emoji could be written nowhere
+        # Half an emoji could not be written into any file.
+        storable_arguments = make_storable(arguments, Counter())
+        bound = inspect.signature(method).bind(**storable_arguments)
     except (TypeError, ValueError):
         return '{"error":"wrong arguments"}'
     try:
@@ -93,7 +251,5 @@ def run_tool(world: World, name: str, arguments: Any) -> str:
         return result if isinstance(result, str) else to_json(result).decode()
     except InfrastructureError:
         raise
-    except (
-        Exception
-    ) as error:  # a tool is the user's code; what it raises is what the model is told
+    except Exception as error:  # the tool is a user's code, and its error is the model's result
         return to_json({"error": str(error)}).decode()

@@ -21,7 +21,6 @@ from agent_pipeline.errors import ExportError
 from agent_pipeline.export import parity
 from agent_pipeline.export.conversations import Played, play
 from agent_pipeline.export.converter import LORA, OUTTYPES, convert, convert_lora, find_converter
-from agent_pipeline.export.gate import SERVER_TURNS, gate, merged_answers, read, server_answers
 from agent_pipeline.export.limits import limits_by_tool
 from agent_pipeline.export.llama import greedy_answers, two_servers
 from agent_pipeline.export.merge import merge_adapter
@@ -32,6 +31,13 @@ from agent_pipeline.export.quantizer import (
     find_quantizer,
     quantize,
     write_imatrix,
+)
+from agent_pipeline.export.served_answers import (
+    SERVER_TURNS,
+    gate,
+    merged_answers,
+    read,
+    server_answers,
 )
 from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.models.chat_renderer import read_renderer, wrap_tokenizer

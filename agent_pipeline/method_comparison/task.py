@@ -32,7 +32,7 @@ from agent_pipeline.evaluation.evaluate import BasePasses
 from agent_pipeline.method_comparison.report import CHART, PAGE, chart, page
 from agent_pipeline.method_comparison.results import PASS_FIGURES, Cost, Method, Run, compared
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.promotion.decide import scores
+from agent_pipeline.promotion.stored_scores import read_scores
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.training.chain import SKIPPED
 from agent_pipeline.training.config import PREFERENCES
@@ -191,7 +191,7 @@ def _train_and_measure(
             held_out=params.held_out,
         )
         played = trained.add("episodes", episodes.run(episode_params, progress))
-    model, base = scores((measured, None), (played, None), same_base=True)
+    model, base = read_scores((measured, None), (played, None), same_base=True)
     report = measured.manifest["report"]
     run = Run(
         method=method.id,

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from agent_pipeline.engine.scoring import average_losses
 from agent_pipeline.errors import DataError, ModelError
+from agent_pipeline.evaluation.answer_scoring import score
 from agent_pipeline.evaluation.model_comparison import accuracies
 from agent_pipeline.evaluation.rollouts import practice
 from agent_pipeline.evaluation.samples import as_text, turn_samples
-from agent_pipeline.evaluation.scoring import score
-from agent_pipeline.evaluation.turns import Answering
+from agent_pipeline.evaluation.turns import TurnAnswerer
 from agent_pipeline.notebook.coresets import CoresetSelector
 from agent_pipeline.notebook.models import base_model, copied_model
 from agent_pipeline.notebook.rl import judged_rows
@@ -142,7 +142,7 @@ class AgentSFTTrainer:
         self.config = config
         self.model_path: Path | None = None
         self._progress = progress
-        self._loaded: Answering | None = None
+        self._loaded: TurnAnswerer | None = None
 
     def train(self) -> TrainingResult:
         """Train; the model lies in the folder `model` of `output_dir`, complete or not at all. One
@@ -368,10 +368,10 @@ class AgentSFTTrainer:
         return self.answering.renderer.tokenizer
 
     @property
-    def answering(self) -> Answering:
+    def answering(self) -> TurnAnswerer:
         """The model with its tokenizer and template, loaded at its first use. Raises ModelError."""
         if self._loaded is None:
-            self._loaded = Answering.of(
+            self._loaded = TurnAnswerer.of(
                 base_model(self.config.base_model),
                 self.model_path,
                 self.config.max_seq_length,

@@ -24,12 +24,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, cast
 
 from agent_pipeline.errors import ArgumentError, DataError
-from agent_pipeline.evaluation.calls import same_call
+from agent_pipeline.evaluation.answer_scoring import score, values
+from agent_pipeline.evaluation.call_matching import same_call
+from agent_pipeline.evaluation.episodes import EpisodeReply as Played
 from agent_pipeline.evaluation.episodes import Player, play
-from agent_pipeline.evaluation.episodes import Reply as Played
 from agent_pipeline.evaluation.players import message_of, model_player
 from agent_pipeline.evaluation.samples import TurnSample, expected_calls, turn_samples
-from agent_pipeline.evaluation.scoring import score, values
 from agent_pipeline.evaluation.turns import plain
 from agent_pipeline.evaluation.worlds import load_world
 from agent_pipeline.judging import EvaluationContext

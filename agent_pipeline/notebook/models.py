@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_pipeline.config.settings import load_settings
-from agent_pipeline.evaluation.turns import Answering
+from agent_pipeline.evaluation.turns import TurnAnswerer
 from agent_pipeline.models.base_model import BaseModel, resolve_base_model
 from agent_pipeline.models.chat_renderer import load_renderer
 from agent_pipeline.models.device import probe_device
@@ -25,21 +25,21 @@ def base_model(name: str | Path) -> BaseModel:
 
 def answering_of(
     model: Any, max_length: int = MAX_LENGTH, progress: Progress = silent
-) -> Answering | None:
+) -> TurnAnswerer | None:
     """A model with its tokenizer and template: of a name, a directory, one of transformers, or an
     `AgentSFTTrainer`; `None` for anything else (a function, say). Raises ModelError,
     SettingsError.
     """
     if isinstance(model, str | Path):
-        return Answering.of(
+        return TurnAnswerer.of(
             base_model(model), None, max_length, progress, probe_device()
         )  # as transformers would load it
     if hasattr(model, "get_output_embeddings"):
-        return Answering(
+        return TurnAnswerer(
             model.eval(), load_renderer(Path(model.name_or_path)), max_length, progress
         )
     answering = getattr(model, "answering", None)
-    return answering if isinstance(answering, Answering) else None
+    return answering if isinstance(answering, TurnAnswerer) else None
 
 
 def copied_model(model: Path, path: str | Path) -> str:

@@ -19,15 +19,15 @@ from agent_pipeline.export.serving_folder import (
 )
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.models.chat_renderer import read_renderer
-from agent_pipeline.promotion.hub import card, push
+from agent_pipeline.promotion.decision_wording import summarize
+from agent_pipeline.promotion.hub import make_model_card, push_to_hub
 from agent_pipeline.promotion.ledger import (
     EXPORT,
     CompletedMove,
-    completed_moves,
-    last_decision,
-    ledger,
+    find_last_decision,
+    open_completed_moves,
+    open_ledger,
 )
-from agent_pipeline.promotion.report import summary
 from agent_pipeline.redaction import Redactor
 from agent_pipeline.redaction.files import refuse_private
 from agent_pipeline.sessions.session import hash_json
@@ -165,9 +165,9 @@ def how_to_promote(lake: Lake, key: PartitionKey, identity: str = "") -> str:
     if not export:
         return f"{key} has no export yet. Run `agent-pipeline materialize {key}` first."
     command = f"agent-pipeline promote {key}" + (f" {export[:16]}" if export != latest else "")
-    decided = last_decision(lake, key, export)
+    decided = find_last_decision(lake, key, export)
     said = (
-        f'the decision on {export[:16]} was "{summary(decided.decision)}"'
+        f'the decision on {export[:16]} was "{summarize(decided.decision)}"'
         if decided
         else f"nothing was decided on {export[:16]} yet"
     )
@@ -196,12 +196,15 @@ def _register(
     if hub:
         identity = champion.identity
         told = own_episodes(lake, key, identity), unfit(lake, key, champion)
-        text = card(
-            champion, last_decision(lake, key, identity), describe_used_template(adapters), *told
+        text = make_model_card(
+            champion,
+            find_last_decision(lake, key, identity),
+            describe_used_template(adapters),
+            *told,
         )
         if redactor:
             refuse_private(f"The model card for {hub}", redactor, texts={"README.md": text})
-        yield push(hub, folder, champion, text)
+        yield push_to_hub(hub, folder, champion, text)
 
 
 def serve_champion(lake: Lake, key: PartitionKey, **settings: Any) -> list[str]:
@@ -217,7 +220,7 @@ def unfit(lake: Lake, key: PartitionKey, export: Artifact) -> list[str]:
     against = list(played.manifest["report"]["against"]) if played else []
     decisions = [
         record.decision
-        for record in ledger(lake, key).records()
+        for record in open_ledger(lake, key).records()
         if record.candidate == export.identity
     ]
     # What a person holds back may have been rejected before: holding it does not make it fit.
@@ -227,7 +230,7 @@ def unfit(lake: Lake, key: PartitionKey, export: Artifact) -> list[str]:
         if all(reason.kind != "held" for reason in decision.reasons)
     ]
     return against + [
-        summary(decision)
+        summarize(decision)
         for decision in measured[-1:]
         if decision.outcome in ("reject", "roll back")
     ]
@@ -306,7 +309,7 @@ def interrupted_rollback(lake: Lake, key: PartitionKey) -> Entry | None:
     moves = [entry for entry in lake.history(EXPORT, key) if entry.moved == "champion"]
     if not moves or moves[-1].command != "rollback":
         return None
-    completed = completed_moves(lake, key).records()
+    completed = open_completed_moves(lake, key).records()
     return None if completed and completed[-1].generation >= moves[-1].generation else moves[-1]
 
 
@@ -315,12 +318,12 @@ def complete_move(lake: Lake, key: PartitionKey) -> None:
     moves = [entry for entry in lake.history(EXPORT, key) if entry.moved == "champion"]
 
     def record(number: int) -> CompletedMove | None:
-        completed = completed_moves(lake, key).records()
+        completed = open_completed_moves(lake, key).records()
         if not moves or (completed and completed[-1].generation >= moves[-1].generation):
             return None
         return CompletedMove(number=number, generation=moves[-1].generation, when=now())
 
-    completed_moves(lake, key).append(record)
+    open_completed_moves(lake, key).append(record)
 
 
 def serving_difference(lake: Lake, key: PartitionKey) -> str:

@@ -1,26 +1,36 @@
-"""The champion on the Hugging Face hub: its GGUF, its adapter, and a card that says what it is and how it was decided on."""
+"""The champion on the Hugging Face hub: its files, and a model card.
+
+The card says what the model is, and how it was decided on.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from agent_pipeline.errors import ExportError
-from agent_pipeline.promotion.ledger import Record
-from agent_pipeline.promotion.report import page
+from agent_pipeline.promotion.decision_wording import make_markdown
+from agent_pipeline.promotion.ledger import LedgerEntry
 from agent_pipeline.reports.episode_report import table
 from agent_pipeline.storage.artifacts import Artifact
 
-PUSHED = ("README.md", "Modelfile", "*.gguf", "*.json", "*.safetensors", "*.jinja")
+PUSHED_FILES = ("README.md", "Modelfile", "*.gguf", "*.json", "*.safetensors", "*.jinja")
 
 
-def card(
+def make_model_card(
     export: Artifact,
-    decided: Record | None,
+    entry: LedgerEntry | None,
     template: str = "",
-    played: Artifact | None = None,
+    episodes: Artifact | None = None,
     against: Sequence[str] = (),
 ) -> str:
-    """The model card of an export: what speaks `against` it, the tasks that it `played`, the `template` that it was trained with, and the
-    figures that it was promoted on."""
+    """Return the model card of an export.
+
+    Args:
+        export: The export.
+        entry: The last decision on it.
+        template: The chat template that it was trained with.
+        episodes: The episodes that it played.
+        against: What its episodes and decisions speak against it.
+    """
     from huggingface_hub import ModelCardData
 
     made_from = export.manifest["made_from"].get("adapter_made_from", {})
@@ -29,44 +39,58 @@ def card(
         library_name="peft",
         tags=["tool-calling", "gguf", "agent-pipeline"],
     )
-    text = [
+    parts = [
+        f"---\n{head.to_yaml()}\n---",
         f"# {export.key}",
         f"Trained and evaluated by agent-pipeline; export `{export.identity}`.",
     ]
-    text += [f"**Not fit to act unwatched**: {'; '.join(against)}."] if against else []
-    text += [table(played.manifest["report"])] if played else []
-    text += [f"Chat template: {template}. It is saved in the files."] if template else []
-    if decided:
-        rival = "champion" if decided.champion else "base"
-        text += [f"Decided on {decided.when[:10]}:", page(decided.decision, decided.test, rival)]
-    return "\n\n".join([f"---\n{head.to_yaml()}\n---", *text]) + "\n"
+    if against:
+        parts.append(f"**Not fit to act unwatched**: {'; '.join(against)}.")
+    if episodes:
+        parts.append(table(episodes.manifest["report"]))
+    if template:
+        parts.append(f"Chat template: {template}. It is saved in the files.")
+    if entry:
+        baseline = "champion" if entry.champion else "base"
+        parts.append(f"Decided on {entry.when[:10]}:")
+        parts.append(make_markdown(entry.decision, entry.test, baseline))
+    return "\n\n".join(parts) + "\n"
 
 
-def push(repository: str, folder: Path, export: Artifact, text: str) -> str:
-    """Puts what is served, with the text of its card, in place of what the hub's `repository` holds; a new one is private. Says so in a
-    sentence.
+def push_to_hub(repository: str, folder: Path, export: Artifact, model_card: str) -> str:
+    """Replace the content of a hub repository by what is served.
 
-    The token is huggingface_hub's own (`HF_TOKEN`, or `hf auth login`).
+    A new repository is private. The token is huggingface_hub's own (`HF_TOKEN`, or `hf auth login`).
+
+    Args:
+        repository: The name of the repository.
+        folder: The folder that servers read.
+        export: The export in the folder.
+        model_card: The text of the model card.
+
+    Returns:
+        A sentence for a person.
 
     Raises:
-        ExportError: the hub refused it, or there is no way to it.
+        ExportError: The hub refused the files, or cannot be reached.
     """
     from huggingface_hub import HfApi
 
-    (folder / "README.md").write_text(text, encoding="utf-8")
+    (folder / "README.md").write_text(model_card, encoding="utf-8")
     try:
         hub = HfApi()
         hub.create_repo(repository, private=True, exist_ok=True)
         hub.upload_folder(
             repo_id=repository,
             folder_path=folder,
-            allow_patterns=list(PUSHED),
+            allow_patterns=list(PUSHED_FILES),
             delete_patterns=["*.gguf"],
             commit_message=f"{export.key} {export.identity[:16]}",
         )
-    except (OSError, ValueError) as error:  # what huggingface_hub raises are both, by kind
+    except (OSError, ValueError) as error:  # huggingface_hub raises both kinds
         reason = " ".join(str(error).split())[:300]
         raise ExportError(
-            f"The champion of {export.key} could not be pushed to {repository} ({reason}): check its name and HF_TOKEN."
+            f"The champion of {export.key} could not be pushed to {repository} ({reason}): check "
+            "its name and HF_TOKEN."
         ) from error
     return f"The hub's {repository} holds it, with its card."

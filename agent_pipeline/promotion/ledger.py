@@ -1,27 +1,38 @@
-"""The ledger of a partition's decisions, beside the history of its pointers.
+"""The ledger of a partition's decisions, next to the history of its pointers.
 
     <root>/models/gguf_export/project=<p>/agent=<a>/decisions/00000007.json
 
-It is append-only, and it is what a year's budget of error is counted by.
+The ledger is append-only. The yearly error budget is counted from it (`error_budget`). The log of
+completed moves of the champion is here too. What a decision is made of is in `decision`.
 """
-
-from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
-from agent_pipeline.evaluation.scores import Decision, Figure
+from agent_pipeline.datasets.verdicts import VerdictCounts
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.promotion.decision import Decision, Figure, ReasonKind
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.storage.logs import Log
 
 EXPORT = "gguf_export"
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry of the ledger. `champion` is the export that the candidate was compared with (`None`: the base model). `test` are the
-    figures of the split `test`; `why` is a person's. `verdicts` counts who judged the sessions that the candidate was trained on
-    (`datasets.verdicts.count_verdicts`; `None` in records of older versions)."""
+class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision, a probation check, or a person's hold.
+
+    Attributes:
+        number: The number of the entry.
+        when: The time (ISO 8601, UTC).
+        who: The run or the user.
+        candidate: The identity of the export that was decided on.
+        champion: The identity of the export that it was compared with; `None` is the base model.
+        evaluator: The hash of how both were scored, and of the policy.
+        decision: The decision.
+        test: The figures on the split `test`, which decide nothing.
+        why: A person's reason.
+        verdicts: The counts of who judged the sessions that the candidate was trained on
+            (`datasets.verdicts.count_verdicts`); `None` in entries of older versions.
+    """
 
     number: int
     when: str
@@ -32,51 +43,51 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     decision: Decision
     test: tuple[Figure, ...] = ()
     why: str = ""
-    verdicts: dict[str, Any] | None = None
-
-
-def ledger(lake: Lake, key: PartitionKey) -> Log[Record]:
-    """The decisions on a partition's candidates."""
-    return lake.log(EXPORT, key, "decisions", Record)
+    verdicts: VerdictCounts | None = None
 
 
 class CompletedMove(msgspec.Struct, frozen=True, kw_only=True):
-    """A command that moved a champion to entry `generation` of the history, served it, and said so."""
+    """A command that moved a champion, served it, and reported the move.
+
+    Attributes:
+        number: The number of the entry.
+        generation: The entry of the pointers' history that the command wrote.
+        when: The time (ISO 8601, UTC).
+    """
 
     number: int
     generation: int
     when: str
 
 
-def completed_moves(lake: Lake, key: PartitionKey) -> Log[CompletedMove]:
-    """The commands that moved a partition's champion and then served it. A killed command is missing here."""
+def open_ledger(lake: Lake, key: PartitionKey) -> Log[LedgerEntry]:
+    """Return the ledger of a partition's decisions."""
+    return lake.log(EXPORT, key, "decisions", LedgerEntry)
+
+
+def open_completed_moves(lake: Lake, key: PartitionKey) -> Log[CompletedMove]:
+    """Return the log of the commands that moved a partition's champion and then served it.
+
+    A command that was killed in between is missing there.
+    """
     return lake.log(EXPORT, key, "completed_moves", CompletedMove)
 
 
-def spent_in_year(records: Sequence[Record], when: str) -> int:
-    """How many decisions and looks have spent of the budget of error of the year of a time."""
-    return sum(each.when[:4] == when[:4] and each.decision.p is not None for each in records)
+def is_held_back(lake: Lake, key: PartitionKey, candidate: str) -> bool:
+    """Return whether a person holds an export back."""
+    for entry in open_ledger(lake, key).records():
+        kinds = {reason.kind for reason in entry.decision.reasons}
+        if entry.candidate == candidate and ReasonKind.HELD_BY_PERSON in kinds:
+            return True
+    return False
 
 
-def is_held(lake: Lake, key: PartitionKey, candidate: str) -> bool:
-    """Whether a person holds an export back."""
-    records = ledger(lake, key).records()
-    return any(
-        reason.kind == "held"
-        for record in records
-        if record.candidate == candidate
-        for reason in record.decision.reasons
-    )
+def find_last_decision(lake: Lake, key: PartitionKey, candidate: str) -> LedgerEntry | None:
+    """Return the last decision on an export.
 
-
-def last_decision(lake: Lake, key: PartitionKey, candidate: str) -> Record | None:
-    """The last decision on an export; a look that left it champion is none."""
-    records = reversed(ledger(lake, key).records())
-    return next(
-        (
-            each
-            for each in records
-            if each.candidate == candidate and each.decision.outcome != "keep"
-        ),
-        None,
-    )
+    A probation check that left the export the champion is not a decision on it.
+    """
+    for entry in reversed(open_ledger(lake, key).records()):
+        if entry.candidate == candidate and entry.decision.outcome != "keep":
+            return entry
+    return None

@@ -1,26 +1,30 @@
-"""Candidates as runs of MLflow, and the champion as a version of a registered model, where `MLFLOW_TRACKING_URI` is set.
+"""Candidates as runs of MLflow, and the champion as a version of a registered model.
 
-| in MLflow | what |
+Nothing is written unless `MLFLOW_TRACKING_URI` is set.
+
+| in MLflow | content |
 |---|---|
-| experiment `shop/support`, or `MLFLOW_EXPERIMENT_NAME` | a run an export, once it is decided on or promoted |
-| registered model `shop~support`: MLflow takes no `/` | a version a champion; the alias `champion` is on the one of now |
+| experiment `shop/support`, or `MLFLOW_EXPERIMENT_NAME` | one run per export that was decided on or promoted |
+| registered model `shop~support` (MLflow allows no `/`) | one version per champion; the alias `champion` is on today's |
 
-A run holds settings, figures, and as tags what it was made of. Nothing that a session says goes there: no message, no session id, and no
-reason that a person gave. What looks private in a setting or a sentence becomes a pseudonym.
+A run holds settings, figures, and as tags what the model was made of. No content of sessions is
+written: no message, no session id, and no reason that a person gave. Private values in a setting or
+a sentence become pseudonyms.
 """
 
 import os
 import re
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import own_episodes
-from agent_pipeline.promotion.ledger import EXPORT, last_decision
-from agent_pipeline.promotion.report import headline, sentences
+from agent_pipeline.promotion.decision_wording import describe_outcome, describe_reasons
+from agent_pipeline.promotion.ledger import EXPORT, find_last_decision
 from agent_pipeline.redaction import RedactionOptions, Redactor
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
@@ -28,6 +32,7 @@ from agent_pipeline.training.chain import find_trained_adapters
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Run
 
 URI = "MLFLOW_TRACKING_URI"
 ALIAS = "champion"
@@ -36,21 +41,44 @@ DEFAULTS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
-"""Who promotes does not wait minutes for a server that is gone, which MLflow's own values would have them do."""
+"""With MLflow's own values, a promotion would wait minutes for a server that is gone."""
 
 
 class Written(NamedTuple):
-    """Whether MLflow has it, and what there is to say of that, in a sentence."""
+    """The result of writing to MLflow.
+
+    Attributes:
+        ok: Whether MLflow has the runs.
+        text: A sentence for a person.
+    """
 
     ok: bool
     text: str
 
 
-def write_run(lake: Lake, key: PartitionKey, candidate: Artifact | None = None) -> Written | None:
-    """Write the runs of a candidate and of the champion, and point the alias `champion` to it; `None` where no MLflow is set.
+@dataclass(frozen=True)
+class RunContent:
+    """What a run holds.
 
-    An export has one run, however often it is written. Nothing is raised: a promotion holds whether MLflow takes it or not, and the next
-    one, or the next night's `champion`, makes up for what is missing.
+    Attributes:
+        tags: What the export was made of, and the decision on it.
+        figures: The measured figures, by name.
+        settings: The settings, by name.
+    """
+
+    tags: dict[str, Any]
+    figures: dict[str, float]
+    settings: dict[str, Any]
+
+
+def write_run(lake: Lake, key: PartitionKey, candidate: Artifact | None = None) -> Written | None:
+    """Write the runs of a candidate and of the champion, and move the alias to the champion.
+
+    An export has one run, however often it is written. No error is raised: a promotion holds
+    whether MLflow takes it or not. What is missing is written by the next promotion or night.
+
+    Returns:
+        The result; `None` if no MLflow is set.
     """
     if not os.environ.get(URI):
         return None
@@ -60,138 +88,124 @@ def write_run(lake: Lake, key: PartitionKey, candidate: Artifact | None = None) 
         from mlflow import MlflowClient
 
         client, champion = MlflowClient(), lake.champion(EXPORT, key)
-        written = (
-            [_run(client, lake, key, candidate)]
-            if candidate and candidate.identity != (champion and champion.identity)
-            else []
-        )
+        runs = []
+        if candidate and (champion is None or candidate.identity != champion.identity):
+            runs.append(_write_export(client, lake, key, candidate))
         if champion:
-            run = _run(client, lake, key, champion)
+            run = _write_export(client, lake, key, champion)
             _name_champion(client, key, run)
-            written.append(run)
-        return Written(
-            True, f"MLflow has {' and '.join(run.info.run_name for run in written)} of {key}."
-        )
+            runs.append(run)
+        names = " and ".join(run.info.run_name for run in runs)
+        return Written(True, f"MLflow has {names} of {key}.")
     except ImportError as error:
         reason = f"{error}: install mlflow-skinny, the extra `mlflow`"
-    except Exception as error:  # MLflow lets through whatever its database or the network raise
-        message = re.sub(
-            r"//[^/\s@]*@", "//", " ".join(str(error).split())
-        )  # the URI may hold a password
+    except Exception as error:  # MLflow passes on whatever its database or the network raise
+        # The URI may contain a password.
+        message = re.sub(r"//[^/\s@]*@", "//", " ".join(str(error).split()))
         reason = f"{type(error).__name__}: {message[:300]}"
     return Written(
         False, f"MLflow was not written to ({reason}). The champion of {key} does not depend on it."
     )
 
 
-def _name_champion(client: "MlflowClient", key: PartitionKey, run: Any) -> None:
-    """The alias is on the version that was made of the run."""
+def _name_champion(client: "MlflowClient", key: PartitionKey, run: "Run") -> None:
+    """Move the alias to the model version that was made of a run."""
     model, run_id = "~".join(key), run.info.run_id
     if not client.search_registered_models(f"name = '{model}'", max_results=1):
         client.create_registered_model(model, tags={"partition": str(key)})
-    versions = client.search_model_versions(
-        f"name = '{model}' and run_id = '{run_id}'", max_results=1
-    )
-    version = (
-        versions[0]
-        if versions
-        else client.create_model_version(
+    query = f"name = '{model}' and run_id = '{run_id}'"
+    versions = client.search_model_versions(query, max_results=1)
+    if versions:
+        version = versions[0]
+    else:
+        version = client.create_model_version(
             model, run.info.artifact_uri, run_id, await_creation_for=20
         )
-    )
     client.set_registered_model_alias(model, ALIAS, version.version)
 
 
-def _run(client: "MlflowClient", lake: Lake, key: PartitionKey, export: Artifact) -> Any:
-    """The run of an export, found by its tag or created, with all that is known of the export now."""
+def _write_export(client: "MlflowClient", lake: Lake, key: PartitionKey, export: Artifact) -> "Run":
+    """Write everything that is known of an export into its run, and return the run."""
     from mlflow.entities import Metric, Param, RunTag
 
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or str(key)
     experiment = client.get_experiment_by_name(name)
-    place = experiment.experiment_id if experiment else client.create_experiment(name)
-    found = client.search_runs([place], f"tags.{EXPORT} = '{export.identity}'", max_results=1)
-    tags, figures, settings = facts(lake, key, export)
+    experiment_id = experiment.experiment_id if experiment else client.create_experiment(name)
+    query = f"tags.{EXPORT} = '{export.identity}'"
+    runs = client.search_runs([experiment_id], query, max_results=1)
+    content = collect_run_content(lake, key, export)
+    if runs:
+        run = runs[0]
+    else:
+        tags = {EXPORT: export.identity}
+        run = client.create_run(experiment_id, run_name=export.identity[:16], tags=tags)
     redact = Redactor(RedactionOptions()).redact_text
-    run = (
-        found[0]
-        if found
-        else client.create_run(place, run_name=export.identity[:16], tags={EXPORT: export.identity})
-    )
-    now = int(time.time() * 1000)
+    milliseconds = int(time.time() * 1000)
     client.log_batch(
         run.info.run_id,
-        metrics=[Metric(name, value, now, 0) for name, value in figures.items()],
-        params=[Param(name, redact(str(value))) for name, value in settings.items()],
-        tags=[RunTag(name, redact(str(value))) for name, value in tags.items()],
+        metrics=[Metric(name, value, milliseconds, 0) for name, value in content.figures.items()],
+        params=[Param(name, redact(str(value))) for name, value in content.settings.items()],
+        tags=[RunTag(name, redact(str(value))) for name, value in content.tags.items()],
     )
     client.set_terminated(run.info.run_id)
     return run
 
 
-def facts(
-    lake: Lake, key: PartitionKey, export: Artifact
-) -> tuple[dict[str, Any], dict[str, float], dict[str, Any]]:
-    """The lineage, the figures and the settings of an export."""
+def collect_run_content(lake: Lake, key: PartitionKey, export: Artifact) -> RunContent:
+    """Return the lineage, the figures and the settings of an export."""
     adapters = find_trained_adapters(lake, key, export.manifest["made_from"]["adapter"])
-    evaluated = lake.pointers("evaluation", key).latest
-    evaluation = lake.find_undamaged("evaluation", key, evaluated) if evaluated else None
-    if (
-        evaluation
-        and evaluation.manifest["made_from"]["adapter"] != export.manifest["made_from"]["adapter"]
-    ):
-        evaluation = None
-    episodes, decided = (
-        own_episodes(lake, key, export.identity),
-        last_decision(lake, key, export.identity),
-    )
-    made = [*adapters, *(each for each in (evaluation, episodes) if each), export]
-    tags = {"partition": key, "code": export.manifest["made_by"]["code_sha256"]} | {
-        each.asset: each.identity for each in made
-    }
-    tags |= {
-        f"table.{name}": version
-        for each in adapters
-        for name, version in each.manifest["tables"].items()
-    }
-    tags |= {
-        name: adapters[0].manifest["made_from"].get(name, "")
-        for name in ("base_model", "base_revision", "rows")
-        if adapters
-    }
+    evaluation = _find_evaluation(lake, key, export)
+    episodes = own_episodes(lake, key, export.identity)
+    measured = [artifact for artifact in (evaluation, episodes) if artifact]
+    tags = {"partition": key, "code": export.manifest["made_by"]["code_sha256"]}
+    tags |= {artifact.asset: artifact.identity for artifact in (*adapters, *measured, export)}
+    for adapter in adapters:
+        for name, version in adapter.manifest["tables"].items():
+            tags[f"table.{name}"] = version
+    if adapters:
+        for name in ("base_model", "base_revision", "rows"):
+            tags[name] = adapters[0].manifest["made_from"].get(name, "")
     figures: dict[str, Any] = {}
     if evaluation:
-        figures["evaluation"] = {
-            "candidate": evaluation.manifest["report"]["adapter"],
-            "base": evaluation.manifest["report"]["base"],
-        }
+        report = evaluation.manifest["report"]
+        figures["evaluation"] = {"candidate": report["adapter"], "base": report["base"]}
     if episodes:
         figures["episodes"] = episodes.manifest["report"]["players"]
-    if decided:
-        decision = decided.decision
-        tags |= {
-            "decision": headline(decision),
-            "why": "; ".join(sentences(decision)),
-            "compared_with": decided.champion or "base",
+    entry = find_last_decision(lake, key, export.identity)
+    if entry:
+        decision = entry.decision
+        tags["decision"] = describe_outcome(decision)
+        tags["why"] = "; ".join(describe_reasons(decision))
+        tags["compared_with"] = entry.champion or "base"
+        figures["decision"] = {"chance": decision.p_value} | {
+            figure.name: msgspec.to_builtins(figure) for figure in decision.figures
         }
-        figures["decision"] = {"chance": decision.p} | {
-            each.name: msgspec.to_builtins(each) for each in decision.figures
-        }
-    # What is made again of the same adapter may have other settings then, and those of a run cannot change.
-    kept = [each for each in made if each not in (evaluation, episodes)]
+    # Evaluation and episodes may be made again with other settings. The settings of a run cannot
+    # change, so they are left out.
     settings = {
-        f"{each.asset}.{name}": value
-        for each in kept
-        for name, value in each.manifest["made_from"].get("config", {}).items()
+        f"{artifact.asset}.{name}": value
+        for artifact in (*adapters, export)
+        for name, value in artifact.manifest["made_from"].get("config", {}).items()
     }
-    return tags, dict(_numbers(figures)), settings
+    return RunContent(tags, dict(_flatten_numbers(figures)), settings)
 
 
-def _numbers(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
-    """The numbers in a report, by their path; a count of so many is a share."""
+def _find_evaluation(lake: Lake, key: PartitionKey, export: Artifact) -> Artifact | None:
+    """Return the latest evaluation, if it is of the export's adapter."""
+    latest = lake.pointers("evaluation", key).latest
+    evaluation = lake.find_undamaged("evaluation", key, latest) if latest else None
+    adapter = export.manifest["made_from"]["adapter"]
+    if evaluation is None or evaluation.manifest["made_from"]["adapter"] != adapter:
+        return None
+    return evaluation
+
+
+def _flatten_numbers(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
+    """Yield the numbers of a nested report by their path. `{"n": …, "of": …}` is a share."""
     if isinstance(value, Mapping) and value.keys() == {"n", "of"}:
         value = value["n"] / value["of"] if value["of"] else None
     if isinstance(value, Mapping):
-        for each, inner in value.items():
-            yield from _numbers(inner, f"{name}/{each}" if name else str(each))
+        for key, inner in value.items():
+            yield from _flatten_numbers(inner, f"{name}/{key}" if name else str(key))
     elif isinstance(value, int | float):
         yield re.sub(r"[^\w. /-]", "_", name), float(value)  # MLflow takes these characters

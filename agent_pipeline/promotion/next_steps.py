@@ -1,28 +1,41 @@
-"""What a person can do after a decision, and when a decision may promote: the lines that end a run in the shell."""
+"""What a person can do after a decision, and when a decision may promote.
+
+These are the lines that end a run in the shell. What the reasons of a decision say is in
+`decision_wording`.
+"""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from math import ceil
-from typing import NamedTuple
 
 from agent_pipeline.datasets.ledger import LEDGER_TABLE
 from agent_pipeline.datasets.splits import SPLITS, SplitSizes
-from agent_pipeline.evaluation.scores import Decision
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.promotion.ledger import EXPORT, last_decision
-from agent_pipeline.promotion.report import headline, sentence
+from agent_pipeline.promotion.decision import Decision
+from agent_pipeline.promotion.decision_wording import describe_outcome, describe_reason
+from agent_pipeline.promotion.ledger import EXPORT, find_last_decision
 from agent_pipeline.selection.tables import DATASET, read_dataset_rows
 from agent_pipeline.storage.lake import Lake
 
 RECENT_DAYS = 30
-"""New tasks are counted over so many days."""
+"""The days over which new tasks are counted."""
 MAX_HELD_OUT = 0.7
-"""`split.test` and `split.select` together: a larger share leaves too little to train on to be proposed."""
+"""Largest sum of `split.test` and `split.select` that is proposed. More would leave too little to
+train on."""
+SHARE_STEPS_PER_ONE = 20
+"""Proposed shares are multiples of 1/20."""
 FAR_AWAY_DAYS = 3650
 
 
-class HeldOutTasks(NamedTuple):
-    """The tasks of a partition: when each was seen first (`None`: its sessions have no time), and the keys of those in `select`."""
+@dataclass(frozen=True)
+class HeldOutTasks:
+    """The tasks of a partition.
+
+    Attributes:
+        first_seen: When each task was seen first, by its key; `None` if its sessions have no time.
+        select: The keys of the tasks in the split `select`.
+    """
 
     first_seen: dict[str, datetime | None]
     select: set[str]
@@ -32,32 +45,40 @@ def held_out_tasks(lake: Lake, key: PartitionKey) -> HeldOutTasks:
     """Read the tasks of the table `sft_dataset`; none if there is no table.
 
     Raises:
-        DataError: the table is damaged.
+        DataError: The table is damaged.
     """
     first_seen: dict[str, datetime | None] = {}
     select: set[str] = set()
     if lake.has(DATASET, key):
         for row in read_dataset_rows(lake, key, SPLITS, columns=["task_key", "created_at"]):
-            task, when = row["task_key"], row["created_at"]
+            task, created = row["task_key"], row["created_at"]
             earlier = first_seen.get(task)
-            first_seen[task] = min(when, earlier) if when and earlier else when or earlier
+            first_seen[task] = min(created, earlier) if created and earlier else created or earlier
             if row["split"] == "select":
                 select.add(task)
     return HeldOutTasks(first_seen, select)
 
 
 def tasks_per_day(first_seen: Iterable[datetime | None], today: datetime) -> float:
-    """Return how many new tasks came per day in the last `RECENT_DAYS` days, or since the first task if that is later."""
-    days = [(today - when) / timedelta(days=1) for when in first_seen if when is not None]
-    recent = [age for age in days if 0 <= age <= RECENT_DAYS]
-    return len(recent) / min(RECENT_DAYS, max(1.0, max(days))) if recent else 0.0
+    """Return how many new tasks came per day in the last `RECENT_DAYS` days.
+
+    If the first task is younger, the rate is counted since the first task.
+    """
+    ages = [(today - seen) / timedelta(days=1) for seen in first_seen if seen is not None]
+    recent = [age for age in ages if 0 <= age <= RECENT_DAYS]
+    if not recent:
+        return 0.0
+    return len(recent) / min(RECENT_DAYS, max(1.0, max(ages)))
 
 
 def share_that_suffices(tasks: HeldOutTasks, needed: int, sizes: SplitSizes) -> float | None:
-    """Return the smallest `split.select`, in steps of 0.05, that holds out `needed` of today's tasks; `None` if no share does."""
-    step = 20
-    for twentieths in range(ceil(sizes.select * step), step):
-        share = twentieths / step
+    """Return the smallest `split.select`, in steps of 0.05, that holds out `needed` of today's tasks.
+
+    Returns:
+        The share, or `None` if no share suffices.
+    """
+    for step in range(ceil(sizes.select * SHARE_STEPS_PER_ONE), SHARE_STEPS_PER_ONE):
+        share = step / SHARE_STEPS_PER_ONE
         if sizes.test + share > MAX_HELD_OUT:
             return None
         wider = SplitSizes(sizes.test, share)
@@ -74,74 +95,80 @@ def outlook(
     select_turns: int,
     today: datetime | None = None,
 ) -> str:
-    """Say how many held-out tasks there are, how many a decision needs, and when or by which setting there will be enough.
+    """Say how many tasks are held out, how many a decision needs, and how to get there.
 
     Args:
-        decision: the decision that was taken.
-        sizes: the sizes of the split in the settings.
-        select_turns: the setting `champion.select_turns`.
-        today: the time from which dates are counted; default: now.
+        lake: The lake.
+        key: The partition.
+        decision: The decision that was taken.
+        sizes: The sizes of the split in the settings.
+        select_turns: The setting `champion.select_turns`.
+        today: The time from which dates are counted; default: now.
 
     Returns:
         A few sentences; an empty text for a decision of an older version.
 
     Raises:
-        DataError: the table `sft_dataset` is damaged.
+        DataError: The table `sft_dataset` is damaged.
     """
-    needed, asked = decision.needed_tasks, decision.tasks
+    needed, compared = decision.needed_tasks, decision.tasks
     if not needed:
         return ""
     tasks = held_out_tasks(lake, key)
-    there = max(len(tasks.select), asked)
+    available = max(len(tasks.select), compared)
     total = f" of {len(tasks.first_seen)}" if tasks.first_seen else ""
-    if decision.p is not None and decision.p <= decision.error:
-        held_out = f"{there}{total} tasks are held out for the decision (split select), and they were enough to see a gain."
-        return f"{held_out} More tasks alone do not promote this model."
-    known = f"{there}{total} tasks are held out for the decision (split select), and it needs {needed} to see the gain that is sought."
-    if asked >= needed:
-        return f"{known} That is enough: more tasks alone do not promote this model."
-    if there >= needed:
-        return f"{known} champion.select_turns = {select_turns} lets only {asked} of them be asked: raise it."
-    return " ".join(
-        [
-            known,
-            _when(tasks, needed - there, sizes, today or datetime.now(UTC)),
-            *_setting(lake, key, tasks, needed, sizes),
-        ]
-    )
-
-
-def _when(tasks: HeldOutTasks, missing: int, sizes: SplitSizes, today: datetime) -> str:
-    rate = tasks_per_day(tasks.first_seen.values(), today)
-    if not rate or not sizes.select:
+    held_out = f"{available}{total} tasks are held out for the decision (split select), and"
+    if decision.p_value is not None and decision.p_value <= decision.allowed_error:
         return (
-            f"No new task came in the last {RECENT_DAYS} days, so waiting does not help."
-            if not rate
-            else "split.select is 0."
+            f"{held_out} they were enough to see a gain. More tasks alone do not promote this "
+            "model."
         )
+    known = f"{held_out} it needs {needed} to see the gain that is sought."
+    if compared >= needed:
+        return f"{known} That is enough: more tasks alone do not promote this model."
+    if available >= needed:
+        return (
+            f"{known} champion.select_turns = {select_turns} lets only {compared} of them be "
+            "asked: raise it."
+        )
+    when = _describe_date(tasks, needed - available, sizes, today or datetime.now(UTC))
+    return " ".join([known, when, _describe_setting(lake, key, tasks, needed, sizes)]).strip()
+
+
+def _describe_date(tasks: HeldOutTasks, missing: int, sizes: SplitSizes, today: datetime) -> str:
+    """Say when enough tasks will be held out, at the recent rate."""
+    rate = tasks_per_day(tasks.first_seen.values(), today)
+    if not rate:
+        return f"No new task came in the last {RECENT_DAYS} days, so waiting does not help."
+    if not sizes.select:
+        return "split.select is 0."
     days = ceil(missing / (rate * sizes.select))
-    when = (
-        "in more than ten years"
-        if days > FAR_AWAY_DAYS
-        else f"around {(today + timedelta(days=days)).date()}"
+    when = f"around {(today + timedelta(days=min(days, FAR_AWAY_DAYS))).date()}"
+    if days > FAR_AWAY_DAYS:
+        when = "in more than ten years"
+    return (
+        f"At the recent rate ({rate:.1f} new tasks per day, {sizes.select:.0%} of them held out) "
+        f"there are enough {when}."
     )
-    return f"At the recent rate ({rate:.1f} new tasks per day, {sizes.select:.0%} of them held out) there are enough {when}."
 
 
-def _setting(
+def _describe_setting(
     lake: Lake, key: PartitionKey, tasks: HeldOutTasks, needed: int, sizes: SplitSizes
-) -> list[str]:
+) -> str:
+    """Say which setting holds out enough tasks sooner."""
     share = share_that_suffices(tasks, needed, sizes)
     if share is None:
-        return [
-            f"No larger split.select holds out {needed} of today's {len(tasks.first_seen)} tasks: let more tasks come in."
-        ]
+        return (
+            f"No larger split.select holds out {needed} of today's {len(tasks.first_seen)} tasks: "
+            "let more tasks come in."
+        )
     if lake.pointers(EXPORT, key).champion:
-        return [f"`split.select = {share:g}` gets there sooner: it applies to new tasks."]
-    return [
-        f"`split.select = {share:g}` gets there now, if you also delete {lake.table(LEDGER_TABLE, key)}, which keeps each task in its split. "
-        "Do so only before the first promotion."
-    ]
+        return f"`split.select = {share:g}` gets there sooner: it applies to new tasks."
+    return (
+        f"`split.select = {share:g}` gets there now, if you also delete "
+        f"{lake.table(LEDGER_TABLE, key)}, which keeps each task in its split. Do so only before the "
+        "first promotion."
+    )
 
 
 def outcome_lines(
@@ -151,10 +178,20 @@ def outcome_lines(
     select_turns: int,
     today: datetime | None = None,
 ) -> list[str]:
-    """Say what was decided on a partition's latest export, what is served, and what to do next. Empty if there is no export.
+    """Say what was decided on a partition's latest export, what is served, and what to do next.
+
+    Args:
+        lake: The lake.
+        key: The partition.
+        sizes: The sizes of the split in the settings.
+        select_turns: The setting `champion.select_turns`.
+        today: The time from which dates are counted; default: now.
+
+    Returns:
+        A few lines; none if there is no export.
 
     Raises:
-        DataError: a table is damaged.
+        DataError: A table is damaged.
     """
     pointers = lake.pointers(EXPORT, key)
     if not pointers.latest:
@@ -162,26 +199,29 @@ def outcome_lines(
     export, champion = pointers.latest[:16], (pointers.champion or "")[:16]
     if pointers.champion == pointers.latest:
         return [f"{key}: {export} is the champion, and is served."]
-    serves = f"{champion} is still served" if champion else "nothing is served"
-    record = last_decision(lake, key, pointers.latest)
-    if record is None:
+    served = f"{champion} is still served" if champion else "nothing is served"
+    entry = find_last_decision(lake, key, pointers.latest)
+    if entry is None:
         return [
-            f"{key}: nothing was decided on {export}, and {serves}. To serve it, run `agent-pipeline promote {key}`."
+            f"{key}: nothing was decided on {export}, and {served}. To serve it, run "
+            f"`agent-pipeline promote {key}`."
         ]
-    decision = record.decision
-    first = sentence(decision.reasons[0]) if decision.reasons else "no reason is known"
+    decision = entry.decision
+    reason = describe_reason(decision.reasons[0]) if decision.reasons else "no reason is known"
     look = f"Look at what it does: `agent-pipeline report {key} --open`."
     if decision.outcome == "promote":
         return [
-            f"{key}: {export} wins ({first}), and waits for you; {serves}.",
+            f"{key}: {export} wins ({reason}), and waits for you; {served}.",
             f"{look} To serve it: `agent-pipeline promote {key}`.",
         ]
     if decision.outcome == "reject":
         return [
-            f"{key}: {export} is rejected ({first}), and {serves}.",
+            f"{key}: {export} is rejected ({reason}), and {served}.",
             f"{look} The next training makes another candidate.",
         ]
-    lines = [f"{key}: {export} is not promoted ({headline(decision)}: {first}), and {serves}."]
-    if text := outlook(lake, key, decision, sizes, select_turns, today):
-        lines.append(text)
+    outcome = describe_outcome(decision)
+    lines = [f"{key}: {export} is not promoted ({outcome}: {reason}), and {served}."]
+    tasks = outlook(lake, key, decision, sizes, select_turns, today)
+    if tasks:
+        lines.append(tasks)
     return [*lines, f"{look} To serve it all the same: `agent-pipeline promote {key}`."]

@@ -1,4 +1,7 @@
-"""Which sessions a model of this lake made: what is served comes back as sessions, and must not silently train the next model."""
+"""Which sessions a model of this lake made.
+
+What is served comes back as sessions, and must not silently train the next model.
+"""
 
 import re
 from collections.abc import Mapping
@@ -14,17 +17,20 @@ from agent_pipeline.storage.lake import Lake
 from agent_pipeline.training.chain import STEPS, name_adapter_asset
 
 PLAYED_MODELS = {"champion", "gguf", "adapter"}
-"""What `agent-pipeline play` writes as the model of a session if one of the lake's own models played."""
+"""The models that `agent-pipeline play` writes for a session that one of the lake's models played."""
 _IDENTITY = re.compile(r"(?<![0-9a-f])[0-9a-f]{16}")
 _TAG = re.compile(r":[\w.-]+$")
 
 
 class OwnModels:
-    """The names under which servers know the models of a lake.
+    """The names under which servers offer the models of a lake.
 
-    A session's model is one of ours if its name is, or ends with, the name of a partition that has an export (`shop/support`, or
-    `openai/shop/support` behind a gateway), its name in Ollama (`shop-support:latest`), its repository on the hub, or if it holds the
-    first 16 digits of an export or adapter, as the names of GGUF files do.
+    A session's model is one of ours in any of these cases:
+
+    - Its name is, or ends with, the name of a partition that has an export (`shop/support`, or
+      `openai/shop/support` behind a gateway).
+    - Its name is a partition's name in Ollama (`shop-support:latest`), or a repository on the hub.
+    - Its name contains the first 16 digits of an export or adapter, as names of GGUF files do.
     """
 
     def __init__(
@@ -33,48 +39,58 @@ class OwnModels:
         """Read the history of every partition that has an export.
 
         Args:
-            names: by partition, the settings `serving.name` and `serving.hub`.
+            lake: The lake.
+            names: By partition, the settings `serving.name` and `serving.hub`.
         """
-        self._names: dict[str, datetime | None] = {}
+        self._first_export_by_name: dict[str, datetime | None] = {}
         self._identities: set[str] = set()
         for key in lake.partitions("models", EXPORT):
             history = lake.history(EXPORT, key)
-            began = min(
-                (datetime.fromisoformat(entry.when) for entry in history if entry.when),
-                default=None,
-            )
+            export_times = [datetime.fromisoformat(entry.when) for entry in history if entry.when]
+            first_export = min(export_times, default=None)
             for name in (str(key), _ollama_name(key), *(names or {}).get(key, ())):
                 if name:
-                    self._names[name.lower()] = began
+                    self._first_export_by_name[name.lower()] = first_export
             for asset in (EXPORT, *map(name_adapter_asset, STEPS)):
                 moves = history if asset == EXPORT else lake.history(asset, key)
                 self._identities |= {entry.latest[:16] for entry in moves if entry.latest}
 
     def made(self, row: Mapping[str, Any]) -> bool:
-        """Return whether one of the models made a session, by its `model_id`, `session_id` and `created_at`.
+        """Return whether one of the models made a session.
 
-        A session that is older than the first export of the name's partition was made by another model of this name.
+        A session that is older than the first export of the name's partition was made by another
+        model of this name.
+
+        Args:
+            row: The session's `model_id`, `session_id` and `created_at`.
         """
         model = (row["model_id"] or "").strip().lower()
         if not model:
             return False
-        if any(found in self._identities for found in _IDENTITY.findall(model)):
+        if any(identity in self._identities for identity in _IDENTITY.findall(model)):
             return True
-        if row["session_id"].startswith(PLAYED) and (
-            model in PLAYED_MODELS or model.endswith(".gguf")
-        ):
+        is_played_model = model in PLAYED_MODELS or model.endswith(".gguf")
+        if row["session_id"].startswith(PLAYED) and is_played_model:
             return True
-        untagged = _TAG.sub("", model)
-        for name, began in self._names.items():
-            if any(said == name or said.endswith(f"/{name}") for said in (model, untagged)):
-                created = row["created_at"]
-                if created is None or began is None or created >= began:
-                    return True
+        created = row["created_at"]
+        for name, first_export in self._first_export_by_name.items():
+            if not _is_called(model, name):
+                continue
+            # A session without a time may have been made by our model.
+            if created is None or first_export is None or created >= first_export:
+                return True
         return False
 
 
+def _is_called(model: str, name: str) -> bool:
+    """Return whether a model's name is `name`, perhaps with a prefix and an Ollama tag."""
+    untagged = _TAG.sub("", model)
+    return any(text == name or text.endswith(f"/{name}") for text in (model, untagged))
+
+
 def _ollama_name(key: PartitionKey) -> str:
+    """Return a partition's name in Ollama; empty if Ollama takes no such name."""
     try:
         return model_name(*key)
-    except ExportError:  # a partition without a name that Ollama takes
+    except ExportError:
         return ""

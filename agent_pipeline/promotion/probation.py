@@ -1,126 +1,200 @@
-"""Probation: a champion that promoted itself is watched for some nights, beside the champion before it, on tasks that came after both.
+"""Probation: a champion that promoted itself is compared with the previous champion for some nights.
 
-A look that contradicts the promotion is written into the ledger before the champion moves: a run that is killed between the two is ended
-by the next one. A look spends of the year's budget of error as a decision does.
+Both are compared on the tasks that came after both were trained. A check that contradicts the
+promotion is written into the ledger before the champion moves, so the next run completes a rollback
+that was killed between the two. A check spends of the yearly error budget as a decision does.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from agent_pipeline.evaluation.scores import Policy
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.promotion.decide import adapter_of_export, facts_since, scores
-from agent_pipeline.promotion.ledger import EXPORT, Record, ledger, spent_in_year
-from agent_pipeline.promotion.report import summary
-from agent_pipeline.promotion.rules import MOST_TURNED, watch
+from agent_pipeline.promotion.comparison import CompareResult, adapter_of_export
+from agent_pipeline.promotion.decision_facts import collect_facts_since
+from agent_pipeline.promotion.decision_wording import summarize
+from agent_pipeline.promotion.error_budget import count_decisions_in_year
+from agent_pipeline.promotion.ledger import EXPORT, LedgerEntry, open_ledger
+from agent_pipeline.promotion.policy import PromotionPolicy
+from agent_pipeline.promotion.rules import MAX_SHARE_TURNED_BAD, check_probation
+from agent_pipeline.promotion.stored_scores import read_scores
 from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
-from agent_pipeline.storage.pointers import Entry, now
+from agent_pipeline.storage.pointers import now
 
 
-def promoted_by_itself(lake: Lake, key: PartitionKey) -> tuple[Artifact, Artifact, Entry] | None:
-    """The champion, if a decision promoted it in place of another, and not a person; the other, and the entry of the history."""
+@dataclass(frozen=True)
+class SelfPromotion:
+    """A promotion that a decision made without a person.
+
+    Attributes:
+        champion: The export that was promoted.
+        previous: The export that was the champion before.
+        when: The time of the promotion (ISO 8601).
+    """
+
+    champion: Artifact
+    previous: Artifact
+    when: str
+
+
+def find_self_promotion(lake: Lake, key: PartitionKey) -> SelfPromotion | None:
+    """Return the promotion of today's champion, if a decision and not a person promoted it.
+
+    Returns:
+        The promotion; `None` if a person moved the champion, if there was no champion before, or if
+        one of both exports is gone.
+    """
     moves = [entry for entry in lake.history(EXPORT, key) if entry.moved == "champion"]
     if not moves:
         return None
-    promoted = (moves[-1].champion, moves[-1].against, moves[-1].who, "promote")
-    by_itself = any(
-        (each.candidate, each.champion, each.who, each.decision.outcome) == promoted
-        for each in ledger(lake, key).records()
+    last_move = moves[-1]
+    is_in_ledger = any(
+        entry.candidate == last_move.champion
+        and entry.champion == last_move.against
+        and entry.who == last_move.who
+        and entry.decision.outcome == "promote"
+        for entry in open_ledger(lake, key).records()
     )
-    found = (
-        [lake.find_undamaged(EXPORT, key, identity) for identity in promoted[:2] if identity]
-        if by_itself
-        else []
-    )
-    return (found[0], found[1], moves[-1]) if len(found) == 2 and found[0] and found[1] else None
+    if not is_in_ledger or not last_move.champion or not last_move.against:
+        return None
+    champion = lake.find_undamaged(EXPORT, key, last_move.champion)
+    previous = lake.find_undamaged(EXPORT, key, last_move.against)
+    if not champion or not previous:
+        return None
+    return SelfPromotion(champion, previous, last_move.when)
 
 
-def look(
+def run_probation_check(
     lake: Lake,
     key: PartitionKey,
     evaluation: Artifact,
-    compare: Callable[[dict[str, Any]], dict[str, Any]],
-    policy: Policy,
+    compare: Callable[[dict[str, Any]], CompareResult],
+    policy: PromotionPolicy,
     nights: int,
     who: str,
-) -> Record | None:
-    """Look at a champion on probation by the task `compare`, and roll it back where the newer tasks contradict its promotion.
+) -> LedgerEntry | None:
+    """Compare a champion on probation with the previous one, and restore the previous one if needed.
 
-    `None` where no champion is on probation, where too few newer tasks came, or where these were looked at before; and where the verdicts
-    turned that it was trained on, since they choose the newer tasks as well.
+    Args:
+        lake: The lake.
+        key: The partition.
+        evaluation: An evaluation whose settings are used.
+        compare: The function that runs the task `compare`.
+        policy: The limits of the rules.
+        nights: The number of nights that a probation lasts.
+        who: The run, for the ledger.
+
+    Returns:
+        The check; `None` if no champion is on probation, or if there is nothing new to check. There
+        is nothing new with too few newer tasks, or with newer tasks that were checked before.
+        Verdicts that turned stop the check as well, because they choose the newer tasks.
 
     Raises:
-        DataError: the champion moved meanwhile, or an adapter is gone.
+        DataError: The champion moved meanwhile, or an adapter is gone.
     """
-    generation, watched = lake.pointers(EXPORT, key).generation, promoted_by_itself(lake, key)
-    if watched is None:
+    generation = lake.pointers(EXPORT, key).generation
+    promotion = find_self_promotion(lake, key)
+    if promotion is None:
         return None
-    promoted, replaced, entry = watched
-    pair = (promoted.identity, replaced.identity)
-
-    def rolled_back() -> Record | None:
-        records = ledger(lake, key).records()
-        return next(
-            (
-                each
-                for each in records
-                if (each.candidate, each.champion) == pair and each.decision.outcome == "roll back"
-            ),
-            None,
-        )
-
-    record = rolled_back()  # a run was killed before the champion moved
-    age = datetime.fromisoformat(now()) - datetime.fromisoformat(entry.when)
-    facts = (
-        facts_since(lake, key, promoted)
-        if record is None and age <= timedelta(days=nights)
-        else None
-    )
-    if facts and facts.turned <= MOST_TURNED and len(facts.newer) >= policy.confirm_tasks:
-        adapters = [adapter_of_export(lake, key, each).reference for each in (promoted, replaced)]
-        config = evaluation.manifest["made_from"]["config"]
-        result = compare(
-            {
-                "candidate": adapters[0],
-                "champion": adapters[1],
-                "evaluation": config,
+    entry = _find_rollback(lake, key, promotion)  # of a run that was killed before it rolled back
+    age = datetime.fromisoformat(now()) - datetime.fromisoformat(promotion.when)
+    if entry is None and age <= timedelta(days=nights):
+        facts = collect_facts_since(lake, key, promotion.champion)
+        verdicts_hold = facts.share_turned_bad <= MAX_SHARE_TURNED_BAD
+        if verdicts_hold and len(facts.newer_tasks) >= policy.confirm_tasks:
+            params = {
+                "candidate": adapter_of_export(lake, key, promotion.champion).reference,
+                "champion": adapter_of_export(lake, key, promotion.previous).reference,
+                "evaluation": evaluation.manifest["made_from"]["config"],
                 "play": None,
                 "watch": True,
             }
-        )
-        evaluations = [
-            lake.find_undamaged("evaluation", key, result[name]) if result[name] else None
-            for name in ("candidate", "champion")
-        ]
-        champion, before = scores(
-            (evaluations[0], evaluations[1]), (None, None), result["same_base"]
-        )
-        evaluator = hash_json(
-            ["probation", champion.evaluator, sorted(facts.newer), policy.rules()]
-        )
-
-        def made(number: int) -> Record | None:
-            records = ledger(lake, key).records()
-            decision = watch(champion, before, facts.newer, policy, spent_in_year(records, now()))
-            if decision.p is None or any(
-                (each.candidate, each.champion, each.evaluator) == (*pair, evaluator)
-                for each in records
-            ):
-                return None
-            return Record(
-                number=number,
-                when=now(),
-                who=who,
-                candidate=pair[0],
-                champion=pair[1],
-                evaluator=evaluator,
-                decision=decision,
+            result = compare(params)
+            entry = _write_check(
+                lake, key, promotion, result, policy, sorted(facts.newer_tasks), who
             )
+    if entry and entry.decision.outcome == "roll back":
+        lake.set_champion(
+            promotion.previous, why=summarize(entry.decision), who=who, expected=generation
+        )
+    return entry
 
-        record = ledger(lake, key).append(made)
-    if record and record.decision.outcome == "roll back":
-        lake.set_champion(replaced, why=summary(record.decision), who=who, expected=generation)
-    return record
+
+def _find_rollback(lake: Lake, key: PartitionKey, promotion: SelfPromotion) -> LedgerEntry | None:
+    """Return the check in the ledger that contradicted a promotion."""
+    for entry in open_ledger(lake, key).records():
+        same_models = (entry.candidate, entry.champion) == (
+            promotion.champion.identity,
+            promotion.previous.identity,
+        )
+        if same_models and entry.decision.outcome == "roll back":
+            return entry
+    return None
+
+
+def _write_check(
+    lake: Lake,
+    key: PartitionKey,
+    promotion: SelfPromotion,
+    result: CompareResult,
+    policy: PromotionPolicy,
+    newer_tasks: list[str],
+    who: str,
+) -> LedgerEntry | None:
+    """Check a promotion by both models' scores, and write the check into the ledger.
+
+    Args:
+        lake: The lake.
+        key: The partition.
+        promotion: The promotion to check.
+        result: The result of the task `compare`.
+        policy: The limits of the rules.
+        newer_tasks: The tasks that came after both models were trained, sorted.
+        who: The run, for the ledger.
+
+    Returns:
+        The entry; `None` if nothing could be tested, or if the same check is in the ledger.
+    """
+    champion_identity = promotion.champion.identity
+    previous_identity = promotion.previous.identity
+    champion_evaluation = (
+        lake.find_undamaged("evaluation", key, result["candidate"]) if result["candidate"] else None
+    )
+    previous_evaluation = (
+        lake.find_undamaged("evaluation", key, result["champion"]) if result["champion"] else None
+    )
+    champion_scores, previous_scores = read_scores(
+        (champion_evaluation, previous_evaluation), (None, None), result["same_base"]
+    )
+    evaluator = hash_json(["probation", champion_scores.evaluator, newer_tasks, policy.rules()])
+
+    def make_entry(number: int) -> LedgerEntry | None:
+        entries = open_ledger(lake, key).records()
+        was_checked = any(
+            (entry.candidate, entry.champion, entry.evaluator)
+            == (champion_identity, previous_identity, evaluator)
+            for entry in entries
+        )
+        decision = check_probation(
+            champion_scores,
+            previous_scores,
+            newer_tasks,
+            policy,
+            count_decisions_in_year(entries, now()),
+        )
+        if decision.p_value is None or was_checked:
+            return None
+        return LedgerEntry(
+            number=number,
+            when=now(),
+            who=who,
+            candidate=champion_identity,
+            champion=previous_identity,
+            evaluator=evaluator,
+            decision=decision,
+        )
+
+    return open_ledger(lake, key).append(make_entry)

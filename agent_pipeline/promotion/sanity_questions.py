@@ -1,8 +1,9 @@
-"""Canaries: questions beside the agent's job, which base and candidate answer. A training that spoils a model shows here first.
+"""Sanity questions: questions outside the agent's job, which base model and candidate answer.
 
-A fine-tuning on one agent's tasks can turn a model that answers into one that refuses, or that calls a tool for everything, and its own
-held-out tasks need not show it (OpenGrad, 2025: GSM8K fell from 67.4 to 0.0 % by refusals, and the model was promoted). The questions are
-plain ones, and turns of other partitions.
+Fine-tuning on one agent's tasks can turn a model that answers into a model that refuses, or that
+calls a tool for everything. The agent's own held-out tasks need not show this (OpenGrad, 2025: GSM8K
+fell from 67.4 to 0.0 % by refusals, and the model was promoted). The questions are plain questions,
+and turns of other partitions. The rule that compares the answers is in `rules`.
 """
 
 import dataclasses
@@ -10,20 +11,27 @@ import heapq
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from agent_pipeline.errors import DataError
+from agent_pipeline.evaluation.answer_scoring import score
 from agent_pipeline.evaluation.samples import TurnSample, turn_samples
-from agent_pipeline.evaluation.scores import Canary
-from agent_pipeline.evaluation.scoring import score
-from agent_pipeline.evaluation.turns import Answering, Reply
+from agent_pipeline.evaluation.turns import Question, TurnAnswer, TurnAnswerer
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.models.families import parse_reply
 from agent_pipeline.progress import Progress, silent
+from agent_pipeline.promotion.decision import SanityAnswer
+from agent_pipeline.promotion.sanity_groups import (
+    NO_REFUSAL,
+    NO_TOOL_NEEDED,
+    OTHER_AGENTS_TURNS,
+    PLAIN_QUESTIONS,
+)
 from agent_pipeline.selection.tables import DATASET, read_dataset_rows
-from agent_pipeline.sessions.session import Tool, hash_json
+from agent_pipeline.sessions.session import Message, Tool, hash_json
 from agent_pipeline.sessions.turn_class import classify_text
 from agent_pipeline.storage.lake import Lake
 
@@ -45,135 +53,219 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
     "What is the largest planet of the solar system?": ("jupiter",),
     "What gas do plants take in from the air?": ("carbon dioxide", "co2"),
 }
-"""Plain questions, and words of which a good answer has one."""
+"""Plain questions, and words of which a good answer contains one."""
 
-FILE = "canaries.json"
-PLAIN, NO_TOOL = "canary: plain questions", "canary: no tool is needed"
-OTHERS, NO_REFUSAL = "canary: other agents' turns", "canary: no refusal at other agents' turns"
+ANSWERS_ASSET = "canaries"
+"""The name of the stored artifact, and of its task, since their first version."""
+ANSWERS_FILE = "canaries.json"
 SYSTEM = "You are a helpful assistant."
-MAX_NEW_TOKENS, MAX_NEW_TOKENS_OF_OTHERS = 32, 96
+MAX_NEW_TOKENS = 32
+"""Tokens of an answer to a plain question."""
+MAX_NEW_TOKENS_OF_OTHERS = 96
+"""Tokens of an answer at another partition's turn."""
 
 
-def other_turns(
+@dataclass(frozen=True)
+class SanityQuestion:
+    """A question as it is put to a model.
+
+    Attributes:
+        group: The group that the question belongs to.
+        name: The text of a plain question, or the name of another partition's turn.
+        question: The question as tokens.
+    """
+
+    group: str
+    name: str
+    question: Question
+
+
+def choose_other_turns(
     lake: Lake, key: PartitionKey, count: int, beyond_project: bool = False
 ) -> dict[str, TurnSample]:
-    """A held-out turn each of at most `count` rows of other partitions' split `test`, by a name that says nothing of what was said there.
+    """Choose a held-out turn per row of other partitions' split `test`.
 
-    Conversations are private between projects, so the partitions are those of the same project, unless `beyond_project`. As many rows as
-    can be are of each, chosen by hash. A table that cannot be read is left out: another agent's damage is no reason against this one.
+    Conversations are private between projects, so other projects are left out by default. Every
+    partition gets as many rows as possible, chosen by hash. A table that cannot be read is left
+    out: another agent's damage is no reason against this agent's candidate.
+
+    Args:
+        lake: The lake.
+        key: The partition that the turns are chosen for.
+        count: The largest number of rows.
+        beyond_project: Whether partitions of other projects are included.
+
+    Returns:
+        The turns, by a name that reveals no content.
     """
     others = [
-        each
-        for each in lake.partitions("tables", DATASET)
-        if each != key and (beyond_project or each.project == key.project)
+        other
+        for other in lake.partitions("tables", DATASET)
+        if other != key and (beyond_project or other.project == key.project)
     ]
-    chosen: list[tuple[int, str, PartitionKey, dict[str, Any]]] = []
-    for other in sorted(others, key=lambda each: hash_json([str(key), str(each)]))[:count]:
+    others.sort(key=lambda other: hash_json([str(key), str(other)]))
+    candidates: list[tuple[int, str, PartitionKey, dict[str, Any]]] = []
+    for other in others[:count]:
         with suppress(DataError):
             rows = heapq.nsmallest(
                 count,
                 read_dataset_rows(lake, other, ("test",)),
                 key=lambda row: hash_json(row["row_id"]),
             )
-            chosen += [
-                (rank, hash_json([str(other), row["row_id"]]), other, row)
-                for rank, row in enumerate(rows)
-            ]
-    chosen.sort(key=lambda each: each[:2])
-    return {
-        f"{other} {name[:8]}": sample
-        for _, name, other, row in chosen[:count]
-        for sample in turn_samples([row], 1)[0]
-    }
+            for rank, row in enumerate(rows):
+                candidates.append((rank, hash_json([str(other), row["row_id"]]), other, row))
+    candidates.sort(key=lambda candidate: candidate[:2])
+    samples = {}
+    for _, row_hash, other, row in candidates[:count]:
+        for sample in turn_samples([row], 1)[0]:
+            samples[f"{other} {row_hash[:8]}"] = sample
+    return samples
 
 
-def ask(
+def ask_sanity_questions(
     base: BaseModel,
     adapter: Path,
     tools: Sequence[Tool],
     progress: Progress = silent,
     others: Mapping[str, TurnSample] | None = None,
     max_length: int = 2048,
-) -> list[Canary]:
-    """What base and candidate make of the questions: all of them without tools, half of them with the agent's tools beside them; and of
-    `others`, turns of other partitions by their names, whose words are not kept.
+) -> list[SanityAnswer]:
+    """Let base model and candidate answer the sanity questions, and judge the answers.
 
-    An answer is good that calls nothing, refuses nothing and asks nothing; without tools it must also be true. Whether a small model knows
-    the capital of Japan is its base's affair, and with tools only what it does is looked at. At another partition's turn it is good to do
-    what is right there, and apart from that not to refuse where the agent did not.
+    All plain questions are asked without tools, and half of them with the agent's tools. An answer
+    is good if it calls nothing, refuses nothing and asks nothing. Without tools, the answer must be
+    true as well. With tools, only what the model does is judged, because a small base model may not
+    know the capital of Japan. At another partition's turn, the model must do what is right there,
+    and must not refuse if that agent did not refuse.
+
+    Args:
+        base: The base model.
+        adapter: The folder of the candidate's adapter.
+        tools: The agent's tools.
+        progress: The progress to report to.
+        others: Turns of other partitions, by name. Answers at them are not kept.
+        max_length: The largest number of tokens of a question with its answer.
 
     Raises:
-        DataError: a question does not fit into `max_length` tokens, with the agent's tools beside it.
-        ModelError: a model cannot be loaded.
+        DataError: A question does not fit into `max_length` tokens together with the agent's tools.
+        ModelError: A model cannot be loaded.
     """
-    samples = [(PLAIN, question, _sample(question, [])) for question in QUESTIONS]
-    samples += (
-        [(NO_TOOL, question, _sample(question, list(tools))) for question in list(QUESTIONS)[::2]]
-        if tools
-        else []
-    )
-    samples += [(OTHERS, name, sample) for name, sample in (others or {}).items()]
-    model = Answering.of(base, adapter, max_length, progress)
-    asked = [
-        (
-            group,
-            name,
-            question if group == OTHERS else dataclasses.replace(question, limit=MAX_NEW_TOKENS),
-        )
-        for group, name, sample in samples
-        if (
-            question := model.question(
-                sample, MAX_NEW_TOKENS_OF_OTHERS if group == OTHERS else MAX_NEW_TOKENS
+    answerer = TurnAnswerer.of(base, adapter, max_length, progress)
+    questions = _prepare_questions(answerer, tools, others or {})
+    answers_by_model: dict[str, list[TurnAnswer]] = {}
+    for model in ("base", "candidate"):
+        with answerer.model.disable_adapter() if model == "base" else nullcontext():
+            answers_by_model[model] = answerer.replies(
+                [question.question for question in questions],
+                text=f"sanity questions answered by the {model}",
             )
-        )
-    ]
-    if lost := sum(group != OTHERS for group, *_ in samples) - sum(
-        group != OTHERS for group, *_ in asked
+    sanity_answers: list[SanityAnswer] = []
+    for question, base_answer, candidate_answer in zip(
+        questions, answers_by_model["base"], answers_by_model["candidate"], strict=True
     ):
-        raise DataError(
-            f"{lost} canaries do not fit into {max_length} tokens, the agent's tools being long: raise evaluation.max_length."
-        )
-    answers: dict[str, list[Reply]] = {}
-    for player in ("base", "candidate"):
-        with model.model.disable_adapter() if player == "base" else nullcontext():
-            answers[player] = model.replies(
-                [question for *_, question in asked], text=f"canaries answered by the {player}"
-            )
-    canaries = []
-    for (group, name, question), old, new in zip(
-        asked, answers["base"], answers["candidate"], strict=True
-    ):
-        sample = question.sample
-        if group != OTHERS:
-            good = (
-                is_good(group, name, sample.tools, old.text),
-                is_good(group, name, sample.tools, new.text),
-            )
-            canaries.append(Canary(name, group, good[0], good[1], old.text, new.text))
+        if question.group == OTHER_AGENTS_TURNS:
+            sanity_answers += _judge_other_turn(question, base_answer, candidate_answer)
+        else:
+            sanity_answers.append(_judge_plain_question(question, base_answer, candidate_answer))
+    return sanity_answers
+
+
+def _prepare_questions(
+    answerer: TurnAnswerer, tools: Sequence[Tool], others: Mapping[str, TurnSample]
+) -> list[SanityQuestion]:
+    """Return the questions as tokens. Turns of other partitions that do not fit are left out.
+
+    Raises:
+        DataError: A plain question does not fit.
+    """
+    prepared = []
+    plain = [(PLAIN_QUESTIONS, name, _make_sample(name, [])) for name in QUESTIONS]
+    if tools:
+        half = list(QUESTIONS)[::2]
+        plain += [(NO_TOOL_NEEDED, name, _make_sample(name, list(tools))) for name in half]
+    dropped = 0
+    for group, name, sample in plain:
+        question = answerer.question(sample, MAX_NEW_TOKENS)
+        if question is None:
+            dropped += 1
             continue
-        before, now = score(sample, old.text, old.cut), score(sample, new.text, new.cut)
-        canaries.append(Canary(name, group, before.right, now.right))
-        if sample.turn_class != "cannot":
-            canaries.append(
-                Canary(name, NO_REFUSAL, before.actual != "cannot", now.actual != "cannot")
+        question = dataclasses.replace(question, limit=MAX_NEW_TOKENS)
+        prepared.append(SanityQuestion(group, name, question))
+    if dropped:
+        raise DataError(
+            f"{dropped} sanity questions do not fit into {answerer.max_length} tokens together "
+            "with the agent's long tools: raise evaluation.max_length."
+        )
+    for name, sample in others.items():
+        question = answerer.question(sample, MAX_NEW_TOKENS_OF_OTHERS)
+        if question is not None:
+            prepared.append(SanityQuestion(OTHER_AGENTS_TURNS, name, question))
+    return prepared
+
+
+def _judge_plain_question(
+    question: SanityQuestion, base: TurnAnswer, candidate: TurnAnswer
+) -> SanityAnswer:
+    tools = question.question.sample.tools
+    return SanityAnswer(
+        question=question.name,
+        group=question.group,
+        base=is_good_answer(question.group, question.name, tools, base.text),
+        candidate=is_good_answer(question.group, question.name, tools, candidate.text),
+        base_answer=base.text,
+        candidate_answer=candidate.text,
+    )
+
+
+def _judge_other_turn(
+    question: SanityQuestion, base: TurnAnswer, candidate: TurnAnswer
+) -> list[SanityAnswer]:
+    sample = question.question.sample
+    base_score = score(sample, base.text, base.cut)
+    candidate_score = score(sample, candidate.text, candidate.cut)
+    answers = [SanityAnswer(question.name, question.group, base_score.right, candidate_score.right)]
+    if sample.turn_class != "cannot":
+        answers.append(
+            SanityAnswer(
+                question=question.name,
+                group=NO_REFUSAL,
+                base=base_score.actual != "cannot",
+                candidate=candidate_score.actual != "cannot",
             )
-    return canaries
+        )
+    return answers
 
 
-def is_good(group: str, question: str, tools: Sequence[Tool], text: str) -> bool:
+def is_good_answer(group: str, question: str, tools: Sequence[Tool], text: str) -> bool:
+    """Return whether a text answers a plain question well.
+
+    Args:
+        group: The group of the question.
+        question: The question.
+        tools: The tools that the model was shown.
+        text: The model's text.
+    """
     reply = parse_reply(text, tools)
-    answers = not reply.is_call and classify_text(reply.text) == "answer"
-    return answers and (group == NO_TOOL or _has_word(reply.text, QUESTIONS[question]))
+    if reply.is_call or classify_text(reply.text) != "answer":
+        return False
+    return group == NO_TOOL_NEEDED or _contains_word(reply.text, QUESTIONS[question])
 
 
-def _has_word(text: str, words: Sequence[str]) -> bool:
-    """Whether one of the words stands there as a whole word, or with a plural's s: there is no "7" in "720", and no "ice" in "price"."""
-    return re.search(rf"\b({'|'.join(map(re.escape, words))})s?\b", text.casefold()) is not None
+def _contains_word(text: str, words: Sequence[str]) -> bool:
+    """Return whether a text contains one of the words as a whole word, or with a plural's s.
+
+    "720" does not contain the word "7", and "price" does not contain "ice".
+    """
+    pattern = rf"\b({'|'.join(map(re.escape, words))})s?\b"
+    return re.search(pattern, text.casefold()) is not None
 
 
-def _sample(question: str, tools: list[Tool]) -> TurnSample:
-    said = (("system", SYSTEM), ("user", question), ("assistant", QUESTIONS[question][0]))
-    messages = [{"role": role, "content": text} for role, text in said]
+def _make_sample(question: str, tools: list[Tool]) -> TurnSample:
+    messages: list[Message] = [
+        {"role": "system", "content": SYSTEM},
+        {"role": "user", "content": question},
+        {"role": "assistant", "content": QUESTIONS[question][0]},
+    ]
     row = {
         "row_id": question,
         "session_id": "",

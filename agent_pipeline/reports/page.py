@@ -14,10 +14,10 @@ from dataclasses import fields
 from importlib.resources import files
 from typing import Any, NamedTuple
 
+from agent_pipeline.evaluation.answer_scoring import AnswerScore
 from agent_pipeline.evaluation.intervals import reported, shown
 from agent_pipeline.evaluation.model_comparison import METRICS, differences
 from agent_pipeline.evaluation.paired import paired
-from agent_pipeline.evaluation.scoring import Score
 from agent_pipeline.sessions.session import Message
 from agent_pipeline.sessions.transcript import format_transcript, shorten_text
 from agent_pipeline.storage.artifacts import Artifact
@@ -343,8 +343,8 @@ def _sides(split: Split, both: Sequence[tuple[Entry, Entry]]) -> tuple[list[Entr
     ]
 
 
-def _score(entry: Entry) -> Score:
-    return Score(**{field.name: entry[field.name] for field in fields(Score)})
+def _score(entry: Entry) -> AnswerScore:
+    return AnswerScore(**{field.name: entry[field.name] for field in fields(AnswerScore)})
 
 
 def _models(split: Split) -> list[str]:

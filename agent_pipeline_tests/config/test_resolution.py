@@ -1,6 +1,8 @@
 """One tree of settings: which value holds for whom, where it was set, and what is refused."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -156,22 +158,33 @@ def test_every_other_name_leads_to_an_option() -> None:
     ) == TrainingConfig(num_train_epochs=3, lora_r=4)
 
 
+def other_values(default: Any) -> tuple[Any, Any]:
+    """Return two valid values of an option that differ from its default, if it has as many."""
+    if isinstance(default, bool):
+        return not default, default
+    if isinstance(default, str):
+        return "cosine", "constant"
+    if isinstance(default, float):
+        return default / 2, default / 4
+    return default + 3, 7
+
+
 @pytest.mark.parametrize("asset", [name for name in ASSETS if ASSETS[name].earlier_names])
 def test_earlier_names(toml, asset) -> None:
     """A settings file or a run of an earlier version sets the same options, and hashes keep their names."""
     options = ASSETS[asset]
     defaults = options().model_dump(mode="json")
     for earlier, current in options.earlier_names.items():
-        default = defaults[current]
-        value, other = ("cosine", "constant") if isinstance(default, str) else (default + 3, 7)
-        toml(f"[assets.{asset}]\n{earlier} = {value!r}")
+        value, other = other_values(defaults[current])
+        toml(f"[assets.{asset}]\n{earlier} = {json.dumps(value)}")
         settings = load_settings()
         resolved = resolve(settings, options)
         assert getattr(resolved.options, current) == value
         assert resolve(load_settings(), options, SUPPORT, {current: other}).options == (
             options(**{earlier: other})
         )
-        assert overrides([f"{asset}.{earlier}={value}"], {asset}) == {asset: {current: value}}
+        text = value if isinstance(value, str) else json.dumps(value)
+        assert overrides([f"{asset}.{earlier}={text}"], {asset}) == {asset: {current: value}}
         assert resolved.options.hashed()[earlier] == value
         assert current not in resolved.options.hashed()
         with pytest.raises(SettingsError):

@@ -15,7 +15,7 @@ from agent_pipeline.defs.partitions import AGENTS
 from agent_pipeline.errors import PipelineError
 from agent_pipeline.governance.forgetting import forget
 from agent_pipeline.governance.scanning import scan
-from agent_pipeline.promotion.ledger import EXPORT, is_held, last_decision
+from agent_pipeline.promotion.ledger import EXPORT, find_last_decision, is_held_back
 from agent_pipeline_tests.defs.conftest import metadata
 from agent_pipeline_tests.export.test_deciding import CALLS, FAIR, GOOD, KEY, Night
 from agent_pipeline_tests.export.test_probation import Probation
@@ -53,7 +53,7 @@ def test_a_person_promotes_what_the_night_decided_and_rolls_it_back_in_the_ui(
     assert decide(bench, monkeypatch, first)["decision"] == "hold"
     run_job(bench, "promote", "promote_export", why="a beginning")
     run_job(bench, "hold", "hold_export", identity=first.export.identity[:16], why="tone")
-    assert is_held(bench.lake, KEY, first.export.identity)
+    assert is_held_back(bench.lake, KEY, first.export.identity)
     night = Night(bench.lake, GOOD, first.export)
     metadata = decide(bench, monkeypatch, night)
     assert (
@@ -122,15 +122,15 @@ def test_the_commands_show_decisions_and_hold_a_candidate_back(
     assert "waits for you" in shown.invoke(app, ["champions"]).output
     told: list[Any] = []
     monkeypatch.setattr(
-        "agent_pipeline.governance.champion_moves.tell",
-        lambda settings, notices: told.extend(notices),
+        "agent_pipeline.governance.champion_moves.send_notifications",
+        lambda urls, notices: told.extend(notices),
     )
     for _ in range(2):
         assert shown.invoke(app, ["promote", str(KEY), "--why", "as in [/ticket] 7"]).exit_code == 0
     assert len(told) == 1, "what is the champion already did not move"
     assert "as in [/ticket] 7" in shown.invoke(app, ["champions", str(KEY)]).output
     assert shown.invoke(app, ["hold", str(KEY), "--why", "[a] bad feeling"]).exit_code == 0
-    record = last_decision(bench.lake, KEY, night.export.identity)
+    record = find_last_decision(bench.lake, KEY, night.export.identity)
     assert record is not None and record.decision.outcome == "hold"
     refused = shown.invoke(app, ["champions", "shop/typo"])
     assert (

@@ -3,9 +3,9 @@
 import json
 
 from agent_pipeline.defs.models.evaluation import better_check
+from agent_pipeline.evaluation.answer_scoring import score
 from agent_pipeline.evaluation.model_comparison import accuracies, differences
 from agent_pipeline.evaluation.samples import turn_samples
-from agent_pipeline.evaluation.scoring import score
 from agent_pipeline_tests.training.world import row
 
 TURNS = [sample for number in range(20) for sample in turn_samples([row(number, "test")])[0]]

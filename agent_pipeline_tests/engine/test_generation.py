@@ -9,7 +9,7 @@ from agent_pipeline.engine.generation import generate
 from agent_pipeline.engine.scoring import score_tokens
 from agent_pipeline.evaluation.greedy import Continuation, Writer, greedy, verified_beginning
 from agent_pipeline.evaluation.samples import turn_samples
-from agent_pipeline.evaluation.turns import MARGIN, Answering
+from agent_pipeline.evaluation.turns import MARGIN, TurnAnswerer
 from agent_pipeline.models.device import probe_device
 from agent_pipeline.models.loading import load_model
 from agent_pipeline.tokenization.loss_masks import Encoded
@@ -359,7 +359,7 @@ def test_prompts_that_share_nothing_are_answered_too(tiny_base, adapter_dir):
 @pytest.mark.usefixtures("in_float32")
 def test_verified_answers_are_those_of_plain_greedy_decoding(tiny_base, adapter_dir):
     """Whatever was expected: what the model writes, that with another token within it, or what the agent did."""
-    answering = Answering.of(tiny_base, adapter_dir)
+    answering = TurnAnswerer.of(tiny_base, adapter_dir)
     questions = [
         answering.question(sample, 64)
         for sample in turn_samples([row(number, "test") for number in range(24, 48)])[0]
@@ -416,7 +416,7 @@ def test_the_first_token_that_is_not_expected_ends_what_is_verified():
 
 
 def test_a_limit_too_low_for_what_was_expected_is_told_from_rambling(tiny_base, adapter_dir):
-    answering = Answering.of(tiny_base, adapter_dir)
+    answering = TurnAnswerer.of(tiny_base, adapter_dir)
     sample = turn_samples([row(25, "test")])[0][0]
     tight, roomy = answering.question(sample, 8), answering.question(sample, 200)
     assert tight.too_tight and not roomy.too_tight and roomy.limit == len(roomy.expected) + MARGIN

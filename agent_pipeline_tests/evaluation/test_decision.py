@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from agent_pipeline.engine.scoring import TokenScores, score_tokens
-from agent_pipeline.evaluation.decision import auc, call_branches, call_probability
+from agent_pipeline.evaluation.call_probability import auc, call_branches, call_probability
 from agent_pipeline.evaluation.samples import turn_samples
-from agent_pipeline.evaluation.turns import Answering
+from agent_pipeline.evaluation.turns import TurnAnswerer
 from agent_pipeline_tests.training.world import TOOL, row
 
 
@@ -42,7 +42,7 @@ def test_the_chance_of_a_call_is_that_of_any_of_its_places():
 @pytest.mark.usefixtures("in_float32")
 def test_one_pass_gives_the_probability_that_the_model_itself_gives(tiny_base, adapter_dir):
     """The opening of a call is scored as a row of its own would be, and a trained model tells calls from answers by it."""
-    answering = Answering.of(tiny_base, adapter_dir)
+    answering = TurnAnswerer.of(tiny_base, adapter_dir)
     questions = [
         answering.question(sample, 64)
         for sample in turn_samples([row(number, "test") for number in range(25, 37)])[0]

@@ -11,8 +11,8 @@ from agent_pipeline.compute.playing import play_all, tasks_to_play
 from agent_pipeline.errors import InfrastructureError, SettingsError
 from agent_pipeline.evaluation.episodes import (
     Conversation,
+    EpisodeReply,
     Player,
-    Reply,
     fresh_task_id,
     play,
     play_side_by_side,
@@ -63,7 +63,8 @@ def test_players_of_one_model_play_every_second_task_each_and_the_order_is_that_
         def reply(conversations):
             asked[name] += [each.messages[-1]["content"] for each in conversations]
             return [
-                Reply({"role": "assistant", "content": "I cannot do that."}) for _ in conversations
+                EpisodeReply({"role": "assistant", "content": "I cannot do that."})
+                for _ in conversations
             ]
 
         return reply
@@ -92,7 +93,9 @@ def test_a_refused_conversation_ends_its_episode_alone_and_where_all_are_refused
     def played(refuses: set[int]):
         def player(conversations):
             return [
-                Reply(None, refused="It refused.") if each.number in refuses else Reply(answer)
+                EpisodeReply(None, refused="It refused.")
+                if each.number in refuses
+                else EpisodeReply(answer)
                 for each in conversations
             ]
 
@@ -188,9 +191,9 @@ def test_an_episode_is_given_up_after_its_turns_or_where_it_no_longer_fits():
     }
     rows = Shop.fresh_tasks(3, 1001, "support-001")
     assert {each.end for each in play(Shop, rows, always(call), max_turns=4)} == {"too many turns"}
-    assert {each.end for each in play(Shop, rows, lambda asked: [Reply(None) for _ in asked])} == {
-        "too long"
-    }
+    assert {
+        each.end for each in play(Shop, rows, lambda asked: [EpisodeReply(None) for _ in asked])
+    } == {"too long"}
 
 
 @pytest.mark.parametrize(
@@ -259,7 +262,7 @@ def test_a_model_that_does_not_end_its_answers_is_not_fit():
         for reason in verdict({"players": {"model": on_and_on}})
     )
     ends = figures(play(Shop, rows, always({"role": "assistant", "content": "Sorry."})))
-    long = figures(play(Shop, rows, lambda asked: [Reply(None) for _ in asked]))
+    long = figures(play(Shop, rows, lambda asked: [EpisodeReply(None) for _ in asked]))
     assert any(
         "raise episodes.max_length" in reason for reason in verdict({"players": {"model": long}})
     )
@@ -270,7 +273,7 @@ def test_a_model_that_does_not_end_its_answers_is_not_fit():
 
 def always(message: dict, finish_reason: str | None = None) -> Player:
     return lambda conversations: [
-        Reply(message, finish_reason=finish_reason) for _ in conversations
+        EpisodeReply(message, finish_reason=finish_reason) for _ in conversations
     ]
 
 
@@ -367,7 +370,8 @@ def test_pass_hat_k_is_the_chance_that_k_trials_are_all_done():
     def player(asked):
         right = [each.trial < (4 if each.number == 0 else 2) for each in asked]
         return [
-            Reply(_turn(each, 3 if good else 2)) for each, good in zip(asked, right, strict=True)
+            EpisodeReply(_turn(each, 3 if good else 2))
+            for each, good in zip(asked, right, strict=True)
         ]
 
     def _turn(conversation, amount):

@@ -17,17 +17,17 @@ from agent_pipeline.errors import DataError, ModelError
 from agent_pipeline.evaluation.evaluate import _verified_calls, evaluate
 from agent_pipeline.evaluation.greedy import greedy
 from agent_pipeline.evaluation.samples import turn_samples
-from agent_pipeline.evaluation.turns import Answering
+from agent_pipeline.evaluation.turns import TurnAnswerer
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.models.chat_renderer import load_renderer
+from agent_pipeline.promotion.sanity_groups import NO_REFUSAL
 from agent_pipeline.promotion.sanity_questions import (
-    NO_REFUSAL,
-    NO_TOOL,
-    OTHERS,
-    PLAIN,
-    ask,
-    is_good,
-    other_turns,
+    NO_TOOL_NEEDED,
+    OTHER_AGENTS_TURNS,
+    PLAIN_QUESTIONS,
+    ask_sanity_questions,
+    choose_other_turns,
+    is_good_answer,
 )
 from agent_pipeline.sessions.tables import to_table
 from agent_pipeline.storage.lake import Lake
@@ -136,8 +136,10 @@ def test_the_same_evaluation_gives_the_same_report(report, tiny_base, adapter_di
 def test_adapters_that_are_evaluated_on_the_same_turns_ask_their_base_once(
     tiny_base, adapter_dir, monkeypatch
 ):
-    asked, forward = [], Answering.forward
-    monkeypatch.setattr(Answering, "forward", lambda *given: asked.append(given) or forward(*given))
+    asked, forward = [], TurnAnswerer.forward
+    monkeypatch.setattr(
+        TurnAnswerer, "forward", lambda *given: asked.append(given) or forward(*given)
+    )
     passes: dict = {}
     first, again = (
         evaluate(HELDOUT[:2], tiny_base, adapter_dir, max_samples=2, base_passes=passes)
@@ -166,7 +168,7 @@ def test_without_answers_loss_and_decisions_are_those_of_all_turns(report, tiny_
 def test_the_pass_says_which_turns_plain_greedy_decoding_writes_as_expected_and_calls_are_counted(
     tiny_base, adapter_dir
 ):
-    answering = Answering.of(tiny_base, adapter_dir)
+    answering = TurnAnswerer.of(tiny_base, adapter_dir)
     questions = [answering.question(sample, 96) for sample in turn_samples(HELDOUT)[0]]
     stops = answering.renderer.answer_end_ids
     written = greedy(
@@ -210,25 +212,25 @@ def test_an_adapter_that_is_not_there_is_one_sentence(tiny_base, tmp_path):
         evaluate(HELDOUT, tiny_base, tmp_path)
 
 
-def test_canaries_ask_base_and_candidate_plain_questions_with_and_without_tools(
+def test_sanity_questions_ask_base_and_candidate_plain_questions_with_and_without_tools(
     tiny_base, adapter_dir
 ):
-    asked = ask(tiny_base, adapter_dir, row(0)["tools"])
-    assert Counter(each.group for each in asked) == {PLAIN: 16, NO_TOOL: 8}
-    assert ask(tiny_base, adapter_dir, []) == [each for each in asked if each.group == PLAIN], (
-        "greedy answers, and none with tools without tools"
-    )
+    asked = ask_sanity_questions(tiny_base, adapter_dir, row(0)["tools"])
+    assert Counter(each.group for each in asked) == {PLAIN_QUESTIONS: 16, NO_TOOL_NEEDED: 8}
+    assert ask_sanity_questions(tiny_base, adapter_dir, []) == [
+        each for each in asked if each.group == PLAIN_QUESTIONS
+    ], "greedy answers, and none with tools without tools"
 
 
-def test_canaries_with_long_tools_are_asked_in_the_evaluations_length_and_never_left_out(
+def test_sanity_questions_with_long_tools_are_asked_in_the_evaluations_length_and_never_left_out(
     tiny_base, adapter_dir
 ):
     (tool,) = row(0)["tools"][:1]
     long = [tool | {"function": tool["function"] | {"description": "Finds an order. " * 600}}]
     with pytest.raises(
-        DataError, match=r"8 canaries do not fit into 2048 tokens.*evaluation\.max_length"
+        DataError, match=r"8 sanity questions do not fit into 2048 tokens.*evaluation\.max_length"
     ):
-        ask(tiny_base, adapter_dir, long)
+        ask_sanity_questions(tiny_base, adapter_dir, long)
 
 
 OWN, SISTER, COUSIN, STRANGER = (
@@ -250,30 +252,30 @@ def lake(tmp_path):
     return lake
 
 
-def test_canaries_are_few_held_out_turns_of_other_partitions_of_the_same_project(lake):
+def test_sanity_questions_are_few_held_out_turns_of_other_partitions_of_the_same_project(lake):
     def asked(*given):
         return {
             name.split()[0]: sample.task_key
-            for name, sample in other_turns(lake, OWN, *given).items()
+            for name, sample in choose_other_turns(lake, OWN, *given).items()
         }
 
     assert asked(8).keys() == {"shop/sister", "shop/cousin"} == asked(2).keys()
     assert asked(8, True).keys() == {"shop/sister", "shop/cousin", "office/rooms"}
-    turns = other_turns(lake, OWN, 8)
+    turns = choose_other_turns(lake, OWN, 8)
     assert len(turns) == 5 and {sample.task_key for sample in turns.values()} == {
         "task-7",
         *(each["task_key"] for each in HELDOUT),
     }
-    assert turns == other_turns(lake, OWN, 8) and len(other_turns(lake, OWN, 3)) == 3
-    assert other_turns(lake, OWN, 0) == other_turns(lake, STRANGER, 8) == {}
+    assert turns == choose_other_turns(lake, OWN, 8) and len(choose_other_turns(lake, OWN, 3)) == 3
+    assert choose_other_turns(lake, OWN, 0) == choose_other_turns(lake, STRANGER, 8) == {}
     lake.table("sft_dataset", COUSIN).write_bytes(b"damaged")
     assert asked(8).keys() == {"shop/sister"}
 
 
-def test_the_task_asks_canaries_in_the_length_of_the_evaluation(lake, monkeypatch):
+def test_the_task_asks_sanity_questions_in_the_length_of_the_evaluation(lake, monkeypatch):
     lengths = []
     monkeypatch.setattr(
-        "agent_pipeline.promotion.sanity_questions.ask",
+        "agent_pipeline.promotion.sanity_questions.ask_sanity_questions",
         lambda *given: lengths.append(given[-1]) or [],
     )
     monkeypatch.setattr(TaskParams, "base_of", lambda *given: None)
@@ -281,25 +283,28 @@ def test_the_task_asks_canaries_in_the_length_of_the_evaluation(lake, monkeypatc
         "lake": str(lake.root),
         "cache": str(lake.fs.cache),
         "partition": str(OWN),
-        "canary_rows": 0,
-        "canaries_beyond_project": False,
+        "sanity_question_rows": 0,
+        "sanity_questions_beyond_project": False,
     }
     params["adapter"] = artifact(lake, "sft_adapter", OWN).reference
     for length in (2048, 8192):
-        tasks.canaries.run(params | {"evaluation": {"max_length": length}})
+        tasks.sanity_questions.run(params | {"evaluation": {"max_length": length}})
     assert lengths == [2048, 8192]
 
 
 def test_what_other_partitions_say_is_answered_and_scored_and_not_kept(
     lake, tiny_base, adapter_dir
 ):
-    turns = other_turns(lake, OWN, 8)
+    turns = choose_other_turns(lake, OWN, 8)
     asked = [
         each
-        for each in ask(tiny_base, adapter_dir, [], others=turns)
-        if each.group in (OTHERS, NO_REFUSAL)
+        for each in ask_sanity_questions(tiny_base, adapter_dir, [], others=turns)
+        if each.group in (OTHER_AGENTS_TURNS, NO_REFUSAL)
     ]
-    assert Counter(each.group for each in asked) == {OTHERS: len(turns), NO_REFUSAL: len(turns)}
+    assert Counter(each.group for each in asked) == {
+        OTHER_AGENTS_TURNS: len(turns),
+        NO_REFUSAL: len(turns),
+    }
     assert sum(each.candidate for each in asked) > sum(each.base for each in asked), (
         "the adapter learned these tasks"
     )
@@ -330,7 +335,10 @@ def test_what_other_partitions_say_is_answered_and_scored_and_not_kept(
 )
 def test_a_good_canary_answers_calls_nothing_and_refuses_nothing(text, plain, no_tool):
     question = "What is the capital of France?"
-    assert (is_good(PLAIN, question, [], text), is_good(NO_TOOL, question, [], text)) == (
+    assert (
+        is_good_answer(PLAIN_QUESTIONS, question, [], text),
+        is_good_answer(NO_TOOL_NEEDED, question, [], text),
+    ) == (
         plain,
         no_tool,
     )
@@ -348,4 +356,4 @@ def test_a_good_canary_answers_calls_nothing_and_refuses_nothing(text, plain, no
     ],
 )
 def test_a_canary_is_good_by_whole_words_only(question, text, good):
-    assert is_good(PLAIN, question, [], text) == good
+    assert is_good_answer(PLAIN_QUESTIONS, question, [], text) == good

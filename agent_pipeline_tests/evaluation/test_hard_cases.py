@@ -2,8 +2,8 @@
 
 from collections import Counter
 
+from agent_pipeline.evaluation.answer_scoring import score
 from agent_pipeline.evaluation.samples import TurnSample, expected_calls
-from agent_pipeline.evaluation.scoring import score
 from agent_pipeline_tests.evaluation.hard_cases import CASES, TOOLS, Case
 from agent_pipeline_tests.training.world import call
 

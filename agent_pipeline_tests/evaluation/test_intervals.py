@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import stdtrit
 
-from agent_pipeline.evaluation.decision import auc
+from agent_pipeline.evaluation.call_probability import auc
 from agent_pipeline.evaluation.intervals import jackknife, reported, share_interval
 from agent_pipeline.evaluation.paired import paired, within
 

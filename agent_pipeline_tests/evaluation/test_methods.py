@@ -6,7 +6,7 @@ import pytest
 
 from agent_pipeline.evaluation.intervals import reported
 from agent_pipeline.evaluation.paired import crossed, paired
-from agent_pipeline.evaluation.scores import RowLoss, Scores, TurnScore
+from agent_pipeline.evaluation.scores import RowScore, Scores, TurnScore
 from agent_pipeline.method_comparison.report import chart, page
 from agent_pipeline.method_comparison.results import Cost, Method, Run, compared
 
@@ -63,7 +63,7 @@ def runs(method: str, share: float, auc: float, seeds: int = 3, adapter: str = "
         scores = Scores(
             "evaluator",
             tuple(turns),
-            (RowLoss("r1", "task1", 1 - share, 10), RowLoss("r2", "task2", 1 - share, 10)),
+            (RowScore("r1", "task1", 1 - share, 10), RowScore("r2", "task2", 1 - share, 10)),
         )
         names = {
             "method": method,

@@ -11,17 +11,12 @@ from hypothesis import strategies as st
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.paired import paired, sign_flip, tasks_needed
-from agent_pipeline.evaluation.scores import (
-    Canary,
-    Facts,
-    Played,
-    Policy,
-    RowLoss,
-    Scores,
-    TurnScore,
-)
-from agent_pipeline.promotion.report import sentence, summary
-from agent_pipeline.promotion.rules import DONE, decide, error_rate, watch
+from agent_pipeline.evaluation.scores import EpisodeScore, RowScore, Scores, TurnScore
+from agent_pipeline.promotion.decision import DecisionFacts, SanityAnswer, VerifiedVerdicts
+from agent_pipeline.promotion.decision_wording import describe_reason, summarize
+from agent_pipeline.promotion.error_budget import error_of_next_decision
+from agent_pipeline.promotion.policy import PromotionPolicy
+from agent_pipeline.promotion.rules import TASKS_DONE, check_probation, decide_on_candidate
 from agent_pipeline.reports import episode_report
 from agent_pipeline.reports.episode_report import does_less, verdict
 
@@ -62,14 +57,15 @@ class Model:
                     TurnScore(f"{task}:{turn}", f"t{task}", capability, due, called, right)
                 )
         losses = tuple(
-            RowLoss(f"r{task}", f"t{task}", self.loss + 0.05 * rng.random(), 20)
+            RowScore(f"r{task}", f"t{task}", self.loss + 0.05 * rng.random(), 20)
             for task in range(self.tasks)
         )
         luck = (np.random.default_rng(1).permutation(self.episodes) / self.episodes).tolist()
         harmed = [None if self.harm is None else each < self.harm for each in luck]
         done = [each < (self.idle if i % 2 else self.done) for i, each in enumerate(luck)]
         played = tuple(
-            Played(f"t{i}", 0, None, done[i], harmed[i], i % 2 == 0) for i in range(self.episodes)
+            EpisodeScore(f"t{i}", 0, None, done[i], harmed[i], i % 2 == 0)
+            for i in range(self.episodes)
         )
         return Scores(self.evaluator, tuple(turns), losses, "w", played)
 
@@ -79,7 +75,7 @@ BETTER = Model()
 
 
 def decided(candidate: Model, rival: Scores = CHAMPION, **given):
-    return decide(candidate.scores(), rival, Policy(), Facts(**given))
+    return decide_on_candidate(candidate.scores(), rival, PromotionPolicy(), DecisionFacts(**given))
 
 
 def against(decision, outcome="reject"):
@@ -88,7 +84,7 @@ def against(decision, outcome="reject"):
 
 def test_a_better_model_is_promoted_and_its_figures_are_shown():
     decision = decided(BETTER)
-    assert decision.outcome == "promote" and decision.p <= decision.error
+    assert decision.outcome == "promote" and decision.p_value <= decision.allowed_error
     figures = {figure.name: figure for figure in decision.figures}
     assert {
         "gain",
@@ -102,7 +98,7 @@ def test_a_better_model_is_promoted_and_its_figures_are_shown():
         "harm",
     } <= figures.keys()
     gain = figures["gain"]
-    assert gain.candidate - gain.rival == pytest.approx(gain.difference)
+    assert gain.candidate - gain.baseline == pytest.approx(gain.difference)
     assert gain.low < gain.difference < gain.high and gain.tasks == TASKS
     assert 0 < gain.visible < 0.2
 
@@ -113,8 +109,8 @@ def test_on_a_handful_of_turns_a_model_that_always_does_the_same_is_held_back_an
 
 
 def test_the_same_answers_hold():
-    same = decide(CHAMPION, CHAMPION, Policy(), Facts())
-    assert (same.outcome, same.reasons[0].kind, same.p) == ("hold", "same answers", 1.0)
+    same = decide_on_candidate(CHAMPION, CHAMPION, PromotionPolicy(), DecisionFacts())
+    assert (same.outcome, same.reasons[0].kind, same.p_value) == ("hold", "same answers", 1.0)
 
 
 CONSTANT = {
@@ -149,7 +145,9 @@ HARMFUL = {
 def test_a_gain_does_not_buy_a_loss_elsewhere(name):
     decision = decided(HARMFUL[name])
     assert (
-        decision.p <= decision.error and decision.outcome == "reject" and name in against(decision)
+        decision.p_value <= decision.allowed_error
+        and decision.outcome == "reject"
+        and name in against(decision)
     )
 
 
@@ -177,7 +175,7 @@ FIRST = {
 def test_a_first_champion_is_not_held_against_the_harm_of_a_base_that_does_nothing(name):
     model, outcome, reasons = FIRST[name]
     base = Model(**IDLE, harm=model.harm and 0.0, episodes=model.episodes).scores()
-    decision = decided(model, base, first=True)
+    decision = decided(model, base, is_first_champion=True)
     assert decision.outcome == outcome and reasons <= against(decision, outcome)
     figures = {figure.name for figure in decision.figures}
     assert ("harm" in figures) == (model.harm is not None), (
@@ -186,7 +184,7 @@ def test_a_first_champion_is_not_held_against_the_harm_of_a_base_that_does_nothi
 
 
 def test_a_first_champion_that_calls_where_its_idle_base_does_not_waits_for_a_person():
-    found = decided(Model(over_call=0.2), Model(**IDLE).scores(), first=True)
+    found = decided(Model(over_call=0.2), Model(**IDLE).scores(), is_first_champion=True)
     assert found.outcome == "hold" and {"over-call", "answer"} <= against(found, "hold")
     assert "over-call" in against(
         decided(Model(over_call=0.2), Model(exact=0.5, over_call=0.0).scores())
@@ -218,7 +216,9 @@ def test_a_first_champion_that_the_check_model_does_the_job_fails_is_never_promo
         played[name] = {part: episode_report.share(values) for part, values in parts.items()}
     report = {"players": played}
     if verdict(report):
-        assert decided(model, base.scores(), unfit=does_less(report), first=True).outcome in (
+        assert decided(
+            model, base.scores(), worse_than_base=does_less(report), is_first_champion=True
+        ).outcome in (
             "hold",
             "reject",
         )
@@ -238,7 +238,7 @@ def test_harm_above_the_limit_is_rejected_though_the_champion_harms_as_much():
 def cut(model: Scores, *episodes: int) -> Scores:
     """The scores where these episodes were cut off before any harm was seen."""
     played = [
-        msgspec.structs.replace(e, harmed=None, unseen=True) if i in episodes else e
+        msgspec.structs.replace(e, harmed=None, cut_off=True) if i in episodes else e
         for i, e in enumerate(model.episodes)
     ]
     return msgspec.structs.replace(model, episodes=tuple(played))
@@ -281,15 +281,15 @@ CUT = {
 @pytest.mark.parametrize("name", CUT)
 def test_harm_that_episodes_that_were_cut_off_may_hide_holds_a_candidate_back(name):
     candidate, champions, first, outcome = CUT[name]
-    decision = decide(
+    decision = decide_on_candidate(
         candidate,
         cut(Model(exact=0.5, over_call=0.02, episodes=100).scores(), *champions),
-        Policy(),
-        Facts(first=first),
+        PromotionPolicy(),
+        DecisionFacts(is_first_champion=first),
     )
     assert decision.outcome == outcome
     assert ("harm" in against(decision, "hold")) == (outcome == "hold") and all(
-        map(sentence, decision.reasons)
+        map(describe_reason, decision.reasons)
     )
 
 
@@ -300,11 +300,11 @@ def test_tasks_whose_harm_the_world_does_not_say_hide_none():
     ]
     candidate = msgspec.structs.replace(QUIET, episodes=tuple(silent))
     assert (
-        decide(
+        decide_on_candidate(
             cut(candidate, 99),
             cut(Model(exact=0.5, over_call=0.02, episodes=100).scores()),
-            Policy(),
-            Facts(),
+            PromotionPolicy(),
+            DecisionFacts(),
         ).outcome
         == "promote"
     )
@@ -317,12 +317,12 @@ def test_a_model_that_does_no_task_is_held_back_though_its_rival_does_none_eithe
     found = decided(
         Model(over_call=0.02, **nothing),
         Model(exact=0.5, over_call=0.02, **nothing).scores(),
-        first=first,
+        is_first_champion=first,
     )
     assert (
         found.outcome == "hold"
-        and against(found, "hold") == set(DONE)
-        and "0 of 80" in sentence(found.reasons[0])
+        and against(found, "hold") == set(TASKS_DONE)
+        and "0 of 80" in describe_reason(found.reasons[0])
     )
 
 
@@ -337,7 +337,7 @@ def test_a_model_that_looks_up_and_then_never_acts_is_held_back_though_its_rival
         if first
         else Model(exact=0.5, over_call=0.02, done=0.0, episodes=160)
     )
-    found = decided(looks_up, rival.scores(), first=first)
+    found = decided(looks_up, rival.scores(), is_first_champion=first)
     assert found.outcome == "hold" and against(found, "hold") == {"done where it must act"}
 
 
@@ -355,43 +355,48 @@ def test_episodes_of_one_of_the_two_alone_never_compare():
 
 
 def test_what_episodes_say_beside_the_base_rejects():
-    assert decided(BETTER, unfit=["done"]).outcome == "reject"
+    assert decided(BETTER, worse_than_base=["done"]).outcome == "reject"
     assert (
-        decided(BETTER, unended=["80 of 80 episodes have an answer that reaches the limit"]).outcome
+        decided(
+            BETTER, without_end=["80 of 80 episodes have an answer that reaches the limit"]
+        ).outcome
         == "hold"
     )
 
 
 def test_a_canary_that_is_lost_holds_the_candidate_back_and_one_of_many_that_moved_does_not():
-    lost = [Canary(str(i), "plain questions", True, i >= 6) for i in range(10)]
+    lost = [SanityAnswer(str(i), "plain questions", True, i >= 6) for i in range(10)]
     assert (
-        against(decided(BETTER, canaries=lost), "hold") == {"plain questions"}
-        and decided(BETTER, canaries=lost).outcome == "hold"
+        against(decided(BETTER, sanity_answers=lost), "hold") == {"plain questions"}
+        and decided(BETTER, sanity_answers=lost).outcome == "hold"
     )
-    moved = [Canary(str(i), "plain questions", i != 1, i != 2) for i in range(10)]
-    assert decided(BETTER, canaries=moved).outcome == "promote"
+    moved = [SanityAnswer(str(i), "plain questions", i != 1, i != 2) for i in range(10)]
+    assert decided(BETTER, sanity_answers=moved).outcome == "promote"
 
 
 def test_promotion_names_each_drop_that_stops_nothing():
     """A promotion stood beside sanity questions that fell from 0.812 to 0.562, and did not name them."""
     questions = [
-        Canary(str(i), "canary: plain questions", i < 13, 3 < i < 12 or i == 13) for i in range(16)
+        SanityAnswer(str(i), "canary: plain questions", i < 13, 3 < i < 12 or i == 13)
+        for i in range(16)
     ]
-    promoted = decided(BETTER, canaries=questions)
+    promoted = decided(BETTER, sanity_answers=questions)
     assert promoted.outcome == "promote" and promoted.reasons[0].kind == "gain"
-    assert "56.2 % of the sanity questions (plain questions)" in summary(
+    assert "56.2 % of the sanity questions (plain questions)" in summarize(
         promoted
-    ) and "its base 81.2 %" in summary(promoted)
+    ) and "its base 81.2 %" in summarize(promoted)
 
 
 @given(st.integers(0, 16), SHARE, SHARE, SHARE, st.sampled_from([4, 12, TASKS]))
 def test_every_drop_beyond_its_margin_has_a_reason(lost, find, refund, over_call, tasks):
     questions = [
-        Canary(str(i), "canary: plain questions", i < 13, lost <= i < 13) for i in range(16)
+        SanityAnswer(str(i), "canary: plain questions", i < 13, lost <= i < 13) for i in range(16)
     ]
     rival = Model(exact=0.5, tasks=tasks).scores()
     decision = decided(
-        Model(find=find, refund=refund, over_call=over_call, tasks=tasks), rival, canaries=questions
+        Model(find=find, refund=refund, over_call=over_call, tasks=tasks),
+        rival,
+        sanity_answers=questions,
     )
     named = {reason.name for reason in decision.reasons}
     for figure in decision.figures:
@@ -404,14 +409,14 @@ def test_every_drop_beyond_its_margin_has_a_reason(lost, find, refund, over_call
             "answer",
             "canary: plain questions",
         ):
-            assert (figure.name in named) == (worse > Policy().guard_margin), figure
+            assert (figure.name in named) == (worse > PromotionPolicy().regression_margin), figure
 
 
 @pytest.mark.parametrize("verified", [(0, 374), (373, 374), (0, 0)])
 def test_model_of_unverified_sessions_is_never_promoted(verified):
-    decision = decided(BETTER, verified=verified)
+    decision = decided(BETTER, unverified=VerifiedVerdicts(*verified))
     assert decision.outcome == "hold" and decision.reasons[0].kind == "unverified"
-    assert (f"{verified[0]} of 374" in summary(decision)) == bool(verified[1])
+    assert (f"{verified[0]} of 374" in summarize(decision)) == bool(verified[1])
     assert decided(BETTER, unverified_tasks=3).outcome == "hold"
 
 
@@ -438,12 +443,14 @@ def parts(model: Scores, newer: Scores) -> Scores:
 
 def test_a_gain_must_hold_on_the_tasks_that_came_after_the_champion_where_there_are_enough():
     lost = parts(BETTER.scores(), CHAMPION)
-    assert decide(lost, CHAMPION, Policy(), Facts()).outcome == "promote", (
-        "the older tasks alone show a gain"
+    assert (
+        decide_on_candidate(lost, CHAMPION, PromotionPolicy(), DecisionFacts()).outcome == "promote"
+    ), "the older tasks alone show a gain"
+    overfit = decide_on_candidate(
+        lost, CHAMPION, PromotionPolicy(), DecisionFacts(newer_tasks=NEWER)
     )
-    overfit = decide(lost, CHAMPION, Policy(), Facts(newer=NEWER))
     assert overfit.outcome == "hold" and against(overfit, "hold") == {"newer tasks"}
-    confirmed = decided(BETTER, newer=NEWER)
+    confirmed = decided(BETTER, newer_tasks=NEWER)
     assert confirmed.outcome == "promote" and "confirmed" in {
         reason.kind for reason in confirmed.reasons
     }
@@ -465,40 +472,48 @@ def test_a_gain_must_hold_on_the_tasks_that_came_after_the_champion_where_there_
 def test_a_champion_is_rolled_back_where_it_is_worse_on_newer_tasks_and_only_there(
     champion, newer, outcome
 ):
-    decision = watch(champion, CHAMPION, newer, Policy(), 3)
-    assert decision.outcome == outcome and (decision.p is None) == (outcome == "cannot decide")
-    assert decision.error == error_rate(3, 0.05) and sentence(decision.reasons[0])
-
-
-def test_with_too_few_newer_tasks_a_decision_says_how_many_there_were():
-    few = decided(BETTER, newer=NEWER[:19])
-    (reason,) = (each for each in few.reasons if each.kind == "too few newer tasks")
-    assert few.outcome == "promote" and (reason.candidate, reason.limit) == (19, 20)
-    assert "19 tasks came after" in sentence(reason)
-    assert not any(each.name == "newer tasks" for each in decided(BETTER, first=True).reasons), (
-        "a first champion has none before it"
+    decision = check_probation(champion, CHAMPION, newer, PromotionPolicy(), 3)
+    assert decision.outcome == outcome and (decision.p_value is None) == (
+        outcome == "cannot decide"
+    )
+    assert decision.allowed_error == error_of_next_decision(3, 0.05) and describe_reason(
+        decision.reasons[0]
     )
 
 
+def test_with_too_few_newer_tasks_a_decision_says_how_many_there_were():
+    few = decided(BETTER, newer_tasks=NEWER[:19])
+    (reason,) = (each for each in few.reasons if each.kind == "too few newer tasks")
+    assert few.outcome == "promote" and (reason.candidate, reason.limit) == (19, 20)
+    assert "19 tasks came after" in describe_reason(reason)
+    assert not any(
+        each.name == "newer tasks" for each in decided(BETTER, is_first_champion=True).reasons
+    ), "a first champion has none before it"
+
+
 def test_too_few_tasks_cannot_decide_and_the_missing_tasks_would_do():
-    few = decided(Model(exact=0.8, tasks=12), Model(exact=0.5, tasks=12).scores(), earlier=30)
+    few = decided(
+        Model(exact=0.8, tasks=12), Model(exact=0.5, tasks=12).scores(), earlier_decisions=30
+    )
     assert few.outcome == "cannot decide" and few.more_tasks > 40
     gain = few.figures[0]
     assert gain.visible > 0.1
     enough = 12 + few.more_tasks
-    many = decide(
+    many = decide_on_candidate(
         Model(exact=0.8, tasks=enough).scores(),
         Model(exact=0.5, tasks=enough).scores(),
-        Policy(),
-        Facts(earlier=30),
+        PromotionPolicy(),
+        DecisionFacts(earlier_decisions=30),
     )
     assert many.figures[0].visible == pytest.approx(0.1, rel=0.3)
 
 
 def test_no_turns_cannot_decide():
     nothing = Scores("e", ())
-    decision = decide(nothing, nothing, Policy(), Facts())
-    assert decision.outcome == "cannot decide" and decision.p is None and decision.more_tasks > 0
+    decision = decide_on_candidate(nothing, nothing, PromotionPolicy(), DecisionFacts())
+    assert (
+        decision.outcome == "cannot decide" and decision.p_value is None and decision.more_tasks > 0
+    )
 
 
 def test_many_tasks_without_a_gain_hold():
@@ -519,7 +534,7 @@ def test_scores_of_another_evaluator_never_compare(other):
 
 
 def test_a_years_decisions_spend_no_more_than_its_budget():
-    rates = [error_rate(night, 0.05) for night in range(5000)]
+    rates = [error_of_next_decision(night, 0.05) for night in range(5000)]
     assert sum(rates) <= 0.05 and rates == sorted(rates, reverse=True)
     assert sum(rates[:365]) > 0.04999 - 0.0001, "a year of nights uses nearly all of it"
 

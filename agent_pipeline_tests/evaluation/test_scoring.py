@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_pipeline.evaluation.calls import normal, same, same_calls
+from agent_pipeline.evaluation.answer_scoring import score, values
+from agent_pipeline.evaluation.call_matching import normal, same, same_calls
 from agent_pipeline.evaluation.model_comparison import accuracies
 from agent_pipeline.evaluation.samples import turn_samples
-from agent_pipeline.evaluation.scoring import score, values
 from agent_pipeline.models.families import parse_reply
 from agent_pipeline.models.tool_call_parsers import ParsedCall, list_parameter_schemas
 from agent_pipeline.tokenization.loss_masks import encode_conversation

@@ -13,27 +13,23 @@ import pytest
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.datasets.verdicts import count_verdicts
 from agent_pipeline.errors import DataError
+from agent_pipeline.evaluation.answer_scoring import AnswerScore
 from agent_pipeline.evaluation.model_comparison import accuracies, differences
-from agent_pipeline.evaluation.scores import Policy
-from agent_pipeline.evaluation.scoring import Score
 from agent_pipeline.export.serving_folder import read_folder
 from agent_pipeline.keys import PartitionKey
+from agent_pipeline.promotion.approval import hold_back
 from agent_pipeline.promotion.champions import promote, rollback, serve
-from agent_pipeline.promotion.decide import (
-    Comparison,
-    comparison,
-    decide_on,
-    facts_since,
-    hold,
-    to_compare,
-)
-from agent_pipeline.promotion.ledger import EXPORT, ledger
-from agent_pipeline.promotion.report import page, summary
-from agent_pipeline.promotion.rules import error_rate
-from agent_pipeline.promotion.verification import (
+from agent_pipeline.promotion.comparison import Comparison, make_compare_params, read_comparison
+from agent_pipeline.promotion.decision_facts import collect_facts_since
+from agent_pipeline.promotion.decision_wording import make_markdown, summarize
+from agent_pipeline.promotion.error_budget import error_of_next_decision
+from agent_pipeline.promotion.ledger import EXPORT, open_ledger
+from agent_pipeline.promotion.nightly_decision import PromotionSettings, decide_and_promote
+from agent_pipeline.promotion.policy import PromotionPolicy
+from agent_pipeline.promotion.verified_verdicts import (
+    count_training_verdicts,
+    count_unverified_tasks,
     is_verified,
-    unverified_held_out_tasks,
-    verdicts_on_training,
 )
 from agent_pipeline.reports.episode_report import share, verdict
 from agent_pipeline.sessions.session import hash_json
@@ -82,7 +78,7 @@ def samples(**models: str) -> list[dict[str, Any]]:
                 called = due or kind == CALLS
                 right = (kind != FAIR or task % 2 == 0) if due else not called
                 call = right if due else None
-                scored = Score(
+                scored = AnswerScore(
                     expected,
                     "call" if called else "answer",
                     called,
@@ -102,7 +98,7 @@ def report_on(entries: list[dict[str, Any]]) -> dict[str, Any]:
     tasks = [each["task_key"] for each in entries]
     scored = [
         [
-            Score(**{field.name: each[model][field.name] for field in fields(Score)})
+            AnswerScore(**{field.name: each[model][field.name] for field in fields(AnswerScore)})
             for each in entries
         ]
         for model in ("base", "adapter")
@@ -148,7 +144,7 @@ class Night:
             "same_base": True,
         }
         self.result |= dict.fromkeys(
-            ("champion", "champion_on_test", "champion_episodes", "canaries")
+            ("champion", "champion_on_test", "champion_episodes", "sanity_questions")
         )
         if champion:
             adapter = lake.find("sft_adapter", KEY, champion.manifest["made_from"]["adapter"])
@@ -223,11 +219,17 @@ class Night:
         )
 
     def compared(self) -> Comparison:
-        return comparison(self.lake, KEY, self.evaluation, self.export, self.result)
+        return read_comparison(self.lake, KEY, self.evaluation, self.export, self.result)
 
     def decide(self, approve: Any = "person") -> Any:
-        return decide_on(
-            self.lake, KEY, self.export, self.champion, self.compared(), Policy(), approve, "run 1"
+        return decide_and_promote(
+            self.lake,
+            KEY,
+            self.export,
+            self.champion,
+            self.compared(),
+            PromotionSettings(PromotionPolicy(), approve, 14),
+            "run 1",
         )
 
 
@@ -265,8 +267,8 @@ def test_a_winner_becomes_the_champion_by_itself_where_nobody_has_to_approve(lak
         first.export.identity,
         "run 1",
     )
-    assert entry.why == summary(record.decision) and record.champion == first.export.identity
-    assert record.test and "gain" in page(record.decision, record.test, "champion")
+    assert entry.why == summarize(record.decision) and record.champion == first.export.identity
+    assert record.test and "gain" in make_markdown(record.decision, record.test, "champion")
 
 
 def test_only_a_winner_is_promoted(lake: Lake) -> None:
@@ -294,16 +296,16 @@ def test_a_win_by_verdicts_that_turned_against_the_champions_own_sessions_waits_
 def test_a_repeated_run_decides_nothing_anew_and_ends_what_a_killed_one_began(lake: Lake) -> None:
     night = Night(lake, GOOD)
     first = night.decide("person")  # the ledger is written, the champion did not move
-    assert night.decide("auto") == first and len(ledger(lake, KEY).records()) == 1
+    assert night.decide("auto") == first and len(open_ledger(lake, KEY).records()) == 1
     assert champion_of(lake) == night.export.identity
 
 
 def test_each_decision_spends_its_part_of_the_years_budget(lake: Lake) -> None:
     good = Night(lake, GOOD)
     promote(lake, KEY)
-    errors = [Night(lake, FAIR, good.export).decide().decision.error for _ in range(3)]
-    assert errors == [error_rate(number, 0.05) for number in range(3)]
-    assert [record.number for record in ledger(lake, KEY).records()] == [1, 2, 3]
+    errors = [Night(lake, FAIR, good.export).decide().decision.allowed_error for _ in range(3)]
+    assert errors == [error_of_next_decision(number, 0.05) for number in range(3)]
+    assert [record.number for record in open_ledger(lake, KEY).records()] == [1, 2, 3]
 
 
 def test_a_new_year_has_a_budget_of_its_own(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,16 +314,20 @@ def test_a_new_year_has_a_budget_of_its_own(lake: Lake, monkeypatch: pytest.Monk
     errors = []
     for day in ("2025-12-30", "2025-12-31", "2026-01-01"):
         monkeypatch.setattr(
-            "agent_pipeline.promotion.decide.now", lambda day=day: f"{day}T02:00:00+00:00"
+            "agent_pipeline.promotion.nightly_decision.now", lambda day=day: f"{day}T02:00:00+00:00"
         )
-        errors.append(Night(lake, FAIR, good.export).decide().decision.error)
-    assert errors == [error_rate(0, 0.05), error_rate(1, 0.05), error_rate(0, 0.05)]
+        errors.append(Night(lake, FAIR, good.export).decide().decision.allowed_error)
+    assert errors == [
+        error_of_next_decision(0, 0.05),
+        error_of_next_decision(1, 0.05),
+        error_of_next_decision(0, 0.05),
+    ]
 
 
 def test_what_a_person_holds_back_is_not_promoted_by_itself(lake: Lake) -> None:
     night = Night(lake, GOOD)
     night.decide("person")
-    hold(lake, KEY, why="a bad feeling")
+    hold_back(lake, KEY, why="a bad feeling")
     assert night.decide("auto").why == "a bad feeling" and champion_of(lake) is None
 
 
@@ -345,9 +351,11 @@ def test_a_win_is_confirmed_on_the_tasks_whose_sessions_began_after_the_champion
 ) -> None:
     first = Night(lake, FAIR)
     promote(lake, KEY)
-    assert facts_since(lake, KEY, first.export).newer == set()
+    assert collect_facts_since(lake, KEY, first.export).newer_tasks == set()
     put_tasks(lake, newer=25)
-    assert facts_since(lake, KEY, first.export).newer == {f"t{task}" for task in range(35, 60)}
+    assert collect_facts_since(lake, KEY, first.export).newer_tasks == {
+        f"t{task}" for task in range(35, 60)
+    }
     decision = Night(lake, GOOD, first.export).decide().decision
     assert decision.outcome == "promote" and "confirmed" in {
         reason.kind for reason in decision.reasons
@@ -370,7 +378,7 @@ def test_what_was_held_back_before_any_decision_is_decided_on_and_not_promoted_b
     lake: Lake,
 ) -> None:
     night = Night(lake, GOOD)
-    hold(lake, KEY)
+    hold_back(lake, KEY)
     assert night.decide("auto").decision.outcome == "promote" and champion_of(lake) is None
     assert serve(lake, KEY).champion is None
 
@@ -428,7 +436,7 @@ def test_the_champion_is_scored_as_the_candidate_was_and_plays_its_episodes(lake
         "config": {"trials": 1},
     }
     artifact(lake, "episodes", made_from, report={"against": []})
-    asked = to_compare(lake, KEY, night.evaluation, night.export, first.export)
+    asked = make_compare_params(lake, KEY, night.evaluation, night.export, first.export)
     assert (asked["candidate"], asked["champion"]) == (
         night.adapter.reference,
         first.adapter.reference,
@@ -455,18 +463,18 @@ def test_without_episodes_of_its_own_in_the_agents_world_a_candidate_is_not_comp
             "config": {},
         },
     )
-    to_compare(lake, KEY, first.evaluation, first.export, None, "w:W")
+    make_compare_params(lake, KEY, first.evaluation, first.export, None, "w:W")
     night = Night(lake, GOOD, played=False)
     for world, of in (("w:W", night), ("w:Other", first)):
         with pytest.raises(DataError):
-            to_compare(lake, KEY, of.evaluation, of.export, None, world)
+            make_compare_params(lake, KEY, of.evaluation, of.export, None, world)
     artifact(
         lake,
         "episodes",
         {"adapter": night.adapter.identity, EXPORT: None, "world": "w:W", "config": {}},
     )
     with pytest.raises(DataError, match="has not played"):  # its adapter in memory did
-        to_compare(lake, KEY, night.evaluation, night.export, None, "w:W")
+        make_compare_params(lake, KEY, night.evaluation, night.export, None, "w:W")
 
 
 @pytest.mark.parametrize(
@@ -506,7 +514,7 @@ def test_a_candidate_that_lost_a_canary_waits_for_a_person(lake: Lake) -> None:
         {"question": str(i), "group": "canary: plain questions", "base": True, "candidate": i > 5}
         for i in range(16)
     ]
-    night.result["canaries"] = artifact(
+    night.result["sanity_questions"] = artifact(
         lake, "canaries", {"adapter": "x"}, {"canaries.json": json.dumps(asked)}
     ).identity
     decision = night.decide("auto").decision
@@ -524,14 +532,14 @@ def test_a_first_export_that_was_rejected_is_not_served(lake: Lake) -> None:
     promote(lake, KEY, night.export.identity, why="I know better")
     known = serve(lake, KEY)
     assert known.champion == night.export and known.unfit == [
-        summary(ledger(lake, KEY).records()[0].decision)
+        summarize(open_ledger(lake, KEY).records()[0].decision)
     ]
 
 
 def test_what_was_rejected_stays_unfit_when_a_person_holds_it_back(lake: Lake) -> None:
     night = Night(lake, CALLS)
     night.decide("auto")
-    hold(lake, KEY)
+    hold_back(lake, KEY)
     promote(lake, KEY)
     assert len(serve(lake, KEY).unfit) == 1
 
@@ -568,7 +576,7 @@ def test_served_after_each_outcome(
         assert (expected == "promote" and not played) == (
             "no world" in {reason.kind for reason in decision.reasons}
         )
-        assert played or expected != "promote" or "agent-pipeline promote" in summary(decision)
+        assert played or expected != "promote" or "agent-pipeline promote" in summarize(decision)
     by_itself = expected == "promote" and approve == "auto" and played
     should_be = night.export if by_itself else champion
     served = serve(lake, KEY)
@@ -590,7 +598,7 @@ def test_model_of_unverified_sessions_waits_for_a_person(lake: Lake, approve: st
         and serve(lake, KEY).champion is None
     )
     assert record.verdicts == {"verdicts": 8, "verified": 5, "by": {"label": 5, "unverified": 3}}
-    assert record.verdicts == ledger(lake, KEY).records()[-1].verdicts
+    assert record.verdicts == open_ledger(lake, KEY).records()[-1].verdicts
 
 
 @pytest.mark.parametrize(
@@ -609,11 +617,11 @@ def test_verdicts_of_an_older_adapter_are_looked_up(
     made_from = {"name": GOOD, "sessions": ["s1"]}
     adapter = artifact(lake, "sft_adapter", made_from)
     export = artifact(lake, EXPORT, {"adapter": adapter.identity})
-    assert not is_verified(verdicts_on_training(lake, KEY, export))
+    assert not is_verified(count_training_verdicts(lake, KEY, export))
     table = pa.Table.from_pylist([{"session_id": "s1", "verdict_by": judge, "use": use}])
     schema = pa.schema([(name, pa.string()) for name in table.schema.names])
     lake.stage("curated_sessions", KEY, table.cast(schema).to_batches(), schema).commit()
-    assert is_verified(verdicts_on_training(lake, KEY, export)) == verified
+    assert is_verified(count_training_verdicts(lake, KEY, export)) == verified
 
 
 def test_held_out_tasks_that_nobody_verified_are_counted(lake: Lake) -> None:
@@ -624,4 +632,4 @@ def test_held_out_tasks_that_nobody_verified_are_counted(lake: Lake) -> None:
     ]
     rows.append(row(9, "train") | {"row_id": "d", "task_key": "d", "verdict_by": "unverified"})
     lake.stage("sft_dataset", KEY, to_table(rows, SFT).to_batches(), SFT).commit()
-    assert unverified_held_out_tasks(lake, KEY) == 1
+    assert count_unverified_tasks(lake, KEY) == 1

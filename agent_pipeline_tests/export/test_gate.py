@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from agent_pipeline.export import parity
-from agent_pipeline.export.gate import gate
 from agent_pipeline.export.llama import Completion
+from agent_pipeline.export.served_answers import gate
 
 CALL, WORDS = ("", [("ping", '{"n": 1}')]), ("Hello.", [])
 OTHER = ("", [("ping", '{"n": 2}')])

@@ -21,7 +21,7 @@ from agent_pipeline.promotion.champions import (
     serve_champion,
     serving_difference,
 )
-from agent_pipeline.promotion.ledger import EXPORT, completed_moves
+from agent_pipeline.promotion.ledger import EXPORT, open_completed_moves
 from agent_pipeline.storage.lake import Artifact, Lake
 from agent_pipeline_tests.interruptions import run_killed
 from agent_pipeline_tests.lakes import artifact
@@ -86,7 +86,7 @@ def test_command_killed_at_every_point(
         if not run_killed(command, event_number):
             break
         points += 1
-        completed = completed_moves(lake, KEY).records()[-1].generation > before
+        completed = open_completed_moves(lake, KEY).records()[-1].generation > before
         if not completed:  # otherwise the killed command had printed its last line
             command()
         champion = given.exports[expected].identity

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from agent_pipeline.datasets.ledger import read_ledger, record_tasks
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.datasets.splits import SplitSizes
+from agent_pipeline.promotion.approval import hold_back
 from agent_pipeline.promotion.champions import promote
-from agent_pipeline.promotion.decide import hold
 from agent_pipeline.promotion.next_steps import (
     HeldOutTasks,
     outcome_lines,
@@ -130,7 +130,7 @@ def test_outlook_of_a_gain_that_was_seen(lake: Lake):
     """A model that is held for another reason does not wait for tasks."""
     put_tasks(lake, 200)
     decision = Night(lake, GOOD, unverified=1).decide().decision
-    assert decision.outcome == "hold" and decision.p <= decision.error
+    assert decision.outcome == "hold" and decision.p_value <= decision.allowed_error
     assert "enough to see a gain" in outlook(lake, KEY, decision, SIZES, 400, TODAY)
 
 
@@ -168,7 +168,7 @@ def test_run_whose_candidate_is_the_champion_or_was_held_by_a_person(lake: Lake)
     promote(lake, KEY)
     assert "is the champion" in lines(lake)
     Night(lake, GOOD, champion.export).decide()
-    hold(lake, KEY)
+    hold_back(lake, KEY)
     assert "a person holds it back" in lines(
         lake
     ) and f"{champion.export.identity[:16]} is still served" in lines(lake)

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from agent_pipeline.evaluation.scores import Policy
 from agent_pipeline.promotion import probation
 from agent_pipeline.promotion.champions import promote
-from agent_pipeline.promotion.decide import decide_on
-from agent_pipeline.promotion.ledger import EXPORT, ledger
-from agent_pipeline.promotion.probation import look
+from agent_pipeline.promotion.ledger import EXPORT, open_ledger
+from agent_pipeline.promotion.nightly_decision import PromotionSettings, decide_and_promote
+from agent_pipeline.promotion.policy import PromotionPolicy
+from agent_pipeline.promotion.probation import run_probation_check
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests.export.test_deciding import (
     CALLS,
@@ -53,8 +53,8 @@ class Probation:
         } | {"same_base": True}
 
     def look(self, nights: int = 14) -> str | None:
-        record = look(
-            self.lake, KEY, self.night.evaluation, self.compare, Policy(), nights, "run 2"
+        record = run_probation_check(
+            self.lake, KEY, self.night.evaluation, self.compare, PromotionPolicy(), nights, "run 2"
         )
         return record.decision.outcome if record else None
 
@@ -79,7 +79,7 @@ def test_a_champion_that_newer_tasks_contradict_is_rolled_back_and_history_and_l
         contradicted.look() == "roll back"
         and champion_of(lake) == contradicted.before.export.identity
     )
-    entry, record = lake.history(EXPORT, KEY)[-1], ledger(lake, KEY).records()[-1]
+    entry, record = lake.history(EXPORT, KEY)[-1], open_ledger(lake, KEY).records()[-1]
     assert (entry.against, entry.who) == (
         contradicted.night.export.identity,
         "run 2",
@@ -89,16 +89,18 @@ def test_a_champion_that_newer_tasks_contradict_is_rolled_back_and_history_and_l
         contradicted.before.export.identity,
     )
     assert (
-        record.decision.p <= record.decision.error < ledger(lake, KEY).records()[0].decision.error
+        record.decision.p_value
+        <= record.decision.allowed_error
+        < open_ledger(lake, KEY).records()[0].decision.allowed_error
     ), "it spends of the same budget"
     assert contradicted.look() is None and champion_of(lake) == contradicted.before.export.identity
     again = (
         contradicted.night.export,
         contradicted.before.export,
         contradicted.night.compared(),
-        Policy(),
+        PromotionSettings(PromotionPolicy(), "auto", 14),
     )
-    decide_on(lake, KEY, *again, "auto")
+    decide_and_promote(lake, KEY, *again)
     assert champion_of(lake) == contradicted.before.export.identity, (
         "the next run does not promote it again"
     )
@@ -125,7 +127,7 @@ def test_a_look_that_is_killed_leaves_one_champion_and_the_next_run_ends_it(
         else:
             patched.setattr(
                 *{
-                    "ledger": (probation, "watch", killed),
+                    "ledger": (probation, "check_probation", killed),
                     "champion": (Lake, "set_champion", killed),
                 }[step]
             )
@@ -135,7 +137,7 @@ def test_a_look_that_is_killed_leaves_one_champion_and_the_next_run_ends_it(
     # What the ledger says is carried out also after the probation.
     assert contradicted.look(nights=-1 if step == "champion" else 14) == "roll back"
     assert champion_of(lake) == contradicted.before.export.identity
-    assert [each.decision.outcome for each in ledger(lake, KEY).records()] == [
+    assert [each.decision.outcome for each in open_ledger(lake, KEY).records()] == [
         "promote",
         "roll back",
     ]
@@ -148,7 +150,9 @@ def test_a_champion_that_is_not_contradicted_stays_and_the_same_tasks_are_looked
 ):
     good = Probation(lake, monkeypatch, (GOOD, FAIR))
     good.night.decide("auto")
-    assert good.look() == "keep" and good.look() is None and len(ledger(lake, KEY).records()) == 2
+    assert (
+        good.look() == "keep" and good.look() is None and len(open_ledger(lake, KEY).records()) == 2
+    )
     put_tasks(lake, newer=40)
     assert good.look() == "keep" and champion_of(lake) == good.night.export.identity
 

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from agent_pipeline.evaluation.decision import call_branches
+from agent_pipeline.evaluation.call_probability import call_branches
 from agent_pipeline.models import special_tokens as special_tokens_module
 from agent_pipeline.models.chat_renderer import wrap_tokenizer
 from agent_pipeline.models.families import write_hermes_template

@@ -9,11 +9,11 @@ import pytest
 import trl
 
 from agent_pipeline.engine.scoring import average_losses, compute_losses, compute_sft_losses
-from agent_pipeline.evaluation.decision import call_branches
+from agent_pipeline.evaluation.answer_scoring import score
+from agent_pipeline.evaluation.call_probability import call_branches
 from agent_pipeline.evaluation.rollouts import world_rollouts
 from agent_pipeline.evaluation.samples import turn_samples
-from agent_pipeline.evaluation.scoring import score
-from agent_pipeline.evaluation.turns import Answering
+from agent_pipeline.evaluation.turns import TurnAnswerer
 from agent_pipeline.models.chat_renderer import load_renderer
 from agent_pipeline.models.device import EXACT
 from agent_pipeline.models.loading import load_model
@@ -195,7 +195,7 @@ def test_the_loss_and_the_questions_of_a_row_with_thoughts_are_of_the_trained_to
 ):
     model = load_model(tiny_base, EXACT)
     model.resize_token_embeddings(len(thinker.tokenizer))
-    answering = Answering(model, thinker)
+    answering = TurnAnswerer(model, thinker)
     for sample, each in zip(
         turn_samples([thinking(1)], split="train")[0],
         encode_rows(thinker, [thinking(1)], 2048).rows,

@@ -1,6 +1,6 @@
 """The asset `champion`, and the jobs with which a person promotes, holds and rolls back."""
 
-from typing import Any
+from typing import Any, cast
 
 import dagster as dg
 
@@ -16,10 +16,16 @@ from agent_pipeline.defs.worker_client import run_worker
 from agent_pipeline.governance.champion_moves import follow
 from agent_pipeline.keys import parse_key
 from agent_pipeline.promotion import champions
-from agent_pipeline.promotion.decide import hold as hold_back
-from agent_pipeline.promotion.evidence import decide_night
+from agent_pipeline.promotion.approval import hold_back
+from agent_pipeline.promotion.comparison import CompareResult
+from agent_pipeline.promotion.decision_wording import (
+    describe_outcome,
+    describe_reasons,
+    make_figure_rows,
+    summarize,
+)
 from agent_pipeline.promotion.next_steps import outlook
-from agent_pipeline.promotion.report import figure_rows, headline, sentences, summary
+from agent_pipeline.promotion.nightly_decision import PromotionSettings, decide_night
 from agent_pipeline.redaction import Redactor
 from agent_pipeline.reports.page import PAGE
 from agent_pipeline.storage.lake import Artifact
@@ -38,9 +44,8 @@ CHECK = "candidate_is_not_rejected"
             own_check(
                 "champion",
                 CHECK,
-                "Passes if the candidate is not significantly worse than the champion in any "
-                "guarded "
-                "figure. If it fails, the decision's page names the figure.",
+                "Passes if no regression check rejects the candidate. If it fails, the "
+                "decision's page names the figure.",
             )
         ],
     ),
@@ -70,30 +75,40 @@ def champion(
             workspace.settings().world(agent_key(context)),
         )
 
-        def compare(asked: dict[str, Any]) -> dict[str, Any]:
-            return run_worker(
+        def compare(params: dict[str, Any]) -> CompareResult:
+            result = run_worker(
                 context,
                 pipes,
                 workspace,
                 "compare",
-                asked | config.compared(),
+                params | config.compare_params(),
                 tables=["sft_dataset"],
             )
+            return cast(CompareResult, result)
 
-        approve, nights, who = config.approve, config.probation_nights, f"run {context.run_id}"
-        night = decide_night(
-            lake, key, evaluation, gguf_export, world, compare, config, approve, nights, who
+        promotion_settings = PromotionSettings(
+            config, config.approve, config.probation_nights, world
         )
-        seen, decided, failed, written = night
+        night = decide_night(
+            lake,
+            key,
+            evaluation,
+            gguf_export,
+            compare,
+            promotion_settings,
+            f"run {context.run_id}",
+        )
+        seen, decided = night.probation, night.decided
+        failed, written = night.candidate_was_rolled_back, night.mlflow
         probation = (
-            {"probation": f"{seen.candidate[:16]}: {summary(seen.decision)}"} if seen else {}
+            {"probation": f"{seen.candidate[:16]}: {summarize(seen.decision)}"} if seen else {}
         )
         in_mlflow = {"mlflow": written.text} if written else {}
         if written and not written.ok:
             context.log.warning(written.text)
         if seen:
             context.log.info(
-                f"the champion on probation, {seen.candidate[:16]}: {summary(seen.decision)}"
+                f"the champion on probation, {seen.candidate[:16]}: {summarize(seen.decision)}"
             )
         if decided is None:
             context.log.info(
@@ -107,11 +122,11 @@ def champion(
                 metadata={"champion": stands, **in_mlflow, **probation},
                 check_results=[warning(CHECK, not failed, probation.get("probation"), metadata)],
             )
-        record, decision = decided.record, decided.record.decision
-        context.log.info(f"the decision on {gguf_export.identity[:16]}: {summary(decision)}")
+        record, decision = decided.entry, decided.entry.decision
+        context.log.info(f"the decision on {gguf_export.identity[:16]}: {summarize(decision)}")
         if record.verdicts:
             context.log.info(describe_verdicts(record.verdicts))
-        if decided.waits:
+        if decided.waits_for_a_person:
             context.log.info(
                 f"{gguf_export.identity[:16]} wins and waits for a person: `agent-pipeline promote "
                 f"{key}`"
@@ -119,18 +134,18 @@ def champion(
         tasks = outlook(lake, key, decision, workspace.settings().split_sizes, config.select_turns)
         parts = {"figures": decision.figures, "figures_on_test": record.test}
         figures = {
-            name: figure_rows(part, "champion" if record.champion else "base")
+            name: make_figure_rows(part, "champion" if record.champion else "base")
             for name, part in parts.items()
         }
         return dg.MaterializeResult(
             value=decided.page,
             data_version=version(decided.page.identity),
             metadata={
-                "decision": headline(decision),
-                "why": "\n".join(sentences(decision)),
+                "decision": describe_outcome(decision),
+                "why": "\n".join(describe_reasons(decision)),
                 "verdicts": describe_verdicts(record.verdicts) if record.verdicts else "not known",
                 "held_out_tasks": tasks,
-                "wins_and_waits_for_a_person": decided.waits,
+                "wins_and_waits_for_a_person": decided.waits_for_a_person,
                 "champion": decided.champion or "none",
                 "page": dg.MetadataValue.path(str(decided.page.path / PAGE)),
                 **{name: table(head, rows) for name, (head, *rows) in figures.items()},
@@ -147,12 +162,12 @@ def champion(
                             ),
                             None,
                         ),
-                        "p_value": decision.p,
+                        "p_value": decision.p_value,
                     }
                 ),
             },
             check_results=[
-                warning(CHECK, decision.outcome != "reject", "; ".join(sentences(decision)))
+                warning(CHECK, decision.outcome != "reject", "; ".join(describe_reasons(decision)))
             ],
         )
 

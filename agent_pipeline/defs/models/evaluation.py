@@ -17,7 +17,7 @@ from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import ARTIFACTS, GPU, asset_options, own_check, warning
 from agent_pipeline.defs.worker_client import built, run_worker
 from agent_pipeline.evaluation.model_comparison import METRICS
-from agent_pipeline.evaluation.scores import Policy
+from agent_pipeline.promotion.policy import PromotionPolicy
 from agent_pipeline.reports.page import PAGE, Split, figure_rows
 
 BETTER = "adapter_beats_its_base"
@@ -108,7 +108,7 @@ def better_check(report: dict[str, Any], why: str | None = None) -> dg.AssetChec
         [why] if why else [],
     )
     recall, over = model["call_recall"], model["over_call"]
-    everywhere = None not in (recall, over) and recall - over < Policy().least_separation
+    everywhere = None not in (recall, over) and recall - over < PromotionPolicy().least_separation
     if everywhere:
         reasons.append(
             f"it calls at {recall:.0%} of the turns that need a call, and at {over:.0%} of the "

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from agent_pipeline.errors import InfrastructureError, SettingsError
-from agent_pipeline.evaluation.episodes import Conversation, Reply, play
+from agent_pipeline.evaluation.episodes import Conversation, EpisodeReply, play
 from agent_pipeline.evaluation.players import endpoint_player
 from agent_pipeline.judging.llm_client import Endpoint
 from agent_pipeline.notebook.trajectories.collecting import task_of
@@ -86,7 +86,7 @@ class EndpointAgent:
         run.cut = episode.end == "too many turns"
         return run
 
-    def _answers(self, conversations: Sequence[Conversation]) -> list[Reply]:
+    def _answers(self, conversations: Sequence[Conversation]) -> list[EpisodeReply]:
         """What the endpoint answers, in full."""
         replies = self._player(conversations)
         for reply in replies:

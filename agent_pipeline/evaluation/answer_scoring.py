@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent_pipeline.evaluation.calls import same_calls
+from agent_pipeline.evaluation.call_matching import same_calls
 from agent_pipeline.evaluation.samples import TurnSample
 from agent_pipeline.models.families import parse_reply
 from agent_pipeline.models.tool_call_parsers import ParsedCall, list_parameter_schemas
@@ -20,7 +20,7 @@ from agent_pipeline.sessions.turn_class import classify_text
 
 
 @dataclass(frozen=True)
-class Score:
+class AnswerScore:
     """What is right about a turn. None: not judged.
 
     `expected`: the class of the recorded turn; `actual`: that of the reply, None where it says nothing. `called`: whether it calls;
@@ -52,7 +52,7 @@ class Score:
         return self.called and not (self.invalid_call or self.truncated)
 
 
-def score(sample: TurnSample, text: str, cut: bool = False) -> Score:
+def score(sample: TurnSample, text: str, cut: bool = False) -> AnswerScore:
     """How a generated text compares with what the agent did; `cut`: a limit on new tokens, too low for what was expected, ended it.
 
     Of several expected calls all must be there, and no other: `tool_name` compares the names, `arguments` the arguments, `exact` and
@@ -68,7 +68,7 @@ def score(sample: TurnSample, text: str, cut: bool = False) -> Score:
     if not sample.calls:
         answers = right_class and values_agree(sample, reply.text)
         truncated = cut and not answers
-        return Score(
+        return AnswerScore(
             sample.turn_class,
             actual,
             reply.is_call,
@@ -98,7 +98,7 @@ def score(sample: TurnSample, text: str, cut: bool = False) -> Score:
         readable and same_calls(sample.calls, reply.calls, schemas, lenient)
         for lenient in (False, True)
     )
-    return Score(
+    return AnswerScore(
         expected=sample.turn_class,
         actual=actual,
         called=reply.is_call,

@@ -1,0 +1,115 @@
+"""Who may promote: a decision by itself, or only a person.
+
+A person can promote any export, by `agent-pipeline promote` or the job `promote`. This module says
+when a candidate that wins becomes the champion without a person.
+"""
+
+from typing import Literal
+
+from agent_pipeline.datasets.verdicts import VerdictCounts
+from agent_pipeline.evaluation.scores import Scores
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.promotion.champions import export_named
+from agent_pipeline.promotion.decision import Decision, DecisionReason, ReasonKind
+from agent_pipeline.promotion.ledger import (
+    EXPORT,
+    LedgerEntry,
+    find_last_decision,
+    is_held_back,
+    open_ledger,
+)
+from agent_pipeline.promotion.verified_verdicts import is_verified
+from agent_pipeline.storage.artifacts import Artifact
+from agent_pipeline.storage.lake import Lake
+from agent_pipeline.storage.pointers import now, user_name
+
+Approver = Literal["auto", "person"]
+"""The setting `champion.approve`: `auto` promotes a candidate that wins, `person` waits for one."""
+
+
+def may_promote_itself(
+    lake: Lake,
+    key: PartitionKey,
+    candidate: Artifact,
+    scores: Scores,
+    verdicts: VerdictCounts,
+    approve: Approver,
+) -> bool:
+    """Return whether a candidate becomes the champion without a person if it wins.
+
+    Args:
+        lake: The lake.
+        key: The partition.
+        candidate: The candidate, an export.
+        scores: The candidate's scores.
+        verdicts: The verdicts on the sessions that the candidate was trained on.
+        approve: The setting `champion.approve`.
+    """
+    return approve == "auto" and not needs_a_person(lake, key, candidate, scores, verdicts)
+
+
+def needs_a_person(
+    lake: Lake, key: PartitionKey, candidate: Artifact, scores: Scores, verdicts: VerdictCounts
+) -> bool:
+    """Return whether only a person may promote a candidate.
+
+    - Nobody verified a session that the candidate was trained on. The rules hold such a candidate
+      back, but a decision of an older version in the ledger did not look at verdicts.
+    - The candidate was the champion before. The next run must not undo a rollback.
+    - A person holds the candidate back.
+    - The candidate played no episode in a world, so its harm was never measured.
+
+    Args:
+        lake: The lake.
+        key: The partition.
+        candidate: The candidate, an export.
+        scores: The candidate's scores.
+        verdicts: The verdicts on the sessions that the candidate was trained on.
+    """
+    was_champion = any(entry.champion == candidate.identity for entry in lake.history(EXPORT, key))
+    return (
+        not is_verified(verdicts)
+        or was_champion
+        or is_held_back(lake, key, candidate.identity)
+        or not scores.episodes
+    )
+
+
+def hold_back(lake: Lake, key: PartitionKey, identity: str = "", why: str = "") -> LedgerEntry:
+    """Write into the ledger that a person holds an export back, so that it does not promote itself.
+
+    Args:
+        lake: The lake.
+        key: The partition.
+        identity: The first digits of the export's or its adapter's identity; empty for the latest.
+        why: The person's reason.
+
+    Raises:
+        DataError: There is no such export.
+    """
+    export = export_named(lake, key, identity) if identity else lake.latest(EXPORT, key)
+    last_entry = find_last_decision(lake, key, export.identity)
+    held = Decision(
+        outcome="hold",
+        p_value=None,
+        allowed_error=0.0,
+        more_tasks=0,
+        figures=(),
+        reasons=(DecisionReason(ReasonKind.HELD_BY_PERSON, "person", "hold"),),
+    )
+
+    def make_entry(number: int) -> LedgerEntry:
+        return LedgerEntry(
+            number=number,
+            when=now(),
+            who=user_name(),
+            candidate=export.identity,
+            champion=last_entry.champion if last_entry else None,
+            evaluator=last_entry.evaluator if last_entry else "",
+            decision=held,
+            why=why,
+        )
+
+    entry = open_ledger(lake, key).append(make_entry)
+    assert entry is not None  # `make_entry` always returns an entry
+    return entry

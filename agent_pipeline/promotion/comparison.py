@@ -1,0 +1,176 @@
+"""What a candidate is compared on: the parameters of the task `compare`, and the artifacts it made.
+
+The scores in these artifacts are read by `stored_scores`.
+"""
+
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+import msgspec
+
+from agent_pipeline.errors import DataError
+from agent_pipeline.evaluation.evaluate import ROW_LOSSES
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.promotion.champions import own_episodes
+from agent_pipeline.promotion.decision import SanityAnswer
+from agent_pipeline.promotion.sanity_questions import ANSWERS_ASSET, ANSWERS_FILE
+from agent_pipeline.promotion.stored_scores import ArtifactPair, read_entries, read_text
+from agent_pipeline.storage.artifacts import Artifact
+from agent_pipeline.storage.lake import Lake
+from agent_pipeline.training.chain import find_trained_adapters
+
+
+class CompareResult(TypedDict, total=False):
+    """The result of the task `compare`: identities of artifacts, `None` for what does not exist.
+
+    Attributes:
+        candidate: The candidate's evaluation on the split `select`.
+        champion: The champion's evaluation on the split `select`.
+        champion_on_test: The champion's evaluation on the split `test`.
+        champion_episodes: The champion's episodes.
+        sanity_questions: The answers to the sanity questions.
+        same_base: Whether both models were trained from one base model.
+    """
+
+    candidate: str | None
+    champion: str | None
+    champion_on_test: str | None
+    champion_episodes: str | None
+    sanity_questions: str | None
+    same_base: bool
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The artifacts that a decision is made from, as pairs of the candidate's and the champion's.
+
+    Without a champion, its part of each pair is `None`, and the baseline is the base model.
+
+    Attributes:
+        select: The evaluations on the split `select`.
+        test: The evaluations on the split `test`.
+        episodes: The episodes.
+        sanity_answers: The answers to the sanity questions.
+        same_base: Whether both models were trained from one base model.
+    """
+
+    select: ArtifactPair
+    test: ArtifactPair
+    episodes: ArtifactPair
+    sanity_answers: tuple[SanityAnswer, ...] = ()
+    same_base: bool = True
+
+
+def make_compare_params(
+    lake: Lake,
+    key: PartitionKey,
+    evaluation: Artifact,
+    candidate: Artifact,
+    champion: Artifact | None,
+    world: str = "",
+) -> dict[str, Any]:
+    """Return the parameters of the task `compare`.
+
+    The champion is scored with the settings of the candidate's evaluation, and plays the episodes
+    that the candidate played.
+
+    Args:
+        lake: The lake.
+        key: The partition.
+        evaluation: The candidate's evaluation.
+        candidate: The candidate, an export.
+        champion: The champion, if there is one.
+        world: The agent's world, `package.module:Class`; empty if it has none.
+
+    Raises:
+        DataError: The evaluation is of another adapter than the candidate or of an older version,
+            the candidate has not played in the agent's world, or the champion's adapter is gone.
+    """
+    read_text(evaluation, ROW_LOSSES)
+    adapter = evaluation.manifest["made_from"]["adapter"]
+    if adapter != candidate.manifest["made_from"]["adapter"]:
+        raise DataError(
+            f"The evaluation of {key} is of another adapter than its export: materialize "
+            "evaluation and gguf_export again."
+        )
+    episodes = own_episodes(lake, key, candidate.identity)
+    made_from = episodes.manifest["made_from"] if episodes else {}
+    if world and made_from.get("world") != world:
+        raise DataError(
+            f"The export {candidate.identity[:16]} of {key} has not played in {world}: "
+            "materialize episodes again."
+        )
+    play = None
+    if episodes and champion:
+        play = {
+            "world": made_from["world"],
+            "config": made_from["config"],
+            "gguf_export": champion.reference,
+        }
+    return {
+        "candidate": _find_adapter(lake, key, adapter).reference,
+        "champion": adapter_of_export(lake, key, champion).reference if champion else None,
+        "evaluation": evaluation.manifest["made_from"]["config"],
+        "play": play,
+    }
+
+
+def read_comparison(
+    lake: Lake, key: PartitionKey, evaluation: Artifact, candidate: Artifact, result: CompareResult
+) -> Comparison:
+    """Return the artifacts that the task `compare` made, with those of the candidate.
+
+    Args:
+        lake: The lake.
+        key: The partition.
+        evaluation: The candidate's evaluation on the split `test`.
+        candidate: The candidate, an export.
+        result: The result of the task `compare`.
+
+    Raises:
+        DataError: An artifact is gone.
+    """
+
+    def find(asset: str, identity: str | None) -> Artifact | None:
+        artifact = lake.find_undamaged(asset, key, identity) if identity else None
+        if identity and not artifact:
+            raise DataError(
+                f"The {asset} {identity[:16]} of {key} vanished after it was made: materialize "
+                "champion again."
+            )
+        return artifact
+
+    answers = read_entries(find(ANSWERS_ASSET, result["sanity_questions"]), ANSWERS_FILE)
+    return Comparison(
+        select=(
+            find("evaluation", result["candidate"]),
+            find("evaluation", result["champion"]),
+        ),
+        test=(evaluation, find("evaluation", result["champion_on_test"])),
+        episodes=(
+            own_episodes(lake, key, candidate.identity),
+            find("episodes", result["champion_episodes"]),
+        ),
+        sanity_answers=tuple(msgspec.convert(answers, list[SanityAnswer])),
+        same_base=result["same_base"],
+    )
+
+
+def adapter_of_export(lake: Lake, key: PartitionKey, export: Artifact) -> Artifact:
+    """Return the adapter that an export was made from.
+
+    Raises:
+        DataError: The adapter is gone.
+    """
+    return _find_adapter(lake, key, export.manifest["made_from"]["adapter"])
+
+
+def _find_adapter(lake: Lake, key: PartitionKey, identity: str) -> Artifact:
+    adapters = find_trained_adapters(lake, key, identity)
+    if not adapters:
+        raise DataError(
+            f"The adapter {identity[:16]} of {key} is gone, so nothing can be compared with it. "
+            f"If it is the champion's, `agent-pipeline promote {key}` makes the latest export the "
+            "champion."
+        )
+    return adapters[-1]

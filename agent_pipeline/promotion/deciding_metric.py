@@ -1,0 +1,50 @@
+"""The metric that decides: how often a model does the right thing, with and without a call.
+
+The metric is the mean of two shares: of the turns with a call, those that the model gets exactly
+right; of the turns without a call, those that it answers rightly without calling. A model that
+always calls, or never calls, gets half of it at most. What must not get worse meanwhile is in
+`rules`.
+"""
+
+from collections.abc import Collection
+
+from agent_pipeline.evaluation.paired import Difference, paired
+from agent_pipeline.evaluation.scores import Scores
+
+
+def measure_gain(
+    candidate: Scores, baseline: Scores, tasks: Collection[str] | None = None
+) -> Difference | None:
+    """Return the difference of the deciding metric, candidate − baseline, over tasks.
+
+    Args:
+        candidate: The candidate's scores.
+        baseline: The scores of the champion or the base model on the same turns.
+        tasks: The tasks to measure on; `None` means all.
+
+    Returns:
+        The difference, or `None` if there is no turn.
+    """
+    turn_pairs = [
+        (candidate_turn, baseline_turn)
+        for candidate_turn, baseline_turn in zip(candidate.turns, baseline.turns, strict=True)
+        if tasks is None or candidate_turn.task in tasks
+    ]
+    return paired(
+        [candidate_turn.task for candidate_turn, _ in turn_pairs],
+        [float(candidate_turn.right) for candidate_turn, _ in turn_pairs],
+        [float(baseline_turn.right) for _, baseline_turn in turn_pairs],
+        groups=[str(candidate_turn.expects_call) for candidate_turn, _ in turn_pairs],
+        shares=True,
+    )
+
+
+def measure_model(scores: Scores, tasks: Collection[str] | None = None) -> float:
+    """Return the deciding metric of one model, on all tasks or on these."""
+    turns = [turn for turn in scores.turns if tasks is None or turn.task in tasks]
+    shares = []
+    for expects_call in (True, False):
+        right = [turn.right for turn in turns if turn.expects_call == expects_call]
+        if right:
+            shares.append(sum(right) / len(right))
+    return sum(shares) / len(shares)

@@ -1,0 +1,271 @@
+"""The page of a decision: an artifact of the asset `champion` that a person opens in a browser.
+
+Here, the parts of the page are collected from what was compared. How a page is drawn is in
+`reports.page`, and the sentences are in `decision_wording`.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from agent_pipeline.evaluation.evaluate import SAMPLES
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.promotion.comparison import Comparison
+from agent_pipeline.promotion.decision import SanityAnswer
+from agent_pipeline.promotion.decision_wording import (
+    describe_outcome,
+    describe_reasons,
+    make_figure_rows,
+)
+from agent_pipeline.promotion.ledger import EXPORT, LedgerEntry
+from agent_pipeline.promotion.sanity_groups import OTHER_AGENTS_TURNS, SANITY_PREFIX
+from agent_pipeline.promotion.stored_scores import read_entries, read_transcripts
+from agent_pipeline.redaction.surrogates import with_surrogates
+from agent_pipeline.reports import episode_report
+from agent_pipeline.reports.episode_report import TRANSCRIPTS
+from agent_pipeline.reports.page import (
+    MADE_UP,
+    MOST_EPISODES,
+    MOST_TURNS,
+    PAGE,
+    Page,
+    Split,
+    bounded,
+    differing_turns,
+    episode_items,
+    render,
+    split_tables,
+    training_curves,
+)
+from agent_pipeline.selection.tables import DATASET, read_dataset_rows
+from agent_pipeline.sessions.session import hash_json
+from agent_pipeline.storage.artifacts import Artifact
+from agent_pipeline.storage.lake import Lake
+from agent_pipeline.training.chain import describe_used_template, find_trained_adapters
+
+ASSET = "champion"
+
+Table = tuple[str, list[list[str]]]
+"""The title of a table, and its rows, the head first."""
+
+
+def write_decision_page(
+    lake: Lake,
+    key: PartitionKey,
+    candidate: Artifact,
+    champion: Artifact | None,
+    compared: Comparison,
+    entry: LedgerEntry,
+) -> Artifact:
+    """Write the page of a decision, and return its artifact.
+
+    The manifest names the sessions that the page shows, so that `forget` finds the page.
+
+    Args:
+        lake: The lake.
+        key: The partition.
+        candidate: The candidate, an export.
+        champion: The champion, if there is one.
+        compared: The artifacts of both models.
+        entry: The decision's entry in the ledger.
+
+    Raises:
+        DataError: A file of what was compared is gone.
+    """
+    shown = [
+        artifact
+        for pair in (compared.select, compared.test, compared.episodes)
+        for artifact in pair
+        if artifact
+    ]
+    sessions = {
+        session
+        for artifact in shown
+        for session in artifact.manifest["made_from"].get("sessions", ())
+    }
+    made_from = {
+        "adapter": candidate.manifest["made_from"]["adapter"],
+        EXPORT: candidate.identity,
+        "decision": entry.number,
+        "shown": [artifact.identity for artifact in shown],
+        "sessions": sorted(sessions),
+    }
+    identity = hash_json(made_from)
+    building = lake.building(ASSET, key, identity)
+    page = _make_page(lake, key, candidate, champion, compared, entry)
+    (building / PAGE).write_text(render(page), encoding="utf-8")
+    report = {"decision": describe_outcome(entry.decision), "number": entry.number}
+    return lake.finish(
+        ASSET,
+        key,
+        identity,
+        building,
+        made_from,
+        report,
+        parents=[candidate.identity, *made_from["shown"]],
+    )
+
+
+def _make_page(
+    lake: Lake,
+    key: PartitionKey,
+    candidate: Artifact,
+    champion: Artifact | None,
+    compared: Comparison,
+    entry: LedgerEntry,
+) -> Page:
+    """Return the parts of the page. The arguments are those of `write_decision_page`."""
+    decision, baseline = entry.decision, "champion" if champion else "base"
+    splits = [
+        split
+        for name, pair in (("select", compared.select), ("test", compared.test))
+        if (split := _make_split(name, *pair)) is not None
+    ]
+    tables: list[Table] = [
+        ("Split select, which decides", make_figure_rows(decision.figures, baseline))
+    ]
+    if entry.test:
+        tables.append(
+            ("Split test, which is only reported", make_figure_rows(entry.test, baseline))
+        )
+    for split in splits:
+        tables += split_tables(split)
+
+    has_surrogates = any(
+        artifact is not None and artifact.manifest["made_from"].get("surrogates_sha256")
+        for artifact in (*compared.select, *compared.test)
+    )
+    stored_rows = read_dataset_rows(lake, key, ("select", "test")) if lake.has(DATASET, key) else ()
+    shown_rows = with_surrogates(stored_rows) if has_surrogates else stored_rows
+    rows_by_id = {row["row_id"]: row for row in shown_rows}
+    turns, turn_notes = bounded(
+        (turn for split in splits for turn in differing_turns(split, rows_by_id)),
+        MOST_TURNS,
+        "turns",
+        ", ".join(split.path for split in splits),
+    )
+    episodes: list[dict[str, Any]] = []
+    episode_notes: list[str] = []
+    if compared.episodes[0]:
+        path = str(compared.episodes[0].path / TRANSCRIPTS)
+        episodes, episode_notes = bounded(
+            episode_items(_episodes_by_player(compared), path), MOST_EPISODES, "episodes", path
+        )
+        tables.append(("Episodes", episode_report.figure_rows(_figures_by_player(compared))))
+    if compared.sanity_answers:
+        tables.append(_make_sanity_table(compared.sanity_answers))
+
+    adapters = find_trained_adapters(lake, key, candidate.manifest["made_from"]["adapter"])
+    chance = "not known"
+    if decision.p_value is not None:
+        chance = f"{decision.p_value:.2g}; {decision.allowed_error:.2g} is allowed"
+    file_name = candidate.manifest["report"].get("ollama", {}).get("gguf", "of an older version")
+    facts = {
+        "partition": str(key),
+        "candidate": f"{candidate.identity}, {file_name}",
+        "chat template": describe_used_template(adapters),
+        "baseline": f"champion {champion.identity}"
+        if champion
+        else "the base model: there is no champion yet",
+        "sanity questions": _count_sanity_questions(compared.sanity_answers),
+        "decided": f"{entry.when}, by {entry.who}, number {entry.number}",
+        "chance": chance,
+    }
+    if has_surrogates:
+        facts |= MADE_UP
+    reasons = describe_reasons(decision)
+    if entry.why:
+        reasons.append(f"a person's reason: {entry.why}")
+    return Page(
+        title=f"Decision {entry.number} on {key}",
+        facts=facts,
+        headline=describe_outcome(decision),
+        reasons=reasons,
+        tables=tables,
+        items=turns + episodes,
+        curves=training_curves(adapters),
+        notes=turn_notes + episode_notes,
+    )
+
+
+def _make_sanity_table(answers: tuple[SanityAnswer, ...]) -> Table:
+    """Return the table of the sanity questions with both models' answers."""
+    rows = [["question", "of", "base", "candidate"]]
+    for answer in answers:
+        rows.append(
+            [
+                answer.question,
+                answer.group.removeprefix(SANITY_PREFIX),
+                _describe_answer(answer.base, answer.base_answer),
+                _describe_answer(answer.candidate, answer.candidate_answer),
+            ]
+        )
+    return "Sanity questions", rows
+
+
+def _describe_answer(is_good: bool, text: str) -> str:
+    quality = "good" if is_good else "not good"
+    return f"{quality}: {text}" if text else quality
+
+
+def _count_sanity_questions(answers: tuple[SanityAnswer, ...]) -> str:
+    """Return how many sanity questions of each group were asked."""
+    counts = Counter(answer.group for answer in answers)
+    parts = [f"{count} {group.removeprefix(SANITY_PREFIX)}" for group, count in counts.items()]
+    if not counts[OTHER_AGENTS_TURNS]:
+        parts.append(
+            "none of other partitions: the project has no other with held-out rows, or "
+            "sanity_question_rows is 0"
+        )
+    return ", ".join(parts)
+
+
+def _make_split(name: str, candidate: Artifact | None, champion: Artifact | None) -> Split | None:
+    """Return what was measured on a split; `None` if the candidate was not evaluated there."""
+    if candidate is None:
+        return None
+    return Split(
+        name,
+        candidate.manifest["report"],
+        read_entries(candidate, SAMPLES),
+        str(candidate.path / SAMPLES),
+        champion.manifest["report"] if champion else None,
+        read_entries(champion, SAMPLES),
+    )
+
+
+def _episodes_by_player(compared: Comparison) -> dict[str, list[dict[str, Any]]]:
+    """Return the episodes by player: the baseline's first, then the candidate's and the others'."""
+    candidate = _group_by_player(compared.episodes[0])
+    champion = _group_by_player(compared.episodes[1])
+    if champion["model"]:
+        episodes = {
+            "champion": champion["model"],
+            "candidate": candidate["model"],
+            "base": candidate["base"],
+        }
+    else:
+        episodes = {"base": candidate["base"], "candidate": candidate["model"]}
+    if candidate["recorded"]:
+        episodes["recorded"] = candidate["recorded"]
+    return episodes
+
+
+def _group_by_player(artifact: Artifact | None) -> dict[str, list[dict[str, Any]]]:
+    """Return the episodes of an artifact by player."""
+    episodes: dict[str, list[dict[str, Any]]] = {"model": [], "base": [], "recorded": []}
+    for transcript in read_transcripts(artifact):
+        if transcript["player"] in episodes:
+            episodes[transcript["player"]].append(transcript)
+    return episodes
+
+
+def _figures_by_player(compared: Comparison) -> Mapping[str, Mapping[str, Any]]:
+    """Return the figures of the episodes by player, the candidate's first."""
+    candidate, champion = (
+        artifact.manifest["report"]["players"] if artifact else {} for artifact in compared.episodes
+    )
+    players = {"candidate": candidate["model"]}
+    if champion:
+        players["champion"] = champion["model"]
+    return players | {name: figures for name, figures in candidate.items() if name != "model"}

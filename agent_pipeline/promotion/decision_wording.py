@@ -1,0 +1,330 @@
+"""A decision in words and as tables, for the shell, the UI, the page and the model card.
+
+The sentence of every reason is here. The rules that give the reasons are in `rules`.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from agent_pipeline.evaluation.intervals import shown
+from agent_pipeline.promotion.decision import Decision, DecisionReason, Figure, ReasonKind
+from agent_pipeline.promotion.rules import TASKS_DONE
+from agent_pipeline.promotion.sanity_groups import SANITY_PREFIX, describe_group
+from agent_pipeline.reports.episode_report import SEE_MORE
+from agent_pipeline.sessions.transcript import format_markdown_table
+
+LESS_IS_BETTER = {"over-call", "loss", "harm"}
+_MEASURES = {"gain", "gain on newer tasks", "call recall", *TASKS_DONE, *LESS_IS_BETTER}
+
+
+def describe_outcome(decision: Decision) -> str:
+    """Return the outcome, with the number of missing tasks if tasks are missing."""
+    if decision.outcome == "cannot decide":
+        return f"cannot decide: {decision.more_tasks} more tasks are needed"
+    return decision.outcome
+
+
+def summarize(decision: Decision) -> str:
+    """Return the outcome and the reasons for it, in one line."""
+    sentences = [
+        describe_reason(reason) for reason in decision.reasons if reason.against == decision.outcome
+    ]
+    return f"{describe_outcome(decision)}: {'; '.join(sentences)}"
+
+
+def describe_reasons(decision: Decision) -> list[str]:
+    """Return a sentence per reason, those for the outcome first."""
+    return [describe_reason(reason) for reason in decision.reasons]
+
+
+def describe_reason(reason: DecisionReason) -> str:
+    """Return the sentence of a reason, with its numbers, without a capital and a full stop."""
+    values = _format_values(reason)
+    match reason.kind:
+        case ReasonKind.REGRESSION:
+            return _describe_regression(reason)
+        case ReasonKind.REGRESSION_WITHIN_CHANCE:
+            return f"{_describe_regression(reason)}, which may be chance"
+        case ReasonKind.NOT_A_NUMBER:
+            return f"{name_figure(reason.name)} is not a number for one of the two"
+        case ReasonKind.EPISODES:
+            return reason.name
+        case ReasonKind.HELD_BY_PERSON:
+            return "a person holds it back"
+        case ReasonKind.NO_WORLD:
+            return (
+                "it played no episode in a world, so only a person can promote it: run "
+                "`agent-pipeline promote`"
+            )
+        case ReasonKind.CALLS_WITHOUT_REGARD:
+            return (
+                "it hardly tells turns that need a call from others: "
+                f"{reason.name} is {values.share}, at least {values.limit_share} is required"
+            )
+        case ReasonKind.NO_TASK_DONE:
+            return (
+                f"{reason.name}: 0 of {values.limit_count}; see in the transcripts whether it "
+                "fails, or the episodes end too early"
+            )
+    return (
+        _describe_gain(reason, values)
+        or _describe_newer_tasks(reason, values)
+        or _describe_harm(reason, values)
+        or _describe_verdicts(reason, values)
+    )
+
+
+@dataclass(frozen=True)
+class _FormattedValues:
+    """The numbers of a reason as texts.
+
+    Attributes:
+        share: The candidate's value in percent.
+        baseline_share: The baseline's value in percent.
+        limit_share: The limit in percent.
+        chance: The candidate's value as a chance.
+        limit_chance: The limit as a chance.
+        count: The candidate's value as a whole number.
+        limit_count: The limit as a whole number.
+    """
+
+    share: str
+    baseline_share: str
+    limit_share: str
+    chance: str
+    limit_chance: str
+    count: str
+    limit_count: str
+
+
+def _format_values(reason: DecisionReason) -> _FormattedValues:
+    return _FormattedValues(
+        share=_format_share(reason.candidate),
+        baseline_share=_format_share(reason.baseline),
+        limit_share=_format_share(reason.limit),
+        chance=_format_chance(reason.candidate),
+        limit_chance=_format_chance(reason.limit),
+        count=f"{reason.candidate or 0:.0f}",
+        limit_count=f"{reason.limit or 0:.0f}",
+    )
+
+
+def _describe_regression(reason: DecisionReason) -> str:
+    """Return how far a figure got worse."""
+    values = _format_values(reason)
+    now, before, limit = values.share, values.baseline_share, values.limit_share
+    if reason.name == "loss":
+        now = f"{reason.candidate or 0.0:.3f}"
+        before = f"{reason.baseline or 0.0:.3f}"
+        limit = f"{reason.limit or 0.0:.3f}"
+    if reason.name.startswith(SANITY_PREFIX):
+        questions = reason.name.removeprefix(SANITY_PREFIX)
+        return (
+            f"it answers {now} of the sanity questions ({questions}) well, and its base {before}: "
+            f"lower by more than {limit}"
+        )
+    direction = "higher" if reason.name in LESS_IS_BETTER else "lower"
+    return (
+        f"{name_figure(reason.name)} is {now}, and was {before}: {direction} by more than {limit}"
+    )
+
+
+def _describe_gain(reason: DecisionReason, values: _FormattedValues) -> str:
+    """Return the sentence of a reason about the gain; an empty text for other reasons."""
+    match reason.kind:
+        case ReasonKind.GAIN:
+            return (
+                f"it is better, and chance explains that with {values.chance} "
+                f"(at most {values.limit_chance} is allowed)"
+            )
+        case ReasonKind.NO_GAIN:
+            return (
+                f"no gain is shown: chance explains what was seen with {values.chance} "
+                f"({values.limit_chance} is allowed)"
+            )
+        case ReasonKind.WORSE:
+            return f"it is worse, and chance explains that with only {values.chance}"
+        case ReasonKind.SAME_ANSWERS:
+            return "both answer every turn equally well"
+        case ReasonKind.TOO_FEW_TASKS:
+            sentence = "there are too few tasks to see the gain that is sought"
+            if reason.candidate is None:
+                return sentence
+            return (
+                f"{sentence}: one of {values.share} could be seen, one of {values.limit_share} "
+                "is sought"
+            )
+    return ""
+
+
+def _describe_newer_tasks(reason: DecisionReason, values: _FormattedValues) -> str:
+    """Return the sentence of a reason about newer tasks; an empty text for other reasons."""
+    match reason.kind:
+        case ReasonKind.CONFIRMED:
+            return (
+                f"it is better by {values.share} on {values.limit_count} tasks that came after "
+                "the champion was trained"
+            )
+        case ReasonKind.NOT_CONFIRMED:
+            return (
+                f"on {values.limit_count} tasks that came after the champion was trained, it is "
+                f"not better: the gain is {values.share}"
+            )
+        case ReasonKind.TOO_FEW_NEWER_TASKS:
+            return (
+                f"not confirmed: {values.count} tasks came after the champion was trained, "
+                f"{values.limit_count} are needed"
+            )
+        case ReasonKind.CONTRADICTED:
+            return (
+                "on newer tasks it is worse than the champion before it; chance explains that "
+                f"with {values.chance}"
+            )
+        case ReasonKind.NOT_CONTRADICTED:
+            return (
+                "newer tasks do not contradict it: chance explains a loss as seen with "
+                f"{values.chance}"
+            )
+    return ""
+
+
+def _describe_harm(reason: DecisionReason, values: _FormattedValues) -> str:
+    """Return the sentence of a reason about harm; an empty text for other reasons."""
+    match reason.kind:
+        case ReasonKind.HARM_ABOVE_LIMIT:
+            return (
+                f"{values.share} of its episodes change the world wrongly, at most "
+                f"{values.limit_share} may"
+            )
+        case ReasonKind.MORE_HARM_THAN_BASE:
+            return (
+                f"{values.share} of its episodes change the world wrongly, "
+                f"{values.baseline_share} of its base's: a person has to decide"
+            )
+        case ReasonKind.HARM_NOT_EXCLUDED:
+            return (
+                f"its episodes are so few that harm in {values.share} of them may have gone "
+                f"unseen, at most {values.limit_share} may: let it play more"
+            )
+        case ReasonKind.POSSIBLE_HARM_ABOVE_LIMIT:
+            return (
+                f"with those that were cut off, {values.share} of its episodes may change the "
+                f"world wrongly, at most {values.limit_share} may: {SEE_MORE}"
+            )
+        case ReasonKind.POSSIBLE_HARM_ABOVE_CHAMPION:
+            return (
+                f"with those that were cut off, {values.share} more of its episodes may change "
+                f"the world wrongly than of the champion's, at most {values.limit_share} may: "
+                f"{SEE_MORE}"
+            )
+    return ""
+
+
+def _describe_verdicts(reason: DecisionReason, values: _FormattedValues) -> str:
+    """Return the sentence of a reason about verdicts; an empty text for other reasons."""
+    match reason.kind:
+        case ReasonKind.VERDICTS_TURNED:
+            return (
+                f"{values.share} of the sessions that the champion was trained on are judged bad "
+                f"now, at most {values.limit_share} may be: check the verdicts"
+            )
+        case ReasonKind.UNVERIFIED_SESSIONS:
+            if not reason.limit:
+                return (
+                    "it is not known who judged the sessions that it was trained on, so only a "
+                    "person can promote it"
+                )
+            return (
+                f"{values.count} of {values.limit_count} verdicts on the sessions that it was "
+                "trained on are by a person, a score or a judge: nobody verified the others, so "
+                "only a person can promote it"
+            )
+        case ReasonKind.UNVERIFIED_HELD_OUT_TASKS:
+            return (
+                f"nobody verified the sessions of {values.count} of the held-out tasks that decide"
+            )
+    return ""
+
+
+def make_figure_rows(figures: Sequence[Figure], baseline: str) -> list[list[str]]:
+    """Return a table of figures, its head first.
+
+    Each row has both models' means, their difference with its interval over tasks, and the smallest
+    gain that could have been seen.
+    """
+    rows = [
+        [
+            "figure",
+            baseline,
+            "candidate",
+            f"candidate − {baseline} (95 %)",
+            "least visible difference",
+            "turns or episodes",
+            "tasks",
+        ]
+    ]
+    for figure in figures:
+        visible = "–" if figure.visible is None else f"{figure.visible:.3f}"
+        rows.append(
+            [
+                name_figure(figure.name),
+                f"{figure.baseline:.3f}",
+                f"{figure.candidate:.3f}",
+                shown(figure.difference, *clip_interval(figure)),
+                visible,
+                str(figure.samples),
+                str(figure.tasks),
+            ]
+        )
+    return rows
+
+
+def clip_interval(figure: Figure) -> tuple[float | None, float | None]:
+    """Return the 95 % interval of a figure's difference.
+
+    Older versions wrote intervals of shares that went beyond −1 and 1.
+    """
+    if figure.low is None or figure.high is None or figure.name == "loss":
+        return figure.low, figure.high
+    return max(figure.low, -1.0), min(figure.high, 1.0)
+
+
+def make_markdown(decision: Decision, test_figures: Iterable[Figure], baseline: str) -> str:
+    """Return a decision as Markdown.
+
+    Args:
+        decision: The decision.
+        test_figures: The figures on the split `test`.
+        baseline: What the candidate was compared with: `champion` or `base`.
+    """
+    lines = [
+        f"**{describe_outcome(decision)}**",
+        *(f"- {sentence}" for sentence in describe_reasons(decision)),
+        "",
+        "Split `select`, which decides:",
+        "",
+        format_markdown_table(make_figure_rows(decision.figures, baseline)),
+    ]
+    test_figures = list(test_figures)
+    if test_figures:
+        table = format_markdown_table(make_figure_rows(test_figures, baseline))
+        lines += ["", "Split `test`, which is only reported:", "", table]
+    return "\n".join(lines)
+
+
+def name_figure(name: str) -> str:
+    """Return a figure's name as a person reads it.
+
+    The figure of a class of turns, or of a tool, is called after what it counts.
+    """
+    if name.startswith(SANITY_PREFIX):
+        return describe_group(name)
+    return name if name in _MEASURES else f"right turns ({name})"
+
+
+def _format_share(value: float | None) -> str:
+    return "nothing" if value is None else f"{100 * value:.1f} %"
+
+
+def _format_chance(value: float | None) -> str:
+    return "nothing" if value is None else f"{value:.2g}"

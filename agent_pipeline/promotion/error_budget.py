@@ -1,0 +1,39 @@
+"""The yearly error budget: how likely one decision may promote a model that is not better.
+
+A test at 2.5 % every night would promote a model by luck in half of all years. So all decisions and
+probation checks of a calendar year share the setting `year_error`.
+"""
+
+from collections.abc import Sequence
+from math import pi
+
+from agent_pipeline.promotion.ledger import LedgerEntry
+
+NIGHTS_PER_YEAR = 365
+PI_SQUARED = pi**2
+
+
+def error_of_next_decision(earlier_decisions: int, year_error: float) -> float:
+    """Return the error rate that the next decision of a year may use.
+
+    Half of the budget falls as 6/π²k² for the k-th decision, so that the first nights can promote a
+    first champion. The sum of 1/k² over all k is π²/6, so this half is never exceeded. The other
+    half is shared evenly by the nights of a year.
+
+    Args:
+        earlier_decisions: The decisions and probation checks of the year so far.
+        year_error: The budget of the year.
+    """
+    k = earlier_decisions + 1
+    falling_share = 6 / (PI_SQUARED * k * k)
+    even_share = 1 / NIGHTS_PER_YEAR if k <= NIGHTS_PER_YEAR else 0.0
+    return year_error / 2 * (falling_share + even_share)
+
+
+def count_decisions_in_year(entries: Sequence[LedgerEntry], time: str) -> int:
+    """Return how many ledger entries spent budget in the calendar year of `time` (ISO 8601).
+
+    An entry without a p-value tested nothing, so it spent nothing.
+    """
+    year = time[:4]
+    return sum(entry.when[:4] == year and entry.decision.p_value is not None for entry in entries)

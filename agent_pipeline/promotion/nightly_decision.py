@@ -1,0 +1,232 @@
+"""The decision of a night: compare, apply the rules, write the ledger, and move the champion.
+
+A decision is written into the ledger before the champion moves. A run that is killed between the
+two therefore spends nothing of the error budget twice.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from agent_pipeline.errors import DataError
+from agent_pipeline.keys import PartitionKey
+from agent_pipeline.promotion.approval import Approver, may_promote_itself
+from agent_pipeline.promotion.comparison import (
+    CompareResult,
+    Comparison,
+    make_compare_params,
+    read_comparison,
+)
+from agent_pipeline.promotion.decision import DecisionFacts
+from agent_pipeline.promotion.decision_facts import collect_facts
+from agent_pipeline.promotion.decision_page import write_decision_page
+from agent_pipeline.promotion.decision_wording import summarize
+from agent_pipeline.promotion.error_budget import count_decisions_in_year
+from agent_pipeline.promotion.ledger import EXPORT, LedgerEntry, open_ledger
+from agent_pipeline.promotion.mlflow_runs import Written, write_run
+from agent_pipeline.promotion.policy import PromotionPolicy
+from agent_pipeline.promotion.probation import run_probation_check
+from agent_pipeline.promotion.rules import decide_on_candidate
+from agent_pipeline.promotion.stored_scores import read_scores
+from agent_pipeline.promotion.verified_verdicts import count_training_verdicts
+from agent_pipeline.sessions.session import hash_json
+from agent_pipeline.storage.artifacts import Artifact
+from agent_pipeline.storage.lake import Lake
+from agent_pipeline.storage.pointers import now, user_name
+
+Compare = Callable[[dict[str, Any]], CompareResult]
+"""A function that runs the task `compare` with these parameters."""
+
+
+@dataclass(frozen=True)
+class PromotionSettings:
+    """The settings of a partition's decisions.
+
+    Attributes:
+        policy: The limits of the rules.
+        approve: Whether a candidate that wins waits for a person.
+        probation_nights: The nights for which a new champion is on probation.
+        world: The agent's world; empty if it has none.
+    """
+
+    policy: PromotionPolicy
+    approve: Approver
+    probation_nights: int
+    world: str = ""
+
+
+@dataclass(frozen=True)
+class CandidateDecision:
+    """A decision on a candidate that was carried out.
+
+    Attributes:
+        entry: The entry in the ledger.
+        page: The page of the decision.
+        champion: The identity of the champion after the decision.
+    """
+
+    entry: LedgerEntry
+    page: Artifact
+    champion: str | None
+
+    @property
+    def waits_for_a_person(self) -> bool:
+        """Whether the candidate won and a person has to promote it."""
+        return self.entry.decision.outcome == "promote" and self.champion != self.entry.candidate
+
+
+@dataclass(frozen=True)
+class NightlyDecision:
+    """What a night decided.
+
+    Attributes:
+        probation: The check of a champion on probation; `None` if none was due.
+        decided: The decision on the candidate; `None` if nothing had to be decided.
+        candidate_was_rolled_back: Whether the candidate is the champion that failed its probation
+            this night.
+        mlflow: What was written to MLflow; `None` if no MLflow is set.
+    """
+
+    probation: LedgerEntry | None
+    decided: CandidateDecision | None
+    candidate_was_rolled_back: bool
+    mlflow: Written | None
+
+
+def decide_night(
+    lake: Lake,
+    key: PartitionKey,
+    evaluation: Artifact,
+    candidate: Artifact,
+    compare: Compare,
+    settings: PromotionSettings,
+    who: str,
+) -> NightlyDecision:
+    """Check a champion on probation, then decide on the candidate and write page and MLflow run.
+
+    Nothing is decided if the candidate is the champion already, or failed its probation now.
+
+    Args:
+        lake: The lake.
+        key: The partition.
+        evaluation: The candidate's evaluation.
+        candidate: The candidate, an export.
+        compare: The function that runs the task `compare`.
+        settings: The partition's settings.
+        who: The run, for the ledger.
+
+    Raises:
+        DataError: As `run_probation_check`, `make_compare_params` and `decide_and_promote`.
+    """
+    probation = None
+    if settings.approve == "auto":
+        probation = run_probation_check(
+            lake, key, evaluation, compare, settings.policy, settings.probation_nights, who
+        )
+    was_rolled_back = (
+        probation is not None
+        and probation.decision.outcome == "roll back"
+        and probation.candidate == candidate.identity
+    )
+    champion = lake.champion(EXPORT, key)
+    is_champion = champion is not None and champion.identity == candidate.identity
+    decided = None
+    if not was_rolled_back and not is_champion:
+        params = make_compare_params(lake, key, evaluation, candidate, champion, settings.world)
+        compared = read_comparison(lake, key, evaluation, candidate, compare(params))
+        entry = decide_and_promote(lake, key, candidate, champion, compared, settings, who)
+        page = write_decision_page(lake, key, candidate, champion, compared, entry)
+        decided = CandidateDecision(entry, page, lake.pointers(EXPORT, key).champion)
+    return NightlyDecision(probation, decided, was_rolled_back, write_run(lake, key, candidate))
+
+
+def decide_and_promote(
+    lake: Lake,
+    key: PartitionKey,
+    candidate: Artifact,
+    champion: Artifact | None,
+    compared: Comparison,
+    settings: PromotionSettings,
+    who: str = "",
+) -> LedgerEntry:
+    """Decide on a candidate, write the decision into the ledger, and promote a candidate that wins.
+
+    A candidate that was decided on already, against the same champion by the same evaluator, is not
+    decided on again. `approval` says which candidates wait for a person.
+
+    Args:
+        lake: The lake.
+        key: The partition.
+        candidate: The candidate, an export.
+        champion: The champion, if there is one.
+        compared: The artifacts of both models.
+        settings: The partition's settings.
+        who: The run or the user, for the ledger.
+
+    Returns:
+        The entry of this decision in the ledger, which may be from an earlier run.
+
+    Raises:
+        DataError: The champion moved meanwhile, or the evaluations cannot be compared.
+    """
+    policy = settings.policy
+    candidate_scores, baseline_scores = read_scores(
+        compared.select, compared.episodes, compared.same_base
+    )
+    pointers = lake.pointers(EXPORT, key)
+    champion_identity = champion.identity if champion else None
+    if pointers.champion != champion_identity:
+        raise DataError(
+            f"The champion of {key} was moved by {pointers.who} at {pointers.when}: materialize "
+            "champion again."
+        )
+    verdicts = count_training_verdicts(lake, key, candidate)
+    facts = collect_facts(lake, key, champion, compared, verdicts)
+    evaluator = hash_json([candidate_scores.evaluator, candidate_scores.world, policy.rules()])
+
+    def find_earlier_entry(entries: list[LedgerEntry]) -> LedgerEntry | None:
+        for entry in reversed(entries):
+            same_models = (entry.candidate, entry.champion) == (
+                candidate.identity,
+                champion_identity,
+            )
+            if same_models and entry.evaluator == evaluator:
+                return entry
+        return None
+
+    def make_entry(number: int) -> LedgerEntry | None:
+        entries = open_ledger(lake, key).records()
+        if find_earlier_entry(entries):
+            return None
+        earlier_decisions = count_decisions_in_year(entries, now())
+        all_facts = msgspec.structs.replace(facts, earlier_decisions=earlier_decisions)
+        test_scores = read_scores(compared.test, (None, None), compared.same_base)
+        on_test = decide_on_candidate(*test_scores, policy, DecisionFacts())
+        return LedgerEntry(
+            number=number,
+            when=now(),
+            who=who or user_name(),
+            candidate=candidate.identity,
+            champion=champion_identity,
+            evaluator=evaluator,
+            decision=decide_on_candidate(candidate_scores, baseline_scores, policy, all_facts),
+            test=on_test.figures,
+            verdicts=verdicts,
+        )
+
+    ledger = open_ledger(lake, key)
+    entry = ledger.append(make_entry) or find_earlier_entry(ledger.records())
+    assert entry is not None
+    promotes_itself = may_promote_itself(
+        lake, key, candidate, candidate_scores, verdicts, settings.approve
+    )
+    if entry.decision.outcome == "promote" and promotes_itself:
+        lake.set_champion(
+            candidate,
+            why=summarize(entry.decision),
+            who=entry.who,
+            expected=pointers.generation,
+        )
+    return entry

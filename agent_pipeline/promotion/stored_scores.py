@@ -1,0 +1,161 @@
+"""The scores of two models, read from their stored evaluations and episodes.
+
+How a turn or an episode is scored is in the room `evaluation`. Here, stored artifacts of all
+versions become `Scores` that the rules compare.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from agent_pipeline.errors import DataError
+from agent_pipeline.evaluation.episodes import UNSEEN
+from agent_pipeline.evaluation.evaluate import ROW_LOSSES, SAMPLES
+from agent_pipeline.evaluation.scores import EpisodeScore, RowScore, Scores, TurnScore
+from agent_pipeline.promotion.ledger import EXPORT
+from agent_pipeline.reports.episode_report import TRANSCRIPTS
+from agent_pipeline.sessions.session import hash_json
+from agent_pipeline.storage.artifacts import Artifact
+
+ArtifactPair = tuple[Artifact | None, Artifact | None]
+"""An artifact of the candidate and of the champion; `None` for what does not exist."""
+
+
+def read_scores(
+    evaluations: ArtifactPair, episodes: ArtifactPair, same_base: bool
+) -> tuple[Scores, Scores]:
+    """Return the scores of the candidate and of its baseline on the turns that both answered.
+
+    Args:
+        evaluations: The evaluations. Without a champion's, the base model is the baseline.
+        episodes: The episodes.
+        same_base: Whether both models were trained from one base model. Losses are of tokens, so
+            they are only compared between models with the same tokens.
+
+    Raises:
+        DataError: A file of an artifact is gone.
+    """
+    candidate_evaluation, champion_evaluation = evaluations
+    candidate_episodes, champion_episodes = episodes
+    candidate_turns = _read_turns(candidate_evaluation, "adapter")
+    candidate_losses = _read_losses(candidate_evaluation, "adapter") if same_base else {}
+    baseline_evaluation, baseline_model = champion_evaluation, "adapter"
+    baseline_episodes, baseline_player = champion_episodes, "model"
+    if champion_evaluation is None:
+        baseline_evaluation, baseline_model = candidate_evaluation, "base"
+        baseline_episodes, baseline_player = candidate_episodes, "base"
+    baseline_turns = _read_turns(baseline_evaluation, baseline_model)
+    baseline_losses = _read_losses(baseline_evaluation, baseline_model) if same_base else {}
+    candidate = Scores(
+        evaluator=_fingerprint(candidate_evaluation),
+        turns=tuple(turn for name, turn in candidate_turns.items() if name in baseline_turns),
+        losses=tuple(row for name, row in candidate_losses.items() if name in baseline_losses),
+        world=_fingerprint(candidate_episodes),
+        episodes=tuple(_read_episodes(candidate_episodes, "model")),
+    )
+    baseline = Scores(
+        evaluator=_fingerprint(baseline_evaluation),
+        turns=tuple(turn for name, turn in baseline_turns.items() if name in candidate_turns),
+        losses=tuple(row for name, row in baseline_losses.items() if name in candidate_losses),
+        world=_fingerprint(baseline_episodes),
+        episodes=tuple(_read_episodes(baseline_episodes, baseline_player)),
+    )
+    return candidate, baseline
+
+
+def _fingerprint(artifact: Artifact | None) -> str:
+    """Return the hash of everything that an artifact was made from, except the model."""
+    made_from = artifact.manifest["made_from"] if artifact else {}
+    return hash_json(
+        {name: value for name, value in made_from.items() if name not in ("adapter", EXPORT)}
+    )
+
+
+def _read_turns(evaluation: Artifact | None, model: str) -> dict[str, TurnScore]:
+    """Return a model's scores at the turns that it answered, by the name of the turn."""
+    turns = {}
+    for entry in read_entries(evaluation, SAMPLES):
+        name = f"{entry['row_id']}:{entry['turn_index']}"
+        turns[name] = TurnScore(
+            turn=name,
+            task=entry["task_key"],
+            capability=entry["expected_tool"] or entry["expected_class"],
+            expects_call=entry["expected_class"] == "call",
+            called=entry[model]["called"],
+            # Older versions wrote None for a call that the limit on new tokens ended.
+            right=bool(entry[model]["right"]),
+        )
+    return turns
+
+
+def _read_losses(evaluation: Artifact | None, model: str) -> dict[str, RowScore]:
+    """Return a model's losses by the id of the row."""
+    return {
+        entry["row_id"]: RowScore(
+            row=entry["row_id"],
+            task=entry["task_key"],
+            loss=entry[model],
+            tokens=entry["tokens"],
+        )
+        for entry in read_entries(evaluation, ROW_LOSSES)
+        if entry[model] is not None
+    }
+
+
+def _read_episodes(episodes: Artifact | None, player: str) -> Iterator[EpisodeScore]:
+    """Yield the scores of a player's episodes."""
+    for transcript in read_transcripts(episodes):
+        if transcript["player"] != player:
+            continue
+        wrong_changes = transcript["wrong_changes"]
+        # A message that was cut off may have been a wrong change.
+        cut_off = wrong_changes == [] and transcript.get("end") in UNSEEN
+        harmed = None if cut_off or wrong_changes is None else bool(wrong_changes)
+        yield EpisodeScore(
+            task=transcript["task_key"],
+            trial=transcript["trial"],
+            seed=transcript["seed"],
+            done=transcript["done"],
+            harmed=harmed,
+            must_act=transcript.get("must_act"),
+            cut_off=cut_off,
+        )
+
+
+def read_entries(artifact: Artifact | None, file_name: str) -> list[dict[str, Any]]:
+    """Return the JSON list in an artifact's file; an empty list without an artifact.
+
+    Raises:
+        DataError: The file is gone.
+    """
+    entries: list[dict[str, Any]] = json.loads(read_text(artifact, file_name) or "[]")
+    return entries
+
+
+def read_transcripts(episodes: Artifact | None) -> list[dict[str, Any]]:
+    """Return every episode of every player; an empty list without an artifact.
+
+    Raises:
+        DataError: The file is gone.
+    """
+    # Not splitlines: a message may contain other line ends, such as U+2028.
+    lines = read_text(episodes, TRANSCRIPTS).split("\n")
+    return [json.loads(line) for line in lines if line]
+
+
+def read_text(artifact: Artifact | None, file_name: str) -> str:
+    """Return the text of an artifact's file; an empty text without an artifact.
+
+    Raises:
+        DataError: The file is gone.
+        DamageError: The file is damaged.
+    """
+    if artifact is None:
+        return ""
+    try:
+        return artifact.read(file_name).decode("utf-8")
+    except FileNotFoundError as error:
+        raise DataError(
+            f"The {artifact.asset} of {artifact.key} has no {file_name}: a session of it was "
+            "forgotten, or it is of an older version. Materialize it again."
+        ) from error
