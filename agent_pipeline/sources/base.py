@@ -60,8 +60,9 @@ class TraceSource(ABC):
 
     @classmethod
     def detect(cls, path: Path) -> bool:
-        """Whether an existing path holds this kind of store. It looks at names and headers and
-        reads no session.
+        """Return whether an existing path holds this kind of store.
+
+        It looks at names and headers and reads no session.
 
         A reader that detects nothing is used where a location names it (`name:path`).
         """
@@ -69,12 +70,12 @@ class TraceSource(ABC):
 
     @abstractmethod
     def partitions(self) -> list[PartitionKey]:
-        """The keys that the store has sessions of, in order."""
+        """Return the keys that the store has sessions of, in order."""
 
     @abstractmethod
     def sessions(self, key: PartitionKey) -> Iterator[Session]:
-        """Every session of a partition in the order of ids, including archived, empty and damaged
-        ones.
+        """Yield every session of a partition in the order of ids, including archived, empty and
+        damaged ones.
 
         Raises:
             PartitionError: the store has no such partition.
@@ -82,53 +83,61 @@ class TraceSource(ABC):
         """
 
     def stored(self, key: PartitionKey) -> Iterator[Stored]:
-        """Every session with its digest, in the order of ids. A source whose digests come from its
-        own rows overrides this: sessions that did not change are then not decoded again. Raises
-        what `sessions` raises.
+        """Yield every session with its digest, in the order of ids.
+
+        A source whose digests come from its own rows overrides this: sessions that did not change
+        are then not decoded again. Raises what `sessions` raises.
         """
         for session in self.sessions(key):
             yield as_stored(session)
 
     def histories(self, key: PartitionKey) -> Iterator[tuple[Session, list[RecordedItem]]]:
-        """Every session with its history as Responses items. A store that keeps items gives them as
-        recorded; other stores' items are made of the messages. Raises what `sessions` raises.
+        """Yield every session with its history as Responses items.
+
+        A store that keeps items gives them as recorded; other stores' items are made of the
+        messages. Raises what `sessions` raises.
         """
         for session in self.sessions(key):
             yield session, items_of(session)
 
     def signature(self) -> str:
-        """A text that is cheap to get and changes whenever the store may have changed."""
+        """Return a text that is cheap to get and changes whenever the store may have changed."""
         return file_signature(*files_of(self.path), *self.sidecars())
 
     def partition_signature(self, key: PartitionKey) -> str:
-        """A text that is cheap to get and changes whenever the sessions of a partition may have
-        changed. A store that keeps partitions in files of their own overrides this, so that one
-        agent's new session does not cost a reading of all. Raises what `sessions` raises.
+        """Return a text that is cheap to get and changes whenever the sessions of a partition may
+        have changed. A store that keeps partitions in files of their own overrides this, so that
+        one agent's new session does not cost a reading of all. Raises what `sessions` raises.
         """
         return self.signature()
 
     def use_cache(self, folder: Path) -> None:
-        """Remember in a local folder what was read, so that the next source has less to read. A
-        reader of files needs none.
+        """Remember in a local folder what was read, so that the next source has less to read.
+
+        A reader of files needs none.
         """
         return
 
     def sidecars(self) -> list[Path]:
-        """Files outside the store that belong to it (verdicts, say)."""
+        """Return files outside the store that belong to it (verdicts, say)."""
         return []
 
     def reader_versions(self) -> dict[str, int]:
-        """The version of each reader that takes part, by name, and that of the messages' reader."""
+        """Return the version of each reader that takes part, by name, and that of the messages'
+        reader.
+        """
         return {self.name: self.version, "messages": chat.VERSION}
 
 
 def as_stored(session: Session) -> Stored:
-    """A session that has been read already."""
+    """Return a session that has been read already."""
     return Stored(session.session_id, digest(encode_json(session)), lambda: session)
 
 
 def items_of(session: Session) -> list[RecordedItem]:
-    """A session's messages and reasoning as Responses items; `chat.read_chat` is the way back."""
+    """Return a session's messages and reasoning as Responses items; `chat.read_chat` is the way
+    back.
+    """
     thoughts: dict[int, list[str]] = {}
     for each in session.reasoning:
         thoughts.setdefault(each["message"], []).append(each["text"])
@@ -179,7 +188,7 @@ def note_changed_names(notes: list[str], where: object, changed: Mapping[str, st
 
 
 def no_partition(where: object, key: PartitionKey, known: Iterable[PartitionKey]) -> PartitionError:
-    """The error for a partition that a store lacks."""
+    """Return the error for a partition that a store lacks."""
     return PartitionError(
         f"The store {where} has no partition {key}: it has "
         f"{', '.join(map(str, sorted(known))) or 'none'}."
@@ -187,8 +196,9 @@ def no_partition(where: object, key: PartitionKey, known: Iterable[PartitionKey]
 
 
 def unreadable(path: Path, error: Exception) -> StoreError:
-    """The error for a part of a store that cannot be read. SQLite quotes whole statements, so the
-    reason is put on one line.
+    """Return the error for a part of a store that cannot be read.
+
+    SQLite quotes whole statements, so the reason is put on one line.
     """
     return StoreError(
         f"{path} cannot be read ({' '.join(str(error).split())}): check its permissions and that "
@@ -197,12 +207,12 @@ def unreadable(path: Path, error: Exception) -> StoreError:
 
 
 def changed(path: Path) -> StoreError:
-    """The error for a file that is not what it was when it was indexed."""
+    """Return the error for a file that is not what it was when it was indexed."""
     return StoreError(f"{path} has changed while it was read: run again when nothing writes to it.")
 
 
 def files_of(path: Path) -> list[Path]:
-    """A file, or the files of a folder and its folders, without hidden and empty ones.
+    """Return a file, or the files of a folder and its folders, without hidden and empty ones.
 
     Raises:
         StoreError: a folder cannot be listed.
@@ -224,8 +234,8 @@ def files_of(path: Path) -> list[Path]:
 
 
 def file_signature(*paths: Path) -> str:
-    """Paths, sizes and modification times of files and of their write-ahead logs; empty files (a
-    log after a mere reading) do not count.
+    """Return paths, sizes and modification times of files and of their write-ahead logs; empty
+    files (a log after a mere reading) do not count.
     """
     parts = []
     for path in paths:
@@ -237,7 +247,8 @@ def file_signature(*paths: Path) -> str:
 
 
 def digest(*parts: bytes) -> bytes:
-    """XXH3 (128 bits) of what a store holds of a session, to see whether it changed. It guards
-    against chance, not against an attacker.
+    """XXH3 (128 bits) of what a store holds of a session, to see whether it changed.
+
+    It guards against chance, not against an attacker.
     """
     return xxhash.xxh3_128(SEPARATOR.join(parts)).digest()

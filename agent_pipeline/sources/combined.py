@@ -58,8 +58,8 @@ class CombinedSource(TraceSource):
         return self._merged(key, self._holding(key))
 
     def histories(self, key: PartitionKey) -> Iterator[tuple[Session, list[RecordedItem]]]:
-        """The histories of the one store that has the partition; where several have it, items are
-        made of the messages.
+        """Return the histories of the one store that has the partition; where several have it,
+        items are made of the messages.
         """
         names = self._holding(key)
         if len(names) == 1:
@@ -67,7 +67,7 @@ class CombinedSource(TraceSource):
         return ((session, items_of(session)) for session in self._merged(key, names))
 
     def stored(self, key: PartitionKey) -> Iterator[Stored]:
-        """The one store's own digests; where several have the partition, those of the merged
+        """Return the one store's own digests; where several have the partition, those of the merged
         sessions.
         """
         names = self._holding(key)
@@ -77,7 +77,7 @@ class CombinedSource(TraceSource):
         return "|".join(self._stores[name].partition_signature(key) for name in self._holding(key))
 
     def _holding(self, key: PartitionKey) -> list[str]:
-        """The names of the stores that have a partition.
+        """Return the names of the stores that have a partition.
 
         Raises:
             PartitionError: none has.
@@ -117,7 +117,7 @@ class CombinedSource(TraceSource):
         return "|".join([*signatures, *map(str, self._closed.values())])
 
     def _holders(self) -> tuple[dict[PartitionKey, list[str]], dict[str, StoreError]]:
-        """Which stores hold a partition, and which cannot say."""
+        """Return which stores hold a partition, and which cannot say."""
         holders: dict[PartitionKey, list[str]] = {}
         failures = dict(self._closed)
         for name, store in self._stores.items():
@@ -129,8 +129,8 @@ class CombinedSource(TraceSource):
         return holders, failures
 
     def _merged(self, key: PartitionKey, names: list[str]) -> Iterator[Session]:
-        """The sessions of several stores in the order of their ids; of two with one id the later
-        store's gets an id of its own.
+        """Yield the sessions of several stores in the order of their ids; of two with one id the
+        later store's gets an id of its own.
         """
         given: set[str] = set()
         renamed: dict[tuple[str, str], str] = {}

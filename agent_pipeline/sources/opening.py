@@ -50,8 +50,8 @@ class Finds:
 
 
 def parse_location(text: str, home: Path | None = None) -> Location:
-    """A store as a person writes it; a relative path starts from `home` (default: the working
-    directory).
+    """Return a store as a person writes it; a relative path starts from `home` (default: the
+    working directory).
 
     `name:path` names a reader, unless a file of exactly that name exists.
     """
@@ -62,8 +62,8 @@ def parse_location(text: str, home: Path | None = None) -> Location:
 
 
 def readers(dotted: Sequence[str] = ()) -> tuple[Reader, ...]:
-    """Every reader: the user's (`dotted` from the settings, then entry points) before those of this
-    package.
+    """Yield every reader: the user's (`dotted` from the settings, then entry points) before those
+    of this package.
 
     Raises:
         SettingsError: a reader of the user's cannot be loaded, or is not a `TraceSource`.
@@ -74,7 +74,8 @@ def readers(dotted: Sequence[str] = ()) -> tuple[Reader, ...]:
 def open_sources(
     locations: Sequence[Location], known: Sequence[Reader] = SOURCES, cache: Path | None = None
 ) -> TraceSource:
-    """One source for all stores; in the folder `cache` those of servers remember what they read.
+    """Return one source for all stores; in the folder `cache` those of servers remember what they
+    read.
 
     Raises:
         StoreError: not one of them can be opened.
@@ -93,7 +94,7 @@ def open_sources(
 def open_source(
     location: Location | Path, known: Sequence[Reader] = SOURCES, cache: Path | None = None
 ) -> TraceSource:
-    """The reader for what lies at a place.
+    """Return the reader for what lies at a place.
 
     Raises:
         StoreError: there is nothing there, no reader knows it, or it is a folder of several stores:
@@ -136,7 +137,7 @@ def open_source(
 
 
 def find(path: Path, known: Sequence[Reader] = SOURCES) -> Finds:
-    """The stores at a path that exists: itself, or those in the folder that it is.
+    """Return the stores at a path that exists: itself, or those in the folder that it is.
 
     A folder whose files are of one kind is one store, with the folders in it; in a folder of
     different things each is its own.
@@ -187,8 +188,8 @@ def _belongs_to_a_database(path: Path) -> bool:
 
 
 def _reader_for(location: Location, known: Sequence[Reader]) -> Reader | None:
-    """The reader that a location names, or that opens the scheme of its URL; `None` for a path
-    without a name.
+    """Return the reader that a location names, or that opens the scheme of its URL; `None` for a
+    path without a name.
     """
     if location.reader:
         names = {reader.name: reader for reader in reversed(known)}
@@ -210,7 +211,7 @@ def _reader_for(location: Location, known: Sequence[Reader]) -> Reader | None:
 
 
 def _unknown(path: Path) -> StoreError:
-    """The error for a path that no reader knows: what it holds, and what to do."""
+    """Return the error for a path that no reader knows: what it holds, and what to do."""
     if not path.is_file():
         holds = "it is a folder, and no file in it is one"
     elif (kind := kind_of(path)) in (None, "database"):

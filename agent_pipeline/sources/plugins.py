@@ -20,7 +20,7 @@ GROUP = "agent_pipeline.sources"
 
 @lru_cache(maxsize=8)
 def plugin_readers(dotted: tuple[str, ...]) -> tuple[type[TraceSource], ...]:
-    """The readers that settings (`package.module:Class`) and entry points name.
+    """Return the readers that settings (`package.module:Class`) and entry points name.
 
     Raises:
         SettingsError: one cannot be loaded, or lacks a member of `TraceSource`.
@@ -54,7 +54,7 @@ def _loaded(what: str, path: str) -> Any:
 
 
 def _guarded(reader: Any, what: str) -> type[TraceSource]:
-    """The reader with its own exceptions turned into sentences."""
+    """Return the reader with its own exceptions turned into sentences."""
 
     @contextmanager
     def sentences(where: object) -> Iterator[None]:

@@ -13,8 +13,8 @@ _SIGNS = {"Error": "✘", "Warning": "⚠", "Info": "ℹ", "Hint": "★"}
 
 
 def attached_text(kind: str, attachment: Record) -> str | None:
-    """The text of an attachment; None for one that is read elsewhere, says nothing, or is not
-    known.
+    """Return the text of an attachment; None for one that is read elsewhere, says nothing, or is
+    not known.
     """
     name = text(attachment.get("filename")) or text(attachment.get("path")) or "a file"
     content = attachment.get("content")
@@ -40,8 +40,8 @@ def attached_text(kind: str, attachment: Record) -> str | None:
 
 
 def attached_media(attachment: Record) -> list[Any]:
-    """The parts of a picture or a document that was attached; none if the attachment is something
-    else.
+    """Return the parts of a picture or a document that was attached; none if the attachment is
+    something else.
     """
     content = (
         section(attachment.get("content")) if isinstance(attachment.get("content"), dict) else {}
@@ -52,13 +52,13 @@ def attached_media(attachment: Record) -> list[Any]:
 
 
 def _joined(parts: list[Any], seam: str = "\n") -> str | None:
-    """The texts of a list; None if one of them is no text, or if there is none."""
+    """Return the texts of a list; None if one of them is no text, or if there is none."""
     texts = [part for part in parts if isinstance(part, str)]
     return seam.join(texts) if parts and len(texts) == len(parts) else None
 
 
 def _diagnostics(attachment: Record) -> str | None:
-    """What an editor found in files, as Claude Code lists it."""
+    """Return what an editor found in files, as Claude Code lists it."""
     found = [_file_with_diagnostics(each) for each in objects(attachment.get("files"))]
     listed = _joined(found, "\n\n")
     return (

@@ -107,7 +107,7 @@ class ClaudeCodeSource(FileSource):
     def _chains(
         self, session_id: str, records: list[tuple[Place, Record]]
     ) -> Iterator[tuple[str, Record]]:
-        """What the main conversation and each side chain say."""
+        """Yield what the main conversation and each side chain say."""
         main: list[Record] = []
         sides: dict[str, list[Record]] = {}
         roots: dict[Any, str] = {}
@@ -155,7 +155,7 @@ class ClaudeCodeSource(FileSource):
         names: Container[Any],
         replaced: dict[str, str],
     ) -> Iterator[tuple[str, Record]]:
-        """What a chain of lines says, and what each stretch before a compaction says."""
+        """Yield what a chain of lines says, and what each stretch before a compaction says."""
         taken, others = _branch(lines)
         self._left += others
         *before, last = _stretches(lines, taken)
@@ -202,8 +202,8 @@ def _conversation(taken: list[Record], lines: list[Record], replaced: dict[str, 
 
 
 def _branch(lines: list[Record]) -> tuple[list[Record], int]:
-    """The conversation that ends in the last line, in order, and how many lines of others were left
-    out.
+    """Return the conversation that ends in the last line, in order, and how many lines of others
+    were left out.
 
     From the last line up by `parentUuid` (`logicalParentUuid` over a compaction). If a parent is
     not in the file, the line before is taken for it, and `_missing_parents` counts it. What belongs
@@ -254,8 +254,8 @@ def _branch(lines: list[Record]) -> tuple[list[Record], int]:
 
 
 def _parents_first(lines: list[Record]) -> Iterator[Record]:
-    """The lines in the order of the file, but none before its parent: several may be written at
-    once.
+    """Yield the lines in the order of the file, but none before its parent: several may be written
+    at once.
     """
     by_name = {own: line for line in lines if (own := text(line.get("uuid")))}
     given: set[int] = set()
@@ -278,8 +278,8 @@ def _missing_parents(taken: list[Record], names: Container[Any]) -> int:
 
 
 def _stretches(lines: list[Record], taken: list[Record]) -> list[list[Record]]:
-    """What the model saw between compactions: the lines of each stretch, of which the last is the
-    session's end.
+    """Return what the model saw between compactions: the lines of each stretch, of which the last
+    is the session's end.
 
     After a compaction, it saw the summary, the messages that Claude Code kept (`preservedSegment`),
     and what followed.
@@ -316,8 +316,8 @@ _UNKNOWN_COMPACTION: Record = {
 
 
 def _preserved(lines: list[Record], metadata: Record) -> list[Record]:
-    """The messages that a compaction kept as they were, marked as copies; a line that cannot be
-    read if they are not there.
+    """Return the messages that a compaction kept as they were, marked as copies; a line that cannot
+    be read if they are not there.
     """
     if not metadata.get("preservedSegment"):
         return [_UNKNOWN_COMPACTION] if metadata.get("preservedMessages") else []
@@ -335,8 +335,8 @@ def _preserved(lines: list[Record], metadata: Record) -> list[Record]:
 
 
 def _history(taken: list[Record], replaced: dict[str, str]) -> list[Any]:
-    """The messages of lines: the parts of each API message in one, where its first part was; a part
-    that is there twice is taken once.
+    """Return the messages of lines: the parts of each API message in one, where its first part was;
+    a part that is there twice is taken once.
     """
     history: list[Any] = []
     whole: dict[str, Record] = {}
@@ -383,7 +383,7 @@ def _history(taken: list[Record], replaced: dict[str, str]) -> list[Any]:
 
 
 def _with_replacements(message: Record, replaced: dict[str, str]) -> Record:
-    """The message with the short texts that the model saw instead of long results."""
+    """Return the message with the short texts that the model saw instead of long results."""
     content = message.get("content")
     if not replaced or not isinstance(content, list):
         return message
@@ -422,7 +422,7 @@ def _message_id(line: Record) -> str | None:
 
 
 def _synthetic(line: Record) -> bool:
-    """Whether Claude Code wrote a message for the screen: an error of the API, or a note that
-    nothing was asked.
+    """Return whether Claude Code wrote a message for the screen: an error of the API, or a note
+    that nothing was asked.
     """
     return _message(line).get("model") == "<synthetic>" or line.get("isApiErrorMessage") is True

@@ -50,14 +50,14 @@ _INTERRUPTED = "[Request interrupted by user"
 
 
 def is_boundary(line: Record) -> bool:
-    """Whether the conversation was compacted here: what stands before is not shown to the model any
-    more.
+    """Return whether the conversation was compacted here: what stands before is not shown to the
+    model any more.
     """
     return line.get("type") == "system" and line.get("subtype") == "compact_boundary"
 
 
 def is_shown(line: Record) -> bool:
-    """Whether a line is a step of the conversation, read or not."""
+    """Return whether a line is a step of the conversation, read or not."""
     kind = line.get("type")
     if kind == "system":
         return is_boundary(line) or message_of(line) is not None
@@ -65,7 +65,7 @@ def is_shown(line: Record) -> bool:
 
 
 def unknown_line(line: Record) -> str | None:
-    """The type of a line that says something nobody understands; None for any other line."""
+    """Return the type of a line that says something nobody understands; None for any other line."""
     kind = text(line.get("type")) or "none"
     if kind in _BOOKKEEPING or kind in _READ_ELSEWHERE or kind in (*SPOKEN, "system", "attachment"):
         return None
@@ -73,7 +73,7 @@ def unknown_line(line: Record) -> str | None:
 
 
 def message_of(line: Record) -> Any:
-    """What a line that is neither of the user nor of the assistant says to the model.
+    """Return what a line that is neither of the user nor of the assistant says to the model.
 
     Returns:
         A message of the user, an item for what cannot be understood, or None for bookkeeping.
@@ -103,7 +103,7 @@ def _system_message(line: Record) -> Any:
 
 
 def is_interruption(message: Record) -> bool:
-    """Whether a message of the user is Claude Code's note that the user stopped the agent."""
+    """Return whether a message of the user is Claude Code's note that the user stopped the agent."""
     content = message.get("content")
     texts = (
         [words_in([block]) for block in objects(content)]
@@ -166,7 +166,7 @@ def _take(said: dict[int, str], after: int, words: str) -> bool:
 
 
 def replacements_in(lines: Iterable[Record]) -> tuple[dict[str, str], int]:
-    """The short texts that the model saw instead of long results, by the call's id.
+    """Return the short texts that the model saw instead of long results, by the call's id.
 
     Returns:
         The texts, and how many replacements could not be read.

@@ -93,7 +93,7 @@ class ClaudeStreamSource(FileSource):
 def _conversations(
     lines: list[Record], name: str, parent: str | None
 ) -> Iterator[tuple[str, Record]]:
-    """What a chain of lines says, and what each stretch before a compaction says."""
+    """Yield what a chain of lines says, and what each stretch before a compaction says."""
     stretches: list[list[Record]] = [[]]
     for line in lines:
         if line.get("type") == "system" and line.get("subtype") == "compact_boundary":
@@ -154,7 +154,7 @@ def _is_synthetic(line: Record) -> bool:
 
 
 def _history(lines: list[Record]) -> list[Any]:
-    """The messages of lines, the parts of each API message in one; and what cannot be read."""
+    """Return the messages of lines, the parts of each API message in one; and what cannot be read."""
     history: list[Any] = []
     whole: dict[str, Record] = {}
     compacted = bool(lines) and lines[0].get("subtype") == "compact_boundary"
@@ -207,8 +207,8 @@ def _is_unknown(line: Record, kind: str) -> bool:
 
 
 def _says_result(history: list[Any], result: Any) -> bool:
-    """Whether the run's result stands in the assistant's messages, as it does if none of them is
-    missing.
+    """Return whether the run's result stands in the assistant's messages, as it does if none of
+    them is missing.
     """
     if not isinstance(result, str) or not result.strip():
         return True

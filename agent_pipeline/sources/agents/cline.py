@@ -107,7 +107,7 @@ def _edited(path: Path) -> list[Any]:
 
 
 def _views(messages: list[Record]) -> list[list[Any]]:
-    """What the model saw before each condensation or truncation, and after the last."""
+    """Return what the model saw before each condensation or truncation, and after the last."""
     views: list[list[Any]] = []
     seen: list[Record] = []
     inherited = 0
@@ -130,8 +130,9 @@ def _views(messages: list[Record]) -> list[list[Any]]:
 
 
 def _shown(messages: list[Record], inherited: int) -> list[Any]:
-    """Messages as a chat has them. The first `inherited` were said before and are not trained
-    again.
+    """Return messages as a chat has them.
+
+    The first `inherited` were said before and are not trained again.
     """
     shown: list[Any] = []
     for at, message in enumerate(messages):

@@ -101,8 +101,8 @@ class CodexSource(FileSource):
         return stretches_of(session_id, earlier, shared | said)
 
     def _copies(self, session_id: str, parent: str | None, lines: list[Record]) -> int:
-        """How many of the first response items are copies of those of the parent, if the store has
-        it.
+        """Return how many of the first response items are copies of those of the parent, if the
+        store has it.
         """
         if parent is None:
             return 0
@@ -125,7 +125,7 @@ class CodexSource(FileSource):
 
 
 def folder_name(path: Any) -> str | None:
-    """The last part of a path as any system writes it."""
+    """Return the last part of a path as any system writes it."""
     named = text(path)
     return (
         None
@@ -135,7 +135,9 @@ def folder_name(path: Any) -> str | None:
 
 
 def _history(meta: Record, stretch: Stretch) -> list[Any]:
-    """One system message, what was said before the stretch, which is not trained, and the rest."""
+    """Return one system message, what was said before the stretch, which is not trained, and the
+    rest.
+    """
     texts, count = system_texts(meta, stretch.items)
     system = [{"type": "message", "role": "system", "content": "\n\n".join(texts)}] if texts else []
     inherited = [

@@ -86,7 +86,7 @@ class Stretch(NamedTuple):
 
 
 def says_nothing(line: Record) -> bool:
-    """Whether a line is bookkeeping."""
+    """Return whether a line is bookkeeping."""
     return text(line.get("type")) in _BOOKKEEPING_LINES or not says_something(line)
 
 
@@ -237,7 +237,7 @@ class Thread:
 
 
 def injected(item: Any, begins: str | tuple[str, ...] = _INJECTED) -> str | None:
-    """The text of a message that Codex itself put in; None for any other item."""
+    """Return the text of a message that Codex itself put in; None for any other item."""
     if (
         not isinstance(item, dict)
         or item.get("type") != "message"
@@ -263,8 +263,8 @@ def _plain(words: str) -> str:
 
 
 def copied_from(parent: list[Record], child: list[Record]) -> int:
-    """How many response items at the beginning of a thread are copies of the thread that it was
-    forked from.
+    """Return how many response items at the beginning of a thread are copies of the thread that it
+    was forked from.
 
     Codex writes the parent's lines again, with other times. The parent's items come in their order,
     but not all of them: turns that were taken back are missing. The first message or call of its
@@ -289,7 +289,7 @@ def _content_of(item: Record) -> bytes:
 
 
 def response_items(lines: list[Record]) -> list[Record]:
-    """The items of a rollout that a `Thread` counts."""
+    """Return the items of a rollout that a `Thread` counts."""
     return [
         section(line, "payload")
         for line in lines
@@ -302,7 +302,7 @@ def _is_counted(item: Record) -> bool:
 
 
 def system_texts(meta: Record, items: list[Any]) -> tuple[list[str], int]:
-    """The instructions, and what Codex put before the user's first words.
+    """Return the instructions, and what Codex put before the user's first words.
 
     Instructions that such a message repeats are left out: the model saw them once.
 
@@ -324,14 +324,14 @@ def system_texts(meta: Record, items: list[Any]) -> tuple[list[str], int]:
 
 
 def parent_of(meta: Record) -> str | None:
-    """The thread that started this one as a sub-agent, or that this one was forked from."""
+    """Return the thread that started this one as a sub-agent, or that this one was forked from."""
     spawned = section(meta, "source", "subagent", "thread_spawn").get("parent_thread_id")
     return text(spawned) or text(meta.get("parent_thread_id")) or text(meta.get("forked_from_id"))
 
 
 def is_copy_of(meta: Record, metas: list[Record]) -> str | None:
-    """The thread whose lines a rollout repeats at its beginning; None for a thread that begins
-    anew.
+    """Return the thread whose lines a rollout repeats at its beginning; None for a thread that
+    begins anew.
     """
     forked = text(meta.get("forked_from_id"))
     parent = parent_of(meta)
@@ -341,7 +341,7 @@ def is_copy_of(meta: Record, metas: list[Record]) -> str | None:
 
 
 def usages(lines: list[Record]) -> list[Record]:
-    """The token counts of a rollout: those of its last count, which are sums."""
+    """Return the token counts of a rollout: those of its last count, which are sums."""
     events = objects(
         [section(line, "payload") for line in lines if line.get("type") == "event_msg"]
     )

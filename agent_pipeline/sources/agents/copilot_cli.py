@@ -165,7 +165,10 @@ def _message(kind: str, data: Record) -> Any:
 
 
 def _is_picture(attachment: Record) -> bool:
-    """Whether the user attached a picture. The model is told of other files by their paths."""
+    """Return whether the user attached a picture.
+
+    The model is told of other files by their paths.
+    """
     name = text(attachment.get("path")) or text(attachment.get("displayName")) or ""
     is_image = str(attachment.get("mimeType")).startswith("image/") or attachment.get("type") in (
         "image",
@@ -175,7 +178,7 @@ def _is_picture(attachment: Record) -> bool:
 
 
 def _unknown(events: list[Record]) -> list[Any]:
-    """The events of unknown types that say something, wherever they stand."""
+    """Return the events of unknown types that say something, wherever they stand."""
     found: list[Any] = []
     for event in events:
         kind, data = text(event.get("type")) or "none", section(event, "data")

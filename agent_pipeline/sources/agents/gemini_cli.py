@@ -90,7 +90,7 @@ class GeminiCLISource(FileSource):
 
 
 def _messages(changes: list[Record]) -> tuple[list[Record], int]:
-    """The messages that a session has in the end, and how many were taken back."""
+    """Return the messages that a session has in the end, and how many were taken back."""
     messages: dict[str, Record] = {}
     taken_back = 0
     for number, change in enumerate(changes):
@@ -129,8 +129,8 @@ def _spoken(messages: list[Record]) -> list[Any]:
 
 
 def _turn(each: Record, given: set[Any]) -> Iterator[Any]:
-    """A message with each result once: it stands with its call, in a message of the user, and after
-    a resumption in two.
+    """Yield a message with each result once: it stands with its call, in a message of the user, and
+    after a resumption in two.
 
     `given` holds the ids of the calls whose results were given before.
     """
@@ -164,5 +164,5 @@ def _turn(each: Record, given: set[Any]) -> Iterator[Any]:
 
 
 def _answered(block: Any) -> str | None:
-    """The id of the call that a block has the result of."""
+    """Return the id of the call that a block has the result of."""
     return text(section(block, "functionResponse").get("id"))

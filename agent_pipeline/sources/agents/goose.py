@@ -1,5 +1,6 @@
-"""Sessions of Goose as it wrote them into files: a header line, then a line for each message. The
-database of newer versions is not read.
+"""Sessions of Goose as it wrote them into files: a header line, then a line for each message.
+
+The database of newer versions is not read.
 
 Messages that are hidden from the model (after it summarized the conversation) are a session of
 their own (`ID:before-compaction-1`).

@@ -21,8 +21,9 @@ _OF_CONTEXT = {"task_id": "task_id", "trial": "trial", "model_id": "model"}
 
 
 class SessionRow(NamedTuple):
-    """A session's row as its database holds it. `fields` are further fields of `Session`: verdicts
-    that lie elsewhere.
+    """A session's row as its database holds it.
+
+    `fields` are further fields of `Session`: verdicts that lie elsewhere.
     """
 
     session_id: Any
@@ -41,7 +42,7 @@ class ItemStore(TraceSource):
 
     @abstractmethod
     def read(self, key: PartitionKey) -> Iterator[tuple[SessionRow, list[Any]]]:
-        """Every session of a partition with the JSON texts of its items, in the order of ids;
+        """Yield every session of a partition with the JSON texts of its items, in the order of ids;
         raises what `sessions` raises.
         """
 
@@ -79,8 +80,9 @@ class ItemStore(TraceSource):
 def side_by_side(
     rows: Iterable[SessionRow], items: Iterable[tuple[Any, Any]], where: str
 ) -> Iterator[tuple[SessionRow, list[Any]]]:
-    """Each session's row with the texts of its items. Rows and items come in the order of session
-    ids, and every item has its session.
+    """Yield each session's row with the texts of its items.
+
+    Rows and items come in the order of session ids, and every item has its session.
 
     Raises:
         StoreError: a session comes twice, or an item is not in its place: a damaged index led
@@ -111,7 +113,7 @@ def side_by_side(
 
 
 def as_text(value: Any) -> Any:
-    """A database's bytes as text."""
+    """Return a database's bytes as text."""
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
 
 
@@ -120,7 +122,7 @@ def _name(row: SessionRow) -> str:
 
 
 def _digest(row: SessionRow, texts: list[Any]) -> bytes:
-    """A hash of all that a session is read from; the ids of its items only say their order."""
+    """Return a hash of all that a session is read from; the ids of its items only say their order."""
     try:
         joined = SEPARATOR.join(texts)
     except TypeError:  # text, numbers, nulls

@@ -24,7 +24,7 @@ _ENVELOPE = {
 
 
 def says_something(record: Any) -> bool:
-    """Whether a record of unknown meaning shows words, a call or a result.
+    """Return whether a record of unknown meaning shows words, a call or a result.
 
     It does if a field that usually holds them is not empty, or if any text has a space or a letter
     beyond ASCII in it (many languages write no spaces). What remains (ids, numbers, paths, flags)
@@ -50,12 +50,12 @@ def _is_filled(value: Any) -> bool:
 
 
 def words_in(content: Any) -> str:
-    """The text of a message's content."""
+    """Return the text of a message's content."""
     return read_text(content)[0]
 
 
 def has_words(message: Record) -> bool:
-    """Whether a message says something besides the results of calls."""
+    """Return whether a message says something besides the results of calls."""
     content = message.get("content")
     blocks = objects(content)
     if not isinstance(content, list) or len(blocks) < len(content):

@@ -164,8 +164,8 @@ class OmniagentsSource(ItemStore):
         return make_key(path.stem, DEFAULT_AGENT)
 
     def _session_files(self) -> list[Path]:
-        """Every `sessions.db`, walked by hand: `glob` passes over a folder that it may not read
-        without a word.
+        """Yield every `sessions.db`, walked by hand: `glob` passes over a folder that it may not
+        read without a word.
         """
         try:
             projects = sorted(path for path in (self.path / "sessions").iterdir() if path.is_dir())
@@ -209,7 +209,9 @@ class OmniagentsSource(ItemStore):
 
 
 def own_store() -> str:
-    """Where omniagents keeps its sessions by its own variables: the store of whoever sets none."""
+    """Return where omniagents keeps its sessions by its own variables: the store of whoever sets
+    none.
+    """
     named = {
         name: os.environ.get(f"OMNIAGENTS_{name}", "")
         for name in ("HISTORY_BACKEND", "HISTORY_URL", "HISTORY_DB", "HOME")

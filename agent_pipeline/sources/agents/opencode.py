@@ -93,7 +93,7 @@ class OpenCodeSource(FileSource):
 
 
 def _kind_of(record: Record) -> str | None:
-    """What a file of the storage holds."""
+    """Return what a file of the storage holds."""
     if text(record.get("messageID")) and text(record.get("sessionID")):
         return "part"
     if text(record.get("sessionID")) and record.get("role") in ("user", "assistant"):
@@ -110,7 +110,9 @@ def _session_of(record: Record) -> str | None:
 
 
 def _gathered(records: list[Record]) -> tuple[Record, list[Record], int]:
-    """The head, the messages with their parts in order, and how many parts belong to no message."""
+    """Return the head, the messages with their parts in order, and how many parts belong to no
+    message.
+    """
     info: Record = {}
     messages: dict[str | None, Record] = {}
     parts: list[Record] = []
@@ -147,7 +149,9 @@ def _order(message: Record) -> tuple[float, str]:
 
 
 def _not_reverted(messages: list[Record], revert: Record) -> tuple[list[Record], int]:
-    """The messages before the point to which the user reverted, and how many there are after it."""
+    """Return the messages before the point to which the user reverted, and how many there are after
+    it.
+    """
     place = next(
         (
             at
@@ -170,7 +174,7 @@ def _not_reverted(messages: list[Record], revert: Record) -> tuple[list[Record],
 
 
 def _views(messages: list[Record]) -> list[list[Any]]:
-    """What the model saw before each summary, and after the last."""
+    """Return what the model saw before each summary, and after the last."""
     views: list[list[Any]] = []
     view: list[Any] = []
     asked: Record | None = None
@@ -201,7 +205,7 @@ def _views(messages: list[Record]) -> list[list[Any]]:
 
 
 def _message(info: Record, parts: Any) -> list[Any]:
-    """A message with its parts, of which those that the model is not shown are left out."""
+    """Return a message with its parts, of which those that the model is not shown are left out."""
     role = info.get("role")
     shown = [part for part in elements(parts) if not _is_hidden(part)]
     made: list[Any] = [{"role": "system", "content": info["system"]}] if info.get("system") else []
@@ -234,8 +238,8 @@ def _message(info: Record, parts: Any) -> list[Any]:
 
 
 def _is_hidden(part: Any) -> bool:
-    """Whether the model is not shown a part: words for the screen, or a text file, whose words are
-    a part of their own.
+    """Return whether the model is not shown a part: words for the screen, or a text file, whose
+    words are a part of their own.
     """
     if not isinstance(part, dict):
         return False

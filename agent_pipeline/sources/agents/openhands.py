@@ -157,7 +157,7 @@ def _gaps(paths: list[Path]) -> int:
 
 
 def _is_shown(event: Record) -> bool:
-    """Whether an event is a step of the conversation that the model sees."""
+    """Return whether an event is a step of the conversation that the model sees."""
     kind = event.get("kind")
     is_result = "tool_call_id" in event and first_of(event, *_RESULTS) is not None
     return (
@@ -186,7 +186,7 @@ def _is_unknown(event: Record) -> bool:
 
 
 def _views(events: list[Record]) -> list[tuple[list[Record], set[str | None]]]:
-    """What the model saw before each condensation and after the last.
+    """Return what the model saw before each condensation and after the last.
 
     Returns:
         Per view its events, and the ids of those that an earlier view has already shown.
@@ -210,7 +210,10 @@ def _views(events: list[Record]) -> list[tuple[list[Record], set[str | None]]]:
 
 
 def _messages(events: list[Record], copied: set[str | None]) -> list[Any]:
-    """The messages of events. Those that an earlier view has shown are not trained again."""
+    """Return the messages of events.
+
+    Those that an earlier view has shown are not trained again.
+    """
     messages: list[Any] = []
     responses: dict[str, Record] = {}
     for event in events:

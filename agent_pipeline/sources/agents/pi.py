@@ -125,7 +125,7 @@ class PiSource(FileSource):
         )
 
     def _copied(self, session_id: str, head: Record, entries: list[Record]) -> set[str]:
-        """The ids of the entries that a forked session has from its parent."""
+        """Return the ids of the entries that a forked session has from its parent."""
         parent = _parent(head)
         if parent is None:
             return set()
@@ -156,7 +156,7 @@ class PiSource(FileSource):
 
 
 def _parent(head: Record) -> str | None:
-    """The id of the session that a session was forked from: the end of its file's name."""
+    """Return the id of the session that a session was forked from: the end of its file's name."""
     path = text(head.get("parentSession"))
     return Path(path.replace("\\", "/")).stem.rpartition("_")[2] if path else None
 
@@ -170,8 +170,9 @@ def _is_unknown(entry: Record) -> bool:
 
 
 def _views(way: list[Record], copied: set[str]) -> list[list[Any]]:
-    """What the model saw before each compaction and after the last: messages. What it saw before is
-    not trained again.
+    """Return what the model saw before each compaction and after the last: messages.
+
+    What it saw before is not trained again.
     """
     views: list[list[Any]] = []
     entries: list[Record] = []
@@ -212,8 +213,8 @@ def _is_own_answer(message: Any) -> bool:
 
 
 def _was_given_up(message: Record) -> bool:
-    """Whether the user or an error stopped an answer: pi keeps it in the file and does not show it
-    to the model again.
+    """Return whether the user or an error stopped an answer: pi keeps it in the file and does not
+    show it to the model again.
     """
     return message.get("role") == "assistant" and message.get("stopReason") in ("aborted", "error")
 
@@ -240,7 +241,7 @@ def _messages(entry: Record, copied: bool) -> list[Any]:
 
 
 def _message(message: Record) -> Any:
-    """A message as a chat has it."""
+    """Return a message as a chat has it."""
     role = message.get("role")
     if role == "bashExecution":  # a command that the user typed
         shown = f"```\n{message['output']}\n```" if message.get("output") else "(no output)"

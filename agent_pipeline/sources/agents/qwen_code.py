@@ -90,7 +90,7 @@ class QwenCodeSource(FileSource):
 
 
 def _views(way: list[Record]) -> list[list[Any]]:
-    """What the model saw before each compression of the history, and after the last."""
+    """Return what the model saw before each compression of the history, and after the last."""
     views: list[list[Any]] = []
     view: list[Any] = []
     for line in way:
@@ -121,7 +121,7 @@ def _views(way: list[Record]) -> list[list[Any]]:
 
 
 def _unknown(lines: list[Record]) -> list[Any]:
-    """The lines of unknown types that say something, wherever they stand."""
+    """Return the lines of unknown types that say something, wherever they stand."""
     found: list[Any] = []
     for line in lines:
         kind, subtype = text(line.get("type")) or "none", text(line.get("subtype"))
@@ -139,7 +139,7 @@ def _unknown(lines: list[Record]) -> list[Any]:
 
 
 def _inherited(contents: Any) -> list[Any]:
-    """Messages that the model saw at the beginning, and that are not trained here."""
+    """Return messages that the model saw at the beginning, and that are not trained here."""
     if not isinstance(contents, list):
         return [mark_unread("compressed history")]
     return [{**section(part), "weight": 0} for part in contents]
@@ -188,7 +188,10 @@ class IFlowSource(FileSource):
 
 
 def _iflow_history(lines: list[Record]) -> list[Any]:
-    """The messages in the order of the file. Of lines that repeat a call, the first counts."""
+    """Return the messages in the order of the file.
+
+    Of lines that repeat a call, the first counts.
+    """
     history: list[Any] = []
     calls: set[str] = set()
     for line in lines:
@@ -232,7 +235,7 @@ def _is_repeated(block: Any, calls: set[str]) -> bool:
 
 
 def _with_output(block: Any) -> Any:
-    """A result with what the tool gave, out of the record that iFlow keeps of it."""
+    """Return a result with what the tool gave, out of the record that iFlow keeps of it."""
     answered = section(block, "content", "responseParts", "functionResponse")
     if not answered:
         return block

@@ -44,7 +44,7 @@ class ATIFSource(RecordSource):
         )
 
     def unpack(self, record: Record) -> list[Record]:
-        """A trajectory and those of the agents that it called."""
+        """Return a trajectory and those of the agents that it called."""
         found = [record]
         for each in found:
             found += [
@@ -96,12 +96,12 @@ class ATIFSource(RecordSource):
         }
 
     def sidecars(self) -> list[Path]:
-        """The result of a single trajectory; those of a folder lie in it."""
+        """Return the result of a single trajectory; those of a folder lie in it."""
         result = _result_of(self.path)
         return [result] if self.path.is_file() and result else []
 
     def _result(self, trajectory: Path) -> Record:
-        """What Harbor says of the trial that a trajectory is of."""
+        """Return what Harbor says of the trial that a trajectory is of."""
         path = _result_of(trajectory)
         return self.file_beside(path, f"The verdict on {trajectory} is not known") if path else {}
 
@@ -112,7 +112,7 @@ def _result_of(trajectory: Path) -> Path | None:
 
 
 def _name(trajectory: Record) -> str | None:
-    """The session's id; a called agent's is only unique within its parent."""
+    """Return the session's id; a called agent's is only unique within its parent."""
     parent, own = (
         text(trajectory.get("parent")),
         first_text(trajectory, "trajectory_id", "session_id"),
@@ -121,8 +121,8 @@ def _name(trajectory: Record) -> str | None:
 
 
 def _messages(step: Any) -> Iterator[Any]:
-    """What a step said, with its calls, and what came back; what was copied, or no model said, is
-    not trained.
+    """Yield what a step said, with its calls, and what came back; what was copied, or no model
+    said, is not trained.
     """
     if not isinstance(step, dict):
         yield None

@@ -40,7 +40,7 @@ class InspectSource(RecordSource):
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
-        """A whole log, or a sample (in a zip)."""
+        """Return a whole log, or a sample (in a zip)."""
         log = isinstance(record.get("eval"), dict) and "status" in record and "version" in record
         return log or (
             "epoch" in record and "id" in record and isinstance(record.get("messages"), list)
@@ -149,7 +149,7 @@ def _with_reasons(messages: Any, record: Record, events: list[Record]) -> Any:
 
 
 def _values(scores: Any) -> Iterator[tuple[str, Any]]:
-    """Each scorer's value; a value that is an object gives one for each of its names."""
+    """Yield each scorer's value; a value that is an object gives one for each of its names."""
     for name in section(scores):
         value = section(scores, name).get("value")
         for inner, each in value.items() if isinstance(value, dict) else [("", value)]:

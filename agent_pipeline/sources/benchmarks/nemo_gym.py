@@ -1,5 +1,6 @@
-"""NeMo Gym rollouts, a line each: `{responses_create_params, response, reward, ...}`. The
-response's output holds all turns of the run.
+"""NeMo Gym rollouts, a line each: `{responses_create_params, response, reward, ...}`.
+
+The response's output holds all turns of the run.
 
 A rollout of `_ng_task_index` is a trial of that task. A run that its limit of tokens or of steps
 ended stopped within its last turn. A run may end with calls that are judged and not answered. Lines
@@ -98,8 +99,10 @@ class NemoGymSource(RecordSource):
 
 
 def _turns(response: Record) -> list[Any]:
-    """Return the turns of a run. If each step's whole context is recorded (transitions), the last
-    one says everything, or it is damage.
+    """Return the turns of a run.
+
+    If each step's whole context is recorded (transitions), the last one says everything, or it is
+    damage.
     """
     output = elements(response.get("output"))
     if not output or not all(isinstance(each, list) for each in output):
@@ -110,8 +113,9 @@ def _turns(response: Record) -> list[Any]:
 
 
 def _task(record: Record, place: Place) -> str | None:
-    """Return a rollout's task. Its number counts the tasks of one input, so the file's name goes
-    with it.
+    """Return a rollout's task.
+
+    Its number counts the tasks of one input, so the file's name goes with it.
     """
     index = scalar(record.get("_ng_task_index"))
     return (

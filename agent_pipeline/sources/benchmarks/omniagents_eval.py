@@ -51,7 +51,9 @@ class OmniagentsEvalSource(RecordSource):
         )
 
     def unpack(self, record: Record) -> list[Record]:
-        """The results, with what is said of all of them, and which run of its prompt each is."""
+        """Return the results, with what is said of all of them, and which run of its prompt each
+        is.
+        """
         of = chosen(record, _RUN)
         runs: Counter[str | None] = Counter()
         results: list[Record] = []
@@ -85,7 +87,7 @@ class OmniagentsEvalSource(RecordSource):
 
 
 def _task(result: Record) -> str | None:
-    """The task that a result names; of a prompt in words, their sha256, since no text of a
+    """Return the task that a result names; of a prompt in words, their sha256, since no text of a
     conversation travels in a key.
     """
     named, asked = text(result.get("task_id")), text(result.get("prompt"))

@@ -111,12 +111,12 @@ class SwinkSource(RecordSource):
         }
 
     def sidecars(self) -> list[Path]:
-        """The sets that belong to a single file of results; those of a store lie in it."""
+        """Return the sets that belong to a single file of results; those of a store lie in it."""
         sets = _sets_of(self.path)
         return files_of(sets) if self.path.is_file() and sets.is_dir() else []
 
     def _case(self, record: Record, place: Place) -> Record:
-        """The case that a result is of: the result itself, if it carries its prompts."""
+        """Return the case that a result is of: the result itself, if it carries its prompts."""
         if record.get("user_messages"):
             return record
         cases = objects(self._set(text(record.get("eval_set_id")) or "", place.path).get("cases"))
@@ -135,13 +135,13 @@ class SwinkSource(RecordSource):
 
 
 def _sets_of(results: Path) -> Path:
-    """The folder `sets` beside the folder `results` that a file lies in."""
+    """Return the folder `sets` beside the folder `results` that a file lies in."""
     return results.resolve().parent.parent.parent / "sets"
 
 
 def _prompts(case: Record) -> Iterator[Any]:
-    """The prompts of a case; an item of damage if they are not known, because answers would stand
-    without their question.
+    """Yield the prompts of a case; an item of damage if they are not known, because answers would
+    stand without their question.
     """
     if not elements(case.get("user_messages")):
         yield mark_cut_text("prompts")

@@ -84,7 +84,7 @@ class Tau2Source(RecordSource):
         }
 
     def _info(self, record: Record, place: Place) -> Record:
-        """What the results say of all simulations."""
+        """Return what the results say of all simulations."""
         if "of" in record:
             return section(record, "of")
         return section(
@@ -96,8 +96,8 @@ class Tau2Source(RecordSource):
 
 
 def _seen_by_agent(messages: list[Any], left_out: Counter[str]) -> Iterator[Any]:
-    """The messages without the user's own calls, which the agent never sees; the greeting, which no
-    model says, is not trained.
+    """Yield the messages without the user's own calls, which the agent never sees; the greeting,
+    which no model says, is not trained.
     """
     for at, each in enumerate(messages):
         if not isinstance(each, dict):

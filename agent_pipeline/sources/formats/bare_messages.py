@@ -41,8 +41,8 @@ class BareMessagesSource(FileSource):
         return True
 
     def _records_in(self, path: Path, torn: list[bytes]) -> Iterable[tuple[Place, Any]]:
-        """The records of a file that holds messages; in a folder, other files are left out with a
-        note.
+        """Return the records of a file that holds messages; in a folder, other files are left out
+        with a note.
         """
         return super()._records_in(path, torn) if self._is_mine(path) else ()
 

@@ -84,7 +84,7 @@ class Traces:
             self._rows = [row[0] for row in connection.execute(rows)]
 
     def items(self) -> Iterator[tuple[int, bytes]]:
-        """Every trace; one that was deleted meanwhile is none."""
+        """Yield every trace; one that was deleted meanwhile is none."""
         for row in self._rows:
             with suppress(IndexError):
                 yield row, self[row]
@@ -98,7 +98,7 @@ class Traces:
 
 
 def _mlflow(connection: sqlite3.Connection) -> tuple[str, str]:
-    """The queries for the ids of rows and for a row's trace."""
+    """Return the queries for the ids of rows and for a row's trace."""
     has = columns(connection, "trace_info")
     session, name = (
         "t." + column if column in has else "NULL" for column in ("session_id", "trace_name")
@@ -108,7 +108,7 @@ def _mlflow(connection: sqlite3.Connection) -> tuple[str, str]:
 
 
 def _phoenix(connection: sqlite3.Connection) -> tuple[str, str]:
-    """The queries for the ids of rows and for a row's trace."""
+    """Return the queries for the ids of rows and for a row's trace."""
     selected = [
         f"SELECT name, annotator_kind, label, score, updated_at FROM {table} WHERE {where}"
         for table, where in _PHOENIX_ANNOTATIONS.items()

@@ -13,7 +13,8 @@ _PROBED_RECORDS = 20
 
 
 def sampled(path: Path) -> tuple[Kind | None, list[Any]]:
-    """What a file holds and its first records: detection asks every reader about the same file.
+    """Return what a file holds and its first records: detection asks every reader about the same
+    file.
 
     Raises:
         StoreError: the file cannot be opened.

@@ -41,7 +41,7 @@ class RepeatedKeyError(ValueError):
 
 
 def parsed(raw: Any) -> Any:
-    """The value of a JSON text; what is neither bytes nor `msgspec.Raw` is a value already.
+    """Return the value of a JSON text; what is neither bytes nor `msgspec.Raw` is a value already.
 
     Raises:
         RepeatedKeyError: an object in the text has a key twice.
@@ -70,8 +70,8 @@ def _keys_in(raw: bytes) -> int:
 
 
 def _refuse_repeated_keys(raw: Any) -> Any:
-    """The value of a JSON text as Python reads it; it takes more than msgspec does, and it is
-    slower.
+    """Return the value of a JSON text as Python reads it; it takes more than msgspec does, and it
+    is slower.
     """
 
     def object_of(pairs: list[tuple[str, Any]]) -> Record:
@@ -93,7 +93,7 @@ def _refuse_repeated_keys(raw: Any) -> Any:
 
 
 def parsed_object(raw: Any) -> Record | None:
-    """The JSON object in a text; `None` where it holds anything else."""
+    """Return the JSON object in a text; `None` where it holds anything else."""
     try:
         value = parsed(raw.encode("utf-8", "surrogateescape") if isinstance(raw, str) else raw)
     except ValueError:
@@ -102,7 +102,7 @@ def parsed_object(raw: Any) -> Record | None:
 
 
 def decoded(value: Any) -> Any:
-    """What a text that holds a JSON object or list stands for; any other value as it is."""
+    """Return what a text that holds a JSON object or list stands for; any other value as it is."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
             return parsed(value.encode("utf-8", "surrogateescape"))
@@ -112,7 +112,7 @@ def decoded(value: Any) -> Any:
 
 
 def decoded_text(value: Any) -> Any:
-    """What a JSON text stands for; a text in quotes too."""
+    """Return what a JSON text stands for; a text in quotes too."""
     quoted = isinstance(value, str) and len(value) > 1 and value[0] == value[-1] == '"'
     inner = decoded(f"[{value}]") if quoted else None
     return (
@@ -123,13 +123,16 @@ def decoded_text(value: Any) -> Any:
 
 
 def decoded_object(value: Any) -> Record:
-    """An object, or the one in a JSON text; an empty one for anything else."""
+    """Return an object, or the one in a JSON text; an empty one for anything else."""
     value = decoded(value)
     return value if isinstance(value, dict) else {}
 
 
 def number(value: Any) -> float | None:
-    """A finite number; `None` for anything else. NaN is unknown, and unknown is not zero."""
+    """Return a finite number; `None` for anything else.
+
+    NaN is unknown, and unknown is not zero.
+    """
     return (
         float(value)
         if isinstance(value, int | float) and abs(value) < 1e300 and math.isfinite(value)
@@ -138,7 +141,9 @@ def number(value: Any) -> float | None:
 
 
 def verdict(value: Any) -> tuple[float | None, str | None]:
-    """Score and judgment of a verdict: a bool, a word, or a number of which only 1 and 0 decide."""
+    """Return score and judgment of a verdict: a bool, a word, or a number of which only 1 and 0
+    decide.
+    """
     score = _WORDS.get(value.strip().lower()) if isinstance(value, str) else number(value)
     return (
         score,
@@ -153,16 +158,16 @@ def verdict(value: Any) -> tuple[float | None, str | None]:
 
 
 def judged(name: str, value: Any) -> Record:
-    """What the one measure of a benchmark says of a session: its score, its judgment, and the
-    metric of that name.
+    """Return what the one measure of a benchmark says of a session: its score, its judgment, and
+    the metric of that name.
     """
     score, judgment = verdict(value)
     return {"score": score, "judgment": judgment, "scores": {name: score}}
 
 
 def verdict_in(words: Iterable[Any]) -> str | None:
-    """The judgment that words say by themselves, whatever was measured, where they agree: `good`
-    and `fail`, but not `yes` and `true`.
+    """Return the judgment that words say by themselves, whatever was measured, where they agree:
+    `good` and `fail`, but not `yes` and `true`.
     """
     judgments = {
         verdict(word)[1]
@@ -173,8 +178,8 @@ def verdict_in(words: Iterable[Any]) -> str | None:
 
 
 def plain_verdict(record: Mapping[str, Any]) -> tuple[float | None, str | None]:
-    """Score and judgment of a plain record: of the usual names of verdicts, the first that is a
-    number and the first that decides.
+    """Return score and judgment of a plain record: of the usual names of verdicts, the first that
+    is a number and the first that decides.
 
     A number called `score` decides nothing here: 1 may be the worst of 5, and the settings know its
     scale.
@@ -196,15 +201,15 @@ def plain_verdict(record: Mapping[str, Any]) -> tuple[float | None, str | None]:
 
 
 def mean(scores: Mapping[str, float]) -> float | None:
-    """The mean of scores that all point upwards, as the metrics of one benchmark do; `None` where
-    there are none.
+    """Return the mean of scores that all point upwards, as the metrics of one benchmark do; `None`
+    where there are none.
     """
     return sum(scores.values()) / len(scores) if scores else None
 
 
 def when(value: Any) -> datetime | None:
-    """A time as UTC: ISO text (SQLite's has no zone and means UTC), seconds or any finer unit since
-    1970 (also as text), a datetime.
+    """Return a time as UTC: ISO text (SQLite's has no zone and means UTC), seconds or any finer
+    unit since 1970 (also as text), a datetime.
     """
     if isinstance(value, datetime):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
@@ -223,7 +228,7 @@ def when(value: Any) -> datetime | None:
 
 
 def function_tools(raw: Any) -> tuple[list[Tool], int]:
-    """Tool schemas as OpenAI function tools, and how many entries were no schema.
+    """Return tool schemas as OpenAI function tools, and how many entries were no schema.
 
     Bare functions and Anthropic's schemas are wrapped; a text is taken for their JSON.
     """
@@ -241,8 +246,8 @@ def function_tools(raw: Any) -> tuple[list[Tool], int]:
 
 
 def counts(usages: Iterable[Any]) -> dict[str, int]:
-    """Token counts of several calls in one: the sum of each whole number by its name, that of a
-    part as `whole.part`.
+    """Return token counts of several calls in one: the sum of each whole number by its name, that
+    of a part as `whole.part`.
     """
     total: dict[str, int] = {}
     for usage in usages:
@@ -252,7 +257,9 @@ def counts(usages: Iterable[Any]) -> dict[str, int]:
 
 
 def error_text(error: Any) -> str | None:
-    """What an error says: a text, or an object's message or type; `None` where there is none."""
+    """Return what an error says: a text, or an object's message or type; `None` where there is
+    none.
+    """
     if isinstance(error, dict) and error:
         error = error.get("message") or error.get("type") or json.dumps(error, default=str)
     elif isinstance(error, list) and error:
@@ -262,24 +269,26 @@ def error_text(error: Any) -> str | None:
 
 
 def section(record: Any, *names: str) -> Record:
-    """The object inside a record at a path of names; an empty one where there is none."""
+    """Return the object inside a record at a path of names; an empty one where there is none."""
     for name in names:
         record = record.get(name) if isinstance(record, dict) else None
     return record if isinstance(record, dict) else {}
 
 
 def elements(value: Any) -> list[Any]:
-    """A list as it is; an empty one for anything else."""
+    """Return a list as it is; an empty one for anything else."""
     return value if isinstance(value, list) else []
 
 
 def objects(value: Any) -> list[Record]:
-    """The objects in a list; none for anything else."""
+    """Return the objects in a list; none for anything else."""
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def chosen(record: Mapping[str, Any], names: Iterable[str] = (), /, **renamed: str) -> Record:
-    """The fields of these names that say something; `new="old"` takes one under another name."""
+    """Return the fields of these names that say something; `new="old"` takes one under another
+    name.
+    """
     return {
         new: record[old]
         for new, old in [*((name, name) for name in names), *renamed.items()]
@@ -288,17 +297,17 @@ def chosen(record: Mapping[str, Any], names: Iterable[str] = (), /, **renamed: s
 
 
 def first_of(record: Mapping[str, Any], *names: str) -> Any:
-    """The first of these fields that is neither absent nor `None`."""
+    """Return the first of these fields that is neither absent nor `None`."""
     return next((record[name] for name in names if record.get(name) is not None), None)
 
 
 def first_text(record: Mapping[str, Any], *names: str) -> str | None:
-    """The first of these fields that is a name or an id."""
+    """Return the first of these fields that is a name or an id."""
     return next((named for name in names if name in record and (named := text(record[name]))), None)
 
 
 def scalar(value: Any) -> str | None:
-    """Text as it is, a whole number (also one that a table holds as 3.0) as text; `None` for
+    """Return text as it is, a whole number (also one that a table holds as 3.0) as text; `None` for
     anything else.
     """
     if isinstance(value, str):
@@ -309,14 +318,14 @@ def scalar(value: Any) -> str | None:
 
 
 def text(value: Any) -> str | None:
-    """A name or an id: text that is not blank, or a whole number."""
+    """Return a name or an id: text that is not blank, or a whole number."""
     words = scalar(value)
     return clean_text(words) if words is not None and words.strip() else None
 
 
 def clean_text(value: object) -> str | None:
-    """A value as text that can be written as UTF-8 (other bytes become escapes); `None` for nothing
-    and for empty text.
+    """Return a value as text that can be written as UTF-8 (other bytes become escapes); `None` for
+    nothing and for empty text.
     """
     if value is None or value == "":
         return None
@@ -333,7 +342,7 @@ def _numbers(usage: Any, depth: int = 3) -> Iterable[tuple[str, int]]:
 
 
 def _declared(entry: Any) -> list[Any]:
-    """The functions that one of Gemini's tools declares; any other entry is one."""
+    """Return the functions that one of Gemini's tools declares; any other entry is one."""
     names = ("function_declarations", "functionDeclarations")
     declared = next(
         (

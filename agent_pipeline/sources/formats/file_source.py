@@ -92,41 +92,41 @@ class FileSource(TraceSource):
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
-        """Whether a record shows that a file is of this kind."""
+        """Return whether a record shows that a file is of this kind."""
         raise NotImplementedError
 
     @classmethod
     def reads(cls, record: Record) -> bool:
-        """Whether the index takes a record; in a file of this kind, a record may be known by less
-        than `accepts` asks for.
+        """Return whether the index takes a record; in a file of this kind, a record may be known by
+        less than `accepts` asks for.
         """
         return cls.accepts(record)
 
     def identify(self, record: Record, place: Place) -> Ident | None:
-        """Where a record belongs; `None` for a record that belongs to no session."""
+        """Return where a record belongs; `None` for a record that belongs to no session."""
         raise NotImplementedError
 
     def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
-        """What records say of their session, and of those that branch off it."""
+        """Return what records say of their session, and of those that branch off it."""
         raise NotImplementedError
 
     def unpack(self, record: Record) -> list[Record]:
-        """The records inside a record."""
+        """Return the records inside a record."""
         return [record]
 
     def loses(self, record: Record) -> bool:
-        """Whether a record that belongs to no session says something that its neighbours' sessions
-        then miss.
+        """Return whether a record that belongs to no session says something that its neighbours'
+        sessions then miss.
         """
         return False
 
     def group_of(self, path: Path) -> str | None:
-        """The group that a whole file belongs to, if the reader can tell without reading it."""
+        """Return the group that a whole file belongs to, if the reader can tell without reading it."""
         return None
 
     def empty(self, record: Record) -> str | None:
-        """The predicate of a note about a record in which `unpack` finds nothing ("is ..."); `None`
-        for no note.
+        """Return the predicate of a note about a record in which `unpack` finds nothing ("is ...");
+        `None` for no note.
         """
         return None
 
@@ -145,8 +145,9 @@ class FileSource(TraceSource):
             self._reader.close()
 
     def stored(self, key: PartitionKey) -> Iterator[Stored]:
-        """Of files as of every source. What a server did not change since it was last read is
-        fetched only where it is built.
+        """Of files as of every source.
+
+        What a server did not change since it was last read is fetched only where it is built.
         """
         if (service := self._service) is None:
             yield from super().stored(key)
@@ -188,14 +189,16 @@ class FileSource(TraceSource):
             self._service.use_cache(folder, self.reader_versions())
 
     def folders_of(self, path: Path) -> tuple[str, ...]:
-        """The folders between the store and one of its files; none where the store is the file."""
+        """Return the folders between the store and one of its files; none where the store is the
+        file.
+        """
         return path.relative_to(self.path).parts[:-1] if path != self.path else ()
 
     def file_beside(
         self, path: Path, lost: str, read: Callable[[Path], bytes] = Path.read_bytes
     ) -> Record:
-        """The object in a file that says more of the records; where it cannot be read, a note says
-        what is lost with it.
+        """Return the object in a file that says more of the records; where it cannot be read, a
+        note says what is lost with it.
         """
         if path not in self._beside:
             try:
@@ -213,7 +216,7 @@ class FileSource(TraceSource):
         )
 
     def _places(self, key: PartitionKey) -> list[tuple[str, list[Place]]]:
-        """The sessions of a partition, each with the places of its records; raises
+        """Return the sessions of a partition, each with the places of its records; raises
         PartitionError.
         """
         index = self._index()
@@ -231,7 +234,7 @@ class FileSource(TraceSource):
     def _again(
         self, key: PartitionKey, session_id: str, places: list[Place], wanted: str
     ) -> Session:
-        """One of the sessions that records make."""
+        """Return one of the sessions that records make."""
         for session in self._built(key, session_id, places):
             if session.session_id == wanted:
                 return session
@@ -345,8 +348,8 @@ class FileSource(TraceSource):
     def _partitioned(
         self, places: dict[str | Place, list[Place]], idents: dict[str | Place, Ident]
     ) -> Index:
-        """The places of the groups by partition and session id; what the groups lost is kept by
-        these, too.
+        """Return the places of the groups by partition and session id; what the groups lost is kept
+        by these, too.
         """
         index: Index = {}
         self._losses = {}
@@ -385,7 +388,7 @@ class RecordSource(FileSource):
     """Base of the file readers whose records are a session each."""
 
     def fields(self, record: Record, place: Place, session_id: str) -> Record:
-        """What a record says: the conversation (`history`) and the other arguments of
+        """Return what a record says: the conversation (`history`) and the other arguments of
         `new_session`.
         """
         raise NotImplementedError
@@ -407,14 +410,14 @@ class RecordSource(FileSource):
 
 
 def _joined(known: Ident, more: Ident) -> Ident:
-    """What two records say of where they belong; the first that says it counts."""
+    """Return what two records say of where they belong; the first that says it counts."""
     return Ident(*(old or new for old, new in zip(known, more, strict=True)))
 
 
 @lru_cache(maxsize=1024)
 def usable_key(project: str, agent: str) -> PartitionKey:
-    """A partition key from any two names; a name that is changed gets a hash, so that two names are
-    never one key.
+    """Return a partition key from any two names; a name that is changed gets a hash, so that two
+    names are never one key.
     """
     return PartitionKey(_usable(project), _usable(agent))
 

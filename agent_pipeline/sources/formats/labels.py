@@ -15,7 +15,7 @@ from agent_pipeline.sources.formats.record_files import records
 
 
 def labels_beside(store: Path) -> list[Path]:
-    """The labels beside a file; none where there is no such file."""
+    """Return the labels beside a file; none where there is no such file."""
     path = store.with_name(
         f"{store.stem.removesuffix('_sessions').removesuffix('_traces')}_labels.json"
     )

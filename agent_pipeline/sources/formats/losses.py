@@ -53,7 +53,10 @@ class Losses:
         self.miss(TORN, count)
 
     def follow(self, group: Hashable | None) -> None:
-        """Note that a record was read. `group` is None if the record is a session by itself."""
+        """Note that a record was read.
+
+        `group` is None if the record is a session by itself.
+        """
         if group != self._last:
             self.damage(group, self._waiting)
         self._waiting = Counter()

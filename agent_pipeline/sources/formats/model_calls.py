@@ -101,7 +101,7 @@ class Exchange(NamedTuple):
 
 
 def request_of(value: Any) -> Exchange:
-    """A request in any spelling: messages, an API's request, a text."""
+    """Return a request in any spelling: messages, an API's request, a text."""
     value = words_or_messages(value)
     if value == {
         "content": "role"
@@ -130,8 +130,8 @@ def request_of(value: Any) -> Exchange:
 
 
 def response_of(value: Any) -> Exchange:
-    """A response in any spelling: choices (the first is taken: the others were never said), output
-    items, content blocks, messages, a text.
+    """Return a response in any spelling: choices (the first is taken: the others were never said),
+    output items, content blocks, messages, a text.
 
     The reason for which the model stopped goes along with the message that it stopped in.
     """
@@ -274,7 +274,8 @@ def _with_sources(messages: list[Any], records: tuple[dict[str, Any], ...]) -> l
 
 
 def messages_of(value: Any, role: str, is_json: bool = False) -> list[Any]:
-    """Messages as they are; a text, or content blocks, as one message of this role; nothing else.
+    """Return messages as they are; a text, or content blocks, as one message of this role; nothing
+    else.
 
     Args:
         value: messages, blocks, a text, or the JSON of any of these.
@@ -408,8 +409,8 @@ def _is_tool(message: Any) -> bool:
 
 
 def _first(value: dict[str, Any], names: tuple[str, ...], role: str) -> list[Any]:
-    """What the first of these fields says; texts for messages are Python's own forms of objects,
-    which nobody can read.
+    """Return what the first of these fields says; texts for messages are Python's own forms of
+    objects, which nobody can read.
     """
     texts = [
         name

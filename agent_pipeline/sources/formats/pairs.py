@@ -62,7 +62,7 @@ class PromptCompletionSource(PlainSource):
         return bool(_answers_in(record))
 
     def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
-        """The sessions of a row: one for each answer to its prompt."""
+        """Yield the sessions of a row: one for each answer to its prompt."""
         for place, record in records:
             answers = _answers_in(record)
             used = {"prompt", *(name for names in _ANSWERS.values() for name in names)}

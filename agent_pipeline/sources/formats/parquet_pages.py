@@ -92,7 +92,9 @@ class _CompactReader:
         self.position = 0
 
     def read_struct(self, depth: int) -> dict[int, Any]:
-        """Return the numbers and structs of a struct, by field id. Other values are skipped.
+        """Return the numbers and structs of a struct, by field id.
+
+        Other values are skipped.
 
         Raises:
             IndexError: the content ends before the struct does.

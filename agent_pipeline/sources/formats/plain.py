@@ -312,8 +312,8 @@ class ShareGPTSource(PlainSource):
 
 
 def _message(turn: Any) -> Any:
-    """A ShareGPT turn as a message; a function call's value is JSON with one call or a list of
-    them.
+    """Return a ShareGPT turn as a message; a function call's value is JSON with one call or a list
+    of them.
     """
     if not isinstance(turn, dict):
         return None

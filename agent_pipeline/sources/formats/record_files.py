@@ -68,7 +68,7 @@ class Place(NamedTuple):
 
 
 def kind_of(path: Path) -> Kind | None:
-    """What a file holds; `None` for what holds no records.
+    """Return what a file holds; `None` for what holds no records.
 
     Raises:
         StoreError: the file cannot be read.
@@ -170,7 +170,7 @@ class RecordReader:
         self._open: tuple[Path, BinaryIO] | None = None
 
     def record(self, place: Place) -> Any:
-        """The record at a place.
+        """Return the record at a place.
 
         Raises:
             StoreError: the file has changed since it was indexed.
@@ -226,8 +226,9 @@ def _is_json(line: bytes) -> bool:
 
 
 def _lines_in(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
-    """Yield each line with its whole length. Of a line that is too long, only the beginning is
-    yielded.
+    """Yield each line with its whole length.
+
+    Of a line that is too long, only the beginning is yielded.
     """
     longest = limits.longest_line()
     while line := file.readline(longest):
@@ -242,7 +243,7 @@ def _lines_in(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
 
 
 def _first_text(file: BinaryIO) -> bytes:
-    """The first line that is not blank; its beginning, if it is too long."""
+    """Return the first line that is not blank; its beginning, if it is too long."""
     return next((line.strip() for line, _ in _lines_in(file) if line.strip()), b"")
 
 
@@ -275,8 +276,9 @@ def _lines(
 
 
 def _beginning(raw: Any, torn: list[bytes]) -> bytes:
-    """The beginning of a torn record, which may name its session. If very many are torn, only their
-    number counts.
+    """Return the beginning of a torn record, which may name its session.
+
+    If very many are torn, only their number counts.
     """
     return bytes(memoryview(raw)[:_KEPT_OF_TORN]) if len(torn) < _KEPT_RECORDS else b""
 
@@ -320,8 +322,8 @@ def _loaded(
 
 
 def _document(path: Path, notes: list[str], rest: list[bytes] | None = None) -> list[Any]:
-    """The elements of a JSON list, the one value that a document is, or values written one after
-    another.
+    """Return the elements of a JSON list, the one value that a document is, or values written one
+    after another.
 
     If the document is cut off, its complete values are returned, and `rest` gets an empty text.
     """
@@ -358,8 +360,8 @@ def _document(path: Path, notes: list[str], rest: list[bytes] | None = None) -> 
 
 
 def _values_in(text: str) -> tuple[list[Any], bool]:
-    """The values at the beginning of a list that does not end, or those written one after another;
-    and whether that is all of the text.
+    """Return the values at the beginning of a list that does not end, or those written one after
+    another; and whether that is all of the text.
     """
     values: list[Any] = []
     decoder, at, in_list = json.JSONDecoder(strict=False), 0, False
@@ -400,7 +402,7 @@ class Archive(Sequence[bytes]):
         return self.member(self._names[row])
 
     def member(self, name: str) -> bytes:
-        """The text of a file in the zip; raises what the class raises, and TooLargeError."""
+        """Return the text of a file in the zip; raises what the class raises, and TooLargeError."""
         with self._zip() as archive:
             return limits.read_member(archive, name)
 

@@ -60,8 +60,10 @@ class AnswerTooLargeError(ServerError):
 
 
 class Head(NamedTuple):
-    """A trace as a look lists it. `digest` changes with all that the server says of it, `listed` is
-    what of that is needed to fetch it.
+    """A trace as a look lists it.
+
+    `digest` changes with all that the server says of it, `listed` is what of that is needed to
+    fetch it.
     """
 
     project: str
@@ -98,15 +100,15 @@ class Service(ABC):
 
     @abstractmethod
     def login(self) -> Record:
-        """What the environment says of who asks, as arguments of httpx's client."""
+        """Return what the environment says of who asks, as arguments of httpx's client."""
 
     @abstractmethod
     def projects(self) -> Iterator[tuple[str, str]]:
-        """The id and the name of every project."""
+        """Return the id and the name of every project."""
 
     @abstractmethod
     def look(self, project: str, name: str) -> Iterator[Head]:
-        """The traces of a project."""
+        """Return the traces of a project."""
 
     @abstractmethod
     def outlines(self, heads: list[Head]) -> Iterator[Record]:
@@ -116,7 +118,7 @@ class Service(ABC):
 
     @abstractmethod
     def fetched(self, head: Head) -> Record:
-        """A trace as a record."""
+        """Return a trace as a record."""
 
     @cached_property
     def heads(self) -> dict[Path, list[Head]]:
@@ -138,7 +140,7 @@ class Service(ABC):
         return {Path(project): list(traces.values()) for project, traces in found.items() if traces}
 
     def signature(self) -> str:
-        """A text that changes with what a look finds."""
+        """Return a text that changes with what a look finds."""
         return digest(
             b"", *(trace.digest for traces in self.heads.values() for trace in traces)
         ).hex()
@@ -174,7 +176,7 @@ class Service(ABC):
     def pages(
         self, path: str, items: str, about: Record, cursor: str = "cursor", method: str = "GET"
     ) -> Iterator[Record]:
-        """The items of all pages; `cursor` is the name of what leads to the next one."""
+        """Yield the items of all pages; `cursor` is the name of what leads to the next one."""
         token: Any = None
         while True:
             page = self.asked(path, about | ({cursor: token} if token else {}), method)
@@ -189,11 +191,11 @@ class Service(ABC):
                 raise self._useless(path, "the next page is the same page")
 
     def following(self, page: Record, cursor: str) -> Any:
-        """What a page says that leads to the next one."""
+        """Return what a page says that leads to the next one."""
         return page.get(f"next_{cursor}")
 
     def asked(self, path: str, about: Record, method: str = "GET") -> Record:
-        """The object that the server answers."""
+        """Return the object that the server answers."""
         import httpx2
 
         what = {"params": about} if method == "GET" else {"json": about}
@@ -229,7 +231,7 @@ class Service(ABC):
         return value
 
     def lost(self) -> ServerError:
-        """The error for a trace that lacks what the look listed."""
+        """Return the error for a trace that lacks what the look listed."""
         return ServerError(f"{self._called} lost spans while it was read: run again.")
 
     def _useless(self, path: str, why: str) -> ServerError:
@@ -290,8 +292,9 @@ def _read_answer(response: Any) -> bytes:
 
 
 class Memory:
-    """What was read of a server: ids under a name, with the digest of what they were read of. It
-    holds nothing that anybody said.
+    """What was read of a server: ids under a name, with the digest of what they were read of.
+
+    It holds nothing that anybody said.
 
     A cache: what it cannot give is read from the server again.
     """
@@ -304,7 +307,7 @@ class Memory:
         )
 
     def get(self, name: str, digest: bytes) -> Any:
-        """What was put under a name and a digest; `None` where nothing was."""
+        """Return what was put under a name and a digest; `None` where nothing was."""
         with suppress(sqlite3.Error):
             for (ids,) in self._connection.execute(
                 "SELECT ids FROM known WHERE name = ? AND digest = ?", (name, digest)

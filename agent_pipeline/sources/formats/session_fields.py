@@ -45,7 +45,7 @@ def new_session(
     models: Iterable[Any] = (),
     **said: Any,
 ) -> Session:
-    """A session as a record says it.
+    """Return a session as a record says it.
 
     `history` are its messages in any spelling, or the chat that they make. `skipped` counts what
     its reader left out because it is harmless, by type; `damage` counts what its reader found wrong
@@ -107,7 +107,7 @@ def new_session(
 
 
 def _storable(value: Any, chat: Chat) -> Any:
-    """A value without half emoji; one nested too deeply is left out and counted."""
+    """Return a value without half emoji; one nested too deeply is left out and counted."""
     try:
         return make_storable(value, chat.damage)
     except ValueError:

@@ -14,8 +14,8 @@ BUSY_SECONDS = 5.0
 
 
 def is_sqlite(path: Path) -> bool:
-    """Whether a file begins as every SQLite database does; raises StoreError where it cannot be
-    opened.
+    """Return whether a file begins as every SQLite database does; raises StoreError where it cannot
+    be opened.
     """
     try:
         if not path.is_file():
@@ -28,7 +28,7 @@ def is_sqlite(path: Path) -> bool:
 
 @contextmanager
 def read_only(path: Path) -> Iterator[sqlite3.Connection]:
-    """A read-only connection in one snapshot, whatever a writing agent does meanwhile (WAL).
+    """Open a read-only connection in one snapshot, whatever a writing agent does meanwhile (WAL).
 
     A database left in WAL mode in a folder that we may not write cannot be opened with its
     shared-memory index. If its `-wal` file is gone or empty, nobody is writing, and the file is
@@ -78,7 +78,7 @@ def read_only(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def columns(connection: sqlite3.Connection, table: str) -> set[str]:
-    """The column names of a table; empty where there is no such table."""
+    """Return the column names of a table; empty where there is no such table."""
     return {row[1] for row in connection.execute(f"PRAGMA table_info({quoted(table)})")}
 
 
@@ -87,7 +87,7 @@ def quoted(identifier: str) -> str:
 
 
 def _connect(path: Path) -> tuple[sqlite3.Connection, bool]:
-    """A connection, and whether it takes the file for one that does not change."""
+    """Return a connection, and whether it takes the file for one that does not change."""
     uri = f"file:{quote(str(path.resolve()))}?mode=ro"
     try:
         return _open(uri), False

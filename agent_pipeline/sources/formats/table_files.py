@@ -92,7 +92,10 @@ class Rows(Sequence[dict[str, Any]]):
 
 
 def _parquet(path: Path) -> pa.Table:
-    """Read a Parquet file. A text that is repeated is in memory once."""
+    """Read a Parquet file.
+
+    A text that is repeated is in memory once.
+    """
     with pq.ParquetFile(path) as file:
         metadata = file.metadata
         needed, size = 0, path.stat().st_size

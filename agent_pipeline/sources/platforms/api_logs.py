@@ -98,7 +98,7 @@ class ApiLogSource(SpanSource):
         return _is_stored(record) or _is_batch(record) or _pair_in(record) is not None
 
     def unpack(self, record: Record) -> list[Record]:
-        """The records of a page of OpenAI's API."""
+        """Return the records of a page of OpenAI's API."""
         if isinstance(record.get("data"), list) and record.get("object") == "list":
             return [
                 each if isinstance(each, dict) and _is_stored(each) else {"unread": each}

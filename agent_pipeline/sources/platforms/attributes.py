@@ -1,5 +1,6 @@
-"""Attributes of spans: OTLP's typed values as plain ones, dotted names as a tree and back. Deeper
-than 40 levels everything is cut off.
+"""Attributes of spans: OTLP's typed values as plain ones, dotted names as a tree and back.
+
+Deeper than 40 levels everything is cut off.
 
 The names of OTLP's fields are read as JSON spells them, and as protobuf does (`string_value`).
 """
@@ -35,7 +36,7 @@ OF_MODELS = (
 
 
 def has(attributes: dict[str, Any], prefixes: tuple[str, ...]) -> bool:
-    """Whether the name of an attribute begins so."""
+    """Return whether the name of an attribute begins so."""
     return any(name.startswith(prefixes) for name in attributes)
 
 
@@ -91,7 +92,7 @@ def tree(attributes: dict[str, Any]) -> dict[str, Any]:
 
 
 def flat(attributes: dict[str, Any]) -> dict[str, Any]:
-    """A tree's objects as dotted names; lists and everything else stay as they are."""
+    """Return a tree's objects as dotted names; lists and everything else stay as they are."""
     names: dict[str, Any] = {}
     waiting = [("", attributes)]
     while waiting:

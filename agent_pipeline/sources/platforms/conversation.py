@@ -58,8 +58,8 @@ class Conversation:
 
 
 def key_of(item: Item) -> Any:
-    """What an item is compared by; `None` for what is not compared (reasoning and other kinds
-    without words).
+    """Return what an item is compared by; `None` for what is not compared (reasoning and other
+    kinds without words).
     """
     if item.kind == "message":
         return item.role, item.text.strip()
@@ -71,7 +71,7 @@ def key_of(item: Item) -> Any:
 
 
 def open_calls(items: Sequence[Item]) -> list[Item]:
-    """The calls at the end of a conversation that no result has answered."""
+    """Return the calls at the end of a conversation that no result has answered."""
     waiting: list[Item] = []
     for item in reversed(items):
         if item.kind == "function_call":
@@ -93,7 +93,7 @@ def add(conversation: Conversation, items: Iterable[Item]) -> None:
 
 
 def split_head(items: Items) -> tuple[Items, Items]:
-    """The system prompt at the head, and what follows it."""
+    """Return the system prompt at the head, and what follows it."""
     at = 0
     while at < len(items) and items[at].role == "system":
         at += 1
@@ -101,7 +101,7 @@ def split_head(items: Items) -> tuple[Items, Items]:
 
 
 def steps_around(span: Span, steps: dict[tuple[str, str], Span]) -> Iterator[Span]:
-    """The steps around a step, from the inside."""
+    """Yield the steps around a step, from the inside."""
     for _ in range(_DEPTH):
         outer = steps.get((span.trace, span.parent or ""))
         if outer is None:

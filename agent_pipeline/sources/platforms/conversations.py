@@ -46,8 +46,8 @@ _CLOCK = re.compile(
 
 
 def conversations_in(spans: list[Span]) -> list[Conversation]:
-    """The conversations that the steps of a session recorded: first the one that the session is,
-    then those beside it.
+    """Return the conversations that the steps of a session recorded: first the one that the session
+    is, then those beside it.
     """
     conversations = conversations_of(_calls(spans))
     tools = in_order(span for span in spans if span.kind == "tool")
@@ -67,7 +67,7 @@ def conversations_in(spans: list[Span]) -> list[Conversation]:
 
 
 def conversations_of(calls: Iterable[Span]) -> list[Conversation]:
-    """The conversations of a session's model calls, in the order in which they began."""
+    """Return the conversations of a session's model calls, in the order in which they began."""
     conversations: list[Conversation] = []
     calls = in_order(calls)
     # Hidden inputs leave an answer without its question. Where others have theirs, the tokens of a
@@ -83,8 +83,8 @@ def conversations_of(calls: Iterable[Span]) -> list[Conversation]:
 
 
 def main_conversation(conversations: Sequence[Conversation]) -> Conversation:
-    """The conversation that the session is: the one that lasted longest, of equals the one with the
-    most in it, then the first.
+    """Return the conversation that the session is: the one that lasted longest, of equals the one
+    with the most in it, then the first.
     """
     return max(conversations, key=lambda each: (each.seconds, len(each.keys)))
 
@@ -150,8 +150,8 @@ def _go_on(
 def _next_part(
     conversations: list[Conversation], alike: list[Conversation], call: Span, given: Items
 ) -> Conversation | None:
-    """The conversation that a call goes on with though its input repeats nothing: the service keeps
-    it, and is sent what is new.
+    """Return the conversation that a call goes on with though its input repeats nothing: the
+    service keeps it, and is sent what is new.
     """
     if given and given[0].kind == "function_call_output":
         return next(
@@ -166,8 +166,8 @@ def _next_part(
 
 
 def _continued(earlier: list[Any], given: list[Any]) -> int:
-    """How many of the given messages are a conversation so far: in its order, the last of them its
-    last; 0 where it does not go on.
+    """Return how many of the given messages are a conversation so far: in its order, the last of
+    them its last; 0 where it does not go on.
     """
     for count in range(len(given), 0, -1):
         if earlier and given[count - 1] == earlier[-1]:
@@ -178,7 +178,7 @@ def _continued(earlier: list[Any], given: list[Any]) -> int:
 
 
 def _after(items: Items, count: int) -> Items:
-    """The items behind the first `count` that are compared."""
+    """Return the items behind the first `count` that are compared."""
     for index, item in enumerate(items):
         if count == 0:
             return items[index:]
@@ -209,8 +209,8 @@ def _untrained(item: Item) -> Item:
 
 
 def _without_model_text(spans: list[Span], tools: list[Span]) -> Conversation:
-    """A session without the text of a model call: what went into and out of each run's root, and
-    the tool calls between.
+    """Return a session without the text of a model call: what went into and out of each run's root,
+    and the tool calls between.
     """
     conversation = Conversation()
     runs: dict[str, list[Span]] = {}
@@ -244,8 +244,10 @@ def _without_model_text(spans: list[Span], tools: list[Span]) -> Conversation:
 
 
 def _calls(spans: list[Span]) -> list[Span]:
-    """The model calls. Of two within each other, where two instrumentations saw one call, one whose
-    input cannot be read is none.
+    """Return the model calls.
+
+    Of two within each other, where two instrumentations saw one call, one whose input cannot be
+    read is none.
     """
     calls = [
         _with_unread(span)
@@ -279,8 +281,8 @@ def _with_unread(span: Span) -> Span:
 
 
 def _system_around(conversation: Conversation, spans: list[Span]) -> Items:
-    """The system prompt of the nearest step around a conversation that has one: some agents say it
-    once, and not with each call.
+    """Return the system prompt of the nearest step around a conversation that has one: some agents
+    say it once, and not with each call.
     """
     around = steps_around(conversation.calls[0], {(span.trace, span.id): span for span in spans})
     return next(

@@ -84,7 +84,7 @@ def evaluations_in(attributes: Record) -> list[Score]:
 
 
 def _openinference_span(span: Span, attributes: Record, kind: Any) -> None:
-    """What OpenInference says, its attributes as a tree."""
+    """Return what OpenInference says, its attributes as a tree."""
     llm = section(attributes, "llm")
     named = (
         text(section(attributes, "openinference", "span").get("kind"))
@@ -177,8 +177,8 @@ def _genai_span(span: Span, attributes: Record) -> None:
 
 
 def _ai_sdk_span(span: Span, attributes: Record) -> None:
-    """What the AI SDK (Vercel) says in its own attributes; a step of its loop is a model call, and
-    the loop is an agent.
+    """Return what the AI SDK (Vercel) says in its own attributes; a step of its loop is a model
+    call, and the loop is an agent.
     """
     operation = str(attributes["ai.operationId"])
     if operation == "ai.toolCall":
@@ -210,7 +210,7 @@ def _ai_sdk_span(span: Span, attributes: Record) -> None:
 
 
 def _adk_span(span: Span, attributes: Record) -> None:
-    """What Google's Agent Development Kit says beside the GenAI conventions: a request and a
+    """Return what Google's Agent Development Kit says beside the GenAI conventions: a request and a
     response of Gemini as JSON.
     """
     if span.kind == "tool":
@@ -226,7 +226,9 @@ def _adk_span(span: Span, attributes: Record) -> None:
 
 
 def _message(raw: Any) -> Any:
-    """A chat message from `{"message": {role, content or contents, tool_calls, tool_call_id}}`."""
+    """Return a chat message from `{"message": {role, content or contents, tool_calls,
+    tool_call_id}}`.
+    """
     raw = raw if isinstance(raw, dict) else {}
     message = section(raw, "message") or raw
     chat: Record = {"role": message.get("role"), "content": message.get("content")}

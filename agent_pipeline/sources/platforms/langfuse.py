@@ -189,7 +189,7 @@ def _tool_call(given: Any, answered: Any) -> tuple[Any, Any]:
 
 
 def _metadata(record: Record) -> Record:
-    """A record's metadata; what Langfuse 4 spells flat of OpenTelemetry's
+    """Return a record's metadata; what Langfuse 4 spells flat of OpenTelemetry's
     (`attributes.llm.model_name`) is put together again.
     """
     kept: Record = {}

@@ -21,8 +21,9 @@ _CUT = 200
 
 
 class LangfuseServer(Service):
-    """The project of a key. What is scored on a session is a head of its own, as it is a record of
-    its own in a file.
+    """The project of a key.
+
+    What is scored on a session is a head of its own, as it is a record of its own in a file.
     """
 
     variables = "LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY"
@@ -99,7 +100,7 @@ class LangfuseServer(Service):
         return {"data": [*(found[step] for step in steps), *head.listed["scores"]]}
 
     def _observations(self, trace: str, more: Record | None = None) -> dict[str, Record]:
-        """The observations of a trace by their ids; of two states of one the later."""
+        """Return the observations of a trace by their ids; of two states of one the later."""
         asked = {
             "traceId": trace,
             "fields": "core,basic,time,io,metadata,model,usage,trace_context",

@@ -1,5 +1,6 @@
-"""Runs of LangSmith, a record each, as its SDK's `Run` is written (`model_dump_json`). Traces of
-one thread are the runs of a session.
+"""Runs of LangSmith, a record each, as its SDK's `Run` is written (`model_dump_json`).
+
+Traces of one thread are the runs of a session.
 
 A run says what its SDK recorded: an API's request and response, or LangChain's lists of messages
 and generations.
@@ -158,8 +159,8 @@ class LangSmithSource(SpanSource):
         return super()._partitioned(places, idents)
 
     def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
-        """What people and evaluators said stands in a record of its own, in a run's statistics, or
-        in both: then it counts once.
+        """Return what people and evaluators said stands in a record of its own, in a run's
+        statistics, or in both: then it counts once.
         """
         told = {
             (text(each.get("run_id")), text(each.get("key")))
@@ -199,6 +200,8 @@ def _without_told(record: Record, told: set[tuple[str | None, str | None]]) -> R
 
 
 def _inner(lists: Any) -> list[Any]:
-    """The first list of LangChain's list of lists, one for each prompt; a plain list as it is."""
+    """Return the first list of LangChain's list of lists, one for each prompt; a plain list as it
+    is.
+    """
     first = next(iter(elements(lists)), None)
     return first if isinstance(first, list) else elements(lists)

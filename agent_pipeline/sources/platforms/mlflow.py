@@ -79,7 +79,7 @@ class MLflowSource(SpanSource):
 
 
 def _info(record: Record) -> Record:
-    """What is said of a trace; a table's row says it in columns."""
+    """Return what is said of a trace; a table's row says it in columns."""
     return (
         decoded_object(record.get("info"))
         if "info" in record

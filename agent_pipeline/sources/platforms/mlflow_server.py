@@ -71,7 +71,7 @@ class MLflowServer(Service):
 
 
 def _as_saved(span: Record) -> Record:
-    """A span as MLflow saves it: its attributes are JSON texts."""
+    """Return a span as MLflow saves it: its attributes are JSON texts."""
     return span | {
         "attributes": {
             name: json.dumps(value)

@@ -200,7 +200,7 @@ def _steps_in(record: Record) -> Iterator[Record]:
 def _leaves(
     record: Record, groups: str, scopes: str, leaves: str
 ) -> Iterator[tuple[Record, Record]]:
-    """What OTLP groups by resources and scopes, each with the attributes of its resource."""
+    """Yield what OTLP groups by resources and scopes, each with the attributes of its resource."""
     for group in objects(record.get(groups)):
         resource = _attributes(section(group, "resource"))
         yield from (
@@ -218,7 +218,7 @@ def _step(
     message: Any = None,
     kind: Any = None,
 ) -> Record:
-    """A step before its attributes are read; `kind` is what the record calls it beside them."""
+    """Return a step before its attributes are read; `kind` is what the record calls it beside them."""
     events = [
         {"name": each.get("name"), "attributes": _attributes(each)}
         for each in objects(decoded(record.get("events")))
@@ -237,7 +237,7 @@ def _step(
 
 
 def _event(leaf: Record, body: Any, resource: Record) -> Record:
-    """A log record as a step that has its span's ids; a message in its body is one of the
+    """Return a log record as a step that has its span's ids; a message in its body is one of the
     call's.
     """
     name, attributes, said = (
@@ -283,8 +283,8 @@ def _whole_message(message: Record) -> Any:
 
 
 def _with_events(records: list[tuple[Place, Record]]) -> list[tuple[Place, Record]]:
-    """The records of a session with what log records say put to their spans, in the order of time;
-    one that was sent twice counts once.
+    """Return the records of a session with what log records say put to their spans, in the order of
+    time; one that was sent twice counts once.
     """
     events = sorted(
         {repr(each[1]): each for each in records if each[1]["event"]}.values(),
@@ -307,8 +307,8 @@ def _with_events(records: list[tuple[Place, Record]]) -> list[tuple[Place, Recor
 
 
 def _single_span(record: Record) -> Record:
-    """A span that stands by itself; a data frame has a column for each attribute and for each field
-    of the context.
+    """Return a span that stands by itself; a data frame has a column for each attribute and for
+    each field of the context.
     """
     raw, status = decoded(record.get("attributes")), record.get("status")
     code, message = record.get("status_code"), record.get("status_message")
@@ -328,7 +328,7 @@ def _single_span(record: Record) -> Record:
 
 
 def _columns(row: Record, prefix: str) -> Record:
-    """The columns of a row whose names begin so, without that."""
+    """Return the columns of a row whose names begin so, without that."""
     return {
         name.removeprefix(prefix): value
         for name, value in row.items()

@@ -94,7 +94,8 @@ class PhoenixServer(Service):
         }
 
     def _spans(self, heads: list[Head]) -> dict[str, list[Record]]:
-        """The spans of traces that were listed with the same project, in the order of their ids.
+        """Return the spans of traces that were listed with the same project, in the order of their
+        ids.
 
         Raises:
             StoreError: there are fewer than the look listed.
@@ -112,7 +113,7 @@ class PhoenixServer(Service):
         return found
 
     def _annotations(self, at: str, of: str, ids: Iterable[str]) -> dict[str, list[Record]]:
-        """What is annotated on spans, traces or sessions, by their ids."""
+        """Return what is annotated on spans, traces or sessions, by their ids."""
         found: dict[str, list[Record]] = defaultdict(list)
         for some in _some(list(ids), of):
             for page in self.pages(
@@ -123,7 +124,7 @@ class PhoenixServer(Service):
 
 
 def _outline(span: Record) -> Record:
-    """What says which session and agent a span is of."""
+    """Return what says which session and agent a span is of."""
     attributes = section(span, "attributes")
     kept = {name: None for name in ("llm.",) if has(attributes, OF_MODELS)} | chosen(
         attributes, (*SESSIONS, *AGENTS)

@@ -53,20 +53,20 @@ class SpanSource(FileSource):
     merges = True
 
     def spans(self, record: Record) -> list[Span]:
-        """The spans in a record; none in one that only says something about others."""
+        """Return the spans in a record; none in one that only says something about others."""
         raise NotImplementedError
 
     def scores_of(self, record: Record) -> list[Score]:
-        """The evaluations in a record."""
+        """Return the evaluations in a record."""
         return []
 
     def words_of(self, record: Record) -> list[Any]:
-        """What people called the run that a record tells of, or its session."""
+        """Return what people called the run that a record tells of, or its session."""
         return []
 
     def metadata(self, record: Record) -> Record:
-        """What a record says of the whole session, by name: its context, of which `task_id` and
-        `trial` are its fields too.
+        """Return what a record says of the whole session, by name: its context, of which `task_id`
+        and `trial` are its fields too.
         """
         return {}
 
@@ -114,7 +114,7 @@ class SpanSource(FileSource):
 
 
 def _arguments(conversation: Conversation, spans: list[Span]) -> Record:
-    """What a conversation and its steps say, as arguments of `new_session`."""
+    """Return what a conversation and its steps say, as arguments of `new_session`."""
     calls = (
         conversation.calls
         or [span for span in spans if span.kind == "model" and span.usage]
@@ -138,14 +138,16 @@ def _arguments(conversation: Conversation, spans: list[Span]) -> Record:
 
 
 def _media_in(item: Item) -> int:
-    """How many pictures and files a platform keeps apart from a text."""
+    """Return how many pictures and files a platform keeps apart from a text."""
     return sum(1 for _ in MEDIA.finditer(item.text)) if "@@@" in item.text else 0
 
 
 def metrics(scores: Iterable[Score]) -> tuple[dict[str, float], dict[str, str]]:
-    """Values of metrics by name, and the words that are no value. Of several values of one name (of
-    a session's runs, say) the mean counts, so that no bad one hides behind a good one; of words the
-    last. Words such as `pass` and `incorrect` are 1 and 0, as a bool is.
+    """Values of metrics by name, and the words that are no value.
+
+    Of several values of one name (of a session's runs, say) the mean counts, so that no bad one
+    hides behind a good one; of words the last. Words such as `pass` and `incorrect` are 1 and 0, as
+    a bool is.
     """
     values: dict[str, list[float]] = {}
     labels: dict[str, str] = {}
@@ -159,7 +161,7 @@ def metrics(scores: Iterable[Score]) -> tuple[dict[str, float], dict[str, str]]:
 
 
 def _tools(calls: list[Span]) -> list[Any] | None:
-    """The tools that any of the calls was given; of two of one name the later."""
+    """Return the tools that any of the calls was given; of two of one name the later."""
     named: dict[str, Any] = {}
     for span in calls:
         for tool in (
@@ -173,7 +175,9 @@ def _tools(calls: list[Span]) -> list[Any] | None:
 
 
 def _error(spans: list[Span], main: Conversation) -> str | None:
-    """The failure that a session ended with: of the last run's root, or of its last model call."""
+    """Return the failure that a session ended with: of the last run's root, or of its last model
+    call.
+    """
     last = main.calls[-1:] or in_order(span for span in spans if span.kind == "model")[-1:]
     roots = in_order(span for span in spans if span.parent is None and span.kind != "tool")[-1:]
     return next((span.error for span in (*roots, *last) if span.error), None)

@@ -63,8 +63,9 @@ _NO_TIME = datetime.max.replace(tzinfo=UTC)
 
 @dataclass
 class Span:
-    """One step of a trace, whatever platform recorded it. `given` and `answered` are chat messages
-    or Responses items.
+    """One step of a trace, whatever platform recorded it.
+
+    `given` and `answered` are chat messages or Responses items.
     """
 
     trace: str
@@ -101,9 +102,10 @@ class Span:
         model: Any = None,
         usage: Record | None = None,
     ) -> None:
-        """Take what a model call was asked and answered, in any API's spelling. `tools`, `model`
-        and `usage` are what the step itself says of them, which counts before the request and the
-        response; what none of them says stays as it was.
+        """Take what a model call was asked and answered, in any API's spelling.
+
+        `tools`, `model` and `usage` are what the step itself says of them, which counts before the
+        request and the response; what none of them says stays as it was.
         """
         request, response = request_of(asked), response_of(answer)
         request, response = with_prefill(request, response, answer)
@@ -135,8 +137,8 @@ def _says_something(value: Any) -> bool:
 
 
 def span_of(record: Record, kind: Any = None, **said: Any) -> Span:
-    """The step that a record tells of, with its place in the trace; `kind` is what the platform
-    calls it, `said` are further fields.
+    """Return the step that a record tells of, with its place in the trace; `kind` is what the
+    platform calls it, `said` are further fields.
     """
     fields: Record = {field: first_text(record, *names) for field, names in _IDS.items()}
     fields |= {field: when(first_of(record, *names)) for field, names in _TIMES.items()}
