@@ -1,11 +1,10 @@
-"""One small reader for each kind of session store, behind one interface, chosen by what a path
-holds.
+"""Readers of session stores: a small reader per kind of store, chosen by what a path holds.
 
-A reader turns what its store has into canonical sessions and no more: pairing, repair, schema
-inference, redaction and judging are shared and lie outside this room. To add a reader here, write a
-subclass of `TraceSource` and put it into `registry.SOURCES`. Users add one without touching this
-package: an entry point of the group `agent_pipeline.sources`, or `sources =
-["package.module:Class"]` in pipeline.toml.
+A reader turns what its store holds into canonical sessions, and does nothing else. Pairing, repair,
+schema inference, redaction and judging are shared by all readers and live outside this room. To add
+a reader here, write a subclass of `TraceSource` and add it to `registry.SOURCES`. Users can add a
+reader without changing this package: with an entry point of the group `agent_pipeline.sources`, or
+with `sources = ["package.module:Class"]` in pipeline.toml.
 """
 
 from agent_pipeline.sources.agents.omniagents import OmniagentsSource

@@ -1,5 +1,6 @@
-"""What every reader of a session store offers (`TraceSource`), and the small things that all
-readers need.
+"""The interface of every reader of a session store (`TraceSource`), and helpers for all readers.
+
+What only readers of files need belongs in `formats`.
 """
 
 import os
@@ -74,8 +75,9 @@ class TraceSource(ABC):
 
     @abstractmethod
     def sessions(self, key: PartitionKey) -> Iterator[Session]:
-        """Yield every session of a partition in the order of ids, including archived, empty and
-        damaged ones.
+        """Yield every session of a partition, ordered by id.
+
+        Archived, empty and damaged sessions are included.
 
         Raises:
             PartitionError: the store has no such partition.
@@ -105,9 +107,11 @@ class TraceSource(ABC):
         return file_signature(*files_of(self.path), *self.sidecars())
 
     def partition_signature(self, key: PartitionKey) -> str:
-        """Return a text that is cheap to get and changes whenever the sessions of a partition may
-        have changed. A store that keeps partitions in files of their own overrides this, so that
-        one agent's new session does not cost a reading of all. Raises what `sessions` raises.
+        """Return a text that changes whenever the sessions of a partition may have changed.
+
+        The text must be cheap to compute. A store that keeps each partition in its own files
+        overrides this method, so that one agent's new session does not cause all sessions to be
+        read. Raises what `sessions` raises.
         """
         return self.signature()
 
@@ -123,20 +127,22 @@ class TraceSource(ABC):
         return []
 
     def reader_versions(self) -> dict[str, int]:
-        """Return the version of each reader that takes part, by name, and that of the messages'
-        reader.
+        """Return the version of each reader that takes part, by name.
+
+        The reader of messages is included.
         """
         return {self.name: self.version, "messages": chat.VERSION}
 
 
 def as_stored(session: Session) -> Stored:
-    """Return a session that has been read already."""
+    """Wrap a session that has already been read."""
     return Stored(session.session_id, digest(encode_json(session)), lambda: session)
 
 
 def items_of(session: Session) -> list[RecordedItem]:
-    """Return a session's messages and reasoning as Responses items; `chat.read_chat` is the way
-    back.
+    """Return a session's messages and reasoning as Responses items.
+
+    `chat.read_chat` turns the items back into messages.
     """
     thoughts: dict[int, list[str]] = {}
     for each in session.reasoning:
@@ -167,14 +173,18 @@ def items_of(session: Session) -> list[RecordedItem]:
 
 
 def add_note(notes: list[str], sentence: str) -> None:
-    """Note a sentence, once."""
+    """Add a sentence to the notes, unless the notes already contain it."""
     if sentence not in notes:
         notes.append(sentence)
 
 
 def note_changed_names(notes: list[str], where: object, changed: Mapping[str, str]) -> None:
-    """Note the names that are not written in a partition as the store writes them, with what they
-    became.
+    """Note the names that had to be changed to become partition names.
+
+    Args:
+        notes: The list to add the note to.
+        where: The store, for the sentence.
+        changed: The new name by the name that the store uses.
     """
     if changed:
         shown = ", ".join(f"{name!r} is {slug}" for name, slug in sorted(changed.items())[:5]) + (
@@ -198,7 +208,7 @@ def no_partition(where: object, key: PartitionKey, known: Iterable[PartitionKey]
 def unreadable(path: Path, error: Exception) -> StoreError:
     """Return the error for a part of a store that cannot be read.
 
-    SQLite quotes whole statements, so the reason is put on one line.
+    SQLite quotes whole statements in its errors, so the reason is put on one line.
     """
     return StoreError(
         f"{path} cannot be read ({' '.join(str(error).split())}): check its permissions and that "
@@ -234,8 +244,9 @@ def files_of(path: Path) -> list[Path]:
 
 
 def file_signature(*paths: Path) -> str:
-    """Return paths, sizes and modification times of files and of their write-ahead logs; empty
-    files (a log after a mere reading) do not count.
+    """Return the paths, sizes and modification times of files and of their write-ahead logs.
+
+    Empty files do not count, because reading a database can leave an empty log behind.
     """
     parts = []
     for path in paths:
@@ -247,8 +258,9 @@ def file_signature(*paths: Path) -> str:
 
 
 def digest(*parts: bytes) -> bytes:
-    """XXH3 (128 bits) of what a store holds of a session, to see whether it changed.
+    """Return the XXH3 hash (128 bits) of what a store holds of a session.
 
-    It guards against chance, not against an attacker.
+    The hash shows whether the session has changed. It guards against chance, not against an
+    attacker.
     """
     return xxhash.xxh3_128(SEPARATOR.join(parts)).digest()

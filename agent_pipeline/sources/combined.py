@@ -1,9 +1,10 @@
-"""Several stores as one: the partitions are the union, a partition in two stores has the sessions
-of both.
+"""Several stores read as one store.
 
-A store that cannot be opened or listed may hold sessions of any partition. It does not hide the
-partitions of the others, but reading any of them fails with a sentence that names it: half of an
-agent's sessions must not pass for all. Whoever can do without the store takes it out of `store`.
+The partitions are the union of the stores' partitions. A partition that two stores have contains
+the sessions of both. A store that cannot be opened or listed may hold sessions of any partition.
+Such a store does not hide the partitions of the other stores, but reading any partition fails with
+a sentence that names the store: half of an agent's sessions must not pass for all of them. To do
+without the store, remove it from the setting `store`.
 """
 
 import heapq
@@ -17,10 +18,12 @@ from agent_pipeline.sources.base import Stored, TraceSource, add_note, items_of
 
 
 class CombinedSource(TraceSource):
-    """Stores by what they are called; an error stands for one that could not be opened.
+    """A source made of several stores.
+
+    The stores are given by name. A store that could not be opened is represented by its error.
 
     Raises:
-        StoreError: none could be opened.
+        StoreError: no store could be opened.
     """
 
     name = "several"
@@ -58,8 +61,9 @@ class CombinedSource(TraceSource):
         return self._merged(key, self._holding(key))
 
     def histories(self, key: PartitionKey) -> Iterator[tuple[Session, list[RecordedItem]]]:
-        """Return the histories of the one store that has the partition; where several have it,
-        items are made of the messages.
+        """Return the histories of the store that has the partition.
+
+        If several stores have the partition, the items are made from the messages.
         """
         names = self._holding(key)
         if len(names) == 1:
@@ -67,8 +71,9 @@ class CombinedSource(TraceSource):
         return ((session, items_of(session)) for session in self._merged(key, names))
 
     def stored(self, key: PartitionKey) -> Iterator[Stored]:
-        """Return the one store's own digests; where several have the partition, those of the merged
-        sessions.
+        """Return sessions with the digests of the store that has the partition.
+
+        If several stores have the partition, the digests are those of the merged sessions.
         """
         names = self._holding(key)
         return self._stores[names[0]].stored(key) if len(names) == 1 else super().stored(key)
@@ -80,8 +85,8 @@ class CombinedSource(TraceSource):
         """Return the names of the stores that have a partition.
 
         Raises:
-            PartitionError: none has.
-            StoreError: one that may have it cannot say.
+            PartitionError: no store has the partition.
+            StoreError: a store that may have the partition cannot be listed.
         """
         holders, failures = self._held or self._holders()
         if failures or key not in holders:
@@ -117,7 +122,7 @@ class CombinedSource(TraceSource):
         return "|".join([*signatures, *map(str, self._closed.values())])
 
     def _holders(self) -> tuple[dict[PartitionKey, list[str]], dict[str, StoreError]]:
-        """Return which stores hold a partition, and which cannot say."""
+        """Return the names of the stores per partition, and the errors of stores that fail."""
         holders: dict[PartitionKey, list[str]] = {}
         failures = dict(self._closed)
         for name, store in self._stores.items():
@@ -129,8 +134,9 @@ class CombinedSource(TraceSource):
         return holders, failures
 
     def _merged(self, key: PartitionKey, names: list[str]) -> Iterator[Session]:
-        """Yield the sessions of several stores in the order of their ids; of two with one id the
-        later store's gets an id of its own.
+        """Yield the sessions of several stores, ordered by id.
+
+        If two stores use one id for a session, the session of the later store gets a new id.
         """
         given: set[str] = set()
         renamed: dict[tuple[str, str], str] = {}

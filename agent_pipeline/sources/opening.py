@@ -1,7 +1,7 @@
-"""From what a person writes to a reader: locations, detection, and the stores in a folder.
+"""From a location that a person writes to a reader: parsing, detection, stores in a folder.
 
-A location is a path, a URL whose scheme a reader opens, or either with a reader's name before it
-(`openinference:/data/spans.jsonl`), which skips detection.
+A location is a path, a URL whose scheme a reader opens, or either of them with a reader's name in
+front (`openinference:/data/spans.jsonl`). A location with a reader's name skips detection.
 """
 
 import os
@@ -22,7 +22,7 @@ _NAMED = re.compile(r"([a-z][a-z0-9_]+):(?!//)(.+)", re.DOTALL)
 
 
 class Location(NamedTuple):
-    """Where a store is (a path or a URL), and the reader to force, if any."""
+    """The path or URL of a store, and the reader to use, if the person named a reader."""
 
     where: str
     reader: str | None = None
@@ -40,9 +40,7 @@ class Location(NamedTuple):
 
 @dataclass
 class Finds:
-    """What lies under a path: stores, files that no reader knows, and what could not be looked
-    at.
-    """
+    """The contents of a path: stores, files that no reader accepts, and errors."""
 
     stores: list[tuple[Path, Reader]] = field(default_factory=list)
     unknown: list[Path] = field(default_factory=list)
@@ -50,10 +48,10 @@ class Finds:
 
 
 def parse_location(text: str, home: Path | None = None) -> Location:
-    """Return a store as a person writes it; a relative path starts from `home` (default: the
-    working directory).
+    """Return the location that a person wrote.
 
-    `name:path` names a reader, unless a file of exactly that name exists.
+    A relative path starts at `home` (default: the working directory). `name:path` names a reader,
+    unless a file of exactly that name exists.
     """
     named = _NAMED.fullmatch(text)
     if named and not os.path.exists(_absolute(text, home)):  # noqa: PTH110  Path.exists raises for a folder that may not be entered
@@ -62,8 +60,9 @@ def parse_location(text: str, home: Path | None = None) -> Location:
 
 
 def readers(dotted: Sequence[str] = ()) -> tuple[Reader, ...]:
-    """Yield every reader: the user's (`dotted` from the settings, then entry points) before those
-    of this package.
+    """Return every reader, those of the user first.
+
+    The user's readers are those that the settings name in `dotted`, then those of entry points.
 
     Raises:
         SettingsError: a reader of the user's cannot be loaded, or is not a `TraceSource`.
@@ -74,11 +73,15 @@ def readers(dotted: Sequence[str] = ()) -> tuple[Reader, ...]:
 def open_sources(
     locations: Sequence[Location], known: Sequence[Reader] = SOURCES, cache: Path | None = None
 ) -> TraceSource:
-    """Return one source for all stores; in the folder `cache` those of servers remember what they
-    read.
+    """Return one source for all stores.
+
+    Args:
+        locations: The stores.
+        known: The readers to choose from.
+        cache: The folder in which sources of servers remember what they read.
 
     Raises:
-        StoreError: not one of them can be opened.
+        StoreError: no store can be opened.
     """
     if len(locations) == 1:
         return open_source(locations[0], known, cache)
@@ -94,12 +97,17 @@ def open_sources(
 def open_source(
     location: Location | Path, known: Sequence[Reader] = SOURCES, cache: Path | None = None
 ) -> TraceSource:
-    """Return the reader for what lies at a place.
+    """Return a source for the store at a location.
+
+    Args:
+        location: The store.
+        known: The readers to choose from.
+        cache: The folder in which a source of a server remembers what it read.
 
     Raises:
-        StoreError: there is nothing there, no reader knows it, or it is a folder of several stores:
-        what is read must not change because
-            another file was put beside it.
+        StoreError: the location does not exist, no reader accepts it, or it is a folder of
+            several stores. Such a folder
+            is refused because a new file in it must not change what is read.
     """
     location = Location(str(location)) if isinstance(location, Path) else location
     named = _reader_for(location, known)
@@ -137,10 +145,10 @@ def open_source(
 
 
 def find(path: Path, known: Sequence[Reader] = SOURCES) -> Finds:
-    """Return the stores at a path that exists: itself, or those in the folder that it is.
+    """Return the stores at an existing path: the path itself, or the stores in the folder.
 
-    A folder whose files are of one kind is one store, with the folders in it; in a folder of
-    different things each is its own.
+    A folder whose files are all of one kind is one store, including its subfolders. In a folder of
+    different kinds, each file or subfolder is its own store.
     """
     finds = _finds(path, known)
     sidecars = {sidecar for where, reader in finds.stores for sidecar in reader(where).sidecars()}
@@ -149,6 +157,7 @@ def find(path: Path, known: Sequence[Reader] = SOURCES) -> Finds:
 
 
 def _finds(path: Path, known: Sequence[Reader]) -> Finds:
+    """Return the stores, unknown files and errors at a path, including sidecar files."""
     is_folder = path.is_dir()
     try:
         if detected := next(
@@ -181,6 +190,7 @@ def _finds(path: Path, known: Sequence[Reader]) -> Finds:
 
 
 def _belongs_to_a_database(path: Path) -> bool:
+    """Check whether a file is the log or the index of an SQLite database next to it."""
     return (
         path.name.endswith(("-wal", "-shm", "-journal"))
         and path.with_name(path.name.rpartition("-")[0]).exists()
@@ -188,8 +198,9 @@ def _belongs_to_a_database(path: Path) -> bool:
 
 
 def _reader_for(location: Location, known: Sequence[Reader]) -> Reader | None:
-    """Return the reader that a location names, or that opens the scheme of its URL; `None` for a
-    path without a name.
+    """Return the reader that a location names, or that opens the scheme of its URL.
+
+    Return None for a path without a reader's name.
     """
     if location.reader:
         names = {reader.name: reader for reader in reversed(known)}
@@ -211,7 +222,7 @@ def _reader_for(location: Location, known: Sequence[Reader]) -> Reader | None:
 
 
 def _unknown(path: Path) -> StoreError:
-    """Return the error for a path that no reader knows: what it holds, and what to do."""
+    """Return the error for a path that no reader accepts, with what the path holds."""
     if not path.is_file():
         holds = "it is a folder, and no file in it is one"
     elif (kind := kind_of(path)) in (None, "database"):
@@ -237,4 +248,5 @@ def _unknown(path: Path) -> StoreError:
 
 
 def _absolute(path: str, home: Path | None) -> Path:
+    """Return an absolute path; a relative path starts at `home`."""
     return ((home or Path.cwd()) / Path(path).expanduser()).resolve()

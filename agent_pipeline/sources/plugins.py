@@ -1,5 +1,6 @@
-"""The user's own readers: loaded by name and checked, so that a broken one costs a sentence and not
-a stack trace.
+"""Readers that users write: loaded by name, and checked.
+
+A broken reader causes an error of one sentence and not a stack trace.
 """
 
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ def plugin_readers(dotted: tuple[str, ...]) -> tuple[type[TraceSource], ...]:
     """Return the readers that settings (`package.module:Class`) and entry points name.
 
     Raises:
-        SettingsError: one cannot be loaded, or lacks a member of `TraceSource`.
+        SettingsError: a reader cannot be loaded, or lacks a member of `TraceSource`.
     """
     named = [(f"{name!r} (setting sources)", name) for name in dotted]
     installed = [
@@ -34,6 +35,7 @@ def plugin_readers(dotted: tuple[str, ...]) -> tuple[type[TraceSource], ...]:
 
 
 def _loaded(what: str, path: str) -> Any:
+    """Load a reader and check that it has every member of `TraceSource`."""
     loaded = load_plugin(path, "reader", GROUP)
     if not (isinstance(loaded, type) and issubclass(loaded, TraceSource)):
         raise SettingsError(
@@ -54,7 +56,7 @@ def _loaded(what: str, path: str) -> Any:
 
 
 def _guarded(reader: Any, what: str) -> type[TraceSource]:
-    """Return the reader with its own exceptions turned into sentences."""
+    """Return a subclass of the reader that turns the reader's exceptions into sentences."""
 
     @contextmanager
     def sentences(where: object) -> Iterator[None]:

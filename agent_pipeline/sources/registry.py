@@ -1,7 +1,4 @@
-"""The readers of this package.
-
-A new one is a module and a line here.
-"""
+"""The readers of this package. To add a reader, add a module and a line here."""
 
 from agent_pipeline.sources.agents import (
     claude_code,

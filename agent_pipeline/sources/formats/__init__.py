@@ -1,1 +1,1 @@
-"""What readers share: record files, field access, generic formats."""
+"""Code that readers share: record files, access to fields, and generic formats."""

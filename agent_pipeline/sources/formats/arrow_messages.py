@@ -20,11 +20,11 @@ _DICTIONARY, _RECORD_BATCH = 2, 3
 
 
 def unpacked_sizes(path: Path, is_file: bool) -> Iterator[int]:
-    """Yield the bytes of each message of an Arrow file or stream after it is unpacked.
+    """Yield the size in bytes of each message of an Arrow file or stream after it is unpacked.
 
     Raises:
         pa.ArrowException: the file is damaged.
-        ValueError: a message is.
+        ValueError: a message is damaged.
     """
     with pa.OSFile(str(path)) as file:
         if is_file:  # after the magic bytes, a file is a stream
@@ -62,7 +62,7 @@ def _unpacked_buffers(batch: "_Table", body: pa.Buffer) -> Iterator[int]:
 
 
 class _Table:
-    """A table in a Flatbuffers message: `data`, and where in it the table begins."""
+    """A table in a Flatbuffers message: `data`, and the offset at which the table begins."""
 
     def __init__(self, data: bytes, begin: int) -> None:
         self.data, self._begin = data, begin
@@ -70,7 +70,7 @@ class _Table:
         self._fields = begin - offset
 
     def place(self, field: int) -> int:
-        """Return where a field is; 0 if the table lacks it."""
+        """Return the offset of a field in `data`; 0 if the table lacks the field."""
         (size,) = struct.unpack_from("<H", self.data, self._fields)
         if 4 + 2 * field >= size:
             return 0

@@ -1,5 +1,6 @@
-"""Lists of messages without anything around them: a list is a conversation, and so is a file whose
-records are messages.
+"""Files of messages without a record around them.
+
+A list of messages is a conversation, and so is a file whose records are messages.
 """
 
 from collections.abc import Iterable
@@ -15,8 +16,9 @@ _MESSAGES = "messages"
 
 
 class BareMessagesSource(FileSource):
-    """A file with a list of messages, with several lists (as lines or in a list), or with a message
-    a line.
+    """A reader of files that hold only messages.
+
+    A file holds a list of messages, several lists (as lines or in a list), or one message per line.
     """
 
     name = "bare_messages"
@@ -35,14 +37,16 @@ class BareMessagesSource(FileSource):
 
     @classmethod
     def reads(cls, record: Record) -> bool:
-        """In a file of messages, whatever else stands there belongs to the conversation, and is
-        damage if it is no message.
+        """Return True: everything in a file of messages belongs to the conversation.
+
+        A record that is not a message counts as damage.
         """
         return True
 
     def _records_in(self, path: Path, torn: list[bytes]) -> Iterable[tuple[Place, Any]]:
-        """Return the records of a file that holds messages; in a folder, other files are left out
-        with a note.
+        """Return the records of a file that holds messages.
+
+        In a folder, other files are left out with a note.
         """
         return super()._records_in(path, torn) if self._is_mine(path) else ()
 

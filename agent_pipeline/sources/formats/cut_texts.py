@@ -1,8 +1,7 @@
-"""Texts that a logger or an exporter cut off or blacked out: what shows it, and how many of a
-conversation's texts are such.
+"""Detection of texts that a logger or an exporter has cut off or blacked out.
 
-The agent saw the whole text, so an answer to a cut text teaches to make things up. A tool's own
-note that its output is too long is no such cut: the agent saw that note.
+The agent saw the whole text, so training on an answer to a cut text teaches a model to make things
+up. A tool's own note that its output is too long is not such a cut, because the agent saw the note.
 """
 
 import re
@@ -93,12 +92,13 @@ _SENTENCE_ENDS = tuple(".!?:;…\"'`)]}>*|\n。！？」】")
 
 
 def is_cut_json(text: str, is_json: bool = False) -> bool:
-    """Return whether a text begins as JSON of messages or blocks and is not JSON, so that its end
-    is missing.
+    """Check whether a text begins as JSON of messages or blocks but is not JSON.
+
+    The end of such a text is missing.
 
     Args:
-        text: what an attribute or a field holds.
-        is_json: whether the field always holds JSON, so that any beginning of JSON counts.
+        text: The content of an attribute or a field.
+        is_json: True if the field always holds JSON, so that any beginning of JSON counts.
     """
     begins = (
         text.lstrip()[:1] in ("[", "{") if is_json else _JSON_OF_MESSAGES.match(text) is not None
@@ -107,19 +107,20 @@ def is_cut_json(text: str, is_json: bool = False) -> bool:
 
 
 def has_cut_mark(text: str) -> bool:
-    """Return whether an exporter's note stands in a text, or stands for the whole of it."""
+    """Check whether a text contains, or consists of, an exporter's note."""
     return _NOTES.search(text) is not None or stands_for_a_text(text)
 
 
 def has_exporter_note(text: str) -> bool:
-    """Return whether a text has a note that only an exporter writes, so that it is known wherever
-    the text went afterwards.
+    """Check whether a text has a note that only an exporter writes.
+
+    Such a note is recognized wherever the text was copied afterwards.
     """
     return _NOTES.search(text) is not None or text.strip().lower() in _OF_EXPORTERS
 
 
 def stands_for_a_text(text: str) -> bool:
-    """Return whether a text is nothing but an exporter's note that it has hidden a text."""
+    """Check whether a text is only an exporter's note that it has hidden a text."""
     if len(text) > 100:
         return False
     words = text.strip()
@@ -128,8 +129,9 @@ def stands_for_a_text(text: str) -> bool:
 
 
 def is_printed_object(text: str) -> bool:
-    """Return whether a text is how Python prints messages or a response: nobody can read that for
-    certain.
+    """Check whether a text is how Python prints messages or a response.
+
+    Such a text cannot be read reliably.
     """
     return (
         text.lstrip()[:1] in ("[", "{", "<", "c", *ascii_uppercase)
@@ -138,8 +140,9 @@ def is_printed_object(text: str) -> bool:
 
 
 def cut_texts_in(items: Sequence[Item]) -> int:
-    """Return how many texts of a platform's conversation its exporter cut or hid: by its notes, and
-    by a limit of length.
+    """Return how many texts of a platform's conversation its exporter cut or hid.
+
+    A cut text is recognized by the exporter's notes, and by a limit of length.
     """
     limits = {len(item.text) for item in items if item.kind == "cut_text"} - {0}
     texts = [
@@ -155,6 +158,7 @@ def cut_texts_in(items: Sequence[Item]) -> int:
 
 
 def _is_cut(item: Item, limits: set[int]) -> bool:
+    """Check whether an exporter cut or hid the text of an item."""
     text = item.text
     if has_cut_mark(text) or not limits.isdisjoint(_lengths(text)):
         return True
@@ -164,6 +168,7 @@ def _is_cut(item: Item, limits: set[int]) -> bool:
 
 
 def _is_cut_with_ellipsis(text: str) -> bool:
+    """Check whether a text ends with an ellipsis at a known limit of length."""
     end = next((end for end in _ELLIPSES if text.endswith(end)), None)
     return end is not None and not _LIMITS.isdisjoint(
         {*_lengths(text), *_lengths(text.removesuffix(end))}
@@ -171,10 +176,10 @@ def _is_cut_with_ellipsis(text: str) -> bool:
 
 
 def _limits_met(texts: Iterable[Item]) -> set[int]:
-    """Return the limits that cut texts of a conversation: one long text that stops within a
-    sentence, or two short ones of one length.
+    """Return the limits that cut texts of a conversation.
 
-    Results show no limit, because many tools cut their own output at one.
+    A limit counts if one long text, or two short texts, of exactly this length stop within a
+    sentence. Tool results show no limit, because many tools cut their own output at a limit.
     """
     stopped: dict[int, set[str]] = {}
     for item in texts:

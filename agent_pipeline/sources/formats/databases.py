@@ -1,8 +1,8 @@
-"""SQLite databases of tracing platforms as records: SQLite writes each trace as the JSON that the
-platform's own export has.
+"""SQLite databases of tracing platforms, read as records.
 
-A database is opened read-only, a snapshot for each trace, so a server that writes to it is not
-disturbed. Whatever the platform's versions call their columns and tables is asked first: what a
+SQLite writes each trace as the JSON that the platform's own export has. A database is opened read-
+only, with one snapshot per trace, so a server that writes to the database is not disturbed. The
+columns and tables differ between versions of a platform and are looked up first. A column that a
 version lacks is null.
 """
 
@@ -57,11 +57,12 @@ _PHOENIX_ANNOTATIONS = {
 
 
 class Traces:
-    """The traces of a database, a JSON text each, by the numbers of their rows: while a server
-    writes, their order changes.
+    """The traces of a database, one JSON text per trace, by row id.
+
+    Row ids are used because the order of traces changes while a server writes.
 
     Raises:
-        StoreError: it is not a platform's database, or cannot be read.
+        StoreError: the file is not a platform's database, or cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -84,7 +85,7 @@ class Traces:
             self._rows = [row[0] for row in connection.execute(rows)]
 
     def items(self) -> Iterator[tuple[int, bytes]]:
-        """Yield every trace; one that was deleted meanwhile is none."""
+        """Yield every trace that has not been deleted since the database was opened."""
         for row in self._rows:
             with suppress(IndexError):
                 yield row, self[row]
@@ -98,7 +99,7 @@ class Traces:
 
 
 def _mlflow(connection: sqlite3.Connection) -> tuple[str, str]:
-    """Return the queries for the ids of rows and for a row's trace."""
+    """Return the query for the row ids of MLflow's traces, and the query for one trace."""
     has = columns(connection, "trace_info")
     session, name = (
         "t." + column if column in has else "NULL" for column in ("session_id", "trace_name")
@@ -108,7 +109,7 @@ def _mlflow(connection: sqlite3.Connection) -> tuple[str, str]:
 
 
 def _phoenix(connection: sqlite3.Connection) -> tuple[str, str]:
-    """Return the queries for the ids of rows and for a row's trace."""
+    """Return the query for the row ids of Phoenix's traces, and the query for one trace."""
     selected = [
         f"SELECT name, annotator_kind, label, score, updated_at FROM {table} WHERE {where}"
         for table, where in _PHOENIX_ANNOTATIONS.items()

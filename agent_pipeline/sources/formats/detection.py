@@ -13,8 +13,9 @@ _PROBED_RECORDS = 20
 
 
 def sampled(path: Path) -> tuple[Kind | None, list[Any]]:
-    """Return what a file holds and its first records: detection asks every reader about the same
-    file.
+    """Return the kind of a file, and its first records.
+
+    The result is cached, because every reader inspects the same file during detection.
 
     Raises:
         StoreError: the file cannot be opened.
@@ -28,6 +29,7 @@ def sampled(path: Path) -> tuple[Kind | None, list[Any]]:
 
 @lru_cache(maxsize=8)
 def _sample(path: Path, size: int, changed: int) -> tuple[Kind | None, list[Any]]:
+    """Return the kind of a file, and its first records; none if the file cannot be read."""
     kind = kind_of(path)
     try:
         return kind, [

@@ -1,8 +1,8 @@
-"""The fields of records as people write them: JSON, verdicts, times, numbers, token counts, tool
-schemas.
+"""Fields of records as people write them.
 
-JSON is read as stores really hold it: NaN, control characters, half emoji and bytes that are no
-UTF-8 are let in; repair deals with them.
+The fields are JSON, verdicts, times, numbers, token counts and tool schemas. JSON is read as stores
+really hold it: NaN, control characters, half emoji and bytes that are not UTF-8 are accepted, and
+repair deals with them.
 """
 
 import json
@@ -41,7 +41,10 @@ class RepeatedKeyError(ValueError):
 
 
 def parsed(raw: Any) -> Any:
-    """Return the value of a JSON text; what is neither bytes nor `msgspec.Raw` is a value already.
+    """Return the value of a JSON text.
+
+    A value that is neither bytes nor `msgspec.Raw` has been parsed already and is returned
+    unchanged.
 
     Raises:
         RepeatedKeyError: an object in the text has a key twice.
@@ -63,15 +66,18 @@ def parsed(raw: Any) -> Any:
 
 
 def _keys_in(raw: bytes) -> int:
-    """Count the keys of a JSON text (and what looks alike in its texts, which is written alike):
-    reading it drops one that stands twice.
+    """Count the keys of a JSON text.
+
+    Text that looks like a key is counted too, and is written the same way again. Parsing drops one
+    of two equal keys, so the count then differs.
     """
     return raw.count(b'":') + raw.count(b'" :')
 
 
 def _refuse_repeated_keys(raw: Any) -> Any:
-    """Return the value of a JSON text as Python reads it; it takes more than msgspec does, and it
-    is slower.
+    """Return the value of a JSON text as Python's own parser reads it.
+
+    Python's parser accepts more than msgspec does, and is slower.
     """
 
     def object_of(pairs: list[tuple[str, Any]]) -> Record:
@@ -93,7 +99,7 @@ def _refuse_repeated_keys(raw: Any) -> Any:
 
 
 def parsed_object(raw: Any) -> Record | None:
-    """Return the JSON object in a text; `None` where it holds anything else."""
+    """Return the JSON object in a text; None if the text holds anything else."""
     try:
         value = parsed(raw.encode("utf-8", "surrogateescape") if isinstance(raw, str) else raw)
     except ValueError:
@@ -102,7 +108,7 @@ def parsed_object(raw: Any) -> Record | None:
 
 
 def decoded(value: Any) -> Any:
-    """Return what a text that holds a JSON object or list stands for; any other value as it is."""
+    """Return the JSON object or list that a text holds; any other value unchanged."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
             return parsed(value.encode("utf-8", "surrogateescape"))
@@ -112,7 +118,7 @@ def decoded(value: Any) -> Any:
 
 
 def decoded_text(value: Any) -> Any:
-    """Return what a JSON text stands for; a text in quotes too."""
+    """Return the value of a JSON text; a text in quotes is decoded too."""
     quoted = isinstance(value, str) and len(value) > 1 and value[0] == value[-1] == '"'
     inner = decoded(f"[{value}]") if quoted else None
     return (
@@ -123,15 +129,15 @@ def decoded_text(value: Any) -> Any:
 
 
 def decoded_object(value: Any) -> Record:
-    """Return an object, or the one in a JSON text; an empty one for anything else."""
+    """Return an object, or the object in a JSON text; an empty object for any other value."""
     value = decoded(value)
     return value if isinstance(value, dict) else {}
 
 
 def number(value: Any) -> float | None:
-    """Return a finite number; `None` for anything else.
+    """Return a finite number; None for any other value.
 
-    NaN is unknown, and unknown is not zero.
+    NaN means unknown, and unknown is not zero.
     """
     return (
         float(value)
@@ -141,8 +147,9 @@ def number(value: Any) -> float | None:
 
 
 def verdict(value: Any) -> tuple[float | None, str | None]:
-    """Return score and judgment of a verdict: a bool, a word, or a number of which only 1 and 0
-    decide.
+    """Return the score and the judgment of a verdict.
+
+    A verdict is a bool, a word or a number. Of the numbers, only 1 and 0 decide the judgment.
     """
     score = _WORDS.get(value.strip().lower()) if isinstance(value, str) else number(value)
     return (
@@ -158,16 +165,18 @@ def verdict(value: Any) -> tuple[float | None, str | None]:
 
 
 def judged(name: str, value: Any) -> Record:
-    """Return what the one measure of a benchmark says of a session: its score, its judgment, and
-    the metric of that name.
+    """Return the fields of a session that has one measure of a benchmark.
+
+    The fields are the score, the judgment, and the metric with the name of the measure.
     """
     score, judgment = verdict(value)
     return {"score": score, "judgment": judgment, "scores": {name: score}}
 
 
 def verdict_in(words: Iterable[Any]) -> str | None:
-    """Return the judgment that words say by themselves, whatever was measured, where they agree:
-    `good` and `fail`, but not `yes` and `true`.
+    """Return the judgment that words express by themselves, if all of them agree.
+
+    Words like `good` and `fail` count, whatever was measured. `yes` and `true` do not.
     """
     judgments = {
         verdict(word)[1]
@@ -178,11 +187,11 @@ def verdict_in(words: Iterable[Any]) -> str | None:
 
 
 def plain_verdict(record: Mapping[str, Any]) -> tuple[float | None, str | None]:
-    """Return score and judgment of a plain record: of the usual names of verdicts, the first that
-    is a number and the first that decides.
+    """Return the score and the judgment of a plain record.
 
-    A number called `score` decides nothing here: 1 may be the worst of 5, and the settings know its
-    scale.
+    The score is the first number among the usual fields of verdicts, and the judgment is the first
+    value that decides. A number called `score` decides nothing here: 1 may be the worst of 5, and
+    the settings define its scale.
     """
     values = {name: record[name] for name in _VERDICTS if record.get(name) is not None}
     scores = (
@@ -201,15 +210,18 @@ def plain_verdict(record: Mapping[str, Any]) -> tuple[float | None, str | None]:
 
 
 def mean(scores: Mapping[str, float]) -> float | None:
-    """Return the mean of scores that all point upwards, as the metrics of one benchmark do; `None`
-    where there are none.
+    """Return the mean of scores; None if there are no scores.
+
+    All scores must point upwards, as the metrics of one benchmark do.
     """
     return sum(scores.values()) / len(scores) if scores else None
 
 
 def when(value: Any) -> datetime | None:
-    """Return a time as UTC: ISO text (SQLite's has no zone and means UTC), seconds or any finer
-    unit since 1970 (also as text), a datetime.
+    """Return a time in UTC; None if the value is not a time.
+
+    A time is a datetime, an ISO text (SQLite's texts have no zone and mean UTC), or seconds or any
+    finer unit since 1970, as a number or as text.
     """
     if isinstance(value, datetime):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
@@ -228,9 +240,9 @@ def when(value: Any) -> datetime | None:
 
 
 def function_tools(raw: Any) -> tuple[list[Tool], int]:
-    """Return tool schemas as OpenAI function tools, and how many entries were no schema.
+    """Return tool schemas as OpenAI function tools, and the number of entries that are no schema.
 
-    Bare functions and Anthropic's schemas are wrapped; a text is taken for their JSON.
+    Bare functions and Anthropic's schemas are wrapped. A text is parsed as JSON.
     """
     if isinstance(raw, str):
         try:
@@ -246,8 +258,9 @@ def function_tools(raw: Any) -> tuple[list[Tool], int]:
 
 
 def counts(usages: Iterable[Any]) -> dict[str, int]:
-    """Return token counts of several calls in one: the sum of each whole number by its name, that
-    of a part as `whole.part`.
+    """Return the sum of the token counts of several calls, by name.
+
+    The count of a part is named `whole.part`.
     """
     total: dict[str, int] = {}
     for usage in usages:
@@ -257,8 +270,9 @@ def counts(usages: Iterable[Any]) -> dict[str, int]:
 
 
 def error_text(error: Any) -> str | None:
-    """Return what an error says: a text, or an object's message or type; `None` where there is
-    none.
+    """Return the message of an error; None if there is no error.
+
+    An error is a text, or an object with a message or a type.
     """
     if isinstance(error, dict) and error:
         error = error.get("message") or error.get("type") or json.dumps(error, default=str)
@@ -269,25 +283,26 @@ def error_text(error: Any) -> str | None:
 
 
 def section(record: Any, *names: str) -> Record:
-    """Return the object inside a record at a path of names; an empty one where there is none."""
+    """Return the object inside a record at a path of names; an empty object if there is none."""
     for name in names:
         record = record.get(name) if isinstance(record, dict) else None
     return record if isinstance(record, dict) else {}
 
 
 def elements(value: Any) -> list[Any]:
-    """Return a list as it is; an empty one for anything else."""
+    """Return a list unchanged; an empty list for any other value."""
     return value if isinstance(value, list) else []
 
 
 def objects(value: Any) -> list[Record]:
-    """Return the objects in a list; none for anything else."""
+    """Return the objects in a list; an empty list for any other value."""
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def chosen(record: Mapping[str, Any], names: Iterable[str] = (), /, **renamed: str) -> Record:
-    """Return the fields of these names that say something; `new="old"` takes one under another
-    name.
+    """Pick the named fields that are not empty.
+
+    `new="old"` picks `old` and renames it.
     """
     return {
         new: record[old]
@@ -297,18 +312,19 @@ def chosen(record: Mapping[str, Any], names: Iterable[str] = (), /, **renamed: s
 
 
 def first_of(record: Mapping[str, Any], *names: str) -> Any:
-    """Return the first of these fields that is neither absent nor `None`."""
+    """Return the first of the named fields that is neither absent nor None."""
     return next((record[name] for name in names if record.get(name) is not None), None)
 
 
 def first_text(record: Mapping[str, Any], *names: str) -> str | None:
-    """Return the first of these fields that is a name or an id."""
+    """Return the first of the named fields that is a name or an id."""
     return next((named for name in names if name in record and (named := text(record[name]))), None)
 
 
 def scalar(value: Any) -> str | None:
-    """Return text as it is, a whole number (also one that a table holds as 3.0) as text; `None` for
-    anything else.
+    """Return a text unchanged, and a whole number as text; None for any other value.
+
+    A whole number that a table holds as 3.0 becomes "3".
     """
     if isinstance(value, str):
         return value
@@ -318,14 +334,15 @@ def scalar(value: Any) -> str | None:
 
 
 def text(value: Any) -> str | None:
-    """Return a name or an id: text that is not blank, or a whole number."""
+    """Return a name or an id: text that is not blank, or a whole number as text."""
     words = scalar(value)
     return clean_text(words) if words is not None and words.strip() else None
 
 
 def clean_text(value: object) -> str | None:
-    """Return a value as text that can be written as UTF-8 (other bytes become escapes); `None` for
-    nothing and for empty text.
+    """Return a value as text that can be written as UTF-8; None for None and for empty text.
+
+    Characters that cannot be written become escapes.
     """
     if value is None or value == "":
         return None
@@ -334,6 +351,7 @@ def clean_text(value: object) -> str | None:
 
 
 def _numbers(usage: Any, depth: int = 3) -> Iterable[tuple[str, int]]:
+    """Yield the name and the value of each number in a usage record."""
     for name, value in usage.items() if isinstance(usage, dict) and depth else ():
         if isinstance(name, str) and isinstance(value, dict):
             yield from ((f"{name}.{inner}", count) for inner, count in _numbers(value, depth - 1))
@@ -342,7 +360,7 @@ def _numbers(usage: Any, depth: int = 3) -> Iterable[tuple[str, int]]:
 
 
 def _declared(entry: Any) -> list[Any]:
-    """Return the functions that one of Gemini's tools declares; any other entry is one."""
+    """Return the functions that a tool of Gemini's declares; any other entry in a list."""
     names = ("function_declarations", "functionDeclarations")
     declared = next(
         (
@@ -356,6 +374,7 @@ def _declared(entry: Any) -> list[Any]:
 
 
 def _function_tool(raw: Any) -> Tool | None:
+    """Return a schema as an OpenAI function tool; None if the value is no schema."""
     function = raw.get("function", raw) if isinstance(raw, dict) else None
     if (
         not isinstance(function, dict)

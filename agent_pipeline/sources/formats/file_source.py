@@ -1,10 +1,10 @@
-"""What the readers of files share: one pass over a file or folder makes an index, then each session
-is read by its records' places.
+"""Base classes of the readers of files.
 
-A reader says which records are its own (`accepts`), what session a record belongs to (`identify`)
-and what its records say (`build`, or `fields` where a record is a session). Memory holds the index
-(ids and places) and one session's records. A platform's running server is read as its files are,
-record by record.
+One pass over a file or a folder makes an index. Then each session is read from the locations of its
+records. A reader defines which records are its own (`accepts`), which session a record belongs to
+(`identify`) and what a session's records mean (`build`, or `fields` if one record is one session).
+Memory holds the index (ids and locations) and the records of one session. A platform's running
+server is read record by record, as files are.
 """
 
 from collections import Counter
@@ -41,10 +41,10 @@ _UNPACKED = 4
 
 
 class Ident(NamedTuple):
-    """Where a record belongs.
+    """The session, project and agent that a record belongs to.
 
-    Records with the same `group` are one session; a record without one is a session by itself.
-    `session` is the session's id; `project` and `agent` are given where the record says them.
+    Records with the same `group` are one session. A record without a group is a session by itself.
+    `session` is the session's id. `project` and `agent` are set if the record names them.
     """
 
     group: str | None
@@ -59,7 +59,7 @@ Said = Iterable[tuple[str, Record]]
 
 
 class FileSource(TraceSource):
-    """Base of the file readers; see the module."""
+    """A reader of files of records; the module describes how it works."""
 
     kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document")
     merges: ClassVar[bool] = False
@@ -85,29 +85,31 @@ class FileSource(TraceSource):
 
     @classmethod
     def record_of(cls, value: Any) -> Record | None:
-        """Return the record that a value of a file is: an object; `None` if the reader reads no
-        such value.
+        """Return the record that a value of a file is; None if the reader reads no such value.
+
+        By default, a record is an object.
         """
         return value if isinstance(value, dict) else None
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
-        """Return whether a record shows that a file is of this kind."""
+        """Check whether a record shows that a file is of this reader's kind."""
         raise NotImplementedError
 
     @classmethod
     def reads(cls, record: Record) -> bool:
-        """Return whether the index takes a record; in a file of this kind, a record may be known by
-        less than `accepts` asks for.
+        """Check whether a record goes into the index.
+
+        In a file of this reader's kind, less evidence than `accepts` needs can identify a record.
         """
         return cls.accepts(record)
 
     def identify(self, record: Record, place: Place) -> Ident | None:
-        """Return where a record belongs; `None` for a record that belongs to no session."""
+        """Return where a record belongs; None if it belongs to no session."""
         raise NotImplementedError
 
     def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
-        """Return what records say of their session, and of those that branch off it."""
+        """Return the session that records describe, and the sessions that branch off it."""
         raise NotImplementedError
 
     def unpack(self, record: Record) -> list[Record]:
@@ -115,18 +117,18 @@ class FileSource(TraceSource):
         return [record]
 
     def loses(self, record: Record) -> bool:
-        """Return whether a record that belongs to no session says something that its neighbours'
-        sessions then miss.
-        """
+        """Check whether a record of no session has content that neighbouring sessions now lack."""
         return False
 
     def group_of(self, path: Path) -> str | None:
-        """Return the group that a whole file belongs to, if the reader can tell without reading it."""
+        """Return the group that a whole file belongs to; None if only its content shows the group.
+        """
         return None
 
     def empty(self, record: Record) -> str | None:
-        """Return the predicate of a note about a record in which `unpack` finds nothing ("is ...");
-        `None` for no note.
+        """Return the predicate of a note about a record in which `unpack` finds nothing ("is ...").
+
+        Return None if no note is needed.
         """
         return None
 
@@ -145,9 +147,10 @@ class FileSource(TraceSource):
             self._reader.close()
 
     def stored(self, key: PartitionKey) -> Iterator[Stored]:
-        """Of files as of every source.
+        """Yield every session with its digest.
 
-        What a server did not change since it was last read is fetched only where it is built.
+        A session that a server has not changed since it was last read is fetched only when it is
+        built.
         """
         if (service := self._service) is None:
             yield from super().stored(key)
@@ -189,16 +192,21 @@ class FileSource(TraceSource):
             self._service.use_cache(folder, self.reader_versions())
 
     def folders_of(self, path: Path) -> tuple[str, ...]:
-        """Return the folders between the store and one of its files; none where the store is the
-        file.
+        """Return the folders between the store and one of its files.
+
+        The result is empty if the store is the file.
         """
         return path.relative_to(self.path).parts[:-1] if path != self.path else ()
 
     def file_beside(
         self, path: Path, lost: str, read: Callable[[Path], bytes] = Path.read_bytes
     ) -> Record:
-        """Return the object in a file that says more of the records; where it cannot be read, a
-        note says what is lost with it.
+        """Return the JSON object in a file that describes the records.
+
+        Args:
+            path: The file.
+            lost: What is lost if the file cannot be read, for the note.
+            read: The function that reads the file.
         """
         if path not in self._beside:
             try:
@@ -210,14 +218,17 @@ class FileSource(TraceSource):
 
     @classmethod
     def _is_mine(cls, path: Path) -> bool:
+        """Check whether the first records of a file are this reader's."""
         kind, records = sampled(path)
         return kind in cls.kinds and any(
             cls.accepts(each) for each in map(cls.record_of, records) if each is not None
         )
 
     def _places(self, key: PartitionKey) -> list[tuple[str, list[Place]]]:
-        """Return the sessions of a partition, each with the places of its records; raises
-        PartitionError.
+        """Return the sessions of a partition, each with the locations of its records.
+
+        Raises:
+            PartitionError: the store has no such partition.
         """
         index = self._index()
         if key not in index:
@@ -225,6 +236,7 @@ class FileSource(TraceSource):
         return sorted(index[key].items())
 
     def _built(self, key: PartitionKey, session_id: str, places: list[Place]) -> Iterator[Session]:
+        """Yield the sessions that the records at the locations describe."""
         losses = self._losses.get((key.project, session_id))
         for name, said in self.build(
             session_id, [(place, self._record(place)) for place in places]
@@ -234,29 +246,33 @@ class FileSource(TraceSource):
     def _again(
         self, key: PartitionKey, session_id: str, places: list[Place], wanted: str
     ) -> Session:
-        """Return one of the sessions that records make."""
+        """Build the sessions of records again and return the wanted session."""
         for session in self._built(key, session_id, places):
             if session.session_id == wanted:
                 return session
         raise changed(self.path)
 
     def _record(self, place: Place) -> Record:
+        """Return the record at a location."""
         inside = self._inside(place._replace(part=0))
         if place.part >= len(inside):
             raise changed(place.path)
         return inside[place.part]
 
     def _records_at(self, place: Place) -> list[Record]:
+        """Return the records inside the record at a location."""
         record = self.record_of((self._service or self._reader).record(place))
         return [] if record is None else self.unpack(record)
 
     def _records_in(self, path: Path, torn: list[bytes]) -> Iterable[tuple[Place, Any]]:
+        """Return every record of a file with its location; none if the kind of file is not read."""
         if self._service:
             return self._service.records(path)
         kind = kind_of(path)
         return records(path, self.notes, kind, torn) if kind in self.kinds else ()
 
     def _index(self) -> Index:
+        """Return the index of the store, made again if the store has changed."""
         signature = self.signature()
         if self._indexed is None or self._indexed[0] != signature:
             self._reader.close()
@@ -266,6 +282,7 @@ class FileSource(TraceSource):
         return self._indexed[1]
 
     def _new_index(self) -> Index:
+        """Read all files once and return the index."""
         places: dict[str | Place, list[Place]] = {}
         idents: dict[str | Place, Ident] = {}
         files = list(self._service.heads) if self._service else files_of(self.path)
@@ -348,8 +365,9 @@ class FileSource(TraceSource):
     def _partitioned(
         self, places: dict[str | Place, list[Place]], idents: dict[str | Place, Ident]
     ) -> Index:
-        """Return the places of the groups by partition and session id; what the groups lost is kept
-        by these, too.
+        """Return the locations of the groups by partition and session id.
+
+        The losses of the groups are stored by project and session id, too.
         """
         index: Index = {}
         self._losses = {}
@@ -385,11 +403,10 @@ class FileSource(TraceSource):
 
 
 class RecordSource(FileSource):
-    """Base of the file readers whose records are a session each."""
+    """A reader of files in which each record is a session."""
 
     def fields(self, record: Record, place: Place, session_id: str) -> Record:
-        """Return what a record says: the conversation (`history`) and the other arguments of
-        `new_session`.
+        """Return the conversation of a record (`history`) and the other arguments of `new_session`.
         """
         raise NotImplementedError
 
@@ -410,19 +427,21 @@ class RecordSource(FileSource):
 
 
 def _joined(known: Ident, more: Ident) -> Ident:
-    """Return what two records say of where they belong; the first that says it counts."""
+    """Return where two records of a group belong; the first value of each field counts."""
     return Ident(*(old or new for old, new in zip(known, more, strict=True)))
 
 
 @lru_cache(maxsize=1024)
 def usable_key(project: str, agent: str) -> PartitionKey:
-    """Return a partition key from any two names; a name that is changed gets a hash, so that two
-    names are never one key.
+    """Return a partition key made from any two names.
+
+    A name that must be changed gets a hash, so that two names never become one key.
     """
     return PartitionKey(_usable(project), _usable(agent))
 
 
 def _usable(name: str) -> str:
+    """Return a name that can be part of a partition key."""
     try:
         return make_key(name, DEFAULT_AGENT).project
     except PartitionError:

@@ -1,8 +1,8 @@
-"""Keys without a value that a table put into objects: a struct has the keys of all rows, and
-exports write the others as null.
+"""Removal of keys without a value that a table has put into objects.
 
-A file that `datasets` or pandas made of such a table gives each call the arguments of all tools,
-and each schema the properties of all.
+A struct column has the keys of all rows, and exports write the missing keys as null. A file that
+`datasets` or pandas made from such a table gives each call the arguments of all tools, and each
+schema the properties of all schemas.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,13 +26,16 @@ class _Parameters(NamedTuple):
 
 
 def without_filler(messages: list[Any], tools_of: Callable[[], Iterable[Tool]]) -> list[Any]:
-    """Return messages whose calls have their own arguments only.
+    """Return messages whose calls have only their own arguments.
 
-    A null is filler if the schema of its call's tool does not have the key. If there is such a
-    null, the nulls of arguments that are not required are filler, too, which a call leaves out more
-    often than it says them. Without a schema, nulls are filler if calls of several tools have the
-    same keys. Arguments that are a JSON text are never changed. `tools_of` gives the tools, if they
-    are needed.
+    A null is filler if the schema of the call's tool does not have the key. If there is such a
+    null, nulls of arguments that are not required are filler too: a call usually leaves out such an
+    argument. Without a schema, nulls are filler if calls of several tools have the same keys.
+    Arguments that are a JSON text are never changed.
+
+    Args:
+        messages: The messages.
+        tools_of: A function that returns the tools. It is called only if the tools are needed.
     """
     calls = [
         call for message in messages if isinstance(message, dict) for call in _calls_in(message)
@@ -57,13 +60,15 @@ def without_filler(messages: list[Any], tools_of: Callable[[], Iterable[Tool]]) 
 
 
 def own_schema(schema: Any) -> Any:
-    """Return a JSON schema without keys that are null, which is no schema; a null that is a default
-    stays if no other key is null.
+    """Return a JSON schema without keys that are null, because null is not a schema.
+
+    A null that is a default stays if no other key is null.
     """
     return _own_schema(schema, _has_filler(schema), _DEPTH)
 
 
 def _own_schema(value: Any, has_filler: bool, depth: int) -> Any:
+    """Return a value of a schema without its filler."""
     if isinstance(value, dict) and depth and has_filler:
         return {
             name: _own_schema(each, has_filler, depth - 1)
@@ -78,6 +83,7 @@ def _own_schema(value: Any, has_filler: bool, depth: int) -> Any:
 
 
 def _has_filler(value: Any, depth: int = _DEPTH) -> bool:
+    """Check whether a schema has a null that is not a default or an example."""
     if isinstance(value, dict) and depth:
         return any(
             (each is None and name not in _MAY_BE_NULL)
@@ -118,13 +124,14 @@ def _holders(message: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _is_call(part: dict[str, Any]) -> bool:
+    """Check whether a part of a message is a tool call."""
     return isinstance(part.get("function"), dict) or (
         isinstance(part.get("name"), str) and "role" not in part
     )
 
 
 def _with_own(message: dict[str, Any], kept: _Kept) -> dict[str, Any]:
-    """Return a message with calls that have their own arguments only."""
+    """Return a message whose calls have only their own arguments."""
     if not _calls_in(message):
         return message
     made = dict(message)
@@ -137,6 +144,7 @@ def _with_own(message: dict[str, Any], kept: _Kept) -> dict[str, Any]:
 
 
 def _own_call(part: dict[str, Any], kept: _Kept) -> dict[str, Any]:
+    """Return a part of a message, with only its own arguments if it is a call."""
     if not _is_call(part):
         return part
     if isinstance(part.get("function"), dict):
@@ -145,6 +153,7 @@ def _own_call(part: dict[str, Any], kept: _Kept) -> dict[str, Any]:
 
 
 def _own_arguments(holder: dict[str, Any], kept: _Kept) -> dict[str, Any]:
+    """Return the holder of a call's arguments without filler."""
     name = next((key for key in _ARGUMENTS if isinstance(holder.get(key), dict)), None)
     may_be_null = kept.get(str(holder.get("name")))
     if name is None or may_be_null is None:

@@ -1,8 +1,8 @@
-"""Verdicts beside a store of the OpenAI Agents SDK, which keeps none: `x_labels.json` for
-`x_sessions.db` and `x_traces.jsonl`.
+"""Verdicts in a file next to a store of the OpenAI Agents SDK, which stores no verdicts.
 
-A list of `{"session_id", "task_id", "trial", and a verdict (judgment, passed, reward, score,
-...)}`; the last row of an id counts.
+The file `x_labels.json` belongs to `x_sessions.db` and `x_traces.jsonl`. It is a list of
+`{"session_id", "task_id", "trial", and a verdict (judgment, passed, reward, score, ...)}`. If an id
+has several rows, the last row counts.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ from agent_pipeline.sources.formats.record_files import records
 
 
 def labels_beside(store: Path) -> list[Path]:
-    """Return the labels beside a file; none where there is no such file."""
+    """Return the file of labels next to a store; an empty list if there is no such file."""
     path = store.with_name(
         f"{store.stem.removesuffix('_sessions').removesuffix('_traces')}_labels.json"
     )
@@ -23,10 +23,11 @@ def labels_beside(store: Path) -> list[Path]:
 
 
 def read_labels(paths: list[Path], notes: list[str]) -> dict[str, dict[str, Any]]:
-    """Record of `Session` by session id, as files of labels say them.
+    """Return the verdict, task and trial by session id, as files of labels state them.
 
     Raises:
-        StoreError: a file cannot be read: a store with lost verdicts must not pass for one without.
+        StoreError: a file cannot be read. A store with lost verdicts must not pass for a store
+            without verdicts.
     """
     labels: dict[str, dict[str, Any]] = {}
     for path in paths:

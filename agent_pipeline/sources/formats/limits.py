@@ -64,14 +64,15 @@ def largest_record() -> int:
 
 
 def longest_line() -> int:
-    """Return the bytes of the longest line that is read: it is in memory twice while it is
-    decoded.
+    """Return the bytes of the longest line that is read.
+
+    The line is in memory twice while it is decoded.
     """
     return _largest // 2
 
 
 def allowed_for(bytes_on_disk: int) -> int:
-    """Return the bytes that a record may need in memory that has `bytes_on_disk` in its file."""
+    """Return the memory in bytes that a record of `bytes_on_disk` bytes may need."""
     return max(_largest, RATIO * bytes_on_disk)
 
 
@@ -82,11 +83,11 @@ def check_need(needed: int, bytes_on_disk: int) -> None:
 
 
 def check_json(text: bytes | msgspec.Raw, bytes_on_disk: int | None = None) -> None:
-    """Check what a JSON text will need before it is decoded.
+    """Check the memory that a JSON text will need before it is decoded.
 
     Args:
         text: The JSON.
-        bytes_on_disk: Its size in the file. Default: that of the text.
+        bytes_on_disk: Its size in the file. Default: the size of the text.
 
     Raises:
         TooLargeError: the decoded value would need too much memory.
@@ -97,10 +98,10 @@ def check_json(text: bytes | msgspec.Raw, bytes_on_disk: int | None = None) -> N
 
 
 def check_elements(text: bytes) -> None:
-    """Check what the list of the elements of a JSON list will need, if none is decoded.
+    """Check the memory that the list of a JSON list's elements needs before they are decoded.
 
     Raises:
-        TooLargeError: there are too many.
+        TooLargeError: there are too many elements.
     """
     check_need(len(text) + _RAW * text.count(b","), len(text))
 
@@ -113,10 +114,10 @@ def json_need(text: bytes) -> int:
 
 
 def check_file(path: Path) -> None:
-    """Check a file that is read whole: a file with holes has a size, but no bytes on the disk.
+    """Check a file that is read whole, since a file with holes takes no bytes on the disk.
 
     Raises:
-        StoreError: it is much larger than what it takes on the disk.
+        StoreError: the file is much larger than what it takes on the disk.
     """
     status = path.stat()
     on_disk = getattr(status, "st_blocks", 0) * 512 or status.st_size
@@ -129,10 +130,10 @@ def check_file(path: Path) -> None:
 
 
 def check_archive(path: Path, members: list[zipfile.ZipInfo]) -> None:
-    """Check what all files of a zip hold together.
+    """Check the total size of all files of a zip.
 
     Raises:
-        StoreError: it is much more than the zip's size.
+        StoreError: the total is much more than the zip's size.
     """
     total = sum(member.file_size for member in members)
     if total > (allowed := max(4 * _largest, ARCHIVE_RATIO * path.stat().st_size)):
@@ -143,12 +144,12 @@ def check_archive(path: Path, members: list[zipfile.ZipInfo]) -> None:
 
 
 def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
-    """Return a file in a zip as text of JSON that may be decoded.
+    """Return a file in a zip as a JSON text that may be decoded.
 
-    The file is unpacked step by step: the size that a zip states for it may be a lie.
+    The file is unpacked step by step, because the size that a zip states for a file may be false.
 
     Raises:
-        TooLargeError: it would need too much memory.
+        TooLargeError: the file would need too much memory.
     """
     member = archive.getinfo(name)
     packed = member.compress_size
@@ -166,5 +167,5 @@ def read_member(archive: zipfile.ZipFile, name: str) -> bytes:
 
 
 def megabytes(size: int) -> str:
-    """Return a number of bytes as people read it."""
+    """Return a number of bytes as text for people."""
     return f"{size / (1 << 20):,.0f} MB" if size < 10 << 30 else f"{size / (1 << 30):,.0f} GB"

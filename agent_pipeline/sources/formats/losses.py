@@ -1,8 +1,8 @@
-"""Records of a file that could not be read, and the sessions that they are missing from.
+"""Records of a file that could not be read, and the sessions that lack these records.
 
-A record that is only half written says nothing reliable about its session. Its neighbours do: the
-records of a session that fill a file, or stand together in it, are written one after another. A
-record that is a session by itself cannot miss anything, so it is never damaged by a neighbour.
+A half-written record does not show reliably which session it belongs to. Its neighbours do: the
+records of a session that fill a file, or stand next to each other in it, were written one after
+another. A record that is a session by itself cannot lack anything, so a neighbour never damages it.
 """
 
 from collections import Counter
@@ -18,9 +18,7 @@ Lost = dict[Hashable, Counter[str]]
 
 
 class Losses:
-    """What the files of a store lost, by the group of records (the session) that it is missing
-    from.
-    """
+    """The records that could not be read in a store's files, by the group that lacks them."""
 
     def __init__(self) -> None:
         self.by_group: Lost = {}
@@ -32,23 +30,23 @@ class Losses:
         self._groups: set[Hashable] = set()
 
     def begin_file(self) -> None:
-        """Forget the neighbours in the file before."""
+        """Forget the neighbours in the previous file."""
         self.torn, self._counted, self._last = [], 0, None
         self._waiting, self._groups = Counter(), set()
 
     def miss(self, kind: str = TORN, count: int = 1) -> None:
-        """Note records that stand at this place in the file and cannot be read.
+        """Note records that stand here in the file and cannot be read.
 
         Args:
             kind: A kind of damage (`sessions.damage.KINDS`).
-            count: How many records.
+            count: The number of records.
         """
         if count:
             self.damage(self._last, Counter({kind: count}))
             self._waiting[kind] += count
 
     def count_torn(self) -> None:
-        """Note the torn records that were met since the last call."""
+        """Note the torn records that were read since the last call."""
         count, self._counted = len(self.torn) - self._counted, len(self.torn)
         self.miss(TORN, count)
 
@@ -65,9 +63,10 @@ class Losses:
             self._groups.add(group)
 
     def end_file(self) -> None:
-        """Find sessions that are named in the text of torn records and damage them, too.
+        """Damage the sessions that are named in the text of torn records.
 
-        Records of several sessions may be written in turn, and then the neighbours are others.
+        Records of several sessions may be written in turn, and then the neighbours belong to other
+        sessions.
         """
         self.count_torn()
         for group in self._groups - self.by_group.keys() if self.torn else ():
@@ -77,13 +76,13 @@ class Losses:
                 self.damage(group, Counter({TORN: 1}))
 
     def damage(self, group: Hashable | None, counts: Counter[str]) -> None:
-        """Add counts by kind to a group."""
+        """Add the counts, by kind of damage, to a group."""
         if group is not None and counts:
             self.by_group[group] = self.by_group.get(group, Counter()) + counts
 
 
 def with_damage(said: dict[str, Any], losses: Counter[str] | None) -> dict[str, Any]:
-    """Return what a reader says of a session, with the losses of its file added to its damage."""
+    """Return a session's fields with the losses of its file added to its damage."""
     if not losses:
         return said
     return said | {"damage": Counter(said.get("damage") or {}) + losses}

@@ -1,8 +1,7 @@
-"""A model call's request and response, as every API spells them: the input and output that tracing
-platforms and gateways store.
+"""The request and the response of a model call, as every API spells them.
 
-What nobody can read becomes an item of damage at its place: `unread` for a form that is not known,
-`cut_text` for JSON without its end.
+Tracing platforms and gateways store them as the input and output of a call. Content that cannot be
+read becomes an item of damage: `unread` for an unknown form, `cut_text` for JSON without its end.
 """
 
 import re
@@ -90,8 +89,9 @@ _CUT_BLOCKS = re.compile(r'\s*\[\s*\{\s*"(?:' + "|".join(sorted(_BLOCKS)) + r')"
 
 
 class Exchange(NamedTuple):
-    """One side of a model call: what was asked (with `tools`) or answered (with `usage`, as the API
-    counts it).
+    """One side of a model call: a request (with `tools`), or a response (with `usage`).
+
+    `usage` has the names that the API uses.
     """
 
     messages: list[Any]
@@ -101,7 +101,7 @@ class Exchange(NamedTuple):
 
 
 def request_of(value: Any) -> Exchange:
-    """Return a request in any spelling: messages, an API's request, a text."""
+    """Return a request in any spelling: messages, an API's request, or a text."""
     value = words_or_messages(value)
     if value == {
         "content": "role"
@@ -130,10 +130,11 @@ def request_of(value: Any) -> Exchange:
 
 
 def response_of(value: Any) -> Exchange:
-    """Return a response in any spelling: choices (the first is taken: the others were never said),
-    output items, content blocks, messages, a text.
+    """Return a response in any spelling.
 
-    The reason for which the model stopped goes along with the message that it stopped in.
+    A response is choices, output items, content blocks, messages or a text. Only the first choice
+    is read, because the other choices were never used. The reason why the model stopped is added to
+    the message in which it stopped.
     """
     value = words_or_messages(value)
     if not isinstance(value, dict):
@@ -157,9 +158,10 @@ def response_of(value: Any) -> Exchange:
 
 
 def words_or_messages(value: Any) -> Any:
-    """Return the messages that a text is the JSON of, or the text itself if its JSON is no message.
+    """Return the messages in a JSON text; the text itself if its JSON is no message.
 
-    An agent may answer in JSON (`{"answer": "yes"}`): that is what it said, and no record of it.
+    An agent may answer in JSON (`{"answer": "yes"}`). Such a text is the answer itself, not a
+    record of it.
     """
     if not isinstance(value, str):
         return value
@@ -168,8 +170,9 @@ def words_or_messages(value: Any) -> Any:
 
 
 def shows_messages(value: Any, depth: int = 3) -> bool:
-    """Return whether a value is made of messages: a message, a list of messages or blocks, a
-    request or a response, or holds one.
+    """Check whether a value is made of messages, or holds a value that is.
+
+    A message, a list of messages or blocks, a request and a response count.
     """
     if isinstance(value, list):
         return bool(value) and all(
@@ -200,8 +203,9 @@ def shows_messages(value: Any, depth: int = 3) -> bool:
 
 
 def with_prefill(request: Exchange, response: Exchange, answer: Any) -> tuple[Exchange, Exchange]:
-    """Return a request and its response, the beginning of the answer that the request gave
-    (Anthropic's prefill) put to the answer.
+    """Return a request and its response, with the beginning of the answer moved to the answer.
+
+    With Anthropic's prefill, the request contains the beginning of the answer.
     """
     told = decoded(answer)
     if not isinstance(told, dict) or told.get("type") != "message":
@@ -211,11 +215,10 @@ def with_prefill(request: Exchange, response: Exchange, answer: Any) -> tuple[Ex
 
 
 def with_beginning(asked: list[Any], answered: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Return a prompt and its answer, the prompt's last message put to the answer if it is the
-    assistant's.
+    """Return a prompt and its answer, merging a last message of the assistant into the answer.
 
-    The model went on with it: the two are one turn, and a message that ends within a sentence was
-    never said.
+    The model continued that message, so both are one turn. A message that ends within a sentence
+    was never sent.
     """
     begun, first = asked[-1] if asked else None, answered[0] if answered else None
     if not isinstance(begun, dict) or not isinstance(first, dict) or begun.get("tool_calls"):
@@ -230,10 +233,9 @@ def with_beginning(asked: list[Any], answered: list[Any]) -> tuple[list[Any], li
 
 
 def stop_reason(response: dict[str, Any]) -> str | None:
-    """Return why a model stopped, as its response, a choice or a candidate says it; `None` if none
-    says it.
+    """Return why a model stopped, from its response, a choice or a candidate; None if unknown.
 
-    A Responses object says it by its status, and by what makes it incomplete.
+    A Responses object has the reason in its status and in its incomplete details.
     """
     reason = find_stop_reason(response)
     if reason is None and response.get("done") is False:  # Ollama: a piece of a stream
@@ -249,9 +251,7 @@ def stop_reason(response: dict[str, Any]) -> str | None:
 
 
 def with_reason(messages: list[Any], reason: str | None) -> list[Any]:
-    """Return the messages of a response, the last of the model's with the reason for which the
-    model stopped.
-    """
+    """Return the messages of a response, with the stop reason added to the model's last message."""
     if not reason:
         return messages
     for at in range(len(messages) - 1, -1, -1):
@@ -262,8 +262,7 @@ def with_reason(messages: list[Any], reason: str | None) -> list[Any]:
 
 
 def _with_sources(messages: list[Any], records: tuple[dict[str, Any], ...]) -> list[Any]:
-    """Return the messages of a response, the last with what the response says that its answer rests
-    on.
+    """Return the messages of a response, with the sources of the answer added to the last message.
     """
     sources = {
         name: record[name] for record in records for name in SOURCE_FIELDS if record.get(name)
@@ -274,13 +273,12 @@ def _with_sources(messages: list[Any], records: tuple[dict[str, Any], ...]) -> l
 
 
 def messages_of(value: Any, role: str, is_json: bool = False) -> list[Any]:
-    """Return messages as they are; a text, or content blocks, as one message of this role; nothing
-    else.
+    """Return messages unchanged; a text or content blocks as one message; nothing for other values.
 
     Args:
-        value: messages, blocks, a text, or the JSON of any of these.
-        role: who says what names no role.
-        is_json: whether a text can only be JSON, so that one that is not has lost its end.
+        value: Messages, blocks, a text, or the JSON of any of these.
+        role: The role of content that names no role.
+        is_json: True if a text can only be JSON, so that a text that is not JSON has lost its end.
     """
     value = decoded(value) if is_json else words_or_messages(value)
     if isinstance(value, str):
@@ -329,8 +327,8 @@ def messages_of(value: Any, role: str, is_json: bool = False) -> list[Any]:
 def prompt_messages(prompt: Any) -> list[Any]:
     """Return the messages of a prompt.
 
-    A text is a user's, unless a chat template made it of several messages, which nobody can tell
-    apart.
+    A text is a message of the user. A text that a chat template made from several messages cannot
+    be split again.
     """
     if isinstance(prompt, str):
         if _RENDERED.search(prompt):
@@ -340,11 +338,10 @@ def prompt_messages(prompt: Any) -> list[Any]:
 
 
 def with_blocks(messages: list[Any]) -> list[Any]:
-    """Return messages whose texts are all JSON of Bedrock's blocks with these blocks, as Strands'
-    agents record them.
+    """Return messages whose texts are all JSON of Bedrock's blocks with the decoded blocks.
 
-    If only some of the texts are JSON, they are somebody's words. If all of them begin so, one that
-    is no JSON has lost its end.
+    Strands' agents record messages in this way. If only some of the texts are JSON, they are
+    ordinary texts. If all texts begin as blocks, a text that is not JSON has lost its end.
     """
     contents = [
         message.get("content")
@@ -362,6 +359,7 @@ def with_blocks(messages: list[Any]) -> list[Any]:
 
 
 def _with_own_blocks(message: Any) -> Any:
+    """Return a message with the blocks that its text is the JSON of."""
     content = message.get("content") if isinstance(message, dict) else None
     if not isinstance(content, str) or not _CUT_BLOCKS.match(content):
         return message
@@ -380,13 +378,16 @@ def _blocks_in(text: str) -> list[Any]:
 
 
 def _is_block(value: Any) -> bool:
-    """Return whether a value is one of Bedrock's blocks, which say what they are by their field."""
+    """Check whether a value is one of Bedrock's blocks, which have one field named after their
+    type.
+    """
     return isinstance(value, dict) and len(value) == 1 and not _BLOCKS.isdisjoint(value)
 
 
 def _marked(message: dict[str, Any], reason: str) -> dict[str, Any]:
-    """Return a message with a reason for stopping, unless it has one; LangChain's messages have
-    their fields inside.
+    """Return a message with a stop reason, unless it has one.
+
+    LangChain's messages have their fields in an inner object.
     """
     inner = next((name for name in ("kwargs", "data") if isinstance(message.get(name), dict)), None)
     if inner:
@@ -395,12 +396,13 @@ def _marked(message: dict[str, Any], reason: str) -> dict[str, Any]:
 
 
 def _unwrapped(response: dict[str, Any]) -> dict[str, Any]:
-    """Return a response with its message beside its other fields: Bedrock has it in `output`."""
+    """Return a response with its message next to its other fields: Bedrock has it in `output`."""
     inner = section(response, "output", "message")
     return response | {"output": [inner]} if inner else response
 
 
 def _is_tool(message: Any) -> bool:
+    """Check whether a message is a tool schema that Langfuse wrote between messages."""
     return (
         isinstance(message, dict)
         and message.get("role") == "tool"
@@ -409,8 +411,9 @@ def _is_tool(message: Any) -> bool:
 
 
 def _first(value: dict[str, Any], names: tuple[str, ...], role: str) -> list[Any]:
-    """Return what the first of these fields says; texts for messages are Python's own forms of
-    objects, which nobody can read.
+    """Return the messages in the first of the named fields that has any.
+
+    Texts in a list of messages are printed Python objects, which cannot be read.
     """
     texts = [
         name
@@ -428,7 +431,5 @@ def _first(value: dict[str, Any], names: tuple[str, ...], role: str) -> list[Any
 
 
 def is_damaged(item: Any) -> bool:
-    """Return whether what stands for a message is none: nothing that can be read, or an item of
-    damage.
-    """
+    """Check whether a value in a list of messages is empty or an item of damage."""
     return item is None or (isinstance(item, Item) and item.kind in ("unread", "cut_text", ""))

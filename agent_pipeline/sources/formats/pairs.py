@@ -1,8 +1,8 @@
-"""Training files of a prompt and what follows it: TRL's, verifiers' and OpenAI's formats, a row
-each.
+"""Training files of prompts and completions: the row formats of TRL, verifiers and OpenAI.
 
-A row has a `completion` (with a `reward`, perhaps), or a `chosen` and a `rejected` one. Of the
-latter, two sessions of one task are made, a good and a bad one, which is what a preference says.
+A row has a `completion` (perhaps with a `reward`), or a `chosen` and a `rejected` answer. A row
+with a chosen and a rejected answer becomes two sessions of one task, a good and a bad session,
+which is what a preference means.
 """
 
 from typing import Any
@@ -39,8 +39,7 @@ _CUT = ("is_truncated", "truncated", "completion_truncated")
 
 
 class PromptCompletionSource(PlainSource):
-    """A file of rows: `{"prompt", "completion"}`, `{"prompt", "chosen", "rejected"}`, or `{"input",
-    "preferred_output", ...}`.
+    """A reader of rows with a prompt and its completion, or with a preferred and a rejected answer.
     """
 
     name = "prompt_completion"
@@ -62,7 +61,7 @@ class PromptCompletionSource(PlainSource):
         return bool(_answers_in(record))
 
     def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
-        """Yield the sessions of a row: one for each answer to its prompt."""
+        """Yield the sessions of a row: one session per answer to its prompt."""
         for place, record in records:
             answers = _answers_in(record)
             used = {"prompt", *(name for names in _ANSWERS.values() for name in names)}
@@ -85,7 +84,7 @@ class PromptCompletionSource(PlainSource):
 
 
 def _answers_in(record: Record) -> dict[str, Any]:
-    """Return the answers in a row, by which they are; a row of a preference has no other."""
+    """Return the answers in a row, by their role; a row with a preference has no other answer."""
     found: dict[str, Any] = {}
     for which, names in _ANSWERS.items():
         values = (decoded(record.get(name)) for name in names)
@@ -98,8 +97,9 @@ def _answers_in(record: Record) -> dict[str, Any]:
 
 
 def _conversation(record: Record, answer: Any) -> list[Any]:
-    """Return the prompt and an answer to it; an answer that repeats the prompt is the whole
-    conversation.
+    """Return the prompt and an answer to it.
+
+    An answer that repeats the prompt is the whole conversation.
     """
     given = section(record, "input")
     prompt = prompt_messages(decoded(given.get("messages") if given else record.get("prompt")))

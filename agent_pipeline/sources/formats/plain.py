@@ -1,12 +1,10 @@
-"""Plain conversation files: OpenAI chat, Responses items and ShareGPT; a conversation is a line, a
-list's element or a table's row.
+"""Plain files of conversations: OpenAI chat, Responses items and ShareGPT.
 
-The answer may stand beside the messages that it answers, as in a log of a model's calls
-(`response`, `choices`, `completion`, `output`).
-
-What else a record says is taken by its usual name: `session_id`, `project`, `agent`, `model`,
+A conversation is a line, an element of a list or a row of a table. The answer may stand next to the
+messages, as in a log of a model's calls (`response`, `choices`, `completion`, `output`). Other
+fields of a record are read by their usual names: `session_id`, `project`, `agent`, `model`,
 `tools`, `task_id`, `trial`, a verdict (`judgment`, `passed`, `reward`, `score`, ...), `scores`,
-`usage`, `error`, a time. The rest of it becomes the session's context.
+`usage`, `error`, a time. The remaining fields become the session's context.
 """
 
 from collections.abc import Mapping
@@ -98,7 +96,7 @@ _NOT_CONTEXT = {*_IDS, *_TIMES, *_FIELDS, *_MORE_FIELDS, *_OF_OUR_TABLES, "conte
 
 
 class PlainSource(RecordSource):
-    """Base of the three readers: a record is a session."""
+    """A reader of files in which a record is a session; base of the readers in this module."""
 
     version = 3
     kinds = ("lines", "document", "table")
@@ -159,7 +157,7 @@ class PlainSource(RecordSource):
 
 
 def _count_of(media: Any) -> int:
-    """Return how many pictures or sounds a row's column has."""
+    """Return the number of pictures or sounds in a column of a row."""
     return (
         sum(each is not None for each in media)
         if isinstance(media, list)
@@ -168,8 +166,9 @@ def _count_of(media: Any) -> int:
 
 
 class OpenAIChatSource(PlainSource):
-    """The fine-tuning format, `{"messages": [...], "tools": [...], ...}`, with messages as any SDK
-    writes them.
+    """A reader of the fine-tuning format, `{"messages": [...], "tools": [...], ...}`.
+
+    The messages may be written in the form of any SDK.
     """
 
     name = "openai_chat"
@@ -211,12 +210,12 @@ class OpenAIChatSource(PlainSource):
 
 
 def _answer_beside(record: Record, items: list[Item]) -> tuple[Exchange, str | None, list[str]]:
-    """Return the answer that stands beside messages, why the model stopped in their last one, and
-    the fields that say the answer.
+    """Return the answer that stands next to messages, the stop reason, and the fields read.
 
-    An answer that the messages end with is not said twice. If they end without an answer, a field
-    that cannot be read is damage. If they have theirs, a text beside them is something else, such
-    as a label, and becomes the session's context.
+    The stop reason is that of the last message. An answer that the messages already end with is not
+    repeated. If the messages end without an answer, a field that cannot be read is damage. If they
+    end with an answer, a text next to them is something else, such as a label, and becomes the
+    session's context.
     """
     spoken = [
         item for item in items if item.kind in ("message", "function_call", "function_call_output")
@@ -256,7 +255,7 @@ def _answer_beside(record: Record, items: list[Item]) -> tuple[Exchange, str | N
 
 
 def _ends_with(spoken: list[Item], new: list[Item]) -> bool:
-    """Return whether a conversation ends with what was said."""
+    """Check whether a conversation ends with the new items."""
     said = [
         _said(item)
         for item in new
@@ -266,11 +265,13 @@ def _ends_with(spoken: list[Item], new: list[Item]) -> bool:
 
 
 def _said(item: Item) -> tuple[str, str, str, str]:
+    """Return the parts of an item that show whether two items have the same content."""
     return item.kind, item.role, item.name, item.text.strip()
 
 
 class ResponsesSource(PlainSource):
-    """One history of Responses items a line: `{"session_id", "history": [...], ...}`."""
+    """A reader of histories of Responses items, one per line: `{"session_id", "history": [...]}`.
+    """
 
     name = "responses_items"
     looks_like = "JSON lines with a history of Responses items"
@@ -286,8 +287,9 @@ class ResponsesSource(PlainSource):
 
 
 class ShareGPTSource(PlainSource):
-    """`{"conversations": [{"from", "value"}], "system", "tools"}`, with function calls and
-    observations.
+    """A reader of ShareGPT: `{"conversations": [{"from", "value"}], "system", "tools"}`.
+
+    Function calls and observations are read, too.
     """
 
     name = "sharegpt"
@@ -312,8 +314,9 @@ class ShareGPTSource(PlainSource):
 
 
 def _message(turn: Any) -> Any:
-    """Return a ShareGPT turn as a message; a function call's value is JSON with one call or a list
-    of them.
+    """Return a ShareGPT turn as a message.
+
+    The value of a function call is JSON with one call or a list of calls.
     """
     if not isinstance(turn, dict):
         return None

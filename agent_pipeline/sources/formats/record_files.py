@@ -1,7 +1,8 @@
-"""Files of records: JSON lines, a JSON document, a Parquet or Arrow table, a zip of JSON, a
-database; told apart by their first bytes.
+"""Files of records, told apart by their first bytes.
 
-Lines stream; documents and tables are loaded whole. Each record can be read again by its place.
+A file is JSON lines, a JSON document, a Parquet or Arrow table, a zip of JSON, or a database. Lines
+are streamed; documents and tables are loaded whole. Each record can be read again from its
+location.
 """
 
 import json
@@ -57,8 +58,13 @@ _ZIP_ERRORS = (
 
 
 class Place(NamedTuple):
-    """Where a record is: a line's byte offset and size, else its number; `part`: which of the
-    records inside that record.
+    """The location of a record in a file.
+
+    Attributes:
+        path: The file.
+        at: The byte offset of a line, or the index of any other record.
+        part: The index of a record inside that record.
+        size: The bytes of a line; 0 for any other record.
     """
 
     path: Path
@@ -68,7 +74,7 @@ class Place(NamedTuple):
 
 
 def kind_of(path: Path) -> Kind | None:
-    """Return what a file holds; `None` for what holds no records.
+    """Return what a file holds; None if the file holds no records.
 
     Raises:
         StoreError: the file cannot be read.
@@ -102,12 +108,14 @@ def kind_of(path: Path) -> Kind | None:
 def records(
     path: Path, notes: list[str], kind: Kind | None = None, torn: list[bytes] | None = None
 ) -> Iterator[tuple[Place, Any]]:
-    """Yield every record of a file with its place, and note what is left out.
+    """Yield every record of a file with its location, and note what is left out.
 
     Args:
-        path: The file. notes: Gets a sentence about the records that cannot be read. kind: What the
-        file holds, if the caller knows it. torn: Gets the text of each record that is only half
-        written, before the next record is yielded.
+        path: The file.
+        notes: Gets a sentence about the records that cannot be read.
+        kind: What the file holds, if the caller has determined it.
+        torn: Gets the text of each record that is only half written, before the next record is
+            yielded.
 
     Raises:
         StoreError: nothing of the file can be read.
@@ -156,12 +164,12 @@ def records(
 
 
 class RecordReader:
-    """Reads records again by their places; holds the last documents and tables, and one file of
-    lines open.
+    """A reader of records at known locations.
 
-    Of spans, which name no session by themselves, several in one document or table are read only as
-    long as it is as it was `indexed` (the files' signature): in another's place, they would be
-    another's.
+    It holds the last documents and tables, and keeps one file of lines open. Spans do not name
+    their session, so several spans in one document or table are read only while the files have the
+    signature `indexed`. A span that took the place of another span would otherwise go into the
+    wrong session.
     """
 
     def __init__(self, indexed: str = "") -> None:
@@ -170,7 +178,7 @@ class RecordReader:
         self._open: tuple[Path, BinaryIO] | None = None
 
     def record(self, place: Place) -> Any:
-        """Return the record at a place.
+        """Return the record at a location.
 
         Raises:
             StoreError: the file has changed since it was indexed.
@@ -187,17 +195,20 @@ class RecordReader:
             raise changed(path) from error
 
     def close(self) -> None:
+        """Close the file that is open."""
         if self._open is not None:
             self._open[1].close()
             self._open = None
 
     def _lines_of(self, path: Path) -> BinaryIO:
+        """Return a file of lines, opened."""
         if self._open is None or self._open[0] != path:
             self.close()
             self._open = path, path.open("rb", buffering=0)
         return self._open[1]
 
     def _records_of(self, path: Path) -> Sequence[Any] | Traces:
+        """Return the records of a document, table, zip or database."""
         if path not in self._loaded:
             self._loaded[path] = loaded = _loaded(path, kind_of(path), [])
             if (
@@ -217,6 +228,7 @@ class RecordReader:
 
 
 def _is_json(line: bytes) -> bool:
+    """Check whether a line is a JSON object or list."""
     try:
         return isinstance(parsed(line), dict | list)
     except RepeatedKeyError:
@@ -226,9 +238,9 @@ def _is_json(line: bytes) -> bool:
 
 
 def _lines_in(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
-    """Yield each line with its whole length.
+    """Yield each line and its whole length.
 
-    Of a line that is too long, only the beginning is yielded.
+    If a line is too long, only its beginning is yielded.
     """
     longest = limits.longest_line()
     while line := file.readline(longest):
@@ -243,13 +255,14 @@ def _lines_in(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
 
 
 def _first_text(file: BinaryIO) -> bytes:
-    """Return the first line that is not blank; its beginning, if it is too long."""
+    """Return the first line that is not blank, or its beginning if the line is too long."""
     return next((line.strip() for line, _ in _lines_in(file) if line.strip()), b"")
 
 
 def _lines(
     path: Path, notes: list[str], torn: list[bytes], too_large: list[TooLargeError]
 ) -> Iterator[tuple[Place, bytes]]:
+    """Yield each JSON line of a file with its location."""
     broken: list[int] = []
     at = 0
     try:
@@ -278,7 +291,7 @@ def _lines(
 def _beginning(raw: Any, torn: list[bytes]) -> bytes:
     """Return the beginning of a torn record, which may name its session.
 
-    If very many are torn, only their number counts.
+    If very many records are torn, only their number counts.
     """
     return bytes(memoryview(raw)[:_KEPT_OF_TORN]) if len(torn) < _KEPT_RECORDS else b""
 
@@ -286,6 +299,7 @@ def _beginning(raw: Any, torn: list[bytes]) -> bytes:
 def _elements(
     path: Path, kind: Kind, notes: list[str], torn: list[bytes], too_large: list[TooLargeError]
 ) -> Iterator[tuple[Place, Any]]:
+    """Yield each record of a file that is loaded whole, with its location."""
     rest: list[bytes] = []
     loaded = _loaded(path, kind, notes, rest)
     if isinstance(loaded, Traces):
@@ -314,6 +328,7 @@ def _elements(
 def _loaded(
     path: Path, kind: Kind | None, notes: list[str], rest: list[bytes] | None = None
 ) -> Sequence[Any] | Traces:
+    """Load the records of a file that does not hold lines."""
     if kind == "table":
         return Rows(path)
     if kind == "database":
@@ -322,8 +337,7 @@ def _loaded(
 
 
 def _document(path: Path, notes: list[str], rest: list[bytes] | None = None) -> list[Any]:
-    """Return the elements of a JSON list, the one value that a document is, or values written one
-    after another.
+    """Return the elements of a JSON list, the one value of a document, or concatenated values.
 
     If the document is cut off, its complete values are returned, and `rest` gets an empty text.
     """
@@ -360,8 +374,9 @@ def _document(path: Path, notes: list[str], rest: list[bytes] | None = None) -> 
 
 
 def _values_in(text: str) -> tuple[list[Any], bool]:
-    """Return the values at the beginning of a list that does not end, or those written one after
-    another; and whether that is all of the text.
+    """Return the complete values of a text, and whether they are all of the text.
+
+    The values are the beginning of a list that does not end, or are written one after another.
     """
     values: list[Any] = []
     decoder, at, in_list = json.JSONDecoder(strict=False), 0, False
@@ -379,11 +394,12 @@ def _values_in(text: str) -> tuple[list[Any], bool]:
 
 
 class Archive(Sequence[bytes]):
-    """A zip of JSON files as Inspect writes it: its records are those in the folder `samples`;
-    `member` reads any other.
+    """A zip of JSON files as Inspect writes it.
+
+    Its records are the files in the folder `samples`; `member` reads any other file.
 
     Raises:
-        StoreError: it is not a whole zip.
+        StoreError: the file is not a whole zip.
     """
 
     def __init__(self, path: Path) -> None:
@@ -402,12 +418,18 @@ class Archive(Sequence[bytes]):
         return self.member(self._names[row])
 
     def member(self, name: str) -> bytes:
-        """Return the text of a file in the zip; raises what the class raises, and TooLargeError."""
+        """Return the text of a file in the zip.
+
+        Raises:
+            StoreError: the file is not a whole zip.
+            TooLargeError: the text would need too much memory.
+        """
         with self._zip() as archive:
             return limits.read_member(archive, name)
 
     @contextmanager
     def _zip(self) -> Iterator[zipfile.ZipFile]:
+        """Open the zip, turning errors into sentences."""
         try:
             with zipfile.ZipFile(self._path) as archive:
                 yield archive

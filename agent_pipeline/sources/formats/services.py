@@ -1,9 +1,8 @@
-"""Running servers of tracing platforms as containers of records: a look lists all traces, and one
-is fetched where it is read.
+"""Running servers of tracing platforms as containers of records.
 
-A look pages through what a server says of its traces besides their words. It is taken once for each
-source that is opened. A request that fails ends the reading: half of a server is never taken for
-all of it. Nothing is written to a server.
+A listing pages through what a server states about its traces besides their content. The listing is
+made once per source that is opened, and a trace is fetched when it is read. A request that fails
+ends the reading, so half of a server is never taken for all of it. Nothing is written to a server.
 """
 
 import logging
@@ -42,11 +41,11 @@ RETRIES = 5
 
 
 class ServerError(StoreError):
-    """A server cannot be reached, refuses, or answers what cannot be used."""
+    """A server that cannot be reached, refuses a request, or gives an unusable answer."""
 
 
 class AnswerTooLargeError(ServerError):
-    """A server's answer needs more memory than the settings allow.
+    """An answer of a server that needs more memory than the settings allow.
 
     Attributes:
         path: The path that was requested.
@@ -60,10 +59,10 @@ class AnswerTooLargeError(ServerError):
 
 
 class Head(NamedTuple):
-    """A trace as a look lists it.
+    """A trace as the server lists it.
 
-    `digest` changes with all that the server says of it, `listed` is what of that is needed to
-    fetch it.
+    `digest` changes with everything that the server states about the trace. `listed` holds what is
+    needed to fetch it.
     """
 
     project: str
@@ -73,10 +72,10 @@ class Head(NamedTuple):
 
 
 class Service(ABC):
-    """A server at `platform+http://host:port`, with `?project=name` for each project to read where
-    not all are meant.
+    """A server at `platform+http://host:port`.
 
-    Everything that asks the server raises ServerError.
+    The address may end in `?project=name`, repeated per project, to read only these projects. Every
+    method that sends a request raises ServerError.
     """
 
     project: ClassVar[str] = "project"
@@ -100,7 +99,7 @@ class Service(ABC):
 
     @abstractmethod
     def login(self) -> Record:
-        """Return what the environment says of who asks, as arguments of httpx's client."""
+        """Return the credentials in the environment, as arguments of httpx's client."""
 
     @abstractmethod
     def projects(self) -> Iterator[tuple[str, str]]:
@@ -112,18 +111,18 @@ class Service(ABC):
 
     @abstractmethod
     def outlines(self, heads: list[Head]) -> Iterator[Record]:
-        """Of each trace a record that says which session it belongs to, and may lack everything
-        else.
+        """Return a record per trace that names the trace's session, and may lack everything else.
         """
 
     @abstractmethod
     def fetched(self, head: Head) -> Record:
-        """Return a trace as a record."""
+        """Fetch a trace and return it as a record."""
 
     @cached_property
     def heads(self) -> dict[Path, list[Head]]:
-        """The traces by project; one that two pages list, because another came meanwhile, counts
-        once.
+        """The traces by project.
+
+        A trace that two pages list, because another trace was added meanwhile, counts once.
         """
         names = {name: project for project, name in self.projects()}
         if unknown := self._wanted - names.keys():
@@ -140,12 +139,13 @@ class Service(ABC):
         return {Path(project): list(traces.values()) for project, traces in found.items() if traces}
 
     def signature(self) -> str:
-        """Return a text that changes with what a look finds."""
+        """Return a text that changes whenever the listing changes."""
         return digest(
             b"", *(trace.digest for traces in self.heads.values() for trace in traces)
         ).hex()
 
     def digest_of(self, places: Iterable[Place]) -> bytes:
+        """Return the digest of the traces at locations."""
         return digest(
             b"",
             *(
@@ -155,15 +155,17 @@ class Service(ABC):
         )
 
     def records(self, path: Path) -> Iterator[tuple[Place, Record]]:
+        """Return the outline of every trace of a project with its location."""
         return (
             (Place(path, at), record) for at, record in enumerate(self.outlines(self.heads[path]))
         )
 
     def record(self, place: Place) -> Record:
+        """Fetch the record at a location."""
         return self.fetched(self.heads[place.path][place.at])
 
     def use_cache(self, folder: Path, versions: dict[str, int]) -> None:
-        """Remember in a folder what is read; readers of other versions remember for themselves."""
+        """Store what is read in a folder. Readers of other versions use another file."""
         what = repr([self._url, sorted(self._wanted), sorted(versions.items())])
         file = folder / f"{digest(what.encode()).hex()}.sqlite"
         try:
@@ -176,7 +178,15 @@ class Service(ABC):
     def pages(
         self, path: str, items: str, about: Record, cursor: str = "cursor", method: str = "GET"
     ) -> Iterator[Record]:
-        """Yield the items of all pages; `cursor` is the name of what leads to the next one."""
+        """Yield the items of all pages.
+
+        Args:
+            path: The path of the request.
+            items: The field of a page that holds its items.
+            about: The parameters of the request.
+            cursor: The name of the parameter that leads to the next page.
+            method: The HTTP method.
+        """
         token: Any = None
         while True:
             page = self.asked(path, about | ({cursor: token} if token else {}), method)
@@ -191,11 +201,11 @@ class Service(ABC):
                 raise self._useless(path, "the next page is the same page")
 
     def following(self, page: Record, cursor: str) -> Any:
-        """Return what a page says that leads to the next one."""
+        """Return the token in a page that leads to the next page."""
         return page.get(f"next_{cursor}")
 
     def asked(self, path: str, about: Record, method: str = "GET") -> Record:
-        """Return the object that the server answers."""
+        """Send a request and return the object that the server answers."""
         import httpx2
 
         what = {"params": about} if method == "GET" else {"json": about}
@@ -231,10 +241,11 @@ class Service(ABC):
         return value
 
     def lost(self) -> ServerError:
-        """Return the error for a trace that lacks what the look listed."""
+        """Return the error for a trace that lacks what the listing named."""
         return ServerError(f"{self._called} lost spans while it was read: run again.")
 
     def _useless(self, path: str, why: str) -> ServerError:
+        """Return the error for an answer that cannot be used."""
         return ServerError(
             f"{self._called} gives an answer that cannot be used ({path}: {why}): repair it, or "
             f"correct its address in store."
@@ -292,11 +303,10 @@ def _read_answer(response: Any) -> bytes:
 
 
 class Memory:
-    """What was read of a server: ids under a name, with the digest of what they were read of.
+    """A cache of the ids that were read from a server, by name and digest.
 
-    It holds nothing that anybody said.
-
-    A cache: what it cannot give is read from the server again.
+    The cache holds no content of conversations. Ids that the cache lacks are read from the server
+    again.
     """
 
     def __init__(self, file: Path | None = None) -> None:
@@ -307,7 +317,7 @@ class Memory:
         )
 
     def get(self, name: str, digest: bytes) -> Any:
-        """Return what was put under a name and a digest; `None` where nothing was."""
+        """Return the ids stored under a name and a digest; None if there are none."""
         with suppress(sqlite3.Error):
             for (ids,) in self._connection.execute(
                 "SELECT ids FROM known WHERE name = ? AND digest = ?", (name, digest)
@@ -316,13 +326,13 @@ class Memory:
         return None
 
     def put(self, rows: Iterable[tuple[str, bytes, Any]]) -> None:
-        """Put ids under names, in place of what is there."""
+        """Store ids under names, replacing what is there."""
         texts = [(name, digest, msgspec.json.encode(ids).decode()) for name, digest, ids in rows]
         with suppress(sqlite3.Error), self._connection:
             self._connection.executemany("REPLACE INTO known VALUES (?, ?, ?)", texts)
 
     def keep(self, traces: set[str]) -> None:
-        """Forget the traces that a server has no more."""
+        """Forget the traces that the server no longer has."""
         with suppress(sqlite3.Error), self._connection:
             known = self._connection.execute(
                 "SELECT name FROM known WHERE name LIKE 'trace %'"

@@ -1,4 +1,4 @@
-"""A session from what a record says, with every field brought into a form that can be stored."""
+"""Sessions made from the fields of records, with every field in a form that can be stored."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -45,14 +45,25 @@ def new_session(
     models: Iterable[Any] = (),
     **said: Any,
 ) -> Session:
-    """Return a session as a record says it.
+    """Return the session that a record describes.
 
-    `history` are its messages in any spelling, or the chat that they make. `skipped` counts what
-    its reader left out because it is harmless, by type; `damage` counts what its reader found wrong
-    with the record, by kind of `sessions.damage.KINDS`. `usage` and `costs` are those of its calls,
-    which are added up. `times` and `models` are what its steps say, in order: the first and the
-    last time count, and the last model. `scores` are recorded by name; only `score` and `judgment`
-    say whether the session is good. A run that the infrastructure failed has neither.
+    Args:
+        source: The name of the reader.
+        key: The partition.
+        session_id: The session's id.
+        history: The messages in any spelling, or the chat made from them.
+        skipped: Counts, by type, of harmless content that the reader left out.
+        damage: Counts, by kind of `sessions.damage.KINDS`, of what is wrong with the record.
+        tools: The tool schemas.
+        context: Any other information about the session.
+        usage: The token counts of its calls, which are summed.
+        scores: Recorded scores by name. Only `score` and `judgment` decide whether the session
+            is good.
+        times: The times of its steps in order. The first and the last time are used.
+        costs: The costs of its calls, which are summed.
+        models: The models of its steps in order. The last model is used.
+        **said: Further fields of the session. A run that the infrastructure failed gets no
+            score and no judgment.
     """
     chat = history if isinstance(history, Chat) else read_chat(history)
     if skipped:
@@ -107,7 +118,8 @@ def new_session(
 
 
 def _storable(value: Any, chat: Chat) -> Any:
-    """Return a value without half emoji; one nested too deeply is left out and counted."""
+    """Return a value without half emoji; a value that is nested too deeply is left out and counted.
+    """
     try:
         return make_storable(value, chat.damage)
     except ValueError:

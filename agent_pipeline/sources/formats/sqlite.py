@@ -14,8 +14,10 @@ BUSY_SECONDS = 5.0
 
 
 def is_sqlite(path: Path) -> bool:
-    """Return whether a file begins as every SQLite database does; raises StoreError where it cannot
-    be opened.
+    """Check whether a file begins as every SQLite database does.
+
+    Raises:
+        StoreError: the file cannot be opened.
     """
     try:
         if not path.is_file():
@@ -28,16 +30,16 @@ def is_sqlite(path: Path) -> bool:
 
 @contextmanager
 def read_only(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a read-only connection in one snapshot, whatever a writing agent does meanwhile (WAL).
+    """Open a read-only connection in one snapshot, even while an agent writes (WAL).
 
-    A database left in WAL mode in a folder that we may not write cannot be opened with its
-    shared-memory index. If its `-wal` file is gone or empty, nobody is writing, and the file is
-    opened as immutable: a write meanwhile is a failure. Texts that are no UTF-8 keep their bytes as
-    surrogates.
+    A database that was left in WAL mode in a folder without write permission cannot be opened with
+    its shared-memory index. If its `-wal` file is missing or empty, no process is writing, and the
+    file is opened as immutable: a write in the meantime is a failure. Texts that are not UTF-8 keep
+    their bytes as surrogates.
 
     Raises:
         StoreError: the file is not a database, or is locked, cut off, not readable, or changed
-        while it was read.
+            while it was read.
     """
     if not is_sqlite(path):
         raise StoreError(
@@ -78,16 +80,17 @@ def read_only(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def columns(connection: sqlite3.Connection, table: str) -> set[str]:
-    """Return the column names of a table; empty where there is no such table."""
+    """Return the column names of a table; an empty set if there is no such table."""
     return {row[1] for row in connection.execute(f"PRAGMA table_info({quoted(table)})")}
 
 
 def quoted(identifier: str) -> str:
+    """Return an identifier in SQL's quotes."""
     return '"' + identifier.replace('"', '""') + '"'
 
 
 def _connect(path: Path) -> tuple[sqlite3.Connection, bool]:
-    """Return a connection, and whether it takes the file for one that does not change."""
+    """Return a connection, and whether it was opened as immutable."""
     uri = f"file:{quote(str(path.resolve()))}?mode=ro"
     try:
         return _open(uri), False
@@ -108,6 +111,7 @@ def _refuse_recursion(action: int, *_: str | None) -> int:
 
 
 def _open(uri: str) -> sqlite3.Connection:
+    """Return a connection with limits on values and without recursive queries."""
     connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest_line())
     connection.set_authorizer(_refuse_recursion)

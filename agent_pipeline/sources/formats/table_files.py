@@ -26,10 +26,10 @@ _BYTES_PER_OBJECT = 64
 
 
 class Rows(Sequence[dict[str, Any]]):
-    """A table's rows as records.
+    """The rows of a table as records.
 
     A column of JSON texts is decoded. A value that JSON has no form for is written as text. A
-    struct has the keys of all rows, so a key without a value is taken for one that the row does not
+    struct has the keys of all rows, so a key without a value counts as a key that the row does not
     have.
 
     Raises:
@@ -135,7 +135,7 @@ def _chunk_need(path: Path, chunk: pq.ColumnChunkMetaData) -> int:
 
 
 def _arrow(path: Path, is_file: bool) -> pa.Table:
-    """Read an Arrow file or stream, after its messages have said what they hold unpacked."""
+    """Read an Arrow file or stream after checking the unpacked size of its messages."""
     check_need(sum(unpacked_sizes(path, is_file)), path.stat().st_size)
     with pa.OSFile(
         str(path)
