@@ -25,7 +25,7 @@ from agent_pipeline.sessions.json_text import dump_json_line
 from agent_pipeline.sessions.session import Message, Session, hash_json, list_calls
 from agent_pipeline.sources.benchmarks.swink import SwinkSource
 from agent_pipeline.sources.formats.fields import chosen, elements, number, objects, section
-from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.record_files import RecordLocation
 from agent_pipeline.sources.formats.session_fields import new_session
 from agent_pipeline.storage.filesystem import write_atomically
 
@@ -412,7 +412,7 @@ def _of_swink(record: dict[str, Any]) -> Session:
         f"{record.get('case_id')}:{record['timestamp']}",
     )
     return new_session(
-        reader.name, key, name, **reader.fields(record, Place(Path("results"), 0), name)
+        reader.name, key, name, **reader.fields(record, RecordLocation(Path("results"), 0), name)
     )
 
 

@@ -39,7 +39,7 @@ from agent_pipeline.sources.agents.lines import cut_last_turn
 from agent_pipeline.sources.base import add_note
 from agent_pipeline.sources.formats.fields import Record, chosen, objects, section, text
 from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
-from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _CONTEXT = ("cwd", "gitBranch", "version", "agentId")
 IFLOW_SESSION = re.compile(r"session-[0-9a-f]{8}-[0-9a-f-]{27}")
@@ -81,7 +81,7 @@ class ClaudeCodeSource(FileSource):
     def loses(self, record: Record) -> bool:
         return unknown_line(record) is not None or record.get("type") in SPOKEN
 
-    def identify(self, record: Record, place: Place) -> Ident | None:
+    def identify(self, record: Record, location: RecordLocation) -> Ident | None:
         session = text(record.get("sessionId"))
         return (
             Ident(session, session, folder_name(record.get("cwd")), self.name.replace("_", "-"))
@@ -101,11 +101,11 @@ class ClaudeCodeSource(FileSource):
                 self.notes, f"{sentence}; of each session the branch with the last line was taken."
             )
 
-    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
         return sorted(self._chains(session_id, records), key=itemgetter(0))
 
     def _chains(
-        self, session_id: str, records: list[tuple[Place, Record]]
+        self, session_id: str, records: list[tuple[RecordLocation, Record]]
     ) -> Iterator[tuple[str, Record]]:
         """Yield what the main conversation and each side chain say."""
         main: list[Record] = []

@@ -19,7 +19,7 @@ from agent_pipeline.sources.agents.lines import cut_last_turn, has_words, says_s
 from agent_pipeline.sources.base import add_note
 from agent_pipeline.sources.formats.fields import Record, chosen, section, text
 from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
-from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _SPOKEN = ("user", "assistant")
 _TYPES = (*_SPOKEN, "system", "result")
@@ -62,7 +62,7 @@ class ClaudeStreamSource(FileSource):
     def loses(self, record: Record) -> bool:
         return text(record.get("type")) not in _BOOKKEEPING and says_something(record)
 
-    def identify(self, record: Record, place: Place) -> Ident | None:
+    def identify(self, record: Record, location: RecordLocation) -> Ident | None:
         session = text(record.get("session_id"))
         return (
             Ident(session, session, folder_name(record.get("cwd")), "claude-code")
@@ -70,7 +70,7 @@ class ClaudeStreamSource(FileSource):
             else None
         )
 
-    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
         chains: dict[str | None, list[Record]] = {None: []}
         for _, line in records:
             chains.setdefault(text(line.get("parent_tool_use_id")), []).append(line)

@@ -16,7 +16,7 @@ from agent_pipeline.sources.agents.lines import says_something, stretches_of, wo
 from agent_pipeline.sources.formats.detection import sampled
 from agent_pipeline.sources.formats.fields import Record, parsed, section, text
 from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
-from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _FILE = "api_conversation_history.json"
 _INTERRUPTED = "[Response interrupted by "
@@ -66,20 +66,20 @@ class ClineSource(FileSource):
     def loses(self, record: Record) -> bool:
         return says_something(record)
 
-    def identify(self, record: Record, place: Place) -> Ident:
-        name = place.path.parent.name if place.path.name == _FILE else place.path.stem
+    def identify(self, record: Record, location: RecordLocation) -> Ident:
+        name = location.path.parent.name if location.path.name == _FILE else location.path.stem
         agent = next(
             (
                 agent
                 for word, agent in _EXTENSIONS.items()
-                if any(word in part.lower() for part in place.path.parts)
+                if any(word in part.lower() for part in location.path.parts)
             ),
             self.name,
         )
         workspace = _WORKSPACE.search(words_in(record.get("content")))
-        return Ident(str(place.path), name, folder_name(workspace[1]) if workspace else None, agent)
+        return Ident(str(location.path), name, folder_name(workspace[1]) if workspace else None, agent)
 
-    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
         messages = [record for _, record in records]
         *before, last = _views(messages)
         said = {

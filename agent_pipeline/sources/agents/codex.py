@@ -32,7 +32,7 @@ from agent_pipeline.sources.agents.lines import stretches_of
 from agent_pipeline.sources.base import add_note
 from agent_pipeline.sources.formats.fields import Record, chosen, section, text
 from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
-from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _CONTEXT = ("cwd", "originator", "cli_version", "source", "model_provider", "git")
 
@@ -59,12 +59,12 @@ class CodexSource(FileSource):
     def loses(self, record: Record) -> bool:
         return not says_nothing(record)
 
-    def identify(self, record: Record, place: Place) -> Ident:
+    def identify(self, record: Record, location: RecordLocation) -> Ident:
         meta = section(record, "payload") if record.get("type") == "session_meta" else {}
-        file = ":".join([*self.folders_of(place.path), place.path.stem])
+        file = ":".join([*self.folders_of(location.path), location.path.stem])
         return Ident(file, text(meta.get("id")), folder_name(meta.get("cwd")), self.name)
 
-    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
         lines = [record for _, record in records]
         metas = [section(line, "payload") for line in lines if line.get("type") == "session_meta"]
         meta = metas[0] if metas else {}
@@ -106,13 +106,13 @@ class CodexSource(FileSource):
         """
         if parent is None:
             return 0
-        places = [
-            places
+        locations = [
+            locations
             for sessions in self._index().values()
-            for name, places in sessions.items()
+            for name, locations in sessions.items()
             if name == parent
         ]
-        if not places or parent == session_id:
+        if not locations or parent == session_id:
             add_note(
                 self.notes,
                 f"{self.path}: {session_id} repeats the turns of {parent}, which is not in this "
@@ -120,7 +120,7 @@ class CodexSource(FileSource):
             )
             return 0
         return copied_from(
-            response_items([self._record(place) for place in places[0]]), response_items(lines)
+            response_items([self._record(location) for location in locations[0]]), response_items(lines)
         )
 
 

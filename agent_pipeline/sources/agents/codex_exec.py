@@ -12,7 +12,7 @@ from agent_pipeline.sources.agents.lines import cut_last_turn, says_something
 from agent_pipeline.sources.base import add_note
 from agent_pipeline.sources.formats.fields import Record, error_text, section, text
 from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
-from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _EVENTS = (
     "thread.started",
@@ -45,10 +45,10 @@ class CodexExecSource(FileSource):
     def loses(self, record: Record) -> bool:
         return says_something(record)
 
-    def identify(self, record: Record, place: Place) -> Ident:
-        return Ident(str(place.path), text(record.get("thread_id")), None, "codex")
+    def identify(self, record: Record, location: RecordLocation) -> Ident:
+        return Ident(str(location.path), text(record.get("thread_id")), None, "codex")
 
-    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
         events = [record for _, record in records]
         sentence = (
             f"{self.path}: codex exec --json does not record what the user asked, so its sessions "

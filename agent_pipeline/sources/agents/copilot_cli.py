@@ -16,7 +16,7 @@ from agent_pipeline.sources.agents.codex import folder_name
 from agent_pipeline.sources.agents.lines import branch, cut_last_turn, says_something, stretches_of
 from agent_pipeline.sources.formats.fields import Record, chosen, objects, section, text
 from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
-from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _BOOKKEEPING = {
     "assistant.intent", "assistant.message_delta", "assistant.reasoning", "assistant.reasoning_delta",
@@ -63,16 +63,16 @@ class CopilotCLISource(FileSource):
     def loses(self, record: Record) -> bool:
         return says_something(record)
 
-    def identify(self, record: Record, place: Place) -> Ident:
+    def identify(self, record: Record, location: RecordLocation) -> Ident:
         data = section(record, "data") if record.get("type") == "session.start" else {}
         return Ident(
-            str(place.path),
+            str(location.path),
             text(data.get("sessionId")),
             folder_name(section(data, "context").get("cwd")),
             "copilot-cli",
         )
 
-    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
         events = [record for _, record in records]
         way, missing = branch(events)
         head = next(

@@ -17,7 +17,7 @@ from agent_pipeline.sessions.items import mark_unread
 from agent_pipeline.sources.agents.lines import cut_last_turn, says_something
 from agent_pipeline.sources.formats.fields import Record, elements, objects, section, text
 from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
-from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _CHANGES = {"$set", "$rewindTo"}
 _ROLES = ("user", "gemini")
@@ -49,18 +49,18 @@ class GeminiCLISource(FileSource):
     def loses(self, record: Record) -> bool:
         return says_something(record)
 
-    def identify(self, record: Record, place: Place) -> Ident | None:
-        if place.path.suffix == ".json" and place.path.with_suffix(".jsonl").exists():
+    def identify(self, record: Record, location: RecordLocation) -> Ident | None:
+        if location.path.suffix == ".json" and location.path.with_suffix(".jsonl").exists():
             return (
                 None  # Gemini CLI copied this file of an older version when the session was resumed
             )
-        folders = place.path.resolve().parts
+        folders = location.path.resolve().parts
         project = folders[folders.index("chats") - 1] if "chats" in folders[1:-1] else None
         return Ident(
-            str(place.path), text(record.get("sessionId")), project, self.name.replace("_", "-")
+            str(location.path), text(record.get("sessionId")), project, self.name.replace("_", "-")
         )
 
-    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
         changes = [section(record, "$set") | record for _, record in records]
         messages, taken_back = _messages(changes)
         skipped = Counter(

@@ -12,7 +12,7 @@ from agent_pipeline.sources.agents.codex import folder_name
 from agent_pipeline.sources.agents.lines import says_something, stretches_of
 from agent_pipeline.sources.formats.fields import Record, chosen, section
 from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
-from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _MESSAGE = {"role", "created", "content"}
 
@@ -42,12 +42,12 @@ class GooseSource(FileSource):
     def loses(self, record: Record) -> bool:
         return says_something(record)
 
-    def identify(self, record: Record, place: Place) -> Ident:
+    def identify(self, record: Record, location: RecordLocation) -> Ident:
         return Ident(
-            str(place.path), place.path.stem, folder_name(record.get("working_dir")), self.name
+            str(location.path), location.path.stem, folder_name(record.get("working_dir")), self.name
         )
 
-    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
         head = next((record for _, record in records if self.accepts(record)), {})
         messages = [record for _, record in records if not self.accepts(record)]
         hidden = [

@@ -14,7 +14,7 @@ from agent_pipeline.sources.formats.fields import Record, error_text, section, t
 from agent_pipeline.sources.formats.file_source import Ident, Said
 from agent_pipeline.sources.formats.labels import labels_beside, read_labels
 from agent_pipeline.sources.formats.model_calls import request_of
-from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.record_files import RecordLocation
 from agent_pipeline.sources.platforms.span_source import SpanSource
 from agent_pipeline.sources.platforms.spans import Span, span_of
 
@@ -37,16 +37,16 @@ class OpenAITracesSource(SpanSource):
             kind == "trace.span" and isinstance(record.get("span_data"), dict)
         )
 
-    def identify(self, record: Record, place: Place) -> Ident:
+    def identify(self, record: Record, location: RecordLocation) -> Ident:
         if record.get("object") == "trace":
             return Ident(
-                text(record.get("id")) or f"{place}",
+                text(record.get("id")) or f"{location}",
                 text(record.get("group_id")),
                 text(record.get("workflow_name")),
             )
         data = section(record, "span_data")
         return Ident(
-            text(record.get("trace_id")) or f"{place}",
+            text(record.get("trace_id")) or f"{location}",
             agent=text(data.get("name")) if data.get("type") == "agent" else None,
         )
 
@@ -80,7 +80,7 @@ class OpenAITracesSource(SpanSource):
     def metadata(self, record: Record) -> Record:
         return section(record, "metadata") if record.get("object") == "trace" else {}
 
-    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
         labels = self._labels(self.signature())
         return (
             (name, said | labels.get(name, {})) for name, said in super().build(session_id, records)

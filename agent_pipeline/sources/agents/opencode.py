@@ -14,7 +14,7 @@ from agent_pipeline.sources.agents.codex import folder_name
 from agent_pipeline.sources.agents.lines import stretches_of
 from agent_pipeline.sources.formats.fields import Record, chosen, elements, objects, section, text
 from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
-from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _COMPLETE = ("stop", "tool-calls", "unknown", None)
 _ASKED = "What did we do so far?"
@@ -45,7 +45,7 @@ class OpenCodeSource(FileSource):
     def reads(cls, record: Record) -> bool:
         return cls.accepts(record) or "messages" in record
 
-    def identify(self, record: Record, place: Place) -> Ident | None:
+    def identify(self, record: Record, place: RecordLocation) -> Ident | None:
         session = _session_of(record)
         info = (
             record.get("info")
@@ -70,7 +70,7 @@ class OpenCodeSource(FileSource):
             )
         return path.stem if path.stem.startswith("ses_") else None
 
-    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
         info, messages, homeless = _gathered([record for _, record in records])
         kept, taken_back = _not_reverted(messages, section(info, "revert"))
         *before, last = _views(kept)

@@ -17,7 +17,7 @@ from agent_pipeline.sources.agents.codex import folder_name
 from agent_pipeline.sources.agents.lines import says_something, stretches_of
 from agent_pipeline.sources.formats.fields import Record, elements, first_of, section, text
 from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
-from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _RESULTS = ("observation", "error", "rejection_reason")
 _BOOKKEEPING = {
@@ -56,21 +56,21 @@ class OpenHandsSource(FileSource):
     def group_of(self, path: Path) -> str | None:
         return str(path.parent.parent) if path.parent.name == "events" else str(path.parent)
 
-    def identify(self, record: Record, place: Place) -> Ident:
+    def identify(self, record: Record, location: RecordLocation) -> Ident:
         folder = (
-            place.path.parent.parent if place.path.parent.name == "events" else place.path.parent
+            location.path.parent.parent if location.path.parent.name == "events" else location.path.parent
         )
-        whole = "kind" not in record or place.path.parent.name == "events"
-        name = str(folder) if whole else str(place.path)
+        whole = "kind" not in record or location.path.parent.name == "events"
+        name = str(folder) if whole else str(location.path)
         workspace = folder_name(section(record, "workspace").get("working_dir"))
-        return Ident(name, folder.name if whole else place.path.stem, workspace, self.name)
+        return Ident(name, folder.name if whole else location.path.stem, workspace, self.name)
 
-    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
         state = next((record for _, record in records if "kind" not in record), {})
         events = [record for _, record in records if "kind" in record]
         branch, missing = _branch(events, state.get("leaf_event_id"))
         if not state.get("leaf_event_id"):
-            missing += _gaps([place.path for place, record in records if "kind" in record])
+            missing += _gaps([location.path for location, record in records if "kind" in record])
         stats = [each.get("value") for each in events if each.get("key") == "stats"]
         metrics = section(
             first_of(

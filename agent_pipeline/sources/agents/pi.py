@@ -17,7 +17,7 @@ from agent_pipeline.sources.agents.lines import branch, says_something, stretche
 from agent_pipeline.sources.base import add_note
 from agent_pipeline.sources.formats.fields import Record, chosen, objects, section, text
 from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
-from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _ROLES = (
     "user",
@@ -77,20 +77,20 @@ class PiSource(FileSource):
     def loses(self, record: Record) -> bool:
         return says_something(record)
 
-    def identify(self, record: Record, place: Place) -> Ident:
+    def identify(self, record: Record, location: RecordLocation) -> Ident:
         head = record if record.get("type") == "session" else {}
         told = head if head.get("harness") == HARNESS else {}
         agent = (
             text(told.get("agent")) or text(head.get("harness")) or (self.name if head else None)
         )
         return Ident(
-            str(place.path),
+            str(location.path),
             text(head.get("id")),
             text(told.get("project")) or folder_name(head.get("cwd")),
             agent,
         )
 
-    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
         head = next((record for _, record in records if record.get("type") == "session"), {})
         entries = [record for _, record in records if record.get("type") != "session"]
         way, missing = branch(entries)
@@ -129,13 +129,13 @@ class PiSource(FileSource):
         parent = _parent(head)
         if parent is None:
             return set()
-        places = [
-            places
+        locations = [
+            locations
             for sessions in self._index().values()
-            for name, places in sessions.items()
+            for name, locations in sessions.items()
             if name == parent
         ]
-        if not places or parent == session_id:
+        if not locations or parent == session_id:
             add_note(
                 self.notes,
                 f"{self.path}: {session_id} was forked from {parent}, which is not in this store; "
@@ -144,7 +144,7 @@ class PiSource(FileSource):
             return set()
         known = {
             text(record.get("id")): record.get("message")
-            for record in (self._record(place) for place in places[0])
+            for record in (self._record(location) for location in locations[0])
         }
         return {
             own

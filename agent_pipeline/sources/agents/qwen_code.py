@@ -13,7 +13,7 @@ from agent_pipeline.sources.agents.codex import folder_name
 from agent_pipeline.sources.agents.lines import branch, says_something, stretches_of
 from agent_pipeline.sources.formats.fields import Record, chosen, elements, objects, section, text
 from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
-from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _CONTEXT = ("cwd", "gitBranch", "version", "agentId")
 _QWEN_LINES = ("user", "assistant", "tool_result")
@@ -54,7 +54,7 @@ class QwenCodeSource(FileSource):
     def loses(self, record: Record) -> bool:
         return says_something(record)
 
-    def identify(self, record: Record, place: Place) -> Ident | None:
+    def identify(self, record: Record, location: RecordLocation) -> Ident | None:
         session = text(record.get("sessionId"))
         if session and record.get("isSidechain") is True:
             session = f"{session}:{text(record.get('agentId')) or 'side'}"
@@ -64,7 +64,7 @@ class QwenCodeSource(FileSource):
             else None
         )
 
-    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
         lines = [record for _, record in records]
         way, missing = branch(lines, "uuid", "parentUuid")
         *before, last = _views(way)
@@ -167,13 +167,13 @@ class IFlowSource(FileSource):
     def loses(self, record: Record) -> bool:
         return says_something(record)
 
-    def identify(self, record: Record, place: Place) -> Ident | None:
+    def identify(self, record: Record, location: RecordLocation) -> Ident | None:
         session = text(record.get("sessionId"))
         return (
             Ident(session, session, folder_name(record.get("cwd")), self.name) if session else None
         )
 
-    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
         lines = [record for _, record in records]
         yield (
             session_id,

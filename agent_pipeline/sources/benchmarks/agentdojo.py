@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 
 from agent_pipeline.sources.formats.fields import Record, chosen, judged, text
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
-from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _CONTEXT = (
     "attack_type",
@@ -38,7 +38,7 @@ class AgentDojoSource(RecordSource):
             and "user_task_id" in record
         )
 
-    def identify(self, record: Record, place: Place) -> Ident:
+    def identify(self, record: Record, location: RecordLocation) -> Ident:
         suite, attack = text(record.get("suite_name")) or "", _attack(record) or "none"
         session = ":".join(
             [
@@ -48,9 +48,9 @@ class AgentDojoSource(RecordSource):
                 text(record.get("injection_task_id")) or "none",
             ]
         )
-        return Ident(None, session, suite, _agent(record, suite, place))
+        return Ident(None, session, suite, _agent(record, suite, location))
 
-    def fields(self, record: Record, place: Place, session_id: str) -> Record:
+    def fields(self, record: Record, location: RecordLocation, session_id: str) -> Record:
         suite = text(record.get("suite_name")) or ""
         task = [suite, text(record.get("user_task_id"))]
         trial = [text(record.get("injection_task_id")), session_id.partition("~")[2] or "1"]
@@ -61,7 +61,7 @@ class AgentDojoSource(RecordSource):
             "context": chosen(record, _CONTEXT),
             "task_id": "/".join(part for part in task if part),
             "trial": "/".join(part for part in trial if part),
-            "model_id": _agent(record, suite, place),
+            "model_id": _agent(record, suite, location),
             "attack_succeeded": record.get("security") if _attack(record) else None,
         }
 
@@ -71,8 +71,8 @@ def _attack(record: Record) -> str | None:
     return None if attack in (None, "none") else attack
 
 
-def _agent(record: Record, suite: str, place: Place) -> str | None:
-    for path in (text(record.get("_path")), place.path.as_posix()):
+def _agent(record: Record, suite: str, location: RecordLocation) -> str | None:
+    for path in (text(record.get("_path")), location.path.as_posix()):
         parts = PurePosixPath(path or "").parts
         if suite in parts[1:]:
             return parts[parts.index(suite, 1) - 1]

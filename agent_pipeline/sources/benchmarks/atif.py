@@ -24,7 +24,7 @@ from agent_pipeline.sources.formats.fields import (
 )
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
 from agent_pipeline.sources.formats.model_calls import stop_reason
-from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _COMPLETES = "mark_task_complete"
 """The call by which Terminus ends a run."""
@@ -52,21 +52,21 @@ class ATIFSource(RecordSource):
             ]
         return found
 
-    def identify(self, record: Record, place: Place) -> Ident:
+    def identify(self, record: Record, location: RecordLocation) -> Ident:
         trial = (
-            place.path.parent.parent.name if place.path.parent.name == "agent" else place.path.stem
+            location.path.parent.parent.name if location.path.parent.name == "agent" else location.path.stem
         )
         return Ident(
             None,
             _name(record) or trial,
-            text(self._result(place.path).get("source")),
+            text(self._result(location.path).get("source")),
             text(section(record, "agent").get("name")),
         )
 
-    def fields(self, record: Record, place: Place, session_id: str) -> Record:
+    def fields(self, record: Record, location: RecordLocation, session_id: str) -> Record:
         steps, result = (
             objects(record.get("steps")),
-            self._result(place.path) if "parent" not in record else {},
+            self._result(location.path) if "parent" not in record else {},
         )
         rewards, failed = (
             section(result, "verifier_result", "rewards"),

@@ -24,7 +24,7 @@ from agent_pipeline.sources.formats.fields import (
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
 from agent_pipeline.sources.formats.limits import allowed_for
 from agent_pipeline.sources.formats.model_calls import stop_reason, with_reason
-from agent_pipeline.sources.formats.record_files import Archive, Place, kind_of
+from agent_pipeline.sources.formats.record_files import Archive, RecordLocation, kind_of
 
 _ATTACHMENT = "attachment://"
 _CONTEXT = ("input", "target", "metadata", "limit", "total_time", "working_time", "uuid")
@@ -55,19 +55,19 @@ class InspectSource(RecordSource):
     def empty(self, record: Record) -> str:
         return "is an Inspect log without samples: there is nothing in it to read."
 
-    def identify(self, record: Record, place: Place) -> Ident:
-        run = self._run(record, place)
+    def identify(self, record: Record, location: RecordLocation) -> Ident:
+        run = self._run(record, location)
         name = ":".join(
             [
-                text(run.get("run_id")) or place.path.stem,
+                text(run.get("run_id")) or location.path.stem,
                 text(record.get("id")) or "",
                 text(record.get("epoch")) or "1",
             ]
         )
         return Ident(None, name, text(run.get("task")), text(run.get("model")))
 
-    def fields(self, record: Record, place: Place, session_id: str) -> Record:
-        run = self._run(record, place)
+    def fields(self, record: Record, location: RecordLocation, session_id: str) -> Record:
+        run = self._run(record, location)
         attachments = _Attachments(section(record, "attachments"))
         events = objects(record.get("events") or section(record, "transcript").get("events"))
         times = [
@@ -107,14 +107,14 @@ class InspectSource(RecordSource):
             "judgment": verdict(grade)[1],
         }
 
-    def _run(self, record: Record, place: Place) -> Record:
+    def _run(self, record: Record, location: RecordLocation) -> Record:
         if "log" in record:
             return section(record, "log", "eval")
-        if kind_of(place.path) != "zip":
+        if kind_of(location.path) != "zip":
             return {}
-        lost = f"{place.path} has no header that can be read, so task and model are not known"
+        lost = f"{location.path} has no header that can be read, so task and model are not known"
         return section(
-            self.file_beside(place.path, lost, lambda path: Archive(path).member("header.json")),
+            self.file_beside(location.path, lost, lambda path: Archive(path).member("header.json")),
             "eval",
         )
 

@@ -22,7 +22,7 @@ from agent_pipeline.sources.formats.fields import (
 )
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
 from agent_pipeline.sources.formats.model_calls import request_of, stop_reason, with_reason
-from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _NO_METRICS = {"reward", "terminated", "truncated"}
 _MORE = (
@@ -49,20 +49,20 @@ class NemoGymSource(RecordSource):
             record.get("response"), dict
         )
 
-    def identify(self, record: Record, place: Place) -> Ident:
+    def identify(self, record: Record, location: RecordLocation) -> Ident:
         task, rollout = (
             scalar(record.get("_ng_task_index")),
             scalar(record.get("_ng_rollout_index")),
         )
         own = first_text(section(record, "response"), "id")
         session = (
-            f"{place.path.stem}:task{task}-rollout{rollout}"
+            f"{location.path.stem}:task{task}-rollout{rollout}"
             if task is not None and rollout is not None
             else own
         )
         return Ident(None, session, None, first_text(section(record, "agent_ref"), "name"))
 
-    def fields(self, record: Record, place: Place, session_id: str) -> Record:
+    def fields(self, record: Record, location: RecordLocation, session_id: str) -> Record:
         asked, response = section(record, "responses_create_params"), section(record, "response")
         rewarded = judged("reward", record.get("reward"))
         reason = stop_reason(response) or ("length" if record.get("truncated") is True else None)
@@ -92,7 +92,7 @@ class NemoGymSource(RecordSource):
             "scores": numbers | flags | rewarded["scores"],
             "created_at": response.get("created_at"),
             "model_id": response.get("model"),
-            "task_id": _task(record, place),
+            "task_id": _task(record, location),
             "trial": scalar(record.get("_ng_rollout_index")),
             "error": record.get("_ng_failure_class") or section(response, "error") or None,
         }
@@ -112,14 +112,14 @@ def _turns(response: Record) -> list[Any]:
     return last if grows else [mark_unread("transitions that do not go on with one another"), *last]
 
 
-def _task(record: Record, place: Place) -> str | None:
+def _task(record: Record, location: RecordLocation) -> str | None:
     """Return a rollout's task.
 
     Its number counts the tasks of one input, so the file's name goes with it.
     """
     index = scalar(record.get("_ng_task_index"))
     return (
-        f"{place.path.stem}/{index}"
+        f"{location.path.stem}/{index}"
         if index is not None
         else first_text(record, "task_id", "id", "uuid")
     )

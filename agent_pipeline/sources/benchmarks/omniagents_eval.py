@@ -20,7 +20,7 @@ from agent_pipeline.sources.formats.fields import (
     verdict,
 )
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
-from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _RUN = ("project", "agent", "model", "tools", "created_at")
 _TAKEN = {
@@ -62,13 +62,13 @@ class OmniagentsEvalSource(RecordSource):
             results.append({**of, **each, "run_of": runs[_task(each)]})
         return results
 
-    def identify(self, record: Record, place: Place) -> Ident:
+    def identify(self, record: Record, location: RecordLocation) -> Ident:
         session = (
-            text(record.get("session_id")) or f"{place.path.stem}:{place.at:06d}:{place.part:06d}"
+            text(record.get("session_id")) or f"{location.path.stem}:{location.position:06d}:{location.part:06d}"
         )
         return Ident(None, session, text(record.get("project")), text(record.get("agent")))
 
-    def fields(self, record: Record, place: Place, session_id: str) -> Record:
+    def fields(self, record: Record, location: RecordLocation, session_id: str) -> Record:
         trial = scalar(record.get("trial")) or str(record["run_of"])
         measures = section(record, "measures")
         measured = {name: verdict(section(measures, name).get("passed"))[0] for name in measures}
@@ -81,7 +81,7 @@ class OmniagentsEvalSource(RecordSource):
             "score": mean(scores),
             "scores": scores,
             "task_id": _task(record),
-            "trial": f"{place.path.stem}:{trial}" if place.path != self.path else trial,
+            "trial": f"{location.path.stem}:{trial}" if location.path != self.path else trial,
             "judgment": verdict(record.get("passed"))[1],
         }
 

@@ -20,7 +20,7 @@ from agent_pipeline.sources.formats.fields import (
 )
 from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
 from agent_pipeline.sources.formats.model_calls import stop_reason
-from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _BROKEN = ("exit_api", "exit_environment_error", "exit_error", "Error")
 _STATS = ("tokens_sent", "tokens_received", "api_calls")
@@ -46,13 +46,13 @@ class SWEAgentSource(FileSource):
         )
         return marked or isinstance(record.get("trajectory"), list)
 
-    def identify(self, record: Record, place: Place) -> Ident:
-        folders = self.folders_of(place.path)
-        run = folders[:-1] if folders[-1:] == (_instance(place),) else folders
-        return Ident(None, ":".join([*folders, _instance(place)]), None, run[-1] if run else None)
+    def identify(self, record: Record, location: RecordLocation) -> Ident:
+        folders = self.folders_of(location.path)
+        run = folders[:-1] if folders[-1:] == (_instance(location),) else folders
+        return Ident(None, ":".join([*folders, _instance(location)]), None, run[-1] if run else None)
 
-    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
-        place, record = records[0]
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
+        location, record = records[0]
         history = first_of(record, "history", "messages")
         messages = history if isinstance(history, list) else [None]
         agents = list(
@@ -95,7 +95,7 @@ class SWEAgentSource(FileSource):
                 },
                 "usage": used if main else (),
                 "cost_usd": stats.get("instance_cost") if main else None,
-                "task_id": _instance(place),
+                "task_id": _instance(location),
                 "times": [section(each, "extra").get("timestamp") for each in kept],
                 "models": [
                     section(info, "config", "model").get("model_name"),
@@ -121,5 +121,5 @@ def _message(message: Any) -> Any:
     return without_extra | {"finish_reason": reason} if reason else without_extra
 
 
-def _instance(place: Place) -> str:
-    return place.path.stem.removesuffix(".traj")
+def _instance(location: RecordLocation) -> str:
+    return location.path.stem.removesuffix(".traj")

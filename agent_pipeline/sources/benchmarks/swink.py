@@ -24,7 +24,7 @@ from agent_pipeline.sources.formats.fields import (
     verdict,
 )
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
-from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.record_files import RecordLocation
 
 
 class SwinkSource(RecordSource):
@@ -53,11 +53,11 @@ class SwinkSource(RecordSource):
             "(results/<set>/<time>.json)."
         )
 
-    def identify(self, record: Record, place: Place) -> Ident | None:
+    def identify(self, record: Record, location: RecordLocation) -> Ident | None:
         if not isinstance(record.get("invocation"), dict):
             add_note(
                 self.notes,
-                f"{place.path} has cases without an invocation: what was not recorded cannot be "
+                f"{location.path} has cases without an invocation: what was not recorded cannot be "
                 f"read.",
             )
             return None
@@ -65,16 +65,16 @@ class SwinkSource(RecordSource):
         model = section(record, "invocation", "model").get("model_id")
         return Ident(
             None,
-            ":".join([of or "", run or place.path.stem, case or str(place.part)]),
+            ":".join([of or "", run or location.path.stem, case or str(location.part)]),
             of,
             text(model),
         )
 
-    def fields(self, record: Record, place: Place, session_id: str) -> Record:
+    def fields(self, record: Record, location: RecordLocation, session_id: str) -> Record:
         invocation = section(record, "invocation")
         turns = [section(turn) for turn in elements(invocation.get("turns"))]
         spoken = [section(turn, "assistant_message") for turn in turns]
-        case = self._case(record, place)
+        case = self._case(record, location)
         metrics = [section(metric) for metric in elements(record.get("metric_results"))]
         scores: dict[str, float] = {}
         for metric in metrics:
@@ -102,7 +102,7 @@ class SwinkSource(RecordSource):
             "times": times,
             "created_at": None if times else record.get("timestamp"),
             "task_id": record.get("case_id"),
-            "trial": text(record.get("timestamp")) or place.path.stem,
+            "trial": text(record.get("timestamp")) or location.path.stem,
             "model_id": section(invocation, "model").get("model_id"),
             "judgment": verdict(record.get("verdict"))[1],
             "error": (text(failed[-1]) or "the model's stream broke off")
@@ -115,11 +115,11 @@ class SwinkSource(RecordSource):
         sets = _sets_of(self.path)
         return files_of(sets) if self.path.is_file() and sets.is_dir() else []
 
-    def _case(self, record: Record, place: Place) -> Record:
+    def _case(self, record: Record, location: RecordLocation) -> Record:
         """Return the case that a result is of: the result itself, if it carries its prompts."""
         if record.get("user_messages"):
             return record
-        cases = objects(self._set(text(record.get("eval_set_id")) or "", place.path).get("cases"))
+        cases = objects(self._set(text(record.get("eval_set_id")) or "", location.path).get("cases"))
         return next((case_ for case_ in cases if case_.get("id") == record.get("case_id")), {})
 
     def _set(self, name: str, results: Path) -> Record:

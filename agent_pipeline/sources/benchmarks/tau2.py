@@ -22,7 +22,7 @@ from agent_pipeline.sources.formats.fields import (
 )
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
 from agent_pipeline.sources.formats.model_calls import stop_reason
-from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _BROKEN = ("infrastructure_error", "unexpected_error", "user_error")
 
@@ -50,15 +50,15 @@ class Tau2Source(RecordSource):
             for element in elements(record.get("simulations"))
         ]
 
-    def identify(self, record: Record, place: Place) -> Ident:
-        info = self._info(record, place)
+    def identify(self, record: Record, location: RecordLocation) -> Ident:
+        info = self._info(record, location)
         domain, model = (
             section(info, "environment_info").get("domain_name"),
             section(info, "agent_info").get("llm"),
         )
         return Ident(None, text(record.get("id")), text(domain), text(model))
 
-    def fields(self, record: Record, place: Place, session_id: str) -> Record:
+    def fields(self, record: Record, location: RecordLocation, session_id: str) -> Record:
         rewards, ended = section(record, "reward_info"), text(record.get("termination_reason"))
         messages, left_out = elements(record.get("messages")), Counter[str]()
         ticks = [mark_unread("tick of a voice run")] if record.get("ticks") else []
@@ -79,17 +79,17 @@ class Tau2Source(RecordSource):
                 each.get("usage") for each in objects(messages) if each.get("role") == "assistant"
             ],
             "scores": section(rewards, "reward_breakdown") | measured["scores"],
-            "model_id": section(self._info(record, place), "agent_info").get("llm"),
+            "model_id": section(self._info(record, location), "agent_info").get("llm"),
             "error": ended if ended in _BROKEN else None,
         }
 
-    def _info(self, record: Record, place: Place) -> Record:
+    def _info(self, record: Record, location: RecordLocation) -> Record:
         """Return what the results say of all simulations."""
         if "of" in record:
             return section(record, "of")
         return section(
             self.file_beside(
-                place.path.parent.parent / "results.json", "The domain and the agent are not known"
+                location.path.parent.parent / "results.json", "The domain and the agent are not known"
             ),
             "info",
         )

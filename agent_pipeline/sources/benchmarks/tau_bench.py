@@ -7,7 +7,7 @@ user over to a person.
 
 from agent_pipeline.sources.formats.fields import Record, chosen, judged, objects, scalar, section
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
-from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _ENDING_TOOLS = ("transfer_to_human_agents",)
 
@@ -23,14 +23,14 @@ class TauBenchSource(RecordSource):
     def accepts(cls, record: Record) -> bool:
         return isinstance(record.get("traj"), list) and "task_id" in record
 
-    def identify(self, record: Record, place: Place) -> Ident:
+    def identify(self, record: Record, location: RecordLocation) -> Ident:
         trial = scalar(record.get("trial"))
         session = f"task{scalar(record.get('task_id'))}" + (
             f"-trial{trial}" if trial is not None else ""
         )
-        return Ident(None, session, None, place.path.stem if place.path != self.path else None)
+        return Ident(None, session, None, location.path.stem if location.path != self.path else None)
 
-    def fields(self, record: Record, place: Place, session_id: str) -> Record:
+    def fields(self, record: Record, location: RecordLocation, session_id: str) -> Record:
         last = next(iter(objects(record.get("traj"))[-1:]), {})
         return {
             **judged("reward", record.get("reward")),

@@ -13,7 +13,7 @@ from agent_pipeline.sessions.session import list_calls
 from agent_pipeline.sources.base import add_note
 from agent_pipeline.sources.formats.fields import Record, chosen, elements, judged, section
 from agent_pipeline.sources.formats.file_source import Ident, RecordSource
-from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _CONTEXT = ("query", "final_answer", "finish_type", "valid_data", "query_count")
 
@@ -30,22 +30,22 @@ class ToolBenchSource(RecordSource):
         answer = record.get("answer_generation")
         return isinstance(answer, dict) and "query" in answer
 
-    def identify(self, record: Record, place: Place) -> Ident:
-        _, _, method = place.path.stem.partition("_")
+    def identify(self, record: Record, location: RecordLocation) -> Ident:
+        _, _, method = location.path.stem.partition("_")
         return Ident(
-            None, ":".join([*self.folders_of(place.path), place.path.stem]), None, method or None
+            None, ":".join([*self.folders_of(location.path), location.path.stem]), None, method or None
         )
 
-    def fields(self, record: Record, place: Place, session_id: str) -> Record:
+    def fields(self, record: Record, location: RecordLocation, session_id: str) -> Record:
         answer = section(record, "answer_generation")
         chains = elements(answer.get("train_messages"))
         messages: Any = chains[-1] if chains else [{"role": "user", "content": answer.get("query")}]
         if not chains:
             add_note(
                 self.notes,
-                f"{place.path} has no finished chain of messages: only its query was read.",
+                f"{location.path} has no finished chain of messages: only its query was read.",
             )
-        query, _, method = place.path.stem.partition("_")
+        query, _, method = location.path.stem.partition("_")
         chat = read_chat(messages)
         last_calls = list_calls(chat.messages[-1:])
         return {
@@ -54,7 +54,7 @@ class ToolBenchSource(RecordSource):
             "tools": answer.get("function"),
             "context": chosen(answer, _CONTEXT),
             "usage": [{"total_tokens": answer.get("total_tokens")}],
-            "task_id": f"{place.path.parent.name}/{query}",
+            "task_id": f"{location.path.parent.name}/{query}",
             "model_id": method,
             "ends_on_tool": bool(last_calls) and last_calls[-1][0] == "Finish",
         }

@@ -37,8 +37,8 @@ def unpacked_sizes(path: Path, is_file: bool) -> Iterator[int]:
 def _unpacked_size(metadata: bytes, body: pa.Buffer) -> int:
     try:
         message = _Table(metadata, _pointer(metadata, 0))
-        kind_at, batch = message.place(1), message.table(2)
-        if batch is not None and kind_at and metadata[kind_at] == _DICTIONARY:
+        kind_offset, batch = message.field_offset(1), message.table(2)
+        if batch is not None and kind_offset and metadata[kind_offset] == _DICTIONARY:
             batch = batch.table(1)
         if batch is None or batch.table(3) is None:
             return int(body.size)
@@ -48,7 +48,7 @@ def _unpacked_size(metadata: bytes, body: pa.Buffer) -> int:
 
 
 def _unpacked_buffers(batch: "_Table", body: pa.Buffer) -> Iterator[int]:
-    slot = batch.place(2)
+    slot = batch.field_offset(2)
     if not slot:
         return
     vector = _pointer(batch.data, slot)
@@ -69,7 +69,7 @@ class _Table:
         (offset,) = struct.unpack_from("<i", data, begin)
         self._fields = begin - offset
 
-    def place(self, field: int) -> int:
+    def field_offset(self, field: int) -> int:
         """Return the offset of a field in `data`; 0 if the table lacks the field."""
         (size,) = struct.unpack_from("<H", self.data, self._fields)
         if 4 + 2 * field >= size:
@@ -79,7 +79,7 @@ class _Table:
 
     def table(self, field: int) -> "_Table | None":
         """Return the table in a field; None if this table lacks it."""
-        slot = self.place(field)
+        slot = self.field_offset(field)
         return _Table(self.data, _pointer(self.data, slot)) if slot else None
 
 

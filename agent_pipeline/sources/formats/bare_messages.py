@@ -10,7 +10,7 @@ from typing import Any
 from agent_pipeline.sessions.chat import ROLES, is_message
 from agent_pipeline.sources.formats.fields import Record
 from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
-from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _MESSAGES = "messages"
 
@@ -43,20 +43,20 @@ class BareMessagesSource(FileSource):
         """
         return True
 
-    def _records_in(self, path: Path, torn: list[bytes]) -> Iterable[tuple[Place, Any]]:
+    def _records_in(self, path: Path, torn: list[bytes]) -> Iterable[tuple[RecordLocation, Any]]:
         """Return the records of a file that holds messages.
 
         In a folder, other files are left out with a note.
         """
         return super()._records_in(path, torn) if self._is_mine(path) else ()
 
-    def identify(self, record: Record, place: Place) -> Ident:
+    def identify(self, record: Record, location: RecordLocation) -> Ident:
         if record.keys() == {_MESSAGES}:
-            name = f"{place.path.stem}:{place.at:012d}"
-            return Ident(f"{place.path}:{place.at}", name)
-        return Ident(str(place.path), place.path.stem)
+            name = f"{location.path.stem}:{location.position:012d}"
+            return Ident(f"{location.path}:{location.position}", name)
+        return Ident(str(location.path), location.path.stem)
 
-    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
         messages = [
             each
             for _, record in records

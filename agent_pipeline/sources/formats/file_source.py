@@ -29,7 +29,7 @@ from agent_pipeline.sources.base import (
 from agent_pipeline.sources.formats.detection import sampled
 from agent_pipeline.sources.formats.fields import Record, clean_text, parsed, section
 from agent_pipeline.sources.formats.losses import TORN, Losses, Lost, with_damage
-from agent_pipeline.sources.formats.record_files import Kind, Place, RecordReader, kind_of, records
+from agent_pipeline.sources.formats.record_files import Kind, RecordLocation, RecordReader, kind_of, records
 from agent_pipeline.sources.formats.services import ServerError, Service
 from agent_pipeline.sources.formats.session_fields import new_session
 
@@ -53,7 +53,7 @@ class Ident(NamedTuple):
     agent: str | None = None
 
 
-Index = dict[PartitionKey, dict[str, list[Place]]]
+Index = dict[PartitionKey, dict[str, list[RecordLocation]]]
 Said = Iterable[tuple[str, Record]]
 """The ids of sessions, each with the arguments of `new_session` that say what is known of it."""
 
@@ -104,11 +104,11 @@ class FileSource(TraceSource):
         """
         return cls.accepts(record)
 
-    def identify(self, record: Record, place: Place) -> Ident | None:
+    def identify(self, record: Record, location: RecordLocation) -> Ident | None:
         """Return where a record belongs; None if it belongs to no session."""
         raise NotImplementedError
 
-    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
         """Return the session that records describe, and the sessions that branch off it."""
         raise NotImplementedError
 
@@ -141,8 +141,8 @@ class FileSource(TraceSource):
 
     def sessions(self, key: PartitionKey) -> Iterator[Session]:
         try:
-            for session_id, places in self._places(key):
-                yield from self._built(key, session_id, places)
+            for session_id, locations in self._locations_of(key):
+                yield from self._built(key, session_id, locations)
         finally:
             self._reader.close()
 
@@ -155,14 +155,14 @@ class FileSource(TraceSource):
         if (service := self._service) is None:
             yield from super().stored(key)
             return
-        for session_id, places in self._places(key):
+        for session_id, locations in self._locations_of(key):
             name, now = (
                 digest(str(key).encode(), session_id.encode()).hex(),
-                service.digest_of(places),
+                service.digest_of(locations),
             )
             built: dict[str, Session] = {}
             if (ends := service.memory.get(name, now)) is None:
-                built = {each.session_id: each for each in self._built(key, session_id, places)}
+                built = {each.session_id: each for each in self._built(key, session_id, locations)}
                 ends = [each.removeprefix(session_id) for each in built]
                 service.memory.put([(name, now, ends)])
             for each in (session_id + end for end in ends):
@@ -172,7 +172,7 @@ class FileSource(TraceSource):
                     partial(
                         built.__getitem__
                         if built
-                        else partial(self._again, key, session_id, places),
+                        else partial(self._again, key, session_id, locations),
                         each,
                     ),
                 )
@@ -184,7 +184,7 @@ class FileSource(TraceSource):
         if self._service is None:
             return super().partition_signature(key)
         return self._service.digest_of(
-            place for _, places in self._places(key) for place in places
+            location for _, locations in self._locations_of(key) for location in locations
         ).hex()
 
     def use_cache(self, folder: Path) -> None:
@@ -224,7 +224,7 @@ class FileSource(TraceSource):
             cls.accepts(each) for each in map(cls.record_of, records) if each is not None
         )
 
-    def _places(self, key: PartitionKey) -> list[tuple[str, list[Place]]]:
+    def _locations_of(self, key: PartitionKey) -> list[tuple[str, list[RecordLocation]]]:
         """Return the sessions of a partition, each with the locations of its records.
 
         Raises:
@@ -235,36 +235,36 @@ class FileSource(TraceSource):
             raise no_partition(self.path, key, index)
         return sorted(index[key].items())
 
-    def _built(self, key: PartitionKey, session_id: str, places: list[Place]) -> Iterator[Session]:
+    def _built(self, key: PartitionKey, session_id: str, locations: list[RecordLocation]) -> Iterator[Session]:
         """Yield the sessions that the records at the locations describe."""
         losses = self._losses.get((key.project, session_id))
         for name, said in self.build(
-            session_id, [(place, self._record(place)) for place in places]
+            session_id, [(location, self._record(location)) for location in locations]
         ):
             yield new_session(self.name, key, name, **with_damage(said, losses))
 
     def _again(
-        self, key: PartitionKey, session_id: str, places: list[Place], wanted: str
+        self, key: PartitionKey, session_id: str, locations: list[RecordLocation], wanted: str
     ) -> Session:
         """Build the sessions of records again and return the wanted session."""
-        for session in self._built(key, session_id, places):
+        for session in self._built(key, session_id, locations):
             if session.session_id == wanted:
                 return session
         raise changed(self.path)
 
-    def _record(self, place: Place) -> Record:
+    def _record(self, location: RecordLocation) -> Record:
         """Return the record at a location."""
-        inside = self._inside(place._replace(part=0))
-        if place.part >= len(inside):
-            raise changed(place.path)
-        return inside[place.part]
+        inside = self._inside(location._replace(part=0))
+        if location.part >= len(inside):
+            raise changed(location.path)
+        return inside[location.part]
 
-    def _records_at(self, place: Place) -> list[Record]:
+    def _records_at(self, location: RecordLocation) -> list[Record]:
         """Return the records inside the record at a location."""
-        record = self.record_of((self._service or self._reader).record(place))
+        record = self.record_of((self._service or self._reader).record(location))
         return [] if record is None else self.unpack(record)
 
-    def _records_in(self, path: Path, torn: list[bytes]) -> Iterable[tuple[Place, Any]]:
+    def _records_in(self, path: Path, torn: list[bytes]) -> Iterable[tuple[RecordLocation, Any]]:
         """Return every record of a file with its location; none if the kind of file is not read."""
         if self._service:
             return self._service.records(path)
@@ -283,8 +283,8 @@ class FileSource(TraceSource):
 
     def _new_index(self) -> Index:
         """Read all files once and return the index."""
-        places: dict[str | Place, list[Place]] = {}
-        idents: dict[str | Place, Ident] = {}
+        locations: dict[str | RecordLocation, list[RecordLocation]] = {}
+        idents: dict[str | RecordLocation, Ident] = {}
         files = list(self._service.heads) if self._service else files_of(self.path)
         foreign, failures, homeless = [], [], 0
         losses = Losses()
@@ -292,7 +292,7 @@ class FileSource(TraceSource):
             others = accepted = 0
             losses.begin_file()
             try:
-                for place, value in self._records_in(path, losses.torn):
+                for location, value in self._records_in(path, losses.torn):
                     losses.count_torn()
                     record = self.record_of(value)
                     if record is None or not self.reads(record):
@@ -305,10 +305,10 @@ class FileSource(TraceSource):
                     accepted += 1
                     inside = self.unpack(record)
                     for part, each in enumerate(inside):
-                        own = place._replace(part=part)
+                        own = location._replace(part=part)
                         if ident := self.identify(each, own):
                             group = ident.group or own
-                            places.setdefault(group, []).append(own)
+                            locations.setdefault(group, []).append(own)
                             losses.follow(ident.group)
                             idents[group] = (
                                 _joined(idents[group], ident) if group in idents else ident
@@ -353,17 +353,17 @@ class FileSource(TraceSource):
                 f"{self.path}: {homeless} records of {self.name} belong to no session and were "
                 f"passed over.",
             )
-        if not places and not self.notes:
+        if not locations and not self.notes:
             add_note(
                 self.notes,
                 f"{self.path} holds no session: no record of {self.name} in it says what belongs "
                 f"to one.",
             )
         self._lost = losses.by_group
-        return self._partitioned(places, idents)
+        return self._partitioned(locations, idents)
 
     def _partitioned(
-        self, places: dict[str | Place, list[Place]], idents: dict[str | Place, Ident]
+        self, locations: dict[str | RecordLocation, list[RecordLocation]], idents: dict[str | RecordLocation, Ident]
     ) -> Index:
         """Return the locations of the groups by partition and session id.
 
@@ -381,14 +381,14 @@ class FileSource(TraceSource):
                 name: slug for name, slug in zip(names, key, strict=True) if name != slug
             }
             default = (
-                name if isinstance(name, str) else f"{name.path.stem}:{name.at:012d}:{name.part}"
+                name if isinstance(name, str) else f"{name.path.stem}:{name.position:012d}:{name.part}"
             )
             session_id = wanted = clean_text(ident.session or default) or default
             sessions = index.setdefault(key, {})
             while session_id in sessions and not self.merges:
                 repeats[key, wanted] += 1
                 session_id = f"{wanted}~{repeats[key, wanted] + 1}"
-            sessions.setdefault(session_id, []).extend(places[name])
+            sessions.setdefault(session_id, []).extend(locations[name])
             if counts := self._lost.get(name):
                 self._losses[key.project, session_id] = (
                     self._losses.get((key.project, session_id), Counter()) + counts
@@ -405,25 +405,25 @@ class FileSource(TraceSource):
 class RecordSource(FileSource):
     """A reader of files in which each record is a session."""
 
-    def fields(self, record: Record, place: Place, session_id: str) -> Record:
+    def fields(self, record: Record, location: RecordLocation, session_id: str) -> Record:
         """Return the conversation of a record (`history`) and the other arguments of `new_session`.
         """
         raise NotImplementedError
 
-    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
         for (
-            place,
+            location,
             record,
         ) in (
             records
         ):  # where a file was put in another's place since, this may be another session's
-            ident = self.identify(record, place)
+            ident = self.identify(record, location)
             named = ident and clean_text(ident.session or "")
             if ident is None or (
                 named and named not in (session_id, session_id.rpartition("~")[0])
             ):
-                raise changed(place.path)
-            yield session_id, self.fields(record, place, session_id)
+                raise changed(location.path)
+            yield session_id, self.fields(record, location, session_id)
 
 
 def _joined(known: Ident, more: Ident) -> Ident:

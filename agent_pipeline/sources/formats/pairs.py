@@ -19,7 +19,7 @@ from agent_pipeline.sources.formats.model_calls import (
     with_reason,
 )
 from agent_pipeline.sources.formats.plain import PlainSource
-from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _ANSWERS = {
     "chosen": ("chosen", "preferred_output", "preferred_completion"),
@@ -60,9 +60,9 @@ class PromptCompletionSource(PlainSource):
     def reads(cls, record: Record) -> bool:
         return bool(_answers_in(record))
 
-    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
         """Yield the sessions of a row: one session per answer to its prompt."""
-        for place, record in records:
+        for location, record in records:
             answers = _answers_in(record)
             used = {"prompt", *(name for names in _ANSWERS.values() for name in names)}
             used |= {"input"} if isinstance(record.get("input"), dict) else set()
@@ -79,7 +79,7 @@ class PromptCompletionSource(PlainSource):
                     }
                 yield (
                     (f"{session_id}~{which}" if which else session_id),
-                    self.fields(row, place, session_id),
+                    self.fields(row, location, session_id),
                 )
 
 

@@ -34,7 +34,7 @@ from agent_pipeline.sources.formats.model_calls import (
     stop_reason,
     with_reason,
 )
-from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _ANSWERS = (
     "response",
@@ -111,7 +111,7 @@ class PlainSource(RecordSource):
     def reads(cls, record: Record) -> bool:
         return any(isinstance(record.get(name), list) for name in cls.content)
 
-    def identify(self, record: Record, place: Place) -> Ident:
+    def identify(self, record: Record, location: RecordLocation) -> Ident:
         return Ident(
             None,
             first_text(record, *_IDS),
@@ -119,7 +119,7 @@ class PlainSource(RecordSource):
             first_text(record, "agent", "agent_name"),
         )
 
-    def fields(self, record: Record, place: Place, session_id: str) -> Record:
+    def fields(self, record: Record, location: RecordLocation, session_id: str) -> Record:
         score, judgment = plain_verdict(record)
         if (
             "task_id" not in record and (example := scalar(record.get("example_id"))) is not None
@@ -183,10 +183,10 @@ class OpenAIChatSource(PlainSource):
             for each in objects(record.get("messages"))
         )
 
-    def fields(self, record: Record, place: Place, session_id: str) -> Record:
+    def fields(self, record: Record, location: RecordLocation, session_id: str) -> Record:
         given = record.get("messages")
         if not isinstance(given, list):
-            return super().fields(record, place, session_id)
+            return super().fields(record, location, session_id)
         has_more = any(record.get(name) for name in _ANSWERS)
         answer, reason, used = (
             _answer_beside(record, read_items(given))
@@ -195,7 +195,7 @@ class OpenAIChatSource(PlainSource):
         )
         history = [*with_reason(given, reason), *answer.messages]
         rest = {name: value for name, value in record.items() if name not in used}
-        said = super().fields(rest | {"messages": history}, place, session_id)
+        said = super().fields(rest | {"messages": history}, location, session_id)
         usage = [record.get("usage") or answer.usage]
         tools = said["tools"] or section(record, "kwargs").get(
             "tools"

@@ -57,20 +57,27 @@ _ZIP_ERRORS = (
 )
 
 
-class Place(NamedTuple):
+class RecordLocation(NamedTuple):
     """The location of a record in a file.
 
     Attributes:
         path: The file.
-        at: The byte offset of a line, or the index of any other record.
+        position: The byte offset of a line, or the index of any other record.
         part: The index of a record inside that record.
         size: The bytes of a line; 0 for any other record.
     """
 
     path: Path
-    at: int
+    position: int
     part: int = 0
     size: int = 0
+
+    def __str__(self) -> str:
+        """Return the text that is part of the ids of sessions, so its form must never change."""
+        return (
+            f"Place(path={self.path!r}, at={self.position!r}, part={self.part!r}, "
+            f"size={self.size!r})"
+        )
 
 
 def kind_of(path: Path) -> Kind | None:
@@ -107,7 +114,7 @@ def kind_of(path: Path) -> Kind | None:
 
 def records(
     path: Path, notes: list[str], kind: Kind | None = None, torn: list[bytes] | None = None
-) -> Iterator[tuple[Place, Any]]:
+) -> Iterator[tuple[RecordLocation, Any]]:
     """Yield every record of a file with its location, and note what is left out.
 
     Args:
@@ -130,7 +137,7 @@ def records(
         )
     broken = yielded = 0
     repeated: list[str] = []
-    for place, raw in (
+    for location, raw in (
         _lines(path, notes, torn, too_large)
         if kind == "lines"
         else _elements(path, kind, notes, torn, too_large)
@@ -146,7 +153,7 @@ def records(
             torn.append(_beginning(raw, torn))
         else:
             yielded += 1
-            yield place, value
+            yield location, value
     if broken > len(repeated):
         add_note(notes, f"{path}: {broken - len(repeated)} records are no JSON and were left out.")
     if repeated:
@@ -177,18 +184,18 @@ class RecordReader:
         self._loaded: OrderedDict[Path, Sequence[Any] | Traces] = OrderedDict()
         self._open: tuple[Path, BinaryIO] | None = None
 
-    def record(self, place: Place) -> Any:
+    def record(self, location: RecordLocation) -> Any:
         """Return the record at a location.
 
         Raises:
             StoreError: the file has changed since it was indexed.
         """
-        path = place.path
+        path = location.path
         try:
-            if not place.size:
-                return parsed(self._records_of(path)[place.at])
-            line = os.pread(self._lines_of(path).fileno(), place.size, place.at)
-            return parsed(line if len(line) == place.size else b"")
+            if not location.size:
+                return parsed(self._records_of(path)[location.position])
+            line = os.pread(self._lines_of(path).fileno(), location.size, location.position)
+            return parsed(line if len(line) == location.size else b"")
         except TooLargeError as error:
             raise StoreError(f"{path} holds a record that is too large: {error}.") from error
         except (IndexError, OSError, ValueError) as error:
@@ -261,7 +268,7 @@ def _first_text(file: BinaryIO) -> bytes:
 
 def _lines(
     path: Path, notes: list[str], torn: list[bytes], too_large: list[TooLargeError]
-) -> Iterator[tuple[Place, bytes]]:
+) -> Iterator[tuple[RecordLocation, bytes]]:
     """Yield each JSON line of a file with its location."""
     broken: list[int] = []
     at = 0
@@ -273,7 +280,7 @@ def _lines(
                     too_large.append(TooLargeError(2 * length, limits.largest_record()))
                     torn.append(_beginning(text, torn))
                 elif text[:1] in (b"{", b"["):
-                    yield Place(path, at + line.index(text[:1]), 0, len(text)), text
+                    yield RecordLocation(path, at + line.index(text[:1]), 0, len(text)), text
                 elif text:
                     broken.append(number)
                     torn.append(_beginning(text, torn))
@@ -298,12 +305,12 @@ def _beginning(raw: Any, torn: list[bytes]) -> bytes:
 
 def _elements(
     path: Path, kind: Kind, notes: list[str], torn: list[bytes], too_large: list[TooLargeError]
-) -> Iterator[tuple[Place, Any]]:
+) -> Iterator[tuple[RecordLocation, Any]]:
     """Yield each record of a file that is loaded whole, with its location."""
     rest: list[bytes] = []
     loaded = _loaded(path, kind, notes, rest)
     if isinstance(loaded, Traces):
-        yield from ((Place(path, row), value) for row, value in loaded.items())
+        yield from ((RecordLocation(path, row), value) for row, value in loaded.items())
     else:
         for index in range(len(loaded)):
             try:
@@ -312,7 +319,7 @@ def _elements(
                 too_large.append(error)
                 torn.append(b"")
             else:
-                yield Place(path, index), value
+                yield RecordLocation(path, index), value
     if isinstance(loaded, Rows) and loaded.has_empty_keys:
         sentence = (
             "its objects have the keys of all rows, so keys without a value were taken for keys "

@@ -28,7 +28,7 @@ from agent_pipeline.sources.formats.limits import (
     largest_record,
     longest_line,
 )
-from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.record_files import RecordLocation
 
 SECONDS = 60.0
 """How long a server may be silent, or ask to be left alone."""
@@ -144,25 +144,25 @@ class Service(ABC):
             b"", *(trace.digest for traces in self.heads.values() for trace in traces)
         ).hex()
 
-    def digest_of(self, places: Iterable[Place]) -> bytes:
+    def digest_of(self, locations: Iterable[RecordLocation]) -> bytes:
         """Return the digest of the traces at locations."""
         return digest(
             b"",
             *(
                 self.heads[path][at].digest
-                for path, at in dict.fromkeys(place[:2] for place in places)
+                for path, at in dict.fromkeys(location[:2] for location in locations)
             ),
         )
 
-    def records(self, path: Path) -> Iterator[tuple[Place, Record]]:
+    def records(self, path: Path) -> Iterator[tuple[RecordLocation, Record]]:
         """Return the outline of every trace of a project with its location."""
         return (
-            (Place(path, at), record) for at, record in enumerate(self.outlines(self.heads[path]))
+            (RecordLocation(path, at), record) for at, record in enumerate(self.outlines(self.heads[path]))
         )
 
-    def record(self, place: Place) -> Record:
+    def record(self, location: RecordLocation) -> Record:
         """Fetch the record at a location."""
-        return self.fetched(self.heads[place.path][place.at])
+        return self.fetched(self.heads[location.path][location.position])
 
     def use_cache(self, folder: Path, versions: dict[str, int]) -> None:
         """Store what is read in a folder. Readers of other versions use another file."""

@@ -31,7 +31,7 @@ from agent_pipeline.sources.formats.fields import (
     when,
 )
 from agent_pipeline.sources.formats.file_source import Ident, Index, Said
-from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.record_files import RecordLocation
 from agent_pipeline.sources.platforms.span_source import SpanSource
 from agent_pipeline.sources.platforms.spans import Span, span_of
 
@@ -106,7 +106,7 @@ class ApiLogSource(SpanSource):
             ]
         return [record]
 
-    def identify(self, record: Record, place: Place) -> Ident | None:
+    def identify(self, record: Record, location: RecordLocation) -> Ident | None:
         if "unread" in record:
             return None
         if _is_batch(record):
@@ -131,13 +131,13 @@ class ApiLogSource(SpanSource):
             next((name for each in told if (name := first_text(each, *_SESSIONS))), None)
             or conversation
         )
-        own = own or f"{place.path.stem}:{place.at:012d}:{place.part}"
+        own = own or f"{location.path.stem}:{location.position:012d}:{location.part}"
         names = [
             next((name for each in told if (name := first_text(each, *named))), None)
             for named in (_PROJECTS, _AGENTS)
         ]
         return Ident(
-            own if record.get("object") == "chat.completion" else f"{place}", session or own, *names
+            own if record.get("object") == "chat.completion" else f"{location}", session or own, *names
         )
 
     def spans(self, record: Record) -> list[Span]:
@@ -168,7 +168,7 @@ class ApiLogSource(SpanSource):
             own | chosen(own, ("task_id", "trial")) | chosen(record, ("task_id", "trial", "tags"))
         )
 
-    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
         return super().build(session_id, _joined(records))
 
     def _new_index(self) -> Index:
@@ -185,7 +185,7 @@ class ApiLogSource(SpanSource):
                     )
         return index
 
-    def _first_of(self, session_id: str, sessions: dict[str, list[Place]]) -> str:
+    def _first_of(self, session_id: str, sessions: dict[str, list[RecordLocation]]) -> str:
         """Return the first response that a response goes on with, of those that are in the
         store.
         """
@@ -201,13 +201,13 @@ class ApiLogSource(SpanSource):
         return first if first in sessions else session_id
 
 
-def _joined(records: list[tuple[Place, Record]]) -> list[tuple[Place, Record]]:
+def _joined(records: list[tuple[RecordLocation, Record]]) -> list[tuple[RecordLocation, Record]]:
     """Return the calls of a session as whole records: files of batches and pages of stored
     completions have a call's halves apart.
     """
     batch = [record for _, record in records if _is_batch(record)]
     messages = [record for _, record in records if _stored_message_of(record)]
-    place = records[0][0]
+    location = records[0][0]
     if batch:
         requests = [
             request
@@ -222,7 +222,7 @@ def _joined(records: list[tuple[Place, Record]]) -> list[tuple[Place, Record]]:
         ):  # two batches use one id, and nobody knows whose half is whose
             return [
                 (
-                    place,
+                    location,
                     {
                         "request": {"messages": [mark_unread("custom_id of several batches")]},
                         "response": {},
@@ -231,7 +231,7 @@ def _joined(records: list[tuple[Place, Record]]) -> list[tuple[Place, Record]]:
             ]
         return [
             (
-                place,
+                location,
                 {
                     "request": next(iter(requests), {}),
                     **(_result_of(results[0]) if results else {"response": {}}),
@@ -244,7 +244,7 @@ def _joined(records: list[tuple[Place, Record]]) -> list[tuple[Place, Record]]:
             for each in _in_order(messages)
         ]
         records = [each for each in records if not _stored_message_of(each[1])] or [
-            (place, {"request": {}, "response": {}})
+            (location, {"request": {}, "response": {}})
         ]
         return [
             (at, record | {"messages": record.get("messages") or asked}) for at, record in records
@@ -252,20 +252,20 @@ def _joined(records: list[tuple[Place, Record]]) -> list[tuple[Place, Record]]:
     return _with_history(records)
 
 
-def _with_history(records: list[tuple[Place, Record]]) -> list[tuple[Place, Record]]:
+def _with_history(records: list[tuple[RecordLocation, Record]]) -> list[tuple[RecordLocation, Record]]:
     """Return the calls of a session, each Response with all that it goes on with.
 
     The service keeps what was said before, and is sent what is new. What is not in the store is an
     item of damage.
     """
     calls = {text(_call_in(record)[1].get("id")): _call_in(record) for _, record in records}
-    whole: list[tuple[Place, Record]] = []
-    for place, record in records:
+    whole: list[tuple[RecordLocation, Record]] = []
+    for location, record in records:
         request, response = _call_in(record)
         previous = _previous_of(request, response)
         kept_elsewhere = response.get("conversation") or request.get("conversation")
         if previous is None and not kept_elsewhere:
-            whole.append((place, record))
+            whole.append((location, record))
             continue
         earlier: list[Any] = [mark_unread("conversation of the service")] if kept_elsewhere else []
         met: set[str] = set()
@@ -278,7 +278,7 @@ def _with_history(records: list[tuple[Place, Record]]) -> list[tuple[Place, Reco
             earlier = [*_input_of(asked), *elements(answered.get("output")), *earlier]
             previous = _previous_of(asked, answered)
         given = request | {"input": [*earlier, *_input_of(request)]}
-        whole.append((place, record | {"object": None, "request": given, "response": response}))
+        whole.append((location, record | {"object": None, "request": given, "response": response}))
     return whole
 
 

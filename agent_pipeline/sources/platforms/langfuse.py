@@ -25,7 +25,7 @@ from agent_pipeline.sources.formats.fields import (
 )
 from agent_pipeline.sources.formats.file_source import Ident
 from agent_pipeline.sources.formats.model_calls import stop_reason, with_reason, words_or_messages
-from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.record_files import RecordLocation
 from agent_pipeline.sources.platforms.dialects import fill_in
 from agent_pipeline.sources.platforms.langfuse_server import LangfuseServer
 from agent_pipeline.sources.platforms.span_source import Score, SpanSource
@@ -95,7 +95,7 @@ class LangfuseSource(SpanSource):
         }
         return [own, *({"traceId": record.get("id"), **part} for part in parts)]
 
-    def identify(self, record: Record, place: Place) -> Ident | None:
+    def identify(self, record: Record, location: RecordLocation) -> Ident | None:
         trace, session, project = (
             first_text(record, name) for name in ("traceId", "sessionId", "projectId")
         )

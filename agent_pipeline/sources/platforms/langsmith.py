@@ -23,7 +23,7 @@ from agent_pipeline.sources.formats.fields import (
 )
 from agent_pipeline.sources.formats.file_source import Ident, Index, Said
 from agent_pipeline.sources.formats.model_calls import stop_reason, with_reason
-from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.record_files import RecordLocation
 from agent_pipeline.sources.platforms.span_source import Score, SpanSource
 from agent_pipeline.sources.platforms.spans import Span, span_of
 
@@ -46,7 +46,7 @@ class LangSmithSource(SpanSource):
     def accepts(cls, record: Record) -> bool:
         return {"run_type", "trace_id", "dotted_order"} <= record.keys() or _is_feedback(record)
 
-    def identify(self, record: Record, place: Place) -> Ident | None:
+    def identify(self, record: Record, location: RecordLocation) -> Ident | None:
         if _is_feedback(record):
             of = first_text(record, "trace_id", "run_id")
             return Ident(of) if of else None
@@ -137,18 +137,18 @@ class LangSmithSource(SpanSource):
         return super()._new_index()
 
     def _partitioned(
-        self, places: dict[str | Place, list[Place]], idents: dict[str | Place, Ident]
+        self, locations: dict[str | RecordLocation, list[RecordLocation]], idents: dict[str | RecordLocation, Ident]
     ) -> Index:
         """Put what was said of a run to its trace; what was said of a run that is not in the store
         is noted.
         """
         traces = set(self._traces.values())
         lost = 0
-        for group in [name for name in places if name not in traces]:
-            said, trace = places.pop(group), self._traces.get(str(group))
+        for group in [name for name in locations if name not in traces]:
+            said, trace = locations.pop(group), self._traces.get(str(group))
             del idents[group]
-            if trace in places:
-                places[trace] += said
+            if trace in locations:
+                locations[trace] += said
             else:
                 lost += len(said)
         if lost:
@@ -156,9 +156,9 @@ class LangSmithSource(SpanSource):
                 self.notes,
                 f"{self.path}: {lost} records of feedback are about runs that are not in the store.",
             )
-        return super()._partitioned(places, idents)
+        return super()._partitioned(locations, idents)
 
-    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
         """Return what people and evaluators said stands in a record of its own, in a run's
         statistics, or in both: then it counts once.
         """
@@ -168,7 +168,7 @@ class LangSmithSource(SpanSource):
             if _is_feedback(each)
         }
         return super().build(
-            session_id, [(place, _without_told(record, told)) for place, record in records]
+            session_id, [(location, _without_told(record, told)) for location, record in records]
         )
 
     def metadata(self, record: Record) -> Record:

@@ -15,7 +15,7 @@ from agent_pipeline.sources.formats.fields import (
     text,
 )
 from agent_pipeline.sources.formats.file_source import Ident
-from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.record_files import RecordLocation
 from agent_pipeline.sources.platforms.span_source import SpanSource
 from agent_pipeline.sources.platforms.spans import Span, span_of
 
@@ -32,11 +32,11 @@ class LiteLLMSource(SpanSource):
     def accepts(cls, record: Record) -> bool:
         return "messages" in record and "response" in record and bool(record.keys() & _MARKS)
 
-    def identify(self, record: Record, place: Place) -> Ident:
+    def identify(self, record: Record, location: RecordLocation) -> Ident:
         metadata = section(record, "metadata")
         named = first_text(record, "session_id") or first_text(metadata, "session_id")
         session = named or first_text(record, "trace_id", "litellm_trace_id", "id", "request_id")
-        session = session or f"{place.path.stem}:{place.at:012d}:{place.part}"
+        session = session or f"{location.path.stem}:{location.position:012d}:{location.part}"
         project = first_text(metadata, "user_api_key_team_alias") or first_text(record, "team_id")
         return Ident(
             session, session, project, first_text(metadata, "agent_name", "user_api_key_alias")

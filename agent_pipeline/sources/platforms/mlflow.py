@@ -18,7 +18,7 @@ from agent_pipeline.sources.formats.fields import (
 )
 from agent_pipeline.sources.formats.file_source import Ident
 from agent_pipeline.sources.formats.model_calls import with_reason
-from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.record_files import RecordLocation
 from agent_pipeline.sources.platforms.dialects import finish_reason
 from agent_pipeline.sources.platforms.mlflow_server import MLflowServer
 from agent_pipeline.sources.platforms.span_source import Score, SpanSource
@@ -42,9 +42,9 @@ class MLflowSource(SpanSource):
             return True
         return "data" in record and "trace_id" in decoded_object(record.get("info"))
 
-    def identify(self, record: Record, place: Place) -> Ident:
+    def identify(self, record: Record, location: RecordLocation) -> Ident:
         info = _info(record)
-        trace = first_text(info, "trace_id") or f"{place}"
+        trace = first_text(info, "trace_id") or f"{location}"
         session = text(section(info, "trace_metadata").get("mlflow.trace.session"))
         experiment = section(info, "trace_location", "mlflow_experiment").get("experiment_id")
         return Ident(

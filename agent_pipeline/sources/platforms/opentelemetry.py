@@ -30,7 +30,7 @@ from agent_pipeline.sources.formats.fields import (
     when,
 )
 from agent_pipeline.sources.formats.file_source import Ident, Said
-from agent_pipeline.sources.formats.record_files import Place
+from agent_pipeline.sources.formats.record_files import RecordLocation
 from agent_pipeline.sources.platforms.attributes import (
     AGENTS,
     OF_MODELS,
@@ -97,7 +97,7 @@ class OpenTelemetrySource(SpanSource):
     def unpack(self, record: Record) -> list[Record]:
         return list(_steps_in(record))
 
-    def identify(self, record: Record, place: Place) -> Ident | None:
+    def identify(self, record: Record, location: RecordLocation) -> Ident | None:
         attributes, trace = record["attributes"], record["span"].trace
         if not trace or not has(attributes, OF_MODELS):
             return None
@@ -116,7 +116,7 @@ class OpenTelemetrySource(SpanSource):
             span.given = [*span.given, mark_cut_text("attributes")]
         return [span]
 
-    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
         return super().build(session_id, _with_events(records))
 
     def scores_of(self, record: Record) -> list[Score]:
@@ -282,7 +282,7 @@ def _whole_message(message: Record) -> Any:
     return message if has_arguments and is_said else mark_cut_text("content that was not captured")
 
 
-def _with_events(records: list[tuple[Place, Record]]) -> list[tuple[Place, Record]]:
+def _with_events(records: list[tuple[RecordLocation, Record]]) -> list[tuple[RecordLocation, Record]]:
     """Return the records of a session with what log records say put to their spans, in the order of
     time; one that was sent twice counts once.
     """
@@ -292,10 +292,10 @@ def _with_events(records: list[tuple[Place, Record]]) -> list[tuple[Place, Recor
     )
     steps = [record for record in records if not record[1]["event"]]
     at = {(step["span"].trace, step["span"].id): index for index, (_, step) in enumerate(steps)}
-    for place, event in events:
+    for location, event in events:
         index = at.setdefault((event["span"].trace, event["span"].id), len(steps))
         if index == len(steps):
-            steps.append((place, event))
+            steps.append((location, event))
             continue
         known, new = steps[index][1]["attributes"], event["attributes"]
         if event["event"] == "message":

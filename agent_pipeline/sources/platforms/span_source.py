@@ -26,7 +26,7 @@ from agent_pipeline.sources.formats.fields import (
     verdict_in,
 )
 from agent_pipeline.sources.formats.file_source import FileSource, Index, Said
-from agent_pipeline.sources.formats.record_files import Kind, Place
+from agent_pipeline.sources.formats.record_files import Kind, RecordLocation
 from agent_pipeline.sources.platforms.conversation import Conversation
 from agent_pipeline.sources.platforms.conversations import conversations_in
 from agent_pipeline.sources.platforms.spans import Span, in_order
@@ -70,7 +70,7 @@ class SpanSource(FileSource):
         """
         return {}
 
-    def build(self, session_id: str, records: list[tuple[Place, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
         spans = [span for _, record in records for span in self.spans(record)]
         fields: Record = {"context": {}}
         for _, record in records:
