@@ -145,13 +145,13 @@ def items_of(session: Session) -> list[RecordedItem]:
     `chat.read_chat` turns the items back into messages.
     """
     thoughts: dict[int, list[str]] = {}
-    for each in session.reasoning:
-        thoughts.setdefault(each["message"], []).append(each["text"])
+    for thought in session.reasoning:
+        thoughts.setdefault(thought["message"], []).append(thought["text"])
     items: list[RecordedItem] = []
-    for at, message in enumerate(session.messages):
+    for message_index, message in enumerate(session.messages):
         items += [
             {"type": "reasoning", "summary": [{"type": "summary_text", "text": text}]}
-            for text in thoughts.get(at, ())
+            for text in thoughts.get(message_index, ())
         ]
         if message["role"] == "tool":
             result = {
@@ -250,10 +250,10 @@ def file_signature(*paths: Path) -> str:
     """
     parts = []
     for path in paths:
-        for each in (path, path.with_name(path.name + "-wal")):
+        for file in (path, path.with_name(path.name + "-wal")):
             with suppress(FileNotFoundError):  # a log goes when its writer ends
-                if (stat := each.stat()).st_size:
-                    parts.append(f"{each}:{stat.st_size}:{stat.st_mtime_ns}")
+                if (stat := file.stat()).st_size:
+                    parts.append(f"{file}:{stat.st_size}:{stat.st_mtime_ns}")
     return "|".join(parts)
 
 

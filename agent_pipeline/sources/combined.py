@@ -138,27 +138,26 @@ class CombinedSource(TraceSource):
 
         If two stores use one id for a session, the session of the later store gets a new id.
         """
-        given: set[str] = set()
+        used_ids: set[str] = set()
         renamed: dict[tuple[str, str], str] = {}
         streams = [
             zip(self._stores[name].sessions(key), repeat(name), strict=False) for name in names
         ]
         count = 0
-        for session, name in heapq.merge(*streams, key=lambda each: each[0].session_id):
-            if session.session_id in given:
+        for session, name in heapq.merge(*streams, key=_id_of_session):
+            if session.session_id in used_ids:
                 count += 1
-                free = next(
-                    each
-                    for number in range(2, len(given) + 3)
-                    if (each := f"{session.session_id}~{number}") not in given
-                )
+                suffix = 2
+                while f"{session.session_id}~{suffix}" in used_ids:
+                    suffix += 1
+                free = f"{session.session_id}~{suffix}"
                 renamed[name, session.session_id] = free
                 session.session_id = free
             if session.parent_session_id is not None:
                 session.parent_session_id = renamed.get(
                     (name, session.parent_session_id), session.parent_session_id
                 )
-            given.add(session.session_id)
+            used_ids.add(session.session_id)
             yield session
         if count:
             add_note(
@@ -166,3 +165,8 @@ class CombinedSource(TraceSource):
                 f"{key}: {count} session ids are in more than one store ({', '.join(names)}); the "
                 f"later got ~2, ~3.",
             )
+
+
+def _id_of_session(session_and_store: tuple[Session, str]) -> str:
+    """Return the id of a session that comes with the name of its store."""
+    return session_and_store[0].session_id

@@ -152,7 +152,7 @@ def find(path: Path, known: Sequence[Reader] = SOURCES) -> Finds:
     """
     finds = _finds(path, known)
     sidecars = {sidecar for where, reader in finds.stores for sidecar in reader(where).sidecars()}
-    finds.unknown = [each for each in finds.unknown if each not in sidecars]
+    finds.unknown = [file for file in finds.unknown if file not in sidecars]
     return finds
 
 
@@ -161,12 +161,16 @@ def _finds(path: Path, known: Sequence[Reader]) -> Finds:
     is_folder = path.is_dir()
     try:
         if detected := next(
-            (each for each in known if (each.reads_folders or not is_folder) and each.detect(path)),
+            (
+                reader
+                for reader in known
+                if (reader.reads_folders or not is_folder) and reader.detect(path)
+            ),
             None,
         ):
             return Finds([(path, detected)])
         children = (
-            sorted(each for each in path.iterdir() if not each.name.startswith("."))
+            sorted(child for child in path.iterdir() if not child.name.startswith("."))
             if is_folder
             else []
         )
@@ -212,7 +216,7 @@ def _reader_for(location: Location, known: Sequence[Reader]) -> Reader | None:
     if not location.is_url:
         return None
     scheme = location.where.partition("://")[0].lower()
-    schemes = {each: reader for reader in reversed(known) for each in reader.schemes}
+    schemes = {scheme_name: reader for reader in reversed(known) for scheme_name in reader.schemes}
     if scheme in schemes:
         return schemes[scheme]
     raise StoreError(

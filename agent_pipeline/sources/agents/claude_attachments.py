@@ -48,7 +48,7 @@ def attached_media(attachment: Record) -> list[Any]:
     )
     if content.get("type") in ("image", "pdf"):
         return [{"type": "image" if content["type"] == "image" else "file"}]
-    return [{"type": "file"} for each in objects(content.get("contents")) if each.get("blob")]
+    return [{"type": "file"} for part in objects(content.get("contents")) if part.get("blob")]
 
 
 def _joined(parts: list[Any], seam: str = "\n") -> str | None:
@@ -59,8 +59,8 @@ def _joined(parts: list[Any], seam: str = "\n") -> str | None:
 
 def _diagnostics(attachment: Record) -> str | None:
     """Return what an editor found in files, as Claude Code lists it."""
-    found = [_file_with_diagnostics(each) for each in objects(attachment.get("files"))]
-    listed = _joined(found, "\n\n")
+    files = [_file_with_diagnostics(file) for file in objects(attachment.get("files"))]
+    listed = _joined(files, "\n\n")
     return (
         listed
         and f"<new-diagnostics>The following new diagnostic issues were "
@@ -69,22 +69,24 @@ def _diagnostics(attachment: Record) -> str | None:
 
 
 def _file_with_diagnostics(file: Record) -> str | None:
-    lines = [_diagnostic(each) for each in objects(file.get("diagnostics"))]
+    lines = [_diagnostic(diagnostic) for diagnostic in objects(file.get("diagnostics"))]
     name = (text(file.get("uri")) or "a file").rpartition("/")[2]
     return f"{name}:\n{_joined(lines)}" if _joined(lines) is not None else None
 
 
-def _diagnostic(found: Record) -> str | None:
-    if not isinstance(found.get("message"), str):
+def _diagnostic(diagnostic: Record) -> str | None:
+    if not isinstance(diagnostic.get("message"), str):
         return None
-    start = section(found, "range", "start")
-    places = [
-        place + 1 for name in ("line", "character") if isinstance(place := start.get(name), int)
+    start = section(diagnostic, "range", "start")
+    position = [
+        index + 1 for name in ("line", "character") if isinstance(index := start.get(name), int)
     ]
-    where = f"[Line {places[0]}:{places[1]}] " if len(places) == 2 else ""
-    code, source = found.get("code"), found.get("source")
+    where = f"[Line {position[0]}:{position[1]}] " if len(position) == 2 else ""
+    code, source = diagnostic.get("code"), diagnostic.get("source")
     more = (f" [{code}]" if code else "") + (f" ({source})" if source else "")
-    return f"  {_SIGNS.get(str(found.get('severity')), '•')} {where}{found['message']}{more}"
+    return (
+        f"  {_SIGNS.get(str(diagnostic.get('severity')), '•')} {where}{diagnostic['message']}{more}"
+    )
 
 
 def _plan(attachment: Record) -> str | None:
@@ -98,11 +100,11 @@ def _plan(attachment: Record) -> str | None:
 
 def _hook_response(attachment: Record) -> str | None:
     response = section(attachment, "response")
-    said = (
+    texts = (
         response.get("systemMessage"),
         section(response, "hookSpecificOutput").get("additionalContext"),
     )
-    return _joined([words for words in said if words])
+    return _joined([words for words in texts if words])
 
 
 def _skills(attachment: Record) -> str | None:
@@ -116,8 +118,8 @@ def _skills(attachment: Record) -> str | None:
 def _memories(attachment: Record) -> str | None:
     return _joined(
         [
-            _titled("Memory", each, each.get("content"))
-            for each in objects(attachment.get("memories"))
+            _titled("Memory", memory, memory.get("content"))
+            for memory in objects(attachment.get("memories"))
         ],
         "\n\n",
     )
@@ -130,7 +132,7 @@ def _titled(what: str, record: Record, content: Any) -> str | None:
 
 def _resource(attachment: Record) -> str | None:
     contents = _joined(
-        [each.get("text") for each in objects(section(attachment, "content").get("contents"))]
+        [part.get("text") for part in objects(section(attachment, "content").get("contents"))]
     )
     return contents and f"{attachment.get('server')}: {attachment.get('uri')}\n{contents}"
 
@@ -148,15 +150,15 @@ def _mailbox(attachment: Record) -> str | None:
 
 
 def _task(attachment: Record) -> str | None:
-    told = {
+    task = {
         name: text(attachment.get(name))
         for name in ("taskId", "taskType", "status", "description", "deltaSummary")
     }
     words = (
-        f"Task {told['taskId']} (type: {told['taskType']}) (status: {told['status']}) "
-        f"(description: {told['description']})"
+        f"Task {task['taskId']} (type: {task['taskType']}) (status: {task['status']}) "
+        f"(description: {task['description']})"
     )
-    return words + (f" Delta: {told['deltaSummary']}" if told["deltaSummary"] else "")
+    return words + (f" Delta: {task['deltaSummary']}" if task["deltaSummary"] else "")
 
 
 _READERS = {

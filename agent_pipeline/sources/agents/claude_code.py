@@ -38,7 +38,7 @@ from agent_pipeline.sources.agents.codex import folder_name
 from agent_pipeline.sources.agents.lines import cut_last_turn
 from agent_pipeline.sources.base import add_note
 from agent_pipeline.sources.formats.fields import Record, chosen, objects, section, text
-from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
+from agent_pipeline.sources.formats.file_source import FileSource, Ident, SessionFields
 from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _CONTEXT = ("cwd", "gitBranch", "version", "agentId")
@@ -101,7 +101,7 @@ class ClaudeCodeSource(FileSource):
                 self.notes, f"{sentence}; of each session the branch with the last line was taken."
             )
 
-    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> SessionFields:
         return sorted(self._chains(session_id, records), key=itemgetter(0))
 
     def _chains(
@@ -121,13 +121,13 @@ class ClaudeCodeSource(FileSource):
         replaced = replacements_in(distinct.values())
         for line in distinct.values():
             if line.get("isSidechain") is True:
-                parent, own = text(line.get("parentUuid")), text(line.get("uuid"))
-                chain = text(line.get("agentId")) or roots.get(parent) or own or "side"
-                roots[own] = chain
+                parent, line_id = text(line.get("parentUuid")), text(line.get("uuid"))
+                chain = text(line.get("agentId")) or roots.get(parent) or line_id or "side"
+                roots[line_id] = chain
                 sides.setdefault(chain, []).append(line)
             else:
                 main.append(line)
-        forked_from = {own for line in main if (own := text(line.get("uuid")))}
+        forked_from = {line_id for line in main if (line_id := text(line.get("uuid")))}
         forks = [
             chain
             for chain, lines in sides.items()
@@ -135,13 +135,17 @@ class ClaudeCodeSource(FileSource):
         ]
         left_out = sum(len(sides.pop(chain)) for chain in forks)
         if main:
-            for name, said in self._conversations(main, session_id, None, distinct, replaced[0]):
+            for name, session_fields in self._conversations(
+                main, session_id, None, distinct, replaced[0]
+            ):
                 if name == session_id:
-                    said["skipped"]["line:fork"] = left_out
-                    said["history"] += [mark_unread("queued words")] * lost_in_queue(main)
-                    said["history"] += [mark_unread("content-replacement")] * replaced[1]
-                    said["history"] += [mark_unread("another line's uuid")] * contradicting
-                yield name, said
+                    session_fields["skipped"]["line:fork"] = left_out
+                    session_fields["history"] += [mark_unread("queued words")] * lost_in_queue(main)
+                    session_fields["history"] += [mark_unread("content-replacement")] * replaced[1]
+                    session_fields["history"] += [
+                        mark_unread("another line's uuid")
+                    ] * contradicting
+                yield name, session_fields
         for chain, lines in sorted(sides.items()):
             yield from self._conversations(
                 lines, f"{session_id}:{chain}", session_id, distinct, replaced[0]
@@ -159,10 +163,15 @@ class ClaudeCodeSource(FileSource):
         taken, others = _branch(lines)
         self._left += others
         *before, last = _stretches(lines, taken)
-        for number, stretch in enumerate(before, 1):
-            said = _conversation(stretch, lines, replaced) | {"parent_session_id": parent or name}
-            yield f"{name}:before-compaction-{number}", said | {"ends_on_tool": True}
-        said = _conversation(last, lines, replaced)
+        for stretch_number, stretch in enumerate(before, 1):
+            session_fields = _conversation(stretch, lines, replaced) | {
+                "parent_session_id": parent or name
+            }
+            yield (
+                f"{name}:before-compaction-{stretch_number}",
+                session_fields | {"ends_on_tool": True},
+            )
+        session_fields = _conversation(last, lines, replaced)
         kinds = (
             f"line:{text(line.get('type')) or 'unknown'}"
             for line in lines
@@ -170,15 +179,17 @@ class ClaudeCodeSource(FileSource):
         )
         unknown = [mark_unread(kind) for line in lines if (kind := unknown_line(line))]
         broken = bool(taken) and taken[-1].get("isApiErrorMessage") is True
-        said["history"] += unknown + [mark_unread("missing line")] * _missing_parents(taken, names)
-        said["skipped"] += Counter(kinds) + Counter(other_branch=others)
-        said["parent_session_id"] = parent
-        said["error"] = (
+        session_fields["history"] += unknown + [mark_unread("missing line")] * _missing_parents(
+            taken, names
+        )
+        session_fields["skipped"] += Counter(kinds) + Counter(other_branch=others)
+        session_fields["parent_session_id"] = parent
+        session_fields["error"] = (
             (text(read_text(_message(taken[-1]).get("content"))[0]) or "the API gave an error")
             if broken
             else None
         )
-        yield name, said
+        yield name, session_fields
 
 
 def _conversation(taken: list[Record], lines: list[Record], replaced: dict[str, str]) -> Record:
@@ -211,11 +222,16 @@ def _branch(lines: list[Record]) -> tuple[list[Record], int]:
     its calls still miss, and what was attached to a line on the way.
     """
     shown = [line for line in lines if is_shown(line)]
-    at = {own: number for number, line in enumerate(lines) if (own := text(line.get("uuid")))}
+    index_by_id = {
+        line_id: line_index
+        for line_index, line in enumerate(lines)
+        if (line_id := text(line.get("uuid")))
+    }
     parents = {text(line.get("parentUuid")) for line in lines}
     chain: set[int] = set()
     here = max(
-        (number for number, line in enumerate(lines) if line.get("type") in SPOKEN), default=-1
+        (line_index for line_index, line in enumerate(lines) if line.get("type") in SPOKEN),
+        default=-1,
     )
     while here >= 0 and here not in chain:
         chain.add(here)
@@ -226,8 +242,8 @@ def _branch(lines: list[Record]) -> tuple[list[Record], int]:
         )  # without the field the lines are no tree, but follow one another
         if is_first and not (is_boundary(line) or line.get("isCompactSummary") is True):
             break
-        here = at.get(parent, here - 1) if parent else here - 1
-    on_way = [lines[number] for number in sorted(chain) if is_shown(lines[number])]
+        here = index_by_id.get(parent, here - 1) if parent else here - 1
+    on_way = [lines[line_index] for line_index in sorted(chain) if is_shown(lines[line_index])]
     messages = {_message_id(line) for line in on_way if line.get("type") == "assistant"} - {None}
     taken_ids = {id(line) for line in on_way} | {
         id(line) for line in shown if _message_id(line) in messages
@@ -257,13 +273,13 @@ def _parents_first(lines: list[Record]) -> Iterator[Record]:
     """Yield the lines in the order of the file, but none before its parent: several may be written
     at once.
     """
-    by_name = {own: line for line in lines if (own := text(line.get("uuid")))}
-    given: set[int] = set()
+    by_name = {line_id: line for line in lines if (line_id := text(line.get("uuid")))}
+    yielded_ids: set[int] = set()
     for line in lines:
         way: list[Record] = []
         here: Record | None = line
-        while here is not None and id(here) not in given:
-            given.add(id(here))
+        while here is not None and id(here) not in yielded_ids:
+            yielded_ids.add(id(here))
             way.append(here)
             here = by_name.get(text(here.get("parentUuid")) or "")
         yield from reversed(way)
@@ -324,12 +340,12 @@ def _preserved(lines: list[Record], metadata: Record) -> list[Record]:
     first, last = (
         text(section(metadata, "preservedSegment").get(name)) for name in ("headUuid", "tailUuid")
     )
-    by_name = {own: line for line in lines if (own := text(line.get("uuid")))}
-    found: list[Record] = []
-    while last in by_name and len(found) <= len(lines):
-        found.append(by_name[last])
+    by_name = {line_id: line for line in lines if (line_id := text(line.get("uuid")))}
+    kept: list[Record] = []
+    while last in by_name and len(kept) <= len(lines):
+        kept.append(by_name[last])
         if last == first:
-            return [line | {"forkedFrom": first} for line in reversed(found) if is_shown(line)]
+            return [line | {"forkedFrom": first} for line in reversed(kept) if is_shown(line)]
         last = text(by_name[last].get("parentUuid"))
     return [_UNKNOWN_COMPACTION]
 

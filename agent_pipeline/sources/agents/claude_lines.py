@@ -122,21 +122,28 @@ def lost_in_queue(lines: list[Record]) -> int:
     is not lost.
     """
     queue: list[tuple[int, str]] = []
-    given: list[tuple[int, str]] = []
+    delivered: list[tuple[int, str]] = []
     last_answer = max(
-        (at for at, line in enumerate(lines) if line.get("type") == "assistant"), default=-1
+        (line_index for line_index, line in enumerate(lines) if line.get("type") == "assistant"),
+        default=-1,
     )
-    for at, line in enumerate(lines):
+    for line_index, line in enumerate(lines):
         operation = line.get("operation") if line.get("type") == "queue-operation" else None
         if operation == "enqueue":
-            queue.append((at, words_in(line.get("content")).strip()))
+            queue.append((line_index, words_in(line.get("content")).strip()))
         elif operation == "popAll":
             queue = []
         elif operation is not None and queue:
-            given.append(queue.pop(0))
-    said = {at: f"\n{words}\n" for at, line in enumerate(lines) if (words := _said_by_user(line))}
+            delivered.append(queue.pop(0))
+    texts_by_line = {
+        line_index: f"\n{words}\n"
+        for line_index, line in enumerate(lines)
+        if (words := _said_by_user(line))
+    }
     return sum(
-        not _take(said, at, words) for at, words in sorted(given + queue) if at < last_answer
+        not _take(texts_by_line, line_index, words)
+        for line_index, words in sorted(delivered + queue)
+        if line_index < last_answer
     )
 
 
@@ -147,7 +154,7 @@ def _said_by_user(line: Record) -> str:
     return words_in(attachment.get("prompt")) if attachment.get("type") == "queued_command" else ""
 
 
-def _take(said: dict[int, str], after: int, words: str) -> bool:
+def _take(texts_by_line: dict[int, str], after: int, words: str) -> bool:
     """Take queued words out of what the user said after them; False if they are not there.
 
     Several queued texts may be given as one message, each on lines of its own. Of a command
@@ -156,12 +163,13 @@ def _take(said: dict[int, str], after: int, words: str) -> bool:
     sought = words.split()[0] if words.startswith("/") else f"\n{words.removeprefix('!').strip()}\n"
     if not sought.strip():
         return True
-    for at, text_said in said.items():
-        if at > after and sought in text_said:
-            said[at] = text_said.replace(sought, "\n", 1)
+    for line_index, text_said in texts_by_line.items():
+        if line_index > after and sought in text_said:
+            texts_by_line[line_index] = text_said.replace(sought, "\n", 1)
             return True
     return words.startswith("!") and any(
-        at > after and words[1:].strip() in text for at, text in said.items()
+        line_index > after and words[1:].strip() in text
+        for line_index, text in texts_by_line.items()
     )
 
 

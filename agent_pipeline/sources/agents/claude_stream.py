@@ -18,7 +18,7 @@ from agent_pipeline.sources.agents.codex import folder_name
 from agent_pipeline.sources.agents.lines import cut_last_turn, has_words, says_something, words_in
 from agent_pipeline.sources.base import add_note
 from agent_pipeline.sources.formats.fields import Record, chosen, section, text
-from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
+from agent_pipeline.sources.formats.file_source import FileSource, Ident, SessionFields
 from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _SPOKEN = ("user", "assistant")
@@ -70,15 +70,17 @@ class ClaudeStreamSource(FileSource):
             else None
         )
 
-    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> SessionFields:
         chains: dict[str | None, list[Record]] = {None: []}
         for _, line in records:
             chains.setdefault(text(line.get("parent_tool_use_id")), []).append(line)
         main = chains.pop(None)
-        made = list(_conversations(main, session_id, None))
+        conversations = list(_conversations(main, session_id, None))
         for call, lines in chains.items():
-            made += _conversations(lines, f"{session_id}:{call}", session_id)
-        if any(_MISSING_REQUEST in said["history"] for _, said in made):
+            conversations += _conversations(lines, f"{session_id}:{call}", session_id)
+        if any(
+            _MISSING_REQUEST in session_fields["history"] for _, session_fields in conversations
+        ):
             sentence = (
                 f"{self.path}: {session_id} does not say what the user asked, so it is damaged "
                 f"(unread)"
@@ -87,7 +89,7 @@ class ClaudeStreamSource(FileSource):
                 self.notes,
                 f"{sentence}. Run claude with --replay-user-messages, or read ~/.claude/projects.",
             )
-        return sorted(made, key=itemgetter(0))
+        return sorted(conversations, key=itemgetter(0))
 
 
 def _conversations(
@@ -106,13 +108,13 @@ def _conversations(
         "context": chosen(head, ("cwd", "permissionMode", "claude_code_version")),
         "model_id": head.get("model"),
     }
-    for number, stretch in enumerate(before, 1):
-        said = {
+    for stretch_number, stretch in enumerate(before, 1):
+        session_fields = {
             "history": _history(stretch),
             "parent_session_id": parent or name,
             "ends_on_tool": True,
         }
-        yield f"{name}:before-compaction-{number}", shared | said
+        yield f"{name}:before-compaction-{stretch_number}", shared | session_fields
     history = _history(last)
     ended = results[-1] if results else {}
     if (
@@ -123,7 +125,7 @@ def _conversations(
         history.append(mark_unread("result"))
     if _is_limit(ended.get("stop_reason")):
         cut_last_turn(history)
-    said = {
+    session_fields = {
         "history": history,
         "skipped": Counter(
             f"line:{text(line.get('type'))}" for line in last if line.get("type") in _BOOKKEEPING
@@ -141,8 +143,8 @@ def _conversations(
     if (last and _is_synthetic(last[-1])) or (
         ended.get("is_error") is True and ended.get("subtype") == "success"
     ):
-        said["error"] = text(ended.get("result")) or "the API gave an error"
-    yield name, shared | {key: value for key, value in said.items() if value is not None}
+        session_fields["error"] = text(ended.get("result")) or "the API gave an error"
+    yield name, shared | {key: value for key, value in session_fields.items() if value is not None}
 
 
 def _is_limit(reason: Any) -> bool:
@@ -158,7 +160,7 @@ def _history(lines: list[Record]) -> list[Any]:
     history: list[Any] = []
     whole: dict[str, Record] = {}
     compacted = bool(lines) and lines[0].get("subtype") == "compact_boundary"
-    asked = False
+    has_request = False
     for line in lines:
         kind, message = text(line.get("type")) or "none", section(line, "message")
         name = text(message.get("id"))
@@ -166,10 +168,12 @@ def _history(lines: list[Record]) -> list[Any]:
             if not words_in(message.get("content")).startswith(_SUMMARY):
                 history.append(mark_unread("compaction"))
             compacted = False
-        if kind == "assistant" and not asked:  # the agent speaks before anybody asked it anything
+        if (
+            kind == "assistant" and not has_request
+        ):  # the agent speaks before anybody asked it anything
             history.append(_MISSING_REQUEST)
-        asked = kind != "result" and (
-            asked or kind == "assistant" or (kind == "user" and has_words(message))
+        has_request = kind != "result" and (
+            has_request or kind == "assistant" or (kind == "user" and has_words(message))
         )
         if kind == "user":
             if is_interruption(message):
@@ -212,10 +216,10 @@ def _says_result(history: list[Any], result: Any) -> bool:
     """
     if not isinstance(result, str) or not result.strip():
         return True
-    said = (
+    texts = (
         read_text(message.get("content"))[0]
         for message in history
         if isinstance(message, dict) and message.get("role") == "assistant"
     )
     plain = " ".join(result.split())
-    return any(plain in " ".join(words.split()) for words in said)
+    return any(plain in " ".join(words.split()) for words in texts)

@@ -15,7 +15,7 @@ from agent_pipeline.sources.agents.codex import folder_name
 from agent_pipeline.sources.agents.lines import says_something, stretches_of, words_in
 from agent_pipeline.sources.formats.detection import sampled
 from agent_pipeline.sources.formats.fields import Record, parsed, section, text
-from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
+from agent_pipeline.sources.formats.file_source import FileSource, Ident, SessionFields
 from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _FILE = "api_conversation_history.json"
@@ -77,17 +77,19 @@ class ClineSource(FileSource):
             self.name,
         )
         workspace = _WORKSPACE.search(words_in(record.get("content")))
-        return Ident(str(location.path), name, folder_name(workspace[1]) if workspace else None, agent)
+        return Ident(
+            str(location.path), name, folder_name(workspace[1]) if workspace else None, agent
+        )
 
-    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> SessionFields:
         messages = [record for _, record in records]
         *before, last = _views(messages)
-        said = {
+        session_fields = {
             "history": [*last, *_edited(records[0][0].path)],
             "times": [message.get("ts") for message in messages],
             "models": [section(message, "modelInfo").get("modelId") for message in messages],
         }
-        return stretches_of(session_id, [{"history": view} for view in before], said)
+        return stretches_of(session_id, [{"history": view} for view in before], session_fields)
 
 
 def _is_message(record: Record) -> bool:
@@ -98,9 +100,13 @@ def _is_message(record: Record) -> bool:
 
 def _edited(path: Path) -> list[Any]:
     """Damage if Cline later shortened messages for the model, which a file beside says."""
-    beside = path.with_name("context_history.json")
+    changes_path = path.with_name("context_history.json")
     try:
-        changes = parsed(beside.read_bytes()) if path.name == _FILE and beside.is_file() else None
+        changes = (
+            parsed(changes_path.read_bytes())
+            if path.name == _FILE and changes_path.is_file()
+            else None
+        )
     except (OSError, ValueError):
         changes = ["unreadable"]
     return [mark_unread("messages that were shortened later")] if changes else []
@@ -113,14 +119,14 @@ def _views(messages: list[Record]) -> list[list[Any]]:
     inherited = 0
     for message in messages:
         if message.get("isSummary") is True or message.get("isTruncationMarker") is True:
-            if any(each.get("role") == "assistant" for each in seen[inherited:]):
+            if any(earlier.get("role") == "assistant" for earlier in seen[inherited:]):
                 views.append(_shown(seen, inherited))
             hidden = {text(message.get("condenseId")), text(message.get("truncationId"))} - {None}
             seen = [
-                each
-                for each in seen
+                earlier
+                for earlier in seen
                 if not hidden
-                & {text(each.get("condenseParent")), text(each.get("truncationParent"))}
+                & {text(earlier.get("condenseParent")), text(earlier.get("truncationParent"))}
             ]
             seen.append(message)
             inherited = len(seen)
@@ -135,14 +141,14 @@ def _shown(messages: list[Record], inherited: int) -> list[Any]:
     The first `inherited` were said before and are not trained again.
     """
     shown: list[Any] = []
-    for at, message in enumerate(messages):
-        made = {name: value for name, value in message.items() if name not in _OWN}
-        if made.get("role") == "assistant":
-            made |= {"weight": 0} if at < inherited else {}
-            made |= (
+    for message_index, message in enumerate(messages):
+        chat_message = {name: value for name, value in message.items() if name not in _OWN}
+        if chat_message.get("role") == "assistant":
+            chat_message |= {"weight": 0} if message_index < inherited else {}
+            chat_message |= (
                 {"finish_reason": "interrupted"}
-                if _INTERRUPTED in words_in(made.get("content"))
+                if _INTERRUPTED in words_in(chat_message.get("content"))
                 else {}
             )
-        shown.append(made)
+        shown.append(chat_message)
     return shown

@@ -31,7 +31,7 @@ from agent_pipeline.sources.agents.codex_lines import (
 from agent_pipeline.sources.agents.lines import stretches_of
 from agent_pipeline.sources.base import add_note
 from agent_pipeline.sources.formats.fields import Record, chosen, section, text
-from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
+from agent_pipeline.sources.formats.file_source import FileSource, Ident, SessionFields
 from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _CONTEXT = ("cwd", "originator", "cli_version", "source", "model_provider", "git")
@@ -64,7 +64,7 @@ class CodexSource(FileSource):
         file = ":".join([*self.folders_of(location.path), location.path.stem])
         return Ident(file, text(meta.get("id")), folder_name(meta.get("cwd")), self.name)
 
-    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> SessionFields:
         lines = [record for _, record in records]
         metas = [section(line, "payload") for line in lines if line.get("type") == "session_meta"]
         meta = metas[0] if metas else {}
@@ -84,7 +84,7 @@ class CodexSource(FileSource):
             else thread.tools
         )
         shared = {"tools": tools or None, "context": chosen(meta, _CONTEXT), "models": models}
-        said = {
+        session_fields = {
             "history": _history(meta, last) + [mark_unread("missing line")] * missing_lines(lines),
             "skipped": Counter(taken_back=thread.taken_back),
             "usage": usages(lines),
@@ -98,7 +98,7 @@ class CodexSource(FileSource):
             shared | {"history": _history(meta, stretch), "times": [meta.get("timestamp")]}
             for stretch in before
         ]
-        return stretches_of(session_id, earlier, shared | said)
+        return stretches_of(session_id, earlier, shared | session_fields)
 
     def _copies(self, session_id: str, parent: str | None, lines: list[Record]) -> int:
         """Return how many of the first response items are copies of those of the parent, if the
@@ -120,7 +120,8 @@ class CodexSource(FileSource):
             )
             return 0
         return copied_from(
-            response_items([self._record(location) for location in locations[0]]), response_items(lines)
+            response_items([self._record(location) for location in locations[0]]),
+            response_items(lines),
         )
 
 

@@ -11,7 +11,7 @@ from agent_pipeline.sessions.items import mark_unread
 from agent_pipeline.sources.agents.lines import cut_last_turn, says_something
 from agent_pipeline.sources.base import add_note
 from agent_pipeline.sources.formats.fields import Record, error_text, section, text
-from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
+from agent_pipeline.sources.formats.file_source import FileSource, Ident, SessionFields
 from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _EVENTS = (
@@ -48,7 +48,7 @@ class CodexExecSource(FileSource):
     def identify(self, record: Record, location: RecordLocation) -> Ident:
         return Ident(str(location.path), text(record.get("thread_id")), None, "codex")
 
-    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> SessionFields:
         events = [record for _, record in records]
         sentence = (
             f"{self.path}: codex exec --json does not record what the user asked, so its sessions "

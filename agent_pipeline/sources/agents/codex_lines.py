@@ -110,8 +110,8 @@ class Thread:
         self._items: list[Any] = []
         self._inherited = 0
         self._copied = copied
-        self._said: list[str] = []
-        self._told: list[str] = []
+        self._user_texts: list[str] = []
+        self._event_texts: list[str] = []
         self._missing_pictures = 0
 
     def add(self, line: Record) -> None:
@@ -128,9 +128,11 @@ class Thread:
 
     def end(self) -> list[Stretch]:
         """Return the stretches of the thread, the last of which is its end."""
-        said = "\n".join(self._said)
+        user_text = "\n".join(self._user_texts)
         self._items += [
-            mark_unread("user message event") for words in self._told if words not in said
+            mark_unread("user message event")
+            for words in self._event_texts
+            if words not in user_text
         ]
         self._items += [mark_unread("picture of the user")] * max(self._missing_pictures, 0)
         return [*self.stretches, Stretch(self._items, self._inherited)]
@@ -143,7 +145,7 @@ class Thread:
             self.tools += elements(item.get("tools"))
             return
         if item.get("role") == "user":
-            self._said.append(_plain(words_in(item.get("content"))))
+            self._user_texts.append(_plain(words_in(item.get("content"))))
             self._missing_pictures -= sum(
                 part.get("type") == "input_image" for part in objects(item.get("content"))
             )
@@ -161,12 +163,12 @@ class Thread:
         elif kind == "turn_aborted":
             self._cut()
         elif kind == "user_message":
-            self._told.append(_plain(words_in(event.get("message"))))
+            self._event_texts.append(_plain(words_in(event.get("message"))))
             self._missing_pictures += sum(
                 len(elements(event.get(name))) for name in ("images", "local_images")
             )
         elif kind == "item_completed" and item.get("type") == "UserMessage":
-            self._told.append(_plain(words_in(item.get("content"))))
+            self._event_texts.append(_plain(words_in(item.get("content"))))
         elif kind == "item_completed" and (
             text(item.get("type")) in _REPEATED_ITEMS or not says_something(item)
         ):
@@ -176,14 +178,16 @@ class Thread:
 
     def _roll_back(self, turns: Any) -> None:
         """Take back the last turns of the user, and what Codex put in front of them."""
-        places = [at for at, item in enumerate(self._items) if _is_users(item)]
+        user_indices = [
+            item_index for item_index, item in enumerate(self._items) if _is_users(item)
+        ]
         if not isinstance(turns, int) or isinstance(turns, bool) or turns < 1:
             self._items.append(mark_unread("event thread_rolled_back"))
             return
-        if not places:
+        if not user_indices:
             return
-        cut = places[max(len(places) - turns, 0)]
-        while cut > places[0] and injected(self._items[cut - 1]) is not None:
+        cut = user_indices[max(len(user_indices) - turns, 0)]
+        while cut > user_indices[0] and injected(self._items[cut - 1]) is not None:
             cut -= 1
         if (
             cut < self._inherited and self.stretches
@@ -200,16 +204,16 @@ class Thread:
         """Mark what the agent said and called last as interrupted, unless the user has spoken
         since.
         """
-        found = False
-        for at in range(len(self._items) - 1, -1, -1):
-            item = self._items[at]
+        has_marked = False
+        for item_index in range(len(self._items) - 1, -1, -1):
+            item = self._items[item_index]
             is_agents = isinstance(item, dict) and (
                 item.get("role") == "assistant" or item.get("type") in _CALLS
             )
             if is_agents:
-                self._items[at] = item | {"status": "interrupted"}
-                found = True
-            elif _is_users(item) or (found and not _is_thought(item)):
+                self._items[item_index] = item | {"status": "interrupted"}
+                has_marked = True
+            elif _is_users(item) or (has_marked and not _is_thought(item)):
                 return
 
     def _compact(self, compacted: Record) -> None:
@@ -270,15 +274,15 @@ def copied_from(parent: list[Record], child: list[Record]) -> int:
     but not all of them: turns that were taken back are missing. The first message or call of its
     own ends them.
     """
-    places: dict[bytes, list[int]] = {}
-    for place, item in enumerate(parent):
-        places.setdefault(_content_of(item), []).append(place)
+    indices_by_content: dict[bytes, list[int]] = {}
+    for parent_index, item in enumerate(parent):
+        indices_by_content.setdefault(_content_of(item), []).append(parent_index)
     after = count = 0
-    for number, item in enumerate(child, 1):
-        same = places.get(_content_of(item), [])
-        next_place = bisect_left(same, after)
-        if next_place < len(same):
-            after, count = same[next_place] + 1, number
+    for item_number, item in enumerate(child, 1):
+        same = indices_by_content.get(_content_of(item), [])
+        same_index = bisect_left(same, after)
+        if same_index < len(same):
+            after, count = same[same_index] + 1, item_number
         elif injected(item) is None:
             break
     return count
@@ -311,7 +315,9 @@ def system_texts(meta: Record, items: list[Any]) -> tuple[list[str], int]:
     """
     before = [
         content
-        for content in takewhile(lambda each: each is not None, map(injected, items))
+        for content in takewhile(
+            lambda injected_text: injected_text is not None, map(injected, items)
+        )
         if content is not None
     ]
     texts: list[str] = []

@@ -15,7 +15,7 @@ from agent_pipeline.sessions.items import mark_unread
 from agent_pipeline.sources.agents.codex import folder_name
 from agent_pipeline.sources.agents.lines import branch, cut_last_turn, says_something, stretches_of
 from agent_pipeline.sources.formats.fields import Record, chosen, objects, section, text
-from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
+from agent_pipeline.sources.formats.file_source import FileSource, Ident, SessionFields
 from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _BOOKKEEPING = {
@@ -72,32 +72,38 @@ class CopilotCLISource(FileSource):
             "copilot-cli",
         )
 
-    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> SessionFields:
         events = [record for _, record in records]
         way, missing = branch(events)
         head = next(
             (section(event, "data") for event in events if event.get("type") == "session.start"), {}
         )
         helpers = [event for event in way if text(section(event, "data").get("parentToolCallId"))]
-        own = [event for event in way if not text(section(event, "data").get("parentToolCallId"))]
-        *before, last = _views(own)
-        data = [section(event, "data") for event in own]
-        failed = own[-1] if own and own[-1].get("type") == "session.error" else {}
+        main_events = [
+            event for event in way if not text(section(event, "data").get("parentToolCallId"))
+        ]
+        *before, last = _views(main_events)
+        data = [section(event, "data") for event in main_events]
+        failed = (
+            main_events[-1]
+            if main_events and main_events[-1].get("type") == "session.error"
+            else {}
+        )
         models = [
             head.get("selectedModel"),
-            *(each.get("newModel") or each.get("model") for each in data),
+            *(event_data.get("newModel") or event_data.get("model") for event_data in data),
         ]
-        said = {
+        session_fields = {
             "history": [*last, *[mark_unread("missing line")] * missing, *_unknown(events)],
             "skipped": Counter(other_branch=len(events) - len(way))
             + Counter({"line:subagent": len(helpers)}),
             "context": chosen(section(head, "context"), ("cwd", "repository", "branch")),
-            "times": [event.get("timestamp") for event in own],
+            "times": [event.get("timestamp") for event in main_events],
             "models": models,
             "error": section(failed, "data").get("message"),
         }
         return stretches_of(
-            session_id, [{"history": view, "models": models} for view in before], said
+            session_id, [{"history": view, "models": models} for view in before], session_fields
         )
 
 
@@ -110,7 +116,9 @@ def _views(events: list[Record]) -> list[list[Any]]:
         if is_compacted or (
             kind == "session.truncation" and data.get("messagesRemovedDuringTruncation") != 0
         ):
-            if any(isinstance(each, dict) and each.get("role") == "assistant" for each in view):
+            if any(
+                isinstance(earlier, dict) and earlier.get("role") == "assistant" for earlier in view
+            ):
                 views.append(view)
             view = [mark_unread(kind)]
         elif kind == "abort":
@@ -122,10 +130,10 @@ def _views(events: list[Record]) -> list[list[Any]]:
 
 def _message(kind: str, data: Record) -> Any:
     if kind == "user.message":
-        content, given = data.get("content"), data.get("transformedContent")
-        words = given if isinstance(given, str) and given else content
+        content, transformed = data.get("content"), data.get("transformedContent")
+        words = transformed if isinstance(transformed, str) and transformed else content
         pictures = [
-            {"type": "image"} for each in objects(data.get("attachments")) if _is_picture(each)
+            {"type": "image"} for part in objects(data.get("attachments")) if _is_picture(part)
         ]
         return {"role": "user", "content": [words or "", *pictures] if pictures else words}
     if kind == "system.message":
@@ -148,9 +156,9 @@ def _message(kind: str, data: Record) -> Any:
         result = data.get("result")
         content = result.get("content") if isinstance(result, dict) else result
         pictures = [
-            each
-            for each in objects(section(data, "result").get("contents"))
-            if each.get("type") in ("image", "audio", "resource")
+            part
+            for part in objects(section(data, "result").get("contents"))
+            if part.get("type") in ("image", "audio", "resource")
         ]
         content = [content, *pictures] if pictures and isinstance(content, str) else content
         if data.get("success") is False:
@@ -179,12 +187,12 @@ def _is_picture(attachment: Record) -> bool:
 
 def _unknown(events: list[Record]) -> list[Any]:
     """Return the events of unknown types that say something, wherever they stand."""
-    found: list[Any] = []
+    unread_items: list[Any] = []
     for event in events:
         kind, data = text(event.get("type")) or "none", section(event, "data")
-        told = data.get("output") if kind == "hook.end" else event
-        if kind not in _BOOKKEEPING and kind not in _READ and says_something(told):
-            found.append(mark_unread(f"event {kind}"))
+        content = data.get("output") if kind == "hook.end" else event
+        if kind not in _BOOKKEEPING and kind not in _READ and says_something(content):
+            unread_items.append(mark_unread(f"event {kind}"))
         elif kind == "tool.execution_complete" and data.get("isUserRequested") is True:
-            found.append(mark_unread("call of the user"))
-    return found
+            unread_items.append(mark_unread("call of the user"))
+    return unread_items

@@ -16,7 +16,7 @@ from agent_pipeline.sessions.chat import read_text
 from agent_pipeline.sessions.items import mark_unread
 from agent_pipeline.sources.agents.lines import cut_last_turn, says_something
 from agent_pipeline.sources.formats.fields import Record, elements, objects, section, text
-from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
+from agent_pipeline.sources.formats.file_source import FileSource, Ident, SessionFields
 from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _CHANGES = {"$set", "$rewindTo"}
@@ -60,7 +60,7 @@ class GeminiCLISource(FileSource):
             str(location.path), text(record.get("sessionId")), project, self.name.replace("_", "-")
         )
 
-    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> SessionFields:
         changes = [section(record, "$set") | record for _, record in records]
         messages, taken_back = _messages(changes)
         skipped = Counter(
@@ -70,30 +70,32 @@ class GeminiCLISource(FileSource):
         )
         is_helper = any(change.get("kind") == "subagent" for change in changes)
         recorded = [
-            each for change in changes for each in (change, *objects(change.get("messages")))
+            entry for change in changes for entry in (change, *objects(change.get("messages")))
         ]
         failed = messages[-1] if messages and messages[-1].get("type") == "error" else {}
-        said = {
+        session_fields = {
             "history": _spoken(messages),
             "skipped": skipped | {"taken_back": taken_back},
             "usage": {
-                text(each.get("id")): each["tokens"] for each in recorded if each.get("tokens")
+                text(entry.get("id")): entry["tokens"] for entry in recorded if entry.get("tokens")
             }.values(),
-            "times": [each.get(name) for name in ("startTime", "lastUpdated") for each in changes],
-            "models": [each.get("model") for each in recorded],
+            "times": [
+                entry.get(name) for name in ("startTime", "lastUpdated") for entry in changes
+            ],
+            "models": [entry.get("model") for entry in recorded],
             "parent_session_id": records[0][0].path.parent.name if is_helper else None,
             "error": (read_text(failed.get("content"))[0] or "the API gave an error")
             if failed
             else None,
         }
-        yield session_id, said
+        yield session_id, session_fields
 
 
 def _messages(changes: list[Record]) -> tuple[list[Record], int]:
     """Return the messages that a session has in the end, and how many were taken back."""
     messages: dict[str, Record] = {}
     taken_back = 0
-    for number, change in enumerate(changes):
+    for change_number, change in enumerate(changes):
         if "$rewindTo" in change:
             names = list(messages)
             kept = names[: names.index(change["$rewindTo"])] if change["$rewindTo"] in names else []
@@ -101,19 +103,21 @@ def _messages(changes: list[Record]) -> tuple[list[Record], int]:
             messages = {name: messages[name] for name in kept}
         elif "messages" in change:
             messages = {
-                f"{number}:{at}": section(each) or {"type": "user"}
-                for at, each in enumerate(elements(change["messages"]))
+                f"{change_number}:{position}": section(message) or {"type": "user"}
+                for position, message in enumerate(elements(change["messages"]))
             }
-            messages = {text(each.get("id")) or name: each for name, each in messages.items()}
+            messages = {
+                text(message.get("id")) or name: message for name, message in messages.items()
+            }
         elif "type" in change:
-            messages[text(change.get("id")) or str(number)] = change
+            messages[text(change.get("id")) or str(change_number)] = change
     return list(messages.values()), taken_back
 
 
 def _spoken(messages: list[Record]) -> list[Any]:
     """Chat messages, and what cannot be read."""
     history: list[Any] = []
-    given: set[Any] = set()
+    answered_ids: set[Any] = set()
     for message in messages:
         kind, words = message.get("type"), read_text(message.get("content"))[0].lower()
         if kind in _NOTES:
@@ -122,41 +126,43 @@ def _spoken(messages: list[Record]) -> list[Any]:
             elif "compress" in words:
                 history.append(mark_unread("compressed context"))
         elif kind in _ROLES:
-            history += _turn(message, given)
+            history += _turn(message, answered_ids)
         elif says_something(message):
             history.append(mark_unread(f"line {text(kind) or 'none'}"))
     return history
 
 
-def _turn(each: Record, given: set[Any]) -> Iterator[Any]:
+def _turn(message: Record, answered_ids: set[Any]) -> Iterator[Any]:
     """Yield a message with each result once: it stands with its call, in a message of the user, and
     after a resumption in two.
 
     `given` holds the ids of the calls whose results were given before.
     """
-    content = each.get("content")
-    if each.get("type") == "gemini":
-        thoughts = [thought.get("description") for thought in objects(each.get("thoughts"))]
+    content = message.get("content")
+    if message.get("type") == "gemini":
+        thoughts = [thought.get("description") for thought in objects(message.get("thoughts"))]
         yield {
             "role": "assistant",
             "content": content,
             "reasoning": thoughts,
-            "tool_calls": each.get("toolCalls"),
+            "tool_calls": message.get("toolCalls"),
         }
         content = [
             block
-            for call in objects(each.get("toolCalls"))
+            for call in objects(message.get("toolCalls"))
             for block in elements(call.get("result"))
         ]
     if isinstance(content, list):
         new = [
-            block for block in content if _answered(block) is None or _answered(block) not in given
+            block
+            for block in content
+            if _answered(block) is None or _answered(block) not in answered_ids
         ]
-        given.update(map(_answered, new))
+        answered_ids.update(map(_answered, new))
         if content and not new:
             return
         content = new
-    if content or each.get("type") == "user":
+    if content or message.get("type") == "user":
         yield {
             "role": "system" if read_text(content)[0].startswith(_CONTEXT) else "user",
             "content": content,

@@ -11,7 +11,7 @@ from typing import Any
 from agent_pipeline.sources.agents.codex import folder_name
 from agent_pipeline.sources.agents.lines import says_something, stretches_of
 from agent_pipeline.sources.formats.fields import Record, chosen, section
-from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
+from agent_pipeline.sources.formats.file_source import FileSource, Ident, SessionFields
 from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _MESSAGE = {"role", "created", "content"}
@@ -44,10 +44,13 @@ class GooseSource(FileSource):
 
     def identify(self, record: Record, location: RecordLocation) -> Ident:
         return Ident(
-            str(location.path), location.path.stem, folder_name(record.get("working_dir")), self.name
+            str(location.path),
+            location.path.stem,
+            folder_name(record.get("working_dir")),
+            self.name,
         )
 
-    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> SessionFields:
         head = next((record for _, record in records if self.accepts(record)), {})
         messages = [record for _, record in records if not self.accepts(record)]
         hidden = [
@@ -64,7 +67,7 @@ class GooseSource(FileSource):
         tokens = chosen(head, **{name: f"accumulated_{name}" for name in names}) or chosen(
             head, names
         )
-        said: dict[str, Any] = {
+        session_fields: dict[str, Any] = {
             "history": shown,
             "context": chosen(head, ("working_dir", "description")),
             "usage": [tokens],
@@ -75,4 +78,4 @@ class GooseSource(FileSource):
             if any(message.get("role") == "assistant" for message in hidden)
             else []
         )
-        return stretches_of(session_id, before, said)
+        return stretches_of(session_id, before, session_fields)

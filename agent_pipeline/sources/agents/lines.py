@@ -89,7 +89,11 @@ def branch(
     Entries without ids are no tree, but follow one another. If a parent is missing, the entry
     before is taken for it.
     """
-    places = {own: place for place, entry in enumerate(entries) if (own := text(entry.get(name)))}
+    index_by_id = {
+        entry_id: index
+        for index, entry in enumerate(entries)
+        if (entry_id := text(entry.get(name)))
+    }
     way: set[int] = set()
     missing, here = 0, len(entries) - 1
     while here >= 0 and here not in way:
@@ -97,9 +101,9 @@ def branch(
         above = text(entries[here].get(parent))
         if above is None and parent in entries[here] and text(entries[here].get(name)) is not None:
             break
-        missing += above is not None and above not in places
-        here = places.get(above, here - 1) if above else here - 1
-    return [entries[place] for place in sorted(way)], missing
+        missing += above is not None and above not in index_by_id
+        here = index_by_id.get(above, here - 1) if above else here - 1
+    return [entries[index] for index in sorted(way)], missing
 
 
 def stretches_of(session_id: str, earlier: list[Record], last: Record) -> list[tuple[str, Record]]:
@@ -112,7 +116,7 @@ def stretches_of(session_id: str, earlier: list[Record], last: Record) -> list[t
     """
     parent = {"parent_session_id": session_id, "ends_on_tool": True}
     named = [
-        (f"{session_id}:before-compaction-{number}", said | parent)
-        for number, said in enumerate(earlier, 1)
+        (f"{session_id}:before-compaction-{stretch_number}", session_fields | parent)
+        for stretch_number, session_fields in enumerate(earlier, 1)
     ]
     return [(session_id, last), *sorted(named, key=itemgetter(0))]

@@ -70,7 +70,7 @@ class OmniagentsSource(ItemStore):
         """
         try:
             return bool(cls(path)._session_files()) or not any(
-                each.is_file() for each in (path / "sessions").rglob("*")
+                file.is_file() for file in (path / "sessions").rglob("*")
             )
         except (StoreError, OSError):  # whoever reads it will say what is wrong
             return True

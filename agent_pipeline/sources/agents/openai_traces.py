@@ -11,7 +11,7 @@ from pathlib import Path
 
 from agent_pipeline.sources.base import files_of
 from agent_pipeline.sources.formats.fields import Record, error_text, section, text
-from agent_pipeline.sources.formats.file_source import Ident, Said
+from agent_pipeline.sources.formats.file_source import Ident, SessionFields
 from agent_pipeline.sources.formats.labels import labels_beside, read_labels
 from agent_pipeline.sources.formats.model_calls import request_of
 from agent_pipeline.sources.formats.record_files import RecordLocation
@@ -80,10 +80,11 @@ class OpenAITracesSource(SpanSource):
     def metadata(self, record: Record) -> Record:
         return section(record, "metadata") if record.get("object") == "trace" else {}
 
-    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> SessionFields:
         labels = self._labels(self.signature())
         return (
-            (name, said | labels.get(name, {})) for name, said in super().build(session_id, records)
+            (name, session_fields | labels.get(name, {}))
+            for name, session_fields in super().build(session_id, records)
         )
 
     def sidecars(self) -> list[Path]:

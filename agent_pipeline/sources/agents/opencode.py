@@ -13,7 +13,7 @@ from agent_pipeline.sessions.items import mark_unread
 from agent_pipeline.sources.agents.codex import folder_name
 from agent_pipeline.sources.agents.lines import stretches_of
 from agent_pipeline.sources.formats.fields import Record, chosen, elements, objects, section, text
-from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
+from agent_pipeline.sources.formats.file_source import FileSource, Ident, SessionFields
 from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _COMPLETE = ("stop", "tool-calls", "unknown", None)
@@ -37,7 +37,7 @@ class OpenCodeSource(FileSource):
     def accepts(cls, record: Record) -> bool:
         if isinstance(record.get("messages"), list):
             return "id" in section(record, "info") and any(
-                "parts" in each and "info" in each for each in objects(record["messages"])
+                "parts" in message and "info" in message for message in objects(record["messages"])
             )
         return _kind_of(record) in ("session", "message", "part")
 
@@ -45,7 +45,7 @@ class OpenCodeSource(FileSource):
     def reads(cls, record: Record) -> bool:
         return cls.accepts(record) or "messages" in record
 
-    def identify(self, record: Record, place: RecordLocation) -> Ident | None:
+    def identify(self, record: Record, location: RecordLocation) -> Ident | None:
         session = _session_of(record)
         info = (
             record.get("info")
@@ -64,31 +64,38 @@ class OpenCodeSource(FileSource):
         if path.parent.name.startswith("ses_"):
             return path.parent.name
         if path.parent.name.startswith("msg_") and path.parent.parent.name == "part":
-            beside = path.parent.parent.parent / "message"
+            message_folder = path.parent.parent.parent / "message"
             return next(
-                (each.parent.name for each in beside.glob(f"*/{path.parent.name}.json")), None
+                (
+                    message_file.parent.name
+                    for message_file in message_folder.glob(f"*/{path.parent.name}.json")
+                ),
+                None,
             )
         return path.stem if path.stem.startswith("ses_") else None
 
-    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
-        info, messages, homeless = _gathered([record for _, record in records])
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> SessionFields:
+        info, messages, orphan_count = _gathered([record for _, record in records])
         kept, taken_back = _not_reverted(messages, section(info, "revert"))
         *before, last = _views(kept)
         infos = [section(message, "info") for message in kept]
-        usage = [section(each, "tokens") for each in infos]
-        models = [each.get("modelID") or section(each, "model").get("modelID") for each in infos]
-        said = {
-            "history": [*last, *[mark_unread("part without its message")] * homeless],
+        usage = [section(message_info, "tokens") for message_info in infos]
+        models = [
+            message_info.get("modelID") or section(message_info, "model").get("modelID")
+            for message_info in infos
+        ]
+        session_fields = {
+            "history": [*last, *[mark_unread("part without its message")] * orphan_count],
             "skipped": {"taken_back": taken_back},
             "context": chosen(info, ("directory", "title", "version")),
             "usage": usage,
-            "costs": [each.get("cost") for each in infos],
+            "costs": [message_info.get("cost") for message_info in infos],
             "times": [section(info, "time").get("created"), section(info, "time").get("updated")],
             "models": models,
             "parent_session_id": info.get("parentID"),
         }
         return stretches_of(
-            session_id, [{"history": view, "models": models} for view in before], said
+            session_id, [{"history": view, "models": models} for view in before], session_fields
         )
 
 
@@ -129,16 +136,16 @@ def _gathered(records: list[Record]) -> tuple[Record, list[Record], int]:
             messages[text(record.get("id"))] = {"info": record, "parts": []}
         else:
             info = record
-    homeless = 0
+    orphan_count = 0
     for part in sorted(parts, key=lambda part: text(part.get("id")) or ""):
         if (message := messages.get(text(part.get("messageID")))) is None:
-            homeless += 1
+            orphan_count += 1
         elif all(
             section(element).get("id") != part.get("id")
             for element in elements(message.get("parts"))
         ):
             message["parts"] = [*elements(message.get("parts")), part]
-    return info, sorted(messages.values(), key=_order), homeless
+    return info, sorted(messages.values(), key=_order), orphan_count
 
 
 def _order(message: Record) -> tuple[float, str]:
@@ -152,24 +159,24 @@ def _not_reverted(messages: list[Record], revert: Record) -> tuple[list[Record],
     """Return the messages before the point to which the user reverted, and how many there are after
     it.
     """
-    place = next(
+    revert_index = next(
         (
-            at
-            for at, message in enumerate(messages)
+            message_index
+            for message_index, message in enumerate(messages)
             if section(message, "info").get("id") == revert.get("messageID")
         ),
         None,
     )
-    if not revert or place is None:
+    if not revert or revert_index is None:
         return messages, 0
-    kept = messages[:place]
+    kept = messages[:revert_index]
     if revert.get("partID"):  # only the end of this message was taken back
         before = [
             part
-            for part in objects(messages[place].get("parts"))
+            for part in objects(messages[revert_index].get("parts"))
             if (text(part.get("id")) or "") < str(revert["partID"])
         ]
-        kept = [*kept, messages[place] | {"parts": before}]
+        kept = [*kept, messages[revert_index] | {"parts": before}]
     return kept, len(messages) - len(kept)
 
 
@@ -177,30 +184,33 @@ def _views(messages: list[Record]) -> list[list[Any]]:
     """Return what the model saw before each summary, and after the last."""
     views: list[list[Any]] = []
     view: list[Any] = []
-    asked: Record | None = None
+    request: Record | None = None
     for message in messages:
         info, parts = section(message, "info"), objects(message.get("parts"))
         if any(part.get("type") == "compaction" for part in parts):
-            asked = message
+            request = message
             continue
-        made = _message(info, message.get("parts"))
+        new_messages = _message(info, message.get("parts"))
         if info.get("summary") is True and info.get("role") == "assistant":
             if any(
-                each.get("role") == "assistant" and each.get("weight") != 0
-                for each in view
-                if isinstance(each, dict)
+                entry.get("role") == "assistant" and entry.get("weight") != 0
+                for entry in view
+                if isinstance(entry, dict)
             ):
                 views.append(view)
-            kept = asked is not None and any(
-                text(part.get("tail_start_id")) for part in objects(asked.get("parts"))
+            kept = request is not None and any(
+                text(part.get("tail_start_id")) for part in objects(request.get("parts"))
             )
             view = [
                 {"role": "user", "content": _ASKED},
                 *([mark_unread("compaction")] if kept else []),
             ]
-            made = [each | {"weight": 0} if isinstance(each, dict) else each for each in made]
-            asked = None
-        view += made
+            new_messages = [
+                entry | {"weight": 0} if isinstance(entry, dict) else entry
+                for entry in new_messages
+            ]
+            request = None
+        view += new_messages
     return [*views, view]
 
 
@@ -208,15 +218,17 @@ def _message(info: Record, parts: Any) -> list[Any]:
     """Return a message with its parts, of which those that the model is not shown are left out."""
     role = info.get("role")
     shown = [part for part in elements(parts) if not _is_hidden(part)]
-    made: list[Any] = [{"role": "system", "content": info["system"]}] if info.get("system") else []
+    messages: list[Any] = (
+        [{"role": "system", "content": info["system"]}] if info.get("system") else []
+    )
     error = section(info, "error")
-    told = [
+    spoken_parts = [
         part for part in shown if section(part).get("type") not in ("step-start", "step-finish")
     ]
-    if not told:
+    if not spoken_parts:
         is_lost = not error and not elements(parts)
         return [
-            *made,
+            *messages,
             *([mark_unread("message without parts")] if is_lost else []),
         ]  # otherwise a request that failed
     message: Record = {"role": role, "content": shown}
@@ -231,10 +243,10 @@ def _message(info: Record, parts: Any) -> list[Any]:
     last = next((reason for reason in reversed(reasons) if reason is not None), None)
     if role == "assistant" and (error or last not in _COMPLETE):
         message["finish_reason"] = text(error.get("name")) or str(last)
-    made.append(message)
+    messages.append(message)
     if any(section(part, "state", "time").get("compacted") is not None for part in shown):
-        made.append(mark_unread("result that was cleared later"))
-    return made
+        messages.append(mark_unread("result that was cleared later"))
+    return messages
 
 
 def _is_hidden(part: Any) -> bool:

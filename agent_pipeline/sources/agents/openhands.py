@@ -16,7 +16,7 @@ from agent_pipeline.sessions.items import mark_unread
 from agent_pipeline.sources.agents.codex import folder_name
 from agent_pipeline.sources.agents.lines import says_something, stretches_of
 from agent_pipeline.sources.formats.fields import Record, elements, first_of, section, text
-from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
+from agent_pipeline.sources.formats.file_source import FileSource, Ident, SessionFields
 from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _RESULTS = ("observation", "error", "rejection_reason")
@@ -58,20 +58,22 @@ class OpenHandsSource(FileSource):
 
     def identify(self, record: Record, location: RecordLocation) -> Ident:
         folder = (
-            location.path.parent.parent if location.path.parent.name == "events" else location.path.parent
+            location.path.parent.parent
+            if location.path.parent.name == "events"
+            else location.path.parent
         )
         whole = "kind" not in record or location.path.parent.name == "events"
         name = str(folder) if whole else str(location.path)
         workspace = folder_name(section(record, "workspace").get("working_dir"))
         return Ident(name, folder.name if whole else location.path.stem, workspace, self.name)
 
-    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> SessionFields:
         state = next((record for _, record in records if "kind" not in record), {})
         events = [record for _, record in records if "kind" in record]
         branch, missing = _branch(events, state.get("leaf_event_id"))
         if not state.get("leaf_event_id"):
             missing += _gaps([location.path for location, record in records if "kind" in record])
-        stats = [each.get("value") for each in events if each.get("key") == "stats"]
+        stats = [event.get("value") for event in events if event.get("key") == "stats"]
         metrics = section(
             first_of(
                 {"a": section(state).get("stats"), "b": stats[-1] if stats else None}, "a", "b"
@@ -80,9 +82,9 @@ class OpenHandsSource(FileSource):
         )
         failed = next(
             (
-                each
-                for each in reversed(branch)
-                if each.get("kind") != "ConversationStateUpdateEvent"
+                event
+                for event in reversed(branch)
+                if event.get("kind") != "ConversationStateUpdateEvent"
             ),
             {},
         )
@@ -91,21 +93,23 @@ class OpenHandsSource(FileSource):
         earlier: list[Record] = [
             {
                 "history": _messages(view, copies),
-                "times": [each.get("timestamp") for each in view],
+                "times": [event.get("timestamp") for event in view],
                 "model_id": model,
             }
             for view, copies in before
         ]
         history = _messages(last, copied) + [mark_unread("missing event")] * missing
         history += [
-            mark_unread(f"event {text(each.get('kind'))}") for each in branch if _is_unknown(each)
+            mark_unread(f"event {text(event.get('kind'))}")
+            for event in branch
+            if _is_unknown(event)
         ]
         counted = Counter(
-            f"event:{text(each.get('kind'))}"
-            for each in branch
-            if not _is_shown(each) and not _is_unknown(each)
+            f"event:{text(event.get('kind'))}"
+            for event in branch
+            if not _is_shown(event) and not _is_unknown(event)
         )
-        said = {
+        session_fields = {
             "history": history,
             "skipped": Counter(
                 {
@@ -120,12 +124,12 @@ class OpenHandsSource(FileSource):
             "costs": [section(metrics, name).get("accumulated_cost") for name in metrics],
             "times": [event.get("timestamp") for event in events],
             "model_id": model,
-            "ends_on_tool": any(each.get("tool_name") == "finish" for each in branch[-2:]),
+            "ends_on_tool": any(event.get("tool_name") == "finish" for event in branch[-2:]),
             "error": (text(failed.get("detail")) or "the run failed")
             if failed.get("kind") == "ConversationErrorEvent"
             else None,
         }
-        return stretches_of(session_id, earlier, said)
+        return stretches_of(session_id, earlier, session_fields)
 
 
 def _branch(events: list[Record], leaf: Any) -> tuple[list[Record], int]:
@@ -139,9 +143,9 @@ def _branch(events: list[Record], leaf: Any) -> tuple[list[Record], int]:
         way.add(here)
         here = text(by_id[here].get("parent_id"))
     if not way:
-        parents = {text(each.get("parent_id")) for each in events} - {None}
+        parents = {text(event.get("parent_id")) for event in events} - {None}
         return events, len(parents - by_id.keys()) + (text(leaf) is not None)
-    return [each for each in events if text(each.get("id")) in way], int(
+    return [event for event in events if text(event.get("id")) in way], int(
         here is not None and here not in way
     )
 
@@ -149,9 +153,9 @@ def _branch(events: list[Record], leaf: Any) -> tuple[list[Record], int]:
 def _gaps(paths: list[Path]) -> int:
     """Count the events that are missing between the numbered files of a folder."""
     numbers = {
-        int(found[1])
+        int(match_[1])
         for path in paths
-        if (found := _NUMBER.match(path.name)) and len(found[1]) < 12
+        if (match_ := _NUMBER.match(path.name)) and len(match_[1]) < 12
     }
     return max(numbers) + 1 - len(numbers) if numbers else 0
 
@@ -198,11 +202,11 @@ def _views(events: list[Record]) -> list[tuple[list[Record], set[str | None]]]:
         if event.get("kind") != "Condensation":
             view.append(event)
             continue
-        if any(_is_answer(each) and text(each.get("id")) not in copied for each in view):
+        if any(_is_answer(earlier) and text(earlier.get("id")) not in copied for earlier in view):
             views.append((view, copied))
         forgotten = {text(name) for name in elements(event.get("forgotten_event_ids"))}
-        view = [each for each in view if text(each.get("id")) not in forgotten]
-        copied = {text(each.get("id")) for each in view} - {None}
+        view = [earlier for earlier in view if text(earlier.get("id")) not in forgotten]
+        copied = {text(earlier.get("id")) for earlier in view} - {None}
         summary, offset = event.get("summary"), event.get("summary_offset")
         if isinstance(summary, str) and isinstance(offset, int):
             view.insert(offset, {"kind": "CondensationSummaryEvent", "summary": summary})

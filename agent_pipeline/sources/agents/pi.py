@@ -16,7 +16,7 @@ from agent_pipeline.sources.agents.codex import folder_name
 from agent_pipeline.sources.agents.lines import branch, says_something, stretches_of
 from agent_pipeline.sources.base import add_note
 from agent_pipeline.sources.formats.fields import Record, chosen, objects, section, text
-from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
+from agent_pipeline.sources.formats.file_source import FileSource, Ident, SessionFields
 from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _ROLES = (
@@ -79,18 +79,20 @@ class PiSource(FileSource):
 
     def identify(self, record: Record, location: RecordLocation) -> Ident:
         head = record if record.get("type") == "session" else {}
-        told = head if head.get("harness") == HARNESS else {}
+        trace_head = head if head.get("harness") == HARNESS else {}
         agent = (
-            text(told.get("agent")) or text(head.get("harness")) or (self.name if head else None)
+            text(trace_head.get("agent"))
+            or text(head.get("harness"))
+            or (self.name if head else None)
         )
         return Ident(
             str(location.path),
             text(head.get("id")),
-            text(told.get("project")) or folder_name(head.get("cwd")),
+            text(trace_head.get("project")) or folder_name(head.get("cwd")),
             agent,
         )
 
-    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> SessionFields:
         head = next((record for _, record in records if record.get("type") == "session"), {})
         entries = [record for _, record in records if record.get("type") != "session"]
         way, missing = branch(entries)
@@ -105,7 +107,7 @@ class PiSource(FileSource):
         ]
         history = [*last, *[mark_unread("missing line")] * missing, *unknown]
         models = [message.get("model") for message in messages]
-        said = {
+        session_fields = {
             "history": history,
             "damage": {"cut_message": sum(map(_was_given_up, messages))},
             "skipped": {"other_branch": len(entries) - len(way)},
@@ -119,9 +121,9 @@ class PiSource(FileSource):
             "parent_session_id": _parent(head),
         }
         if head.get("harness") == HARNESS:  # `agent-pipeline play` wrote it
-            said |= chosen(head, ("task_id", "trial", "judgment", "error"))
+            session_fields |= chosen(head, ("task_id", "trial", "judgment", "error"))
         return stretches_of(
-            session_id, [{"history": view, "models": models} for view in before], said
+            session_id, [{"history": view, "models": models} for view in before], session_fields
         )
 
     def _copied(self, session_id: str, head: Record, entries: list[Record]) -> set[str]:
@@ -147,11 +149,11 @@ class PiSource(FileSource):
             for record in (self._record(location) for location in locations[0])
         }
         return {
-            own
+            entry_id
             for entry in entries
-            if (own := text(entry.get("id")))
-            and own in known
-            and known[own] == entry.get("message")
+            if (entry_id := text(entry.get("id")))
+            and entry_id in known
+            and known[entry_id] == entry.get("message")
         }
 
 
@@ -190,16 +192,18 @@ def _views(way: list[Record], copied: set[str]) -> list[list[Any]]:
         else:
             first = next(
                 (
-                    at
-                    for at, each in enumerate(entries)
-                    if each.get("id") == entry.get("firstKeptEntryId")
+                    entry_index
+                    for entry_index, earlier in enumerate(entries)
+                    if earlier.get("id") == entry.get("firstKeptEntryId")
                 ),
                 None,
             )
             view += (
                 [mark_unread("compaction")]
                 if first is None
-                else [message for each in entries[first:] for message in _messages(each, True)]
+                else [
+                    message for earlier in entries[first:] for message in _messages(earlier, True)
+                ]
             )
     return [*views, view]
 
@@ -229,10 +233,10 @@ def _messages(entry: Record, copied: bool) -> list[Any]:
         )
         if hidden or _was_given_up(section(message)):
             return []
-        made = (
+        chat_message = (
             _message(section(message)) if isinstance(message, dict) else mark_unread("line message")
         )
-        return [_untrained(made) if copied else made]
+        return [_untrained(chat_message) if copied else chat_message]
     if kind == "custom_message":
         return [{"role": "user", "content": entry.get("content")}]
     if kind == "branch_summary":

@@ -12,7 +12,7 @@ from agent_pipeline.sources.agents.claude_code import IFLOW_SESSION
 from agent_pipeline.sources.agents.codex import folder_name
 from agent_pipeline.sources.agents.lines import branch, says_something, stretches_of
 from agent_pipeline.sources.formats.fields import Record, chosen, elements, objects, section, text
-from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
+from agent_pipeline.sources.formats.file_source import FileSource, Ident, SessionFields
 from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _CONTEXT = ("cwd", "gitBranch", "version", "agentId")
@@ -64,7 +64,7 @@ class QwenCodeSource(FileSource):
             else None
         )
 
-    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> SessionFields:
         lines = [record for _, record in records]
         way, missing = branch(lines, "uuid", "parentUuid")
         *before, last = _views(way)
@@ -76,7 +76,7 @@ class QwenCodeSource(FileSource):
             ),
             {},
         )
-        said = {
+        session_fields = {
             "history": [*last, *[mark_unread("missing line")] * missing, *_unknown(lines)],
             "skipped": {"other_branch": len(lines) - len(way)},
             "context": chosen(next((line for line in lines if "cwd" in line), {}), _CONTEXT),
@@ -86,7 +86,7 @@ class QwenCodeSource(FileSource):
             "parent_session_id": session_id.rpartition(":")[0]
             or text(started.get("parentSessionId")),
         }
-        return stretches_of(session_id, [{"history": view} for view in before], said)
+        return stretches_of(session_id, [{"history": view} for view in before], session_fields)
 
 
 def _views(way: list[Record]) -> list[list[Any]]:
@@ -108,10 +108,10 @@ def _views(way: list[Record]) -> list[list[Any]]:
             )
         elif subtype == "chat_compression":
             if any(
-                isinstance(each, dict)
-                and each.get("role") == "assistant"
-                and each.get("weight") != 0
-                for each in view
+                isinstance(earlier, dict)
+                and earlier.get("role") == "assistant"
+                and earlier.get("weight") != 0
+                for earlier in view
             ):
                 views.append(view)
             view = _inherited(payload.get("compressedHistory"))
@@ -122,7 +122,7 @@ def _views(way: list[Record]) -> list[list[Any]]:
 
 def _unknown(lines: list[Record]) -> list[Any]:
     """Return the lines of unknown types that say something, wherever they stand."""
-    found: list[Any] = []
+    unread_items: list[Any] = []
     for line in lines:
         kind, subtype = text(line.get("type")) or "none", text(line.get("subtype"))
         is_read = (kind in _QWEN_LINES and isinstance(line.get("message"), dict)) or subtype in (
@@ -134,8 +134,8 @@ def _unknown(lines: list[Record]) -> list[Any]:
             and not (kind == "system" and subtype in _BOOKKEEPING)
             and says_something(line)
         ):
-            found.append(mark_unread(f"line {subtype or kind}"))
-    return found
+            unread_items.append(mark_unread(f"line {subtype or kind}"))
+    return unread_items
 
 
 def _inherited(contents: Any) -> list[Any]:
@@ -173,7 +173,7 @@ class IFlowSource(FileSource):
             Ident(session, session, folder_name(record.get("cwd")), self.name) if session else None
         )
 
-    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> SessionFields:
         lines = [record for _, record in records]
         yield (
             session_id,

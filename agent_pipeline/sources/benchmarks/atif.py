@@ -45,16 +45,19 @@ class ATIFSource(RecordSource):
 
     def unpack(self, record: Record) -> list[Record]:
         """Return a trajectory and those of the agents that it called."""
-        found = [record]
-        for each in found:
-            found += [
-                sub | {"parent": _name(each)} for sub in objects(each.get("subagent_trajectories"))
+        trajectories = [record]
+        for trajectory in trajectories:
+            trajectories += [
+                sub | {"parent": _name(trajectory)}
+                for sub in objects(trajectory.get("subagent_trajectories"))
             ]
-        return found
+        return trajectories
 
     def identify(self, record: Record, location: RecordLocation) -> Ident:
         trial = (
-            location.path.parent.parent.name if location.path.parent.name == "agent" else location.path.stem
+            location.path.parent.parent.name
+            if location.path.parent.name == "agent"
+            else location.path.stem
         )
         return Ident(
             None,
@@ -83,11 +86,11 @@ class ATIFSource(RecordSource):
             ],
             "tools": agent.get("tool_definitions"),
             "context": chosen(record, ("notes", "extra")),
-            "usage": [chosen(section(each, "metrics"), _COUNTS) for each in steps],
+            "usage": [chosen(section(step, "metrics"), _COUNTS) for step in steps],
             "cost_usd": section(record, "final_metrics").get("total_cost_usd"),
             "scores": rewards,
             "times": [step.get("timestamp") for step in steps],
-            "models": [agent.get("model_name"), *(text(each.get("model_name")) for each in steps)],
+            "models": [agent.get("model_name"), *(text(step.get("model_name")) for step in steps)],
             "parent_session_id": record.get("parent"),
             "ends_on_tool": bool(steps) and bool(steps[-1].get("tool_calls")),
             "error": (text(failed.get("exception_message")) or failed.get("exception_type"))
@@ -113,11 +116,13 @@ def _result_of(trajectory: Path) -> Path | None:
 
 def _name(trajectory: Record) -> str | None:
     """Return the session's id; a called agent's is only unique within its parent."""
-    parent, own = (
+    parent, local_id = (
         text(trajectory.get("parent")),
         first_text(trajectory, "trajectory_id", "session_id"),
     )
-    return f"{parent}~{own}" if parent else first_text(trajectory, "session_id", "trajectory_id")
+    return (
+        f"{parent}~{local_id}" if parent else first_text(trajectory, "session_id", "trajectory_id")
+    )
 
 
 def _messages(step: Any) -> Iterator[Any]:

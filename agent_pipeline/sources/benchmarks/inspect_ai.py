@@ -133,28 +133,28 @@ def _with_reasons(messages: Any, record: Record, events: list[Record]) -> Any:
     reasons.pop(None, None)
     if not isinstance(messages, list):
         return messages
-    made = [
+    marked = [
         message | {"stop_reason": reason}
         if isinstance(message, dict) and (reason := reasons.get(text(message.get("id"))))
         else message
         for message in messages
     ]
     last = objects(section(record, "output").get("choices"))[:1]
-    spoken = [each for each in objects(messages) if each.get("role") == "assistant"][-1:]
+    spoken = [message for message in objects(messages) if message.get("role") == "assistant"][-1:]
     # Older logs have no ids: the output is the last turn of the model.
     is_last = (
         last and spoken and section(last[0], "message").get("content") == spoken[0].get("content")
     )
-    return with_reason(made, stop_reason(last[0])) if is_last else made
+    return with_reason(marked, stop_reason(last[0])) if is_last else marked
 
 
 def _values(scores: Any) -> Iterator[tuple[str, Any]]:
     """Yield each scorer's value; a value that is an object gives one for each of its names."""
     for name in section(scores):
         value = section(scores, name).get("value")
-        for inner, each in value.items() if isinstance(value, dict) else [("", value)]:
-            if verdict(each)[0] is not None:
-                yield f"{name}/{inner}" if inner else name, each
+        for inner, grade in value.items() if isinstance(value, dict) else [("", value)]:
+            if verdict(grade)[0] is not None:
+                yield f"{name}/{inner}" if inner else name, grade
 
 
 class _Attachments:

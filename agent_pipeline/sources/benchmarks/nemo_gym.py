@@ -54,16 +54,16 @@ class NemoGymSource(RecordSource):
             scalar(record.get("_ng_task_index")),
             scalar(record.get("_ng_rollout_index")),
         )
-        own = first_text(section(record, "response"), "id")
+        response_id = first_text(section(record, "response"), "id")
         session = (
             f"{location.path.stem}:task{task}-rollout{rollout}"
             if task is not None and rollout is not None
-            else own
+            else response_id
         )
         return Ident(None, session, None, first_text(section(record, "agent_ref"), "name"))
 
     def fields(self, record: Record, location: RecordLocation, session_id: str) -> Record:
-        asked, response = section(record, "responses_create_params"), section(record, "response")
+        request, response = section(record, "responses_create_params"), section(record, "response")
         rewarded = judged("reward", record.get("reward"))
         reason = stop_reason(response) or ("length" if record.get("truncated") is True else None)
         flags = {
@@ -77,16 +77,16 @@ class NemoGymSource(RecordSource):
             if name not in _NO_METRICS and not name.startswith("_ng_")
         }
         numbers = {
-            name: found for name, value in metrics.items() if (found := number(value)) is not None
+            name: figure for name, value in metrics.items() if (figure := number(value)) is not None
         }
         turns = _turns(response)
         return {
             **rewarded,
-            "history": [*request_of(asked).messages, *with_reason(turns, reason)],
+            "history": [*request_of(request).messages, *with_reason(turns, reason)],
             "ends_on_tool": bool(turns)
             and isinstance(turns[-1], dict)
             and turns[-1].get("type") == "function_call",
-            "tools": asked.get("tools") or response.get("tools"),
+            "tools": request.get("tools") or response.get("tools"),
             "context": chosen(record, _MORE),
             "usage": [response.get("usage")],
             "scores": numbers | flags | rewarded["scores"],
@@ -105,10 +105,10 @@ def _turns(response: Record) -> list[Any]:
     damage.
     """
     output = elements(response.get("output"))
-    if not output or not all(isinstance(each, list) for each in output):
+    if not output or not all(isinstance(step, list) for step in output):
         return output
     last = output[-1]
-    grows = all(last[: len(each)] == each for each in output)
+    grows = all(last[: len(step)] == step for step in output)
     return last if grows else [mark_unread("transitions that do not go on with one another"), *last]
 
 

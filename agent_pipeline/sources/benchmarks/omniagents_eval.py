@@ -47,24 +47,25 @@ class OmniagentsEvalSource(RecordSource):
     @classmethod
     def accepts(cls, record: Record) -> bool:
         return any(
-            "passed" in each and "history" in each for each in objects(record.get("results"))
+            "passed" in result and "history" in result for result in objects(record.get("results"))
         )
 
     def unpack(self, record: Record) -> list[Record]:
         """Return the results, with what is said of all of them, and which run of its prompt each
         is.
         """
-        of = chosen(record, _RUN)
+        shared = chosen(record, _RUN)
         runs: Counter[str | None] = Counter()
         results: list[Record] = []
-        for each in map(section, elements(record.get("results"))):
-            runs[_task(each)] += 1
-            results.append({**of, **each, "run_of": runs[_task(each)]})
+        for result in map(section, elements(record.get("results"))):
+            runs[_task(result)] += 1
+            results.append({**shared, **result, "run_of": runs[_task(result)]})
         return results
 
     def identify(self, record: Record, location: RecordLocation) -> Ident:
         session = (
-            text(record.get("session_id")) or f"{location.path.stem}:{location.position:06d}:{location.part:06d}"
+            text(record.get("session_id"))
+            or f"{location.path.stem}:{location.position:06d}:{location.part:06d}"
         )
         return Ident(None, session, text(record.get("project")), text(record.get("agent")))
 
@@ -90,5 +91,5 @@ def _task(result: Record) -> str | None:
     """Return the task that a result names; of a prompt in words, their sha256, since no text of a
     conversation travels in a key.
     """
-    named, asked = text(result.get("task_id")), text(result.get("prompt"))
-    return named or (f"prompt:{hash_json(asked)[:16]}" if asked else None)
+    named, prompt = text(result.get("task_id")), text(result.get("prompt"))
+    return named or (f"prompt:{hash_json(prompt)[:16]}" if prompt else None)

@@ -18,7 +18,7 @@ from agent_pipeline.sources.formats.fields import (
     section,
     text,
 )
-from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
+from agent_pipeline.sources.formats.file_source import FileSource, Ident, SessionFields
 from agent_pipeline.sources.formats.model_calls import stop_reason
 from agent_pipeline.sources.formats.record_files import RecordLocation
 
@@ -41,17 +41,19 @@ class SWEAgentSource(FileSource):
         if not isinstance(history, list):
             return False
         marked = any(
-            "role" in each and ("agent" in each or "message_type" in each)
-            for each in objects(history)
+            "role" in message and ("agent" in message or "message_type" in message)
+            for message in objects(history)
         )
         return marked or isinstance(record.get("trajectory"), list)
 
     def identify(self, record: Record, location: RecordLocation) -> Ident:
         folders = self.folders_of(location.path)
         run = folders[:-1] if folders[-1:] == (_instance(location),) else folders
-        return Ident(None, ":".join([*folders, _instance(location)]), None, run[-1] if run else None)
+        return Ident(
+            None, ":".join([*folders, _instance(location)]), None, run[-1] if run else None
+        )
 
-    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> SessionFields:
         location, record = records[0]
         history = first_of(record, "history", "messages")
         messages = history if isinstance(history, list) else [None]
@@ -68,25 +70,33 @@ class SWEAgentSource(FileSource):
             decoded(record.get("replay_config")),
         )
         status = text(info.get("exit_status"))
-        for number, agent in enumerate(agents or [None]):
+        for agent_index, agent in enumerate(agents or [None]):
             mine = [
-                each
-                for each in messages
-                if (text(each.get("agent")) == agent if isinstance(each, dict) else number == 0)
+                message
+                for message in messages
+                if (
+                    text(message.get("agent")) == agent
+                    if isinstance(message, dict)
+                    else agent_index == 0
+                )
             ]
-            shown = [each for each in mine if not (isinstance(each, dict) and each.get("is_demo"))]
+            shown = [
+                message
+                for message in mine
+                if not (isinstance(message, dict) and message.get("is_demo"))
+            ]
             kept = [
-                each
-                for each in shown
-                if not (isinstance(each, dict) and each.get("role") == "exit")
+                message
+                for message in shown
+                if not (isinstance(message, dict) and message.get("role") == "exit")
             ]  # says the status again
-            main = number == 0
+            main = agent_index == 0
             used = [
                 chosen(stats, _STATS),
-                *(section(each, "extra", "response", "usage") for each in kept),
+                *(section(message, "extra", "response", "usage") for message in kept),
             ]
-            said = {
-                "history": [_message(each) for each in kept],
+            session_fields = {
+                "history": [_message(message) for message in kept],
                 "skipped": {"demonstration": len(mine) - len(shown)},
                 "context": {
                     "exit_status": status,
@@ -96,7 +106,7 @@ class SWEAgentSource(FileSource):
                 "usage": used if main else (),
                 "cost_usd": stats.get("instance_cost") if main else None,
                 "task_id": _instance(location),
-                "times": [section(each, "extra").get("timestamp") for each in kept],
+                "times": [section(message, "extra").get("timestamp") for message in kept],
                 "models": [
                     section(info, "config", "model").get("model_name"),
                     section(replay, "agent", "model").get("name"),
@@ -105,7 +115,7 @@ class SWEAgentSource(FileSource):
                 "parent_session_id": None if main else session_id,
                 "error": status if status and any(broken in status for broken in _BROKEN) else None,
             }
-            yield session_id if main else f"{session_id}:{agent}", said
+            yield session_id if main else f"{session_id}:{agent}", session_fields
 
 
 def _message(message: Any) -> Any:

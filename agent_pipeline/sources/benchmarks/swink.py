@@ -39,11 +39,11 @@ class SwinkSource(RecordSource):
             return isinstance(
                 record.get("case_results" if "eval_set_id" in record else "cases"), list
             )
-        return any("user_messages" in each for each in objects(record.get("cases")))
+        return any("user_messages" in case for case in objects(record.get("cases")))
 
     def unpack(self, record: Record) -> list[Record]:
-        of = {"eval_set_id": record.get("eval_set_id"), "timestamp": record.get("timestamp")}
-        return [{**section(element), **of} for element in elements(record.get("case_results"))]
+        shared = {"eval_set_id": record.get("eval_set_id"), "timestamp": record.get("timestamp")}
+        return [{**section(element), **shared} for element in elements(record.get("case_results"))]
 
     def empty(self, record: Record) -> str | None:
         if "schema_version" not in record:
@@ -61,12 +61,14 @@ class SwinkSource(RecordSource):
                 f"read.",
             )
             return None
-        of, run, case = (text(record.get(name)) for name in ("eval_set_id", "timestamp", "case_id"))
+        set_name, run, case = (
+            text(record.get(name)) for name in ("eval_set_id", "timestamp", "case_id")
+        )
         model = section(record, "invocation", "model").get("model_id")
         return Ident(
             None,
-            ":".join([of or "", run or location.path.stem, case or str(location.part)]),
-            of,
+            ":".join([set_name or "", run or location.path.stem, case or str(location.part)]),
+            set_name,
             text(model),
         )
 
@@ -85,9 +87,11 @@ class SwinkSource(RecordSource):
             if value is not None:  # two evaluators may have one name
                 scores[f"{name} ({len(scores) + 1})" if name in scores else name] = value
         failed = [
-            each.get("error_message") for each in spoken if each.get("stop_reason") == "error"
+            message.get("error_message")
+            for message in spoken
+            if message.get("stop_reason") == "error"
         ]
-        times = [each["timestamp"] for each in spoken if number(each.get("timestamp"))]
+        times = [message["timestamp"] for message in spoken if number(message.get("timestamp"))]
         return {
             "history": [*_prompts(case), *(message for turn in turns for message in _turn(turn))],
             "context": {
@@ -119,8 +123,10 @@ class SwinkSource(RecordSource):
         """Return the case that a result is of: the result itself, if it carries its prompts."""
         if record.get("user_messages"):
             return record
-        cases = objects(self._set(text(record.get("eval_set_id")) or "", location.path).get("cases"))
-        return next((case_ for case_ in cases if case_.get("id") == record.get("case_id")), {})
+        cases = objects(
+            self._set(text(record.get("eval_set_id")) or "", location.path).get("cases")
+        )
+        return next((case for case in cases if case.get("id") == record.get("case_id")), {})
 
     def _set(self, name: str, results: Path) -> Record:
         if not name or name in (".", "..") or set(name) & set("/\\\0"):
@@ -147,8 +153,8 @@ def _prompts(case: Record) -> Iterator[Any]:
         yield mark_cut_text("prompts")
     if case.get("system_prompt"):
         yield {"role": "system", "content": case["system_prompt"]}
-    for asked in elements(case.get("user_messages")):
-        yield asked if isinstance(asked, dict) else {"role": "user", "content": asked}
+    for prompt in elements(case.get("user_messages")):
+        yield prompt if isinstance(prompt, dict) else {"role": "user", "content": prompt}
 
 
 def _turn(turn: Record) -> Iterator[Any]:

@@ -76,7 +76,9 @@ class Tau2Source(RecordSource):
             "skipped": left_out,
             "context": chosen(record, ("policy", "termination_reason", "seed")),
             "usage": [
-                each.get("usage") for each in objects(messages) if each.get("role") == "assistant"
+                message.get("usage")
+                for message in objects(messages)
+                if message.get("role") == "assistant"
             ],
             "scores": section(rewards, "reward_breakdown") | measured["scores"],
             "model_id": section(self._info(record, location), "agent_info").get("llm"),
@@ -89,7 +91,8 @@ class Tau2Source(RecordSource):
             return section(record, "of")
         return section(
             self.file_beside(
-                location.path.parent.parent / "results.json", "The domain and the agent are not known"
+                location.path.parent.parent / "results.json",
+                "The domain and the agent are not known",
             ),
             "info",
         )
@@ -99,23 +102,25 @@ def _seen_by_agent(messages: list[Any], left_out: Counter[str]) -> Iterator[Any]
     """Yield the messages without the user's own calls, which the agent never sees; the greeting,
     which no model says, is not trained.
     """
-    for at, each in enumerate(messages):
-        if not isinstance(each, dict):
+    for message_index, recorded in enumerate(messages):
+        if not isinstance(recorded, dict):
             yield None
-        elif each.get("requestor") == "user":
+        elif recorded.get("requestor") == "user":
             left_out["user_result"] += 1
-        elif each.get("role") == "user" and each.get("tool_calls"):
+        elif recorded.get("role") == "user" and recorded.get("tool_calls"):
             left_out["user_call"] += 1
-            if each.get("content"):
-                yield {"role": "user", "content": each["content"]}
-        elif each.get("role") == "tool":
-            yield each | {"tool_call_id": each.get("id")}
+            if recorded.get("content"):
+                yield {"role": "user", "content": recorded["content"]}
+        elif recorded.get("role") == "tool":
+            yield recorded | {"tool_call_id": recorded.get("id")}
         else:
-            reason = stop_reason(section(each, "raw_data"))
+            reason = stop_reason(section(recorded, "raw_data"))
             message = {
-                name: value for name, value in each.items() if name != "raw_data"
+                name: value for name, value in recorded.items() if name != "raw_data"
             }  # a copy of the API's response
             message |= (
-                {"finish_reason": reason} if reason and each.get("role") == "assistant" else {}
+                {"finish_reason": reason} if reason and recorded.get("role") == "assistant" else {}
             )
-            yield message | ({"weight": 0} if at == 0 and each.get("role") == "assistant" else {})
+            yield message | (
+                {"weight": 0} if message_index == 0 and recorded.get("role") == "assistant" else {}
+            )

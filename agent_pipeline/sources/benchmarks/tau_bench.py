@@ -28,7 +28,9 @@ class TauBenchSource(RecordSource):
         session = f"task{scalar(record.get('task_id'))}" + (
             f"-trial{trial}" if trial is not None else ""
         )
-        return Ident(None, session, None, location.path.stem if location.path != self.path else None)
+        return Ident(
+            None, session, None, location.path.stem if location.path != self.path else None
+        )
 
     def fields(self, record: Record, location: RecordLocation, session_id: str) -> Record:
         last = next(iter(objects(record.get("traj"))[-1:]), {})

@@ -33,7 +33,10 @@ class ToolBenchSource(RecordSource):
     def identify(self, record: Record, location: RecordLocation) -> Ident:
         _, _, method = location.path.stem.partition("_")
         return Ident(
-            None, ":".join([*self.folders_of(location.path), location.path.stem]), None, method or None
+            None,
+            ":".join([*self.folders_of(location.path), location.path.stem]),
+            None,
+            method or None,
         )
 
     def fields(self, record: Record, location: RecordLocation, session_id: str) -> Record:

@@ -9,7 +9,7 @@ from typing import Any
 
 from agent_pipeline.sessions.chat import ROLES, is_message
 from agent_pipeline.sources.formats.fields import Record
-from agent_pipeline.sources.formats.file_source import FileSource, Ident, Said
+from agent_pipeline.sources.formats.file_source import FileSource, Ident, SessionFields
 from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _MESSAGES = "messages"
@@ -56,10 +56,10 @@ class BareMessagesSource(FileSource):
             return Ident(f"{location.path}:{location.position}", name)
         return Ident(str(location.path), location.path.stem)
 
-    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> SessionFields:
         messages = [
-            each
+            message
             for _, record in records
-            for each in (record[_MESSAGES] if record.keys() == {_MESSAGES} else [record])
+            for message in (record[_MESSAGES] if record.keys() == {_MESSAGES} else [record])
         ]
         yield session_id, {"history": messages}

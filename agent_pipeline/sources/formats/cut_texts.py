@@ -187,7 +187,11 @@ def _limits_met(texts: Iterable[Item]) -> set[int]:
             continue
         for length in _lengths(item.text) & _LIMITS:
             stopped.setdefault(length, set()).add(item.text)
-    return {length for length, found in stopped.items() if length >= _SURE_LIMIT or len(found) > 1}
+    return {
+        length
+        for length, texts_of_length in stopped.items()
+        if length >= _SURE_LIMIT or len(texts_of_length) > 1
+    }
 
 
 def _lengths(text: str) -> set[int]:

@@ -92,10 +92,10 @@ class Traces:
 
     def __getitem__(self, row: int) -> bytes:
         with read_only(self._path) as connection:
-            found = connection.execute(self._query, (row,)).fetchone()
-        if found is None:
+            trace_row = connection.execute(self._query, (row,)).fetchone()
+        if trace_row is None:
             raise IndexError(row)
-        return str(found[0]).encode("utf-8", "surrogateescape")
+        return str(trace_row[0]).encode("utf-8", "surrogateescape")
 
 
 def _mlflow(connection: sqlite3.Connection) -> tuple[str, str]:

@@ -81,14 +81,14 @@ def _refuse_repeated_keys(raw: Any) -> Any:
     """
 
     def object_of(pairs: list[tuple[str, Any]]) -> Record:
-        made = dict(pairs)
-        if len(made) < len(pairs):
+        fields_by_name = dict(pairs)
+        if len(fields_by_name) < len(pairs):
             names = [name for name, _ in pairs]
             raise RepeatedKeyError(
                 f"an object has the key {next(name for name in names if names.count(name) > 1)!r} "
                 f"twice"
             )
-        return made
+        return fields_by_name
 
     try:
         return json.loads(
@@ -250,9 +250,11 @@ def function_tools(raw: Any) -> tuple[list[Tool], int]:
         except (ValueError, RecursionError):
             return [], 1
     if isinstance(raw, dict):
-        raw = list(raw.values()) if all(isinstance(each, dict) for each in raw.values()) else [raw]
+        raw = (
+            list(raw.values()) if all(isinstance(entry, dict) for entry in raw.values()) else [raw]
+        )
     entries = raw if isinstance(raw, list) else [] if raw is None else [raw]
-    entries = [inner for each in entries for inner in _declared(each)]
+    entries = [inner for entry in entries for inner in _declared(entry)]
     tools = [_function_tool(own_schema(entry)) for entry in entries]
     return [tool for tool in tools if tool], sum(tool is None for tool in tools)
 
@@ -296,7 +298,11 @@ def elements(value: Any) -> list[Any]:
 
 def objects(value: Any) -> list[Record]:
     """Return the objects in a list; an empty list for any other value."""
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+    return (
+        [element for element in value if isinstance(element, dict)]
+        if isinstance(value, list)
+        else []
+    )
 
 
 def chosen(record: Mapping[str, Any], names: Iterable[str] = (), /, **renamed: str) -> Record:

@@ -29,7 +29,13 @@ from agent_pipeline.sources.base import (
 from agent_pipeline.sources.formats.detection import sampled
 from agent_pipeline.sources.formats.fields import Record, clean_text, parsed, section
 from agent_pipeline.sources.formats.losses import TORN, Losses, Lost, with_damage
-from agent_pipeline.sources.formats.record_files import Kind, RecordLocation, RecordReader, kind_of, records
+from agent_pipeline.sources.formats.record_files import (
+    Kind,
+    RecordLocation,
+    RecordReader,
+    kind_of,
+    records,
+)
 from agent_pipeline.sources.formats.services import ServerError, Service
 from agent_pipeline.sources.formats.session_fields import new_session
 
@@ -54,7 +60,7 @@ class Ident(NamedTuple):
 
 
 Index = dict[PartitionKey, dict[str, list[RecordLocation]]]
-Said = Iterable[tuple[str, Record]]
+SessionFields = Iterable[tuple[str, Record]]
 """The ids of sessions, each with the arguments of `new_session` that say what is known of it."""
 
 
@@ -108,7 +114,7 @@ class FileSource(TraceSource):
         """Return where a record belongs; None if it belongs to no session."""
         raise NotImplementedError
 
-    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> SessionFields:
         """Return the session that records describe, and the sessions that branch off it."""
         raise NotImplementedError
 
@@ -121,8 +127,7 @@ class FileSource(TraceSource):
         return False
 
     def group_of(self, path: Path) -> str | None:
-        """Return the group that a whole file belongs to; None if only its content shows the group.
-        """
+        """Return the group that a whole file belongs to; None if only its content shows the group."""
         return None
 
     def empty(self, record: Record) -> str | None:
@@ -134,7 +139,7 @@ class FileSource(TraceSource):
 
     @classmethod
     def detect(cls, path: Path) -> bool:
-        return any(cls._is_mine(each) for each in files_of(path))
+        return any(cls._is_mine(file) for file in files_of(path))
 
     def partitions(self) -> list[PartitionKey]:
         return sorted(self._index())
@@ -162,18 +167,21 @@ class FileSource(TraceSource):
             )
             built: dict[str, Session] = {}
             if (ends := service.memory.get(name, now)) is None:
-                built = {each.session_id: each for each in self._built(key, session_id, locations)}
-                ends = [each.removeprefix(session_id) for each in built]
+                built = {
+                    session.session_id: session
+                    for session in self._built(key, session_id, locations)
+                }
+                ends = [built_id.removeprefix(session_id) for built_id in built]
                 service.memory.put([(name, now, ends)])
-            for each in (session_id + end for end in ends):
+            for branch_id in (session_id + end for end in ends):
                 yield Stored(
-                    each,
+                    branch_id,
                     now,
                     partial(
                         built.__getitem__
                         if built
                         else partial(self._again, key, session_id, locations),
-                        each,
+                        branch_id,
                     ),
                 )
 
@@ -221,7 +229,7 @@ class FileSource(TraceSource):
         """Check whether the first records of a file are this reader's."""
         kind, records = sampled(path)
         return kind in cls.kinds and any(
-            cls.accepts(each) for each in map(cls.record_of, records) if each is not None
+            cls.accepts(record) for record in map(cls.record_of, records) if record is not None
         )
 
     def _locations_of(self, key: PartitionKey) -> list[tuple[str, list[RecordLocation]]]:
@@ -235,13 +243,15 @@ class FileSource(TraceSource):
             raise no_partition(self.path, key, index)
         return sorted(index[key].items())
 
-    def _built(self, key: PartitionKey, session_id: str, locations: list[RecordLocation]) -> Iterator[Session]:
+    def _built(
+        self, key: PartitionKey, session_id: str, locations: list[RecordLocation]
+    ) -> Iterator[Session]:
         """Yield the sessions that the records at the locations describe."""
         losses = self._losses.get((key.project, session_id))
-        for name, said in self.build(
+        for name, session_fields in self.build(
             session_id, [(location, self._record(location)) for location in locations]
         ):
-            yield new_session(self.name, key, name, **with_damage(said, losses))
+            yield new_session(self.name, key, name, **with_damage(session_fields, losses))
 
     def _again(
         self, key: PartitionKey, session_id: str, locations: list[RecordLocation], wanted: str
@@ -286,7 +296,9 @@ class FileSource(TraceSource):
         locations: dict[str | RecordLocation, list[RecordLocation]] = {}
         idents: dict[str | RecordLocation, Ident] = {}
         files = list(self._service.heads) if self._service else files_of(self.path)
-        foreign, failures, homeless = [], [], 0
+        foreign: list[str] = []
+        failures: list[StoreError] = []
+        unassigned_count = 0
         losses = Losses()
         for path in files:
             others = accepted = 0
@@ -304,18 +316,18 @@ class FileSource(TraceSource):
                         continue
                     accepted += 1
                     inside = self.unpack(record)
-                    for part, each in enumerate(inside):
-                        own = location._replace(part=part)
-                        if ident := self.identify(each, own):
-                            group = ident.group or own
-                            locations.setdefault(group, []).append(own)
+                    for part, inner_record in enumerate(inside):
+                        inner_location = location._replace(part=part)
+                        if ident := self.identify(inner_record, inner_location):
+                            group = ident.group or inner_location
+                            locations.setdefault(group, []).append(inner_location)
                             losses.follow(ident.group)
                             idents[group] = (
                                 _joined(idents[group], ident) if group in idents else ident
                             )
                         else:
-                            homeless += 1
-                            if self.loses(each):
+                            unassigned_count += 1
+                            if self.loses(inner_record):
                                 losses.miss("unread")
                     if not inside and (sentence := self.empty(record)):
                         add_note(self.notes, f"{path} {sentence}")
@@ -347,10 +359,10 @@ class FileSource(TraceSource):
                 f"{len(foreign)} files under {self.path} hold no records of {self.name} and were "
                 f"left out ({names}).",
             )
-        if homeless:
+        if unassigned_count:
             add_note(
                 self.notes,
-                f"{self.path}: {homeless} records of {self.name} belong to no session and were "
+                f"{self.path}: {unassigned_count} records of {self.name} belong to no session and were "
                 f"passed over.",
             )
         if not locations and not self.notes:
@@ -363,7 +375,9 @@ class FileSource(TraceSource):
         return self._partitioned(locations, idents)
 
     def _partitioned(
-        self, locations: dict[str | RecordLocation, list[RecordLocation]], idents: dict[str | RecordLocation, Ident]
+        self,
+        locations: dict[str | RecordLocation, list[RecordLocation]],
+        idents: dict[str | RecordLocation, Ident],
     ) -> Index:
         """Return the locations of the groups by partition and session id.
 
@@ -381,7 +395,9 @@ class FileSource(TraceSource):
                 name: slug for name, slug in zip(names, key, strict=True) if name != slug
             }
             default = (
-                name if isinstance(name, str) else f"{name.path.stem}:{name.position:012d}:{name.part}"
+                name
+                if isinstance(name, str)
+                else f"{name.path.stem}:{name.position:012d}:{name.part}"
             )
             session_id = wanted = clean_text(ident.session or default) or default
             sessions = index.setdefault(key, {})
@@ -406,17 +422,12 @@ class RecordSource(FileSource):
     """A reader of files in which each record is a session."""
 
     def fields(self, record: Record, location: RecordLocation, session_id: str) -> Record:
-        """Return the conversation of a record (`history`) and the other arguments of `new_session`.
-        """
+        """Return the conversation of a record (`history`) and the other arguments of `new_session`."""
         raise NotImplementedError
 
-    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
-        for (
-            location,
-            record,
-        ) in (
-            records
-        ):  # where a file was put in another's place since, this may be another session's
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> SessionFields:
+        for location, record in records:
+            # If the file was replaced in the meantime, the record may be another session's.
             ident = self.identify(record, location)
             named = ident and clean_text(ident.session or "")
             if ident is None or (

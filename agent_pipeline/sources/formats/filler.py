@@ -71,12 +71,12 @@ def _own_schema(value: Any, has_filler: bool, depth: int) -> Any:
     """Return a value of a schema without its filler."""
     if isinstance(value, dict) and depth and has_filler:
         return {
-            name: _own_schema(each, has_filler, depth - 1)
-            for name, each in value.items()
-            if each is not None
+            name: _own_schema(inner, has_filler, depth - 1)
+            for name, inner in value.items()
+            if inner is not None
         }
     return (
-        [_own_schema(each, has_filler, depth - 1) for each in value]
+        [_own_schema(inner, has_filler, depth - 1) for inner in value]
         if isinstance(value, list) and depth
         else value
     )
@@ -86,34 +86,34 @@ def _has_filler(value: Any, depth: int = _DEPTH) -> bool:
     """Check whether a schema has a null that is not a default or an example."""
     if isinstance(value, dict) and depth:
         return any(
-            (each is None and name not in _MAY_BE_NULL)
-            or (name not in _MAY_BE_NULL and _has_filler(each, depth - 1))
-            for name, each in value.items()
+            (inner is None and name not in _MAY_BE_NULL)
+            or (name not in _MAY_BE_NULL and _has_filler(inner, depth - 1))
+            for name, inner in value.items()
         )
     return (
         isinstance(value, list)
         and bool(depth)
-        and any(_has_filler(each, depth - 1) for each in value)
+        and any(_has_filler(inner, depth - 1) for inner in value)
     )
 
 
 def _calls_in(message: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """Return the names and arguments of a message's calls whose arguments are objects."""
-    found = []
+    calls = []
     for holder in _holders(message):
         name = next((key for key in _ARGUMENTS if isinstance(holder.get(key), dict)), None)
         if name is not None:
-            found.append((str(holder.get("name")), holder[name]))
-    return found
+            calls.append((str(holder.get("name")), holder[name]))
+    return calls
 
 
 def _holders(message: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the objects of a message that have the name and the arguments of a call."""
     parts = [
-        each
+        part
         for name in ("tool_calls", "content")
         if isinstance(message.get(name), list)
-        for each in message[name]
+        for part in message[name]
     ]
     calls = [part for part in (*parts, message) if isinstance(part, dict)]
     return [
@@ -134,13 +134,13 @@ def _with_own(message: dict[str, Any], kept: _Kept) -> dict[str, Any]:
     """Return a message whose calls have only their own arguments."""
     if not _calls_in(message):
         return message
-    made = dict(message)
+    result = dict(message)
     for name in ("tool_calls", "content"):
         if isinstance(message.get(name), list):
-            made[name] = [
+            result[name] = [
                 _own_call(part, kept) if isinstance(part, dict) else part for part in message[name]
             ]
-    return _own_call(made, kept)
+    return _own_call(result, kept)
 
 
 def _own_call(part: dict[str, Any], kept: _Kept) -> dict[str, Any]:

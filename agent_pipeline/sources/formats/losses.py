@@ -81,8 +81,8 @@ class Losses:
             self.by_group[group] = self.by_group.get(group, Counter()) + counts
 
 
-def with_damage(said: dict[str, Any], losses: Counter[str] | None) -> dict[str, Any]:
+def with_damage(session_fields: dict[str, Any], losses: Counter[str] | None) -> dict[str, Any]:
     """Return a session's fields with the losses of its file added to its damage."""
     if not losses:
-        return said
-    return said | {"damage": Counter(said.get("damage") or {}) + losses}
+        return session_fields
+    return session_fields | {"damage": Counter(session_fields.get("damage") or {}) + losses}

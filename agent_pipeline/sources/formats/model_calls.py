@@ -107,25 +107,27 @@ def request_of(value: Any) -> Exchange:
         "content": "role"
     }:  # LangSmith's exporter writes the name of a message's field for what the user said
         return Exchange([None])
-    told = value if isinstance(value, dict) else {}
-    told = section(told, "config") | told  # Gemini
-    system = first_of(told, *_SYSTEM)
+    request = value if isinstance(value, dict) else {}
+    request = section(request, "config") | request  # Gemini
+    system = first_of(request, *_SYSTEM)
     head = (
         [{"role": "system", "content": system.get("parts") if isinstance(system, dict) else system}]
         if system
         else []
     )
     messages = (
-        messages_of(value, "user") if not told or "role" in told else _first(told, _ASKED, "user")
+        messages_of(value, "user")
+        if not request or "role" in request
+        else _first(request, _ASKED, "user")
     )
     tools = [
-        each["content"] for each in messages if _is_tool(each)
+        message["content"] for message in messages if _is_tool(message)
     ]  # Langfuse writes LangChain's tools between its messages
     messages = [message for message in messages if not _is_tool(message)]
     return Exchange(
         [*head, *messages],
-        told.get("model"),
-        tools=told.get("tools") or told.get("functions") or tools,
+        request.get("model"),
+        tools=request.get("tools") or request.get("functions") or tools,
     )
 
 
@@ -141,7 +143,10 @@ def response_of(value: Any) -> Exchange:
         return Exchange(messages_of(value, "assistant"))
     reason = stop_reason(value)
     choices = objects(value.get("choices") or value.get("candidates"))
-    choice = next((each for each in choices if each.get("index") == 0), next(iter(choices), None))
+    choice = next(
+        (candidate for candidate in choices if candidate.get("index") == 0),
+        next(iter(choices), None),
+    )
     if choice is not None:
         answered = messages_of(first_of(choice, "message", "text", "content"), "assistant")
         reason = stop_reason(choice) or reason
@@ -176,7 +181,8 @@ def shows_messages(value: Any, depth: int = 3) -> bool:
     """
     if isinstance(value, list):
         return bool(value) and all(
-            isinstance(each, dict) and (shows_messages(each) or _is_block(each)) for each in value
+            isinstance(inner, dict) and (shows_messages(inner) or _is_block(inner))
+            for inner in value
         )
     if not isinstance(value, dict):
         return False
@@ -197,7 +203,7 @@ def shows_messages(value: Any, depth: int = 3) -> bool:
     return isinstance(stop_reason(value), str) or (
         depth > 0
         and any(
-            isinstance(each, dict) and shows_messages(each, depth - 1) for each in value.values()
+            isinstance(inner, dict) and shows_messages(inner, depth - 1) for inner in value.values()
         )
     )
 
@@ -207,29 +213,29 @@ def with_prefill(request: Exchange, response: Exchange, answer: Any) -> tuple[Ex
 
     With Anthropic's prefill, the request contains the beginning of the answer.
     """
-    told = decoded(answer)
-    if not isinstance(told, dict) or told.get("type") != "message":
+    message = decoded(answer)
+    if not isinstance(message, dict) or message.get("type") != "message":
         return request, response
-    asked, answered = with_beginning(request.messages, response.messages)
-    return request._replace(messages=asked), response._replace(messages=answered)
+    prompt, answered = with_beginning(request.messages, response.messages)
+    return request._replace(messages=prompt), response._replace(messages=answered)
 
 
-def with_beginning(asked: list[Any], answered: list[Any]) -> tuple[list[Any], list[Any]]:
+def with_beginning(prompt: list[Any], answered: list[Any]) -> tuple[list[Any], list[Any]]:
     """Return a prompt and its answer, merging a last message of the assistant into the answer.
 
     The model continued that message, so both are one turn. A message that ends within a sentence
     was never sent.
     """
-    begun, first = asked[-1] if asked else None, answered[0] if answered else None
+    begun, first = prompt[-1] if prompt else None, answered[0] if answered else None
     if not isinstance(begun, dict) or not isinstance(first, dict) or begun.get("tool_calls"):
-        return asked, answered
+        return prompt, answered
     beginning = read_text(begun.get("content"), "")[0]
     if begun.get("role") != "assistant" or first.get("role") != "assistant" or not beginning:
-        return asked, answered
+        return prompt, answered
     content = first.get("content")
     rest = content if isinstance(content, list) else [content] if isinstance(content, str) else []
     whole = first | {"content": [{"type": "text", "text": beginning}, *rest]}
-    return asked[:-1], [whole, *answered[1:]]
+    return prompt[:-1], [whole, *answered[1:]]
 
 
 def stop_reason(response: dict[str, Any]) -> str | None:
@@ -254,16 +260,19 @@ def with_reason(messages: list[Any], reason: str | None) -> list[Any]:
     """Return the messages of a response, with the stop reason added to the model's last message."""
     if not reason:
         return messages
-    for at in range(len(messages) - 1, -1, -1):
-        message = messages[at]
+    for message_index in range(len(messages) - 1, -1, -1):
+        message = messages[message_index]
         if isinstance(message, dict) and message.get("role") not in ("user", "tool", "system"):
-            return [*messages[:at], _marked(message, reason), *messages[at + 1 :]]
+            return [
+                *messages[:message_index],
+                _marked(message, reason),
+                *messages[message_index + 1 :],
+            ]
     return messages
 
 
 def _with_sources(messages: list[Any], records: tuple[dict[str, Any], ...]) -> list[Any]:
-    """Return the messages of a response, with the sources of the answer added to the last message.
-    """
+    """Return the messages of a response, with the sources of the answer added to the last message."""
     sources = {
         name: record[name] for record in records for name in SOURCE_FIELDS if record.get(name)
     }
@@ -305,22 +314,25 @@ def messages_of(value: Any, role: str, is_json: bool = False) -> list[Any]:
     if not isinstance(value, list):
         return []
     if value and all(
-        isinstance(each, dict) and "role" not in each and each.keys() & {"text", "toolCallId"}
-        for each in value
+        isinstance(element, dict)
+        and "role" not in element
+        and element.keys() & {"text", "toolCallId"}
+        for element in value
     ):
         return [
             {
                 "role": role,
                 "content": [
-                    {"type": "tool-call", **each} if "toolCallId" in each else each
-                    for each in value
+                    {"type": "tool-call", **element} if "toolCallId" in element else element
+                    for element in value
                 ],
             }
         ]
-    if value and all(_is_block(each) for each in value):
+    if value and all(_is_block(element) for element in value):
         return [{"role": role, "content": value}]
     return [
-        each if not isinstance(each, str) else {"role": role, "content": each} for each in value
+        element if not isinstance(element, str) else {"role": role, "content": element}
+        for element in value
     ]
 
 
@@ -422,9 +434,9 @@ def _first(value: dict[str, Any], names: tuple[str, ...], role: str) -> list[Any
     ]
     return next(
         (
-            said
+            messages
             for name in names
-            if name in value and name not in texts and (said := messages_of(value[name], role))
+            if name in value and name not in texts and (messages := messages_of(value[name], role))
         ),
         [],
     )

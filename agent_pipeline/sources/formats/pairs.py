@@ -10,7 +10,7 @@ from typing import Any
 from agent_pipeline.sessions.chat import read_items
 from agent_pipeline.sessions.items import mark_unread
 from agent_pipeline.sources.formats.fields import Record, chosen, decoded, first_text, section, text
-from agent_pipeline.sources.formats.file_source import Said
+from agent_pipeline.sources.formats.file_source import SessionFields
 from agent_pipeline.sources.formats.model_calls import (
     messages_of,
     prompt_messages,
@@ -39,8 +39,7 @@ _CUT = ("is_truncated", "truncated", "completion_truncated")
 
 
 class PromptCompletionSource(PlainSource):
-    """A reader of rows with a prompt and its completion, or with a preferred and a rejected answer.
-    """
+    """A reader of rows with a prompt and its completion, or with a preferred and a rejected answer."""
 
     name = "prompt_completion"
     version = 2
@@ -60,7 +59,7 @@ class PromptCompletionSource(PlainSource):
     def reads(cls, record: Record) -> bool:
         return bool(_answers_in(record))
 
-    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> SessionFields:
         """Yield the sessions of a row: one session per answer to its prompt."""
         for location, record in records:
             answers = _answers_in(record)
@@ -85,15 +84,15 @@ class PromptCompletionSource(PlainSource):
 
 def _answers_in(record: Record) -> dict[str, Any]:
     """Return the answers in a row, by their role; a row with a preference has no other answer."""
-    found: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
     for which, names in _ANSWERS.items():
         values = (decoded(record.get(name)) for name in names)
         answer = next(
             (value for value in values if isinstance(value, str | list | dict) and value), None
         )
-        if answer is not None and not (which == "" and found):
-            found[which] = answer
-    return found
+        if answer is not None and not (which == "" and answers):
+            answers[which] = answer
+    return answers
 
 
 def _conversation(record: Record, answer: Any) -> list[Any]:
@@ -101,25 +100,29 @@ def _conversation(record: Record, answer: Any) -> list[Any]:
 
     An answer that repeats the prompt is the whole conversation.
     """
-    given = section(record, "input")
-    prompt = prompt_messages(decoded(given.get("messages") if given else record.get("prompt")))
+    input_fields = section(record, "input")
+    prompt = prompt_messages(
+        decoded(input_fields.get("messages") if input_fields else record.get("prompt"))
+    )
     head = [{"role": "system", "content": system}] if (system := text(record.get("system"))) else []
-    said = prompt_messages(answer) if isinstance(answer, str) else messages_of(answer, "assistant")
-    if isinstance(answer, str) and said and isinstance(said[0], dict):
-        said = [{"role": "assistant", "content": answer}]
+    answer_messages = (
+        prompt_messages(answer) if isinstance(answer, str) else messages_of(answer, "assistant")
+    )
+    if isinstance(answer, str) and answer_messages and isinstance(answer_messages[0], dict):
+        answer_messages = [{"role": "assistant", "content": answer}]
     reason = stop_reason(record) or (
         "length" if any(record.get(name) is True for name in _CUT) else None
     )
-    said = with_reason(said, reason)
-    asked, items = read_items(prompt), read_items(said)
-    if not asked:
+    answer_messages = with_reason(answer_messages, reason)
+    prompt_items, items = read_items(prompt), read_items(answer_messages)
+    if not prompt_items:
         return (
-            [*head, *said]
+            [*head, *answer_messages]
             if any(item.role == "user" for item in items)
-            else [*head, mark_unread("prompt"), *said]
+            else [*head, mark_unread("prompt"), *answer_messages]
         )
-    repeats = [(item.kind, item.role, item.text) for item in items[: len(asked)]]
-    if repeats == [(item.kind, item.role, item.text) for item in asked]:
-        return [*head, *said]
-    prompt, said = with_beginning(prompt, said)
-    return [*head, *prompt, *said]
+    repeats = [(item.kind, item.role, item.text) for item in items[: len(prompt_items)]]
+    if repeats == [(item.kind, item.role, item.text) for item in prompt_items]:
+        return [*head, *answer_messages]
+    prompt, answer_messages = with_beginning(prompt, answer_messages)
+    return [*head, *prompt, *answer_messages]

@@ -56,8 +56,8 @@ def read_page_headers(path: Path, chunk: Any) -> Iterator[PageHeader]:
     with path.open("rb") as file:
         while start < end:
             fields, length = _read_struct_at(file, start)
-            numbers = [fields.get(_UNPACKED), fields.get(_PACKED)]
-            if not all(isinstance(number, int) and number >= 0 for number in numbers):
+            sizes = [fields.get(_UNPACKED), fields.get(_PACKED)]
+            if not all(isinstance(size, int) and size >= 0 for size in sizes):
                 raise ValueError("a page header states no size")
             pages = [fields.get(kind) for kind in (_DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_2)]
             values = [page.get(_VALUES, 0) for page in pages if isinstance(page, dict)]
@@ -141,16 +141,16 @@ class _CompactReader:
 
     def _read_number(self) -> int:
         """Return a signed number in zigzag order."""
-        number = self._read_varint()
-        return (number >> 1) ^ -(number & 1)
+        zigzag = self._read_varint()
+        return (zigzag >> 1) ^ -(zigzag & 1)
 
     def _read_varint(self) -> int:
-        number = shift = 0
+        value = shift = 0
         while True:
             byte = self._read_byte()
-            number |= (byte & 0x7F) << shift
+            value |= (byte & 0x7F) << shift
             if byte < 0x80:
-                return number
+                return value
             shift += 7
             if shift > 63:
                 raise ValueError("a page header has a number that is too long")

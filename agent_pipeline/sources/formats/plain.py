@@ -133,14 +133,14 @@ class PlainSource(RecordSource):
             if name not in self.content and name not in _NOT_CONTEXT
         }
         tools = record.get("tools") or record.get("functions")
-        own = {
+        cleaned_content = {
             name: without_filler(record[name], lambda: function_tools(tools)[0])
             for name in self.content
             if isinstance(record.get(name), list)
         }
         return {
             **chosen(record, _FIELDS),
-            "history": (chat := self.chat(record | own)),
+            "history": (chat := self.chat(record | cleaned_content)),
             "damage": {
                 "cut_text": sum(has_exporter_note(message["content"]) for message in chat.messages),
                 "missing_media": sum(_count_of(record.get(name)) for name in _MEDIA),
@@ -159,7 +159,7 @@ class PlainSource(RecordSource):
 def _count_of(media: Any) -> int:
     """Return the number of pictures or sounds in a column of a row."""
     return (
-        sum(each is not None for each in media)
+        sum(element is not None for element in media)
         if isinstance(media, list)
         else int(media not in (None, "", {}))
     )
@@ -179,33 +179,33 @@ class OpenAIChatSource(PlainSource):
     @classmethod
     def accepts(cls, record: Record) -> bool:
         return any(
-            isinstance(each.get("role"), str) or is_message(each)
-            for each in objects(record.get("messages"))
+            isinstance(message.get("role"), str) or is_message(message)
+            for message in objects(record.get("messages"))
         )
 
     def fields(self, record: Record, location: RecordLocation, session_id: str) -> Record:
-        given = record.get("messages")
-        if not isinstance(given, list):
+        messages = record.get("messages")
+        if not isinstance(messages, list):
             return super().fields(record, location, session_id)
         has_more = any(record.get(name) for name in _ANSWERS)
         answer, reason, used = (
-            _answer_beside(record, read_items(given))
+            _answer_beside(record, read_items(messages))
             if has_more
             else (Exchange([]), stop_reason(record), [])
         )
-        history = [*with_reason(given, reason), *answer.messages]
+        history = [*with_reason(messages, reason), *answer.messages]
         rest = {name: value for name, value in record.items() if name not in used}
-        said = super().fields(rest | {"messages": history}, location, session_id)
+        session_fields = super().fields(rest | {"messages": history}, location, session_id)
         usage = [record.get("usage") or answer.usage]
-        tools = said["tools"] or section(record, "kwargs").get(
+        tools = session_fields["tools"] or section(record, "kwargs").get(
             "tools"
         )  # OpenHands' logs of completions
         cost = first_of(record, "cost_usd", "cost")
-        return said | {
+        return session_fields | {
             "usage": usage,
             "tools": tools,
             "cost_usd": cost,
-            "model_id": said["model_id"] or answer.model,
+            "model_id": session_fields["model_id"] or answer.model,
         }
 
 
@@ -221,7 +221,7 @@ def _answer_beside(record: Record, items: list[Item]) -> tuple[Exchange, str | N
         item for item in items if item.kind in ("message", "function_call", "function_call_output")
     ]
     is_answered = bool(spoken) and spoken[-1].kind == "message" and spoken[-1].role == "assistant"
-    beside = chosen(record, ("status", "incomplete_details", "finish_reason", "stop_reason"))
+    status_fields = chosen(record, ("status", "incomplete_details", "finish_reason", "stop_reason"))
     answer, reason = Exchange([]), stop_reason(record)
     used, unreadable = [], []
     for name in _ANSWERS:
@@ -229,16 +229,18 @@ def _answer_beside(record: Record, items: list[Item]) -> tuple[Exchange, str | N
         if value in (None, "", [], {}):
             continue
         is_part = isinstance(value, str) or name in ("choices", "output")
-        found = response_of(
-            beside | {"completion" if isinstance(value, str) else name: value} if is_part else value
+        exchange = response_of(
+            status_fields | {"completion" if isinstance(value, str) else name: value}
+            if is_part
+            else value
         )
-        new = read_items(found.messages)
+        new = read_items(exchange.messages)
         if not any(item.role == "assistant" or item.kind == "function_call" for item in new):
             unreadable.append(name)
         elif _ends_with(spoken, new):
             used.append(name)
             reason = reason or next(
-                filter(None, (stop_reason(each) for each in objects(found.messages))), None
+                filter(None, (stop_reason(message) for message in objects(exchange.messages))), None
             )
         elif (
             not is_answered
@@ -246,7 +248,7 @@ def _answer_beside(record: Record, items: list[Item]) -> tuple[Exchange, str | N
             or (isinstance(value, dict) and not _OF_APIS.isdisjoint(value))
         ):
             used.append(name)
-            answer = answer if answer.messages else found
+            answer = answer if answer.messages else exchange
     if answer.messages:
         return answer, None, used
     if unreadable and not used and not is_answered:
@@ -256,12 +258,15 @@ def _answer_beside(record: Record, items: list[Item]) -> tuple[Exchange, str | N
 
 def _ends_with(spoken: list[Item], new: list[Item]) -> bool:
     """Check whether a conversation ends with the new items."""
-    said = [
+    new_contents = [
         _said(item)
         for item in new
         if item.kind in ("message", "function_call") and (item.text.strip() or item.name)
     ]
-    return bool(said) and [_said(item) for item in spoken[-len(said) :]] == said
+    return (
+        bool(new_contents)
+        and [_said(item) for item in spoken[-len(new_contents) :]] == new_contents
+    )
 
 
 def _said(item: Item) -> tuple[str, str, str, str]:
@@ -270,8 +275,7 @@ def _said(item: Item) -> tuple[str, str, str, str]:
 
 
 class ResponsesSource(PlainSource):
-    """A reader of histories of Responses items, one per line: `{"session_id", "history": [...]}`.
-    """
+    """A reader of histories of Responses items, one per line: `{"session_id", "history": [...]}`."""
 
     name = "responses_items"
     looks_like = "JSON lines with a history of Responses items"
@@ -280,9 +284,9 @@ class ResponsesSource(PlainSource):
     @classmethod
     def accepts(cls, record: Record) -> bool:
         history = objects(first_of(record, *cls.content))
-        typed = any(isinstance(each.get("type"), str) for each in history)
+        typed = any(isinstance(item.get("type"), str) for item in history)
         return typed or any(
-            isinstance(each.get("role"), str) and each["role"] in ROLES for each in history
+            isinstance(item.get("role"), str) and item["role"] in ROLES for item in history
         )
 
 

@@ -227,7 +227,7 @@ class RecordReader:
                 raise changed(path)
             while (
                 len(self._loaded) > 1
-                and sum(each.stat().st_size for each in self._loaded) > CACHED_BYTES
+                and sum(loaded_path.stat().st_size for loaded_path in self._loaded) > CACHED_BYTES
             ):
                 self._loaded.popitem(last=False)
         self._loaded.move_to_end(path)
@@ -271,20 +271,20 @@ def _lines(
 ) -> Iterator[tuple[RecordLocation, bytes]]:
     """Yield each JSON line of a file with its location."""
     broken: list[int] = []
-    at = 0
+    offset = 0
     try:
         with path.open("rb", buffering=_BUFFER) as file:
-            for number, (line, length) in enumerate(_lines_in(file), 1):
+            for line_number, (line, length) in enumerate(_lines_in(file), 1):
                 text = line.removeprefix(_BOM).strip()
                 if length > len(line):
                     too_large.append(TooLargeError(2 * length, limits.largest_record()))
                     torn.append(_beginning(text, torn))
                 elif text[:1] in (b"{", b"["):
-                    yield RecordLocation(path, at + line.index(text[:1]), 0, len(text)), text
+                    yield RecordLocation(path, offset + line.index(text[:1]), 0, len(text)), text
                 elif text:
-                    broken.append(number)
+                    broken.append(line_number)
                     torn.append(_beginning(text, torn))
-                at += length
+                offset += length
     except OSError as error:
         raise unreadable(path, error) from error
     if broken:
@@ -386,17 +386,19 @@ def _values_in(text: str) -> tuple[list[Any], bool]:
     The values are the beginning of a list that does not end, or are written one after another.
     """
     values: list[Any] = []
-    decoder, at, in_list = json.JSONDecoder(strict=False), 0, False
+    decoder, position, in_list = json.JSONDecoder(strict=False), 0, False
     while True:
-        while at < len(text) and (
-            text[at].isspace() or text[at] == "," or (text[at] == "[" and not values)
+        while position < len(text) and (
+            text[position].isspace()
+            or text[position] == ","
+            or (text[position] == "[" and not values)
         ):
-            in_list |= text[at] == "["
-            at += 1
+            in_list |= text[position] == "["
+            position += 1
         try:
-            value, at = decoder.raw_decode(text, at)
+            value, position = decoder.raw_decode(text, position)
         except (ValueError, RecursionError):
-            return values, at == len(text) and not in_list
+            return values, position == len(text) and not in_list
         values.append(value)
 
 

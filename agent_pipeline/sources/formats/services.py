@@ -85,15 +85,15 @@ class Service(ABC):
 
     def __init__(self, address: str) -> None:
         url = urlsplit(address.partition("+")[2])
-        asked = parse_qs(url.query)
+        query = parse_qs(url.query)
         self.host = url.netloc.rpartition("@")[2]
         self.memory = Memory()
-        self._wanted = set(asked.pop(self.project, ()))
+        self._wanted = set(query.pop(self.project, ()))
         self._url = url._replace(query="", fragment="").geturl().rstrip("/")
         self._called = f"The server {url.scheme}://{self.host}"
-        if asked:
+        if query:
             raise ServerError(
-                f"{self._called} is asked for {', '.join(asked)}: an address in store may end in "
+                f"{self._called} is asked for {', '.join(query)}: an address in store may end in "
                 f"?{self.project}=name only."
             )
 
@@ -111,8 +111,7 @@ class Service(ABC):
 
     @abstractmethod
     def outlines(self, heads: list[Head]) -> Iterator[Record]:
-        """Return a record per trace that names the trace's session, and may lack everything else.
-        """
+        """Return a record per trace that names the trace's session, and may lack everything else."""
 
     @abstractmethod
     def fetched(self, head: Head) -> Record:
@@ -131,12 +130,16 @@ class Service(ABC):
                 f"{self._called} has no {self.project} {', '.join(sorted(unknown))}: it has "
                 f"{known}."
             )
-        found = {
-            names[name]: {each.trace: each for each in self.look(names[name], name)}
+        heads_by_project = {
+            names[name]: {head.trace: head for head in self.look(names[name], name)}
             for name in sorted(self._wanted or names)
         }
-        self.memory.keep({trace for traces in found.values() for trace in traces})
-        return {Path(project): list(traces.values()) for project, traces in found.items() if traces}
+        self.memory.keep({trace for traces in heads_by_project.values() for trace in traces})
+        return {
+            Path(project): list(traces.values())
+            for project, traces in heads_by_project.items()
+            if traces
+        }
 
     def signature(self) -> str:
         """Return a text that changes whenever the listing changes."""
@@ -149,15 +152,16 @@ class Service(ABC):
         return digest(
             b"",
             *(
-                self.heads[path][at].digest
-                for path, at in dict.fromkeys(location[:2] for location in locations)
+                self.heads[path][index].digest
+                for path, index in dict.fromkeys(location[:2] for location in locations)
             ),
         )
 
     def records(self, path: Path) -> Iterator[tuple[RecordLocation, Record]]:
         """Return the outline of every trace of a project with its location."""
         return (
-            (RecordLocation(path, at), record) for at, record in enumerate(self.outlines(self.heads[path]))
+            (RecordLocation(path, index), record)
+            for index, record in enumerate(self.outlines(self.heads[path]))
         )
 
     def record(self, location: RecordLocation) -> Record:
@@ -190,10 +194,12 @@ class Service(ABC):
         token: Any = None
         while True:
             page = self.asked(path, about | ({cursor: token} if token else {}), method)
-            found = page.get(items, None if page else [])  # MLflow leaves out what is empty
-            if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+            page_items = page.get(items, None if page else [])  # MLflow leaves out what is empty
+            if not isinstance(page_items, list) or not all(
+                isinstance(item, dict) for item in page_items
+            ):
                 raise self._useless(path, f"{items} is not a list of objects")
-            yield from found
+            yield from page_items
             before, token = token, self.following(page, cursor)
             if not token:
                 return
@@ -233,11 +239,11 @@ class Service(ABC):
                 f"{self._called} refuses to be read ({response.status_code}): set {self.variables}."
             )
         if not isinstance(value, dict):
-            said = "it is not an object"
+            problem = "it is not an object"
             if not response.is_success:
                 text = content[:_LONGEST_REASON].decode("utf-8", "replace")
-                said = f"{response.status_code} {first_line(Exception(text))}"
-            raise self._useless(path, said)
+                problem = f"{response.status_code} {first_line(Exception(text))}"
+            raise self._useless(path, problem)
         return value
 
     def lost(self) -> ServerError:

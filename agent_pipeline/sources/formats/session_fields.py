@@ -43,7 +43,7 @@ def new_session(
     times: Iterable[Any] = (),
     costs: Iterable[Any] = (),
     models: Iterable[Any] = (),
-    **said: Any,
+    **further_fields: Any,
 ) -> Session:
     """Return the session that a record describes.
 
@@ -62,7 +62,7 @@ def new_session(
         times: The times of its steps in order. The first and the last time are used.
         costs: The costs of its calls, which are summed.
         models: The models of its steps in order. The last model is used.
-        **said: Further fields of the session. A run that the infrastructure failed gets no
+        **further_fields: Further fields of the session. A run that the infrastructure failed gets no
             score and no judgment.
     """
     chat = history if isinstance(history, Chat) else read_chat(history)
@@ -75,14 +75,14 @@ def new_session(
         chat.damage["invalid_tools"] += strange
     known, paid = (
         [time for time in times if time],
-        [cost for each in costs if (cost := number(each)) is not None],
+        [cost for recorded_cost in costs if (cost := number(recorded_cost)) is not None],
     )
     fields: Record = {"created_at": known[0], "ended_at": known[-1]} if known else {}
     fields |= {"cost_usd": sum(paid)} if paid else {}
     fields["model_id"] = next((model for model in reversed([*models]) if model), None)
     fields |= {
         name: value
-        for name, value in said.items()
+        for name, value in further_fields.items()
         if value is not None and (name not in _FLAGS or isinstance(value, bool))
     }
     for name, value in fields.items():
@@ -118,8 +118,7 @@ def new_session(
 
 
 def _storable(value: Any, chat: Chat) -> Any:
-    """Return a value without half emoji; a value that is nested too deeply is left out and counted.
-    """
+    """Return a value without half emoji; a value that is nested too deeply is left out and counted."""
     try:
         return make_storable(value, chat.damage)
     except ValueError:

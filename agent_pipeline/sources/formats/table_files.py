@@ -85,10 +85,10 @@ class Rows(Sequence[dict[str, Any]]):
     def _own_keys(self, value: Any) -> Any:
         """Return a value without the keys of its structs that have no value."""
         if isinstance(value, dict):
-            kept = {key: self._own_keys(each) for key, each in value.items() if each is not None}
+            kept = {key: self._own_keys(inner) for key, inner in value.items() if inner is not None}
             self.has_empty_keys |= len(kept) < len(value)
             return kept
-        return [self._own_keys(each) for each in value] if isinstance(value, list) else value
+        return [self._own_keys(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _parquet(path: Path) -> pa.Table:

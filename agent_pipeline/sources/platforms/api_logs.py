@@ -30,7 +30,7 @@ from agent_pipeline.sources.formats.fields import (
     text,
     when,
 )
-from agent_pipeline.sources.formats.file_source import Ident, Index, Said
+from agent_pipeline.sources.formats.file_source import Ident, Index, SessionFields
 from agent_pipeline.sources.formats.record_files import RecordLocation
 from agent_pipeline.sources.platforms.span_source import SpanSource
 from agent_pipeline.sources.platforms.spans import Span, span_of
@@ -101,8 +101,8 @@ class ApiLogSource(SpanSource):
         """Return the records of a page of OpenAI's API."""
         if isinstance(record.get("data"), list) and record.get("object") == "list":
             return [
-                each if isinstance(each, dict) and _is_stored(each) else {"unread": each}
-                for each in record["data"]
+                entry if isinstance(entry, dict) and _is_stored(entry) else {"unread": entry}
+                for entry in record["data"]
             ]
         return [record]
 
@@ -112,32 +112,34 @@ class ApiLogSource(SpanSource):
         if _is_batch(record):
             custom_id = text(record.get("custom_id"))
             return Ident(f"batch {custom_id}", custom_id)
-        if of := _stored_message_of(record):
-            return Ident(of, of)
+        if completion_id := _stored_message_of(record):
+            return Ident(completion_id, completion_id)
         request, response = _call_in(record)
-        told = _places_of_names(record, request)
-        own = first_text(record, "id", "request_id", "requestId", "recordId") or first_text(
+        holders = _places_of_names(record, request)
+        call_id = first_text(record, "id", "request_id", "requestId", "recordId") or first_text(
             response, "id"
         )
         if _is_response(response):
             self._previous[text(response.get("id")) or ""] = (
                 text(response.get("previous_response_id")) or ""
             )
-            own = text(response.get("id")) or own
+            call_id = text(response.get("id")) or call_id
         conversation = first_text(section(response, "conversation"), "id") or text(
             response.get("conversation")
         )
         session = (
-            next((name for each in told if (name := first_text(each, *_SESSIONS))), None)
+            next((name for holder in holders if (name := first_text(holder, *_SESSIONS))), None)
             or conversation
         )
-        own = own or f"{location.path.stem}:{location.position:012d}:{location.part}"
+        call_id = call_id or f"{location.path.stem}:{location.position:012d}:{location.part}"
         names = [
-            next((name for each in told if (name := first_text(each, *named))), None)
+            next((name for holder in holders if (name := first_text(holder, *named))), None)
             for named in (_PROJECTS, _AGENTS)
         ]
         return Ident(
-            own if record.get("object") == "chat.completion" else f"{location}", session or own, *names
+            call_id if record.get("object") == "chat.completion" else f"{location}",
+            session or call_id,
+            *names,
         )
 
     def spans(self, record: Record) -> list[Span]:
@@ -163,12 +165,14 @@ class ApiLogSource(SpanSource):
         return [span]
 
     def metadata(self, record: Record) -> Record:
-        own = decoded_object(record.get("metadata"))
+        recorded = decoded_object(record.get("metadata"))
         return (
-            own | chosen(own, ("task_id", "trial")) | chosen(record, ("task_id", "trial", "tags"))
+            recorded
+            | chosen(recorded, ("task_id", "trial"))
+            | chosen(record, ("task_id", "trial", "tags"))
         )
 
-    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> SessionFields:
         return super().build(session_id, _joined(records))
 
     def _new_index(self) -> Index:
@@ -211,11 +215,11 @@ def _joined(records: list[tuple[RecordLocation, Record]]) -> list[tuple[RecordLo
     if batch:
         requests = [
             request
-            for each in batch
-            if (request := each.get("body", each.get("params"))) is not None
+            for half in batch
+            if (request := half.get("body", half.get("params"))) is not None
         ]
         results = [
-            each for each in batch if "response" in each or "result" in each or each.get("error")
+            half for half in batch if "response" in half or "result" in half or half.get("error")
         ]
         if (
             len(requests) > 1 or len(results) > 1
@@ -239,20 +243,23 @@ def _joined(records: list[tuple[RecordLocation, Record]]) -> list[tuple[RecordLo
             )
         ]
     if messages:
-        asked = [
-            each | ({"content": parts} if (parts := each.get("content_parts")) else {})
-            for each in _in_order(messages)
+        stored_messages = [
+            message | ({"content": parts} if (parts := message.get("content_parts")) else {})
+            for message in _in_order(messages)
         ]
-        records = [each for each in records if not _stored_message_of(each[1])] or [
+        records = [call for call in records if not _stored_message_of(call[1])] or [
             (location, {"request": {}, "response": {}})
         ]
         return [
-            (at, record | {"messages": record.get("messages") or asked}) for at, record in records
+            (record_location, record | {"messages": record.get("messages") or stored_messages})
+            for record_location, record in records
         ]
     return _with_history(records)
 
 
-def _with_history(records: list[tuple[RecordLocation, Record]]) -> list[tuple[RecordLocation, Record]]:
+def _with_history(
+    records: list[tuple[RecordLocation, Record]],
+) -> list[tuple[RecordLocation, Record]]:
     """Return the calls of a session, each Response with all that it goes on with.
 
     The service keeps what was said before, and is sent what is new. What is not in the store is an
@@ -274,11 +281,13 @@ def _with_history(records: list[tuple[RecordLocation, Record]]) -> list[tuple[Re
                 earlier = [mark_unread("previous_response_id"), *earlier]
                 break
             met.add(previous)
-            asked, answered = calls[previous]
-            earlier = [*_input_of(asked), *elements(answered.get("output")), *earlier]
-            previous = _previous_of(asked, answered)
-        given = request | {"input": [*earlier, *_input_of(request)]}
-        whole.append((location, record | {"object": None, "request": given, "response": response}))
+            earlier_request, answered = calls[previous]
+            earlier = [*_input_of(earlier_request), *elements(answered.get("output")), *earlier]
+            previous = _previous_of(earlier_request, answered)
+        whole_request = request | {"input": [*earlier, *_input_of(request)]}
+        whole.append(
+            (location, record | {"object": None, "request": whole_request, "response": response})
+        )
     return whole
 
 
@@ -290,14 +299,18 @@ def _previous_of(request: Record, response: Record) -> str | None:
 
 
 def _input_of(request: Record) -> list[Any]:
-    given = decoded(request.get("input"))
+    request_input = decoded(request.get("input"))
     return (
-        given if isinstance(given, list) else [{"role": "user", "content": given}] if given else []
+        request_input
+        if isinstance(request_input, list)
+        else [{"role": "user", "content": request_input}]
+        if request_input
+        else []
     )
 
 
 def _in_order(messages: list[Record]) -> list[Record]:
-    return sorted(messages, key=lambda each: int(str(each["id"]).rpartition("-")[2]))
+    return sorted(messages, key=lambda message: int(str(message["id"]).rpartition("-")[2]))
 
 
 def _result_of(line: Record) -> Record:
@@ -332,13 +345,13 @@ def _call_in(record: Record) -> tuple[Record, Record]:
 
 def _pair_in(record: Record) -> tuple[str, str] | None:
     """Return the names of the request and the response in a record, if it has both."""
-    for asked, answered in _PAIRS:
-        request, response = _body(record.get(asked)), _body(record.get(answered))
+    for request_name, response_name in _PAIRS:
+        request, response = _body(record.get(request_name)), _body(record.get(response_name))
         is_failed = _status(record, response) >= 400
         if not _OF_REQUESTS.isdisjoint(request) and (
             not _OF_RESPONSES.isdisjoint(response) or is_failed or "streamed" in response
         ):
-            return asked, answered
+            return request_name, response_name
     return None
 
 
@@ -410,8 +423,8 @@ def _is_stored(record: Record) -> bool:
 
 def _stored_message_of(record: Record) -> str | None:
     """Return the id of the stored completion that a message belongs to."""
-    found = _STORED_MESSAGE.fullmatch(str(record.get("id"))) if "role" in record else None
-    return found[1] if found else None
+    match_ = _STORED_MESSAGE.fullmatch(str(record.get("id"))) if "role" in record else None
+    return match_[1] if match_ else None
 
 
 def _is_batch(record: Record) -> bool:

@@ -48,7 +48,7 @@ def plain_value(value: Any, depth: int = _DEPTH) -> Any:
         return None
     if isinstance(value, list):
         pairs = [
-            each for each in value if isinstance(each, dict) and isinstance(each.get("key"), str)
+            pair for pair in value if isinstance(pair, dict) and isinstance(pair.get("key"), str)
         ]
         return {pair["key"]: plain_value(pair.get("value"), depth - 1) for pair in pairs}
     if not isinstance(value, dict):
@@ -82,7 +82,7 @@ def tree(attributes: dict[str, Any]) -> dict[str, Any]:
         for part in path:
             inner = node.setdefault(part, {})
             if isinstance(inner, list):
-                inner = node[part] = {str(index): each for index, each in enumerate(inner)}
+                inner = node[part] = {str(index): element for index, element in enumerate(inner)}
             if not isinstance(inner, dict):
                 break
             node = inner
@@ -112,21 +112,21 @@ def _treed(value: Any, depth: int = _DEPTH) -> Any:
         return (
             tree(value)
             if any("." in str(name) for name in value)
-            else {name: _treed(each, depth - 1) for name, each in value.items()}
+            else {name: _treed(inner, depth - 1) for name, inner in value.items()}
         )
-    return [_treed(each, depth - 1) for each in value] if isinstance(value, list) else value
+    return [_treed(inner, depth - 1) for inner in value] if isinstance(value, list) else value
 
 
 def _listed(value: Any, depth: int = _DEPTH) -> Any:
     """Objects whose names are all numbers are lists, in the order of the numbers."""
     if not isinstance(value, dict) or depth < 0:
         return value
-    inner = {name: _listed(each, depth - 1) for name, each in value.items()}
+    inner = {name: _listed(element, depth - 1) for name, element in value.items()}
     indexed = inner and all(
         name.isdecimal() and name.isascii() and len(name) < 10 for name in inner
     )
     return (
-        [each for _, each in sorted(inner.items(), key=lambda pair: int(pair[0]))]
+        [element for _, element in sorted(inner.items(), key=lambda pair: int(pair[0]))]
         if indexed
         else inner
     )

@@ -94,10 +94,10 @@ def add(conversation: Conversation, items: Iterable[Item]) -> None:
 
 def split_head(items: Items) -> tuple[Items, Items]:
     """Return the system prompt at the head, and what follows it."""
-    at = 0
-    while at < len(items) and items[at].role == "system":
-        at += 1
-    return items[:at], items[at:]
+    head_length = 0
+    while head_length < len(items) and items[head_length].role == "system":
+        head_length += 1
+    return items[:head_length], items[head_length:]
 
 
 def steps_around(span: Span, steps: dict[tuple[str, str], Span]) -> Iterator[Span]:

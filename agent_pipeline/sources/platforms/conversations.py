@@ -63,7 +63,7 @@ def conversations_in(spans: list[Span]) -> list[Conversation]:
         main.skipped[kind or f"unread:tool span {span.name}"] += 1
         if kind is None:
             main.damage["unread"] += 1
-    return [main, *(each for each in conversations if each is not main)]
+    return [main, *(conversation for conversation in conversations if conversation is not main)]
 
 
 def conversations_of(calls: Iterable[Span]) -> list[Conversation]:
@@ -72,12 +72,18 @@ def conversations_of(calls: Iterable[Span]) -> list[Conversation]:
     calls = in_order(calls)
     # Hidden inputs leave an answer without its question. Where others have theirs, the tokens of a
     # stream may pass for calls.
-    unasked: list[Any] = [None] if any(call.given for call in calls) else [mark_cut_text("request")]
+    unasked: list[Any] = (
+        [None] if any(call.prompt for call in calls) else [mark_cut_text("request")]
+    )
     for call in calls:
-        asked = read_items(call.given or unasked)
-        system, given = split_head(asked)
+        request = read_items(call.prompt or unasked)
+        system, request_items = split_head(request)
         _place(
-            conversations, call, system, given, read_items([*asked, *call.answered])[len(asked) :]
+            conversations,
+            call,
+            system,
+            request_items,
+            read_items([*request, *call.answered])[len(request) :],
         )  # what an answer follows says more
     return conversations
 
@@ -86,24 +92,34 @@ def main_conversation(conversations: Sequence[Conversation]) -> Conversation:
     """Return the conversation that the session is: the one that lasted longest, of equals the one
     with the most in it, then the first.
     """
-    return max(conversations, key=lambda each: (each.seconds, len(each.keys)))
+    return max(
+        conversations, key=lambda conversation: (conversation.seconds, len(conversation.keys))
+    )
 
 
 def _place(
-    conversations: list[Conversation], call: Span, system: Items, given: Items, answered: Items
+    conversations: list[Conversation],
+    call: Span,
+    system: Items,
+    request_items: Items,
+    answered: Items,
 ) -> None:
-    keys = [key for key in map(key_of, given) if key is not None]
+    keys = [key for key in map(key_of, request_items) if key is not None]
     answer = [key for key in map(key_of, answered) if key is not None]
     continued = [
         (count, index)
-        for index, each in enumerate(conversations)
-        if (count := _continued(each.keys, keys))
+        for index, conversation in enumerate(conversations)
+        if (count := _continued(conversation.keys, keys))
     ]
     if continued:
         count, index = max(continued)
-        _go_on(conversations[index], call, system, _after(given, count), answered)
+        _go_on(conversations[index], call, system, _after(request_items, count), answered)
         return
-    alike = [each for each in reversed(conversations) if _same_system(each.system, system)]
+    alike = [
+        conversation
+        for conversation in reversed(conversations)
+        if _same_system(conversation.system, system)
+    ]
     for (
         conversation
     ) in alike:  # a recorder that leaves out calls: their results follow what was said
@@ -113,7 +129,7 @@ def _place(
             and keys[: len(without)] == without
             and [key[0] for key in keys[len(without) :]][:1] == ["output"]
         ):
-            _go_on(conversation, call, system, _after(given, len(without)), answered)
+            _go_on(conversation, call, system, _after(request_items, len(without)), answered)
             return
     for conversation in alike:
         same = len(commonprefix([conversation.keys, keys]))  # noqa: RUF071  of keys, not of paths
@@ -123,13 +139,13 @@ def _place(
         if same and conversation.answer_at <= same < len(conversation.keys):
             conversation.skipped["superseded_item"] += len(conversation.keys) - same
             _cut(conversation, same)
-            _go_on(conversation, call, system, _after(given, same), answered)
+            _go_on(conversation, call, system, _after(request_items, same), answered)
             return
-    if (earlier := _next_part(conversations, alike, call, given)) is not None:
-        _go_on(earlier, call, system, given, answered)
+    if (earlier := _next_part(conversations, alike, call, request_items)) is not None:
+        _go_on(earlier, call, system, request_items, answered)
         return
     conversations.append(Conversation())
-    _go_on(conversations[-1], call, system, given, answered)
+    _go_on(conversations[-1], call, system, request_items, answered)
 
 
 def _go_on(
@@ -148,12 +164,12 @@ def _go_on(
 
 
 def _next_part(
-    conversations: list[Conversation], alike: list[Conversation], call: Span, given: Items
+    conversations: list[Conversation], alike: list[Conversation], call: Span, request_items: Items
 ) -> Conversation | None:
     """Return the conversation that a call goes on with though its input repeats nothing: the
     service keeps it, and is sent what is new.
     """
-    if given and given[0].kind == "function_call_output":
+    if request_items and request_items[0].kind == "function_call_output":
         return next(
             (
                 conversation
@@ -162,17 +178,21 @@ def _next_part(
             ),
             None,
         )
-    return next((each for each in alike if each.calls[-1].trace != call.trace), None)
+    return next(
+        (conversation for conversation in alike if conversation.calls[-1].trace != call.trace), None
+    )
 
 
-def _continued(earlier: list[Any], given: list[Any]) -> int:
+def _continued(earlier: list[Any], request_keys: list[Any]) -> int:
     """Return how many of the given messages are a conversation so far: in its order, the last of
     them its last; 0 where it does not go on.
     """
-    for count in range(len(given), 0, -1):
-        if earlier and given[count - 1] == earlier[-1]:
-            at = iter(earlier)
-            if all(any(key == each for each in at) for key in given[:count]):
+    for count in range(len(request_keys), 0, -1):
+        if earlier and request_keys[count - 1] == earlier[-1]:
+            remaining = iter(earlier)
+            if all(
+                any(key == earlier_key for earlier_key in remaining) for key in request_keys[:count]
+            ):
                 return count
     return 0
 
@@ -223,14 +243,14 @@ def _without_model_text(spans: list[Span], tools: list[Span]) -> Conversation:
             for span in run
             if span.kind != "tool" and (span.parent is None or span.parent not in ids)
         ]
-        root = next((span for span in roots if span.given or span.answered), None)
+        root = next((span for span in roots if span.prompt or span.answered), None)
         single = conversations_of([root])[0] if root else Conversation()
         behind = len(single.keys) - single.answer_at
         answer = single.items[len(single.items) - behind :] if behind else []
         conversation.system = conversation.system or single.system
         add(conversation, single.items[: len(single.items) - len(answer)])
         for tool in run:
-            if any(tool is each for each in tools):
+            if any(tool is other for other in tools):
                 add(conversation, tool_items(tool))
         add(conversation, answer)
     models = sum(span.kind == "model" for span in spans)
@@ -252,17 +272,23 @@ def _calls(spans: list[Span]) -> list[Span]:
     calls = [
         _with_unread(span)
         for span in spans
-        if span.kind == "model" and (span.given or span.answered)
+        if span.kind == "model" and (span.prompt or span.answered)
     ]
     steps = {(span.trace, span.id): span for span in [*spans, *calls]}
     outer = {
-        id(call): [each for each in steps_around(call, steps) if each.kind == "model"]
+        id(call): [
+            outer_step for outer_step in steps_around(call, steps) if outer_step.kind == "model"
+        ]
         for call in calls
     }
-    readable = {id(call) for call in calls if call.given and not any(map(is_damaged, call.given))}
-    shadowed = {id(each) for call in calls if id(call) in readable for each in outer[id(call)]}
+    readable = {id(call) for call in calls if call.prompt and not any(map(is_damaged, call.prompt))}
+    shadowed = {
+        id(outer_step) for call in calls if id(call) in readable for outer_step in outer[id(call)]
+    }
     shadowed |= {
-        id(call) for call in calls if any(id(each) in readable for each in outer[id(call)])
+        id(call)
+        for call in calls
+        if any(id(outer_step) in readable for outer_step in outer[id(call)])
     }
     return [call for call in calls if id(call) in readable or id(call) not in shadowed]
 
@@ -275,9 +301,9 @@ def _with_unread(span: Span) -> Span:
     (llama-index's preparation of a call). If it was a call, the input of the next one says what it
     was asked and answered.
     """
-    given = span.given or ([mark_unread("request")] if span.has_unread_request else [])
+    prompt = span.prompt or ([mark_unread("request")] if span.has_unread_request else [])
     answered = span.answered or ([mark_unread("response")] if span.has_unread_response else [])
-    return replace(span, given=given, answered=answered)
+    return replace(span, prompt=prompt, answered=answered)
 
 
 def _system_around(conversation: Conversation, spans: list[Span]) -> Items:
@@ -286,5 +312,5 @@ def _system_around(conversation: Conversation, spans: list[Span]) -> Items:
     """
     around = steps_around(conversation.calls[0], {(span.trace, span.id): span for span in spans})
     return next(
-        (system for step in around if (system := split_head(list(read_items(step.given)))[0])), []
+        (system for step in around if (system := split_head(list(read_items(step.prompt)))[0])), []
     )

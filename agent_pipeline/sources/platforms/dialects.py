@@ -75,7 +75,9 @@ def is_openinference(attributes: Record, kind: Any) -> bool:
 
 
 def evaluations_in(attributes: Record) -> list[Score]:
-    values = {name: first_of(attributes, *said) for name, said in _EVALUATIONS.items()}
+    values = {
+        name: first_of(attributes, *value_names) for name, value_names in _EVALUATIONS.items()
+    }
     return [
         (text(attributes.get(name)) or "evaluation", value)
         for name, value in values.items()
@@ -92,7 +94,7 @@ def _openinference_span(span: Span, attributes: Record, kind: Any) -> None:
         or ("LLM" if llm else "")
     )
     span.kind = KINDS.get(named.lower(), "other")
-    given, answered = (
+    prompt, answered = (
         section(attributes, "input").get("value"),
         section(attributes, "output").get("value"),
     )
@@ -100,7 +102,7 @@ def _openinference_span(span: Span, attributes: Record, kind: Any) -> None:
         tool = section(attributes, "tool")
         span.name = text(tool.get("name")) or span.name
         span.call_id = text(section(attributes, "tool_call").get("id"))
-        arguments = decoded(given if given is not None else tool.get("parameters"))
+        arguments = decoded(prompt if prompt is not None else tool.get("parameters"))
         span.arguments = (
             arguments["kwargs"]
             if isinstance(arguments, dict) and arguments.keys() == {"kwargs"}
@@ -108,18 +110,24 @@ def _openinference_span(span: Span, attributes: Record, kind: Any) -> None:
         )
         span.output = decoded(answered)
         return
-    given, answered = (
+    prompt, answered = (
         _whole_json(section(attributes, name), value)
-        for name, value in (("input", given), ("output", answered))
+        for name, value in (("input", prompt), ("output", answered))
     )
-    span.given = messages_of(llm.get("prompts"), "user") or span.given
+    span.prompt = messages_of(llm.get("prompts"), "user") or span.prompt
     tools = [_tool(element) for element in elements(llm.get("tools"))]
     span.exchange(
-        given, answered, tools=tools, model=llm.get("model_name"), usage=section(llm, "token_count")
+        prompt,
+        answered,
+        tools=tools,
+        model=llm.get("model_name"),
+        usage=section(llm, "token_count"),
     )
-    span.given = [_message(each) for each in elements(llm.get("input_messages"))] or span.given
+    span.prompt = [
+        _message(message) for message in elements(llm.get("input_messages"))
+    ] or span.prompt
     span.answered = [
-        _message(each) for each in elements(llm.get("output_messages"))
+        _message(message) for message in elements(llm.get("output_messages"))
     ] or span.answered
     span.cost = number(section(llm, "cost").get("total"))
 
@@ -145,9 +153,11 @@ def _genai_span(span: Span, attributes: Record) -> None:
         span.output = decoded(attributes.get("gen_ai.tool.call.result", span.output))
         return
     system = decoded(attributes.get("gen_ai.system_instructions"))
-    given = messages_of(attributes.get("gen_ai.input.messages"), "user", is_json=True) or span.given
+    prompt = (
+        messages_of(attributes.get("gen_ai.input.messages"), "user", is_json=True) or span.prompt
+    )
     has_system = not system or any(
-        isinstance(each, dict) and each.get("role") == "system" for each in given
+        isinstance(message, dict) and message.get("role") == "system" for message in prompt
     )
     is_cut = isinstance(system, str) and is_cut_json(system, is_json=True)
     head = (
@@ -155,14 +165,17 @@ def _genai_span(span: Span, attributes: Record) -> None:
         if is_cut
         else [{"role": "system", "content": system}]
     )
-    span.given = given if has_system else [*head, *given]
+    span.prompt = prompt if has_system else [*head, *prompt]
     span.answered = (
         messages_of(attributes.get("gen_ai.output.messages"), "assistant", is_json=True)
         or span.answered
     )
     pydantic = decoded_object(attributes.get("model_request_parameters"))
-    told = [*elements(pydantic.get("function_tools")), *elements(pydantic.get("output_tools"))]
-    span.tools = decoded(attributes.get("gen_ai.tool.definitions")) or told or span.tools
+    pydantic_tools = [
+        *elements(pydantic.get("function_tools")),
+        *elements(pydantic.get("output_tools")),
+    ]
+    span.tools = decoded(attributes.get("gen_ai.tool.definitions")) or pydantic_tools or span.tools
     span.model = (
         attributes.get("gen_ai.response.model")
         or attributes.get("gen_ai.request.model")
@@ -200,10 +213,10 @@ def _ai_sdk_span(span: Span, attributes: Record) -> None:
         for name in ("ai.response.text", "ai.response.object")
         if attributes.get(name)
     ]
-    said = messages_of([*answered, *elements(calls)], "assistant")
+    response = messages_of([*answered, *elements(calls)], "assistant")
     if isinstance(calls, str) and calls.strip():  # JSON that has lost its end
-        said = [*said, mark_cut_text("tool calls", calls)]
-    span.given, span.answered = request.messages or span.given, said or span.answered
+        response = [*response, mark_cut_text("tool calls", calls)]
+    span.prompt, span.answered = request.messages or span.prompt, response or span.answered
     span.tools = [
         decoded(element) for element in elements(decoded(attributes.get("ai.prompt.tools")))
     ] or span.tools
@@ -217,12 +230,12 @@ def _adk_span(span: Span, attributes: Record) -> None:
         span.arguments = decoded(attributes.get(f"{OF_ADK[0]}tool_call_args", span.arguments))
         span.output = decoded(attributes.get(f"{OF_ADK[0]}tool_response", span.output))
         return
-    asked, answer = (
+    request, answer = (
         attributes.get(f"{OF_ADK[0]}{name}") for name in ("llm_request", "llm_response")
     )
-    if asked is not None or answer is not None:
+    if request is not None or answer is not None:
         span.kind = "model"
-        span.exchange(decoded(asked), decoded(answer))
+        span.exchange(decoded(request), decoded(answer))
 
 
 def _message(raw: Any) -> Any:

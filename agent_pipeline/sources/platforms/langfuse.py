@@ -63,7 +63,7 @@ class LangfuseSource(SpanSource):
     @classmethod
     def accepts(cls, record: Record) -> bool:
         if isinstance(record.get("data"), list):  # a page of the API
-            return any(cls.accepts(each) for each in objects(record["data"]))
+            return any(cls.accepts(entry) for entry in objects(record["data"]))
         is_step = bool(text(record.get("traceId"))) and _type(record) in _TYPES
         return (
             _is_download(record)
@@ -77,23 +77,28 @@ class LangfuseSource(SpanSource):
             # What no observation, trace or score is stays, empty: it is counted among what belongs
             # to no session.
             known = [
-                each if isinstance(each, dict) and self.accepts(each) else None
-                for each in record["data"]
+                entry if isinstance(entry, dict) and self.accepts(entry) else None
+                for entry in record["data"]
             ]
-            return [inner for each in known for inner in (self.unpack(each) if each else [{}])] or [
-                {}
-            ]
+            return [
+                inner for entry in known for inner in (self.unpack(entry) if entry else [{}])
+            ] or [{}]
         if _is_download(record):
             record = record["trace"] | {"observations": record["observations"]}
-        if of := section(record, "subject"):
-            record = record | {"traceId": of.get("traceId"), f"{of.get('kind')}Id": of.get("id")}
+        if subject := section(record, "subject"):
+            record = record | {
+                "traceId": subject.get("traceId"),
+                f"{subject.get('kind')}Id": subject.get("id"),
+            }
         if not _is_trace(record):
             return [record]
-        parts = [each for name in ("observations", "scores") for each in objects(record.get(name))]
-        own = {
+        parts = [
+            entry for name in ("observations", "scores") for entry in objects(record.get(name))
+        ]
+        trace_record = {
             name: value for name, value in record.items() if name not in ("observations", "scores")
         }
-        return [own, *({"traceId": record.get("id"), **part} for part in parts)]
+        return [trace_record, *({"traceId": record.get("id"), **part} for part in parts)]
 
     def identify(self, record: Record, location: RecordLocation) -> Ident | None:
         trace, session, project = (
@@ -111,21 +116,21 @@ class LangfuseSource(SpanSource):
         is_trace, kind = _is_trace(record), _type(record)
         if not is_trace and kind not in _TYPES:
             return []
-        given, answered = (
+        prompt, answered = (
             words_or_messages(record.get("input")),
             words_or_messages(record.get("output")),
         )
         if is_trace:
             trace = text(record.get("id")) or ""
             root = Span(trace, trace, started=when(record.get("timestamp")))
-            root.exchange(given, answered)
-            return [root] if root.given or root.answered else []
+            root.exchange(prompt, answered)
+            return [root] if root.prompt or root.answered else []
         arguments, output = _tool_call(
             decoded_text(record.get("input")), decoded_text(record.get("output"))
         )
         span = span_of(record, kind, arguments=arguments, output=output)
         if span.kind != "tool":
-            span.exchange(given, answered)
+            span.exchange(prompt, answered)
         span.tools = (
             span.tools
             or section(record, "modelParameters").get("tools")
@@ -173,19 +178,19 @@ class LangfuseSource(SpanSource):
         return kept | {"tags": record.get("tags")}
 
 
-def _tool_call(given: Any, answered: Any) -> tuple[Any, Any]:
+def _tool_call(arguments: Any, answered: Any) -> tuple[Any, Any]:
     """Return the arguments and the result of a tool's step; Strands writes both as messages, and
     the result as JSON of blocks.
     """
-    message = given[0] if isinstance(given, list) and len(given) == 1 else None
+    message = arguments[0] if isinstance(arguments, list) and len(arguments) == 1 else None
     if isinstance(message, dict) and message.get("role") == "tool" and "content" in message:
-        given = decoded(message["content"])
+        arguments = decoded(message["content"])
     if isinstance(answered, dict) and answered.keys() == {"message"}:
         answered = decoded(answered["message"])
     blocks = answered if isinstance(answered, list) else []
     if blocks and all(isinstance(block, dict) and block.keys() == {"text"} for block in blocks):
         answered = [block | {"type": "text"} for block in blocks]
-    return given, answered
+    return arguments, answered
 
 
 def _metadata(record: Record) -> Record:
@@ -195,12 +200,14 @@ def _metadata(record: Record) -> Record:
     kept: Record = {}
     flat: dict[str, Record] = {}
     for name, value in decoded_object(record.get("metadata")).items():
-        of, _, inner = name.partition(".")
-        if inner and of in _OF_OPENTELEMETRY:
-            flat.setdefault(of, {})[inner] = value
+        group, _, inner = name.partition(".")
+        if inner and group in _OF_OPENTELEMETRY:
+            flat.setdefault(group, {})[inner] = value
         else:
             kept[name] = value
-    return kept | {of: decoded_object(kept.get(of)) | values for of, values in flat.items()}
+    return kept | {
+        group: decoded_object(kept.get(group)) | values for group, values in flat.items()
+    }
 
 
 def _is_download(record: Record) -> bool:

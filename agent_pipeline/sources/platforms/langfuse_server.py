@@ -36,8 +36,8 @@ class LangfuseServer(Service):
         return section(page, "meta").get(cursor)
 
     def projects(self) -> Iterator[tuple[str, str]]:
-        for page in self.pages("/api/public/projects", "data", {}):
-            yield str(page.get("id")), str(page.get("name"))
+        for project in self.pages("/api/public/projects", "data", {}):
+            yield str(project.get("id")), str(project.get("name"))
 
     def look(self, project: str, name: str) -> Iterator[Head]:
         scores: dict[str, list[Record]] = defaultdict(list)
@@ -45,43 +45,48 @@ class LangfuseServer(Service):
         for score in self.pages(
             "/api/public/v3/scores", "data", {"fields": "subject", "limit": 100}
         ):
-            of = section(score, "subject")
+            subject = section(score, "subject")
             scores[
-                f"session {of.get('id')}"
-                if of.get("kind") == "session"
-                else str(of.get("traceId") or of.get("id"))
+                f"session {subject.get('id')}"
+                if subject.get("kind") == "session"
+                else str(subject.get("traceId") or subject.get("id"))
             ].append(score)
         steps: dict[str, dict[str, tuple[str, str, str]]] = defaultdict(dict)
         about: dict[str, Record] = {}
-        for page in self.pages(
+        for observation in self.pages(
             _OBSERVATIONS, "data", {"fields": "core,basic,time,trace_context", "limit": 1000}
         ):
-            trace, step = str(page.get("traceId")), str(page.get("id"))
+            trace, step = str(observation.get("traceId")), str(observation.get("id"))
             now = (
-                str(page.get("updatedAt")),
-                str(page.get("type")),
-                digest(json.dumps(page, sort_keys=True).encode()).hex(),
+                str(observation.get("updatedAt")),
+                str(observation.get("type")),
+                digest(json.dumps(observation, sort_keys=True).encode()).hex(),
             )
             steps[trace][step] = max(
                 steps[trace].get(step, now), now
             )  # one that was updated meanwhile may be listed twice
             about[trace] = chosen(
-                page, ("traceId", "projectId", "sessionId", "traceName")
+                observation, ("traceId", "projectId", "sessionId", "traceName")
             ) | about.get(trace, {})
-        known = steps.keys() | {f"session {each.get('sessionId')}" for each in about.values()}
-        for of_nothing in scores.keys() - known:
-            scores[""] += ({**score, "subject": {}} for score in scores.pop(of_nothing))
+        known = steps.keys() | {f"session {record.get('sessionId')}" for record in about.values()}
+        for unmatched in scores.keys() - known:
+            scores[""] += ({**score, "subject": {}} for score in scores.pop(unmatched))
         for group in sorted(steps.keys() | scores.keys()):
-            own, said = (
+            group_steps, group_scores = (
                 sorted(steps.get(group, {}).items()),
-                sorted(scores.get(group, []), key=lambda each: str(each.get("id"))),
+                sorted(scores.get(group, []), key=lambda record: str(record.get("id"))),
             )
             listed = {
-                "steps": {step: about[group] | {"type": kind} for step, (_, kind, _) in own},
-                "scores": said,
+                "steps": {
+                    step: about[group] | {"type": kind} for step, (_, kind, _) in group_steps
+                },
+                "scores": group_scores,
             }
             yield Head(
-                project, group, digest(json.dumps([own, said], sort_keys=True).encode()), listed
+                project,
+                group,
+                digest(json.dumps([group_steps, group_scores], sort_keys=True).encode()),
+                listed,
             )
 
     def outlines(self, heads: list[Head]) -> Iterator[Record]:
@@ -91,22 +96,27 @@ class LangfuseServer(Service):
 
     def fetched(self, head: Head) -> Record:
         steps = head.listed["steps"]
-        found = self._observations(head.trace) if steps else {}
-        values = [item for each in found.values() for item in section(each, "metadata").items()]
+        observations = self._observations(head.trace) if steps else {}
+        values = [
+            item
+            for observation in observations.values()
+            for item in section(observation, "metadata").items()
+        ]
         if cut := {name for name, value in values if isinstance(value, str) and len(value) == _CUT}:
-            found = self._observations(head.trace, {"expandMetadata": ",".join(sorted(cut))})
-        if steps.keys() - found.keys():
+            observations = self._observations(head.trace, {"expandMetadata": ",".join(sorted(cut))})
+        if steps.keys() - observations.keys():
             raise self.lost()
-        return {"data": [*(found[step] for step in steps), *head.listed["scores"]]}
+        return {"data": [*(observations[step] for step in steps), *head.listed["scores"]]}
 
     def _observations(self, trace: str, more: Record | None = None) -> dict[str, Record]:
         """Return the observations of a trace by their ids; of two states of one the later."""
-        asked = {
+        parameters = {
             "traceId": trace,
             "fields": "core,basic,time,io,metadata,model,usage,trace_context",
             "limit": 100,
         } | (more or {})
-        found = sorted(
-            self.pages(_OBSERVATIONS, "data", asked), key=lambda each: str(each.get("updatedAt"))
+        observations = sorted(
+            self.pages(_OBSERVATIONS, "data", parameters),
+            key=lambda observation: str(observation.get("updatedAt")),
         )
-        return {str(each.get("id")): each for each in found}
+        return {str(observation.get("id")): observation for observation in observations}

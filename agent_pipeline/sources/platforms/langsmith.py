@@ -21,7 +21,7 @@ from agent_pipeline.sources.formats.fields import (
     section,
     text,
 )
-from agent_pipeline.sources.formats.file_source import Ident, Index, Said
+from agent_pipeline.sources.formats.file_source import Ident, Index, SessionFields
 from agent_pipeline.sources.formats.model_calls import stop_reason, with_reason
 from agent_pipeline.sources.formats.record_files import RecordLocation
 from agent_pipeline.sources.platforms.span_source import Score, SpanSource
@@ -48,8 +48,8 @@ class LangSmithSource(SpanSource):
 
     def identify(self, record: Record, location: RecordLocation) -> Ident | None:
         if _is_feedback(record):
-            of = first_text(record, "trace_id", "run_id")
-            return Ident(of) if of else None
+            run_id = first_text(record, "trace_id", "run_id")
+            return Ident(run_id) if run_id else None
         self._traces[text(record.get("id")) or ""] = text(record.get("trace_id")) or ""
         trace, thread = (
             text(record.get("trace_id")),
@@ -90,13 +90,13 @@ class LangSmithSource(SpanSource):
             call_id=extra.get("tool_call_id"),
         )
         if span.kind == "model":
-            asked, answer = (
+            request, answer = (
                 inputs | {"messages": _inner(inputs.get("messages"))},
-                [section(each, "message") or each for each in generation],
+                [section(element, "message") or element for element in generation],
             )
             tools = section(extra, "invocation_params").get("tools")
             span.exchange(
-                asked,
+                request,
                 answer or outputs,
                 tools=tools,
                 model=metadata.get("ls_model_name"),
@@ -110,7 +110,7 @@ class LangSmithSource(SpanSource):
             if len(elements(inputs.get("messages"))) > 1 and all(
                 isinstance(element, list) for element in elements(inputs.get("messages"))
             ):
-                span.given = [*span.given, mark_unread("several prompts in one run")]
+                span.prompt = [*span.prompt, mark_unread("several prompts in one run")]
         return [span]
 
     def scores_of(self, record: Record) -> list[Score]:
@@ -137,7 +137,9 @@ class LangSmithSource(SpanSource):
         return super()._new_index()
 
     def _partitioned(
-        self, locations: dict[str | RecordLocation, list[RecordLocation]], idents: dict[str | RecordLocation, Ident]
+        self,
+        locations: dict[str | RecordLocation, list[RecordLocation]],
+        idents: dict[str | RecordLocation, Ident],
     ) -> Index:
         """Put what was said of a run to its trace; what was said of a run that is not in the store
         is noted.
@@ -145,12 +147,12 @@ class LangSmithSource(SpanSource):
         traces = set(self._traces.values())
         lost = 0
         for group in [name for name in locations if name not in traces]:
-            said, trace = locations.pop(group), self._traces.get(str(group))
+            feedback_locations, trace = locations.pop(group), self._traces.get(str(group))
             del idents[group]
             if trace in locations:
-                locations[trace] += said
+                locations[trace] += feedback_locations
             else:
-                lost += len(said)
+                lost += len(feedback_locations)
         if lost:
             add_note(
                 self.notes,
@@ -158,17 +160,18 @@ class LangSmithSource(SpanSource):
             )
         return super()._partitioned(locations, idents)
 
-    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> SessionFields:
         """Return what people and evaluators said stands in a record of its own, in a run's
         statistics, or in both: then it counts once.
         """
-        told = {
-            (text(each.get("run_id")), text(each.get("key")))
-            for _, each in records
-            if _is_feedback(each)
+        recorded_feedback = {
+            (text(record.get("run_id")), text(record.get("key")))
+            for _, record in records
+            if _is_feedback(record)
         }
         return super().build(
-            session_id, [(location, _without_told(record, told)) for location, record in records]
+            session_id,
+            [(location, _without_told(record, recorded_feedback)) for location, record in records],
         )
 
     def metadata(self, record: Record) -> Record:
@@ -188,13 +191,13 @@ def _is_feedback(record: Record) -> bool:
     )
 
 
-def _without_told(record: Record, told: set[tuple[str | None, str | None]]) -> Record:
+def _without_told(record: Record, recorded_feedback: set[tuple[str | None, str | None]]) -> Record:
     """Return a run without the statistics of feedback that stands in records of its own."""
     stats = section(record, "feedback_stats")
     kept = {
         name: value
         for name, value in stats.items()
-        if (text(record.get("id")), text(name)) not in told
+        if (text(record.get("id")), text(name)) not in recorded_feedback
     }
     return record | {"feedback_stats": kept} if stats else record
 

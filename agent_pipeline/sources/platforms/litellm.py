@@ -54,11 +54,11 @@ class LiteLLMSource(SpanSource):
             parameters.get("tools") or parameters.get("functions"),
         )
         # The spend logs keep a request in one of two columns.
-        asked = decoded(record.get("messages")) or decoded_object(
+        request = decoded(record.get("messages")) or decoded_object(
             record.get("proxy_server_request")
         )
         span.exchange(
-            asked, answer, tools=tools, model=record.get("model"), usage=chosen(record, _USAGE)
+            request, answer, tools=tools, model=record.get("model"), usage=chosen(record, _USAGE)
         )
         span.cost = number(first_of(record, "response_cost", "spend"))
         return [span]

@@ -58,16 +58,19 @@ class MLflowSource(SpanSource):
         trace = first_text(_info(record), "trace_id") or ""
         data = decoded_object(record.get("data")) if "info" in record else record
         return [
-            _span(each, trace)
-            for each in map(decoded, elements(data.get("spans")))
-            if isinstance(each, dict)
+            _span(span, trace)
+            for span in map(decoded, elements(data.get("spans")))
+            if isinstance(span, dict)
         ]
 
     def scores_of(self, record: Record) -> list[Score]:
         return [
-            (first_text(each, "assessment_name") or "feedback", each["feedback"].get("value"))
-            for each in map(decoded_object, elements(_info(record).get("assessments")))
-            if isinstance(each.get("feedback"), dict) and each.get("valid") is not False
+            (
+                first_text(assessment, "assessment_name") or "feedback",
+                assessment["feedback"].get("value"),
+            )
+            for assessment in map(decoded_object, elements(_info(record).get("assessments")))
+            if isinstance(assessment.get("feedback"), dict) and assessment.get("valid") is not False
         ]
 
     def metadata(self, record: Record) -> Record:

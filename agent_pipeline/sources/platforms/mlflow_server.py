@@ -26,47 +26,47 @@ class MLflowServer(Service):
         return {"auth": (user, word)} if user else {}
 
     def projects(self) -> Iterator[tuple[str, str]]:
-        for page in self.pages(
+        for experiment in self.pages(
             "/api/2.0/mlflow/experiments/search", "experiments", {"max_results": 1000}, "page_token"
         ):
-            yield str(page.get("experiment_id")), str(page.get("name"))
+            yield str(experiment.get("experiment_id")), str(experiment.get("name"))
 
     def look(self, project: str, name: str) -> Iterator[Head]:
-        place = {"type": "MLFLOW_EXPERIMENT", "mlflow_experiment": {"experiment_id": project}}
+        location = {"type": "MLFLOW_EXPERIMENT", "mlflow_experiment": {"experiment_id": project}}
         search: Record = {
-            "locations": [place],
+            "locations": [location],
             "max_results": 500,
             "order_by": ["timestamp_ms ASC"],
         }
         for info in self.pages(
             "/api/3.0/mlflow/traces/search", "traces", search, "page_token", "POST"
         ):
-            said = digest(json.dumps(info, sort_keys=True).encode())
+            state_digest = digest(json.dumps(info, sort_keys=True).encode())
             kept = {name: info.get(name) for name in ("trace_id", "trace_location")}
             kept["trace_metadata"] = {
                 "mlflow.trace.session": section(info, "trace_metadata").get("mlflow.trace.session")
             }
             kept["tags"] = {"mlflow.traceName": section(info, "tags").get("mlflow.traceName")}
-            yield Head(project, str(info.get("trace_id")), said, {"info": kept, "data": {}})
+            yield Head(project, str(info.get("trace_id")), state_digest, {"info": kept, "data": {}})
 
     def outlines(self, heads: list[Head]) -> Iterator[Record]:
         return (head.listed for head in heads)
 
     def fetched(self, head: Head) -> Record:
-        found = section(
+        trace = section(
             self.asked(
                 "/api/3.0/mlflow/traces/get", {"trace_id": head.trace, "allow_partial": "true"}
             ),
             "trace",
         )
-        if not (info := section(found, "trace_info")):
+        if not (info := section(trace, "trace_info")):
             raise self.lost()
         assessments = sorted(
-            objects(info.get("assessments")), key=lambda each: str(each.get("last_update_time"))
+            objects(info.get("assessments")), key=lambda entry: str(entry.get("last_update_time"))
         )
         return {
             "info": info | {"assessments": assessments},
-            "data": {"spans": [_as_saved(each) for each in objects(found.get("spans"))]},
+            "data": {"spans": [_as_saved(entry) for entry in objects(trace.get("spans"))]},
         }
 
 

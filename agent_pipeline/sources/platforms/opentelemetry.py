@@ -29,7 +29,7 @@ from agent_pipeline.sources.formats.fields import (
     text,
     when,
 )
-from agent_pipeline.sources.formats.file_source import Ident, Said
+from agent_pipeline.sources.formats.file_source import Ident, SessionFields
 from agent_pipeline.sources.formats.record_files import RecordLocation
 from agent_pipeline.sources.platforms.attributes import (
     AGENTS,
@@ -110,13 +110,13 @@ class OpenTelemetrySource(SpanSource):
     def spans(self, record: Record) -> list[Span]:
         span = replace(record["span"])
         fill_in(span, record["attributes"], record["kind"])
-        if not (span.given or span.answered) and (unknown := _unread_messages(record)):
-            span.kind, span.given = "model", [mark_unread(unknown)]
-        if record["lost"] and (span.given or span.answered):
-            span.given = [*span.given, mark_cut_text("attributes")]
+        if not (span.prompt or span.answered) and (unknown := _unread_messages(record)):
+            span.kind, span.prompt = "model", [mark_unread(unknown)]
+        if record["lost"] and (span.prompt or span.answered):
+            span.prompt = [*span.prompt, mark_cut_text("attributes")]
         return [span]
 
-    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> SessionFields:
         return super().build(session_id, _with_events(records))
 
     def scores_of(self, record: Record) -> list[Score]:
@@ -130,13 +130,13 @@ class OpenTelemetrySource(SpanSource):
             for attributes in (record["attributes"], *events)
             for score in evaluations_in(attributes)
         ]
-        said = [
+        annotated = [
             (annotation.get("name"), section(annotation, "result"))
             for annotation in record.get("annotations", ())
         ]
         return scores + [
             (text(name) or "annotation", first_of(result, "score", "label"))
-            for name, result in said
+            for name, result in annotated
         ]
 
     def words_of(self, record: Record) -> list[Any]:
@@ -145,12 +145,16 @@ class OpenTelemetrySource(SpanSource):
             for annotation in record.get("annotations", ())
             if annotation.get("annotator_kind") == "HUMAN" and not record["span"].parent
         ]
-        return [section(each, "result").get("label") for each in by_people]
+        return [section(annotation, "result").get("label") for annotation in by_people]
 
     def metadata(self, record: Record) -> Record:
         attributes = record["attributes"]
-        own = () if "crew_id" in attributes else ("task_id",)  # CrewAI's is another with every run
-        return decoded_object(attributes.get("metadata")) | chosen(attributes, (*own, "trial"))
+        task_fields = (
+            () if "crew_id" in attributes else ("task_id",)
+        )  # CrewAI's is another with every run
+        return decoded_object(attributes.get("metadata")) | chosen(
+            attributes, (*task_fields, "trial")
+        )
 
 
 class OpenInferenceSource(OpenTelemetrySource):
@@ -190,11 +194,11 @@ def _steps_in(record: Record) -> Iterator[Record]:
     for leaf, resource in _leaves(record, "resourceSpans", "scopeSpans", "spans"):
         status = section(leaf, "status")
         yield _step(leaf, _attributes(leaf), resource, status.get("code"), status.get("message"))
-    for each in objects(record["data"]) if isinstance(record.get("data"), list) else [record]:
-        if _is_span(each):
-            yield _single_span(each)
-        elif _is_event(each):
-            yield _event(each, each["body"], section(each, "resource", "attributes"))
+    for entry in objects(record["data"]) if isinstance(record.get("data"), list) else [record]:
+        if _is_span(entry):
+            yield _single_span(entry)
+        elif _is_event(entry):
+            yield _event(entry, entry["body"], section(entry, "resource", "attributes"))
 
 
 def _leaves(
@@ -220,8 +224,8 @@ def _step(
 ) -> Record:
     """Return a step before its attributes are read; `kind` is what the record calls it beside them."""
     events = [
-        {"name": each.get("name"), "attributes": _attributes(each)}
-        for each in objects(decoded(record.get("events")))
+        {"name": event.get("name"), "attributes": _attributes(event)}
+        for event in objects(decoded(record.get("events")))
     ]
     span = span_of(record, error=_error(code, message, attributes, events))
     lost = any(record.get(name) for name in _LOST)
@@ -240,7 +244,7 @@ def _event(leaf: Record, body: Any, resource: Record) -> Record:
     """Return a log record as a step that has its span's ids; a message in its body is one of the
     call's.
     """
-    name, attributes, said = (
+    name, attributes, message_body = (
         first_of(leaf, "eventName", "event_name"),
         _attributes(leaf),
         body if isinstance(body, dict) else {},
@@ -248,13 +252,16 @@ def _event(leaf: Record, body: Any, resource: Record) -> Record:
     role = str(name).removeprefix("gen_ai.").removesuffix(".message")
     if name == "gen_ai.choice":
         message = _whole_message(
-            {"role": "assistant", **section(said, "message")} | chosen(said, ("finish_reason",))
+            {"role": "assistant", **section(message_body, "message")}
+            | chosen(message_body, ("finish_reason",))
         )
         attributes = attributes | {
-            "gen_ai.output.messages": [message] if not said.get("index") else []
+            "gen_ai.output.messages": [message] if not message_body.get("index") else []
         }
     elif role in ROLES:
-        message = _whole_message({"role": role, "tool_call_id": said.get("id"), **said})
+        message = _whole_message(
+            {"role": role, "tool_call_id": message_body.get("id"), **message_body}
+        )
         attributes = attributes | {"gen_ai.input.messages": [message]}
     step = _step(leaf, attributes, resource)
     time = first_of(leaf, "timeUnixNano", "observedTimeUnixNano", "timestamp", "observed_timestamp")
@@ -282,18 +289,22 @@ def _whole_message(message: Record) -> Any:
     return message if has_arguments and is_said else mark_cut_text("content that was not captured")
 
 
-def _with_events(records: list[tuple[RecordLocation, Record]]) -> list[tuple[RecordLocation, Record]]:
+def _with_events(
+    records: list[tuple[RecordLocation, Record]],
+) -> list[tuple[RecordLocation, Record]]:
     """Return the records of a session with what log records say put to their spans, in the order of
     time; one that was sent twice counts once.
     """
     events = sorted(
-        {repr(each[1]): each for each in records if each[1]["event"]}.values(),
-        key=lambda each: each[1]["span"].order,
+        {repr(entry[1]): entry for entry in records if entry[1]["event"]}.values(),
+        key=lambda entry: entry[1]["span"].order,
     )
     steps = [record for record in records if not record[1]["event"]]
-    at = {(step["span"].trace, step["span"].id): index for index, (_, step) in enumerate(steps)}
+    index_by_span = {
+        (step["span"].trace, step["span"].id): index for index, (_, step) in enumerate(steps)
+    }
     for location, event in events:
-        index = at.setdefault((event["span"].trace, event["span"].id), len(steps))
+        index = index_by_span.setdefault((event["span"].trace, event["span"].id), len(steps))
         if index == len(steps):
             steps.append((location, event))
             continue
@@ -315,9 +326,9 @@ def _single_span(record: Record) -> Record:
     if isinstance(status, dict):
         code, message = status.get("status_code"), status.get("description")
     attributes = flat(raw) if isinstance(raw, dict) else _columns(record, "attributes.")
-    own = record | _columns(record, "context.") | section(record, "context")
+    span_fields = record | _columns(record, "context.") | section(record, "context")
     step = _step(
-        own,
+        span_fields,
         attributes,
         section(record, "resource", "attributes"),
         code,

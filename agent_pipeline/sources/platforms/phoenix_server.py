@@ -31,40 +31,48 @@ class PhoenixServer(Service):
         return {"headers": {"Authorization": f"Bearer {key}"}} if key else {}
 
     def projects(self) -> Iterator[tuple[str, str]]:
-        for page in self.pages("/v1/projects", "data", {"limit": 100}):
-            yield str(page.get("id")), str(page.get("name"))
+        for project in self.pages("/v1/projects", "data", {"limit": 100}):
+            yield str(project.get("id")), str(project.get("name"))
 
     def look(self, project: str, name: str) -> Iterator[Head]:
-        at = f"/v1/projects/{project}"
-        asked = {"include_spans": "true", "sort": "start_time", "order": "asc", "limit": 200}
-        traces = list(self.pages(f"{at}/traces", "data", asked))
+        path = f"/v1/projects/{project}"
+        parameters = {"include_spans": "true", "sort": "start_time", "order": "asc", "limit": 200}
+        traces = list(self.pages(f"{path}/traces", "data", parameters))
         spans = {str(trace.get("trace_id")): objects(trace.get("spans")) for trace in traces}
         sessions = {
             str(trace.get("trace_id")): str(session.get("session_id"))
-            for session in (self.pages(f"{at}/sessions", "data", {"limit": 200}) if traces else ())
+            for session in (
+                self.pages(f"{path}/sessions", "data", {"limit": 200}) if traces else ()
+            )
             for trace in objects(session.get("traces"))
         }
         of_span = self._annotations(
-            at, "span", [str(each.get("span_id")) for found in spans.values() for each in found]
+            path,
+            "span",
+            [str(entry.get("span_id")) for trace_spans in spans.values() for entry in trace_spans],
         )
-        of_trace = self._annotations(at, "trace", spans)
-        of_session = self._annotations(at, "session", dict.fromkeys(sessions.values()))
-        for trace, found in spans.items():
-            said = {}
-            for span in found:
-                own = of_span[str(span.get("span_id"))]
+        of_trace = self._annotations(path, "trace", spans)
+        of_session = self._annotations(path, "session", dict.fromkeys(sessions.values()))
+        for trace, trace_spans in spans.items():
+            annotations_by_span = {}
+            for span in trace_spans:
+                annotations = of_span[str(span.get("span_id"))]
                 if span.get("parent_id") is None:
-                    own = [*own, *of_trace[trace], *of_session[sessions.get(trace, "")]]
-                said[str(span.get("span_id"))] = sorted(
-                    own, key=lambda each: str(each.get("updated_at"))
+                    annotations = [
+                        *annotations,
+                        *of_trace[trace],
+                        *of_session[sessions.get(trace, "")],
+                    ]
+                annotations_by_span[str(span.get("span_id"))] = sorted(
+                    annotations, key=lambda entry: str(entry.get("updated_at"))
                 )
-            ordered = sorted(found, key=lambda each: str(each.get("span_id")))
-            text = json.dumps([ordered, said], sort_keys=True)
+            ordered = sorted(trace_spans, key=lambda entry: str(entry.get("span_id")))
+            text = json.dumps([ordered, annotations_by_span], sort_keys=True)
             yield Head(
                 project,
                 trace,
                 digest(name.encode(), text.encode()),
-                {"project": name, "annotations": said},
+                {"project": name, "annotations": annotations_by_span},
             )
 
     def outlines(self, heads: list[Head]) -> Iterator[Record]:
@@ -73,23 +81,26 @@ class PhoenixServer(Service):
                 head.trace: self.memory.get(f"trace {head.trace}", head.digest) for head in some
             }
             if new := [head for head in some if known[head.trace] is None]:
-                found = self._spans(new)
+                spans_by_trace = self._spans(new)
                 known |= {
-                    head.trace: [_outline(span) for span in found[head.trace]] for head in new
+                    head.trace: [_outline(span) for span in spans_by_trace[head.trace]]
+                    for head in new
                 }
                 self.memory.put(
                     (f"trace {head.trace}", head.digest, known[head.trace]) for head in new
                 )
             yield from (
-                {"data": [each | _resource(head) for each in known[head.trace]]} for head in some
+                {"data": [outline | _resource(head) for outline in known[head.trace]]}
+                for head in some
             )
 
     def fetched(self, head: Head) -> Record:
-        said = head.listed["annotations"]
+        annotations = head.listed["annotations"]
         spans = self._spans([head])[head.trace]
         return {
             "data": [
-                span | _resource(head) | {"annotations": said.get(_id(span), [])} for span in spans
+                span | _resource(head) | {"annotations": annotations.get(_id(span), [])}
+                for span in spans
             ]
         }
 
@@ -100,27 +111,29 @@ class PhoenixServer(Service):
         Raises:
             StoreError: there are fewer than the look listed.
         """
-        found: dict[str, list[Record]] = defaultdict(list)
-        at = f"/v1/projects/{heads[0].project}/spans"
+        spans_by_trace: dict[str, list[Record]] = defaultdict(list)
+        path = f"/v1/projects/{heads[0].project}/spans"
         for span in self.pages(
-            at, "data", {"trace_id": [head.trace for head in heads], "limit": 1000}
+            path, "data", {"trace_id": [head.trace for head in heads], "limit": 1000}
         ):
-            found[str(section(span, "context").get("trace_id"))].append(span)
+            spans_by_trace[str(section(span, "context").get("trace_id"))].append(span)
         for head in heads:
-            if head.listed["annotations"].keys() - {_id(span) for span in found[head.trace]}:
+            if head.listed["annotations"].keys() - {
+                _id(span) for span in spans_by_trace[head.trace]
+            }:
                 raise self.lost()
-            found[head.trace].sort(key=_id)
-        return found
+            spans_by_trace[head.trace].sort(key=_id)
+        return spans_by_trace
 
-    def _annotations(self, at: str, of: str, ids: Iterable[str]) -> dict[str, list[Record]]:
+    def _annotations(self, path: str, kind: str, ids: Iterable[str]) -> dict[str, list[Record]]:
         """Return what is annotated on spans, traces or sessions, by their ids."""
-        found: dict[str, list[Record]] = defaultdict(list)
-        for some in _some(list(ids), of):
-            for page in self.pages(
-                f"{at}/{of}_annotations", "data", {f"{of}_ids": some, "limit": 1000}
+        annotations_by_id: dict[str, list[Record]] = defaultdict(list)
+        for some in _some(list(ids), kind):
+            for annotation in self.pages(
+                f"{path}/{kind}_annotations", "data", {f"{kind}_ids": some, "limit": 1000}
             ):
-                found[str(page.get(f"{of}_id"))].append(page)
-        return found
+                annotations_by_id[str(annotation.get(f"{kind}_id"))].append(annotation)
+        return annotations_by_id
 
 
 def _outline(span: Record) -> Record:
@@ -140,5 +153,5 @@ def _id(span: Record) -> str:
     return str(section(span, "context").get("span_id"))
 
 
-def _some(values: list[Any], of: str) -> Iterator[list[Any]]:
-    return (values[start : start + _IDS[of]] for start in range(0, len(values), _IDS[of]))
+def _some(values: list[Any], kind: str) -> Iterator[list[Any]]:
+    return (values[start : start + _IDS[kind]] for start in range(0, len(values), _IDS[kind]))

@@ -25,7 +25,7 @@ from agent_pipeline.sources.formats.fields import (
     verdict,
     verdict_in,
 )
-from agent_pipeline.sources.formats.file_source import FileSource, Index, Said
+from agent_pipeline.sources.formats.file_source import FileSource, Index, SessionFields
 from agent_pipeline.sources.formats.record_files import Kind, RecordLocation
 from agent_pipeline.sources.platforms.conversation import Conversation
 from agent_pipeline.sources.platforms.conversations import conversations_in
@@ -70,7 +70,7 @@ class SpanSource(FileSource):
         """
         return {}
 
-    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> Said:
+    def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> SessionFields:
         spans = [span for _, record in records for span in self.spans(record)]
         fields: Record = {"context": {}}
         for _, record in records:
@@ -157,7 +157,7 @@ def metrics(scores: Iterable[Score]) -> tuple[dict[str, float], dict[str, str]]:
             values.setdefault(name, []).append(score)
         elif label := text(value):
             labels[name] = label
-    return {name: fmean(each) for name, each in values.items()}, labels
+    return {name: fmean(numbers) for name, numbers in values.items()}, labels
 
 
 def _tools(calls: list[Span]) -> list[Any] | None:

@@ -65,7 +65,7 @@ _NO_TIME = datetime.max.replace(tzinfo=UTC)
 class Span:
     """One step of a trace, whatever platform recorded it.
 
-    `given` and `answered` are chat messages or Responses items.
+    `prompt` and `answered` are chat messages or Responses items.
     """
 
     trace: str
@@ -75,7 +75,7 @@ class Span:
     name: str | None = None
     started: datetime | None = None
     ended: datetime | None = None
-    given: list[Any] = field(default_factory=list)
+    prompt: list[Any] = field(default_factory=list)
     answered: list[Any] = field(default_factory=list)
     tools: Any = None
     model: Any = None
@@ -95,7 +95,7 @@ class Span:
 
     def exchange(
         self,
-        asked: Any,
+        prompt: Any,
         answer: Any,
         *,
         tools: Any = None,
@@ -107,15 +107,15 @@ class Span:
         `tools`, `model` and `usage` are what the step itself says of them, which counts before the
         request and the response; what none of them says stays as it was.
         """
-        request, response = request_of(asked), response_of(answer)
+        request, response = request_of(prompt), response_of(answer)
         request, response = with_prefill(request, response, answer)
         both = with_blocks([*request.messages, *response.messages])
         asked_count = len(request.messages)
-        self.given, self.answered = (
-            both[:asked_count] or self.given,
+        self.prompt, self.answered = (
+            both[:asked_count] or self.prompt,
             both[asked_count:] or self.answered,
         )
-        self.has_unread_request |= _says_something(asked) and not request.messages
+        self.has_unread_request |= _says_something(prompt) and not request.messages
         self.has_unread_response |= _says_something(answer) and not response.messages
         self.tools = tools or request.tools or self.tools
         self.model = model or response.model or request.model or self.model
@@ -126,17 +126,17 @@ def _says_something(value: Any) -> bool:
     """Return whether a value holds any text or number, however deep."""
     waiting = [value]
     while waiting:
-        each = waiting.pop()
-        if isinstance(each, dict):
-            waiting.extend(each.values())
-        elif isinstance(each, list):
-            waiting.extend(each)
-        elif each is not None and each != "":
+        inner = waiting.pop()
+        if isinstance(inner, dict):
+            waiting.extend(inner.values())
+        elif isinstance(inner, list):
+            waiting.extend(inner)
+        elif inner is not None and inner != "":
             return True
     return False
 
 
-def span_of(record: Record, kind: Any = None, **said: Any) -> Span:
+def span_of(record: Record, kind: Any = None, **further_fields: Any) -> Span:
     """Return the step that a record tells of, with its place in the trace; `kind` is what the
     platform calls it, `said` are further fields.
     """
@@ -147,9 +147,9 @@ def span_of(record: Record, kind: Any = None, **said: Any) -> Span:
         "id": fields["id"] or "",
         "kind": KINDS.get((text(kind) or "").lower(), "other"),
     }
-    return Span(**(fields | said))
+    return Span(**(fields | further_fields))
 
 
 def in_order(spans: Iterable[Span]) -> list[Span]:
     """Spans by the time they began; those without a time last."""
-    return sorted(spans, key=lambda each: each.order)
+    return sorted(spans, key=lambda span: span.order)

@@ -27,8 +27,8 @@ def add_results(conversation: Conversation, tools: Iterable[Span]) -> list[Span]
     left = [(span, *tool_items(span)) for span in tools]
     seen = Counter(key_of(item) for item in conversation.items if item.kind == "function_call")
     for call in open_calls(conversation.items):
-        answers = [each for each in left if each[1].call_id and each[1].call_id == call.call_id]
-        answers = answers or [each for each in reversed(left) if key_of(each[1]) == key_of(call)]
+        answers = [entry for entry in left if entry[1].call_id and entry[1].call_id == call.call_id]
+        answers = answers or [entry for entry in reversed(left) if key_of(entry[1]) == key_of(call)]
         if answers:
             _, _, result = answers[0]
             add(conversation, [msgspec.structs.replace(result, call_id=call.call_id)])
@@ -53,7 +53,7 @@ def kind_of_tool_span(
     """
     if any(
         outer.kind == "tool"
-        for outer in steps_around(span, {(each.trace, each.id): each for each in spans})
+        for outer in steps_around(span, {(step.trace, step.id): step for step in spans})
     ):
         return "nested_tool_span"
     call, result = tool_items(span)
@@ -82,11 +82,11 @@ def mark_failed(conversation: Conversation, tools: Sequence[Span]) -> None:
     for span in tools if any(span.error for span in tools) else ():
         failed[span.call_id or key_of(tool_items(span)[0])].append(bool(span.error))
     calls = {item.call_id: item for item in conversation.items if item.kind == "function_call"}
-    for at, item in enumerate(conversation.items):
+    for item_index, item in enumerate(conversation.items):
         if item.kind == "function_call_output" and (call := calls.get(item.call_id)):
-            said = failed.get(item.call_id) or failed.get(key_of(call))
-            if said and said.popleft():
-                conversation.items[at] = msgspec.structs.replace(item, failed=True)
+            outcomes = failed.get(item.call_id) or failed.get(key_of(call))
+            if outcomes and outcomes.popleft():
+                conversation.items[item_index] = msgspec.structs.replace(item, failed=True)
 
 
 def tool_items(span: Span) -> tuple[Item, Item]:

@@ -28,7 +28,7 @@ def model_call(step: int, told: list[dict[str, Any]], answer: str | None, trace:
     answered = [] if answer is None else [said("assistant", answer)]
     started = START + timedelta(seconds=step)
     return Span(
-        trace, str(step), "model", started=started, ended=started, given=told, answered=answered
+        trace, str(step), "model", started=started, ended=started, prompt=told, answered=answered
     )
 
 
@@ -81,7 +81,7 @@ def test_the_words_and_the_calls_of_one_response_are_one_turn_also_where_a_span_
         "model",
         started=START,
         ended=START,
-        given=[said("user", "a?")],
+        prompt=[said("user", "a?")],
         answered=[said("assistant", "I look."), called],
     )
     (conversation,) = conversations_of([call])
@@ -124,7 +124,7 @@ def test_reasoning_that_the_next_input_leaves_out_stays_in_its_place():
         "1",
         "model",
         started=START,
-        given=[said("user", "a")],
+        prompt=[said("user", "a")],
         answered=[thought, said("assistant", "b")],
     )
     second = model_call(5, [said("user", "a"), said("assistant", "b"), said("user", "c")], "d")
@@ -190,7 +190,7 @@ def test_results_of_tool_spans_answer_the_open_calls_by_id_then_by_arguments():
         ],
     }
     (conversation,) = conversations_of(
-        [Span("t", "1", "model", started=START, given=[said("user", "a")], answered=[asked])]
+        [Span("t", "1", "model", started=START, prompt=[said("user", "a")], answered=[asked])]
     )
     assert len(open_calls(conversation.items)) == 2
     tools = [
@@ -294,7 +294,7 @@ def test_model_calls_without_text_between_a_runs_question_and_answer() -> None:
         "root",
         "other",
         started=START,
-        given=[said("user", "a?")],
+        prompt=[said("user", "a?")],
         answered=[said("assistant", "b")],
     )
     silent = Span("t", "call", "model", started=START, parent="root")
