@@ -1,8 +1,7 @@
-"""What Claude Code attached to a message of the user: the texts that it wraps in a reminder for the
-model.
+"""Texts that Claude Code attached to a message of the user.
 
-A reminder is not recorded, but its attachment is. The words around it are ours where they differ
-between versions.
+Claude Code wraps them in a reminder for the model. The attachment is recorded, but the reminder is
+not. If the words around an attachment differ between versions, this module uses its own words.
 """
 
 from typing import Any
@@ -13,8 +12,9 @@ _SIGNS = {"Error": "✘", "Warning": "⚠", "Info": "ℹ", "Hint": "★"}
 
 
 def attached_text(kind: str, attachment: Record) -> str | None:
-    """Return the text of an attachment; None for one that is read elsewhere, says nothing, or is
-    not known.
+    """Return the text of an attachment.
+
+    Return None if the attachment is read elsewhere, has no content, or is of an unknown kind.
     """
     name = text(attachment.get("filename")) or text(attachment.get("path")) or "a file"
     content = attachment.get("content")
@@ -40,8 +40,9 @@ def attached_text(kind: str, attachment: Record) -> str | None:
 
 
 def attached_media(attachment: Record) -> list[Any]:
-    """Return the parts of a picture or a document that was attached; none if the attachment is
-    something else.
+    """Return the parts of an attached picture or document.
+
+    The list is empty if the attachment is something else.
     """
     content = (
         section(attachment.get("content")) if isinstance(attachment.get("content"), dict) else {}

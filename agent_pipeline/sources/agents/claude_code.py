@@ -1,16 +1,16 @@
-"""Claude Code sessions: JSON lines of `{type, uuid, parentUuid, isSidechain, sessionId, timestamp,
-message}`, a file or a folder of them.
+"""Sessions of Claude Code: a file of JSON lines, or a folder of such files.
 
-The lines of one API message (`message.id`) are joined. Lines form a tree by `parentUuid`: of its
-branches, the one with the last line is taken. Side chains (a sub-agent's work) are sessions of
-their own that name their parent. One that goes on from a line of the main conversation is what
-Claude Code itself asked about that (a summary before a compaction): it is counted and no session,
-since what it is about is not in it.
+A line is `{type, uuid, parentUuid, isSidechain, sessionId, timestamp, message}`. The lines of one
+API message (`message.id`) are joined. Lines form a tree by `parentUuid`, of which the branch with
+the last line is read. Side chains (the work of a sub-agent) are separate sessions that name their
+parent. A side chain that starts at a line of the main conversation is a question of Claude Code
+itself (a summary before a compaction). It is counted and not read, because it lacks the
+conversation that it is about.
 
-A compaction replaces the conversation by a summary, so what stands before it is a session of its
-own (`ID:before-compaction-1`): in no row does an answer follow messages that the model did not see.
-What the user typed while the agent worked stands where the model saw it. `claude_lines.py` knows
-the types of lines.
+A compaction replaces the conversation by a summary. What stands before the compaction is therefore
+a separate session (`ID:before-compaction-1`), so that no answer in a row follows messages that the
+model did not see. What the user typed while the agent worked stands where the model saw it.
+`claude_lines.py` defines the types of lines.
 """
 
 import re
@@ -47,8 +47,9 @@ IFLOW_SESSION = re.compile(r"session-[0-9a-f]{8}-[0-9a-f-]{27}")
 
 
 class ClaudeCodeSource(FileSource):
-    """A session's file, or a folder of them (such as ~/.claude/projects): the working folder's name
-    is the project.
+    """A reader of a session's file, or of a folder such as ~/.claude/projects.
+
+    The working folder's name is the project.
     """
 
     name = "claude_code"
@@ -213,13 +214,12 @@ def _conversation(taken: list[Record], lines: list[Record], replaced: dict[str, 
 
 
 def _branch(lines: list[Record]) -> tuple[list[Record], int]:
-    """Return the conversation that ends in the last line, in order, and how many lines of others
-    were left out.
+    """Return the conversation that ends in the last line, and the number of lines left out.
 
-    From the last line up by `parentUuid` (`logicalParentUuid` over a compaction). If a parent is
-    not in the file, the line before is taken for it, and `_missing_parents` counts it. What belongs
-    to a message on the way is taken, too: the other lines of the same API message, the results that
-    its calls still miss, and what was attached to a line on the way.
+    The way leads from the last line up by `parentUuid` (`logicalParentUuid` over a compaction). If
+    a parent is not in the file, the previous line is used, and `_missing_parents` counts the
+    parent. Everything that belongs to a message on the way is included: the other lines of the same
+    API message, the results that its calls still lack, and what was attached to a line on the way.
     """
     shown = [line for line in lines if is_shown(line)]
     index_by_id = {
@@ -270,8 +270,9 @@ def _branch(lines: list[Record]) -> tuple[list[Record], int]:
 
 
 def _parents_first(lines: list[Record]) -> Iterator[Record]:
-    """Yield the lines in the order of the file, but none before its parent: several may be written
-    at once.
+    """Yield the lines in the order of the file, but no line before its parent.
+
+    Several lines may be written at once.
     """
     by_name = {line_id: line for line in lines if (line_id := text(line.get("uuid")))}
     yielded_ids: set[int] = set()
@@ -286,19 +287,16 @@ def _parents_first(lines: list[Record]) -> Iterator[Record]:
 
 
 def _missing_parents(taken: list[Record], names: Container[Any]) -> int:
-    """Count the lines of a conversation that were written before another line and that no file of
-    the session has.
-    """
+    """Count the parents of a conversation's lines that no file of the session has."""
     parents = {text(line.get("parentUuid")) for line in taken} - {None}
     return sum(parent not in names for parent in parents)
 
 
 def _stretches(lines: list[Record], taken: list[Record]) -> list[list[Record]]:
-    """Return what the model saw between compactions: the lines of each stretch, of which the last
-    is the session's end.
+    """Return the lines that the model saw between compactions, per stretch.
 
-    After a compaction, it saw the summary, the messages that Claude Code kept (`preservedSegment`),
-    and what followed.
+    The last stretch is the session's end. After a compaction, the model saw the summary, the
+    messages that Claude Code kept (`preservedSegment`), and what followed.
     """
     stretches: list[list[Record]] = [[]]
     kept: list[Record] = []
@@ -332,8 +330,9 @@ _UNKNOWN_COMPACTION: Record = {
 
 
 def _preserved(lines: list[Record], metadata: Record) -> list[Record]:
-    """Return the messages that a compaction kept as they were, marked as copies; a line that cannot
-    be read if they are not there.
+    """Return the messages that a compaction kept unchanged, marked as copies.
+
+    If the messages are missing, return a line that cannot be read.
     """
     if not metadata.get("preservedSegment"):
         return [_UNKNOWN_COMPACTION] if metadata.get("preservedMessages") else []
@@ -351,8 +350,9 @@ def _preserved(lines: list[Record], metadata: Record) -> list[Record]:
 
 
 def _history(taken: list[Record], replaced: dict[str, str]) -> list[Any]:
-    """Return the messages of lines: the parts of each API message in one, where its first part was;
-    a part that is there twice is taken once.
+    """Return the messages of lines, with the parts of each API message joined.
+
+    A joined message stands where its first part was. A part that occurs twice is used once.
     """
     history: list[Any] = []
     whole: dict[str, Record] = {}
@@ -438,7 +438,8 @@ def _message_id(line: Record) -> str | None:
 
 
 def _synthetic(line: Record) -> bool:
-    """Return whether Claude Code wrote a message for the screen: an error of the API, or a note
-    that nothing was asked.
+    """Check whether Claude Code wrote a message only for the screen.
+
+    Such a message is an error of the API, or a note that nothing was requested.
     """
     return _message(line).get("model") == "<synthetic>" or line.get("isApiErrorMessage") is True

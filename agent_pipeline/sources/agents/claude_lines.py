@@ -1,8 +1,7 @@
-"""What the lines of a Claude Code session say: words for the model, bookkeeping, or something
-unknown.
+"""Types of lines in a Claude Code session: words for the model, bookkeeping, or unknown.
 
 The lists name what Claude Code is known to write. A line of any other type is bookkeeping only if
-it shows no words, no call and no result; otherwise it is damage of its session.
+it shows no words, no call and no result; otherwise the line is damage of its session.
 """
 
 from collections.abc import Iterable
@@ -50,8 +49,9 @@ _INTERRUPTED = "[Request interrupted by user"
 
 
 def is_boundary(line: Record) -> bool:
-    """Return whether the conversation was compacted here: what stands before is not shown to the
-    model any more.
+    """Check whether the conversation was compacted here.
+
+    The model no longer sees what stands before the boundary.
     """
     return line.get("type") == "system" and line.get("subtype") == "compact_boundary"
 
@@ -65,7 +65,7 @@ def is_shown(line: Record) -> bool:
 
 
 def unknown_line(line: Record) -> str | None:
-    """Return the type of a line that says something nobody understands; None for any other line."""
+    """Return the type of a line with content that cannot be interpreted; None for any other line."""
     kind = text(line.get("type")) or "none"
     if kind in _BOOKKEEPING or kind in _READ_ELSEWHERE or kind in (*SPOKEN, "system", "attachment"):
         return None
@@ -73,10 +73,10 @@ def unknown_line(line: Record) -> str | None:
 
 
 def message_of(line: Record) -> Any:
-    """Return what a line that is neither of the user nor of the assistant says to the model.
+    """Return what a line that is neither the user's nor the assistant's shows to the model.
 
     Returns:
-        A message of the user, an item for what cannot be understood, or None for bookkeeping.
+        A message of the user, an item of damage for unknown content, or None for bookkeeping.
     """
     if line.get("type") == "system":
         return _system_message(line)

@@ -1,9 +1,9 @@
-"""What `claude -p --output-format stream-json` prints: the messages of Claude's Agent SDK, also as
-claude-code-action's execution file.
+"""The output of `claude -p --output-format stream-json`: messages of Claude's Agent SDK.
 
-They are JSON lines or one list. A stream holds what the user asked only if Claude Code was told to
-repeat it (`--replay-user-messages`, or input as `stream-json`). Without the request, no answer can
-be trained: the session is damaged.
+The execution file of claude-code-action has the same form. The messages are JSON lines or one list.
+A stream holds the user's request only if Claude Code was told to repeat it (`--replay-user-
+messages`, or input as `stream-json`). Without the request, no answer can be trained, and the
+session is damaged.
 """
 
 from collections import Counter
@@ -37,8 +37,9 @@ _SUMMARY = "This session is being continued"
 
 
 class ClaudeStreamSource(FileSource):
-    """A stream or an execution file, or a folder of them: the working folder's name is the
-    project.
+    """A reader of a stream or an execution file, or of a folder of them.
+
+    The working folder's name is the project.
     """
 
     name = "claude_stream"
@@ -211,8 +212,9 @@ def _is_unknown(line: Record, kind: str) -> bool:
 
 
 def _says_result(history: list[Any], result: Any) -> bool:
-    """Return whether the run's result stands in the assistant's messages, as it does if none of
-    them is missing.
+    """Check whether the run's result is among the assistant's messages.
+
+    It is if no message is missing.
     """
     if not isinstance(result, str) or not result.strip():
         return True

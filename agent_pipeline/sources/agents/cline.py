@@ -1,9 +1,9 @@
-"""Tasks of Cline, Roo Code and Kilo Code: `tasks/<id>/api_conversation_history.json`, Anthropic's
-messages; or such messages as lines.
+"""Tasks of Cline, Roo Code and Kilo Code.
 
-Where the model calls tools in words (`<read_file><path>...`), the words are what it wrote, and the
-results are the user's messages, as recorded. What stands before a condensation is a session of its
-own (`ID:before-compaction-1`).
+A task is `tasks/<id>/api_conversation_history.json` with Anthropic's messages, or such messages as
+lines. If the model calls tools in words (`<read_file><path>...`), the words are what the model
+wrote, and the results are messages of the user, as recorded. What stands before a condensation is a
+separate session (`ID:before-compaction-1`).
 """
 
 import re
@@ -40,7 +40,7 @@ _WORKSPACE = re.compile(r"# Current (?:Working|Workspace) Directory \(([^)\n]+)\
 
 
 class ClineSource(FileSource):
-    """A task's file, or a folder of tasks."""
+    """A reader of a task's file, or of a folder of tasks."""
 
     name = "cline"
     looks_like = f"tasks of Cline, Roo Code or Kilo Code: {_FILE}, or lines of role, content and ts"

@@ -38,7 +38,10 @@ _CONTEXT = ("cwd", "originator", "cli_version", "source", "model_provider", "git
 
 
 class CodexSource(FileSource):
-    """A rollout, or a folder of them: the working folder's name is the project."""
+    """A reader of a rollout, or of a folder of rollouts.
+
+    The working folder's name is the project.
+    """
 
     name = "codex"
     looks_like = "Codex rollouts: lines of session_meta, turn_context and response_item"
@@ -101,8 +104,9 @@ class CodexSource(FileSource):
         return stretches_of(session_id, earlier, shared | session_fields)
 
     def _copies(self, session_id: str, parent: str | None, lines: list[Record]) -> int:
-        """Return how many of the first response items are copies of those of the parent, if the
-        store has it.
+        """Return how many of the first response items are copies of the parent's items.
+
+        Return 0 if the store lacks the parent.
         """
         if parent is None:
             return 0
@@ -136,8 +140,8 @@ def folder_name(path: Any) -> str | None:
 
 
 def _history(meta: Record, stretch: Stretch) -> list[Any]:
-    """Return one system message, what was said before the stretch, which is not trained, and the
-    rest.
+    """Return one system message, the inherited items, which are not trained, and the remaining
+    items.
     """
     texts, count = system_texts(meta, stretch.items)
     system = [{"type": "message", "role": "system", "content": "\n\n".join(texts)}] if texts else []

@@ -26,7 +26,7 @@ _EVENTS = (
 
 
 class CodexExecSource(FileSource):
-    """A stream, or a folder of them."""
+    """A reader of a stream of events, or of a folder of streams."""
 
     name = "codex_exec"
     looks_like = "events of codex exec --json: thread.started, turn.started, item.completed"

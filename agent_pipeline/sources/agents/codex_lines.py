@@ -77,8 +77,9 @@ _CALLS = {
 
 
 class Stretch(NamedTuple):
-    """What the model saw between two compactions: items in order, and how many at the beginning
-    were not said there first.
+    """The items that the model saw between two compactions.
+
+    `inherited` is the number of items at the beginning that an earlier stretch already contains.
     """
 
     items: list[Any]
@@ -201,9 +202,7 @@ class Thread:
         self._inherited = min(self._inherited, cut)
 
     def _cut(self) -> None:
-        """Mark what the agent said and called last as interrupted, unless the user has spoken
-        since.
-        """
+        """Mark the agent's last words and calls as interrupted, unless the user has spoken since."""
         has_marked = False
         for item_index in range(len(self._items) - 1, -1, -1):
             item = self._items[item_index]
@@ -267,12 +266,11 @@ def _plain(words: str) -> str:
 
 
 def copied_from(parent: list[Record], child: list[Record]) -> int:
-    """Return how many response items at the beginning of a thread are copies of the thread that it
-    was forked from.
+    """Return how many response items at the beginning of a thread are copies of its parent's items.
 
     Codex writes the parent's lines again, with other times. The parent's items come in their order,
-    but not all of them: turns that were taken back are missing. The first message or call of its
-    own ends them.
+    but not all of them: turns that were taken back are missing. The copies end at the first message
+    or call that is not the parent's.
     """
     indices_by_content: dict[bytes, list[int]] = {}
     for parent_index, item in enumerate(parent):
@@ -336,8 +334,9 @@ def parent_of(meta: Record) -> str | None:
 
 
 def is_copy_of(meta: Record, metas: list[Record]) -> str | None:
-    """Return the thread whose lines a rollout repeats at its beginning; None for a thread that
-    begins anew.
+    """Return the thread whose lines a rollout repeats at its beginning.
+
+    Return None if the rollout repeats no other thread.
     """
     forked = text(meta.get("forked_from_id"))
     parent = parent_of(meta)

@@ -1,10 +1,9 @@
-"""Sessions of GitHub's Copilot CLI: `~/.copilot/session-state/<id>/events.jsonl`, a JSON line for
-each event.
+"""Sessions of GitHub's Copilot CLI: `~/.copilot/session-state/<id>/events.jsonl`.
 
-The user's message is what the model was given (`transformedContent`). The work of sub-agents is
-counted and no session, since what they were asked is not recorded as a message. After a compaction
-or a truncation nobody knows what the model saw: the rest is damaged (`unread`), and what stands
-before is a session of its own.
+An event is a JSON line. The user's message is the text that the model saw (`transformedContent`).
+The work of sub-agents is counted and not read, because their requests are not recorded as messages.
+After a compaction or a truncation, what the model saw is unknown: the rest is damaged (`unread`),
+and what stands before it is a separate session.
 """
 
 from collections import Counter
@@ -44,7 +43,10 @@ _READ = {
 
 
 class CopilotCLISource(FileSource):
-    """A session's events, or a folder of sessions: the working folder's name is the project."""
+    """A reader of a session's events, or of a folder of sessions.
+
+    The working folder's name is the project.
+    """
 
     name = "copilot_cli"
     version = 2

@@ -1,11 +1,11 @@
-"""Gemini CLI sessions, `~/.gemini/tmp/<project>/chats/session-*`: JSON lines (head, messages,
-changes); in older versions one document.
+"""Sessions of Gemini CLI: `~/.gemini/tmp/<project>/chats/session-*`.
 
-A message that comes again replaces its earlier form, `$set` replaces all of them, and `$rewindTo`
-takes back a message and what follows it. What the CLI says of the folder before the first words of
-the user is the system message; its own system prompt and tools are not recorded. A note that the
-user cancelled a request, or that the request failed, cuts the message before it. A note that the
-context was compressed is damage, since the summary is not recorded.
+A session is JSON lines (head, messages, changes), or one document in older versions. A message that
+comes again replaces its earlier form, `$set` replaces all messages, and `$rewindTo` takes back a
+message and everything after it. What the CLI writes about the folder before the user's first words
+is the system message. The CLI's own system prompt and tools are not recorded. A note that the user
+cancelled a request, or that the request failed, cuts the message before it. A note that the context
+was compressed is damage, since the summary is not recorded.
 """
 
 from collections import Counter
@@ -27,6 +27,8 @@ _CONTEXT = "<session_context>"
 
 
 class GeminiCLISource(FileSource):
+    """A reader of a session's file, or of a folder of sessions."""
+
     name = "gemini_cli"
     version = 3
     looks_like = (
@@ -133,10 +135,10 @@ def _spoken(messages: list[Record]) -> list[Any]:
 
 
 def _turn(message: Record, answered_ids: set[Any]) -> Iterator[Any]:
-    """Yield a message with each result once: it stands with its call, in a message of the user, and
-    after a resumption in two.
+    """Yield a message, with each result only once.
 
-    `given` holds the ids of the calls whose results were given before.
+    A result stands with its call, in a message of the user, and after a resumption in two messages.
+    `answered_ids` holds the ids of the calls whose results were yielded before.
     """
     content = message.get("content")
     if message.get("type") == "gemini":

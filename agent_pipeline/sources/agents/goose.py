@@ -18,8 +18,9 @@ _MESSAGE = {"role", "created", "content"}
 
 
 class GooseSource(FileSource):
-    """A session's file, or a folder of them (such as ~/.local/share/goose/sessions): the working
-    folder's name is the project.
+    """A reader of a session's file, or of a folder such as ~/.local/share/goose/sessions.
+
+    The working folder's name is the project.
     """
 
     name = "goose"

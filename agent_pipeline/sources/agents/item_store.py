@@ -1,5 +1,6 @@
-"""What the databases of agent frameworks have in common: a session is a row, and its history is
-Responses items, a row each.
+"""Base of the readers of agent frameworks' databases.
+
+In such a database, a session is a row, and its history is Responses items, one row per item.
 """
 
 from abc import abstractmethod
@@ -34,16 +35,17 @@ class SessionRow(NamedTuple):
 
 
 class ItemStore(TraceSource):
-    """Base of the readers of such databases; `read` gives the rows.
+    """A reader of such a database; `read` returns the rows.
 
-    A session's context may say `task_id`, `trial`, `model` and `tools` (OpenAI function schemas): a
-    convention of this package.
+    A session's context may hold `task_id`, `trial`, `model` and `tools` (OpenAI function schemas).
+    This is a convention of this package.
     """
 
     @abstractmethod
     def read(self, key: PartitionKey) -> Iterator[tuple[SessionRow, list[Any]]]:
-        """Yield every session of a partition with the JSON texts of its items, in the order of ids;
-        raises what `sessions` raises.
+        """Yield every session of a partition with the JSON texts of its items, ordered by id.
+
+        Raises what `sessions` raises.
         """
 
     def sessions(self, key: PartitionKey) -> Iterator[Session]:

@@ -1,5 +1,6 @@
-"""What the readers of coding agents share: which lines say something, and which turns were cut
-off.
+"""Helpers of the readers of coding agents.
+
+They decide which lines have content, and mark turns that were cut off.
 """
 
 from operator import itemgetter
@@ -55,7 +56,7 @@ def words_in(content: Any) -> str:
 
 
 def has_words(message: Record) -> bool:
-    """Return whether a message says something besides the results of calls."""
+    """Check whether a message has content besides the results of calls."""
     content = message.get("content")
     blocks = objects(content)
     if not isinstance(content, list) or len(blocks) < len(content):
@@ -83,11 +84,10 @@ def cut_last_turn(history: list[Any]) -> None:
 def branch(
     entries: list[Record], name: str = "id", parent: str = "parentId"
 ) -> tuple[list[Record], int]:
-    """Return the entries on the way from the last entry to the root, and how many parents on the
-    way are missing.
+    """Return the entries from the root to the last entry, and the number of missing parents.
 
-    Entries without ids are no tree, but follow one another. If a parent is missing, the entry
-    before is taken for it.
+    Entries without ids are no tree, but follow one another. If a parent is missing, the previous
+    entry is used instead.
     """
     index_by_id = {
         entry_id: index
@@ -107,12 +107,12 @@ def branch(
 
 
 def stretches_of(session_id: str, earlier: list[Record], last: Record) -> list[tuple[str, Record]]:
-    """Return a session and what stood before each of its compactions, in the order of ids.
+    """Return a session and what stood before each of its compactions, ordered by id.
 
     Args:
         session_id: The id of the session, which its last stretch keeps.
         earlier: The arguments of `new_session` for each earlier stretch.
-        last: Those of the last stretch.
+        last: The arguments of `new_session` for the last stretch.
     """
     parent = {"parent_session_id": session_id, "ends_on_tool": True}
     named = [

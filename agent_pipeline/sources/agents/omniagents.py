@@ -1,8 +1,7 @@
-"""The omniagents session store: `<home>/sessions/<project>/<agent>/sessions.db`, verdicts in
-`<home>/traces/<project>.db`.
+"""The session store of omniagents: `<home>/sessions/<project>/<agent>/sessions.db`.
 
-`OMNIAGENTS_HOME` moves the tree, and `OMNIAGENTS_HISTORY_DB` names one `sessions.db`; either may be
-given as the store.
+Verdicts are in `<home>/traces/<project>.db`. `OMNIAGENTS_HOME` moves the tree, and
+`OMNIAGENTS_HISTORY_DB` names one `sessions.db`. Either path can be the store.
 """
 
 import os
@@ -43,6 +42,8 @@ _SESSIONS_COLUMNS = {"session_id", "archived", "created_at", "context_json"}
 
 
 class OmniagentsSource(ItemStore):
+    """A reader of the home folder of omniagents, or of one `sessions.db`."""
+
     name = "omniagents"
     looks_like = "a folder with sessions/<project>/<agent>/sessions.db, or one sessions.db"
     reads_folders = True
@@ -65,7 +66,9 @@ class OmniagentsSource(ItemStore):
 
     @classmethod
     def _is_home(cls, path: Path) -> bool:
-        """Others keep their files under `sessions` too; a home without any session yet has no files
+        """Check whether a folder is a home of omniagents.
+
+        Other programs keep files under `sessions`, too. A home that has no session yet has no files
         there.
         """
         try:
@@ -155,8 +158,10 @@ class OmniagentsSource(ItemStore):
         return databases
 
     def _key_of_file(self) -> PartitionKey:
-        """Project and agent of one database: its folders' names where it lies in such a tree, else
-        the file's name.
+        """Return the project and agent of one database.
+
+        They are the names of the folders if the database lies in such a tree. Otherwise, the file's
+        name is the project.
         """
         path = self.path.resolve()
         if path.parent.parent.parent.name == "sessions":
@@ -164,8 +169,9 @@ class OmniagentsSource(ItemStore):
         return make_key(path.stem, DEFAULT_AGENT)
 
     def _session_files(self) -> list[Path]:
-        """Yield every `sessions.db`, walked by hand: `glob` passes over a folder that it may not
-        read without a word.
+        """Return the path of every `sessions.db`.
+
+        `glob` is not used, because it silently skips a folder that cannot be read.
         """
         try:
             projects = sorted(path for path in (self.path / "sessions").iterdir() if path.is_dir())
@@ -177,13 +183,15 @@ class OmniagentsSource(ItemStore):
             raise unreadable(self.path / "sessions", error) from error
 
     def _verdicts(self, database: Path) -> Path:
-        """`<home>/traces/<project>.db` beside the tree that a database is in."""
+        """Return the path of the verdicts, `<home>/traces/<project>.db`, of a database."""
         project = database.resolve().parent.parent
         return project.parent.parent / "traces" / f"{project.name}.db"
 
     def _judgments(self, database: Path) -> dict[str, str | None]:
-        """Judgments by session id, of which the last row of an id counts; a note says where there
-        are none to read.
+        """Return the judgments by session id.
+
+        If an id has several rows, the last row counts. If there are no verdicts to read, a note
+        names the missing file.
         """
         path = self._verdicts(database)
         return self._read_judgments(path, file_signature(path))
@@ -209,8 +217,9 @@ class OmniagentsSource(ItemStore):
 
 
 def own_store() -> str:
-    """Return where omniagents keeps its sessions by its own variables: the store of whoever sets
-    none.
+    """Return the store that omniagents' own environment variables name.
+
+    It is the default store if the settings name none.
     """
     named = {
         name: os.environ.get(f"OMNIAGENTS_{name}", "")

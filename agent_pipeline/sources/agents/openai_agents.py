@@ -1,11 +1,10 @@
-"""The OpenAI Agents SDK's `SQLiteSession`: one file with a table of sessions and one of messages,
-ordered by `id`.
+"""The OpenAI Agents SDK's `SQLiteSession`: a file with a table of sessions and one of messages.
 
-The user chooses the names of the two tables, so they are recognised by their columns; several pairs
-in one file are several agents. The file names neither project nor agent: a pair of tables is the
-partition `<file name>/default`, or `<file name>/<table>`. The SDK never stores system instructions;
-a setting may supply them. Where `AdvancedSQLiteSession` interleaves branches (`message_structure`),
-the branch `main` is taken. Verdicts may lie beside the file (`labels.py`).
+The user chooses the names of the two tables, so the tables are recognized by their columns. Several
+pairs of tables in one file are several agents. The file names neither project nor agent: a pair of
+tables is the partition `<file name>/default`, or `<file name>/<table>`. The SDK never stores system
+instructions; a setting may supply them. If `AdvancedSQLiteSession` interleaves branches
+(`message_structure`), the branch `main` is read. Verdicts may lie next to the file (`labels.py`).
 """
 
 import sqlite3
@@ -55,6 +54,8 @@ _BRANCHES = (
 
 
 class _Tables(NamedTuple):
+    """The names of a table of sessions and of its table of messages."""
+
     sessions: str
     messages: str
 
@@ -66,6 +67,8 @@ _USUAL = _Tables("agent_sessions", "agent_messages")
 
 
 class OpenAIAgentsSource(ItemStore):
+    """A reader of a `SQLiteSession` file."""
+
     name = "openai_agents"
     version = 2
     looks_like = (
@@ -120,8 +123,10 @@ class OpenAIAgentsSource(ItemStore):
         }
 
     def _items(self, connection: sqlite3.Connection, pair: _Tables) -> Iterator[tuple[Any, Any]]:
-        """Session ids and messages, those of one branch where there are several, in order; texts
-        come as bytes from here on.
+        """Return session ids and messages in order.
+
+        If the session has several branches, only one branch is returned. From here on, texts are
+        bytes.
         """
         structure = columns(connection, "message_structure")
         if not {"branch_id", "message_id", "session_id"} <= structure:
@@ -143,8 +148,10 @@ class OpenAIAgentsSource(ItemStore):
 
 
 def _pairs(connection: sqlite3.Connection) -> list[_Tables]:
-    """Tables of sessions with their tables of messages: by the foreign key that the SDK writes,
-    else the only ones there are.
+    """Return the tables of sessions with their tables of messages.
+
+    The foreign key that the SDK writes shows which tables belong together. Without the key, the
+    only two tables do.
     """
     names = sorted(
         row[0]

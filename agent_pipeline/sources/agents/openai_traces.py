@@ -1,9 +1,8 @@
-"""The OpenAI Agents SDK's trace export, a JSON line each: `{"object": "trace", ...}` and
-`{"object": "trace.span", ...}`.
+"""Trace exports of the OpenAI Agents SDK: lines of object `trace` and `trace.span`.
 
-A run is a trace, and a session the traces that share `group_id`. `generation` spans hold the
-messages; `response` spans hold none, so of a session that has only those, the tools' calls and
-results are all there is. Verdicts may lie beside the file (`labels.py`).
+A run is a trace, and a session is the traces that share `group_id`. `generation` spans hold the
+messages. `response` spans hold none, so a session with only such spans consists of the tools' calls
+and results. Verdicts may lie next to the file (`labels.py`).
 """
 
 from functools import lru_cache
@@ -20,6 +19,8 @@ from agent_pipeline.sources.platforms.spans import Span, span_of
 
 
 class OpenAITracesSource(SpanSource):
+    """A reader of a file or folder of traces."""
+
     name = "openai_agents_traces"
     version = 2
     looks_like = "JSON lines with object trace and trace.span"

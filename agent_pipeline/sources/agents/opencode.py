@@ -1,9 +1,8 @@
-"""Sessions of opencode: what `opencode export` prints, or the folder
-`~/.local/share/opencode/storage` of versions that keep files.
+"""Sessions of opencode: the output of `opencode export`, or the folder of its storage.
 
-Messages hold parts; a call and its result are one part. Messages after the point to which the user
-reverted are left out. A summary replaces what stands before it, so that is a session of its own
-(`ID:before-compaction-1`).
+Versions that keep files have the folder `~/.local/share/opencode/storage`. Messages hold parts; a
+call and its result are one part. Messages after the point to which the user reverted are left out.
+A summary replaces what stands before it, which is a separate session (`ID:before-compaction-1`).
 """
 
 from pathlib import Path
@@ -22,8 +21,9 @@ _ASKED = "What did we do so far?"
 
 
 class OpenCodeSource(FileSource):
-    """An exported session, or a folder of opencode's storage: the working folder's name is the
-    project.
+    """A reader of an exported session, or of a folder of opencode's storage.
+
+    The working folder's name is the project.
     """
 
     name = "opencode"
@@ -117,7 +117,7 @@ def _session_of(record: Record) -> str | None:
 
 
 def _gathered(records: list[Record]) -> tuple[Record, list[Record], int]:
-    """Return the head, the messages with their parts in order, and how many parts belong to no
+    """Return the head, the messages with their parts in order, and the number of parts without a
     message.
     """
     info: Record = {}
@@ -156,9 +156,7 @@ def _order(message: Record) -> tuple[float, str]:
 
 
 def _not_reverted(messages: list[Record], revert: Record) -> tuple[list[Record], int]:
-    """Return the messages before the point to which the user reverted, and how many there are after
-    it.
-    """
+    """Return the messages that the user did not revert, and the number of reverted messages."""
     revert_index = next(
         (
             message_index
@@ -250,8 +248,9 @@ def _message(info: Record, parts: Any) -> list[Any]:
 
 
 def _is_hidden(part: Any) -> bool:
-    """Return whether the model is not shown a part: words for the screen, or a text file, whose
-    words are a part of their own.
+    """Check whether a part is hidden from the model.
+
+    Hidden parts are words for the screen, and text files, whose words are a separate part.
     """
     if not isinstance(part, dict):
         return False

@@ -1,10 +1,10 @@
-"""OpenHands conversations as its agent SDK keeps them: a folder of `base_state.json` and
-`events/event-<number>-<id>.json`; or event lines.
+"""Conversations of OpenHands as its agent SDK stores them, or lines of events.
 
-Events form a tree by `parent_id`; the branch that ends in the state's `leaf_event_id` is taken. The
-actions of one response (`llm_response_id`) are one message. A condenser takes events out of the
-model's view, so what stands before a condensation is a session of its own
-(`ID:before-compaction-1`). A run may end with the call of `finish`.
+A conversation is a folder of `base_state.json` and `events/event-<number>-<id>.json`. Events form a
+tree by `parent_id`; the branch that ends in the state's `leaf_event_id` is read. The actions of one
+response (`llm_response_id`) are one message. A condenser removes events from the model's view, so
+what stands before a condensation is a separate session (`ID:before-compaction-1`). A run may end
+with the call of `finish`.
 """
 
 import re
@@ -29,8 +29,9 @@ _NUMBER = re.compile(r"event-(\d+)-")
 
 
 class OpenHandsSource(FileSource):
-    """A conversation's folder, a folder of them, or a file of events: the workspace's name is the
-    project.
+    """A reader of a conversation's folder, a folder of conversations, or a file of events.
+
+    The workspace's name is the project.
     """
 
     name = "openhands"
@@ -133,8 +134,9 @@ class OpenHandsSource(FileSource):
 
 
 def _branch(events: list[Record], leaf: Any) -> tuple[list[Record], int]:
-    """Return the events on the way to a leaf (all events if there is no tree), and how many parents
-    on the way are missing.
+    """Return the events on the way to a leaf, and the number of missing parents on the way.
+
+    If there is no tree, all events are returned.
     """
     by_id = {text(event.get("id")): event for event in events}
     way: set[str] = set()

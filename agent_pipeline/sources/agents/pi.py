@@ -1,10 +1,10 @@
-"""Sessions of pi, and files in the Hub's Session Trace Simple Format (STS): a header line, then a
-line per message.
+"""Sessions of pi, and files in the Hub's Session Trace Simple Format (STS).
 
-pi's entries form a tree by `parentId`; the branch that ends in the last entry is taken. What stands
-before a compaction is a session of its own (`ID:before-compaction-1`). Entries that a forked
-session copied from its parent stay as context and are not trained again. Answers that were aborted
-are left out and counted, since pi does not show them to the model again.
+A file is a header line, then a line per message. pi's entries form a tree by `parentId`; the branch
+that ends in the last entry is read. What stands before a compaction is a separate session
+(`ID:before-compaction-1`). Entries that a forked session copied from its parent stay as context and
+are not trained again. Answers that were aborted are left out and counted, since pi does not show
+them to the model again.
 """
 
 from pathlib import Path
@@ -50,8 +50,9 @@ _BRANCH = (
 
 
 class PiSource(FileSource):
-    """A session, or a folder of them (such as ~/.pi/agent/sessions): the working folder's name is
-    the project.
+    """A reader of a session's file, or of a folder such as ~/.pi/agent/sessions.
+
+    The working folder's name is the project.
     """
 
     name = "pi"
@@ -172,9 +173,9 @@ def _is_unknown(entry: Record) -> bool:
 
 
 def _views(way: list[Record], copied: set[str]) -> list[list[Any]]:
-    """Return what the model saw before each compaction and after the last: messages.
+    """Return the messages that the model saw before each compaction and after the last.
 
-    What it saw before is not trained again.
+    Messages that an earlier view contains are not trained again.
     """
     views: list[list[Any]] = []
     entries: list[Record] = []
@@ -217,8 +218,9 @@ def _is_own_answer(message: Any) -> bool:
 
 
 def _was_given_up(message: Record) -> bool:
-    """Return whether the user or an error stopped an answer: pi keeps it in the file and does not
-    show it to the model again.
+    """Check whether the user or an error stopped an answer.
+
+    pi keeps such an answer in the file and does not show it to the model again.
     """
     return message.get("role") == "assistant" and message.get("stopReason") in ("aborted", "error")
 

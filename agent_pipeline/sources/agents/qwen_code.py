@@ -28,8 +28,9 @@ _BOOKKEEPING = {
 
 
 class QwenCodeSource(FileSource):
-    """A session's file, or a folder of them (such as ~/.qwen/projects): the working folder's name
-    is the project.
+    """A reader of a session's file, or of a folder such as ~/.qwen/projects.
+
+    The working folder's name is the project.
     """
 
     name = "qwen_code"
@@ -146,8 +147,9 @@ def _inherited(contents: Any) -> list[Any]:
 
 
 class IFlowSource(FileSource):
-    """A session's file, or a folder of them (such as ~/.iflow/projects): the working folder's name
-    is the project.
+    """A reader of a session's file, or of a folder such as ~/.iflow/projects.
+
+    The working folder's name is the project.
     """
 
     name = "iflow"
@@ -190,7 +192,7 @@ class IFlowSource(FileSource):
 def _iflow_history(lines: list[Record]) -> list[Any]:
     """Return the messages in the order of the file.
 
-    Of lines that repeat a call, the first counts.
+    If several lines repeat a call, the first line counts.
     """
     history: list[Any] = []
     calls: set[str] = set()

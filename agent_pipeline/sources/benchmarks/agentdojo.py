@@ -1,11 +1,11 @@
-"""AgentDojo runs: one object a run, as lines or as the files `runs/<pipeline>/<suite>/<user
-task>/<attack>/<injection task>.json`.
+"""Runs of AgentDojo: one object per run, as lines or as files.
 
-A pipeline may call itself only `local`: its name is the folder before the suite, in `_path` or in
-the file's own path. `error` is a failure of the infrastructure. `security` says that an attack
-succeeded, and means nothing where none was made. A run under attack is a trial of the user's task,
-whose request and verdict it has: as tasks of their own, attacked runs would be in another split
-than the others.
+A file is `runs/<pipeline>/<suite>/<user task>/<attack>/<injection task>.json`. A pipeline may be
+named only `local`: its name is then the folder before the suite, in `_path` or in the file's own
+path. `error` is a failure of the infrastructure. `security` means that an attack succeeded, and
+means nothing if there was no attack. A run under attack is a trial of the user's task, whose
+request and verdict it has. As separate tasks, attacked runs would be in another split than the
+other runs.
 """
 
 from pathlib import PurePosixPath
@@ -25,6 +25,8 @@ _CONTEXT = (
 
 
 class AgentDojoSource(RecordSource):
+    """A reader of runs: the suite is the project, the pipeline is the agent."""
+
     name = "agentdojo"
     looks_like = "runs with suite_name, user_task_id and messages"
     version = 2

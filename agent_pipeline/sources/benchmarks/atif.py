@@ -1,10 +1,9 @@
-"""Trajectories in the Agent Trajectory Interchange Format (ATIF), as Harbor writes them:
-`<trial>/agent/trajectory.json`.
+"""Trajectories in the Agent Trajectory Interchange Format (ATIF), as Harbor writes them.
 
-A step is what the system, the user or the agent said, with the agent's calls and what came back.
-`<trial>/result.json` beside it says the task and the rewards. Agents that an agent called are
-sessions of their own that name their parent. A run may end with its last calls
-(`mark_task_complete` of Terminus, `finish` of OpenHands), answered or not.
+A trajectory is `<trial>/agent/trajectory.json`. A step is a message of the system, the user or the
+agent, with the agent's calls and their results. `<trial>/result.json` names the task and the
+rewards. Agents that an agent called are separate sessions that name their parent. A run may end
+with its last calls (`mark_task_complete` of Terminus, `finish` of OpenHands), answered or not.
 """
 
 from collections.abc import Iterator
@@ -33,6 +32,8 @@ _COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens")
 
 
 class ATIFSource(RecordSource):
+    """A reader of a trajectory, or of a folder of trials."""
+
     name = "atif"
     version = 3
     looks_like = "ATIF trajectories with schema_version, agent and steps"
@@ -115,7 +116,7 @@ def _result_of(trajectory: Path) -> Path | None:
 
 
 def _name(trajectory: Record) -> str | None:
-    """Return the session's id; a called agent's is only unique within its parent."""
+    """Return the session's id; the id of a called agent is only unique within its parent."""
     parent, local_id = (
         text(trajectory.get("parent")),
         first_text(trajectory, "trajectory_id", "session_id"),
@@ -126,8 +127,9 @@ def _name(trajectory: Record) -> str | None:
 
 
 def _messages(step: Any) -> Iterator[Any]:
-    """Yield what a step said, with its calls, and what came back; what was copied, or no model
-    said, is not trained.
+    """Yield a step's message, its calls, and their results.
+
+    A message that was copied, or that no model wrote, is not trained.
     """
     if not isinstance(step, dict):
         yield None

@@ -1,9 +1,8 @@
-"""Inspect AI logs: `.json` documents, and `.eval` zips of `header.json` and `samples/*.json`; each
-sample is a session.
+"""Logs of Inspect AI: `.json` documents, and `.eval` zips.
 
-A sample's `epoch` is its trial. A score is a grade (`"C"`, `"I"`), a boolean, a number or an object
-of these. `attachment://` texts are put back in their places; the tools' schemas are those of its
-model events.
+A zip has `header.json` and `samples/*.json`. Each sample is a session, and its `epoch` is its
+trial. A score is a grade (`"C"`, `"I"`), a boolean, a number or an object of these. `attachment://`
+links are replaced by their texts; the tools' schemas are those of the sample's model events.
 """
 
 from collections import Counter
@@ -120,8 +119,9 @@ class InspectSource(RecordSource):
 
 
 def _with_reasons(messages: Any, record: Record, events: list[Record]) -> Any:
-    """Return the messages, those of the model with the reason for which it stopped, as the model's
-    events and the output say it.
+    """Return the messages, with stop reasons added to the model's messages.
+
+    The model's events and the output contain the reasons.
     """
     outputs = [section(event, "output") for event in events if event.get("event") == "model"] + [
         section(record, "output")
@@ -170,8 +170,9 @@ class _Attachments:
         self.lost = 0
 
     def restore(self, value: Any, depth: int = MAX_DEPTH) -> Any:
-        """Return a value with its attachments in their places; what is nested too deeply stays as
-        it is.
+        """Return a value with its attachments restored.
+
+        A value that is nested too deeply stays unchanged.
         """
         if isinstance(value, str) and value.startswith(_ATTACHMENT):
             return self._restore_text(value)

@@ -1,8 +1,7 @@
-"""omniagents evaluation results: `{results: [{passed, history, ...}]}`; a result is a session, its
-runs of one prompt are trials.
+"""Results of omniagents evaluations: `{results: [{passed, history, ...}]}`.
 
-A result's `measures` (`{passed, reason, tier, counts}` by name) become its scores: 1 for passed, 0
-for not.
+A result is a session, and the runs of one prompt are trials. A result's `measures` (`{passed,
+reason, tier, counts}` by name) become its scores: 1 for passed, 0 for not passed.
 """
 
 from collections import Counter
@@ -51,8 +50,9 @@ class OmniagentsEvalSource(RecordSource):
         )
 
     def unpack(self, record: Record) -> list[Record]:
-        """Return the results, with what is said of all of them, and which run of its prompt each
-        is.
+        """Return the results, each with the shared fields and the number of its run.
+
+        The runs of each prompt are counted separately.
         """
         shared = chosen(record, _RUN)
         runs: Counter[str | None] = Counter()
@@ -88,8 +88,10 @@ class OmniagentsEvalSource(RecordSource):
 
 
 def _task(result: Record) -> str | None:
-    """Return the task that a result names; of a prompt in words, their sha256, since no text of a
-    conversation travels in a key.
+    """Return the task that a result names.
+
+    If the task is a prompt in words, return the sha256 of the prompt: a key must not contain text
+    of a conversation.
     """
     named, prompt = text(result.get("task_id")), text(result.get("prompt"))
     return named or (f"prompt:{hash_json(prompt)[:16]}" if prompt else None)

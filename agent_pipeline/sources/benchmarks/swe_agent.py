@@ -1,9 +1,9 @@
-"""SWE-agent trajectories (`.traj`): `{trajectory, history, info{exit_status, submission,
-model_stats}}`, a file each; mini-swe-agent's (`.traj.json`) have `messages` for `history`.
+"""Trajectories of SWE-agent (`.traj`) and mini-swe-agent (`.traj.json`), one per file.
 
-There is no verdict: a measure has to give it. A run that was handed in ends on the call that did
-it. Of `history`, demonstrations are left out and counted; what a second agent said is a session of
-its own that names its parent.
+A trajectory is `{trajectory, history, info{exit_status, submission, model_stats}}`. mini-swe-
+agent's have `messages` instead of `history`. They have no verdict; a measure has to provide one. A
+submitted run ends on the call that submitted it. Demonstrations in `history` are left out and
+counted. The messages of a second agent are a separate session that names its parent.
 """
 
 from typing import Any
@@ -119,9 +119,7 @@ class SWEAgentSource(FileSource):
 
 
 def _message(message: Any) -> Any:
-    """Return a message without copies of what it says, but with the reason for which the model
-    stopped.
-    """
+    """Return a message without copies of its content, but with the stop reason."""
     if not isinstance(message, dict):
         return message
     response = section(message, "extra", "response")

@@ -1,9 +1,8 @@
-"""swink-agent-eval results: `results/<set>/<timestamp>.json`, an `EvalSetResult` a run; the prompts
-are in `sets/<set>.json`, by case.
+"""Results of swink-agent-eval: `results/<set>/<timestamp>.json`, an `EvalSetResult` per run.
 
-One run has each case once: runs of a set are one partition, in which a case is the task and a run's
-timestamp the trial. Newer results carry the prompts themselves. The summary-only report
-(`schema_version`) has no conversation in it.
+The prompts are in `sets/<set>.json`, by case. One run has each case once: the runs of a set are one
+partition, in which a case is the task and a run's timestamp is the trial. Newer results contain the
+prompts themselves. The summary-only report (`schema_version`) contains no conversation.
 """
 
 from collections.abc import Iterator
@@ -28,6 +27,8 @@ from agent_pipeline.sources.formats.record_files import RecordLocation
 
 
 class SwinkSource(RecordSource):
+    """A reader of results: the set is the project, the model is the agent."""
+
     name = "swink_eval"
     version = 3
     looks_like = "swink-agent-eval results with eval_set_id and case_results"
@@ -146,8 +147,10 @@ def _sets_of(results: Path) -> Path:
 
 
 def _prompts(case: Record) -> Iterator[Any]:
-    """Yield the prompts of a case; an item of damage if they are not known, because answers would
-    stand without their question.
+    """Yield the prompts of a case.
+
+    If the prompts are unknown, yield an item of damage, because answers would stand without their
+    question.
     """
     if not elements(case.get("user_messages")):
         yield mark_cut_text("prompts")

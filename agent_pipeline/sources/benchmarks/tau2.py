@@ -1,9 +1,9 @@
-"""tau2-bench results: one file of `{info, tasks, simulations}`, or a file for each simulation in
-`simulations/` beside `results.json`.
+"""Results of tau2-bench: one file of `{info, tasks, simulations}`, or a file per simulation.
 
-The user has tools too, which the agent never sees: those calls and results are left out and
-counted. The file holds the agent's policy, but not the prompt around it: the policy is in the
-context. Voice runs have ticks instead of messages, and are damage.
+The files are in `simulations/` next to `results.json`. The user has tools too, which the agent
+never sees. The user's calls and results are left out and counted. The file holds the agent's
+policy, but not the prompt around it, so the policy is in the context. Voice runs have ticks instead
+of messages, and are damage.
 """
 
 from collections import Counter
@@ -99,8 +99,9 @@ class Tau2Source(RecordSource):
 
 
 def _seen_by_agent(messages: list[Any], left_out: Counter[str]) -> Iterator[Any]:
-    """Yield the messages without the user's own calls, which the agent never sees; the greeting,
-    which no model says, is not trained.
+    """Yield the messages without the user's own calls, which the agent never sees.
+
+    The greeting, which no model wrote, is not trained.
     """
     for message_index, recorded in enumerate(messages):
         if not isinstance(recorded, dict):

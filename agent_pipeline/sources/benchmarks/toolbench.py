@@ -1,9 +1,9 @@
-"""ToolBench answers: `{win, answer_generation{query, function, train_messages, final_answer,
-finish_type}}`, a file each.
+"""Answers of ToolBench, one per file.
 
-`train_messages` are the prompts of the chosen chain, each longer than the one before: the last is
-the conversation. The search tree's other chains are left out. An answer without a finished chain
-has its query only. A run ends with a call of `Finish`, which nothing answers.
+An answer is `{win, answer_generation{query, function, train_messages, final_answer, finish_type}}`.
+`train_messages` are the prompts of the chosen chain, each longer than the one before: the last
+prompt is the conversation. The other chains of the search tree are left out. An answer without a
+finished chain has only its query. A run ends with a call of `Finish`, which nothing answers.
 """
 
 from typing import Any

@@ -1,13 +1,13 @@
-"""Logged calls of a model's API, a record each: what a gateway or a provider keeps of a request and
-its response.
+"""Logged calls of a model's API, one per record, as a gateway or a provider stores them.
 
-It reads a request and a response side by side (gateways, Vertex's and Bedrock's batches, Bedrock's
-invocation logs), stored objects of OpenAI's Responses API with their input, OpenAI's stored
-completions with the pages of their messages, and the request and result files of OpenAI's and
-Anthropic's batches.
+The reader accepts a request next to its response (gateways, batches of Vertex and Bedrock,
+Bedrock's invocation logs), stored objects of OpenAI's Responses API with their input, OpenAI's
+stored completions with the pages of their messages, and the request and result files of OpenAI's
+and Anthropic's batches.
 
-Calls that name one session are that session: each repeats the conversation so far, or goes on with
-what the service keeps. A call whose request, response or earlier part is missing is damage.
+Calls that name one session are that session: each call repeats the conversation so far, or
+continues what the service stores. A call whose request, response or earlier part is missing is
+damage.
 """
 
 import re
@@ -190,8 +190,9 @@ class ApiLogSource(SpanSource):
         return index
 
     def _first_of(self, session_id: str, sessions: dict[str, list[RecordLocation]]) -> str:
-        """Return the first response that a response goes on with, of those that are in the
-        store.
+        """Return the first response of the chain that a response continues.
+
+        Only responses in the store count.
         """
         met = {session_id}
         first = session_id
@@ -206,8 +207,9 @@ class ApiLogSource(SpanSource):
 
 
 def _joined(records: list[tuple[RecordLocation, Record]]) -> list[tuple[RecordLocation, Record]]:
-    """Return the calls of a session as whole records: files of batches and pages of stored
-    completions have a call's halves apart.
+    """Return the calls of a session as whole records.
+
+    Files of batches and pages of stored completions contain the two halves of a call separately.
     """
     batch = [record for _, record in records if _is_batch(record)]
     messages = [record for _, record in records if _stored_message_of(record)]
@@ -412,9 +414,7 @@ def _is_response(record: Record) -> bool:
 
 
 def _is_stored(record: Record) -> bool:
-    """Return whether a record is a stored Response, a stored completion, or one of a stored
-    completion's messages.
-    """
+    """Check whether a record is a stored Response, a stored completion, or a message of one."""
     is_completion = record.get("object") == "chat.completion" and isinstance(
         record.get("choices"), list
     )
@@ -428,9 +428,7 @@ def _stored_message_of(record: Record) -> str | None:
 
 
 def _is_batch(record: Record) -> bool:
-    """Return whether a record is a line of a batch: a request, or a result, which may be an
-    error.
-    """
+    """Check whether a record is a line of a batch: a request, or a result or error."""
     is_result = isinstance(record.get("response"), dict) or (
         "response" in record and bool(record.get("error"))
     )

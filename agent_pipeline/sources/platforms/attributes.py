@@ -41,9 +41,7 @@ def has(attributes: dict[str, Any], prefixes: tuple[str, ...]) -> bool:
 
 
 def plain_value(value: Any, depth: int = _DEPTH) -> Any:
-    """OTLP's `[{key, value: {stringValue | intValue | ...}}]` as an object, its typed values as
-    plain ones.
-    """
+    """Return OTLP's `[{key, value: {stringValue | intValue | ...}}]` as an object of plain values."""
     if depth < 0:
         return None
     if isinstance(value, list):
@@ -72,8 +70,9 @@ def plain_value(value: Any, depth: int = _DEPTH) -> Any:
 
 
 def tree(attributes: dict[str, Any]) -> dict[str, Any]:
-    """Dotted names as nested objects (`a.0.b` → `{"a": [{"b": ...}]}`), also inside values; of
-    names in conflict the first counts.
+    """Return dotted names as nested objects (`a.0.b` → `{"a": [{"b": ...}]}`), also inside values.
+
+    If names conflict, the first name counts.
     """
     root: dict[str, Any] = {}
     for name, value in attributes.items():

@@ -1,5 +1,6 @@
-"""One conversation of a trace: its items, the keys that they are compared by, and what was left out
-of it.
+"""One conversation of a trace.
+
+It has its items, the keys by which items are compared, and counts of what was left out.
 """
 
 from collections import Counter
@@ -36,9 +37,7 @@ _DEPTH = 40
 
 @dataclass
 class Conversation:
-    """One conversation: its system prompt, items with the keys that they are compared by, and the
-    calls that made it.
-    """
+    """A conversation: its system prompt, its items with their keys, and the calls that made it."""
 
     system: Items = field(default_factory=list)
     items: Items = field(default_factory=list)
@@ -58,8 +57,9 @@ class Conversation:
 
 
 def key_of(item: Item) -> Any:
-    """Return what an item is compared by; `None` for what is not compared (reasoning and other
-    kinds without words).
+    """Return the key by which an item is compared.
+
+    Return None for an item that is not compared (reasoning and other kinds without words).
     """
     if item.kind == "message":
         return item.role, item.text.strip()
@@ -82,6 +82,7 @@ def open_calls(items: Sequence[Item]) -> list[Item]:
 
 
 def add(conversation: Conversation, items: Iterable[Item]) -> None:
+    """Add items and their keys to a conversation."""
     for (
         item
     ) in items:  # of one response's words and calls, some instrumentations make several messages

@@ -1,11 +1,11 @@
-"""Steps of a session → its conversations: each model call's input repeats what was said so far, and
-only what is new is added.
+"""Conversations made from the steps of a session.
 
-Messages are compared as plain items, by what they say: without ids, reasoning, and the system
-prompt at the head. A call continues a conversation if its input begins with messages of it, in
-order and up to its last one: all of them, or what a window or a summary of earlier runs left. The
-same input once more is a repeated record or a retry, of which the last answer counts. What
-continues nothing (a sub-agent, a guard, a fork) is a conversation of its own.
+Each model call's input repeats the conversation so far, and only what is new is added. Messages are
+compared as plain items, by their content: without ids, reasoning, and the system prompt at the
+head. A call continues a conversation if its input begins with messages of the conversation, in
+order and up to its last message. These are all messages, or what a window or a summary of earlier
+runs left. If an input is repeated, it is a repeated record or a retry, and the last answer counts.
+A call that continues nothing (a sub-agent, a guard, a fork) begins a separate conversation.
 """
 
 import re
@@ -46,8 +46,9 @@ _CLOCK = re.compile(
 
 
 def conversations_in(spans: list[Span]) -> list[Conversation]:
-    """Return the conversations that the steps of a session recorded: first the one that the session
-    is, then those beside it.
+    """Return the conversations that the steps of a session recorded.
+
+    The main conversation comes first, then the conversations beside it.
     """
     conversations = conversations_of(_calls(spans))
     tools = in_order(span for span in spans if span.kind == "tool")
@@ -89,8 +90,9 @@ def conversations_of(calls: Iterable[Span]) -> list[Conversation]:
 
 
 def main_conversation(conversations: Sequence[Conversation]) -> Conversation:
-    """Return the conversation that the session is: the one that lasted longest, of equals the one
-    with the most in it, then the first.
+    """Return the conversation that lasted longest.
+
+    Of conversations that lasted equally long, the one with the most items counts, then the first.
     """
     return max(
         conversations, key=lambda conversation: (conversation.seconds, len(conversation.keys))
@@ -104,6 +106,7 @@ def _place(
     request_items: Items,
     answered: Items,
 ) -> None:
+    """Add a model call to the conversation that it continues, or to a new conversation."""
     keys = [key for key in map(key_of, request_items) if key is not None]
     answer = [key for key in map(key_of, answered) if key is not None]
     continued = [
@@ -151,6 +154,7 @@ def _place(
 def _go_on(
     conversation: Conversation, call: Span, system: Items, new: Items, answered: Items
 ) -> None:
+    """Add a call's new items and its answer to a conversation."""
     if not conversation.system:
         conversation.system = system
     elif system and not _same_system(conversation.system, system):
@@ -166,8 +170,9 @@ def _go_on(
 def _next_part(
     conversations: list[Conversation], alike: list[Conversation], call: Span, request_items: Items
 ) -> Conversation | None:
-    """Return the conversation that a call goes on with though its input repeats nothing: the
-    service keeps it, and is sent what is new.
+    """Return the conversation that a call continues although its input repeats nothing.
+
+    In this case, the service stores the conversation and receives only what is new.
     """
     if request_items and request_items[0].kind == "function_call_output":
         return next(
@@ -184,8 +189,9 @@ def _next_part(
 
 
 def _continued(earlier: list[Any], request_keys: list[Any]) -> int:
-    """Return how many of the given messages are a conversation so far: in its order, the last of
-    them its last; 0 where it does not go on.
+    """Return how many messages of a request repeat a conversation; 0 if it is not continued.
+
+    The messages must be in the conversation's order, and the last of them must be its last.
     """
     for count in range(len(request_keys), 0, -1):
         if earlier and request_keys[count - 1] == earlier[-1]:
@@ -229,8 +235,9 @@ def _untrained(item: Item) -> Item:
 
 
 def _without_model_text(spans: list[Span], tools: list[Span]) -> Conversation:
-    """Return a session without the text of a model call: what went into and out of each run's root,
-    and the tool calls between.
+    """Return a session without the text of a model call.
+
+    It consists of the input and output of each run's root, and the tool calls between them.
     """
     conversation = Conversation()
     runs: dict[str, list[Span]] = {}
@@ -266,8 +273,8 @@ def _without_model_text(spans: list[Span], tools: list[Span]) -> Conversation:
 def _calls(spans: list[Span]) -> list[Span]:
     """Return the model calls.
 
-    Of two within each other, where two instrumentations saw one call, one whose input cannot be
-    read is none.
+    If two instrumentations saw one call, two calls lie within each other. Then a call whose input
+    cannot be read is left out.
     """
     calls = [
         _with_unread(span)
@@ -294,12 +301,11 @@ def _calls(spans: list[Span]) -> list[Span]:
 
 
 def _with_unread(span: Span) -> Span:
-    """Return a model call, with an item of damage in place of a request or a response in which no
-    message was found.
+    """Return a model call with items of damage for a request or response without messages.
 
     A step without any message is left out, because frameworks call other steps model calls, too
-    (llama-index's preparation of a call). If it was a call, the input of the next one says what it
-    was asked and answered.
+    (llama-index's preparation of a call). If the step was a call, the input of the next call
+    contains its messages.
     """
     prompt = span.prompt or ([mark_unread("request")] if span.has_unread_request else [])
     answered = span.answered or ([mark_unread("response")] if span.has_unread_response else [])
@@ -307,8 +313,9 @@ def _with_unread(span: Span) -> Span:
 
 
 def _system_around(conversation: Conversation, spans: list[Span]) -> Items:
-    """Return the system prompt of the nearest step around a conversation that has one: some agents
-    say it once, and not with each call.
+    """Return the system prompt of the nearest step around a conversation that has one.
+
+    Some agents record the prompt once, and not with each call.
     """
     around = steps_around(conversation.calls[0], {(span.trace, span.id): span for span in spans})
     return next(

@@ -1,6 +1,8 @@
-"""What the attributes of spans say in the dialects of OpenTelemetry: the GenAI conventions
-(`gen_ai.input.messages`, …), OpenInference (`llm.input_messages.<i>.message.role`, …) and the AI
-SDK's own (`ai.prompt.messages`, …). A span may speak several of them.
+"""Attributes of spans in the dialects of OpenTelemetry.
+
+The dialects are the GenAI conventions (`gen_ai.input.messages`, …), OpenInference
+(`llm.input_messages.<i>.message.role`, …) and the AI SDK's own (`ai.prompt.messages`, …). A span
+may use several dialects.
 """
 
 from typing import Any
@@ -46,8 +48,9 @@ _EVALUATIONS = {
 
 
 def fill_in(span: Span, attributes: Record, kind: Any = None) -> None:
-    """Fill in what a span's attributes say in any dialect; `kind` is OpenInference's, where it
-    stands beside the attributes.
+    """Fill in the fields of a span from its attributes in any dialect.
+
+    `kind` is OpenInference's kind, if it stands next to the attributes.
     """
     if is_openinference(attributes, kind):
         _openinference_span(span, tree(attributes), kind)
@@ -62,8 +65,9 @@ def fill_in(span: Span, attributes: Record, kind: Any = None) -> None:
 
 
 def finish_reason(attributes: Record) -> str | None:
-    """Return why a span's model stopped, by the attribute of any dialect; the first of several
-    choices counts.
+    """Return why a span's model stopped, from the attribute of any dialect.
+
+    If there are several choices, the first choice counts.
     """
     reason = decoded(first_of(attributes, *_FINISH_REASONS))
     reason = reason[0] if isinstance(reason, list) and reason else reason
@@ -71,10 +75,12 @@ def finish_reason(attributes: Record) -> str | None:
 
 
 def is_openinference(attributes: Record, kind: Any) -> bool:
+    """Check whether a span uses OpenInference."""
     return bool(kind) or has(attributes, OF_OPENINFERENCE)
 
 
 def evaluations_in(attributes: Record) -> list[Score]:
+    """Return the evaluations in a span's attributes."""
     values = {
         name: first_of(attributes, *value_names) for name, value_names in _EVALUATIONS.items()
     }
@@ -86,7 +92,7 @@ def evaluations_in(attributes: Record) -> list[Score]:
 
 
 def _openinference_span(span: Span, attributes: Record, kind: Any) -> None:
-    """Return what OpenInference says, its attributes as a tree."""
+    """Fill in a span from OpenInference's attributes, which are a tree."""
     llm = section(attributes, "llm")
     named = (
         text(section(attributes, "openinference", "span").get("kind"))
@@ -133,8 +139,9 @@ def _openinference_span(span: Span, attributes: Record, kind: Any) -> None:
 
 
 def _whole_json(attribute: Record, value: Any) -> Any:
-    """Return the value of an attribute: what its JSON stands for if that is its type, or an item of
-    damage if that has lost its end.
+    """Return the value of an attribute, decoded if its type is JSON.
+
+    If the JSON has lost its end, return an item of damage.
     """
     if attribute.get("mime_type") != "application/json" or not isinstance(value, str):
         return value
@@ -142,6 +149,7 @@ def _whole_json(attribute: Record, value: Any) -> Any:
 
 
 def _genai_span(span: Span, attributes: Record) -> None:
+    """Fill in a span from the attributes of the GenAI conventions."""
     is_model = "gen_ai.output.messages" in attributes
     span.kind = KINDS.get(
         str(attributes.get("gen_ai.operation.name")), "model" if is_model else span.kind
@@ -190,8 +198,9 @@ def _genai_span(span: Span, attributes: Record) -> None:
 
 
 def _ai_sdk_span(span: Span, attributes: Record) -> None:
-    """Return what the AI SDK (Vercel) says in its own attributes; a step of its loop is a model
-    call, and the loop is an agent.
+    """Fill in a span from the AI SDK's (Vercel's) own attributes.
+
+    A step of the SDK's loop is a model call, and the loop is an agent.
     """
     operation = str(attributes["ai.operationId"])
     if operation == "ai.toolCall":
@@ -223,8 +232,9 @@ def _ai_sdk_span(span: Span, attributes: Record) -> None:
 
 
 def _adk_span(span: Span, attributes: Record) -> None:
-    """Return what Google's Agent Development Kit says beside the GenAI conventions: a request and a
-    response of Gemini as JSON.
+    """Fill in a span from the attributes that Google's ADK adds to the GenAI conventions.
+
+    They hold a request and a response of Gemini as JSON.
     """
     if span.kind == "tool":
         span.arguments = decoded(attributes.get(f"{OF_ADK[0]}tool_call_args", span.arguments))

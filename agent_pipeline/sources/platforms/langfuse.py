@@ -1,10 +1,10 @@
-"""Langfuse: observations, traces and scores as its API gives them, a trace with what belongs to it
-inside or apart, and a trace as its UI downloads it. Traces with one session id are the runs of a
-session. Newer APIs have no traces: an observation says its trace's name and session, and a score
-what it is of (`subject`).
+"""Records of Langfuse: observations, traces and scores.
 
-An observation that came by OpenTelemetry has the rest of its span's attributes in its metadata, and
-they are read as a span's are.
+They are as the API returns them, a trace with its observations inside or separate, and a trace as
+the UI downloads it. Traces with one session id are the runs of a session. Newer APIs have no
+traces: an observation names its trace and session, and a score names its `subject`. An observation
+that came by OpenTelemetry has the rest of its span's attributes in its metadata. They are read as
+the attributes of a span.
 """
 
 from typing import Any
@@ -51,6 +51,8 @@ _WORDS = ("CATEGORICAL", "TEXT", "CORRECTION")
 
 
 class LangfuseSource(SpanSource):
+    """A reader of files of records, or of a running Langfuse."""
+
     name = "langfuse"
     version = 9
     looks_like = (
@@ -179,8 +181,9 @@ class LangfuseSource(SpanSource):
 
 
 def _tool_call(arguments: Any, answered: Any) -> tuple[Any, Any]:
-    """Return the arguments and the result of a tool's step; Strands writes both as messages, and
-    the result as JSON of blocks.
+    """Return the arguments and the result of a tool's step.
+
+    Strands writes both as messages, and the result as JSON of blocks.
     """
     message = arguments[0] if isinstance(arguments, list) and len(arguments) == 1 else None
     if isinstance(message, dict) and message.get("role") == "tool" and "content" in message:
@@ -194,8 +197,9 @@ def _tool_call(arguments: Any, answered: Any) -> tuple[Any, Any]:
 
 
 def _metadata(record: Record) -> Record:
-    """Return a record's metadata; what Langfuse 4 spells flat of OpenTelemetry's
-    (`attributes.llm.model_name`) is put together again.
+    """Return a record's metadata.
+
+    Langfuse 4 flattens OpenTelemetry's names (`attributes.llm.model_name`); they are nested again.
     """
     kept: Record = {}
     flat: dict[str, Record] = {}

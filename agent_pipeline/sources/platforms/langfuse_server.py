@@ -1,8 +1,8 @@
-"""A running Langfuse (4.x): a look lists the observations of every trace without input and output,
-and all scores.
+"""A running Langfuse (4.x).
 
-Pages start with the latest and go on after the last one listed (a cursor), so that what comes or
-goes meanwhile moves no page.
+A listing returns the observations of every trace without input and output, and all scores. Pages
+start with the latest and continue after the last item listed (a cursor), so changes in the meantime
+move no page.
 """
 
 import json
@@ -23,7 +23,7 @@ _CUT = 200
 class LangfuseServer(Service):
     """The project of a key.
 
-    What is scored on a session is a head of its own, as it is a record of its own in a file.
+    The scores of a session are a separate head, as they are a separate record in a file.
     """
 
     variables = "LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY"

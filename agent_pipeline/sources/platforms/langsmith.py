@@ -32,8 +32,9 @@ _COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
 class LangSmithSource(SpanSource):
-    """Files of runs, and of what was said about them: the SDK's project is the project, the name of
-    a trace's first run the agent.
+    """A reader of files of runs, and of feedback about them.
+
+    The SDK's project is the project, and the name of a trace's first run is the agent.
     """
 
     name = "langsmith"
@@ -141,8 +142,9 @@ class LangSmithSource(SpanSource):
         locations: dict[str | RecordLocation, list[RecordLocation]],
         idents: dict[str | RecordLocation, Ident],
     ) -> Index:
-        """Put what was said of a run to its trace; what was said of a run that is not in the store
-        is noted.
+        """Add the feedback about a run to the run's trace, and return the index.
+
+        Feedback about a run that is not in the store is noted.
         """
         traces = set(self._traces.values())
         lost = 0
@@ -161,8 +163,9 @@ class LangSmithSource(SpanSource):
         return super()._partitioned(locations, idents)
 
     def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> SessionFields:
-        """Return what people and evaluators said stands in a record of its own, in a run's
-        statistics, or in both: then it counts once.
+        """Return the session, with each piece of feedback counted once.
+
+        Feedback stands in a separate record, in a run's statistics, or in both.
         """
         recorded_feedback = {
             (text(record.get("run_id")), text(record.get("key")))
@@ -181,9 +184,7 @@ class LangSmithSource(SpanSource):
 
 
 def _is_feedback(record: Record) -> bool:
-    """Return whether a record is what somebody said of a run, as `Client.list_feedback` gives
-    it.
-    """
+    """Check whether a record is feedback about a run, as `Client.list_feedback` returns it."""
     return (
         {"run_id", "key"} <= record.keys()
         and not {"score", "value"}.isdisjoint(record)
@@ -192,7 +193,7 @@ def _is_feedback(record: Record) -> bool:
 
 
 def _without_told(record: Record, recorded_feedback: set[tuple[str | None, str | None]]) -> Record:
-    """Return a run without the statistics of feedback that stands in records of its own."""
+    """Return a run without the statistics of feedback that is in separate records."""
     stats = section(record, "feedback_stats")
     kept = {
         name: value

@@ -1,6 +1,7 @@
-"""LiteLLM's logs, a row a call: `{messages, response, session_id, trace_id, ...}`, as its file and
-bucket loggers write them, or its spend logs as rows. The calls of one session repeat the
-conversation so far.
+"""Logs of LiteLLM, one row per call: `{messages, response, session_id, trace_id, ...}`.
+
+LiteLLM's file and bucket loggers write them, or they are the rows of its spend logs. The calls of
+one session repeat the conversation so far.
 """
 
 from agent_pipeline.sources.formats.fields import (
@@ -24,6 +25,8 @@ _USAGE = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
 class LiteLLMSource(SpanSource):
+    """A reader of a file or folder of logs."""
+
     name = "litellm"
     version = 2
     looks_like = "rows with messages, response and session_id or trace_id"

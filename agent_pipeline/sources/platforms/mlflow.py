@@ -1,8 +1,7 @@
-"""Traces of MLflow 3: `{"info": {...}, "data": {"spans": [...]}}` as JSON, and the rows of
-`mlflow.search_traces()`.
+"""Traces of MLflow 3 as JSON, and the rows of `mlflow.search_traces()`.
 
-A span's attributes are JSON texts. Traces with one `mlflow.trace.session` are the runs of a
-session; assessments are its metrics.
+A trace is `{"info": {...}, "data": {"spans": [...]}}`. A span's attributes are JSON texts. Traces
+with one `mlflow.trace.session` are the runs of a session; assessments are its metrics.
 """
 
 from agent_pipeline.sources.formats.fields import (
@@ -26,6 +25,8 @@ from agent_pipeline.sources.platforms.spans import Span, span_of
 
 
 class MLflowSource(SpanSource):
+    """A reader of files of traces, of `mlflow.db`, or of a running MLflow."""
+
     name = "mlflow"
     version = 4
     looks_like = (
@@ -82,7 +83,7 @@ class MLflowSource(SpanSource):
 
 
 def _info(record: Record) -> Record:
-    """Return what is said of a trace; a table's row says it in columns."""
+    """Return the information about a trace; a row of a table has it in columns."""
     return (
         decoded_object(record.get("info"))
         if "info" in record

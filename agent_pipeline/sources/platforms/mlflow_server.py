@@ -1,5 +1,6 @@
-"""A running MLflow server (3.x): a look is the search for traces, which tells all but the spans,
-assessments too.
+"""A running MLflow server (3.x).
+
+A listing is the search for traces, which returns everything but the spans, including assessments.
 """
 
 import json
@@ -13,6 +14,8 @@ from agent_pipeline.sources.platforms.attributes import plain_value
 
 
 class MLflowServer(Service):
+    """The experiments of an MLflow server."""
+
     project = "experiment"
     variables = "MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
 

@@ -1,11 +1,12 @@
-"""OpenTelemetry spans and log records of model calls: OTLP JSON (`resourceSpans`, `resourceLogs`),
-and single records, as Phoenix's API and data frames and the SDKs' console exporters write them.
+"""OpenTelemetry spans and log records of model calls.
 
-Two dialects say what was asked and answered: the GenAI conventions (`gen_ai.input.messages`, …) and
-OpenInference (`llm.input_messages.<i>.message.*`). One file may have both; the store is called by
-the one that it has. Spans of a trace belong to the session that any of them names. Log records say
-what their span does not: all that a call said, or one message each, as older GenAI conventions have
-it. They are put to their span by its id; without it, the records of one id are a call.
+They are OTLP JSON (`resourceSpans`, `resourceLogs`), and single records as Phoenix's API and data
+frames and the SDKs' console exporters write them. Requests and answers are in one of two dialects:
+the GenAI conventions (`gen_ai.input.messages`, …) and OpenInference
+(`llm.input_messages.<i>.message.*`). A file may have both; the reader is chosen by the dialect that
+it contains. Spans of a trace belong to the session that any of them names. Log records contain what
+their span lacks: all content of a call, or one message per record, as in older GenAI conventions.
+They are added to their span by its id. Without the span, the records of one id are a call.
 """
 
 from collections.abc import Iterator
@@ -61,6 +62,8 @@ _MESSAGES = ("gen_ai.input.messages", "gen_ai.output.messages")
 
 
 class OpenTelemetrySource(SpanSource):
+    """A reader of spans and log records by the GenAI conventions."""
+
     name = "opentelemetry"
     version = 6
     looks_like = (
@@ -158,7 +161,7 @@ class OpenTelemetrySource(SpanSource):
 
 
 class OpenInferenceSource(OpenTelemetrySource):
-    """Files of spans by OpenInference's conventions, Phoenix's say."""
+    """A reader of spans by OpenInference's conventions, such as Phoenix's."""
 
     name = "openinference"
     looks_like = (
@@ -241,8 +244,9 @@ def _step(
 
 
 def _event(leaf: Record, body: Any, resource: Record) -> Record:
-    """Return a log record as a step that has its span's ids; a message in its body is one of the
-    call's.
+    """Return a log record as a step with the ids of its span.
+
+    A message in the body of the log record is a message of the call.
     """
     name, attributes, message_body = (
         first_of(leaf, "eventName", "event_name"),
@@ -270,8 +274,9 @@ def _event(leaf: Record, body: Any, resource: Record) -> Record:
 
 
 def _unread_messages(record: Record) -> str | None:
-    """Return where a span has messages that are not read: in events of its own, or in an attribute
-    for each.
+    """Return where a span has messages that are not read.
+
+    Such messages are in separate events, or in one attribute per message.
     """
     names = [str(event.get("name")) for event in record["events"]]
     if any(name == "gen_ai.choice" or name.startswith(_MESSAGE_EVENTS) for name in names):
@@ -280,8 +285,9 @@ def _unread_messages(record: Record) -> str | None:
 
 
 def _whole_message(message: Record) -> Any:
-    """Return an event's message, or an item of damage if the capture of contents was off when it
-    was recorded.
+    """Return an event's message.
+
+    If the capture of contents was off when the message was recorded, return an item of damage.
     """
     calls = objects(message.get("tool_calls"))
     has_arguments = all("arguments" in (section(call, "function") or call) for call in calls)
@@ -292,8 +298,9 @@ def _whole_message(message: Record) -> Any:
 def _with_events(
     records: list[tuple[RecordLocation, Record]],
 ) -> list[tuple[RecordLocation, Record]]:
-    """Return the records of a session with what log records say put to their spans, in the order of
-    time; one that was sent twice counts once.
+    """Return a session's records, with log records added to their spans in order of time.
+
+    A log record that was sent twice counts once.
     """
     events = sorted(
         {repr(entry[1]): entry for entry in records if entry[1]["event"]}.values(),
@@ -318,8 +325,9 @@ def _with_events(
 
 
 def _single_span(record: Record) -> Record:
-    """Return a span that stands by itself; a data frame has a column for each attribute and for
-    each field of the context.
+    """Return a span that is a record by itself as a step.
+
+    A data frame has a column per attribute and per field of the context.
     """
     raw, status = decoded(record.get("attributes")), record.get("status")
     code, message = record.get("status_code"), record.get("status_message")
@@ -339,7 +347,7 @@ def _single_span(record: Record) -> Record:
 
 
 def _columns(row: Record, prefix: str) -> Record:
-    """Return the columns of a row whose names begin so, without that."""
+    """Return the columns of a row whose names begin with a prefix, without the prefix."""
     return {
         name.removeprefix(prefix): value
         for name, value in row.items()

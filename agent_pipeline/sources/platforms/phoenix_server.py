@@ -1,5 +1,6 @@
-"""A running Phoenix server: a look lists the spans of every trace without their words, and all
-annotations with theirs.
+"""A running Phoenix server.
+
+A listing returns the spans of every trace without their content, and all annotations.
 """
 
 import json
@@ -20,8 +21,9 @@ characters.
 
 
 class PhoenixServer(Service):
-    """The projects of a server; what is annotated on a trace or a session is said of its root
-    spans.
+    """The projects of a Phoenix server.
+
+    Annotations of a trace or a session belong to its root spans.
     """
 
     variables = "PHOENIX_API_KEY"
@@ -126,7 +128,7 @@ class PhoenixServer(Service):
         return spans_by_trace
 
     def _annotations(self, path: str, kind: str, ids: Iterable[str]) -> dict[str, list[Record]]:
-        """Return what is annotated on spans, traces or sessions, by their ids."""
+        """Return the annotations of spans, traces or sessions, by their ids."""
         annotations_by_id: dict[str, list[Record]] = defaultdict(list)
         for some in _some(list(ids), kind):
             for annotation in self.pages(
@@ -137,7 +139,7 @@ class PhoenixServer(Service):
 
 
 def _outline(span: Record) -> Record:
-    """Return what says which session and agent a span is of."""
+    """Return the part of a span that names its session and agent."""
     attributes = section(span, "attributes")
     kept = {name: None for name in ("llm.",) if has(attributes, OF_MODELS)} | chosen(
         attributes, (*SESSIONS, *AGENTS)

@@ -1,11 +1,11 @@
-"""What the readers of tracing platforms share: the spans of one session → the session, and one for
-each conversation beside it.
+"""Base of the readers of tracing platforms.
 
-A reader says which spans a record holds (`spans`), which trace and session they belong to
+The spans of one session become the session, and a further session per conversation beside it. A
+reader defines which spans a record holds (`spans`), which trace and session they belong to
 (`identify`) and what evaluations measured (`scores_of`). Traces that name one session are its runs.
 
 Evaluations are recorded by the metric's name and judge nothing here: 1 is good for correctness and
-bad for toxicity, and only a setting knows which way a metric points.
+bad for toxicity, and only a setting defines the direction of a metric.
 """
 
 from collections import Counter
@@ -47,13 +47,13 @@ _USAGE = {
 
 
 class SpanSource(FileSource):
-    """Base of the readers of tracing platforms."""
+    """A reader of spans; base of the readers of tracing platforms."""
 
     kinds: ClassVar[tuple[Kind, ...]] = ("lines", "document", "table")
     merges = True
 
     def spans(self, record: Record) -> list[Span]:
-        """Return the spans in a record; none in one that only says something about others."""
+        """Return the spans in a record; none if the record only describes other records."""
         raise NotImplementedError
 
     def scores_of(self, record: Record) -> list[Score]:
@@ -61,12 +61,13 @@ class SpanSource(FileSource):
         return []
 
     def words_of(self, record: Record) -> list[Any]:
-        """Return what people called the run that a record tells of, or its session."""
+        """Return the words with which people judged a run or its session."""
         return []
 
     def metadata(self, record: Record) -> Record:
-        """Return what a record says of the whole session, by name: its context, of which `task_id`
-        and `trial` are its fields too.
+        """Return the fields of a record that describe the whole session.
+
+        They become its context. `task_id` and `trial` are its fields, too.
         """
         return {}
 
@@ -97,8 +98,9 @@ class SpanSource(FileSource):
             )
 
     def _new_index(self) -> Index:
-        """Runs of one session by several agents of a project are one session: that of the agent
-        with the most records of it.
+        """Return the index, with each session of several agents of a project in one partition.
+
+        The session belongs to the agent with the most records of it.
         """
         index = super()._new_index()
         holders: dict[tuple[str, str], list[PartitionKey]] = {}
@@ -114,7 +116,7 @@ class SpanSource(FileSource):
 
 
 def _arguments(conversation: Conversation, spans: list[Span]) -> Record:
-    """Return what a conversation and its steps say, as arguments of `new_session`."""
+    """Return the arguments of `new_session` for a conversation and its steps."""
     calls = (
         conversation.calls
         or [span for span in spans if span.kind == "model" and span.usage]
@@ -143,11 +145,11 @@ def _media_in(item: Item) -> int:
 
 
 def metrics(scores: Iterable[Score]) -> tuple[dict[str, float], dict[str, str]]:
-    """Values of metrics by name, and the words that are no value.
+    """Return the values of metrics by name, and the words that are no value.
 
-    Of several values of one name (of a session's runs, say) the mean counts, so that no bad one
-    hides behind a good one; of words the last. Words such as `pass` and `incorrect` are 1 and 0, as
-    a bool is.
+    If a name has several values (of a session's runs, for example), the mean counts, so that a good
+    value does not hide a bad one. If a name has several words, the last word counts. Words such as
+    `pass` and `incorrect` are 1 and 0, as a bool is.
     """
     values: dict[str, list[float]] = {}
     labels: dict[str, str] = {}

@@ -1,5 +1,6 @@
-"""One step of a trace, and what every platform says of it in words of its own: its place in the
-trace, its kind, a model call.
+"""One step of a trace, read from the names of every platform.
+
+A step has a position in the trace and a kind, and may be a model call.
 """
 
 from collections.abc import Iterable
@@ -63,7 +64,7 @@ _NO_TIME = datetime.max.replace(tzinfo=UTC)
 
 @dataclass
 class Span:
-    """One step of a trace, whatever platform recorded it.
+    """A step of a trace, whatever platform recorded it.
 
     `prompt` and `answered` are chat messages or Responses items.
     """
@@ -102,10 +103,18 @@ class Span:
         model: Any = None,
         usage: Record | None = None,
     ) -> None:
-        """Take what a model call was asked and answered, in any API's spelling.
+        """Set the request and the answer of a model call, in any API's spelling.
 
-        `tools`, `model` and `usage` are what the step itself says of them, which counts before the
-        request and the response; what none of them says stays as it was.
+        `tools`, `model` and `usage` are the values that the step itself states. They take
+        precedence over those of the request and the response. A value that is not stated anywhere
+        stays unchanged.
+
+        Args:
+            prompt: The request.
+            answer: The response.
+            tools: The tool schemas.
+            model: The name of the model.
+            usage: The token counts.
         """
         request, response = request_of(prompt), response_of(answer)
         request, response = with_prefill(request, response, answer)
@@ -137,8 +146,12 @@ def _says_something(value: Any) -> bool:
 
 
 def span_of(record: Record, kind: Any = None, **further_fields: Any) -> Span:
-    """Return the step that a record tells of, with its place in the trace; `kind` is what the
-    platform calls it, `said` are further fields.
+    """Return the step that a record describes, with its position in the trace.
+
+    Args:
+        record: The record.
+        kind: The platform's name for the kind of step.
+        **further_fields: Further fields of the step.
     """
     fields: Record = {field: first_text(record, *names) for field, names in _IDS.items()}
     fields |= {field: when(first_of(record, *names)) for field, names in _TIMES.items()}

@@ -1,5 +1,6 @@
-"""The steps of tools in a trace: they give calls their results, and show calls that the messages
-lack.
+"""The steps of tools in a trace.
+
+They add results to calls, and show calls that the messages lack.
 """
 
 from collections import Counter, defaultdict, deque
@@ -21,8 +22,9 @@ from agent_pipeline.sources.platforms.spans import Span
 
 
 def add_results(conversation: Conversation, tools: Iterable[Span]) -> list[Span]:
-    """Give the last calls of a conversation the results that tool spans saw; returns the spans
-    whose calls no message has.
+    """Add the results that tool spans recorded to the last calls of a conversation.
+
+    Return the spans whose calls no message has.
     """
     left = [(span, *tool_items(span)) for span in tools]
     seen = Counter(key_of(item) for item in conversation.items if item.kind == "function_call")
@@ -44,12 +46,12 @@ def add_results(conversation: Conversation, tools: Iterable[Span]) -> list[Span]
 def kind_of_tool_span(
     span: Span, conversations: Sequence[Conversation], spans: Sequence[Span]
 ) -> str | None:
-    """Return why a tool's step that answers no call is harmless; `None` if it shows a call that the
-    messages lack.
+    """Return why a tool's step that answers no call is harmless.
 
-    Instrumentations write arguments in other forms, or none, and code calls tools whose output it
-    puts into a prompt. If the messages have neither the call nor its output, the answer was given
-    from something that the row would not have.
+    Return None if the step shows a call that the messages lack. Instrumentations write arguments in
+    other forms, or none, and code calls tools whose output it puts into a prompt. If the messages
+    have neither the call nor its output, the answer depends on something that the row would not
+    have.
     """
     if any(
         outer.kind == "tool"
@@ -75,8 +77,10 @@ def kind_of_tool_span(
 
 
 def mark_failed(conversation: Conversation, tools: Sequence[Span]) -> None:
-    """Mark the results that tool spans say failed: by the call's id, else calls of one name and
-    arguments in their order.
+    """Mark the results that tool spans recorded as failed.
+
+    A result is found by the call's id. Without an id, calls of one name and equal arguments count
+    in their order.
     """
     failed: dict[Any, deque[bool]] = defaultdict(deque)
     for span in tools if any(span.error for span in tools) else ():
@@ -90,5 +94,6 @@ def mark_failed(conversation: Conversation, tools: Sequence[Span]) -> None:
 
 
 def tool_items(span: Span) -> tuple[Item, Item]:
+    """Return the call and the result of a tool's step."""
     call = read_call({"name": span.name, "arguments": span.arguments, "call_id": span.call_id})
     return call, read_result(call.call_id, span.output, bool(span.error))
