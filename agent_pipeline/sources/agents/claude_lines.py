@@ -15,31 +15,32 @@ from agent_pipeline.sources.formats.fields import Record, objects, section, text
 SPOKEN = ("user", "assistant")
 
 _BOOKKEEPING = {
-    "agent-color", "agent-name", "agent-setting", "ai-title", "attribution-snapshot", "bridge-session",
-    "custom-title", "file-history-snapshot", "fork-context-ref", "isolation-latch", "last-prompt", "mode",
-    "permission-mode", "pr-link", "progress", "relocated", "speculation-accept", "summary", "tag",
-    "task-summary", "worktree-state",
+    "agent-color", "agent-name", "agent-setting", "ai-title", "attribution-snapshot",
+    "bridge-session", "custom-title", "file-history-snapshot", "fork-context-ref",
+    "isolation-latch", "last-prompt", "mode", "permission-mode", "pr-link", "progress", "relocated",
+    "speculation-accept", "summary", "tag", "task-summary", "worktree-state",
 }  # fmt: skip
 """Line types that the model never sees. A `summary` is the title of a conversation."""
 
 _READ_ELSEWHERE = {"queue-operation", "content-replacement"}
 
 _SYSTEM_NOTES = {
-    "agents_killed", "api_error", "api_metrics", "away_summary", "bridge_status", "compact_boundary",
-    "file_snapshot", "informational", "memory_saved", "permission_retry", "scheduled_task_fire",
-    "stop_hook_summary", "thinking", "turn_duration",
+    "agents_killed", "api_error", "api_metrics", "away_summary", "bridge_status",
+    "compact_boundary", "file_snapshot", "informational", "memory_saved", "permission_retry",
+    "scheduled_task_fire", "stop_hook_summary", "thinking", "turn_duration",
 }  # fmt: skip
 """Subtypes of `system` lines that only the screen shows."""
 
 _REMINDERS = {
-    "agent_listing_delta", "agent_mention", "already_read_file", "auto_mode", "auto_mode_exit", "budget_usd",
-    "command_permissions", "companion_intro", "compaction_reminder", "context_efficiency",
-    "critical_system_reminder", "current_session_memory", "date_change", "deferred_tools_delta",
-    "dynamic_skill", "hook_cancelled", "hook_error_during_execution", "hook_non_blocking_error",
-    "hook_permission_decision", "hook_success", "hook_system_message", "max_turns_reached", "mcp_instructions_delta",
-    "model", "nested_memory", "output_style", "output_token_usage", "plan_mode", "plan_mode_exit",
-    "plan_mode_reentry", "skill_discovery", "skill_listing", "structured_output", "task_reminder", "todo",
-    "todo_reminder", "token_usage", "ultrathink_effort", "verify_plan_reminder",
+    "agent_listing_delta", "agent_mention", "already_read_file", "auto_mode", "auto_mode_exit",
+    "budget_usd", "command_permissions", "companion_intro", "compaction_reminder",
+    "context_efficiency", "critical_system_reminder", "current_session_memory", "date_change",
+    "deferred_tools_delta", "dynamic_skill", "hook_cancelled", "hook_error_during_execution",
+    "hook_non_blocking_error", "hook_permission_decision", "hook_success", "hook_system_message",
+    "max_turns_reached", "mcp_instructions_delta", "model", "nested_memory", "output_style",
+    "output_token_usage", "plan_mode", "plan_mode_exit", "plan_mode_reentry", "skill_discovery",
+    "skill_listing", "structured_output", "task_reminder", "todo", "todo_reminder", "token_usage",
+    "ultrathink_effort", "verify_plan_reminder",
 }  # fmt: skip
 """Attachments that repeat instructions and lists of tools, which Claude Code does not record
 elsewhere either (its system prompt, CLAUDE.md), or that the model never sees.
@@ -65,7 +66,7 @@ def is_shown(line: Record) -> bool:
 
 
 def unknown_line(line: Record) -> str | None:
-    """Return the type of a line with content that cannot be interpreted; None for any other line."""
+    """Return the type of a line whose content cannot be interpreted; None for any other line."""
     kind = text(line.get("type")) or "none"
     if kind in _BOOKKEEPING or kind in _READ_ELSEWHERE or kind in (*SPOKEN, "system", "attachment"):
         return None
@@ -103,7 +104,7 @@ def _system_message(line: Record) -> Any:
 
 
 def is_interruption(message: Record) -> bool:
-    """Return whether a message of the user is Claude Code's note that the user stopped the agent."""
+    """Check whether a message is Claude Code's note that the user stopped the agent."""
     content = message.get("content")
     texts = (
         [words_in([block]) for block in objects(content)]

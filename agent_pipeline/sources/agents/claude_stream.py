@@ -24,13 +24,14 @@ from agent_pipeline.sources.formats.record_files import RecordLocation
 _SPOKEN = ("user", "assistant")
 _TYPES = (*_SPOKEN, "system", "result")
 _BOOKKEEPING = {
-    "auth_status", "control_request", "control_response", "keep_alive", "prompt_suggestion", "rate_limit_event",
-    "stream_event", "tool_progress", "tool_use_summary",
+    "auth_status", "control_request", "control_response", "keep_alive", "prompt_suggestion",
+    "rate_limit_event", "stream_event", "tool_progress", "tool_use_summary",
 }  # fmt: skip
 """Messages that only the client sees. A `stream_event` is a piece of a message that follows."""
 _NOTES = {
-    "api_retry", "compact_boundary", "files_persisted", "hook_progress", "hook_response", "hook_started", "init",
-    "session_state_changed", "status", "task_progress", "task_started", "task_updated",
+    "api_retry", "compact_boundary", "files_persisted", "hook_progress", "hook_response",
+    "hook_started", "init", "session_state_changed", "status", "task_progress", "task_started",
+    "task_updated",
 }  # fmt: skip
 _MISSING_REQUEST = mark_unread("missing request")
 _SUMMARY = "This session is being continued"
@@ -157,7 +158,10 @@ def _is_synthetic(line: Record) -> bool:
 
 
 def _history(lines: list[Record]) -> list[Any]:
-    """Return the messages of lines, the parts of each API message in one; and what cannot be read."""
+    """Return the messages of lines, with the parts of each API message joined.
+
+    Lines that cannot be read become items of damage.
+    """
     history: list[Any] = []
     whole: dict[str, Record] = {}
     compacted = bool(lines) and lines[0].get("subtype") == "compact_boundary"

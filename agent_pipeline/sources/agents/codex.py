@@ -140,8 +140,9 @@ def folder_name(path: Any) -> str | None:
 
 
 def _history(meta: Record, stretch: Stretch) -> list[Any]:
-    """Return one system message, the inherited items, which are not trained, and the remaining
-    items.
+    """Return the items of a stretch, beginning with one system message.
+
+    Inherited items are not trained.
     """
     texts, count = system_texts(meta, stretch.items)
     system = [{"type": "message", "role": "system", "content": "\n\n".join(texts)}] if texts else []

@@ -28,15 +28,16 @@ _COMPACTIONS = {"compaction", "compaction_summary", "context_compaction"}
 """Items that replace the history by a summary that only OpenAI's servers can read."""
 
 _REPEATED_EVENTS = {
-    "agent_message", "agent_reasoning", "agent_reasoning_raw_content", "agent_reasoning_section_break",
-    "background_event", "collab_agent_interaction_end", "collab_agent_spawn_end", "collab_close_end",
-    "collab_resume_end", "collab_waiting_end", "context_compacted", "deprecation_notice",
-    "dynamic_tool_call_request", "dynamic_tool_call_response", "entered_review_mode", "error",
-    "exec_command_begin", "exec_command_end", "exited_review_mode", "guardian_assessment",
-    "guardian_warning", "image_generation_end", "mcp_startup_complete", "mcp_startup_update",
-    "mcp_tool_call_begin", "mcp_tool_call_end", "model_reroute", "model_verification",
-    "patch_apply_begin", "patch_apply_end", "plan_update", "session_configured", "shutdown_complete",
-    "stream_error", "sub_agent_activity", "task_complete", "task_started", "thread_goal_updated",
+    "agent_message", "agent_reasoning", "agent_reasoning_raw_content",
+    "agent_reasoning_section_break", "background_event", "collab_agent_interaction_end",
+    "collab_agent_spawn_end", "collab_close_end", "collab_resume_end", "collab_waiting_end",
+    "context_compacted", "deprecation_notice", "dynamic_tool_call_request",
+    "dynamic_tool_call_response", "entered_review_mode", "error", "exec_command_begin",
+    "exec_command_end", "exited_review_mode", "guardian_assessment", "guardian_warning",
+    "image_generation_end", "mcp_startup_complete", "mcp_startup_update", "mcp_tool_call_begin",
+    "mcp_tool_call_end", "model_reroute", "model_verification", "patch_apply_begin",
+    "patch_apply_end", "plan_update", "session_configured", "shutdown_complete", "stream_error",
+    "sub_agent_activity", "task_complete", "task_started", "thread_goal_updated",
     "thread_name_updated", "thread_settings_applied", "token_count", "turn_complete", "turn_diff",
     "turn_started", "undo_completed", "undo_started", "view_image_tool_call", "warning",
     "web_search_begin", "web_search_end",
@@ -44,18 +45,19 @@ _REPEATED_EVENTS = {
 """Events that repeat what a `response_item` says, or that only the screen shows."""
 
 _REPEATED_ITEMS = {
-    "AgentMessage", "CollabAgentToolCall", "CommandExecution", "ContextCompaction", "DynamicToolCall",
-    "EnteredReviewMode", "ExitedReviewMode", "FileChange", "HookPrompt", "ImageGeneration", "ImageView",
-    "McpToolCall", "Plan", "Reasoning", "Sleep", "SubAgentActivity", "WebSearch",
+    "AgentMessage", "CollabAgentToolCall", "CommandExecution", "ContextCompaction",
+    "DynamicToolCall", "EnteredReviewMode", "ExitedReviewMode", "FileChange", "HookPrompt",
+    "ImageGeneration", "ImageView", "McpToolCall", "Plan", "Reasoning", "Sleep", "SubAgentActivity",
+    "WebSearch",
 }  # fmt: skip
 """Items of `item_completed` events that repeat a `response_item`. `UserMessage` is compared with
 the items.
 """
 
 _INJECTED = (
-    "<environment_context>", "<user_instructions>", "<permissions instructions>", "<skills_instructions>",
-    "# AGENTS.md instructions", "<skill>", "<user_shell_command>", "<turn_aborted>", "<subagent_notification>",
-    "<goal_context>", "<recommended_plugins>",
+    "<environment_context>", "<user_instructions>", "<permissions instructions>",
+    "<skills_instructions>", "# AGENTS.md instructions", "<skill>", "<user_shell_command>",
+    "<turn_aborted>", "<subagent_notification>", "<goal_context>", "<recommended_plugins>",
 )  # fmt: skip
 """How texts begin that Codex puts into the conversation in the user's name."""
 
@@ -202,7 +204,7 @@ class Thread:
         self._inherited = min(self._inherited, cut)
 
     def _cut(self) -> None:
-        """Mark the agent's last words and calls as interrupted, unless the user has spoken since."""
+        """Mark the agent's last words and calls as interrupted unless the user has spoken since."""
         has_marked = False
         for item_index in range(len(self._items) - 1, -1, -1):
             item = self._items[item_index]

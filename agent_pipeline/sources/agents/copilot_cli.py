@@ -18,11 +18,12 @@ from agent_pipeline.sources.formats.file_source import FileSource, Ident, Sessio
 from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _BOOKKEEPING = {
-    "assistant.intent", "assistant.message_delta", "assistant.reasoning", "assistant.reasoning_delta",
-    "assistant.turn_end", "assistant.turn_start", "assistant.usage", "hook.start", "pending_messages.modified",
-    "permission.completed", "permission.requested", "session.compaction_start", "session.context_changed",
-    "session.error", "session.idle", "session.info", "session.mode_changed", "session.model_change",
-    "session.resume", "session.shutdown", "session.start", "session.task_complete", "session.title_changed",
+    "assistant.intent", "assistant.message_delta", "assistant.reasoning",
+    "assistant.reasoning_delta", "assistant.turn_end", "assistant.turn_start", "assistant.usage",
+    "hook.start", "pending_messages.modified", "permission.completed", "permission.requested",
+    "session.compaction_start", "session.context_changed", "session.error", "session.idle",
+    "session.info", "session.mode_changed", "session.model_change", "session.resume",
+    "session.shutdown", "session.start", "session.task_complete", "session.title_changed",
     "session.usage_info", "session.warning", "session.workspace_file_changed", "subagent.completed",
     "subagent.deselected", "subagent.failed", "subagent.selected", "subagent.started",
     "tool.execution_partial_result", "tool.execution_progress", "tool.execution_start",

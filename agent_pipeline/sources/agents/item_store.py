@@ -124,7 +124,10 @@ def _name(row: SessionRow) -> str:
 
 
 def _digest(row: SessionRow, texts: list[Any]) -> bytes:
-    """Return a hash of all that a session is read from; the ids of its items only say their order."""
+    """Return a hash of everything that a session is read from.
+
+    The ids of its items only define their order and are left out.
+    """
     try:
         joined = SEPARATOR.join(texts)
     except TypeError:  # text, numbers, nulls

@@ -10,16 +10,18 @@ from agent_pipeline.sessions.chat import read_text
 from agent_pipeline.sources.formats.fields import Record, objects, text
 
 _CONTENT = {
-    "args", "arguments", "body", "command", "content", "delta", "error", "input", "message", "messages", "msg",
-    "output", "parts", "prompt", "query", "question", "questions", "reply", "response", "result", "speech",
-    "stderr", "stdout", "summary", "text", "transcript", "utterance", "words",
-    "tool_calls", "toolCalls", "tool_use_id", "toolUseId", "tool_call_id", "toolCallId", "call_id", "callId",
+    "args", "arguments", "body", "command", "content", "delta", "error", "input", "message",
+    "messages", "msg", "output", "parts", "prompt", "query", "question", "questions", "reply",
+    "response", "result", "speech", "stderr", "stdout", "summary", "text", "transcript",
+    "utterance", "words", "tool_calls", "toolCalls", "tool_use_id", "toolUseId", "tool_call_id",
+    "toolCallId", "call_id", "callId",
 }  # fmt: skip
 """Fields in which words, calls or results stand, whatever the line's type."""
 
 _ENVELOPE = {
-    "_v", "cwd", "entrypoint", "git", "gitBranch", "id", "isSidechain", "parentId", "parentUuid", "parent_uuid",
-    "sessionId", "session_id", "slug", "subtype", "timestamp", "type", "userType", "uuid", "version",
+    "_v", "cwd", "entrypoint", "git", "gitBranch", "id", "isSidechain", "parentId", "parentUuid",
+    "parent_uuid", "sessionId", "session_id", "slug", "subtype", "timestamp", "type", "userType",
+    "uuid", "version",
 }  # fmt: skip
 """Fields that say where and when a line was written."""
 

@@ -31,11 +31,13 @@ _SESSIONS = (
     "BY session_id"
 )
 _MESSAGES = """
-SELECT session_id, message_data FROM {messages} WHERE session_id IN (SELECT session_id FROM {sessions}) ORDER BY session_id, id
+SELECT session_id, message_data FROM {messages}
+WHERE session_id IN (SELECT session_id FROM {sessions}) ORDER BY session_id, id
 """
 _BRANCH_MESSAGES = """
 SELECT m.session_id, m.message_data
-FROM message_structure AS b JOIN {messages} AS m ON m.id = b.message_id AND m.session_id = b.session_id
+FROM message_structure AS b
+  JOIN {messages} AS m ON m.id = b.message_id AND m.session_id = b.session_id
 WHERE b.branch_id = ? AND m.session_id IN (SELECT session_id FROM {sessions})
 ORDER BY m.session_id, {order}, m.id
 """

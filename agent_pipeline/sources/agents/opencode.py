@@ -117,8 +117,9 @@ def _session_of(record: Record) -> str | None:
 
 
 def _gathered(records: list[Record]) -> tuple[Record, list[Record], int]:
-    """Return the head, the messages with their parts in order, and the number of parts without a
-    message.
+    """Return the head, the messages in order, and the number of parts without a message.
+
+    Each message contains its parts in order.
     """
     info: Record = {}
     messages: dict[str | None, Record] = {}

@@ -21,8 +21,8 @@ from agent_pipeline.sources.formats.record_files import RecordLocation
 
 _RESULTS = ("observation", "error", "rejection_reason")
 _BOOKKEEPING = {
-    "CondensationRequest", "ConversationErrorEvent", "ConversationStateUpdateEvent", "InterruptEvent",
-    "LLMCompletionLogEvent", "PauseEvent", "StreamingDeltaEvent", "TokenEvent",
+    "CondensationRequest", "ConversationErrorEvent", "ConversationStateUpdateEvent",
+    "InterruptEvent", "LLMCompletionLogEvent", "PauseEvent", "StreamingDeltaEvent", "TokenEvent",
 }  # fmt: skip
 """Events that the model never sees. A streamed delta is part of an event that follows."""
 _NUMBER = re.compile(r"event-(\d+)-")

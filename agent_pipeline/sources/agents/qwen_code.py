@@ -18,10 +18,11 @@ from agent_pipeline.sources.formats.record_files import RecordLocation
 _CONTEXT = ("cwd", "gitBranch", "version", "agentId")
 _QWEN_LINES = ("user", "assistant", "tool_result")
 _BOOKKEEPING = {
-    "agent_retry", "agent_session_ready", "at_command", "attribution_snapshot", "branch_checkpoint", "custom_title",
-    "file_history_snapshot", "goal_state", "goal_turn_end", "parent_session", "rewind", "session_approval_mode",
-    "session_artifact_event", "session_artifact_snapshot", "session_execution_engine", "session_model",
-    "session_notes", "session_source", "session_sources_snapshot", "slash_command", "turn_result", "ui_telemetry",
+    "agent_retry", "agent_session_ready", "at_command", "attribution_snapshot", "branch_checkpoint",
+    "custom_title", "file_history_snapshot", "goal_state", "goal_turn_end", "parent_session",
+    "rewind", "session_approval_mode", "session_artifact_event", "session_artifact_snapshot",
+    "session_execution_engine", "session_model", "session_notes", "session_source",
+    "session_sources_snapshot", "slash_command", "turn_result", "ui_telemetry",
     "user_text_elements",
 }  # fmt: skip
 """Subtypes of Qwen Code's system lines that the model never sees."""

@@ -13,7 +13,8 @@ from agent_pipeline.sources.formats.fields import decoded
 
 _FIELDS = (
     "role|content|contents|parts|type|text|messages|message|input|output|id|lc|name|tool_calls|toolUse|toolResult|generations|choices"
-    "|inputs|outputs|query|question|history|chat_history|args|response|answer|result|candidates|tools|arguments|temperature|max_tokens"
+    "|inputs|outputs|query|question|history|chat_history|args|response|answer|result|candidates"
+    "|tools|arguments|temperature|max_tokens"
     "|model|system|system_instruction|config|object|kwargs|block_type|kind|prompt|functionCall|function_call|toolCallId|finish_reason"
 )
 _JSON_OF_MESSAGES = re.compile(rf'\s*(?:\[\s*)*\{{\s*"(?:(?:{_FIELDS})"\s*(?::|$)|\w*$)')
@@ -58,8 +59,11 @@ _NOT_WRITTEN = re.compile(
 _OBJECT = re.compile(
     r"\s*\[?\s*(?:"
     r"[A-Z]\w*\((?:content|role|id|messages|parts|choices|text|output|type|tool_calls|contents|candidates|model|generations|lc)="
-    r"|content=(?:'|\"|\[).*\s(?:additional_kwargs|response_metadata|id|name|tool_calls|usage_metadata)=|<[\w.]+ object at 0x[0-9a-f]+>"
-    r"|\{'(?:role|content|messages|parts|type|text|output|input|id|choices|name|tool_calls|candidates)': )",
+    r"|content=(?:'|\"|\[).*\s(?:additional_kwargs|response_metadata"
+    r"|id|name|tool_calls|usage_metadata)="
+    r"|<[\w.]+ object at 0x[0-9a-f]+>"
+    r"|\{'(?:role|content|messages|parts|type|text|output"
+    r"|input|id|choices|name|tool_calls|candidates)': )",
     re.DOTALL,
 )
 """How Python prints messages, which some loggers keep instead of them."""

@@ -16,7 +16,8 @@ from agent_pipeline.sources.formats.sqlite import columns, read_only
 
 _MLFLOW = """
 SELECT json_object('trace_id', t.request_id,
-  'trace_location', json_object('mlflow_experiment', json_object('experiment_id', t.experiment_id)),
+  'trace_location',
+    json_object('mlflow_experiment', json_object('experiment_id', t.experiment_id)),
   'trace_metadata', (SELECT json_group_object(key, value) FROM (
     SELECT 'mlflow.trace.session' AS key, {session} AS value WHERE {session} IS NOT NULL
     UNION ALL SELECT key, value FROM trace_request_metadata WHERE request_id = t.request_id)),
@@ -28,9 +29,11 @@ SELECT json_object('trace_id', t.request_id,
 FROM trace_info AS t WHERE t.rowid = ?
 """
 _MLFLOW_ASSESSMENTS = """
-SELECT json_group_array(json_object('assessment_name', name, 'valid', json(iif(valid, 'true', 'false')),
+SELECT json_group_array(json_object(
+  'assessment_name', name, 'valid', json(iif(valid, 'true', 'false')),
   'feedback', json_object('value', iif(json_valid(value), json_extract(value, '$'), value))))
-FROM (SELECT * FROM assessments WHERE trace_id = t.request_id AND assessment_type = 'feedback' ORDER BY last_updated_timestamp)
+FROM (SELECT * FROM assessments
+  WHERE trace_id = t.request_id AND assessment_type = 'feedback' ORDER BY last_updated_timestamp)
 """
 _MLFLOW_ROWS = (
     "SELECT rowid FROM trace_info WHERE experiment_id IN (SELECT experiment_id FROM experiments "
@@ -38,12 +41,17 @@ _MLFLOW_ROWS = (
 )
 _PHOENIX = """
 SELECT json_object('data', (SELECT json_group_array(json_object(
-  'name', s.name, 'span_kind', s.span_kind, 'parent_id', s.parent_id, 'start_time', s.start_time, 'end_time', s.end_time,
-  'context', json_object('trace_id', t.trace_id, 'span_id', s.span_id), 'status_code', s.status_code, 'status_message', s.status_message,
-  'attributes', s.attributes, 'events', s.events, 'annotations', (SELECT json_group_array(json_object(
-    'name', name, 'annotator_kind', annotator_kind, 'result', json_object('label', label, 'score', score)))
+  'name', s.name, 'span_kind', s.span_kind, 'parent_id', s.parent_id,
+  'start_time', s.start_time, 'end_time', s.end_time,
+  'context', json_object('trace_id', t.trace_id, 'span_id', s.span_id),
+  'status_code', s.status_code, 'status_message', s.status_message,
+  'attributes', s.attributes, 'events', s.events,
+  'annotations', (SELECT json_group_array(json_object(
+    'name', name, 'annotator_kind', annotator_kind,
+    'result', json_object('label', label, 'score', score)))
     FROM (SELECT * FROM ({annotations}) ORDER BY updated_at)),
-  'resource', json_object('attributes', json_object('openinference.project.name', (SELECT name FROM projects WHERE id = t.project_rowid)))))
+  'resource', json_object('attributes', json_object(
+    'openinference.project.name', (SELECT name FROM projects WHERE id = t.project_rowid)))))
   FROM spans AS s WHERE s.trace_rowid = t.id))
 FROM traces AS t WHERE t.rowid = ?
 """

@@ -20,9 +20,9 @@ from agent_pipeline.sources.formats.limits import check_json
 Record = dict[str, Any]
 
 _WORDS = {
-    "acceptable": 1.0, "pass": 1.0, "passed": 1.0, "correct": 1.0, "c": 1.0, "true": 1.0, "p": 0.5, "yes": 1.0, "good": 1.0, "success": 1.0,
-    "unacceptable": 0.0, "fail": 0.0, "failed": 0.0, "incorrect": 0.0, "i": 0.0, "n": 0.0, "false": 0.0, "no": 0.0, "bad": 0.0,
-    "failure": 0.0,
+    "acceptable": 1.0, "pass": 1.0, "passed": 1.0, "correct": 1.0, "c": 1.0, "true": 1.0, "p": 0.5,
+    "yes": 1.0, "good": 1.0, "success": 1.0, "unacceptable": 0.0, "fail": 0.0, "failed": 0.0,
+    "incorrect": 0.0, "i": 0.0, "n": 0.0, "false": 0.0, "no": 0.0, "bad": 0.0, "failure": 0.0,
 }  # fmt: skip
 
 _JUDGING = _WORDS.keys() - {"c", "i", "n", "p", "true", "false", "yes", "no"}

@@ -127,7 +127,7 @@ class FileSource(TraceSource):
         return False
 
     def group_of(self, path: Path) -> str | None:
-        """Return the group that a whole file belongs to; None if only its content shows the group."""
+        """Return the group of a whole file; None if only the content shows the group."""
         return None
 
     def empty(self, record: Record) -> str | None:
@@ -362,8 +362,8 @@ class FileSource(TraceSource):
         if unassigned_count:
             add_note(
                 self.notes,
-                f"{self.path}: {unassigned_count} records of {self.name} belong to no session and were "
-                f"passed over.",
+                f"{self.path}: {unassigned_count} records of {self.name} belong to no session and "
+                f"were passed over.",
             )
         if not locations and not self.notes:
             add_note(
@@ -422,7 +422,7 @@ class RecordSource(FileSource):
     """A reader of files in which each record is a session."""
 
     def fields(self, record: Record, location: RecordLocation, session_id: str) -> Record:
-        """Return the conversation of a record (`history`) and the other arguments of `new_session`."""
+        """Return the conversation of a record (`history`) and further arguments of `new_session`."""
         raise NotImplementedError
 
     def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> SessionFields:

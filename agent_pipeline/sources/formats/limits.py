@@ -52,7 +52,7 @@ class TooLargeError(ValueError):
 def set_largest_record(size_mb: int) -> None:
     """Set the memory that one record may need, in MB, for all readers of this process.
 
-    Readers are made in many places, and none of them knows the settings.
+    Readers are created in many modules that have no access to the settings.
     """
     global _largest
     _largest = size_mb << 20

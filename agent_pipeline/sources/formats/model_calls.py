@@ -272,7 +272,7 @@ def with_reason(messages: list[Any], reason: str | None) -> list[Any]:
 
 
 def _with_sources(messages: list[Any], records: tuple[dict[str, Any], ...]) -> list[Any]:
-    """Return the messages of a response, with the sources of the answer added to the last message."""
+    """Return the messages of a response, with the answer's sources added to the last message."""
     sources = {
         name: record[name] for record in records for name in SOURCE_FIELDS if record.get(name)
     }
@@ -390,8 +390,9 @@ def _blocks_in(text: str) -> list[Any]:
 
 
 def _is_block(value: Any) -> bool:
-    """Check whether a value is one of Bedrock's blocks, which have one field named after their
-    type.
+    """Check whether a value is one of Bedrock's blocks.
+
+    A block has a single field, which is named after its type.
     """
     return isinstance(value, dict) and len(value) == 1 and not _BLOCKS.isdisjoint(value)
 

@@ -39,7 +39,7 @@ _CUT = ("is_truncated", "truncated", "completion_truncated")
 
 
 class PromptCompletionSource(PlainSource):
-    """A reader of rows with a prompt and its completion, or with a preferred and a rejected answer."""
+    """A reader of rows with a prompt and a completion, or a preferred and a rejected answer."""
 
     name = "prompt_completion"
     version = 2

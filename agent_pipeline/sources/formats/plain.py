@@ -275,7 +275,7 @@ def _said(item: Item) -> tuple[str, str, str, str]:
 
 
 class ResponsesSource(PlainSource):
-    """A reader of histories of Responses items, one per line: `{"session_id", "history": [...]}`."""
+    """A reader of histories of Responses items: lines of `{"session_id", "history": [...]}`."""
 
     name = "responses_items"
     looks_like = "JSON lines with a history of Responses items"

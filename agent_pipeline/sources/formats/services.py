@@ -111,7 +111,7 @@ class Service(ABC):
 
     @abstractmethod
     def outlines(self, heads: list[Head]) -> Iterator[Record]:
-        """Return a record per trace that names the trace's session, and may lack everything else."""
+        """Return a record per trace that names its session, and may lack everything else."""
 
     @abstractmethod
     def fetched(self, head: Head) -> Record:

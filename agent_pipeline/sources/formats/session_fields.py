@@ -62,8 +62,8 @@ def new_session(
         times: The times of its steps in order. The first and the last time are used.
         costs: The costs of its calls, which are summed.
         models: The models of its steps in order. The last model is used.
-        **further_fields: Further fields of the session. A run that the infrastructure failed gets no
-            score and no judgment.
+        **further_fields: Further fields of the session. A run that the infrastructure failed
+            gets no score and no judgment.
     """
     chat = history if isinstance(history, Chat) else read_chat(history)
     if skipped:
@@ -118,7 +118,10 @@ def new_session(
 
 
 def _storable(value: Any, chat: Chat) -> Any:
-    """Return a value without half emoji; a value that is nested too deeply is left out and counted."""
+    """Return a value without half emoji.
+
+    A value that is nested too deeply is left out and counted.
+    """
     try:
         return make_storable(value, chat.damage)
     except ValueError:

@@ -41,7 +41,7 @@ def has(attributes: dict[str, Any], prefixes: tuple[str, ...]) -> bool:
 
 
 def plain_value(value: Any, depth: int = _DEPTH) -> Any:
-    """Return OTLP's `[{key, value: {stringValue | intValue | ...}}]` as an object of plain values."""
+    """Return OTLP's `[{key, value: {stringValue | ...}}]` as an object of plain values."""
     if depth < 0:
         return None
     if isinstance(value, list):

@@ -249,8 +249,9 @@ def _adk_span(span: Span, attributes: Record) -> None:
 
 
 def _message(raw: Any) -> Any:
-    """Return a chat message from `{"message": {role, content or contents, tool_calls,
-    tool_call_id}}`.
+    """Return a chat message from OpenInference's form.
+
+    The form is `{"message": {role, content or contents, tool_calls, tool_call_id}}`.
     """
     raw = raw if isinstance(raw, dict) else {}
     message = section(raw, "message") or raw

@@ -158,7 +158,8 @@ class LangSmithSource(SpanSource):
         if lost:
             add_note(
                 self.notes,
-                f"{self.path}: {lost} records of feedback are about runs that are not in the store.",
+                f"{self.path}: {lost} records of feedback are about runs that are not in "
+                f"the store.",
             )
         return super()._partitioned(locations, idents)
 
@@ -204,8 +205,9 @@ def _without_told(record: Record, recorded_feedback: set[tuple[str | None, str |
 
 
 def _inner(lists: Any) -> list[Any]:
-    """Return the first list of LangChain's list of lists, one for each prompt; a plain list as it
-    is.
+    """Return the first list of LangChain's list of lists, which has a list per prompt.
+
+    A plain list is returned unchanged.
     """
     first = next(iter(elements(lists)), None)
     return first if isinstance(first, list) else elements(lists)

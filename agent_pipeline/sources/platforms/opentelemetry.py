@@ -225,7 +225,16 @@ def _step(
     message: Any = None,
     kind: Any = None,
 ) -> Record:
-    """Return a step before its attributes are read; `kind` is what the record calls it beside them."""
+    """Return a step before its attributes are read.
+
+    Args:
+        record: The span or log record.
+        attributes: Its attributes.
+        resource: The attributes of its resource.
+        code: The code of its status.
+        message: The message of its status.
+        kind: The kind that the record names next to its attributes.
+    """
     events = [
         {"name": event.get("name"), "attributes": _attributes(event)}
         for event in objects(decoded(record.get("events")))

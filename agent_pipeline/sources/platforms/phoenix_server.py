@@ -107,11 +107,10 @@ class PhoenixServer(Service):
         }
 
     def _spans(self, heads: list[Head]) -> dict[str, list[Record]]:
-        """Return the spans of traces that were listed with the same project, in the order of their
-        ids.
+        """Return the spans of traces that were listed with one project, ordered by id.
 
         Raises:
-            StoreError: there are fewer than the look listed.
+            StoreError: there are fewer spans than were listed.
         """
         spans_by_trace: dict[str, list[Record]] = defaultdict(list)
         path = f"/v1/projects/{heads[0].project}/spans"

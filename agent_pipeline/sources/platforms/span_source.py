@@ -177,8 +177,9 @@ def _tools(calls: list[Span]) -> list[Any] | None:
 
 
 def _error(spans: list[Span], main: Conversation) -> str | None:
-    """Return the failure that a session ended with: of the last run's root, or of its last model
-    call.
+    """Return the failure that a session ended with.
+
+    The failure is that of the last run's root, or of the last model call.
     """
     last = main.calls[-1:] or in_order(span for span in spans if span.kind == "model")[-1:]
     roots = in_order(span for span in spans if span.parent is None and span.kind != "tool")[-1:]
