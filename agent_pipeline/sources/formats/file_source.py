@@ -422,7 +422,7 @@ class RecordSource(FileSource):
     """A reader of files in which each record is a session."""
 
     def fields(self, record: Record, location: RecordLocation, session_id: str) -> Record:
-        """Return the conversation of a record (`history`) and further arguments of `new_session`."""
+        """Return the conversation of a record (`history`) and more arguments of `new_session`."""
         raise NotImplementedError
 
     def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> SessionFields:
