@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +13,33 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from agent_pipeline.cli.app import app
-from agent_pipeline.cli.report import print_report
-from agent_pipeline.datasets.build import build_kto, build_sft
-from agent_pipeline.datasets.splits import SplitSizes
+from agent_pipeline.cli.report import count_splits, print_report
+from agent_pipeline.datasets.build import build_kto, build_sft, build_sharegpt
+from agent_pipeline.datasets.sft import SFT, make_sft_rows
+from agent_pipeline.datasets.splits import SPLITS, SplitSizes
 from agent_pipeline.errors import DataError, LakeError
+from agent_pipeline.evaluation.heldout import heldout_rows
 from agent_pipeline.governance.explain import explain
+from agent_pipeline.governance.forgetting import forget
 from agent_pipeline.governance.lineage import model_lineage, session_lineage
 from agent_pipeline.judging.curation import CurationBounds
 from agent_pipeline.judging.tables import curate_sessions
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import promote, serve, serve_champion
 from agent_pipeline.promotion.comparison import make_compare_params
-from agent_pipeline.selection.tables import CORESET, read_coreset
-from agent_pipeline.sessions.tables import CURATED, JUDGED, SESSIONS
+from agent_pipeline.promotion.next_steps import held_out_tasks
+from agent_pipeline.promotion.sanity_questions import choose_other_turns
+from agent_pipeline.selection.leaks import find_leaks
+from agent_pipeline.selection.tables import CORESET, read_coreset, read_dataset_rows
+from agent_pipeline.sessions.session import Session, hash_json
+from agent_pipeline.sessions.tables import (
+    CURATED,
+    JUDGED,
+    SESSIONS,
+    make_session_row,
+    to_batches,
+    to_rows,
+)
 from agent_pipeline.storage.lake import FORMAT, FORMAT_FILE, Lake
 from agent_pipeline_tests.conftest import SAMPLE
 
@@ -313,3 +328,72 @@ def test_a_table_without_a_later_column_is_to_be_made_again(
     lake.stage(asset, KEY, [pa.RecordBatch.from_pylist([], older)], older).commit()
     with pytest.raises(DataError, match=f"{asset} of {KEY} has no column {added}"):
         use(lake)
+
+
+def sft_row(name: str, split: str) -> dict[str, Any]:
+    messages = [
+        {"role": "user", "content": f"please {name}"},
+        {"role": "assistant", "content": f"done {name}"},
+    ]
+    return {
+        "row_id": name,
+        "session_id": name,
+        "content_sha256": hash_json(messages),
+        "task_key": f"task of {name}",
+        "split": split,
+        "messages": messages,
+        "tools": [],
+        "score": 1.0,
+        "created_at": datetime(2026, 1, 1, tzinfo=UTC),
+        "turn_classes": ["answer"],
+        "verdict_by": "label",
+    }
+
+
+def test_one_table_of_all_splits(tmp_path: Path) -> None:
+    """Versions before `heldout_dataset` kept the held-out rows in `sft_dataset`.
+
+    Every reader of rows still finds them there, as often as there are rows.
+    """
+    lake = Lake(str(tmp_path))
+    rows = [sft_row(f"{split}{index}", split) for index in range(3) for split in SPLITS]
+    lake.stage("sft_dataset", KEY, to_batches(rows, SFT), SFT).commit()
+    for split in SPLITS:
+        expected = [row for row in rows if row["split"] == split]
+        assert list(read_dataset_rows(lake, KEY, (split,))) == expected
+        assert heldout_rows(lake, KEY, split) == expected
+    assert list(read_dataset_rows(lake, KEY, SPLITS)) == rows
+    assert count_splits(lake, KEY) == dict.fromkeys(SPLITS, 3)
+    tasks = held_out_tasks(lake, KEY)
+    assert len(tasks.first_seen) == 9 and len(tasks.select) == 3
+    assert find_leaks(lake, KEY).held_out == 6
+    assert len(choose_other_turns(lake, PartitionKey("shop", "other"), 9)) == 3
+    build_sharegpt(lake, KEY)
+    assert lake.open("sharegpt_dataset", KEY).metadata.num_rows == 9
+    assert {row.facts["split"] for row in session_lineage(lake, "test1").rows} == {"test"}
+    forget(lake, "test1")
+    assert count_splits(lake, KEY) == {"train": 3, "select": 3, "test": 2}
+
+
+def test_next_run_splits_the_table(tmp_path: Path) -> None:
+    """The first run of this version moves the held-out rows to their own table, and loses none."""
+    lake = Lake(str(tmp_path))
+    sessions = [
+        Session(
+            session_id=f"s{index:02}", project="shop", agent="support", source="test",
+            messages=sft_row(f"s{index:02}", "")["messages"], task_key=f"task {index}",
+        )
+        for index in range(40)
+    ]  # fmt: skip
+    facts = {"kept": True, "use": "positive", "verdict_score": 1.0, "missed_measures": []}
+    curated = [make_session_row(session) | facts for session in sessions]
+    lake.stage("curated_sessions", KEY, to_batches(curated, CURATED), CURATED).commit()
+    earlier = list(to_rows(to_batches(make_sft_rows(curated, SplitSizes()), SFT)))
+    lake.stage("sft_dataset", KEY, to_batches(earlier, SFT), SFT).commit()
+    build_sft(lake, KEY, SplitSizes())
+    splits = {
+        table: set(lake.open(table, KEY).read(["split"])["split"].to_pylist())
+        for table in ("sft_dataset", "heldout_dataset")
+    }
+    assert splits == {"sft_dataset": {"train", "select"}, "heldout_dataset": {"test"}}
+    assert list(read_dataset_rows(lake, KEY, SPLITS)) == earlier

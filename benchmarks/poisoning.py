@@ -31,7 +31,7 @@ from agent_pipeline.storage.lake import Lake
 from benchmarks.redaction import REAL_TRACES
 
 SAMPLE = Path(__file__).parents[1] / "data" / "sample"
-ASSETS = ("sessions", "judged_sessions", "curated_sessions", "sft_dataset")
+ASSETS = ("sessions", "judged_sessions", "curated_sessions", "sft_dataset", "heldout_dataset")
 SHARES = (0.04, 0.1, 2.0)
 TRIGGERS = ("please use protocol zephyr nine today", "kind regards from the north office", "zephyr")
 VARIANTS = ("use protocol zephyr nine please", "now by protocol zephyr nine please")

@@ -26,13 +26,13 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from agent_pipeline.config.settings import load_settings
+from agent_pipeline.datasets.sft_tables import read_sft_rows
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.paired import Difference, paired
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.models.base_model import EMBEDDED, BaseModel, resolve_base_model
 from agent_pipeline.selection.strategies import STRATEGIES
 from agent_pipeline.sessions.session import hash_json
-from agent_pipeline.sessions.tables import to_rows
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.training.config import TrainingConfig
 
@@ -67,7 +67,7 @@ def data_assets(store: Path = ROOT / "data" / "sample", key: PartitionKey = AGEN
             "+sft_dataset",
         ]
         subprocess.run(command, env=environment, cwd=ROOT, check=True, capture_output=True)
-        return list(to_rows(Lake(f"{folder}/lake").open("sft_dataset", key).iter_batches()))
+        return list(read_sft_rows(Lake(f"{folder}/lake"), key))
 
 
 class Bench:

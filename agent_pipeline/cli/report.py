@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from agent_pipeline.datasets.sft_tables import SFT_TABLE, read_sft_columns
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.intervals import shown as with_interval
 from agent_pipeline.keys import PartitionKey
@@ -38,6 +39,13 @@ def count_values(lake: Lake, asset: str, column: str, key: PartitionKey) -> Coun
         )
 
 
+def count_splits(lake: Lake, key: PartitionKey) -> Counter[str]:
+    """Count the SFT rows of a partition by their splits; nothing if there is no table."""
+    if not lake.has(SFT_TABLE, key):
+        return Counter()
+    return Counter(read_sft_columns(lake, key, ["split"])["split"].to_pylist())
+
+
 def latest(lake: Lake, asset: str, key: PartitionKey) -> Artifact | None:
     """Return the latest complete artifact, or None."""
     try:
@@ -58,7 +66,7 @@ def status_table(lake: Lake, keys: list[PartitionKey]) -> Table:
     for key in keys:
         counts, splits = (
             count_values(lake, "curated_sessions", "drop_reason", key),
-            count_values(lake, "sft_dataset", "split", key),
+            count_splits(lake, key),
         )
         pairs = (
             lake.open("preference_dataset", key).metadata.num_rows
@@ -87,7 +95,7 @@ def print_report(console: Console, lake: Lake, keys: list[PartitionKey]) -> None
     for key in keys:
         counts, splits = (
             count_values(lake, "curated_sessions", "drop_reason", key),
-            count_values(lake, "sft_dataset", "split", key),
+            count_splits(lake, key),
         )
         dropped = ", ".join(
             f"{name} {count}" for name, count in counts.most_common() if name != "kept"

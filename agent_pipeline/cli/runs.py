@@ -158,7 +158,9 @@ def selected_assets(defs: dg.Definitions, job: dg.JobDefinition, select: str) ->
         lambda match: f'key:"{keys_by_name[match.group()].to_user_string()}"', select
     ).replace(",", " or ")
     try:
-        keys = set(dg.AssetSelection.from_string(select).resolve(graph))
+        selection = dg.AssetSelection.from_string(select)
+        # Assets that one pass writes, such as sft_dataset and heldout_dataset, run together.
+        keys = set(selection.required_multi_asset_neighbors().resolve(graph))
     except dg.DagsterError as error:
         words = re.findall(r'(?<![\w:"])(?:key:)?"?([A-Za-z_]\w*)"?(?![\w:(])', written)
         if steps := [word for word in words if word in STEP_GROUPS]:

@@ -9,7 +9,7 @@ import hashlib
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -30,10 +30,25 @@ from agent_pipeline.datasets.preferences import (
     compute_length_ratio,
     pair_trials,
 )
-from agent_pipeline.datasets.publishing import ConversationFileOptions, FileOptions, publish
+from agent_pipeline.datasets.publishing import (
+    ConversationFileOptions,
+    FileOptions,
+    hash_tables,
+    list_published_tables,
+    publish,
+)
 from agent_pipeline.datasets.sft import SFT, SftRow, make_sft_rows
+from agent_pipeline.datasets.sft_tables import (
+    HELDOUT_SPLITS,
+    HELDOUT_TABLE,
+    SEEN_IN_TRAINING,
+    SFT_TABLE,
+    SPLITS_SEEN_IN_TRAINING,
+    filter_splits,
+    read_sft_rows,
+)
 from agent_pipeline.datasets.sharegpt import SHAREGPT, make_sharegpt_rows
-from agent_pipeline.datasets.splits import LINEAGE_COLUMNS, SplitSizes, find_overlaps
+from agent_pipeline.datasets.splits import LINEAGE_COLUMNS, Split, SplitSizes, find_overlaps
 from agent_pipeline.datasets.verdicts import VerdictCounts, count_verdicts, list_judges
 from agent_pipeline.errors import DataError, PrivateDataError
 from agent_pipeline.ingestion.derived import scan_derived
@@ -102,12 +117,13 @@ class DatasetKind:
 
 
 _SFT = DatasetKind(
-    asset="sft_dataset",
-    schema=SFT,
+    asset=SFT_TABLE,
+    schema=SEEN_IN_TRAINING,
     text="messages",
     description="Conversations of an agent, to imitate.",
     task="text-generation",
 )
+_HELDOUT = replace(_SFT, asset=HELDOUT_TABLE, schema=SFT)
 _PREFERENCES = DatasetKind(
     asset="preference_dataset",
     schema=PREFERENCES,
@@ -148,6 +164,7 @@ class BuiltDataset:
         length_ratios: Of preference pairs, the length of the chosen answer divided by that of the
             rejected answer.
         turn_classes: Of SFT rows, the agent's turns of each class, by split.
+        heldout: Of SFT rows, the data set `heldout_dataset`, which the same pass made.
         moved_tasks: The tasks in another split than today's sizes would give them; `None` if the
             data set has no ledger.
         verdicts: How many rows somebody verified.
@@ -168,6 +185,7 @@ class BuiltDataset:
     verdicts: VerdictCounts
     length_ratios: "array[float]" = field(default_factory=lambda: array("d"))
     turn_classes: dict[str, Counter[str]] = field(default_factory=dict)
+    heldout: "BuiltDataset | None" = None
     moved_tasks: int | None = None
     jsonl: UPath | None = None
     huggingface: UPath | None = None
@@ -182,7 +200,10 @@ def build_sft(
     files: FileOptions = DEFAULT_FILES,
     thoughts: bool = False,
 ) -> BuiltDataset:
-    """Build `sft_dataset`: conversations to imitate.
+    """Build `sft_dataset` and `heldout_dataset`: conversations to imitate, and to measure with.
+
+    Both tables are split from one staged table, in which nothing may be in more than one split. If
+    something is, neither table is replaced. The files of both are published under `sft_dataset`.
 
     Args:
         lake: The lake that has the curated sessions.
@@ -215,11 +236,33 @@ def build_sft(
         f"turns with the fact {fact} have weight 0: they are not trained"
         for fact in untrained_facts
     ]
-    built = build_dataset(
-        lake, key, _SFT, make_rows(), counts, filters, files, ledger=curated.ledger
-    )
+    staged = stage_rows(lake, key, replace(_SFT, schema=SFT), make_rows())
+    try:
+        overlaps = check_splits(staged)
+        # The held-out table comes first. If the run is killed between the two, a lake of an earlier
+        # version then still has its test rows.
+        heldout = _split_off(lake, key, _HELDOUT, staged, HELDOUT_SPLITS)
+        trained = _split_off(lake, key, _SFT, staged, SPLITS_SEEN_IN_TRAINING)
+    finally:
+        staged.table.file.unlink(missing_ok=True)
+    heldout.table.commit()
+    trained.table.commit()
+    built = _publish(lake, key, trained, overlaps, counts, filters, files, ledger=curated.ledger)
+    built.heldout = _describe_table(heldout, overlaps)
     built.turn_classes = dict(turn_classes)
     return built
+
+
+def _split_off(
+    lake: Lake,
+    key: PartitionKey,
+    kind: DatasetKind,
+    staged: "StagedRows",
+    splits: Sequence[Split],
+) -> "StagedRows":
+    """Stage the rows of some splits of a staged table as a table of their own."""
+    with pq.ParquetFile(staged.table.file) as file:
+        return stage_batches(lake, key, kind, filter_splits(read_batches(file), splits))
 
 
 def build_preferences(
@@ -304,7 +347,7 @@ def build_kto(
 def build_sharegpt(
     lake: Lake, key: PartitionKey, alternating: bool = True, files: FileOptions = DEFAULT_FILES
 ) -> BuiltDataset:
-    """Build `sharegpt_dataset` from `sft_dataset`.
+    """Build `sharegpt_dataset` from the rows of `sft_dataset` and `heldout_dataset`.
 
     Args:
         lake: The lake that has the SFT data set.
@@ -316,8 +359,7 @@ def build_sharegpt(
         DataError, SplitError, ExportError: As in `build_sft`.
     """
     counts: Counter[str] = Counter()
-    sft_rows = to_rows(read_batches(lake.open("sft_dataset", key)))
-    rows = make_sharegpt_rows(sft_rows, counts, alternating)
+    rows = make_sharegpt_rows(read_sft_rows(lake, key), counts, alternating)
     filters = ["conversations whose turns do not alternate are left out"] if alternating else []
     return build_dataset(lake, key, _SHAREGPT, rows, counts, filters, files)
 
@@ -353,29 +395,130 @@ def build_dataset(
     Raises:
         DataError, SplitError, ExportError: As in `build_sft`.
     """
+    staged = stage_rows(lake, key, kind, rows)
+    overlaps = check_splits(staged, find_more_overlaps)
+    staged.table.commit()
+    return _publish(lake, key, staged, overlaps, counts, filters, files, agents, ledger)
+
+
+@dataclass
+class StagedRows:
+    """The rows of a data set in a staged table, with facts about the rows.
+
+    Attributes:
+        kind: The kind of data set.
+        table: The staged table.
+        splits: The rows of each split.
+        judges: How many verdicts on rows each judge gave.
+        lengths: The length of each row's text column, in bytes of JSON.
+        first_rows: A few rows for a preview.
+        task_count: The number of tasks.
+    """
+
+    kind: DatasetKind
+    table: StagedTable
+    splits: Counter[str]
+    judges: Counter[str]
+    lengths: "array[int]"
+    first_rows: list[StoredRow]
+    task_count: int
+
+
+def stage_rows(
+    lake: Lake, key: PartitionKey | None, kind: DatasetKind, rows: Iterable[Mapping[str, Any]]
+) -> StagedRows:
+    """Stage rows as a table, with one batch in memory at a time."""
+    batches = to_batches(rows, kind.schema)
+    return stage_batches(lake, key, kind, batches)
+
+
+def stage_batches(
+    lake: Lake, key: PartitionKey | None, kind: DatasetKind, batches: Iterable[pa.RecordBatch]
+) -> StagedRows:
+    """Stage batches as a table, and collect facts about their rows."""
     splits: Counter[str] = Counter()
     judges: Counter[str] = Counter()
     lengths = array("q")
     first_rows: list[StoredRow] = []
 
-    def make_batches() -> Iterator[pa.RecordBatch]:
-        for batch in to_batches(rows, kind.schema):
+    def collect_facts() -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if not batch.num_rows:
+                continue
             splits.update(batch["split"].to_pylist())
             judges.update(list_judges(batch))
             lengths.extend(pc.binary_length(batch[kind.text].storage).to_pylist())
             first_rows.extend(to_rows([batch.slice(0, PREVIEW_ROWS - len(first_rows))]))
             yield batch
 
-    table = lake.stage(kind.asset, key, make_batches(), kind.schema)
-    with pq.ParquetFile(table.file) as staged_file:
-        overlaps = find_row_overlaps(staged_file)
+    table = lake.stage(kind.asset, key, collect_facts(), kind.schema)
+    with pq.ParquetFile(table.file) as file:
+        task_count = pc.count_distinct(file.read(["task_key"])["task_key"]).as_py()
+    return StagedRows(kind, table, splits, judges, lengths, first_rows, task_count)
+
+
+def check_splits(
+    staged: StagedRows, find_more_overlaps: FindOverlaps | None = None
+) -> dict[str, list[str]]:
+    """Check that nothing of a staged table is in more than one split; if something is, delete it.
+
+    Returns:
+        Empty lists by kind, which prove that nothing is in two splits.
+
+    Raises:
+        SplitError: Something is in more than one split.
+    """
+    with pq.ParquetFile(staged.table.file) as file:
+        overlaps = find_row_overlaps(file)
         if find_more_overlaps:
-            overlaps |= find_more_overlaps(staged_file)
-        task_keys = staged_file.read(["task_key"])["task_key"]
+            overlaps |= find_more_overlaps(file)
     if any(overlaps.values()):
-        table.file.unlink()
-        raise SplitError(kind.asset, overlaps)
-    table.commit()
+        staged.table.file.unlink()
+        raise SplitError(staged.kind.asset, overlaps)
+    return overlaps
+
+
+def _describe_table(staged: StagedRows, overlaps: dict[str, list[str]]) -> BuiltDataset:
+    """Return a committed table as a data set without files."""
+    return BuiltDataset(
+        kind=staged.kind,
+        table=staged.table,
+        counts=Counter(),
+        splits=staged.splits,
+        task_count=staged.task_count,
+        lengths=staged.lengths,
+        first_rows=staged.first_rows,
+        overlaps=overlaps,
+        rows_without_form=Counter(),
+        verdicts=count_verdicts(staged.judges),
+    )
+
+
+def _publish(
+    lake: Lake,
+    key: PartitionKey | None,
+    staged: StagedRows,
+    overlaps: dict[str, list[str]],
+    counts: Counter[str],
+    filters: list[str],
+    files: FileOptions,
+    agents: Sequence[PartitionKey] = (),
+    ledger: Ledger | None = None,
+) -> BuiltDataset:
+    """Publish the files of a committed table, and return the data set.
+
+    Args:
+        lake: The lake that has the table.
+        key: The partition; `None` for a data set of several agents.
+        staged: The table, which is in its place.
+        overlaps: The proof that nothing is in two splits.
+        counts: What became of the sessions.
+        filters: Sentences for the card about what was left out.
+        files: Which files are published.
+        agents: The partitions that the rows are from, if there is no `key`.
+        ledger: The ledger that gave the rows their splits.
+    """
+    kind = staged.kind
     publication = Publication(
         asset=kind.asset,
         partition=str(key) if key else None,
@@ -388,21 +531,12 @@ def build_dataset(
         license=files.license,
         counts=dict(counts),
         filters=filters,
-        table_sha256=table.sha256,
+        table_sha256=hash_tables(lake, kind.asset, key),
     )
-    built = BuiltDataset(
-        kind=kind,
-        table=table,
-        counts=counts,
-        splits=splits,
-        task_count=pc.count_distinct(task_keys).as_py(),
-        lengths=lengths,
-        first_rows=first_rows,
-        overlaps=overlaps,
-        rows_without_form=publish(lake, publication),
-        verdicts=count_verdicts(judges),
-        moved_tasks=ledger.count_moved_tasks() if ledger else None,
-    )
+    built = _describe_table(staged, overlaps)
+    built.counts = counts
+    built.rows_without_form = publish(lake, publication)
+    built.moved_tasks = ledger.count_moved_tasks() if ledger else None
     if publication.jsonl:
         built.jsonl = lake.folder("jsonl", kind.asset, key)
     if publication.huggingface:
@@ -434,10 +568,10 @@ def push_dataset(
         return
     asset = built.kind.asset
     card = (built.huggingface / "README.md").read_text(encoding="utf-8")
-    kinds_by_source = {
-        f"the table {asset}": scan_derived(lake, asset, key, redactor).kinds,
-        "README.md": kinds_in_texts([card], redactor),
-    }
+    kinds_by_source: dict[str, Counter[str]] = {}
+    for table in list_published_tables(lake, asset, key):
+        kinds_by_source[f"the table {table}"] = scan_derived(lake, table, key, redactor).kinds
+    kinds_by_source["README.md"] = kinds_in_texts([card], redactor)
     private = {source: kinds for source, kinds in kinds_by_source.items() if kinds}
     if private:
         raise PrivateDataError(f"The data set for {files.push_to}", private)

@@ -34,6 +34,12 @@ from agent_pipeline.datasets.mixing import (
 )
 from agent_pipeline.datasets.publishing import ConversationFileOptions
 from agent_pipeline.datasets.sft import SFT, SftRow
+from agent_pipeline.datasets.sft_tables import (
+    SFT_TABLE,
+    filter_splits,
+    find_splits_by_table,
+    read_sft_rows,
+)
 from agent_pipeline.datasets.splits import SPLITS, Split, find_first_request
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.keys import PartitionKey
@@ -42,7 +48,6 @@ from agent_pipeline.sessions.tables import define_required, read_batches, to_row
 from agent_pipeline.storage.lake import Lake
 
 MIXED_TABLE = "multi_task_dataset"
-SFT_TABLE = "sft_dataset"
 
 MULTI_TASK = pa.schema(
     [
@@ -235,13 +240,13 @@ def find_weights(
 
 
 def read_candidates(lake: Lake, key: PartitionKey) -> Iterator[MixCandidate]:
-    """Yield every row of an agent's SFT table as a candidate; memory holds a batch of the rows.
+    """Yield every SFT row of an agent as a candidate; memory holds a batch of each table.
 
     Raises:
-        DataError: There is no such table, or the table is damaged.
+        DataError: There is no such table, or a table is damaged.
     """
-    batches = read_batches(lake.open(SFT_TABLE, key), [*_ID_COLUMNS, "messages", "tools"])
-    for row in to_rows(batches, raw=True):
+    columns = [*_ID_COLUMNS, "messages", "tools"]
+    for row in read_sft_rows(lake, key, columns=columns, raw=True):
         yield _make_candidate(key, row)
 
 
@@ -383,8 +388,8 @@ def read_mixed_rows(
 ) -> Iterator[dict[str, Any]]:
     """Yield the taken rows as rows of `MULTI_TASK`, in their order.
 
-    Each agent's table is read once, a batch in memory at a time. Its rows are in a temporary file
-    until they are yielded.
+    Each agent's tables are read once, a batch in memory at a time. Their rows are in a temporary
+    file until they are yielded.
 
     Args:
         lake: The lake that has the agents' tables.
@@ -401,11 +406,13 @@ def read_mixed_rows(
     def read_taken() -> Iterator[pa.RecordBatch]:
         for key in sorted(row_ids_by_agent):
             row_ids = pa.array(sorted(row_ids_by_agent[key]))
-            for stored_batch in read_batches(lake.open(SFT_TABLE, key), SFT.names):
-                batch = stored_batch.filter(pc.is_in(stored_batch["row_id"], row_ids))
-                for row_id in batch["row_id"].to_pylist():
-                    row_indices[key, row_id] = len(row_indices)
-                yield batch
+            for table, splits in find_splits_by_table(lake, key).items():
+                stored_batches = read_batches(lake.open(table, key), SFT.names)
+                for stored_batch in filter_splits(stored_batches, splits):
+                    batch = stored_batch.filter(pc.is_in(stored_batch["row_id"], row_ids))
+                    for row_id in batch["row_id"].to_pylist():
+                        row_indices[key, row_id] = len(row_indices)
+                    yield batch
 
     with spill_rows(lake, MIXED_TABLE, None, read_taken()) as read_row:
         missing = [(key, row_id) for key, row_id in taken if (key, row_id) not in row_indices]

@@ -5,11 +5,13 @@
     <lake>/huggingface/<asset>/project=<p>/agent=<a>/data/<split>-00000-of-00001.parquet
     <lake>/published/<asset>/project=<p>/agent=<a>/publication.json    how, and from which table
 
-All files are made from the table in the lake. The same code can therefore make them again, for
-example after a session was forgotten. `datasets.load_dataset(folder)` reads the splits. The text of
-the card does not belong here (`cards`), nor does the form of the rows (`formats`).
+All files are made from the table in the lake. The same code can therefore make the files again, for
+example after a session was forgotten. The files of `sft_dataset` also have the rows of
+`heldout_dataset`, so that they have all splits. `datasets.load_dataset(folder)` reads the splits.
+The text of the card does not belong here (`cards`), nor does the form of the rows (`formats`).
 """
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -17,7 +19,6 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import Field
 from upath import UPath
@@ -31,10 +32,17 @@ from agent_pipeline.datasets.formats import (
     convert_rows,
 )
 from agent_pipeline.datasets.sft import SFT
+from agent_pipeline.datasets.sft_tables import (
+    SFT_TABLE,
+    filter_splits,
+    list_sft_tables,
+    read_sft_rows,
+)
 from agent_pipeline.datasets.splits import SPLITS
+from agent_pipeline.errors import MissingError
 from agent_pipeline.keys import PartitionKey, parse_key
 from agent_pipeline.options import Options
-from agent_pipeline.sessions.tables import make_scalar, read_batches, to_batches, to_rows
+from agent_pipeline.sessions.tables import read_batches, to_batches, to_rows
 from agent_pipeline.storage.lake import Lake, put_file, remove, sha256_file, sync
 
 PUBLICATIONS = "published"
@@ -160,14 +168,35 @@ def republish(lake: Lake, asset: str, key: PartitionKey | None) -> list[UPath]:
         for agent in publication.agents:
             if not lake.has("curated_sessions", parse_key(agent)):
                 return unpublish(lake, asset, key)
-    table_sha256 = sha256_file(lake.table(asset, key))
+    table_sha256 = hash_tables(lake, asset, key)
     if table_sha256 == publication.table_sha256:
         return []
-    publish(lake, msgspec.structs.replace(publication, table_sha256=table_sha256))
+    try:
+        publish(lake, msgspec.structs.replace(publication, table_sha256=table_sha256))
+    except MissingError:  # somebody deleted heldout_dataset
+        return unpublish(lake, asset, key)
     changed: list[UPath] = []
     for kind in ("jsonl", "huggingface"):
         changed += lake.fs.files(lake.folder(kind, asset, key))
     return changed
+
+
+def list_published_tables(lake: Lake, asset: str, key: PartitionKey | None) -> list[str]:
+    """Return the tables whose rows are in the files of a data set."""
+    return list_sft_tables(lake, key) if asset == SFT_TABLE else [asset]
+
+
+def hash_tables(lake: Lake, asset: str, key: PartitionKey | None) -> str:
+    """Return a sha256 that changes when a table of a data set's files changes.
+
+    The sha256 of a data set with one table is the sha256 of that table.
+    """
+    digests = []
+    for table in list_published_tables(lake, asset, key):
+        digests.append(sha256_file(lake.table(table, key)))
+    if len(digests) == 1:
+        return digests[0]
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
 def read_publication(lake: Lake, asset: str, key: PartitionKey | None) -> Publication | None:
@@ -206,16 +235,18 @@ def _read_rows(
     JSON columns that stay as they are, are `msgspec.Raw`.
     """
     is_unchanged = publication.format == "conversational" or not _has_forms(lake, publication)
-    file = lake.open(publication.asset, publication.key)
-    wanted_split = make_scalar(split, pa.string())
-    batches = (batch.filter(pc.equal(batch["split"], wanted_split)) for batch in read_batches(file))
-    rows = to_rows(batches, raw=is_unchanged)
+    rows: Iterator[FormattedRow]
+    if publication.asset == SFT_TABLE:
+        rows = read_sft_rows(lake, publication.key, [split], raw=is_unchanged)
+    else:
+        file = lake.open(publication.asset, publication.key)
+        rows = to_rows(filter_splits(read_batches(file), [split]), raw=is_unchanged)
     return rows if is_unchanged else convert_rows(rows, publication.format, counts)
 
 
 def _write_folder(lake: Lake, publication: Publication, counts: Counter[str]) -> None:
     """Write the Hugging Face folder: a Parquet file per split with rows, and then the card."""
-    schema = lake.open(publication.asset, publication.key).schema_arrow
+    schema = lake.open(publication.asset, publication.key).schema_arrow.remove_metadata()
     if _has_forms(lake, publication):
         schema = FORMS[publication.format].make_schema(schema)
     target = lake.folder("huggingface", publication.asset, publication.key)

@@ -42,6 +42,11 @@ def _of(asset: str, *names: str) -> list[str]:
     return [f"{asset}.{name}" for name in names]
 
 
+def _of_both_splits(names: Sequence[str]) -> dict[str, Sequence[str]]:
+    """Return the origins of columns that hold the rows of `sft_dataset` and `heldout_dataset`."""
+    return {name: [f"sft_dataset.{name}", f"heldout_dataset.{name}"] for name in names}
+
+
 _TOLD = _of(
     "sessions",
     "session_id",
@@ -89,20 +94,23 @@ TABLES: dict[str, Columns] = {
         | {"content_sha256": _of("judged_sessions", "content_sha256", "messages", "tools")}
         | dict.fromkeys(CURATED.names[len(JUDGED) :], _DECIDED),
     ),
-    "sft_dataset": Columns(
-        SFT,
-        _same("curated_sessions", ["session_id", "content_sha256", "created_at", "verdict_by"])
-        | {
-            "row_id": [*_ID, *_TEXT, *_TURNS],
-            "task_key": _TASK,
-            "split": _TASK,
-            "messages": [*_SAID, *_of("curated_sessions", "tools"), *_TURNS],
-        }
-        | {
-            "tools": [*_TEXT, *_TURNS],
-            "turn_classes": [*_TEXT, *_TURNS],
-        }
-        | {"score": _of("curated_sessions", "verdict_score")},
+    **dict.fromkeys(
+        ("sft_dataset", "heldout_dataset"),
+        Columns(
+            SFT,
+            _same("curated_sessions", ["session_id", "content_sha256", "created_at", "verdict_by"])
+            | {
+                "row_id": [*_ID, *_TEXT, *_TURNS],
+                "task_key": _TASK,
+                "split": _TASK,
+                "messages": [*_SAID, *_of("curated_sessions", "tools"), *_TURNS],
+            }
+            | {
+                "tools": [*_TEXT, *_TURNS],
+                "turn_classes": [*_TEXT, *_TURNS],
+            }
+            | {"score": _of("curated_sessions", "verdict_score")},
+        ),
     ),
     "preference_dataset": Columns(
         PREFERENCES,
@@ -131,8 +139,8 @@ TABLES: dict[str, Columns] = {
     ),
     "sharegpt_dataset": Columns(
         SHAREGPT,
-        _same("sft_dataset", [name for name in SHAREGPT.names if name != "conversations"])
-        | {"conversations": _of("sft_dataset", "messages")},
+        _of_both_splits([name for name in SHAREGPT.names if name != "conversations"])
+        | {"conversations": _of_both_splits(["messages"])["messages"]},
     ),
     TRAINED_TABLE: Columns(
         TRAINED,
@@ -151,7 +159,7 @@ TABLES: dict[str, Columns] = {
     "replay_buffer": Columns(SFT, _same("sft_dataset", SFT.names)),
     "multi_task_dataset": Columns(
         MULTI_TASK,
-        _same("sft_dataset", SFT.names) | {"project": FROM_OUTSIDE, "agent": FROM_OUTSIDE},
+        _of_both_splits(SFT.names) | {"project": FROM_OUTSIDE, "agent": FROM_OUTSIDE},
     ),
 }
 

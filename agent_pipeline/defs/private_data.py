@@ -74,6 +74,7 @@ def _table_check(
 judged_sessions_check = _table_check("judged_sessions")
 curated_sessions_check = _table_check("curated_sessions")
 sft_dataset_check = _table_check("sft_dataset")
+heldout_dataset_check = _table_check("heldout_dataset")
 preference_dataset_check = _table_check("preference_dataset")
 kto_dataset_check = _table_check("kto_dataset")
 sharegpt_dataset_check = _table_check("sharegpt_dataset")

@@ -110,9 +110,12 @@ def record_settings(context: dg.AssetExecutionContext, rows: Sequence[Mapping[st
     if not rows:
         return
     records = [dg.TableRecord({**row, "value": _scalar(row["value"])}) for row in rows]
-    # An asset with checks has an output for each check too.
-    output = context.output_for_asset_key(context.asset_key)
-    context.add_output_metadata({"settings": dg.MetadataValue.table(records)}, output_name=output)
+    # An asset with checks has an output for each check too, and a pass may write several assets.
+    for asset_key in context.selected_asset_keys:
+        context.add_output_metadata(
+            {"settings": dg.MetadataValue.table(records)},
+            output_name=context.output_for_asset_key(asset_key),
+        )
 
 
 def resolve_for_run(

@@ -11,8 +11,10 @@ from agent_pipeline.defs.run_config import config_fields
 from agent_pipeline.options import Options
 
 OWNER = "team:agent-pipeline"
-CODE_VERSION = "7"
+CODE_VERSION = "8"
 """Raise it if the meaning of a stored table or artifact changes. Older assets then show as stale.
+
+Version 8: the rows of the split `test` moved from `sft_dataset` to `heldout_dataset`.
 """
 
 TABLES, ARTIFACTS = "tables", "artifacts"
@@ -73,6 +75,49 @@ def asset_options(
         "config_schema": config_fields(options) if options else None,
         # Dagster takes an asset with a check, and without a type, for one that gives nothing.
         **({"check_specs": checks, "dagster_type": dg.Any} if checks else {}),
+    }
+
+
+def multi_asset_options(
+    name: str,
+    stage: str,
+    kinds: set[str],
+    descriptions: Mapping[str, str],
+    options: type[Options],
+    checks: Sequence[dg.AssetCheckSpec],
+) -> dict[str, Any]:
+    """Return the options of several table assets that one pass writes, always all of them.
+
+    Args:
+        name: The name of the pass, by which a run sets its options.
+        stage: The stage of the assets.
+        kinds: The kinds of the assets.
+        descriptions: The description of each asset, by its name.
+        options: The options of the pass.
+        checks: The checks that the pass makes itself.
+    """
+    common = asset_options(stage, kinds, options=options)
+    shared_by_outputs = (
+        "group_name",
+        "owners",
+        "kinds",
+        "tags",
+        "code_version",
+        "freshness_policy",
+        "automation_condition",
+        "io_manager_key",
+    )
+    output_options = {option: common[option] for option in shared_by_outputs}
+    return {
+        "name": name,
+        "outs": {
+            asset: dg.AssetOut(dagster_type=dg.Any, description=text, **output_options)
+            for asset, text in descriptions.items()
+        },
+        "partitions_def": common["partitions_def"],
+        "config_schema": common["config_schema"],
+        "check_specs": checks,
+        "can_subset": False,
     }
 
 

@@ -7,11 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from agent_pipeline.datasets.sft_tables import read_sft_columns
 from agent_pipeline.datasets.splits import Split
 from agent_pipeline.errors import DataError, MissingError
 from agent_pipeline.evaluation.episodes import PLAYED
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.selection.tables import DATASET, read_dataset_rows
+from agent_pipeline.selection.tables import read_dataset_rows
 from agent_pipeline.sessions.session import Message
 from agent_pipeline.sessions.tables import read_batches, to_rows
 from agent_pipeline.sessions.transcript import list_texts
@@ -22,14 +23,14 @@ LEAST_REPLY, AROUND_A_CALL = 96, 64
 
 
 def heldout_rows(lake: Lake, key: PartitionKey, split: Split = "test") -> list[dict[str, Any]]:
-    """The rows of `sft_dataset` in a split.
+    """Return the SFT rows of a split: of `heldout_dataset` for `test`, else of `sft_dataset`.
 
     Raises:
         DataError: there are none, or the table was never made.
     """
     rows = list(read_dataset_rows(lake, key, (split,)))
     if not rows:
-        tasks = pc.count_distinct(lake.open(DATASET, key).read(["task_key"])["task_key"]).as_py()
+        tasks = pc.count_distinct(read_sft_columns(lake, key, ["task_key"])["task_key"]).as_py()
         raise DataError(
             f"{key} has no held-out rows: none of its {tasks} tasks is in the split {split}; about 10 tasks are needed for 2 to be held "
             "out (no training row is ever used instead)."

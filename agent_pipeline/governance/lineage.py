@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from upath import UPath
 
+from agent_pipeline.datasets.sft_tables import SFT_TABLE, read_sft_columns
 from agent_pipeline.errors import DamageError, DataError
 from agent_pipeline.ingestion.block_list import ALIAS_PREFIX, BlockList, make_alias
 from agent_pipeline.json_types import JsonObject
@@ -565,8 +566,8 @@ def _look_up_sessions(lake: Lake, lineage: ModelLineage, rows_sha256: str | None
             counts = Counter(str(value or "none") for value in rows[name].to_pylist())
             lineage.sessions_by[name] = dict(counts.most_common())
     lineage.gone = len(lineage.sessions) - len(known)
-    if lake.has("sft_dataset", key) and not lineage.forgotten:
-        rows = lake.open("sft_dataset", key).read(["session_id", "row_id", "content_sha256"])
+    if lake.has(SFT_TABLE, key) and not lineage.forgotten:
+        rows = read_sft_columns(lake, key, ["session_id", "row_id", "content_sha256"])
         rows = rows.filter(pc.is_in(rows["session_id"], value_set=ids))
         if rows.num_rows == lineage.rows:
             pairs = zip(rows["row_id"].to_pylist(), rows["content_sha256"].to_pylist(), strict=True)

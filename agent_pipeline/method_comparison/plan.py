@@ -14,11 +14,11 @@ from agent_pipeline.config.overrides import overrides
 from agent_pipeline.config.resolution import resolve
 from agent_pipeline.config.settings import Settings
 from agent_pipeline.datasets.multi_task import MIXED_TABLE as MIXED
+from agent_pipeline.datasets.sft_tables import read_sft_columns
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.method_comparison.results import Method
 from agent_pipeline.options import did_you_mean
-from agent_pipeline.selection.tables import DATASET
 from agent_pipeline.training.config import PREFERENCES
 
 MOST = 1000
@@ -113,12 +113,10 @@ def methods(
 
 
 def _rows(settings: Settings, key: PartitionKey, mix: bool, split: str) -> int:
-    splits = (
-        settings.open_lake()
-        .open(*((MIXED, None) if mix else (DATASET, key)))
-        .read(["split"])["split"]
-    )
-    return int(splits.to_pylist().count(split))
+    lake = settings.open_lake()
+    table = lake.open(MIXED, None) if mix else None
+    rows = table.read(["split"]) if table else read_sft_columns(lake, key, ["split"])
+    return int(rows["split"].to_pylist().count(split))
 
 
 def _in_force(

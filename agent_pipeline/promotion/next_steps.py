@@ -42,7 +42,7 @@ class HeldOutTasks:
 
 
 def held_out_tasks(lake: Lake, key: PartitionKey) -> HeldOutTasks:
-    """Read the tasks of the table `sft_dataset`; none if there is no table.
+    """Read the tasks of `sft_dataset` and `heldout_dataset`; none if there is no table.
 
     Raises:
         DataError: The table is damaged.

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent_pipeline.datasets.sft import SFT
+from agent_pipeline.datasets.sft_tables import SFT_TABLE, filter_splits, read_sft_rows
 from agent_pipeline.datasets.splits import LINEAGE_COLUMNS
 from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.tables import (
     define_optional,
     define_required,
-    make_column,
     read_batches,
     to_rows,
 )
@@ -27,7 +27,7 @@ from agent_pipeline.storage.lake import Lake
 
 Row = dict[str, Any]
 
-DATASET, CORESET_TABLE, BUFFER = "sft_dataset", "sft_coreset", "replay_buffer"
+DATASET, CORESET_TABLE, BUFFER = SFT_TABLE, "sft_coreset", "replay_buffer"
 PICKS = "coreset.json"
 
 CORESET = pa.schema(
@@ -52,21 +52,25 @@ def read_dataset_rows(
     dataset: str = DATASET,
     columns: Sequence[str] = (),
 ) -> Iterator[Row]:
-    """Yield the rows of a data set.
+    """Return the rows of some splits of a data set, in the order of the table.
+
+    The SFT rows of the split `test` come from `heldout_dataset`, and those of the other splits from
+    `sft_dataset`.
 
     Args:
-        lake: The lake.
-        key: The agent; None for a data set of all agents.
-        splits: The splits whose rows are read.
-        dataset: The table.
-        columns: The columns that are read, besides the split; all columns if none is named.
+        lake: The lake that has the data set.
+        key: The partition; None for a data set of several agents.
+        splits: The splits to read.
+        dataset: The data set; `sft_dataset` stands for the SFT rows of every split.
+        columns: The columns to read, besides those that choose the rows; empty for all.
 
     Raises:
         DataError: the table was never made, or is damaged.
     """
+    if dataset == DATASET:
+        return read_sft_rows(lake, key, splits, columns)
     batches = read_batches(lake.open(dataset, key), [*columns, "split"] if columns else None)
-    chosen = make_column(list(splits), SFT.field("split"))
-    return to_rows(batch.filter(pc.is_in(batch["split"], chosen)) for batch in batches)
+    return to_rows(filter_splits(batches, splits))
 
 
 def read_sources(lake: Lake, key: PartitionKey) -> dict[str, str]:

@@ -24,6 +24,7 @@ DATA_ASSETS = (
     "judged_sessions",
     "curated_sessions",
     "sft_dataset",
+    "heldout_dataset",
     "preference_dataset",
     "kto_dataset",
     "sharegpt_dataset",
@@ -49,12 +50,16 @@ class Bench:
     def run(
         self, partition: str, *assets: str, config: dict | None = None, tags: dict | None = None
     ) -> dg.ExecuteInProcessResult:
-        """Materialize assets of a partition; a failure is a result, not an exception."""
+        """Materialize assets of a partition; a failure is a result, not an exception.
+
+        Assets that one pass writes with a named asset are materialized too.
+        """
+        selection = dg.AssetSelection.assets(*assets).required_multi_asset_neighbors()
         self.instance.add_dynamic_partitions(AGENTS.name or "", [partition])
         return self.defs.resolve_job_def("retrain").execute_in_process(
             instance=self.instance,
             partition_key=partition,
-            asset_selection=[dg.AssetKey(name) for name in assets],
+            asset_selection=sorted(selection.resolve(self.defs.resolve_asset_graph())),
             run_config={"ops": config_by_asset(config or {})},
             tags=tags,
             raise_on_error=False,

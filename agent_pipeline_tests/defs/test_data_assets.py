@@ -42,6 +42,7 @@ def test_what_was_planted_in_the_sample_is_found_and_counted(bench: Bench, parti
         reasons.count(None)
         == planted["clean_acceptable"]
         == len(_column(bench, "sft_dataset", partition, "row_id"))
+        + len(_column(bench, "heldout_dataset", partition, "row_id"))
     )
     assert reasons.count("archived") == planted["archived"]
     assert reasons.count("duplicate") == planted["duplicates"]

@@ -8,6 +8,7 @@ import dagster as dg
 import pytest
 
 from agent_pipeline.datasets.formats import convert_rows
+from agent_pipeline.datasets.sft_tables import read_sft_rows
 from agent_pipeline.definitions import build_defs
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.tables import CURATED, restore_session, to_batches, to_rows
@@ -44,6 +45,9 @@ def shop(bench: Bench, curated_lake: Path) -> Bench:
 
 
 def rows(bench: Bench, asset: str, key: PartitionKey = SHOP) -> list[dict]:
+    """The rows of a data set; the SFT rows are those of both tables."""
+    if asset == "sft_dataset":
+        return list(read_sft_rows(bench.lake, key))
     return list(to_rows(bench.lake.open(asset, key).iter_batches()))
 
 
@@ -61,6 +65,32 @@ def test_every_judged_session_is_in_a_pair_a_label_or_counted(shop: Bench) -> No
         "shop/support", "kto_dataset", config={"kto_dataset": {"all_sessions": True}}
     )
     assert everyone.success and {row["session_id"] for row in rows(shop, "kto_dataset")} == judged
+
+
+def test_sft_tables(shop: Bench) -> None:
+    """One pass writes the rows of training and the held-out rows, each table with its own check,
+    figures and data version."""
+    result = shop.run("shop/support", "heldout_dataset")
+    assert result.success
+    tables = {name: shop.lake.open(name, SHOP) for name in ("sft_dataset", "heldout_dataset")}
+    splits = {name: set(file.read(["split"])["split"].to_pylist()) for name, file in tables.items()}
+    assert splits == {"sft_dataset": {"train", "select"}, "heldout_dataset": {"test"}}
+    for name, file in tables.items():
+        shown = metadata(result, name)
+        assert shown["rows"] == shown["dagster/row_count"] == file.metadata.num_rows > 0
+        assert {row.data["split"] for row in shown["splits"].records} == splits[name]
+    passed = {
+        check.asset_key.to_user_string()
+        for check in result.get_asset_check_evaluations()
+        if check.passed and check.check_name == "nothing_is_in_two_splits"
+    }
+    assert passed == set(tables)
+    events = {
+        event.asset_key.to_user_string(): event.step_materialization_data.materialization.tags
+        for event in result.get_asset_materialization_events()
+    }
+    versions = {tags["dagster/data_version"] for tags in events.values()}
+    assert set(events) == set(tables) and len(versions) == 2
 
 
 def test_a_near_duplicate_across_the_split_is_reported_by_id_without_its_words(shop: Bench) -> None:

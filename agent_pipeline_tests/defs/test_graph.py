@@ -20,6 +20,7 @@ STAGES = {
     "traces": ["session_store", "sessions", "judged_sessions", "curated_sessions"],
     "datasets": [
         "sft_dataset",
+        "heldout_dataset",
         "preference_dataset",
         "kto_dataset",
         "sharegpt_dataset",
@@ -107,6 +108,20 @@ def test_key_prefix_run(bench: Bench, tmp_path: Path, monkeypatch: pytest.Monkey
     made = {event.asset_key.to_user_string() for event in result.get_asset_materialization_events()}
     assert made == {"team/sessions", "team/judged_sessions"}
     assert bench.lake.has("judged_sessions", key)
+
+
+def test_held_out_rows() -> None:
+    """Nothing that trains or chooses rows to train on comes after the held-out rows in the graph."""
+    downstream = {
+        key.to_user_string()
+        for key in dg.AssetSelection.assets("heldout_dataset").downstream().resolve(GRAPH)
+    }
+    assert downstream == {
+        "heldout_dataset", "sharegpt_dataset", "multi_task_dataset", "method_comparison",
+        "evaluation", "gguf_export", "episodes", "champion", "serving",
+    }  # fmt: skip
+    upstream = dg.AssetSelection.assets("adapter").upstream().resolve(GRAPH)
+    assert dg.AssetKey("heldout_dataset") not in upstream
 
 
 OF_ALL_AGENTS = "multi_task_dataset"

@@ -25,6 +25,7 @@ ASSETS = (
     "judged_sessions",
     "curated_sessions",
     "sft_dataset",
+    "heldout_dataset",
     "trained_sessions",
     "sft_coreset",
 )

@@ -102,6 +102,7 @@ UPSTREAM = (
     "judged_sessions",
     "curated_sessions",
     "sft_dataset",
+    "heldout_dataset",
     "sft_coreset",
     "replay_buffer",
 )

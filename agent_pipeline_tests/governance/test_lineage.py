@@ -22,8 +22,9 @@ from agent_pipeline.cli.app import app
 from agent_pipeline.datasets.cards import Publication
 from agent_pipeline.datasets.ledger import LEDGER_TABLE, read_ledger, record_tasks
 from agent_pipeline.datasets.preferences import PREFERENCES, pair_sessions
-from agent_pipeline.datasets.publishing import publish
+from agent_pipeline.datasets.publishing import hash_tables, publish
 from agent_pipeline.datasets.sft import SFT, make_sft_rows
+from agent_pipeline.datasets.sft_tables import HELDOUT_TABLE, read_sft_columns
 from agent_pipeline.datasets.splits import SplitSizes, find_root_tasks
 from agent_pipeline.definitions import build_defs
 from agent_pipeline.defs.io_managers.artifacts import ArtifactIOManager
@@ -188,19 +189,20 @@ def make_lake(
         for at, row in enumerate(sft)
     ]
     for asset, schema, made in (
-        ("sft_dataset", SFT, sft),
+        (HELDOUT_TABLE, SFT, [row for row in sft if row["split"] == "test"]),
+        ("sft_dataset", SFT, [row for row in sft if row["split"] != "test"]),
         ("preference_dataset", PREFERENCES, pairs),
         ("sft_coreset", INDEX, index),
     ):
         staged = lake.stage(asset, key, to_batches(made, schema, 2), schema)
         staged.commit()
-        if schema is not INDEX:
+        if schema is not INDEX and asset != HELDOUT_TABLE:
             form = "openai" if openai and schema is SFT else "conversational"
             facts = {
                 "description": "A test.",
                 "task": "text-generation",
                 "huggingface": True,
-                "table_sha256": staged.sha256,
+                "table_sha256": hash_tables(lake, asset, key),
             }
             publish(
                 lake,
@@ -360,7 +362,7 @@ def lake(made: Path, tmp_path: Path) -> Lake:
 
 def trained_and_measured(lake: Lake) -> tuple[str, str]:
     """A session that the model was trained on, and one that it was measured on; neither has a twin, a child or a partner."""
-    rows = lake.open("sft_dataset", KEY).read(["session_id", "split"]).to_pylist()
+    rows = read_sft_columns(lake, KEY, ["session_id", "split"]).to_pylist()
     return tuple(next(r["session_id"] for r in rows if r["split"] == side and r["session_id"].startswith("other")) for side in ("train", "test"))  # fmt: skip
 
 
@@ -745,7 +747,7 @@ def test_a_task_that_is_the_sessions_own_text_or_id_leaves_the_ledger_and_others
         "session:silent" not in after
         and after[f"session:{make_alias('silent')}"] == before["session:silent"]
     )
-    assert {row["task_key"] for row in rows_of(lake, "sft_dataset")} <= set(after)
+    assert set(read_sft_columns(lake, KEY, ["task_key"])["task_key"].to_pylist()) <= set(after)
     assert "one" in before and (forget(lake, "plain") and "one" in splits(lake))
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent_pipeline.datasets.build import build_sft
+from agent_pipeline.datasets.sft_tables import read_sft_columns
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import DataError
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
@@ -25,7 +26,7 @@ AIRLINE, KEY = PartitionKey("tau", "airline"), PartitionKey("p", "a")
 
 
 def dataset(folder: Path, key: PartitionKey, sessions: list[Session]) -> Lake:
-    """A lake in which all sessions are rows of `sft_dataset`, whoever judged them."""
+    """A lake in which all sessions are SFT rows, whoever judged them."""
     lake = Lake(str(folder))
     lake.stage(
         "sessions", key, to_batches(map(make_session_row, sessions), SESSIONS), SESSIONS
@@ -78,7 +79,7 @@ def test_unnamed_tasks_that_ask_nearly_the_same_are_in_one_split(tmp_path):
         talk(f"{name}x", f"{WORDS} {name}", f"text:{name}") for name in "abcdefghijklmnopqrstuvw"
     ]
     lake = dataset(tmp_path, KEY, sessions)
-    assert len(set(lake.open("sft_dataset", KEY).read(["split"])["split"].to_pylist())) == 1
+    assert len(set(read_sft_columns(lake, KEY, ["split"])["split"].to_pylist())) == 1
     refuse_leaks(lake, KEY)
 
 
@@ -87,7 +88,7 @@ def test_named_tasks_stay_where_their_hash_puts_them(tmp_path):
         talk(f"{name}x", f"{WORDS} {name}", f"task {name}") for name in "abcdefghijklmnopqrstuvw"
     ]
     lake = dataset(tmp_path, KEY, sessions)
-    rows = lake.open("sft_dataset", KEY).read(["task_key", "split"]).to_pylist()
+    rows = read_sft_columns(lake, KEY, ["task_key", "split"]).to_pylist()
     assert {row["task_key"]: row["split"] for row in rows} == {
         each.task_key: SplitSizes().find_split(each.task_key) for each in sessions
     }

@@ -17,24 +17,33 @@ from agent_pipeline.datasets.build import (
 )
 from agent_pipeline.datasets.preferences import Pairing, explain_missing_pairs
 from agent_pipeline.datasets.publishing import FileOptions
+from agent_pipeline.datasets.sft_tables import HELDOUT_TABLE, SFT_TABLE, read_sft_columns
 from agent_pipeline.datasets.splits import (
     MIN_REQUEST_SIMILARITY,
+    SPLITS,
     find_empty_splits,
     find_first_request,
 )
 from agent_pipeline.datasets.verdicts import describe_verdicts
+from agent_pipeline.defs.asset_keys import asset_key
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.metadata import counts_table, histogram, preview, table
 from agent_pipeline.defs.partitions import AGENTS, agent_key
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
-from agent_pipeline.defs.specs import asset_options, check_result, own_check, version
+from agent_pipeline.defs.specs import (
+    asset_options,
+    check_result,
+    multi_asset_options,
+    own_check,
+    version,
+)
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.redaction import Redactor
 from agent_pipeline.selection.duplicates import find_near_across_splits
 from agent_pipeline.selection.leaks import find_leaks
+from agent_pipeline.selection.tables import read_dataset_rows
 from agent_pipeline.sessions.session import Message
-from agent_pipeline.sessions.tables import read_batches, to_rows
 
 SPLIT_CHECK = "nothing_is_in_two_splits"
 
@@ -50,21 +59,37 @@ def split_check(
     return own_check(asset, SPLIT_CHECK, what, blocking=True, partitions=partitions)
 
 
+_SFT_DESCRIPTIONS = {
+    SFT_TABLE: "Conversations to imitate, one row per positive session (`messages`, `tools`).\n\n"
+    "The table holds what a training run may see. Rows of the split `train` are trained on. Rows "
+    "of the split `select` are not trained on, but DPO, KTO, GRPO and distillation stop early by "
+    "these rows. The rows of the split `test` are in `heldout_dataset`. A task keeps its split "
+    "forever.",
+    HELDOUT_TABLE: "Conversations to measure with, one row per positive session (`messages`, "
+    "`tools`).\n\n"
+    "The table holds the split `test`, and no training step depends on it. The evaluation, the "
+    "check of the exported model and the episodes use these rows. The columns are those of "
+    "`sft_dataset`. A task keeps its split forever.",
+}
+
+
 # The assets read the columns and rows that they need themselves, in the order in which they need
 # them.
-@dg.asset(
-    **asset_options(
-        "datasets", {"parquet", "dataset"}, options=SftConfig, checks=[split_check("sft_dataset")]
+@dg.multi_asset(
+    **multi_asset_options(
+        SFT_TABLE,
+        "datasets",
+        {"parquet", "dataset"},
+        _SFT_DESCRIPTIONS,
+        SftConfig,
+        [split_check(table) for table in _SFT_DESCRIPTIONS],
     ),
     deps=["curated_sessions"],
 )
-def sft_dataset(
+def sft_and_heldout_dataset(
     context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
-) -> dg.MaterializeResult:
-    """Conversations to imitate, one row per positive session (`messages`, `tools`).
-
-    A task keeps its split (train, select or test) forever.
-    """
+) -> Iterator[dg.MaterializeResult]:
+    """Write `sft_dataset` and `heldout_dataset` in one pass over the curated sessions."""
     with user_errors():
         config = in_force(context, workspace, SftConfig)
         built = build_sft(
@@ -80,13 +105,16 @@ def sft_dataset(
             for split, each in built.turn_classes.items()
             for name, count in each.items()
         }
-        return result(
+        trained = result(
             workspace,
             agent_key(context),
             built,
             config,
             {"turn_classes": counts_table(classes, "split: class of the turn")},
         )
+    assert built.heldout is not None
+    yield trained
+    yield materialize_table(built.heldout)
 
 
 @dg.asset(
@@ -158,14 +186,15 @@ def kto_dataset(
         options=ShareGptConfig,
         checks=[split_check("sharegpt_dataset")],
     ),
-    deps=[sft_dataset],
+    deps=[SFT_TABLE, HELDOUT_TABLE],
 )
 def sharegpt_dataset(
     context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.MaterializeResult:
-    """The conversations of `sft_dataset` in the ShareGPT format, for other training tools.
+    """The conversations of `sft_dataset` and `heldout_dataset` in the ShareGPT format.
 
-    Tool calls are `function_call` turns, and tool results are `observation` turns.
+    The format is for other training tools. Tool calls are `function_call` turns, and tool results
+    are `observation` turns.
     """
     with user_errors():
         config = in_force(context, workspace, ShareGptConfig)
@@ -190,9 +219,27 @@ def result(
     if files.push_to:
         redactor = Redactor(workspace.settings().redaction_options)
         push_dataset(workspace.open_lake(), key, built, files, redactor)
+    metadata: dict[str, Any] = {"counts": counts_table(built.counts, "what"), **(more or {})}
+    metadata |= built.rows_without_form
+    if built.moved_tasks is not None:
+        metadata["tasks_in_another_split_than_the_settings_would_give"] = built.moved_tasks
+    for name, folder in (("jsonl", built.jsonl), ("huggingface", built.huggingface)):
+        if folder is not None:
+            metadata[name] = dg.MetadataValue.path(str(folder))
+    if built.pushed_to is not None:
+        metadata["pushed_to"] = dg.MetadataValue.url(built.pushed_to)
+    return materialize_table(built, metadata)
+
+
+def materialize_table(
+    built: BuiltDataset, more: dict[str, Any] | None = None
+) -> dg.MaterializeResult:
+    """Return the materialization of a data set's table with its split check.
+
+    `more` is metadata besides the figures of the table.
+    """
     metadata: dict[str, Any] = {
         "rows": built.table.rows,
-        "counts": counts_table(built.counts, "what"),
         "splits": counts_table(built.splits, "split"),
         "tasks": built.task_count,
         **(
@@ -208,21 +255,16 @@ def result(
             built.lengths, f"{built.kind.asset}: {built.kind.text} of a row", "bytes of JSON"
         ),
         **(more or {}),
-        **built.rows_without_form,
     }
-    if built.moved_tasks is not None:
-        metadata["tasks_in_another_split_than_the_settings_would_give"] = built.moved_tasks
-    for name, folder in (("jsonl", built.jsonl), ("huggingface", built.huggingface)):
-        if folder is not None:
-            metadata[name] = dg.MetadataValue.path(str(folder))
-    if built.pushed_to is not None:
-        metadata["pushed_to"] = dg.MetadataValue.url(built.pushed_to)
+    # One pass writes several tables, so the results name their asset.
+    key = asset_key(built.kind.asset)
     check = check_result(True, None, dict.fromkeys(built.overlaps, "none"), SPLIT_CHECK)
     return dg.MaterializeResult(
+        asset_key=key,
         value=built.table,
         data_version=version(built.table.sha256),
         metadata=metadata,
-        check_results=[check],
+        check_results=[check._replace(asset_key=key)],
     )
 
 
@@ -241,18 +283,15 @@ def _lengths(ratios: Sequence[float]) -> dict[str, Any]:
     }
 
 
-@dg.asset_check(asset=sft_dataset, partitions_def=AGENTS)
+@dg.asset_check(asset=SFT_TABLE, partitions_def=AGENTS)
 def every_split_has_rows(
     context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.AssetCheckResult:
     """Passes if every split that the settings want has rows. If it fails, the check names the
     number of tasks that is needed."""
     with user_errors():
-        rows = (
-            workspace.open_lake()
-            .open("sft_dataset", agent_key(context))
-            .read(["split", "task_key"])
-        )
+        columns = ["split", "task_key"]
+        rows = read_sft_columns(workspace.open_lake(), agent_key(context), columns)
         empty_splits = find_empty_splits(rows, workspace.settings().split_sizes)
         empty = [empty_split.describe() for empty_split in empty_splits]
     return check_result(
@@ -263,16 +302,16 @@ def every_split_has_rows(
     )
 
 
-@dg.asset_check(asset=sft_dataset, partitions_def=AGENTS)
+@dg.asset_check(asset=SFT_TABLE, partitions_def=AGENTS)
 def no_held_out_row_is_nearly_a_training_row(
     context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.AssetCheckResult:
     """Passes if no held-out conversation nearly equals a training conversation (four words in
     five, by MinHash). If it fails, set `task_pattern` so that both get the same task."""
-    return near_check(workspace, "sft_dataset", agent_key(context))
+    return near_check(workspace, SFT_TABLE, agent_key(context))
 
 
-@dg.asset_check(asset=sft_dataset, partitions_def=AGENTS)
+@dg.asset_check(asset=SFT_TABLE, partitions_def=AGENTS)
 def no_held_out_request_is_nearly_a_training_request(
     context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.AssetCheckResult:
@@ -283,7 +322,7 @@ def no_held_out_request_is_nearly_a_training_request(
     key = agent_key(context)
     with user_errors():
         found = find_leaks(workspace.open_lake(), key)
-    near = near_check(workspace, "sft_dataset", key, MIN_REQUEST_SIMILARITY, find_first_request)
+    near = near_check(workspace, SFT_TABLE, key, MIN_REQUEST_SIMILARITY, find_first_request)
     if not found.leaks:
         return near
     head = ["session", "its split", "is a trial of the task of", "of the split"]
@@ -314,10 +353,14 @@ def near_check(
         part: Returns the messages of a conversation that are compared.
     """
     with user_errors():
-        file = workspace.open_lake().open(asset, key)
+        lake, columns = workspace.open_lake(), ["session_id", "split", "messages"]
+        if asset == SFT_TABLE:
+            row_count = read_sft_columns(lake, key, ["split"]).num_rows
+        else:
+            row_count = lake.open(asset, key).metadata.num_rows
 
         def rows() -> Iterator[dict[str, Any]]:
-            read = to_rows(read_batches(file, ["session_id", "split", "messages"]))
+            read = read_dataset_rows(lake, key, SPLITS, asset, columns)
             parts = (row | {"messages": part(row["messages"])} for row in read)
             return (row for row in parts if row["messages"])
 
@@ -336,7 +379,7 @@ def near_check(
             for pair in near[:20]
         ],
     )
-    metadata = {"near_duplicates": len(near), "rows": file.metadata.num_rows, "examples": examples}
+    metadata = {"near_duplicates": len(near), "rows": row_count, "examples": examples}
     why = None
     if near:
         first = near[0]

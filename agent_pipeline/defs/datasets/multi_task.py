@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import dagster as dg
 
 from agent_pipeline.config.assets import MultiTaskConfig
-from agent_pipeline.datasets.multi_task import MIXED_TABLE, SFT_TABLE, MixedRows, build_multi_task
+from agent_pipeline.datasets.multi_task import MIXED_TABLE, MixedRows, build_multi_task
+from agent_pipeline.datasets.sft_tables import HELDOUT_TABLE, SFT_TABLE
 from agent_pipeline.datasets.splits import SPLITS
 from agent_pipeline.defs.datasets.datasets import near_check, result, split_check
 from agent_pipeline.defs.failures import user_errors
@@ -16,7 +17,10 @@ from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import asset_options
 from agent_pipeline.keys import PartitionKey, parse_key
 
-_FROM_ALL = dg.AssetDep(SFT_TABLE, partition_mapping=dg.AllPartitionMapping())
+_FROM_ALL = [
+    dg.AssetDep(table, partition_mapping=dg.AllPartitionMapping())
+    for table in (SFT_TABLE, HELDOUT_TABLE)
+]
 
 
 @dg.asset(
@@ -27,7 +31,7 @@ _FROM_ALL = dg.AssetDep(SFT_TABLE, partition_mapping=dg.AllPartitionMapping())
         partitions=None,
         checks=[split_check(MIXED_TABLE, partitions=None)],
     ),
-    deps=[_FROM_ALL],
+    deps=_FROM_ALL,
 )
 def multi_task_dataset(
     context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]

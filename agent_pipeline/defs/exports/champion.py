@@ -28,7 +28,6 @@ from agent_pipeline.promotion.next_steps import outlook
 from agent_pipeline.promotion.nightly_decision import PromotionSettings, decide_night
 from agent_pipeline.redaction import Redactor
 from agent_pipeline.reports.page import PAGE
-from agent_pipeline.storage.lake import Artifact
 from agent_pipeline.storage.pointers import Entry
 
 CHECK = "candidate_is_not_rejected"
@@ -49,12 +48,12 @@ CHECK = "candidate_is_not_rejected"
             )
         ],
     ),
+    # The episodes change with the export and with the held-out rows. The evaluation changes with
+    # the adapter and with the held-out rows, so neither edge is drawn a second time.
     deps=["episodes"],
 )
 def champion(
     context: dg.AssetExecutionContext,
-    evaluation: Artifact,
-    gguf_export: Artifact,
     workspace: dg.ResourceParam[Workspace],
     pipes: dg.ResourceParam[dg.PipesSubprocessClient],
 ) -> dg.MaterializeResult:
@@ -75,6 +74,8 @@ def champion(
             workspace.settings().world(agent_key(context)),
         )
 
+        evaluation, gguf_export = lake.latest("evaluation", key), lake.latest("gguf_export", key)
+
         def compare(params: dict[str, Any]) -> CompareResult:
             result = run_worker(
                 context,
@@ -82,7 +83,7 @@ def champion(
                 workspace,
                 "compare",
                 params | config.compare_params(),
-                tables=["sft_dataset"],
+                tables=["sft_dataset", "heldout_dataset"],
             )
             return cast(CompareResult, result)
 

@@ -67,7 +67,9 @@ def gguf_export(
             "evaluation": evaluation.reference,
             "config": config.model_dump(),
         }
-        result = run_worker(context, pipes, workspace, "export", params, tables=["sft_dataset"])
+        result = run_worker(
+            context, pipes, workspace, "export", params, tables=["sft_dataset", "heldout_dataset"]
+        )
         report, parity = result["report"], parity_table(result["report"])
         exact = {
             kind: f"{equal_answers(each)} greedy answers exact"

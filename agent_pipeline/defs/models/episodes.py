@@ -41,7 +41,7 @@ CHECK = "model_does_the_job"
         pool=GPU,
     ),
     # The sessions that the recorded agent is scored on come before the export in the graph.
-    deps=["sft_dataset"],
+    deps=["heldout_dataset"],
 )
 def episodes(
     context: dg.AssetExecutionContext,
@@ -76,7 +76,12 @@ def episodes(
             "config": config.model_dump(),
         }
         result = run_worker(
-            context, pipes, workspace, "episodes", params, tables=["judged_sessions", "sft_dataset"]
+            context,
+            pipes,
+            workspace,
+            "episodes",
+            params,
+            tables=["judged_sessions", "heldout_dataset"],
         )
         report, model = result["report"], result["report"]["players"]["model"]
         head, *rows = figure_rows(report["players"])

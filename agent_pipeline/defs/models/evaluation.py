@@ -41,7 +41,7 @@ BETTER = "adapter_beats_its_base"
         ],
         pool=GPU,
     ),
-    deps=["sft_dataset", ADAPTER],
+    deps=["heldout_dataset", ADAPTER],
 )
 def evaluation(
     context: dg.AssetExecutionContext,

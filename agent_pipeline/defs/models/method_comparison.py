@@ -5,7 +5,7 @@ from collections import Counter
 
 import dagster as dg
 
-from agent_pipeline.config.assets import ComparisonConfig
+from agent_pipeline.config.assets import ADAPTER, ComparisonConfig
 from agent_pipeline.defs.failures import user_errors
 from agent_pipeline.defs.partitions import agent_key
 from agent_pipeline.defs.resources import Workspace
@@ -19,6 +19,7 @@ from agent_pipeline.storage.lake import Artifact
 _READS = [
     "judged_sessions",
     "sft_dataset",
+    "heldout_dataset",
     "preference_dataset",
     "kto_dataset",
     "multi_task_dataset",
@@ -28,8 +29,9 @@ _READS = [
 
 @dg.asset(
     **asset_options("models", {"pytorch", "report"}, ARTIFACTS, ComparisonConfig, pool=GPU),
-    # The other tables of `_READS` come before one of these in the graph.
-    deps=["kto_dataset", "multi_task_dataset", "replay_buffer"],
+    # A comparison reuses the adapters of the nights. The tables of `_READS` come before one of
+    # these assets in the graph.
+    deps=[ADAPTER, "multi_task_dataset"],
 )
 def method_comparison(
     context: dg.AssetExecutionContext,
