@@ -265,10 +265,12 @@ def test_what_cannot_be_trained_is_one_sentence(base, adapter, tmp_path, monkeyp
     long = {**row(1), "messages": [LONG, *row(1)["messages"][2:]]}
     rows, play, _ = practice([row(0), long], METHODS["turns"][1])
     with pytest.raises(NothingTrained, match=r"grpo.* 4 .*2 of 4.*512") as error:
-        train_on_policy("grpo", rows, base, adapter, METHODS["turns"][1], tmp_path, play=play)
+        further_input = FurtherInput("grpo", rows, base, adapter, METHODS["turns"][1])
+        train_on_policy(further_input, tmp_path, play)
     assert error.value.counts["dropped_too_long"] == 2
     with pytest.raises(SettingsError, match="teacher"):
-        train_on_policy("distill", rows, base, adapter, METHODS["distill"][1], tmp_path)
-    monkeypatch.setattr(trainers, "fallen", lambda *_: ["user → weather"])
+        further_input = FurtherInput("distill", rows, base, adapter, METHODS["distill"][1])
+        train_on_policy(further_input, tmp_path)
+    monkeypatch.setattr(trainers, "find_fallen_kinds", lambda *_: ["user → weather"])
     with pytest.raises(NothingTrained, match=r"less probable from the start.*user → weather"):
         trained("world", base, adapter, tmp_path / "fallen", max_steps=2)

@@ -176,7 +176,7 @@ def test_loss_and_gradients_are_those_of_trl(
     from datasets import Dataset
     from transformers import TrainingArguments
 
-    monkeypatch.setattr(trainers, "takes_trees", lambda *_: as_trees)
+    monkeypatch.setattr(trainers, "supports_tree_attention", lambda *_: as_trees)
     encode, objective = (
         (encode_pairs, Dpo(0.1, 0.2)) if method == "dpo" else (encode_sessions, Kto(0.1))
     )
@@ -350,14 +350,8 @@ def test_too_few_pairs_are_one_sentence_and_counted(tiny_base, imitated, tmp_pat
         "rejected": [{**pair(8)["chosen"][0], "content": "Let me look."}, *pair(8)["rejected"][1:]],
     }
     with pytest.raises(NothingTrained) as error:
-        train_preferences(
-            "dpo",
-            [pair(0), long, wording],
-            tiny_base,
-            imitated,
-            DPO.changed(max_length=512),
-            tmp_path,
-        )
+        rows, config = [pair(0), long, wording], DPO.changed(max_length=512)
+        train_preferences(FurtherInput("dpo", rows, tiny_base, imitated, config), tmp_path)
     assert "\n" not in str(error.value)
     counts = {"in": 3, "same_decision": 1, "dropped_too_long": 1, "trained": 1}
     assert error.value.counts.items() >= counts.items()

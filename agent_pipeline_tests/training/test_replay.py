@@ -4,7 +4,7 @@ import pytest
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.tokenization.encoding import encode_row
-from agent_pipeline.training import sft
+from agent_pipeline.training import distributed
 from agent_pipeline.training.provenance import SftInput
 from agent_pipeline_tests.training.test_sft import files
 from agent_pipeline_tests.training.world import TRAINING, row, train_adapter
@@ -22,7 +22,7 @@ CONFIG = TRAINING.changed(
 def batches(monkeypatch):
     """Every batch that the trainer's collator is given while it trains, as lists of token lists."""
     seen = []
-    build = sft.build_trainer
+    build = distributed.build_trainer
 
     def recording(*args, **kwargs):
         trainer = build(*args, **kwargs)
@@ -35,7 +35,7 @@ def batches(monkeypatch):
         trainer.data_collator = collator
         return trainer
 
-    monkeypatch.setattr(sft, "build_trainer", recording)
+    monkeypatch.setattr(distributed, "build_trainer", recording)
     return seen
 
 
