@@ -179,7 +179,7 @@ def test_a_training_that_is_killed_leaves_the_last_good_adapter_and_goes_on_from
         "materialize",
         str(KEY),
         "--select",
-        "sft_adapter",
+        "adapter",
         "--set",
         "num_train_epochs=60",
         "--set",

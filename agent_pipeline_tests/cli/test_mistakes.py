@@ -592,7 +592,7 @@ def test_wrong_base_model(
         "materialize",
         "shop/intern",
         "--select",
-        "sft_adapter",
+        "adapter",
         "--set",
         f"sft_adapter.base_model={name}",
     )
