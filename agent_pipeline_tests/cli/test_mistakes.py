@@ -554,7 +554,7 @@ CONFIG = '{"model_type": "llama"}'
     ("name", "files", "words"),
     [
         ("nobody/no-such-model", {}, ("nobody/no-such-model", "check the name")),
-        ("/nowhere/model", {}, ("/nowhere/model is not there",)),
+        ("/nowhere/model", {}, ("/nowhere/model", "does not exist")),
         (
             "model.gguf",
             {"model.gguf": b"GGUF\x03"},
