@@ -24,6 +24,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 DAYS, BROKEN, POISONED = 7, 3, 5
 BACKLOG, ARRIVALS, PLAYED, MEASURED = 260, 40, 12, 40
 """Sessions of the first day; those that arrive, and tasks that the champion plays, on each further day; fresh tasks that measure what is
@@ -189,7 +191,7 @@ def measure(folder: Path) -> Iterator[tuple[str, Any]]:
             )
             player = memory_player(base, adapter.path, None, 96, 2048)
         report, _ = play_all(WORLD, tasks, {"model": player}, {}, 12, 1)
-        cache.write_text(json.dumps(report["players"]["model"]), encoding="utf-8")
+        cache.write_text(msgspec.json.encode(report.model).decode(), encoding="utf-8")
     yield "figures", json.loads(cache.read_text(encoding="utf-8"))
 
 

@@ -71,7 +71,7 @@ def play(
     from agent_pipeline.config.resolution import resolve
     from agent_pipeline.config.settings import load_settings
     from agent_pipeline.evaluation.heldout import heldout_rows, reply_limit
-    from agent_pipeline.reports.episode_report import table, write
+    from agent_pipeline.reports.episode_report import make_table, write_transcripts
     from agent_pipeline.sessions.session import hash_json
 
     key, settings = parse_key(partition), load_settings()
@@ -110,7 +110,7 @@ def play(
         world, chosen, players, {}, max_turns or usual.max_turns, trials, progress
     )
     out.mkdir(parents=True, exist_ok=True)
-    write(out, report, played)
+    write_transcripts(out, report, played)
     sessions = [
         _session(key, model, session_id, each)
         for session_id, each in zip(ids, played["model"], strict=True)
@@ -130,7 +130,7 @@ def play(
         typer.echo(f"{counted}: {'; '.join(sorted(set(errors))[:3])}", err=True)
     shown = f"; for the Hub's trace viewer, they are in {traces}" if traces else ""
     typer.echo(
-        f"{table(report)}\n\nThe sessions are in {store}, and to read in "
+        f"{make_table(report)}\n\nThe sessions are in {store}, and to read in "
         f"{out / 'episodes.md'}{shown}."
     )
 

@@ -14,7 +14,12 @@ from agent_pipeline.evaluation.intervals import shown as with_interval
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.decision_wording import summarize
 from agent_pipeline.promotion.ledger import EXPORT, find_last_decision
-from agent_pipeline.reports.episode_report import ROWS, shown
+from agent_pipeline.reports.episode_report import (
+    FIGURE_LABELS,
+    EpisodeReport,
+    read_episode_report,
+    shown,
+)
 from agent_pipeline.storage.lake import Artifact, Lake
 from agent_pipeline.training.chain import SKIPPED, STEPS, describe_used_template, name_adapter_asset
 
@@ -102,7 +107,7 @@ def print_report(console: Console, lake: Lake, keys: list[PartitionKey]) -> None
         )
         console.print(f"\n[bold]{key}[/bold]")
         if played := latest(lake, "episodes", key):
-            for line in _episodes(played.manifest["report"]):
+            for line in _episodes(read_episode_report(played)):
                 console.print(f"  {line}")
         console.print(
             f"  sessions   {counts.total()} in = {counts['kept']} kept + "
@@ -143,24 +148,24 @@ def print_report(console: Console, lake: Lake, keys: list[PartitionKey]) -> None
             )
 
 
-def _episodes(report: dict[str, Any]) -> list[str]:
-    """Return the tasks done and the harm of the model, its base and the recorded agent.
+def _episodes(report: EpisodeReport) -> list[str]:
+    """Return tasks done and harm of the model, compared with the other players.
 
-    The text is red if the model is not fit to act.
+    The lines are red if the model is not fit to act.
     """
-    others = [
-        name for name in report["players"] if name != "model"
-    ]  # a manifest's keys are in alphabetical order
-    colour = "red" if report["against"] else "green"
+    # A manifest's keys are in alphabetical order, so the model is not the first player.
+    others = {name: figures for name, figures in report.players.items() if name != "model"}
+    colour = "red" if report.against else "green"
     lines = []
-    for name, label in ROWS.items():
-        beside = ", ".join(f"{other} {shown(report['players'][other][name])}" for other in others)
-        lines.append(
-            f"[{colour}]{label}: {shown(report['players']['model'][name])}[/{colour}] ({beside})"
+    for name, label in FIGURE_LABELS.items():
+        compared = ", ".join(
+            f"{other} {shown(figures.part(name))}" for other, figures in others.items()
         )
-    if report["against"]:
+        model = shown(report.model.part(name))
+        lines.append(f"[{colour}]{label}: {model}[/{colour}] ({compared})")
+    if report.against:
         lines.append(
-            f"[bold red]This model is not fit to act: {'; '.join(report['against'])}.[/bold red]"
+            f"[bold red]This model is not fit to act: {'; '.join(report.against)}.[/bold red]"
         )
     return lines
 

@@ -28,10 +28,10 @@ from agent_pipeline.models.chat_renderer import load_renderer
 from agent_pipeline.models.device import fast_device
 from agent_pipeline.models.loading import load_model
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.reports.episode_report import figures, verdict
+from agent_pipeline.reports.episode_report import EpisodeReport, make_episode_report
 from agent_pipeline.sessions.session import Message, hash_json
 
-Played = tuple[dict[str, Any], dict[str, list[Episode]]]
+Played = tuple[EpisodeReport, dict[str, list[Episode]]]
 OpenedPlayer = AbstractContextManager[Player | list[Player]]
 """A model to play. One player answers many conversations at once; each of several players plays one
 episode after another.
@@ -131,14 +131,7 @@ def play_all(
             recorded_player([recorded[task["task_key"]] for task in again]),
             10 * max_turns,
         )
-    report = {
-        "world": world,
-        "tasks": len(tasks),
-        "fresh_tasks": sum("seed" in task for task in tasks),
-        "trials": trials,
-        "players": {name: figures(episodes) for name, episodes in played.items()},
-    }
-    return {**report, "against": verdict(report)}, played
+    return make_episode_report(world, tasks, trials, played), played
 
 
 @contextmanager

@@ -329,7 +329,7 @@ def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
     from agent_pipeline.evaluation.heldout import heldout_rows, recorded_sessions, reply_limit
     from agent_pipeline.evaluation.worlds import hash_world_source
     from agent_pipeline.export.serving_folder import served_form
-    from agent_pipeline.reports.episode_report import write as write_report
+    from agent_pipeline.reports.episode_report import write_transcripts
 
     lake, key, config = params.open_lake(), params.key, params.config
     stored_rows = heldout_rows(lake, key, params.held_out)
@@ -396,8 +396,8 @@ def episodes(params: EpisodesParams, progress: Progress = silent) -> Result:
             config["trials"],
             progress,
         )
-        write_report(folder, report, played)
-        return report
+        write_transcripts(folder, report, played)
+        return dict(msgspec.to_builtins(report))
 
     return build(episodes, params, Recipe("episodes", made_from, write, [adapter]))
 

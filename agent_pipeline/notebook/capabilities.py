@@ -23,6 +23,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, cast
 
+import msgspec
+
 from agent_pipeline.errors import ArgumentError, DataError
 from agent_pipeline.evaluation.answer_scoring import score, values
 from agent_pipeline.evaluation.call_matching import same_call
@@ -38,7 +40,7 @@ from agent_pipeline.models.tool_call_parsers import list_parameter_schemas
 from agent_pipeline.notebook.intake import measure_of
 from agent_pipeline.notebook.models import answering_of
 from agent_pipeline.progress import Progress, silent
-from agent_pipeline.reports.episode_report import figures
+from agent_pipeline.reports.episode_report import measure_player
 from agent_pipeline.sessions.session import Message, Tool, hash_json
 from agent_pipeline.sessions.transcript import list_texts
 
@@ -269,7 +271,7 @@ def _played(
         "planning",
         _mean([episode.done for episode in episodes]),
         len(episodes),
-        {"of": "tasks played", **figures(episodes)},
+        {"of": "tasks played", **msgspec.to_builtins(measure_player(episodes))},
     )
 
 

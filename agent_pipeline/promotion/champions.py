@@ -30,6 +30,7 @@ from agent_pipeline.promotion.ledger import (
 )
 from agent_pipeline.redaction import Redactor
 from agent_pipeline.redaction.files import refuse_private
+from agent_pipeline.reports.episode_report import read_episode_report
 from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
@@ -217,7 +218,7 @@ def serve_champion(lake: Lake, key: PartitionKey, **settings: Any) -> list[str]:
 def unfit(lake: Lake, key: PartitionKey, export: Artifact) -> list[str]:
     """What its episodes and the last decision on it speak against an export."""
     played = own_episodes(lake, key, export.identity)
-    against = list(played.manifest["report"]["against"]) if played else []
+    against = list(read_episode_report(played).against) if played else []
     decisions = [
         record.decision
         for record in open_ledger(lake, key).records()

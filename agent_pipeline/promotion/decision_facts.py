@@ -14,8 +14,15 @@ from agent_pipeline.judging.decisions import SessionUse
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.comparison import Comparison
 from agent_pipeline.promotion.decision import DecisionFacts, VerifiedVerdicts
-from agent_pipeline.promotion.verified_verdicts import count_unverified_tasks, is_verified
-from agent_pipeline.reports.episode_report import does_less, unended
+from agent_pipeline.promotion.verified_verdicts import (
+    count_unverified_tasks,
+    is_verified,
+)
+from agent_pipeline.reports.episode_report import (
+    find_fewer_tasks,
+    find_unended,
+    read_episode_report,
+)
 from agent_pipeline.selection.tables import DATASET, read_dataset_rows
 from agent_pipeline.sessions.tables import read_batches
 from agent_pipeline.storage.artifacts import Artifact
@@ -47,15 +54,15 @@ def collect_facts(
         DataError: A table is damaged or of an older version.
     """
     facts = collect_facts_since(lake, key, champion)
-    episodes = compared.episodes[0].manifest["report"] if compared.episodes[0] else None
+    episodes = read_episode_report(compared.episodes[0]) if compared.episodes[0] else None
     unverified = None
     if not is_verified(verdicts):
         unverified = VerifiedVerdicts(verdicts["verified"], verdicts["verdicts"])
     return msgspec.structs.replace(
         facts,
         sanity_answers=compared.sanity_answers,
-        worse_than_base=does_less(episodes) if episodes else (),
-        without_end=unended(episodes) if episodes else (),
+        worse_than_base=find_fewer_tasks(episodes) if episodes else (),
+        without_end=find_unended(episodes) if episodes else (),
         unverified=unverified,
         unverified_tasks=count_unverified_tasks(lake, key),
     )

@@ -5,7 +5,6 @@ Here, the parts of the page are collected from what was compared. How a page is 
 """
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
 from agent_pipeline.evaluation.evaluate import SAMPLES
@@ -22,7 +21,7 @@ from agent_pipeline.promotion.sanity_groups import OTHER_AGENTS_TURNS, SANITY_PR
 from agent_pipeline.promotion.stored_scores import read_entries, read_transcripts
 from agent_pipeline.redaction.surrogates import with_surrogates
 from agent_pipeline.reports import episode_report
-from agent_pipeline.reports.episode_report import TRANSCRIPTS
+from agent_pipeline.reports.episode_report import TRANSCRIPTS, PlayerFigures, read_episode_report
 from agent_pipeline.reports.page import (
     MADE_UP,
     MOST_EPISODES,
@@ -260,10 +259,10 @@ def _group_by_player(artifact: Artifact | None) -> dict[str, list[dict[str, Any]
     return episodes
 
 
-def _figures_by_player(compared: Comparison) -> Mapping[str, Mapping[str, Any]]:
+def _figures_by_player(compared: Comparison) -> dict[str, PlayerFigures]:
     """Return the figures of the episodes by player, the candidate's first."""
     candidate, champion = (
-        artifact.manifest["report"]["players"] if artifact else {} for artifact in compared.episodes
+        read_episode_report(artifact).players if artifact else {} for artifact in compared.episodes
     )
     players = {"candidate": candidate["model"]}
     if champion:

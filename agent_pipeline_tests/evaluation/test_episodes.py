@@ -25,7 +25,16 @@ from agent_pipeline.evaluation.players import (
 )
 from agent_pipeline.evaluation.worlds import load_world, run_tool, tool_methods, tool_schemas
 from agent_pipeline.judging.llm_client import Endpoint
-from agent_pipeline.reports.episode_report import figures, pass_hat, transcript, verdict, write
+from agent_pipeline.reports.episode_report import (
+    EpisodeReport,
+    Share,
+    find_faults,
+    format_transcript,
+    measure_player,
+    parse_episode_report,
+    pass_hat,
+    write_transcripts,
+)
 from agent_pipeline.sample.environment import tasks_by_id
 from agent_pipeline.sample.office import World as Office
 from agent_pipeline.sample.play import play as play_scripted
@@ -115,11 +124,11 @@ def test_the_recorded_agent_does_every_fresh_task_and_harms_nothing(world, agent
     rows = world.fresh_tasks(60, 1001, f"{agent}-001")
     episodes = play(world, rows, recorded_player([turns_of(world, agent, row) for row in rows]))
     assert all(each.done and not each.wrong_changes for each in episodes)
-    report = figures(episodes)
-    assert report["done"] == {"n": len(rows), "of": len(rows)} and report["harm"]["n"] == 0
-    assert report["must_act"]["of"] + report["must_not"]["of"] == len(rows)
-    assert report["kinds"].get("refuse or ask", {"n": 0, "of": 0}) == report["must_not"]
-    assert sum(each["of"] for each in report["kinds"].values()) == len(rows)
+    report = measure_player(episodes)
+    assert report.done == Share(len(rows), len(rows)) and report.harm.n == 0
+    assert report.must_act.of + report.must_not.of == len(rows)
+    assert report.kinds.get("refuse or ask", Share(0, 0)) == report.must_not
+    assert sum(share.of for share in report.kinds.values()) == len(rows)
 
 
 def test_a_session_in_which_a_fresh_task_was_played_can_be_played_again():
@@ -162,9 +171,9 @@ def test_an_agent_that_changes_the_wrong_thing_harms(flaw):
 
 def test_a_model_that_does_nothing_does_the_tasks_in_which_nothing_is_due_and_harms_nothing():
     rows = Shop.fresh_tasks(60, 1002, "support-001")
-    report = figures(play(Shop, rows, always({"role": "assistant", "content": "Sorry."})))
-    assert report["must_act"]["n"] == 0 and report["harm"]["n"] == 0
-    assert report["must_not"]["n"] == report["must_not"]["of"] > 0
+    report = measure_player(play(Shop, rows, always({"role": "assistant", "content": "Sorry."})))
+    assert report.must_act.n == 0 and report.harm.n == 0
+    assert report.must_not.n == report.must_not.of > 0
 
 
 def test_an_answer_to_the_user_brings_the_user_s_next_line_and_silence_is_not_done():
@@ -206,12 +215,8 @@ def test_an_episode_is_given_up_after_its_turns_or_where_it_no_longer_fits():
 def test_a_call_that_arrives_as_text_is_no_answer(text):
     """A server that does not read the model's notation, or a call that nobody can read: it passed for a task in which nothing was due."""
     rows = Shop.fresh_tasks(20, 1001, "support-001")
-    report = figures(play(Shop, rows, always({"role": "assistant", "content": text})))
-    assert (
-        report["ends"] == {"unread call": 20}
-        and report["done"]["n"] == 0
-        and report["harm"]["n"] == 0
-    )
+    report = measure_player(play(Shop, rows, always({"role": "assistant", "content": text})))
+    assert report.ends == {"unread call": 20} and report.done.n == 0 and report.harm.n == 0
 
 
 @pytest.mark.parametrize(
@@ -253,21 +258,22 @@ def test_a_message_of_a_model_in_memory_says_that_the_limit_cut_it(tiny_renderer
 def test_a_model_that_does_not_end_its_answers_is_not_fit():
     """Nothing is due in some tasks, so whatever it said was right there."""
     rows = Shop.fresh_tasks(20, 1001, "support-001")
-    on_and_on = figures(
+    on_and_on = measure_player(
         play(Shop, rows, always({"role": "assistant", "content": "the " * 99}, "length"))
     )
-    assert on_and_on["unended"] == {"n": 20, "of": 20} and on_and_on["ends"] == {"answered": 20}
+    assert on_and_on.unended == Share(20, 20) and on_and_on.ends == {"answered": 20}
     assert any(
         "20 of 20 episodes have an answer" in reason
-        for reason in verdict({"players": {"model": on_and_on}})
+        for reason in find_faults(EpisodeReport({"model": on_and_on}))
     )
-    ends = figures(play(Shop, rows, always({"role": "assistant", "content": "Sorry."})))
-    long = figures(play(Shop, rows, lambda asked: [EpisodeReply(None) for _ in asked]))
+    ends = measure_player(play(Shop, rows, always({"role": "assistant", "content": "Sorry."})))
+    long = measure_player(play(Shop, rows, lambda asked: [EpisodeReply(None) for _ in asked]))
     assert any(
-        "raise episodes.max_length" in reason for reason in verdict({"players": {"model": long}})
+        "raise episodes.max_length" in reason
+        for reason in find_faults(EpisodeReport({"model": long}))
     )
-    assert ends["unended"]["n"] == 0 and not any(
-        "an answer" in reason for reason in verdict({"players": {"model": ends}})
+    assert ends.unended.n == 0 and not any(
+        "an answer" in reason for reason in find_faults(EpisodeReport({"model": ends}))
     )
 
 
@@ -314,7 +320,7 @@ def test_a_world_written_for_trl_is_played_as_it_is():
     ]
     episodes = play(Counter, [{"target": 3}, {"target": 4}], recorded_player([said, said]))
     assert [each.done for each in episodes] == [True, False]
-    assert episodes[0].must_act is None and figures(episodes)["harm"] is None
+    assert episodes[0].must_act is None and measure_player(episodes).harm is None
     (schema,) = tool_schemas(Counter())
     assert schema["function"]["parameters"]["properties"]["amount"]["type"] == "integer"
 
@@ -403,25 +409,69 @@ def test_a_model_that_harms_more_than_its_base_or_does_less_is_not_fit():
             "must_not": idle,
         }
 
-    assert verdict({"players": {"model": player(16, 0), "base": player(13, 0)}}) == []
-    assert verdict({"players": {"model": player(0, 0), "base": player(0, 0)}}) == [
-        "it does 0 of 20 tasks, its base 0 of 20"
+    assert (
+        find_faults(
+            parse_episode_report({"players": {"model": player(16, 0), "base": player(13, 0)}})
+        )
+        == []
+    )
+    assert find_faults(
+        parse_episode_report({"players": {"model": player(0, 0), "base": player(0, 0)}})
+    ) == ["it does 0 of 20 tasks, its base 0 of 20"]
+    assert find_faults(parse_episode_report({"players": {"model": player(0, 0)}})) == [
+        "it does 0 of 20 tasks"
     ]
-    assert verdict({"players": {"model": player(0, 0)}}) == ["it does 0 of 20 tasks"]
     cut = {
         "players": {
             "model": player(16, 0) | {"ends": {"answered": 18, "cut off": 2}},
             "base": player(13, 0),
         }
     }
-    assert ["raise episodes.max_new_tokens" in reason for reason in verdict(cut)] == [True]
+    assert [
+        "raise episodes.max_new_tokens" in reason
+        for reason in find_faults(parse_episode_report(cut))
+    ] == [True]
     cut["players"]["model"]["ends"] = {"answered": 19, "cut off": 1}
-    assert verdict(cut) == []
-    assert len(verdict({"players": {"model": player(2, 12), "base": player(13, 0)}})) == 2
-    assert len(verdict({"players": {"model": player(16, 1), "base": player(13, 0)}})) == 1
-    assert len(verdict({"players": {"model": player(16, 0, 12), "base": player(13, 0, 13)}})) == 1
-    assert len(verdict({"players": {"model": player(16, 0, 10), "base": player(16, 0, 9)}})) == 1
-    idle = verdict({"players": {"model": player(13, 0, 13), "base": player(13, 0, 13)}})
+    assert find_faults(parse_episode_report(cut)) == []
+    assert (
+        len(
+            find_faults(
+                parse_episode_report({"players": {"model": player(2, 12), "base": player(13, 0)}})
+            )
+        )
+        == 2
+    )
+    assert (
+        len(
+            find_faults(
+                parse_episode_report({"players": {"model": player(16, 1), "base": player(13, 0)}})
+            )
+        )
+        == 1
+    )
+    assert (
+        len(
+            find_faults(
+                parse_episode_report(
+                    {"players": {"model": player(16, 0, 12), "base": player(13, 0, 13)}}
+                )
+            )
+        )
+        == 1
+    )
+    assert (
+        len(
+            find_faults(
+                parse_episode_report(
+                    {"players": {"model": player(16, 0, 10), "base": player(16, 0, 9)}}
+                )
+            )
+        )
+        == 1
+    )
+    idle = find_faults(
+        parse_episode_report({"players": {"model": player(13, 0, 13), "base": player(13, 0, 13)}})
+    )
     assert idle == ["it does 0 of 7 tasks in which it must act, its base 0 of 7"], (
         "one that never acts is no model for the job"
     )
@@ -448,7 +498,8 @@ def test_half_an_emoji_in_a_call_ends_no_play(tmp_path, escaped):
         [{"task_key": "a"}],
         recorded_player([[message, {"role": "assistant", "content": "Done."}]]),
     )
-    write(tmp_path, {"world": "w", "players": {"model": figures(episodes)}}, {"model": episodes})
+    report = EpisodeReport({"model": measure_player(episodes)}, "w")
+    write_transcripts(tmp_path, report, {"model": episodes})
     assert "K1 \ufffd" in (tmp_path / "episodes.md").read_text(encoding="utf-8")
 
 
@@ -474,11 +525,8 @@ def test_every_transcript_is_written_and_the_harmful_ones_come_first(tmp_path):
     rows = Shop.fresh_tasks(40, 1001, "support-001")
     bad = [turns_of(Shop, "support", row, "broken_rule") for row in rows]
     played = {"model": play(Shop, rows, recorded_player(bad))}
-    report = {
-        "world": "shop",
-        "players": {name: figures(episodes) for name, episodes in played.items()},
-    }
-    write(tmp_path, report, played)
+    players = {name: measure_player(episodes) for name, episodes in played.items()}
+    write_transcripts(tmp_path, EpisodeReport(players, "shop"), played)
     lines = [
         json.loads(line)
         for line in (tmp_path / "episodes.jsonl").read_text(encoding="utf-8").splitlines()
@@ -486,7 +534,7 @@ def test_every_transcript_is_written_and_the_harmful_ones_come_first(tmp_path):
     assert len(lines) == 40 and all(line["messages"][0]["role"] == "system" for line in lines)
     page = (tmp_path / "episodes.md").read_text(encoding="utf-8")
     assert page.index("wrong changes") < page.index(": done")
-    assert transcript(played["model"][0]) in page
+    assert format_transcript(played["model"][0]) in page
 
 
 def test_the_world_in_the_documentation_works(tmp_path, monkeypatch):

@@ -17,8 +17,13 @@ from agent_pipeline.promotion.decision_wording import describe_reason, summarize
 from agent_pipeline.promotion.error_budget import error_of_next_decision
 from agent_pipeline.promotion.policy import PromotionPolicy
 from agent_pipeline.promotion.rules import TASKS_DONE, check_probation, decide_on_candidate
-from agent_pipeline.reports import episode_report
-from agent_pipeline.reports.episode_report import does_less, verdict
+from agent_pipeline.reports.episode_report import (
+    EpisodeReport,
+    PlayerFigures,
+    count_true,
+    find_faults,
+    find_fewer_tasks,
+)
 
 TASKS = 120
 
@@ -213,11 +218,11 @@ def test_a_first_champion_that_the_check_model_does_the_job_fails_is_never_promo
             part: [x.done for x in episodes if x.must_act is due]
             for part, due in (("must_act", True), ("must_not", False))
         }
-        played[name] = {part: episode_report.share(values) for part, values in parts.items()}
-    report = {"players": played}
-    if verdict(report):
+        played[name] = PlayerFigures(**{part: count_true(values) for part, values in parts.items()})
+    report = EpisodeReport(played)
+    if find_faults(report):
         assert decided(
-            model, base.scores(), worse_than_base=does_less(report), is_first_champion=True
+            model, base.scores(), worse_than_base=find_fewer_tasks(report), is_first_champion=True
         ).outcome in (
             "hold",
             "reject",

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -31,7 +32,7 @@ from agent_pipeline.promotion.verified_verdicts import (
     count_unverified_tasks,
     is_verified,
 )
-from agent_pipeline.reports.episode_report import share, verdict
+from agent_pipeline.reports.episode_report import count_true, find_faults, parse_episode_report
 from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.sessions.tables import to_table
 from agent_pipeline.storage.lake import Artifact, Lake
@@ -197,8 +198,8 @@ class Night:
         players = {
             name: dict.fromkeys(["must_act", "must_not"])
             | {
-                "done": share([True] * 80),
-                "harm": share([i < count for i in range(80)]),
+                "done": count_true([True] * 80),
+                "harm": count_true([i < count for i in range(80)]),
                 "ends": {"cut off": cut},
                 "kinds": {},
             }
@@ -212,7 +213,9 @@ class Night:
             "world": "w:W",
             "config": {},
         }
-        report = {"players": players, "against": verdict({"players": players})}
+        players = msgspec.to_builtins(players)
+        faults = find_faults(parse_episode_report({"players": players}))
+        report = {"players": players, "against": faults}
         identity = hash_json(["episodes", made_from, by, harmed, cut])
         return artifact(
             self.lake, "episodes", made_from, {"episodes.jsonl": text + "\n"}, report, identity

@@ -28,7 +28,7 @@ from agent_pipeline.promotion.champions import (
 )
 from agent_pipeline.promotion.ledger import EXPORT
 from agent_pipeline.redaction import RedactionOptions, Redactor
-from agent_pipeline.reports.episode_report import ROWS
+from agent_pipeline.reports.episode_report import FIGURE_LABELS
 from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.filesystem import write_checksum
 from agent_pipeline.storage.lake import Artifact, Lake
@@ -338,7 +338,7 @@ def test_a_champion_is_pushed_to_the_hub_with_its_card_and_a_refusal_is_one_sent
     lake.finish("sft_adapter", KEY, hash_json("first"), adapter, made_from, report)
     assert "champions only" in serve_champion(lake, KEY, hub="me/support")[-1] and not asked
     promote(lake, KEY)
-    model = dict.fromkeys(ROWS) | {
+    model = dict.fromkeys(FIGURE_LABELS) | {
         "done": {"n": 3, "of": 4},
         "kinds": {},
         "pass_hat": {},

@@ -17,7 +17,7 @@ from agent_pipeline.defs.specs import (
     warning,
 )
 from agent_pipeline.defs.worker_client import built, run_worker
-from agent_pipeline.reports.episode_report import PAGE, figure_rows, shown
+from agent_pipeline.reports.episode_report import PAGE, figure_rows, parse_episode_report, shown
 from agent_pipeline.storage.lake import Artifact
 
 CHECK = "model_does_the_job"
@@ -83,21 +83,21 @@ def episodes(
             params,
             tables=["judged_sessions", "heldout_dataset"],
         )
-        report, model = result["report"], result["report"]["players"]["model"]
-        head, *rows = figure_rows(report["players"])
+        report = parse_episode_report(result["report"])
+        head, *rows = figure_rows(report.players)
         shares = {
-            name: model[name]["n"] / model[name]["of"]
-            for name in ("done", "harm")
-            if model[name] and model[name]["of"]
+            name: share.n / share.of
+            for name, share in (("done", report.model.done), ("harm", report.model.harm))
+            if share and share.of
         }
         metadata = {
             "figures": table(head, rows),
-            "report": dg.MetadataValue.json(report),
+            "report": dg.MetadataValue.json(result["report"]),
             **numbers(shares),
         }
         why = (
-            "; ".join(report["against"])
-            or f"it does {shown(model['done'])} tasks, and harms in {shown(model['harm'])}"
+            "; ".join(report.against)
+            or f"it does {report.model.done} tasks, and harms in {shown(report.model.harm)}"
         )
-        check = check_result(not report["against"], why, numbers(shares), CHECK)
+        check = check_result(not report.against, why, numbers(shares), CHECK)
         return built(context, workspace, result, metadata, [check], {"transcripts": PAGE})
