@@ -29,6 +29,7 @@ from agent_pipeline.promotion.champions import promote, serve, serve_champion
 from agent_pipeline.promotion.comparison import make_compare_params
 from agent_pipeline.promotion.next_steps import held_out_tasks
 from agent_pipeline.promotion.sanity_questions import choose_other_turns
+from agent_pipeline.reports.episode_report import Share, read_episode_report
 from agent_pipeline.selection.leaks import find_leaks
 from agent_pipeline.selection.tables import CORESET, read_coreset, read_dataset_rows
 from agent_pipeline.sessions.session import Session, hash_json
@@ -397,3 +398,16 @@ def test_next_run_splits_the_table(tmp_path: Path) -> None:
     }
     assert splits == {"sft_dataset": {"train", "select"}, "heldout_dataset": {"test"}}
     assert list(read_dataset_rows(lake, KEY, SPLITS)) == earlier
+
+
+def test_report_of_episodes(lake: Lake, tmp_path: Path) -> None:
+    """A report without later fields is read; a report that cannot be read asks for new episodes."""
+    older = {"players": {"model": {"done": {"n": 3, "of": 4}}}}
+    for identity, report in (("1" * 64, older), ("2" * 64, {"players": {"model": {"done": 3}}})):
+        write(tmp_path, "episodes", identity, {"gguf_export": EXPORT}, report, {})
+    readable = lake.find("episodes", KEY, "1" * 64)
+    assert readable is not None and read_episode_report(readable).model.done == Share(3, 4)
+    unreadable = lake.find("episodes", KEY, "2" * 64)
+    assert unreadable is not None
+    with pytest.raises(DataError):
+        read_episode_report(unreadable)
