@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,6 @@ from agent_pipeline.export.quantizer import find_quantizer
 from agent_pipeline.models.device import EXACT
 from agent_pipeline.models.loading import load_model
 from agent_pipeline_tests.export.conftest import CONVERSATIONS, model_at
-from agent_pipeline_tests.tiny import with_jinja
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("needs_converter")]
 
@@ -182,13 +182,8 @@ def test_a_changed_model_is_found_out_and_explained(exported, tiny, tmp_path, re
         parity.check_template(llama, renderer, CONVERSATIONS)
         answers = [llama.greedy(prompt.ids, 8) for prompt in asked]
     found = parity.compare_answers(model, tokenizer, asked, {"f16": answers})[0]["f16"]
-    plain = generate(
-        model,
-        [prompt.ids for prompt in asked],
-        [8] * len(asked),
-        parity.end_ids(model, tokenizer),
-        batch=1,
-    )
+    ends = parity.end_ids(model, tokenizer)
+    plain = [generate(model, [prompt.ids], [8], ends)[0] for prompt in asked]
     exact = [
         tokens == answer.tokens and (len(tokens) < 8) == answer.stopped
         for tokens, answer in zip(plain, answers, strict=True)
@@ -206,8 +201,9 @@ def test_a_changed_model_is_found_out_and_explained(exported, tiny, tmp_path, re
     assert found["rate"] <= found["agreement"] < parity.GREEDY_THRESHOLD
 
 
-def test_a_template_that_llama_cpp_renders_otherwise_is_an_error(exported, renderer):
-    otherwise = with_jinja(renderer, "{{ messages[0].content }}")
+def test_a_template_that_llama_cpp_renders_otherwise_is_an_error(exported, renderer, monkeypatch):
+    otherwise = copy(renderer)
+    monkeypatch.setattr(otherwise, "render", parity.words_only)
     with (
         LlamaCpp(exported[0] / "model-f16.gguf") as llama,
         pytest.raises(ExportError, match=r"conversation 1 otherwise.*character 0"),
