@@ -18,6 +18,7 @@ from agent_pipeline.datasets.build import build_kto, build_sft, build_sharegpt
 from agent_pipeline.datasets.sft import SFT, make_sft_rows
 from agent_pipeline.datasets.splits import SPLITS, SplitSizes
 from agent_pipeline.errors import DataError, LakeError
+from agent_pipeline.evaluation.evaluation_report import read_evaluation_report
 from agent_pipeline.evaluation.heldout import heldout_rows
 from agent_pipeline.governance.explain import explain
 from agent_pipeline.governance.forgetting import forget
@@ -411,3 +412,14 @@ def test_report_of_episodes(lake: Lake, tmp_path: Path) -> None:
     assert unreadable is not None
     with pytest.raises(DataError):
         read_episode_report(unreadable)
+
+
+def test_report_of_an_evaluation(lake: Lake, tmp_path: Path) -> None:
+    """The figures of an older evaluation are read; a report without figures asks for another."""
+    report = read_evaluation_report(lake.latest("evaluation", KEY))
+    assert (report.adapter.exact_call_accuracy, report.adapter.verified_calls) == (0.5, None)
+    write(tmp_path, "evaluation", "3" * 64, {"adapter": ADAPTER}, {"n": 1}, {})
+    unreadable = lake.find("evaluation", KEY, "3" * 64)
+    assert unreadable is not None
+    with pytest.raises(DataError):
+        read_evaluation_report(unreadable)

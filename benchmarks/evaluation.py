@@ -93,16 +93,16 @@ def ranks(partition: str, count: int) -> None:
     figures: dict[str, dict[str, dict[str, float]]] = {}
     for adapter in lake.finished("sft_adapter", key):
         base = resolve_base_model(adapter.manifest["made_from"]["base_model"], settings.cache_path)
-        report = evaluate(rows, base, adapter.path, max_samples=10**6, base_passes=passes)
-        for name, of in ((adapter.identity[:8], report["adapter"]), (base.name, report["base"])):
+        report = evaluate(rows, base, adapter.path, max_samples=10**6, base_passes=passes).report
+        for name, of in ((adapter.identity[:8], report.adapter), (base.name, report.base)):
             if name not in figures:
                 taken = {
-                    "exact_calls": of["exact_call_accuracy"],
-                    **{name: of[name] for name in (*PASS_FIGURES, "heldout_loss")},
+                    "exact_calls": of.exact_call_accuracy,
+                    **{name: of.figure(name) for name in (*PASS_FIGURES, "heldout_loss")},
                 }
                 figures[name] = {figure: {"mean": value} for figure, value in taken.items()}
                 print(
-                    f"{name}, {report['n']} turns:",
+                    f"{name}, {report.n} turns:",
                     *(f"{figure} {value:.3f}" for figure, value in taken.items()),
                     flush=True,
                 )

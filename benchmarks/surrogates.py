@@ -86,11 +86,12 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             train_adapter(SftInput(trained, base, TrainingConfig()), Path(folder))
             reports = [
-                evaluate(each, base, Path(folder), max_samples=2 * ASKED) for each in asked.values()
+                evaluate(each, base, Path(folder), max_samples=2 * ASKED).report
+                for each in asked.values()
             ]
         print(
             f"| {name} | "
-            + " | ".join(f"{report['adapter']['exact_call_accuracy']:.0%}" for report in reports)
+            + " | ".join(f"{report.adapter.exact_call_accuracy:.0%}" for report in reports)
             + " |",
             flush=True,
         )

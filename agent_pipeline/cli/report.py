@@ -10,6 +10,10 @@ from rich.table import Table
 
 from agent_pipeline.datasets.sft_tables import SFT_TABLE, read_sft_columns
 from agent_pipeline.errors import DataError
+from agent_pipeline.evaluation.evaluation_report import (
+    EvaluationReport,
+    read_evaluation_report,
+)
 from agent_pipeline.evaluation.intervals import shown as with_interval
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.decision_wording import summarize
@@ -132,7 +136,7 @@ def print_report(console: Console, lake: Lake, keys: list[PartitionKey]) -> None
                 highlight=False,
             )
         if evaluated := models.get("evaluation"):
-            for line in _comparison(evaluated.manifest["report"]):
+            for line in _comparison(read_evaluation_report(evaluated)):
                 console.print(f"  {line}")
         if (exported := models.get(EXPORT)) and (
             decided := find_last_decision(lake, key, exported.identity)
@@ -196,26 +200,26 @@ COMPARED = {
 }
 
 
-def _comparison(report: dict[str, Any]) -> list[str]:
+def _comparison(report: EvaluationReport) -> list[str]:
     lines = []
     for name, label in COMPARED.items():
         difference, base, adapter = (
-            report["differences"].get(name),
-            report["base"].get(name),
-            report["adapter"].get(name),
+            report.differences.get(name),
+            report.base.figure(name),
+            report.adapter.figure(name),
         )
-        if difference is None:
+        if difference is None or base is None or adapter is None:
             continue
         form = ".3f" if name == "heldout_loss" else ".1%"
         text = f"{label}: base {base:{form}} → adapter {adapter:{form}}"
-        if difference["low"] is not None:
+        if difference.low is not None:
             interval = with_interval(
-                difference["difference"], difference["low"], difference["high"], f"+{form}"
+                difference.difference, difference.low, difference.high, f"+{form}"
             )
             text += f", difference {interval} (95 %)"
         lines.append(
-            f"{text}, {difference['samples']} {'rows' if name == 'heldout_loss' else 'turns'} of "
-            f"{difference['tasks']} tasks"
+            f"{text}, {difference.samples} {'rows' if name == 'heldout_loss' else 'turns'} of "
+            f"{difference.tasks} tasks"
         )
     return lines
 

@@ -229,12 +229,12 @@ def evaluate(
     }
 
     def write(folder: Path) -> dict[str, Any]:
-        report = evaluate_adapter(
+        result = evaluate_adapter(
             rows, base, adapter.path, **config, progress=progress, base_passes=base_passes
         )
-        samples = report.pop("samples")
+        report, samples = result.report, result.samples
         page_split = Split(split, report, samples, f"{SAMPLES} beside this page")
-        for name, entries in ((SAMPLES, samples), (ROW_LOSSES, report.pop("row_losses"))):
+        for name, entries in ((SAMPLES, samples), (ROW_LOSSES, result.row_losses)):
             text = json.dumps(entries, indent=1, ensure_ascii=False)
             (folder / name).write_text(text, encoding="utf-8")
         adapters = find_trained_adapters(lake, key, adapter.identity)
@@ -246,7 +246,7 @@ def evaluate(
         model_names = {"base": base.name, "adapter": f"{base.name}+{adapter.identity[:16]}"}
         for player, model_name in model_names.items():
             write_log(folder, player, title, model_name, report, samples, rows_by_id)
-        return report
+        return dict(msgspec.to_builtins(report))
 
     return build(evaluate, params, Recipe("evaluation", made_from, write, [adapter]))
 

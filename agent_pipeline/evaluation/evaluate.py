@@ -1,36 +1,91 @@
-"""An adapter against the base model that it was trained from, on the same held-out turns.
+"""An evaluation: an adapter compared with the base model that it was trained from.
 
-The weights are loaded once; PEFT switches the adapter off for the base's turn, so the two differ in nothing else. Both get the
-training template: the base is asked in the form that the adapter was trained on.
+Both answer the same held-out turns. The weights are loaded once, and PEFT switches the adapter off
+for the base model's turn, so the two differ in nothing else. Both get the training template: the
+base model is prompted in the form that the adapter was trained on. The form of the report is in
+`evaluation_report`.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from agent_pipeline.engine.scoring import average_losses, combine_losses
 from agent_pipeline.errors import DataError, ModelError
 from agent_pipeline.evaluation.answer_scoring import AnswerScore, score
 from agent_pipeline.evaluation.call_probability import auc
-from agent_pipeline.evaluation.intervals import jackknife, reported
-from agent_pipeline.evaluation.model_comparison import accuracies, by_tool, differences
+from agent_pipeline.evaluation.evaluation_report import EvaluationReport, Example, ModelFigures
+from agent_pipeline.evaluation.intervals import ReportedDifference, jackknife, report_difference
+from agent_pipeline.evaluation.model_comparison import (
+    compare_answers,
+    measure_answers,
+    measure_by_tool,
+)
 from agent_pipeline.evaluation.paired import paired
 from agent_pipeline.evaluation.samples import as_text, turn_samples
 from agent_pipeline.evaluation.turns import ForwardPass, Question, TurnAnswer, TurnAnswerer
 from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.sessions.session import hash_json
-from agent_pipeline.tokenization.encoding import encode_row, split_into_trained_rows
+from agent_pipeline.tokenization.encoding import EncodedRow, encode_row, split_into_trained_rows
 from agent_pipeline.tokenization.loss_masks import Encoded
 
 BasePasses = dict[str, ForwardPass]
 SAMPLES, ROW_LOSSES = "samples.json", "row_losses.json"
 """Files of an evaluation: what both models did at each turn, and their loss on each row."""
+MODELS = ("base", "adapter")
+EXAMPLES_PER_KIND = 2
+PROMPT_TAIL_CHARACTERS = 300
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """What an evaluation makes.
+
+    Attributes:
+        report: The figures.
+        samples: One entry per answered turn, for the file `SAMPLES`.
+        row_losses: One entry per row, for the file `ROW_LOSSES`.
+    """
+
+    report: EvaluationReport
+    samples: list[dict[str, Any]]
+    row_losses: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class FigureOfBoth:
+    """One figure of both models.
+
+    Attributes:
+        base: The base model's value; `None` if it cannot be measured.
+        adapter: The adapter's value.
+        difference: adapter − base.
+    """
+
+    base: float | None
+    adapter: float | None
+    difference: ReportedDifference | None
+
+
+@dataclass(frozen=True)
+class _ModelAnswer:
+    """A model's answer at one turn.
+
+    Attributes:
+        answer: The text, and how it ended.
+        score: What is right about it.
+        call_probability: P(call) at the turn; `None` if it cannot be measured.
+    """
+
+    answer: TurnAnswer
+    score: AnswerScore
+    call_probability: float | None
 
 
 def evaluate(
@@ -44,283 +99,394 @@ def evaluate(
     split: str = "test",
     max_length: int = 2048,
     base_passes: BasePasses | None = None,
-) -> dict[str, Any]:
-    """Both models on the rows of `split`; other rows are not looked at.
+) -> EvaluationResult:
+    """Evaluate both models on the rows of `split`; other rows are not looked at.
 
-    Loss, P(call) and `verified_calls` are of all turns, from one forward pass a model; answers are of at most `max_samples` (0: none).
-    `base_passes` holds the base's last pass, and gets this one: adapters that are evaluated on the same turns with one
-    such dict ask it once.
+    Loss, P(call) and `verified_calls` are of all turns, from one forward pass per model. Answers
+    are of at most `max_samples` turns.
 
-    The report: the `device`, `n` and `counts`; for `base` and `adapter` the held-out loss (nats an assistant token), the AUC of their
-    decisions, the share of turns with a call that they write as it was recorded, token for token (`verified_calls`), and the means of
-    `comparison.METRICS`; their `differences` (adapter − base) with 95 % intervals over tasks;
-    `by_tool`; `examples`; `samples`, one entry a turn; `row_losses`, one a row. No times.
+    Args:
+        rows: The rows.
+        base: The base model.
+        adapter_dir: The folder of the adapter.
+        max_samples: The largest number of turns to answer; 0 means none.
+        max_new_tokens: The longest answer, in tokens.
+        seed: The seed of the choice of turns.
+        progress: The progress to report to.
+        split: The split of the rows.
+        max_length: The longest prompt, in tokens.
+        base_passes: Holds the base model's last pass, and gets this pass. Adapters that are
+            evaluated on the same turns with one such dictionary ask their base model once.
 
     Raises:
-        DataError: no held-out turn is left.
-        ModelError: a model cannot be loaded, or its loss is not finite.
+        DataError: No held-out turn is left.
+        ModelError: A model cannot be loaded, or its loss is not finite.
     """
     heldout = [row for row in rows if row["split"] == split]
-    every, counts = turn_samples(heldout, 0, split, seed)
-    if not every:
-        given = len({row["task_key"] for row in rows})
+    all_samples, counts = turn_samples(heldout, 0, split, seed)
+    if not all_samples:
+        task_count = len({row["task_key"] for row in rows})
         raise DataError(
-            f"There are no held-out turns to evaluate on: none of {given} task(s) fell to the split {split}; give at least "
-            f"{max(10, 2 * given)} tasks, or a larger share for {split}."
+            f"There are no held-out turns to evaluate on: none of {task_count} task(s) fell to "
+            f"the split {split}; give at least {max(10, 2 * task_count)} tasks, or a larger share "
+            f"for {split}."
         )
-    answering = TurnAnswerer.of(base, adapter_dir, max_length, progress)
-    renderer = answering.renderer
-    questions = [
-        question for sample in every if (question := answering.question(sample, max_new_tokens))
-    ]
+    answerer = TurnAnswerer.of(base, adapter_dir, max_length, progress)
+    prepared = [answerer.question(sample, max_new_tokens) for sample in all_samples]
+    questions = [question for question in prepared if question is not None]
     if not questions:
         raise DataError(
-            f"None of {len(every)} held-out turns fits into {max_length} tokens: raise max_length."
+            f"None of {len(all_samples)} held-out turns fits into {max_length} tokens: raise "
+            "max_length."
         )
-    heldout = split_into_trained_rows(renderer, heldout)
-    rows_that_fit = [
-        (row, fitting) for row in heldout if (fitting := encode_row(renderer, row, max_length))
-    ]
-    chosen = (
-        {sample.key for sample in turn_samples(heldout, max_samples, split, seed)[0]}
-        if max_samples
-        else set()
-    )
-    asked = [index for index, question in enumerate(questions) if question.sample.key in chosen]
-    samples = [questions[index].sample for index in asked]
+    heldout = split_into_trained_rows(answerer.renderer, heldout)
+    fitting_rows: list[dict[str, Any]] = []
+    encoded_rows: list[EncodedRow] = []
+    for row in heldout:
+        encoded = encode_row(answerer.renderer, row, max_length)
+        if encoded is not None:
+            fitting_rows.append(row)
+            encoded_rows.append(encoded)
+    answered = _choose_questions(questions, heldout, max_samples, split, seed)
+    passes = _run_passes(base, answerer, encoded_rows, questions, answered, base_passes)
 
-    passes: dict[str, ForwardPass] = {}
-    base_passes = {} if base_passes is None else base_passes
-    same = _fingerprint(
-        base,
-        renderer.template.jinja,
-        [fitting.encoded for _, fitting in rows_that_fit],
-        questions,
-        asked,
-    )
-    for name in ("base", "adapter"):
-        if name == "base" and same in base_passes:
-            passes[name] = base_passes[same]
-            continue
-        with answering.model.disable_adapter() if name == "base" else nullcontext():
-            passes[name] = answering.forward(
-                [fitting for _, fitting in rows_that_fit], questions, asked
-            )
-
-    base_passes.clear()
-    base_passes[same] = passes["base"]
-    replies = {name: each.replies for name, each in passes.items()}
-    scores = {
-        name: [
-            score(sample, reply.text, reply.cut)
-            for sample, reply in zip(samples, replies[name], strict=True)
-        ]
-        for name in replies
-    }
+    samples = [questions[index].sample for index in answered]
     tasks = [sample.task_key for sample in samples]
-    decisions, verified = _decisions(questions, passes), _verified_calls(questions, passes)
-    entries = [
-        _entry(
-            questions[index],
-            {
-                name: (replies[name][at], scores[name][at], passes[name].call_probabilities[index])
-                for name in replies
-            },
-        )
-        for at, index in enumerate(asked)
-    ]
-    return {
-        "device": answering.device,
-        "n": len(samples),
-        "n_calls": sum(bool(sample.calls) for sample in samples),
-        "tasks": len(set(tasks)),
-        "counts": {
+    scores = {
+        model: [
+            score(sample, answer.text, answer.cut)
+            for sample, answer in zip(samples, passes[model].replies, strict=True)
+        ]
+        for model in MODELS
+    }
+    entries = []
+    for position, index in enumerate(answered):
+        answers = {
+            model: _ModelAnswer(
+                passes[model].replies[position],
+                scores[model][position],
+                passes[model].call_probabilities[index],
+            )
+            for model in MODELS
+        }
+        entries.append(_make_entry(questions[index], answers))
+    decision_auc = _measure_decisions(questions, passes)
+    verified_calls = _measure_verified_calls(questions, passes)
+    report = EvaluationReport(
+        device=answerer.device,
+        n=len(samples),
+        n_calls=sum(bool(sample.calls) for sample in samples),
+        tasks=len(set(tasks)),
+        counts={
             **counts,
-            "left_out": len(questions) - len(asked),
-            "samples": len(asked),
-            "dropped": len(every) - len(questions),
-            "rows_dropped": len(heldout) - len(rows_that_fit),
+            "left_out": len(questions) - len(answered),
+            "samples": len(answered),
+            "dropped": len(all_samples) - len(questions),
+            "rows_dropped": len(heldout) - len(fitting_rows),
         },
-        **{
-            name: {
-                "heldout_loss": average_losses(passes[name].losses),
-                "decision_auc": decisions[name],
-                "verified_calls": verified[name],
-                **accuracies(tasks, scores[name]),
-                "verified": sum(reply.verified for reply in replies[name]),
-                # What stands behind a whole call is not read, so such a call is right; its server goes on to write.
-                "unended_calls": sum(
-                    reply.unended and each.whole_call
-                    for reply, each in zip(replies[name], scores[name], strict=True)
-                ),
-            }
-            for name in replies
+        base=_measure_model(
+            passes["base"], tasks, scores["base"], decision_auc.base, verified_calls.base
+        ),
+        adapter=_measure_model(
+            passes["adapter"],
+            tasks,
+            scores["adapter"],
+            decision_auc.adapter,
+            verified_calls.adapter,
+        ),
+        differences={
+            "heldout_loss": _compare_losses([row["task_key"] for row in fitting_rows], passes),
+            "decision_auc": decision_auc.difference,
+            "verified_calls": verified_calls.difference,
+            **compare_answers(tasks, scores["base"], scores["adapter"]),
         },
-        "differences": {
-            "heldout_loss": _loss_difference([row["task_key"] for row, _ in rows_that_fit], passes),
-            "decision_auc": decisions["difference"],
-            "verified_calls": verified["difference"],
-            **differences(tasks, scores["base"], scores["adapter"]),
-        },
-        "by_tool": by_tool(
+        by_tool=measure_by_tool(
             [sample.calls[0].name if sample.calls else None for sample in samples],
             tasks,
             scores["base"],
             scores["adapter"],
         ),
-        "examples": _examples(entries),
-        "samples": entries,
-        "row_losses": _row_losses([row for row, _ in rows_that_fit], passes),
-    }
+        examples=_choose_examples(entries),
+    )
+    return EvaluationResult(report, entries, _list_row_losses(fitting_rows, passes))
 
 
-def _fingerprint(
-    base: BaseModel, jinja: str, rows: list[Encoded], questions: list[Question], asked: list[int]
+def _choose_questions(
+    questions: Sequence[Question],
+    rows: list[dict[str, Any]],
+    max_samples: int,
+    split: str,
+    seed: int,
+) -> list[int]:
+    """Return the positions of the questions that are answered.
+
+    Args:
+        questions: The questions.
+        rows: The held-out rows.
+        max_samples: The largest number of turns to answer; 0 means none.
+        split: The split of the rows.
+        seed: The seed of the choice.
+    """
+    if not max_samples:
+        return []
+    chosen = {sample.key for sample in turn_samples(rows, max_samples, split, seed)[0]}
+    return [index for index, question in enumerate(questions) if question.sample.key in chosen]
+
+
+def _run_passes(
+    base: BaseModel,
+    answerer: TurnAnswerer,
+    rows: Sequence[EncodedRow],
+    questions: Sequence[Question],
+    answered: Sequence[int],
+    base_passes: BasePasses | None,
+) -> dict[str, ForwardPass]:
+    """Return one forward pass of each model. The base model's is reused if it is in `base_passes`.
+
+    Args:
+        base: The base model.
+        answerer: The loaded model.
+        rows: The held-out rows as tokens.
+        questions: All questions.
+        answered: The positions of the questions that are answered.
+        base_passes: The base model's last pass, and the place for this pass.
+    """
+    base_passes = {} if base_passes is None else base_passes
+    fingerprint = _fingerprint_of_base(
+        base, answerer.renderer.template.jinja, [row.encoded for row in rows], questions, answered
+    )
+    base_pass = base_passes.get(fingerprint)
+    if base_pass is None:
+        with answerer.model.disable_adapter():
+            base_pass = answerer.forward(rows, questions, answered)
+    adapter_pass = answerer.forward(rows, questions, answered)
+    base_passes.clear()
+    base_passes[fingerprint] = base_pass
+    return {"base": base_pass, "adapter": adapter_pass}
+
+
+def _fingerprint_of_base(
+    base: BaseModel,
+    jinja: str,
+    rows: Sequence[Encoded],
+    questions: Sequence[Question],
+    answered: Collection[int],
 ) -> str:
-    """Everything that decides what a base model says: its weights, the template that ends its turns, and the tokens that it is shown."""
-    of_turns = [
+    """Return the hash of everything that decides what a base model answers.
+
+    Args:
+        base: The base model.
+        jinja: The template, which ends its turns.
+        rows: The held-out rows as tokens.
+        questions: All questions.
+        answered: The positions of the questions that are answered.
+    """
+    turns = [
         [
-            each.row.input_ids,
-            each.limit,
-            each.too_tight,
-            [branch.input_ids for branch in each.branches],
+            question.row.input_ids,
+            question.limit,
+            question.too_tight,
+            [branch.input_ids for branch in question.branches],
         ]
-        for each in questions
+        for question in questions
     ]
-    return hash_json(
-        [
-            base.name,
-            base.revision,
-            jinja,
-            [[each.input_ids, each.trained] for each in rows],
-            of_turns,
-            asked,
-        ]
+    encoded_rows = [[row.input_ids, row.trained] for row in rows]
+    return hash_json([base.name, base.revision, jinja, encoded_rows, turns, list(answered)])
+
+
+def _measure_model(
+    forward_pass: ForwardPass,
+    tasks: Sequence[str],
+    scores: Sequence[AnswerScore],
+    decision_auc: float | None,
+    verified_calls: float | None,
+) -> ModelFigures:
+    """Return a model's figures.
+
+    Args:
+        forward_pass: The model's pass.
+        tasks: The task of each answered turn.
+        scores: The scores of the answers.
+        decision_auc: The area under the curve of P(call).
+        verified_calls: The share of calls that are written as they were recorded.
+    """
+    answers = measure_answers(tasks, scores)
+    # What follows a whole call is not read, so the call is right. But a server would go on writing.
+    unended_calls = sum(
+        answer.unended and score.whole_call
+        for answer, score in zip(forward_pass.replies, scores, strict=True)
+    )
+    return ModelFigures(
+        heldout_loss=average_losses(forward_pass.losses),
+        decision_auc=decision_auc,
+        verified_calls=verified_calls,
+        verified=sum(answer.verified for answer in forward_pass.replies),
+        unended_calls=unended_calls,
+        **msgspec.structs.asdict(answers),
     )
 
 
-def _decisions(questions: list[Question], passes: dict[str, ForwardPass]) -> dict[str, Any]:
-    """The AUC of P(call) over all turns that have one, for `base` and `adapter`, and their `difference`."""
+def _measure_decisions(
+    questions: Sequence[Question], passes: Mapping[str, ForwardPass]
+) -> FigureOfBoth:
+    """Return the AUC of P(call) over all turns at which both models have a P(call)."""
     known = [
         index
         for index in range(len(questions))
-        if all(passes[name].call_probabilities[index] is not None for name in ("base", "adapter"))
+        if all(passes[model].call_probabilities[index] is not None for model in MODELS)
     ]
-    called = np.array([bool(questions[index].sample.calls) for index in known], dtype=bool)
+    expects_call = np.array([bool(questions[index].sample.calls) for index in known], dtype=bool)
     base, adapter = (
-        np.array([passes[name].call_probabilities[index] for index in known], dtype=float)
-        for name in ("base", "adapter")
+        np.array([passes[model].call_probabilities[index] for index in known], dtype=float)
+        for model in MODELS
     )
-    if called.all() or not called.any():
-        return {"base": None, "adapter": None, "difference": None}
+    if expects_call.all() or not expects_call.any():
+        return FigureOfBoth(None, None, None)
     difference = jackknife(
         [questions[index].sample.task_key for index in known],
-        lambda left: auc(adapter[left], called[left]) - auc(base[left], called[left]),
+        lambda kept: auc(adapter[kept], expects_call[kept]) - auc(base[kept], expects_call[kept]),
         bounds=(-1.0, 1.0),
     )
-    return {
-        "base": auc(base, called),
-        "adapter": auc(adapter, called),
-        "difference": reported(difference, of_shares=False),
-    }
+    return FigureOfBoth(
+        auc(base, expects_call),
+        auc(adapter, expects_call),
+        report_difference(difference, of_shares=False),
+    )
 
 
-def _verified_calls(questions: list[Question], passes: dict[str, ForwardPass]) -> dict[str, Any]:
-    """The share of turns with a call that greedy decoding writes as they were recorded, for `base` and `adapter`, and the `difference`."""
+def _measure_verified_calls(
+    questions: Sequence[Question], passes: Mapping[str, ForwardPass]
+) -> FigureOfBoth:
+    """Return the share of turns with a call that greedy decoding writes as they were recorded."""
     calls = [index for index, question in enumerate(questions) if question.sample.calls]
-    base, adapter = (
-        [float(passes[name].verified[index]) for index in calls] for name in ("base", "adapter")
+    base, adapter = ([float(passes[model].verified[index]) for index in calls] for model in MODELS)
+    tasks = [questions[index].sample.task_key for index in calls]
+    difference = paired(tasks, adapter, base, shares=True)
+    return FigureOfBoth(
+        sum(base) / len(base) if base else None,
+        sum(adapter) / len(adapter) if adapter else None,
+        report_difference(difference),
     )
-    difference = paired(
-        [questions[index].sample.task_key for index in calls], adapter, base, shares=True
-    )
-    shares = {
-        name: sum(of) / len(of) if of else None
-        for name, of in (("base", base), ("adapter", adapter))
-    }
-    return shares | {"difference": reported(difference)}
 
 
-def _row_losses(
+def _list_row_losses(
     rows: Sequence[Mapping[str, Any]], passes: Mapping[str, ForwardPass]
 ) -> list[dict[str, Any]]:
-    """The losses of each row: of all its turns, where each of them was a row of its own."""
-    parts: dict[str, list[int]] = {}
-    for index, row in enumerate(rows):
-        parts.setdefault(row["row_id"], []).append(index)
-    losses = {
-        name: [combine_losses([read.losses[index] for index in of]) for of in parts.values()]
-        for name, read in passes.items()
-    }
-    return [
-        {
-            "row_id": row_id,
-            "session_id": rows[of[0]]["session_id"],  # what is forgotten is found by it
-            "task_key": rows[of[0]]["task_key"],
-            "tokens": losses["base"][number].trained_tokens,
-            **{name: each[number].loss for name, each in losses.items()},
+    """Return the losses of each row.
+
+    If the turns of a row were encoded as rows of their own, the row's loss is that of all its turns.
+    """
+    positions_by_row: dict[str, list[int]] = {}
+    for position, row in enumerate(rows):
+        positions_by_row.setdefault(row["row_id"], []).append(position)
+    entries = []
+    for row_id, positions in positions_by_row.items():
+        losses = {
+            model: combine_losses([passes[model].losses[position] for position in positions])
+            for model in MODELS
         }
-        for number, (row_id, of) in enumerate(parts.items())
+        entries.append(
+            {
+                "row_id": row_id,
+                # A forgotten session's losses are found by this id.
+                "session_id": rows[positions[0]]["session_id"],
+                "task_key": rows[positions[0]]["task_key"],
+                "tokens": losses["base"].trained_tokens,
+                **{model: losses[model].loss for model in MODELS},
+            }
+        )
+    return entries
+
+
+def _compare_losses(
+    tasks: Sequence[str], passes: Mapping[str, ForwardPass]
+) -> ReportedDifference | None:
+    """Return the difference of the losses on the held-out rows.
+
+    Args:
+        tasks: The task of each row.
+        passes: The passes by model.
+
+    Raises:
+        ModelError: A loss is not finite.
+    """
+    judged = [
+        position for position, row in enumerate(passes["base"].losses) if row.loss is not None
     ]
-
-
-def _loss_difference(tasks: list[str], passes: dict[str, ForwardPass]) -> dict[str, Any] | None:
-    judged = [i for i, row in enumerate(passes["base"].losses) if row.loss is not None]
-    base, adapter = (
-        [passes[name].losses[i].loss or 0.0 for i in judged] for name in ("base", "adapter")
-    )
-    weights = [passes["base"].losses[i].trained_tokens for i in judged]
-    for name, losses in (("base model", base), ("adapter", adapter)):
-        if broken := sum(not isfinite(loss) for loss in losses):
+    losses = {
+        model: [passes[model].losses[position].loss or 0.0 for position in judged]
+        for model in MODELS
+    }
+    for model, name in (("base", "base model"), ("adapter", "adapter")):
+        broken = sum(not isfinite(loss) for loss in losses[model])
+        if broken:
             raise ModelError(
-                f"The {name} has no finite loss on {broken} of {len(losses)} held-out rows: its weights are broken, train again."
+                f"The {name} has no finite loss on {broken} of {len(judged)} held-out rows: its "
+                "weights are broken, train again."
             )
-    return reported(
-        paired([tasks[i] for i in judged], adapter, base, weights=weights), of_shares=False
+    difference = paired(
+        [tasks[position] for position in judged],
+        losses["adapter"],
+        losses["base"],
+        weights=[passes["base"].losses[position].trained_tokens for position in judged],
     )
+    return report_difference(difference, of_shares=False)
 
 
-def _entry(
-    question: Question, models: dict[str, tuple[TurnAnswer, AnswerScore, float | None]]
-) -> dict[str, Any]:
+def _make_entry(question: Question, answers: Mapping[str, _ModelAnswer]) -> dict[str, Any]:
+    """Return the entry of a turn in the file `SAMPLES`, with both models' answers."""
     sample = question.sample
     last = sample.prompt[-1] if sample.prompt else {"role": "", "content": ""}
-    return {
+    tail = (last.get("content") or "")[-PROMPT_TAIL_CHARACTERS:]
+    entry: dict[str, Any] = {
         "row_id": sample.row_id,
         "session_id": sample.session_id,
         "task_key": sample.task_key,
         "turn_index": sample.turn_index,
-        "prompt_tail": f"{last['role']}: {(last.get('content') or '')[-300:]}",
+        "prompt_tail": f"{last['role']}: {tail}",
         "expected": as_text(sample),
         "expected_class": sample.turn_class,
         "expected_tool": sample.calls[0].name if sample.calls else None,
-        **{f"{name}_answer": reply.text for name, (reply, _, _) in models.items()},
-        **{
-            name: {**asdict(scored), "right": scored.right, "call_probability": chance}
-            for name, (_, scored, chance) in models.items()
-        },
     }
-
-
-def _examples(entries: list[dict[str, Any]], each: int = 2) -> list[dict[str, Any]]:
-    """A few turns worth reading: what the adapter gained, lost, still gets wrong, and answers; up to `each` of a kind."""
-    kinds: dict[str, list[dict[str, Any]]] = {
-        "gained": [],
-        "lost": [],
-        "both wrong": [],
-        "both right": [],
-    }
-    for entry in entries:
-        outcome = {
-            (False, True): "gained",
-            (True, False): "lost",
-            (False, False): "both wrong",
-            (True, True): "both right",
+    for model, answer in answers.items():
+        entry[f"{model}_answer"] = answer.answer.text
+    for model, answer in answers.items():
+        entry[model] = {
+            **asdict(answer.score),
+            "right": answer.score.right,
+            "call_probability": answer.call_probability,
         }
-        kinds[outcome[bool(entry["base"]["right"]), bool(entry["adapter"]["right"])]].append(entry)
-    fields = ("session_id", "prompt_tail", "expected", "base_answer", "adapter_answer")
-    return [
-        {"kind": kind, **{field: entry[field] for field in fields}}
-        for kind, group in kinds.items()
-        for entry in group[:each]
-    ]
+    return entry
+
+
+def _choose_examples(entries: Sequence[Mapping[str, Any]]) -> list[Example]:
+    """Return a few turns of each kind that are worth reading.
+
+    The kinds are what the adapter gained, what it lost, what both get wrong, and what both get
+    right.
+    """
+    kinds = {
+        (False, True): "gained",
+        (True, False): "lost",
+        (False, False): "both wrong",
+        (True, True): "both right",
+    }
+    examples = []
+    for outcome, kind in kinds.items():
+        of_kind = [
+            entry
+            for entry in entries
+            if (bool(entry["base"]["right"]), bool(entry["adapter"]["right"])) == outcome
+        ]
+        for entry in of_kind[:EXAMPLES_PER_KIND]:
+            examples.append(
+                Example(
+                    kind=kind,
+                    session_id=entry["session_id"],
+                    prompt_tail=entry["prompt_tail"],
+                    expected=entry["expected"],
+                    base_answer=entry["base_answer"],
+                    adapter_answer=entry["adapter_answer"],
+                )
+            )
+    return examples

@@ -1,8 +1,11 @@
-"""Intervals as they stand in a report: of a difference (`paired`), of the area under a curve, of a model's own share."""
+"""Differences and shares with their intervals, as a report shows them.
+
+The intervals of differences are computed in `paired`. Here are the form of a difference in a report,
+differences of statistics that are no means, and the interval of one model's share.
+"""
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -10,44 +13,75 @@ import numpy as np
 from agent_pipeline.evaluation.paired import Difference, paired, t_quantile, wilson, within
 
 ERROR = 0.05
+NORMAL_QUANTILE_OF_95 = 1.959964
+"""The two-sided 95 % quantile of the normal distribution."""
 
 
-def reported(
+class ReportedDifference(msgspec.Struct, frozen=True):
+    """A difference of two models in a report. Fields with a default are missing in older reports.
+
+    Attributes:
+        difference: The mean difference.
+        low: The lower end of its 95 % interval; `None` with fewer than two tasks.
+        high: The upper end.
+        samples: The samples.
+        tasks: The number of their tasks.
+        p: The two-sided chance of so large a difference between exchangeable models.
+        beyond_noise: Whether the interval excludes 0 and `p` is at most the error.
+        least_visible: The least difference of shares that 80 % of evaluations of this size would
+            find; `None` for what is not a share.
+    """
+
+    difference: float
+    low: float | None
+    high: float | None
+    samples: int
+    tasks: int
+    p: float | None = None
+    beyond_noise: bool = False
+    least_visible: float | None = None
+
+
+def report_difference(
     difference: Difference | None, of_shares: bool = True, error: float = ERROR
-) -> dict[str, Any] | None:
-    """A difference as JSON: `difference`, its 95 % interval [`low`, `high`], `samples`, `tasks`, and
+) -> ReportedDifference | None:
+    """Return a difference in the form of a report.
 
-    - `p`: the two-sided chance of so large a difference between exchangeable models;
-    - `beyond_noise`: whether the interval excludes 0 and `p` is at most `error`;
-    - `least_visible`: the least difference of shares that 80 % of evaluations of this size would find; None for what is not a share.
+    Args:
+        difference: The difference; `None` if there are no samples.
+        of_shares: Whether the difference is of shares.
+        error: The error at which a difference is beyond noise.
     """
     if difference is None:
         return None
     low, high = difference.low, difference.high
-    p = None if low is None else min(1.0, 2 * min(difference.p, difference.p_of_a_loss))
-    return {
-        "difference": difference.value,
-        "low": low,
-        "high": high,
-        "p": p,
-        "beyond_noise": low is not None
-        and high is not None
-        and p is not None
-        and (low > 0 or high < 0)
-        and p <= error,
-        "least_visible": difference.visible(ERROR / 2) if of_shares else None,
-        "samples": difference.samples,
-        "tasks": difference.tasks,
-    }
+    p_value: float | None = None
+    beyond_noise = False
+    if low is not None and high is not None:
+        p_value = min(1.0, 2 * min(difference.p, difference.p_of_a_loss))
+        beyond_noise = (low > 0 or high < 0) and p_value <= error
+    return ReportedDifference(
+        difference=difference.value,
+        low=low,
+        high=high,
+        samples=difference.samples,
+        tasks=difference.tasks,
+        p=p_value,
+        beyond_noise=beyond_noise,
+        least_visible=difference.visible(ERROR / 2) if of_shares else None,
+    )
 
 
 def shown(value: float, low: float | None, high: float | None, form: str = "+.3f") -> str:
-    """`+0.125 [+0.010, +0.240]`: a figure with its interval, where it has one."""
-    return (
-        f"{value:{form}}"
-        if low is None or high is None
-        else f"{value:{form}} [{low:{form}}, {high:{form}}]"
-    )
+    """Return a figure with its interval, if it has one.
+
+    Example:
+        >>> shown(0.125, 0.01, 0.24)
+        '+0.125 [+0.010, +0.240]'
+    """
+    if low is None or high is None:
+        return f"{value:{form}}"
+    return f"{value:{form}} [{low:{form}}, {high:{form}}]"
 
 
 def jackknife(
@@ -55,33 +89,45 @@ def jackknife(
     statistic: Callable[[np.ndarray], float],
     bounds: tuple[float, float] | None = None,
 ) -> Difference | None:
-    """A difference that is not a mean (of two areas under curves): `statistic` of the samples that a boolean mask leaves.
+    """Return a difference that is not a mean, such as a difference of two areas under curves.
 
-    It is computed without one task after the other; the tasks' pseudo-values (Tukey, 1958) are compared with 0 as means are. None where the
-    statistic is none (nan) for some mask. With `bounds`, the least and the greatest value that is possible, the interval lies within them.
+    The statistic is computed without one task after the other. The tasks' pseudo-values (Tukey,
+    1958) are then compared with 0, as means are.
+
+    Args:
+        tasks: The task of each sample.
+        statistic: The statistic of the samples that a boolean mask (shape: samples) keeps.
+        bounds: The least and the greatest value that is possible. The interval lies within them.
+
+    Returns:
+        The difference; `None` if the statistic is nan for some mask.
     """
-    names, member = np.unique(np.asarray(tasks), return_inverse=True)
-    count, whole = len(names), statistic(np.ones(len(tasks), dtype=bool))
-    without = (
-        np.array([statistic(member != task) for task in range(count)]) if count > 1 else np.zeros(1)
-    )
+    names, task_of_sample = np.unique(np.asarray(tasks), return_inverse=True)
+    task_count = len(names)
+    whole = statistic(np.ones(len(tasks), dtype=bool))
+    without = np.zeros(1)
+    if task_count > 1:
+        without = np.array([statistic(task_of_sample != task) for task in range(task_count)])
     if not (math.isfinite(whole) and np.isfinite(without).all()):
         return None
-    pseudo = whole + (count - 1) * (
-        without.mean() - without
-    )  # around the statistic itself: the jackknife's own mean differs by its bias
-    found = paired([str(name) for name in names], pseudo.tolist(), [0.0] * count)
-    if bounds and found and found.se is not None:
-        low, high = within(whole, found.se, t_quantile(count - 1, 0.975), count, *bounds)
-        found = msgspec.structs.replace(found, low=low, high=high)
-    return found
+    # Around the statistic itself, because the jackknife's own mean differs by its bias.
+    pseudo_values = whole + (task_count - 1) * (without.mean() - without)
+    difference = paired([str(name) for name in names], pseudo_values.tolist(), [0.0] * task_count)
+    if bounds and difference and difference.se is not None:
+        quantile = t_quantile(task_count - 1, 0.975)
+        low, high = within(whole, difference.se, quantile, task_count, *bounds)
+        difference = msgspec.structs.replace(difference, low=low, high=high)
+    return difference
 
 
 def share_interval(tasks: Sequence[str], values: Sequence[float]) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share. Turns of a task count as fewer the more alike they are, down to one a task where all agree."""
+    """Return Wilson's 95 % interval of a share.
+
+    Turns of a task count as fewer the more alike they are, down to one per task if all agree.
+    """
     share, turns = sum(values) / len(values), len(values)
-    found = paired(tasks, values, [0.0] * turns)
-    worth = float(len(set(tasks)))
-    if 0 < share < 1 and found and found.se:
-        worth = min(max(share * (1 - share) / found.se**2, 1.0), turns)
-    return wilson(share, worth, 1.959964)
+    difference = paired(tasks, values, [0.0] * turns)
+    effective_trials = float(len(set(tasks)))
+    if 0 < share < 1 and difference and difference.se:
+        effective_trials = min(max(share * (1 - share) / difference.se**2, 1.0), turns)
+    return wilson(share, effective_trials, NORMAL_QUANTILE_OF_95)

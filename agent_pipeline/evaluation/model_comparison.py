@@ -1,11 +1,15 @@
-"""Two models side by side, from the scores of each, turn by turn."""
+"""The figures of one model's answers, and the differences of two models', turn by turn."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from agent_pipeline.evaluation.answer_scoring import AnswerScore
-from agent_pipeline.evaluation.intervals import reported, share_interval
+from agent_pipeline.evaluation.evaluation_report import AnswerFigures, ToolFigures
+from agent_pipeline.evaluation.intervals import (
+    ReportedDifference,
+    report_difference,
+    share_interval,
+)
 from agent_pipeline.evaluation.paired import paired
 
 METRICS: dict[str, Callable[[AnswerScore], bool | None]] = {
@@ -18,71 +22,99 @@ METRICS: dict[str, Callable[[AnswerScore], bool | None]] = {
     "lenient_call_accuracy": lambda score: score.lenient,
     "answer_accuracy": lambda score: score.answer,
 }
-"""Name of a mean → what it is the mean of; None where a turn cannot say.
-
-`right_decision`: the class of the turn, of four. `call_recall`: calls where one was expected; `over_call`: calls where none was, the fewer
-the better. `answer_accuracy`: the right class, and values that agree (see `scoring`), where no call was expected.
-"""
+"""The metrics of `AnswerFigures`, by name. A metric is `None` for a turn that cannot say."""
+METRICS_WITH_INTERVAL = ("call_recall", "over_call")
 
 
-def accuracies(tasks: Sequence[str], scores: Sequence[AnswerScore]) -> dict[str, Any]:
-    """The means of a model's scores (None where no turn can say), and the 95 % intervals of two of them.
+def measure_answers(tasks: Sequence[str], scores: Sequence[AnswerScore]) -> AnswerFigures:
+    """Return the figures of a model's answers.
 
-    `decisions`: expected class → class of the reply → turns. `truncated`: wrong turns that the limit on new tokens ended;
-    `invalid_calls`: calls that cannot be read.
+    Args:
+        tasks: The task of each turn.
+        scores: The scores of the model's answers at these turns.
     """
-    report: dict[str, Any] = {}
+    means: dict[str, float | None] = {}
+    intervals: dict[str, tuple[float, float] | None] = {}
     for name, metric in METRICS.items():
-        judged = [
-            (task, value)
-            for task, score in zip(tasks, scores, strict=True)
-            if (value := metric(score)) is not None
-        ]
-        report[name] = sum(value for _, value in judged) / len(judged) if judged else None
-        if name in ("call_recall", "over_call"):
-            report[f"{name}_interval"] = (
-                list(share_interval(*zip(*judged, strict=True))) if judged else None
-            )
+        judged_tasks: list[str] = []
+        values: list[float] = []
+        for task, score in zip(tasks, scores, strict=True):
+            value = metric(score)
+            if value is not None:
+                judged_tasks.append(task)
+                values.append(value)
+        means[name] = sum(values) / len(values) if values else None
+        if name in METRICS_WITH_INTERVAL:
+            intervals[name] = share_interval(judged_tasks, values) if values else None
     decisions: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for score in scores:
         decisions[score.expected or "nothing"][score.actual or "nothing"] += 1
-    return {
-        **report,
-        "decisions": {expected: dict(actual) for expected, actual in sorted(decisions.items())},
-        "invalid_calls": sum(score.invalid_call for score in scores),
-        "truncated": sum(score.truncated for score in scores),
-    }
+    return AnswerFigures(
+        right_decision=means["right_decision"],
+        call_recall=means["call_recall"],
+        call_recall_interval=intervals["call_recall"],
+        over_call=means["over_call"],
+        over_call_interval=intervals["over_call"],
+        tool_name_accuracy=means["tool_name_accuracy"],
+        arguments_accuracy=means["arguments_accuracy"],
+        exact_call_accuracy=means["exact_call_accuracy"],
+        lenient_call_accuracy=means["lenient_call_accuracy"],
+        answer_accuracy=means["answer_accuracy"],
+        decisions={expected: dict(actual) for expected, actual in sorted(decisions.items())},
+        invalid_calls=sum(score.invalid_call for score in scores),
+        truncated=sum(score.truncated for score in scores),
+    )
 
 
-def differences(
+def compare_answers(
     tasks: Sequence[str], base: Sequence[AnswerScore], adapter: Sequence[AnswerScore]
-) -> dict[str, dict[str, Any] | None]:
-    """For each metric the interval of adapter − base over the turns that both can say, turn i being of task `tasks[i]`."""
-    report: dict[str, dict[str, Any] | None] = {}
+) -> dict[str, ReportedDifference | None]:
+    """Return, for each metric, adapter − base over the turns that can say for both.
+
+    Args:
+        tasks: The task of each turn.
+        base: The scores of the base model's answers.
+        adapter: The scores of the adapter's answers.
+    """
+    differences: dict[str, ReportedDifference | None] = {}
     for name, metric in METRICS.items():
-        before, after = ([metric(each) for each in scores] for scores in (base, adapter))
-        judged = [i for i in range(len(tasks)) if before[i] is not None and after[i] is not None]
-        first, second = ([float(each[i] or 0) for i in judged] for each in (before, after))
-        report[name] = reported(paired([tasks[i] for i in judged], second, first, shares=True))
-    return report
+        judged_tasks: list[str] = []
+        base_values: list[float] = []
+        adapter_values: list[float] = []
+        for task, base_score, adapter_score in zip(tasks, base, adapter, strict=True):
+            base_value, adapter_value = metric(base_score), metric(adapter_score)
+            if base_value is not None and adapter_value is not None:
+                judged_tasks.append(task)
+                base_values.append(float(base_value))
+                adapter_values.append(float(adapter_value))
+        difference = paired(judged_tasks, adapter_values, base_values, shares=True)
+        differences[name] = report_difference(difference)
+    return differences
 
 
-def by_tool(
+def measure_by_tool(
     tools: Sequence[str | None],
     tasks: Sequence[str],
     base: Sequence[AnswerScore],
     adapter: Sequence[AnswerScore],
-) -> dict[str, dict[str, Any]]:
-    """For each tool that was expected first (None: no call was), the turns and both models' means there."""
-    members: defaultdict[str, list[int]] = defaultdict(list)
-    for index, tool in enumerate(tools):
-        if tool is not None:
-            members[tool].append(index)
+) -> dict[str, ToolFigures]:
+    """Return both models' figures for each tool.
 
-    def means(scores: Sequence[AnswerScore], indices: list[int]) -> dict[str, Any]:
-        return accuracies([tasks[i] for i in indices], [scores[i] for i in indices])
+    Args:
+        tools: The tool that is expected first at each turn; `None` if no call is expected.
+        tasks: The task of each turn.
+        base: The scores of the base model's answers.
+        adapter: The scores of the adapter's answers.
+    """
+    turns_by_tool: defaultdict[str, list[int]] = defaultdict(list)
+    for turn_index, tool in enumerate(tools):
+        if tool is not None:
+            turns_by_tool[tool].append(turn_index)
+
+    def measure(scores: Sequence[AnswerScore], turns: list[int]) -> AnswerFigures:
+        return measure_answers([tasks[turn] for turn in turns], [scores[turn] for turn in turns])
 
     return {
-        tool: {"n": len(indices), "base": means(base, indices), "adapter": means(adapter, indices)}
-        for tool, indices in sorted(members.items())
+        tool: ToolFigures(len(turns), measure(base, turns), measure(adapter, turns))
+        for tool, turns in sorted(turns_by_tool.items())
     }

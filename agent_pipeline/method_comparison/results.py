@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from agent_pipeline.evaluation.intervals import ERROR, reported
+from agent_pipeline.evaluation.intervals import ERROR, report_difference
 from agent_pipeline.evaluation.paired import Difference, crossed
 from agent_pipeline.evaluation.scores import Scores
 
@@ -146,7 +146,11 @@ def compared(methods: Sequence[Method], runs: Sequence[Run]) -> dict[str, Any]:
             left,
             right,
             figure,
-            reported(_difference(by_method[left], by_method[right], figure, error), False, error),
+            msgspec.to_builtins(
+                report_difference(
+                    _difference(by_method[left], by_method[right], figure, error), False, error
+                )
+            ),
         )
         for left, right in pairs
         for figure in FIGURES

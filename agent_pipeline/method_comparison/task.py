@@ -29,6 +29,7 @@ from agent_pipeline.compute.registry import TASKS, Result, task
 from agent_pipeline.compute.tasks import episodes, evaluate, prefer, train
 from agent_pipeline.config.assets import ASSETS
 from agent_pipeline.evaluation.evaluate import BasePasses
+from agent_pipeline.evaluation.evaluation_report import read_evaluation_report
 from agent_pipeline.method_comparison.report import CHART, PAGE, chart, page
 from agent_pipeline.method_comparison.results import PASS_FIGURES, Cost, Method, Run, compared
 from agent_pipeline.progress import Progress, silent
@@ -192,14 +193,14 @@ def _train_and_measure(
         )
         played = trained.add("episodes", episodes.run(episode_params, progress))
     model, base = read_scores((measured, None), (played, None), same_base=True)
-    report = measured.manifest["report"]
+    report = read_evaluation_report(measured)
     run = Run(
         method=method.id,
         seed=seed,
         scores=model,
-        of_pass={name: report["adapter"][name] for name in PASS_FIGURES},
+        of_pass={name: report.adapter.figure(name) for name in PASS_FIGURES},
         base=base,
-        base_of_pass={name: report["base"][name] for name in PASS_FIGURES},
+        base_of_pass={name: report.base.figure(name) for name in PASS_FIGURES},
         base_model=adapter.manifest["made_from"]["base_model"],
         adapter=adapter.identity,
         made_by=[artifact.identity for artifact in trained.artifacts],

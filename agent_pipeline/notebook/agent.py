@@ -12,10 +12,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from agent_pipeline.engine.scoring import average_losses
 from agent_pipeline.errors import DataError, ModelError
 from agent_pipeline.evaluation.answer_scoring import score
-from agent_pipeline.evaluation.model_comparison import accuracies
+from agent_pipeline.evaluation.model_comparison import measure_answers
 from agent_pipeline.evaluation.rollouts import practice
 from agent_pipeline.evaluation.samples import as_text, turn_samples
 from agent_pipeline.evaluation.turns import TurnAnswerer
@@ -310,7 +312,9 @@ class AgentSFTTrainer:
             for question, reply in zip(questions, read.replies, strict=True)
         ]
         scores = [score(sample, reply.text, reply.cut) for sample, reply in asked]
-        details = accuracies([sample.task_key for sample, _ in asked], scores)
+        details: dict[str, Any] = msgspec.to_builtins(
+            measure_answers([sample.task_key for sample, _ in asked], scores)
+        )
         details["counts"] = {
             **counts,
             "dropped": len(samples) - len(questions),

@@ -8,6 +8,7 @@ from collections import Counter
 from typing import Any
 
 from agent_pipeline.evaluation.evaluate import SAMPLES
+from agent_pipeline.evaluation.evaluation_report import read_evaluation_report
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.comparison import Comparison
 from agent_pipeline.promotion.decision import SanityAnswer
@@ -225,10 +226,10 @@ def _make_split(name: str, candidate: Artifact | None, champion: Artifact | None
         return None
     return Split(
         name,
-        candidate.manifest["report"],
+        read_evaluation_report(candidate),
         read_entries(candidate, SAMPLES),
         str(candidate.path / SAMPLES),
-        champion.manifest["report"] if champion else None,
+        read_evaluation_report(champion) if champion else None,
         read_entries(champion, SAMPLES),
     )
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from agent_pipeline.evaluation.evaluation_report import EvaluationReport
 from agent_pipeline.evaluation.model_comparison import METRICS
 from agent_pipeline.models.families import parse_reply
 from agent_pipeline.sessions.json_text import decode_arguments
@@ -28,14 +29,15 @@ def write_log(
     player: str,
     task: str,
     model: str,
-    report: Mapping[str, Any],
+    report: EvaluationReport,
     samples: Sequence[Mapping[str, Any]],
     rows: Mapping[str, Any],
 ) -> None:
     """Write the log of `player` (`base` or `adapter`) of an evaluation. `rows` are the held-out rows by their ids."""
+    figures = report.base if player == "base" else report.adapter
     made, means = (
         now(),
-        {name: report[player][name] for name in METRICS if report[player][name] is not None},
+        {name: value for name in METRICS if (value := figures.figure(name)) is not None},
     )
     logged = [
         _sample(number, each, player, model, rows[each["row_id"]], made)

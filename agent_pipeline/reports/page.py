@@ -15,8 +15,9 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from agent_pipeline.evaluation.answer_scoring import AnswerScore
-from agent_pipeline.evaluation.intervals import reported, shown
-from agent_pipeline.evaluation.model_comparison import METRICS, differences
+from agent_pipeline.evaluation.evaluation_report import EvaluationReport
+from agent_pipeline.evaluation.intervals import ReportedDifference, report_difference, shown
+from agent_pipeline.evaluation.model_comparison import METRICS, compare_answers
 from agent_pipeline.evaluation.paired import paired
 from agent_pipeline.sessions.session import Message
 from agent_pipeline.sessions.transcript import format_transcript, shorten_text
@@ -33,7 +34,7 @@ OUTCOMES = {
     (False, False): "both wrong",
     (True, True): "both right",
 }
-"""Whether the rival and the candidate are right → what the candidate changed, the worst first."""
+"""Whether the baseline and the candidate are right → what the candidate changed, the worst first."""
 _HIDING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 Entry = Mapping[str, Any]
@@ -42,17 +43,17 @@ Row = list[str]
 
 class Split(NamedTuple):
     """What was measured on a split: the report and the samples of the candidate's evaluation, and those of the champion's, if there is
-    one; without it the rival is the base model. `path` is the candidate's samples, to be named."""
+    one; without it the baseline is the base model. `path` is the candidate's samples, to be named."""
 
     name: str
-    report: Entry
+    report: EvaluationReport
     samples: Sequence[Entry] = ()
     path: str = ""
-    champion: Entry | None = None
+    champion: EvaluationReport | None = None
     champion_samples: Sequence[Entry] = ()
 
     @property
-    def rival(self) -> str:
+    def baseline(self) -> str:
         return "champion" if self.champion else "base"
 
 
@@ -150,16 +151,16 @@ def split_tables(split: Split) -> list[tuple[str, list[Row]]]:
 
 
 def figure_rows(split: Split) -> list[Row]:
-    """A row a metric: the models, candidate − rival with its 95 % interval over tasks, and the least difference that could be seen."""
+    """A row a metric: the models, candidate − baseline with its 95 % interval over tasks, and the least difference that could be seen."""
     reports = [
-        split.report["base"],
-        *([split.champion["adapter"]] if split.champion else []),
-        split.report["adapter"],
+        split.report.base,
+        *([split.champion.adapter] if split.champion else []),
+        split.report.adapter,
     ]
-    compared = split.report["differences"]
+    compared = split.report.differences
     if split.champion:
         both = list(_both(split))
-        compared = differences(
+        compared = compare_answers(
             [new["task_key"] for new, _ in both],
             *([_score(side) for side in sides] for sides in _sides(split, both)),
         )
@@ -167,24 +168,22 @@ def figure_rows(split: Split) -> list[Row]:
         [
             "figure",
             *_models(split),
-            f"candidate − {split.rival} (95 %)",
+            f"candidate − {split.baseline} (95 %)",
             "least visible difference",
             "turns or rows",
             "tasks",
         ]
     ]
     for name in ("heldout_loss", "decision_auc", "verified_calls", *METRICS):
-        of = [
-            report.get(name) for report in reports
-        ]  # reports of older versions know no verified calls
+        of = [report.figure(name) for report in reports]
         if any(each is not None for each in of):
             means = ["–" if each is None else f"{each:.3f}" for each in of]
             rows.append([name.replace("_", " "), *means, *_interval(compared.get(name))])
-    if any(report["truncated"] for report in reports):
+    if any(report.truncated for report in reports):
         rows.append(
             [
                 "wrong turns that max_new_tokens ended",
-                *(str(report["truncated"]) for report in reports),
+                *(str(report.truncated) for report in reports),
                 *_interval(None),
             ]
         )
@@ -202,23 +201,23 @@ def group_rows(split: Split) -> list[Row]:
         [
             "turns with",
             *_models(split),
-            f"candidate − {split.rival} (95 %)",
+            f"candidate − {split.baseline} (95 %)",
             "least visible difference",
             "turns",
             "tasks",
         ]
     ]
     for name, both in sorted(groups.items()):
-        rival, candidate = (
+        baseline, candidate = (
             [float(bool(side["right"])) for side in sides] for sides in _sides(split, both)
         )
         sides = [
             [float(bool(new["base"]["right"])) for new, _ in both],
-            *([rival] if split.champion else []),
+            *([baseline] if split.champion else []),
             candidate,
         ]
-        difference = reported(
-            paired([new["task_key"] for new, _ in both], candidate, rival, shares=True)
+        difference = report_difference(
+            paired([new["task_key"] for new, _ in both], candidate, baseline, shares=True)
         )
         rows.append(
             [name, *(f"{sum(each) / len(each):.3f}" for each in sides), *_interval(difference)]
@@ -227,19 +226,19 @@ def group_rows(split: Split) -> list[Row]:
 
 
 def differing_turns(split: Split, rows: Mapping[str, Entry]) -> list[dict[str, Any]]:
-    """The turns at which rival and candidate say different things. `rows` are the held-out rows by their ids; of one that is not there
+    """The turns at which baseline and candidate say different things. `rows` are the held-out rows by their ids; of one that is not there
     any more, only the prompt's end is shown."""
     turns = []
     for new, old in _both(split):
-        rival_answer = old["adapter_answer"] if split.champion else new["base_answer"]
-        if rival_answer.strip() == new["adapter_answer"].strip():
+        baseline_answer = old["adapter_answer"] if split.champion else new["base_answer"]
+        if baseline_answer.strip() == new["adapter_answer"].strip():
             continue
-        rival, candidate = (bool(side["right"]) for (side,) in _sides(split, [(new, old)]))
+        baseline, candidate = (bool(side["right"]) for (side,) in _sides(split, [(new, old)]))
         texts = [
             ("expected", new["expected"], None),
             ("base", new["base_answer"], bool(new["base"]["right"])),
         ]
-        texts += [("champion", rival_answer, rival)] if split.champion else []
+        texts += [("champion", baseline_answer, baseline)] if split.champion else []
         before = (
             rows[new["row_id"]]["messages"][: new["turn_index"]] if new["row_id"] in rows else []
         )
@@ -248,7 +247,7 @@ def differing_turns(split: Split, rows: Mapping[str, Entry]) -> list[dict[str, A
                 "split": split.name,
                 "class": new["expected_class"] or "nothing",
                 "tool": new["expected_tool"] or "",
-                "outcome": OUTCOMES[rival, candidate],
+                "outcome": OUTCOMES[baseline, candidate],
                 "harm": False,
                 "where": f"task {new['task_key']}, session {new['session_id']}, message {new['turn_index'] + 1}",
                 "tail": new["prompt_tail"],
@@ -278,8 +277,8 @@ def bounded(
 
 
 def episode_items(played: Mapping[str, Sequence[Entry]], path: str) -> list[dict[str, Any]]:
-    """The episodes of all players side by side, by task, seed and trial. The first player is the rival, the second the candidate."""
-    rival, candidate = list(played)[:2]
+    """The episodes of all players side by side, by task, seed and trial. The first player is the baseline, the second the candidate."""
+    baseline, candidate = list(played)[:2]
     tasks: defaultdict[tuple[str, int | None, int], dict[str, Entry]] = defaultdict(dict)
     for player, episodes in played.items():
         for each in episodes:
@@ -287,7 +286,7 @@ def episode_items(played: Mapping[str, Sequence[Entry]], path: str) -> list[dict
     return [
         dict.fromkeys(("split", "class", "tool", "tail", "prompt"), "")
         | {
-            "outcome": OUTCOMES[players[rival]["done"], players[candidate]["done"]],
+            "outcome": OUTCOMES[players[baseline]["done"], players[candidate]["done"]],
             "harm": bool(players[candidate]["wrong_changes"]),
             "where": f"task {task}, trial {trial}" + ("" if seed is None else f", seed {seed}"),
             "texts": [
@@ -300,7 +299,7 @@ def episode_items(played: Mapping[str, Sequence[Entry]], path: str) -> list[dict
             ],
         }
         for (task, seed, trial), players in tasks.items()
-        if rival in players and candidate in players
+        if baseline in players and candidate in players
     ]
 
 
@@ -324,7 +323,7 @@ def _transcript(messages: Sequence[Message]) -> str:
 
 
 def _both(split: Split) -> Iterable[tuple[Entry, Entry]]:
-    """The candidate's and the rival's entry of each turn that both were asked; the base's is the candidate's own."""
+    """The candidate's and the baseline's entry of each turn that both were asked; the base's is the candidate's own."""
     champion = (
         {(each["row_id"], each["turn_index"]): each for each in split.champion_samples}
         if split.champion
@@ -337,7 +336,7 @@ def _both(split: Split) -> Iterable[tuple[Entry, Entry]]:
 
 
 def _sides(split: Split, both: Sequence[tuple[Entry, Entry]]) -> tuple[list[Entry], list[Entry]]:
-    """How the rival and the candidate did."""
+    """How the baseline and the candidate did."""
     return [old["adapter" if split.champion else "base"] for _, old in both], [
         new["adapter"] for new, _ in both
     ]
@@ -351,12 +350,12 @@ def _models(split: Split) -> list[str]:
     return ["base", *(["champion"] if split.champion else []), "candidate"]
 
 
-def _interval(difference: Entry | None) -> Row:
+def _interval(difference: ReportedDifference | None) -> Row:
     if difference is None:
         return ["–"] * 4
-    least = "–" if difference["least_visible"] is None else f"{difference['least_visible']:.3f}"
-    change = shown(difference["difference"], difference["low"], difference["high"])
-    return [change, least, str(difference["samples"]), str(difference["tasks"])]
+    least = "–" if difference.least_visible is None else f"{difference.least_visible:.3f}"
+    change = shown(difference.difference, difference.low, difference.high)
+    return [change, least, str(difference.samples), str(difference.tasks)]
 
 
 def _drawn(title: str, points: Sequence[tuple[float, float]]) -> dict[str, Any] | None:

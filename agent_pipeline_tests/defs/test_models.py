@@ -2,9 +2,12 @@
 
 import json
 
+import msgspec
+
 from agent_pipeline.defs.models.evaluation import better_check
 from agent_pipeline.evaluation.answer_scoring import score
-from agent_pipeline.evaluation.model_comparison import accuracies, differences
+from agent_pipeline.evaluation.evaluation_report import EvaluationReport, ModelFigures
+from agent_pipeline.evaluation.model_comparison import compare_answers, measure_answers
 from agent_pipeline.evaluation.samples import turn_samples
 from agent_pipeline_tests.training.world import row
 
@@ -21,11 +24,15 @@ def checked(*written: str, cut: bool = False, unended_calls: int = 0):
     adapter = [score(turn, text, cut) for turn, text in zip(TURNS, texts, strict=True)]
     base = [score(turn, "") for turn in TURNS]
     return better_check(
-        {
-            "n": len(TURNS),
-            "adapter": accuracies(tasks, adapter) | {"unended_calls": unended_calls},
-            "differences": differences(tasks, base, adapter),
-        }
+        EvaluationReport(
+            n=len(TURNS),
+            base=ModelFigures(),
+            adapter=ModelFigures(
+                unended_calls=unended_calls,
+                **msgspec.structs.asdict(measure_answers(tasks, adapter)),
+            ),
+            differences=compare_answers(tasks, base, adapter),
+        )
     )
 
 

@@ -6,7 +6,9 @@ import shutil
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 import trl
 
@@ -14,7 +16,8 @@ from agent_pipeline.compute import tasks
 from agent_pipeline.compute.params import TaskParams
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.errors import DataError, ModelError
-from agent_pipeline.evaluation.evaluate import _verified_calls, evaluate
+from agent_pipeline.evaluation.evaluate import _measure_verified_calls
+from agent_pipeline.evaluation.evaluate import evaluate as evaluate_models
 from agent_pipeline.evaluation.greedy import greedy
 from agent_pipeline.evaluation.samples import turn_samples
 from agent_pipeline.evaluation.turns import TurnAnswerer
@@ -52,6 +55,13 @@ def test_an_adapter_without_a_finite_loss_is_an_error_and_no_figure(
     save_file({name: tensor * math.nan for name, tensor in load_file(weights).items()}, weights)
     with pytest.raises(ModelError):
         evaluate(heldout, tiny_base, broken, max_samples=0)
+
+
+def evaluate(*args: Any, **options: Any) -> dict[str, Any]:
+    """Return everything that an evaluation makes, as JSON."""
+    result = evaluate_models(*args, **options)
+    files = {"samples": result.samples, "row_losses": result.row_losses}
+    return msgspec.to_builtins(result.report) | files
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +108,7 @@ def test_every_turn_is_listed_with_what_was_expected_and_said(report):
 def test_where_a_row_is_a_turn_the_loss_of_a_row_is_that_of_all_its_turns(
     tiny_base, adapter_dir, tmp_path
 ):
-    """The decision's guard on the loss reads them by their rows: it saw the last turn alone."""
+    """The decision's check of the loss reads them by their rows: it saw the last turn alone."""
     qwen3 = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text(
         encoding="utf-8"
     )
@@ -198,8 +208,8 @@ def test_the_pass_says_which_turns_plain_greedy_decoding_writes_as_expected_and_
         for verified, question in zip(found.verified, questions, strict=True)
         if question.sample.calls
     ]
-    counted = _verified_calls(as_written, {"base": base, "adapter": found})
-    assert (counted["base"], counted["adapter"]) == (0, sum(calls) / len(calls)) and len(calls) == 4
+    counted = _measure_verified_calls(as_written, {"base": base, "adapter": found})
+    assert (counted.base, counted.adapter) == (0, sum(calls) / len(calls)) and len(calls) == 4
 
 
 def test_no_held_out_turn_is_one_sentence(tiny_base, adapter_dir):

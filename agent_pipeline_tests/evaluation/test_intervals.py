@@ -9,28 +9,24 @@ from hypothesis import strategies as st
 from scipy.special import stdtrit
 
 from agent_pipeline.evaluation.call_probability import auc
-from agent_pipeline.evaluation.intervals import jackknife, reported, share_interval
+from agent_pipeline.evaluation.intervals import jackknife, report_difference, share_interval
 from agent_pipeline.evaluation.paired import paired, within
 
 
 def test_a_clear_difference_is_beyond_noise_and_none_is_not():
     tasks = [f"t{i // 2}" for i in range(40)]
-    clear = reported(paired(tasks, [1.0] * 38 + [0.0, 0.0], [0.0] * 40))
-    assert (
-        clear["difference"] == pytest.approx(0.95)
-        and clear["beyond_noise"]
-        and clear["tasks"] == 20
-    )
+    clear = report_difference(paired(tasks, [1.0] * 38 + [0.0, 0.0], [0.0] * 40))
+    assert clear.difference == pytest.approx(0.95) and clear.beyond_noise and clear.tasks == 20
     rng = np.random.default_rng(1)
     base, adapter = rng.integers(0, 2, 40), rng.integers(0, 2, 40)
-    assert not reported(paired(tasks, adapter, base))["beyond_noise"]
-    assert not reported(paired(tasks, base, base))["beyond_noise"]
+    assert not report_difference(paired(tasks, adapter, base)).beyond_noise
+    assert not report_difference(paired(tasks, base, base)).beyond_noise
 
 
 def test_a_few_tasks_that_all_improved_are_no_proof():
-    few = reported(paired(["a", "b", "c"], [1.0] * 3, [0.0] * 3))
-    assert few["low"] > 0 and few["p"] == pytest.approx(0.25) and not few["beyond_noise"]
-    assert reported(paired([f"t{i}" for i in range(6)], [1.0] * 6, [0.0] * 6))["beyond_noise"]
+    few = report_difference(paired(["a", "b", "c"], [1.0] * 3, [0.0] * 3))
+    assert few.low > 0 and few.p == pytest.approx(0.25) and not few.beyond_noise
+    assert report_difference(paired([f"t{i}" for i in range(6)], [1.0] * 6, [0.0] * 6)).beyond_noise
 
 
 SCORES = st.lists(
@@ -133,15 +129,15 @@ def test_interval_covers_the_difference_in_nearly_19_of_20_evaluations(p, q, tas
 
 
 def test_one_task_has_a_difference_but_no_interval():
-    one = reported(paired(["a", "a"], [1, 0], [0, 0]))
-    assert (one["difference"], one["low"], one["high"], one["p"], one["beyond_noise"]) == (
+    one = report_difference(paired(["a", "a"], [1, 0], [0, 0]))
+    assert (one.difference, one.low, one.high, one.p, one.beyond_noise) == (
         0.5,
         None,
         None,
         None,
         False,
     )
-    assert reported(paired([], [], [])) is None
+    assert report_difference(paired([], [], [])) is None
 
 
 @pytest.mark.parametrize("tasks", [6, 12, 18])
@@ -151,15 +147,15 @@ def test_noise_is_called_a_difference_in_at_most_one_of_twenty_evaluations(tasks
     for _ in range(600):
         chances = np.repeat(rng.uniform(0, 1, tasks), 3)
         answers = (rng.uniform(size=(2, 3 * tasks)) < chances).astype(float)
-        false += reported(paired([f"{i // 3:02}" for i in range(3 * tasks)], *answers.tolist()))[
-            "beyond_noise"
-        ]
+        false += report_difference(
+            paired([f"{i // 3:02}" for i in range(3 * tasks)], *answers.tolist())
+        ).beyond_noise
     assert false / 600 <= 0.065
 
 
 def test_the_least_visible_difference_is_the_planned_one_of_as_many_turns():
     half = [1.0, -1.0] * 3 + [0.0] * 49
-    seen = reported(paired([f"t{i}" for i in range(55)], half, [0.0] * 55))["least_visible"]
+    seen = report_difference(paired([f"t{i}" for i in range(55)], half, [0.0] * 55)).least_visible
     assert 0.165 <= seen <= 0.18  # 55 turns, a fifth of which differ: 17 points
 
 
@@ -171,9 +167,9 @@ def test_any_statistic_has_an_interval_by_leaving_tasks_out():
     def gain(left):
         return auc(adapter[left], called[left]) - auc(base[left], called[left])
 
-    found = reported(jackknife([f"t{i // 3}" for i in range(60)], gain))
-    assert found["beyond_noise"] and found["low"] < found["difference"] < found["high"]
-    assert found["difference"] == pytest.approx(gain(called | True))
+    found = report_difference(jackknife([f"t{i // 3}" for i in range(60)], gain))
+    assert found.beyond_noise and found.low < found.difference < found.high
+    assert found.difference == pytest.approx(gain(called | True))
     assert (
         jackknife(
             ["a", "a", "b"],

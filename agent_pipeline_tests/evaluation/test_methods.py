@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from agent_pipeline.evaluation.intervals import reported
+from agent_pipeline.evaluation.intervals import report_difference
 from agent_pipeline.evaluation.paired import crossed, paired
 from agent_pipeline.evaluation.scores import RowScore, Scores, TurnScore
 from agent_pipeline.method_comparison.report import chart, page
@@ -26,9 +26,9 @@ def test_noise_of_tasks_and_of_seeds_is_called_a_difference_in_at_most_one_of_tw
         lucky = luck * rng.standard_normal((2, seeds))
         chances = np.clip(0.5 + likes[:, None, :] + lucky[:, :, None], 0, 1).reshape(2, -1)
         right = (rng.uniform(size=chances.shape) < chances).astype(float)
-        false += reported(crossed(*zip(*names, strict=True), *right.tolist()), of_shares=False)[
-            "beyond_noise"
-        ]
+        false += report_difference(
+            crossed(*zip(*names, strict=True), *right.tolist()), of_shares=False
+        ).beyond_noise
     assert false / 400 <= 0.065
 
 
@@ -42,7 +42,7 @@ def test_without_luck_of_seeds_the_interval_is_that_over_tasks_and_with_one_seed
         (over_tasks.value, over_tasks.low, over_tasks.high)
     )
     one = crossed(tasks, ["0"] * 36, right, [0.0] * 36)
-    assert one.value == both.value and one.low is None and not reported(one)["beyond_noise"]
+    assert one.value == both.value and one.low is None and not report_difference(one).beyond_noise
 
 
 def runs(method: str, share: float, auc: float, seeds: int = 3, adapter: str = "") -> list[Run]:

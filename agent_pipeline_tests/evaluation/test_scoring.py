@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from agent_pipeline.evaluation.answer_scoring import score, values
 from agent_pipeline.evaluation.call_matching import normal, same, same_calls
-from agent_pipeline.evaluation.model_comparison import accuracies
+from agent_pipeline.evaluation.model_comparison import measure_answers
 from agent_pipeline.evaluation.samples import turn_samples
 from agent_pipeline.models.families import parse_reply
 from agent_pipeline.models.tool_call_parsers import ParsedCall, list_parameter_schemas
@@ -44,10 +44,8 @@ def test_a_call_that_the_limit_ended_is_wrong_and_counted_apart():
     assert score(CALL, JSON, cut=True).right and score(CALL, JSON, cut=True).whole_call, (
         "it had ended"
     )
-    means = accuracies(["a", "b"], [score(CALL, JSON), begun])
-    assert means["exact_call_accuracy"] == 0.5, (
-        "rambling on where it is wrong makes no model better"
-    )
+    means = measure_answers(["a", "b"], [score(CALL, JSON), begun])
+    assert means.exact_call_accuracy == 0.5, "rambling on where it is wrong makes no model better"
     assert (
         score(CALL, JSON, cut=False).right
         and not score(CALL, JSON[:-9]).truncated

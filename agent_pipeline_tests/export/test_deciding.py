@@ -15,7 +15,8 @@ from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.datasets.verdicts import count_verdicts
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.answer_scoring import AnswerScore
-from agent_pipeline.evaluation.model_comparison import accuracies, differences
+from agent_pipeline.evaluation.evaluation_report import EvaluationReport, ModelFigures
+from agent_pipeline.evaluation.model_comparison import compare_answers, measure_answers
 from agent_pipeline.export.serving_folder import read_folder
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.approval import hold_back
@@ -95,7 +96,7 @@ def samples(**models: str) -> list[dict[str, Any]]:
     return entries
 
 
-def report_on(entries: list[dict[str, Any]]) -> dict[str, Any]:
+def report_on(entries: list[dict[str, Any]]) -> EvaluationReport:
     tasks = [each["task_key"] for each in entries]
     scored = [
         [
@@ -105,13 +106,12 @@ def report_on(entries: list[dict[str, Any]]) -> dict[str, Any]:
         for model in ("base", "adapter")
     ]
     models = [
-        accuracies(tasks, scores) | {"heldout_loss": 1.0, "decision_auc": None} for scores in scored
+        ModelFigures(heldout_loss=1.0, **msgspec.structs.asdict(measure_answers(tasks, scores)))
+        for scores in scored
     ]
-    return {
-        "base": models[0],
-        "adapter": models[1],
-        "differences": differences(tasks, *scored),
-    }
+    return EvaluationReport(
+        base=models[0], adapter=models[1], differences=compare_answers(tasks, *scored)
+    )
 
 
 class Night:
@@ -172,7 +172,9 @@ class Night:
             "config": SPLIT[split],
             "sessions": [f"s{task}" for task in range(60)],
         }
-        return artifact(self.lake, "evaluation", made_from, files, report_on(entries))
+        return artifact(
+            self.lake, "evaluation", made_from, files, msgspec.to_builtins(report_on(entries))
+        )
 
     def played(
         self, export: Artifact, adapter: Artifact, by: str = "", harmed: int = 0, cut: int = 0

@@ -3,8 +3,6 @@
 The comparison itself stands in the room `evaluation`.
 """
 
-from typing import Any
-
 import dagster as dg
 
 from agent_pipeline.config.assets import ADAPTER, EvaluationConfig
@@ -16,6 +14,10 @@ from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import ARTIFACTS, GPU, asset_options, own_check, warning
 from agent_pipeline.defs.worker_client import built, run_worker
+from agent_pipeline.evaluation.evaluation_report import (
+    EvaluationReport,
+    parse_evaluation_report,
+)
 from agent_pipeline.evaluation.model_comparison import METRICS
 from agent_pipeline.promotion.policy import PromotionPolicy
 from agent_pipeline.reports.page import PAGE, Split, figure_rows
@@ -65,24 +67,20 @@ def evaluation(
             "evaluate",
             {"adapter": adapter.reference, "config": config.model_dump()},
         )
-        report = result["report"]
+        report = parse_evaluation_report(result["report"])
         head, *rows = figure_rows(Split("test", report))
         metadata = {
             "candidate": adapter.asset,
-            "heldout_tasks": report["tasks"],
+            "heldout_tasks": report.tasks,
             "comparison": table(head, rows),
             **numbers(
                 {
-                    name: report["adapter"][name]
+                    name: report.adapter.figure(name)
                     for name in ("heldout_loss", "decision_auc", "verified_calls", *METRICS)
                 }
             ),
             "report": dg.MetadataValue.json(
-                {
-                    name: value
-                    for name, value in report.items()
-                    if name not in ("samples", "examples")
-                }
+                {name: value for name, value in result["report"].items() if name != "examples"}
             ),
         }
         why = next(
@@ -98,39 +96,37 @@ def evaluation(
         )
 
 
-def better_check(report: dict[str, Any], why: str | None = None) -> dg.AssetCheckResult:
+def better_check(report: EvaluationReport, why: str | None = None) -> dg.AssetCheckResult:
     """Return whether the adapter makes significantly more exact calls, and not by always
     calling.
     """
     better, model, reasons = (
-        report["differences"]["exact_call_accuracy"],
-        report["adapter"],
+        report.differences["exact_call_accuracy"],
+        report.adapter,
         [why] if why else [],
     )
-    recall, over = model["call_recall"], model["over_call"]
-    everywhere = None not in (recall, over) and recall - over < PromotionPolicy().least_separation
+    recall, over = model.call_recall, model.over_call
+    everywhere = False
+    if recall is not None and over is not None:
+        everywhere = recall - over < PromotionPolicy().least_separation
     if everywhere:
         reasons.append(
             f"it calls at {recall:.0%} of the turns that need a call, and at {over:.0%} of the "
             f"others"
         )
-    if model["truncated"] > MAX_DROPPED_SHARE * report["n"]:
+    if model.truncated > MAX_DROPPED_SHARE * report.n:
         reasons.append(
-            f"{model['truncated']} of {report['n']} turns were ended by evaluation.max_new_tokens, "
+            f"{model.truncated} of {report.n} turns were ended by evaluation.max_new_tokens, "
             f"and are wrong: raise it"
         )
-    unended = model.get("unended_calls", 0)  # 0 in reports of older versions
-    endless = unended > MAX_DROPPED_SHARE * report["n"]
+    unended = model.unended_calls
+    endless = unended > MAX_DROPPED_SHARE * report.n
     if endless:
         reasons.append(f"after {unended} whole calls it does not end its turn")
     passed = bool(
-        better
-        and better["beyond_noise"]
-        and better["difference"] > 0
-        and not everywhere
-        and not endless
+        better and better.beyond_noise and better.difference > 0 and not everywhere and not endless
     )
-    figures = numbers({name: better[name] for name in ("difference", "p")} if better else {})
+    figures = numbers({"difference": better.difference, "p": better.p} if better else {})
     if not passed and not reasons:
         reasons.append(
             "no gain of exact calls over the base is beyond noise"
