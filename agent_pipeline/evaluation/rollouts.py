@@ -145,7 +145,7 @@ class _Writer:
     def reply(self, conversations: Sequence[Conversation]) -> list[EpisodeReply]:
         for each in conversations:
             if each.number in self._prompts:
-                self._after[each.number] += [(token, False) for token in self._heard(each)]
+                self._after[each.number] += [(token, False) for token in self._tokens_heard(each)]
             else:
                 self._prompts[each.number] = self._renderer.prompt_ids(each.messages, each.tools)
                 self._after[each.number] = []
@@ -162,39 +162,44 @@ class _Writer:
             for each, context in zip(conversations, contexts, strict=True)
         ]
 
-    def _heard(self, conversation: Conversation) -> list[int]:
-        """The tokens after the model's last stop token: results, or the user's words, and the frame of its next turn.
+    def _tokens_heard(self, conversation: Conversation) -> list[int]:
+        """Return the tokens that follow the model's last stop token.
 
-        A template may show a turn otherwise once others follow it (Qwen 3), so what follows is what two renderings end with that differ at
-        the turn's end alone.
+        These are the results of tools or the user's words, with the template's frame around them
+        and the opening of the model's next turn.
+
+        The rendered conversation does not always contain the turn as the model wrote it, because
+        some templates are not prefix-preserving (Qwen 3 drops thoughts from past turns). So the end
+        of the turn cannot be found by its text. It is found by a comparison instead: the
+        conversation is rendered with two versions of the turn that differ only in their last
+        character. Everything after the last difference of the two texts follows the turn. It begins
+        with what closes the turn, such as a quote, a bracket and the stop token. What was heard
+        begins after the first stop token.
         """
-        messages, tools = conversation.messages, conversation.tools
-        last = max(
+        messages = conversation.messages
+        last_turn = max(
             index for index, message in enumerate(messages) if message["role"] == "assistant"
         )
 
-        def rendered(turn: Message) -> str:
+        def render_with(turn: Message) -> str:
             return self._renderer.render(
-                [*messages[:last], turn, *messages[last + 1 :]],
-                tools,
+                [*messages[:last_turn], turn, *messages[last_turn + 1 :]],
+                conversation.tools,
                 add_generation_prompt=True,
             )
 
-        text, one, other = (
-            rendered(turn)
-            for turn in (messages[last], _ending(messages[last], "1"), _ending(messages[last], "2"))
+        text = render_with(messages[last_turn])
+        after_turn = _common_ending(
+            render_with(_with_ending(messages[last_turn], "1")),
+            render_with(_with_ending(messages[last_turn], "2")),
         )
-        same = next(
-            at
-            for at, (left, right) in enumerate(zip(reversed(one), reversed(other), strict=False))
-            if left != right
-        )
-        heard = self._stop.split(one[len(one) - same :], maxsplit=1)[-1]
+        heard = self._stop.split(after_turn, maxsplit=1)[-1]
+        heard_start = len(text) - len(heard)
         tokens = self._renderer.tokenize(text)
         return [
             token
             for token, (start, _) in zip(tokens.ids, tokens.offsets, strict=True)
-            if start >= len(text) - len(heard)
+            if start >= heard_start
         ]
 
     def _reply(
@@ -226,9 +231,20 @@ class _Writer:
         )
 
 
-def _ending(turn: Message, end: str) -> Message:
-    """The assistant's turn with another end: of its last call where it calls, else of its words."""
-    if not (calls := turn.get("tool_calls")):
+def _common_ending(first: str, second: str) -> str:
+    """Return the longest text with which both texts end."""
+    length = 0
+    for left, right in zip(reversed(first), reversed(second), strict=False):
+        if left != right:
+            break
+        length += 1
+    return first[len(first) - length :]
+
+
+def _with_ending(turn: Message, end: str) -> Message:
+    """Return the assistant's turn with another end: of its last call if it calls, else of its words."""
+    calls = turn.get("tool_calls")
+    if not calls:
         return {**turn, "content": end}
     last: ToolCall = {
         **calls[-1],

@@ -87,13 +87,27 @@ class ForwardPass:
     replies: list[TurnAnswer]
 
 
-def _answer(
+def _write_answer_to(
     writer: Writer, number: int, question: Question
 ) -> Callable[[TokenScores, ReadTokens | None], None]:
-    """What follows when the model has read a question and what was expected: its answer, from where that is another one."""
-    return lambda scores, read: writer.add(
-        number, question.prompt, question.limit, question.expected, scores.best.tolist(), read
-    )
+    """Return the callback that asks `writer` for the answer to a question.
+
+    The forward pass reads each question together with the expected answer, and calls the callback
+    with the likeliest token at each position of that answer. Up to the first position at which the
+    likeliest token is not the expected token, the greedy answer is the expected answer. So only the
+    rest has to be generated, and the prompt is not read again.
+
+    Args:
+        writer: The writer of greedy answers.
+        number: The number of the answer.
+        question: The question.
+    """
+
+    def write_answer(scores: TokenScores, read: ReadTokens | None) -> None:
+        likeliest = scores.best.tolist()
+        writer.add(number, question.prompt, question.limit, question.expected, likeliest, read)
+
+    return write_answer
 
 
 @dataclass
@@ -187,7 +201,7 @@ class TurnAnswerer:
         stops = self.renderer.answer_end_ids
         writer = Writer(self.model, stops, self.progress)
         then = {
-            len(rows) + index: _answer(writer, number, questions[index])
+            len(rows) + index: _write_answer_to(writer, number, questions[index])
             for number, index in enumerate(asked)
         }
         scores = iter(score_tokens(self.model, encoded, self.progress, then))
@@ -213,7 +227,8 @@ class TurnAnswerer:
         """The greedy answer to each question. Special tokens stay: in some families they are what says "this is a call"."""
         writer = Writer(self.model, self.renderer.answer_end_ids)
         then = {
-            number: _answer(writer, number, question) for number, question in enumerate(questions)
+            number: _write_answer_to(writer, number, question)
+            for number, question in enumerate(questions)
         }
         score_tokens(
             self.model,

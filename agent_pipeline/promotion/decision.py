@@ -1,8 +1,8 @@
 """The types of a decision: what goes into it besides the scores, and what comes out.
 
-Decisions are stored in the ledger. Attributes and reasons that were renamed keep their first names
-there, so that ledgers of all versions are read. The rules are in `rules`, the sentences that explain
-a reason in `decision_wording`.
+Decisions are stored in the ledger. Attributes and reasons that were renamed keep their first
+names there, so that ledgers of all versions are read. The rules are in `rules`, the sentences that
+explain a reason in `decision_wording`.
 """
 
 from collections.abc import Collection, Sequence

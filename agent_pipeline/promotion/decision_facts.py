@@ -1,4 +1,4 @@
-"""The facts of a decision besides the scores: verdicts, newer tasks, and the candidate's episodes."""
+"""The facts of a decision besides the scores: verdicts, newer tasks, the candidate's episodes."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -86,7 +86,8 @@ def collect_facts_since(lake: Lake, key: PartitionKey, champion: Artifact | None
 def _share_turned_bad(lake: Lake, key: PartitionKey, adapters: Sequence[Artifact]) -> float:
     """Return the share of the training sessions that are judged bad now.
 
-    Only sessions that are still in the store count. The share of fewer than `MIN_COUNT_TO_COMPARE` sessions is 0.
+    Only sessions that are still in the store count. With fewer than `MIN_COUNT_TO_COMPARE` such
+    sessions, the share is 0.
     """
     sessions = {
         session

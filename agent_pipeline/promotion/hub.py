@@ -60,7 +60,8 @@ def make_model_card(
 def push_to_hub(repository: str, folder: Path, export: Artifact, model_card: str) -> str:
     """Replace the content of a hub repository by what is served.
 
-    A new repository is private. The token is huggingface_hub's own (`HF_TOKEN`, or `hf auth login`).
+    A new repository is private. The token is huggingface_hub's own: `HF_TOKEN`, or the token of
+    `hf auth login`.
 
     Args:
         repository: The name of the repository.

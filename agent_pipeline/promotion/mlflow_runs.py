@@ -2,10 +2,10 @@
 
 Nothing is written unless `MLFLOW_TRACKING_URI` is set.
 
-| in MLflow | content |
-|---|---|
-| experiment `shop/support`, or `MLFLOW_EXPERIMENT_NAME` | one run per export that was decided on or promoted |
-| registered model `shop~support` (MLflow allows no `/`) | one version per champion; the alias `champion` is on today's |
+- The experiment `shop/support`, or `MLFLOW_EXPERIMENT_NAME`, has one run per export that was
+  decided on or promoted.
+- The registered model `shop~support` (MLflow allows no `/`) has one version per champion. The alias
+  `champion` is on today's champion.
 
 A run holds settings, figures, and as tags what the model was made of. No content of sessions is
 written: no message, no session id, and no reason that a person gave. Private values in a setting or

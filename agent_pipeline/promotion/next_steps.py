@@ -72,7 +72,9 @@ def tasks_per_day(first_seen: Iterable[datetime | None], today: datetime) -> flo
 
 
 def share_that_suffices(tasks: HeldOutTasks, needed: int, sizes: SplitSizes) -> float | None:
-    """Return the smallest `split.select`, in steps of 0.05, that holds out `needed` of today's tasks.
+    """Return the smallest `split.select` that holds out `needed` of today's tasks.
+
+    Shares are tried in steps of 0.05.
 
     Returns:
         The share, or `None` if no share suffices.
@@ -166,8 +168,8 @@ def _describe_setting(
         return f"`split.select = {share:g}` gets there sooner: it applies to new tasks."
     return (
         f"`split.select = {share:g}` gets there now, if you also delete "
-        f"{lake.table(LEDGER_TABLE, key)}, which keeps each task in its split. Do so only before the "
-        "first promotion."
+        f"{lake.table(LEDGER_TABLE, key)}, which keeps each task in its split. Do so only before "
+        "the first promotion."
     )
 
 

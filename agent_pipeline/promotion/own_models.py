@@ -17,7 +17,7 @@ from agent_pipeline.storage.lake import Lake
 from agent_pipeline.training.chain import STEPS, name_adapter_asset
 
 PLAYED_MODELS = {"champion", "gguf", "adapter"}
-"""The models that `agent-pipeline play` writes for a session that one of the lake's models played."""
+"""The model of a session that one of the lake's models played by `agent-pipeline play`."""
 _IDENTITY = re.compile(r"(?<![0-9a-f])[0-9a-f]{16}")
 _TAG = re.compile(r":[\w.-]+$")
 

@@ -1,4 +1,4 @@
-"""The policy of promotions: what a gain must be worth, and how much worse a candidate may be elsewhere.
+"""The policy of promotions: what gain is sought, and how much worse a candidate may be elsewhere.
 
 The settings of the asset `champion` extend this policy. The rules that apply it are in `rules`.
 """

@@ -1,4 +1,4 @@
-"""Probation: a champion that promoted itself is compared with the previous champion for some nights.
+"""Probation: a champion that promoted itself is compared with the previous one for some nights.
 
 Both are compared on the tasks that came after both were trained. A check that contradicts the
 promotion is written into the ledger before the champion moves, so the next run completes a rollback
@@ -76,7 +76,7 @@ def run_probation_check(
     nights: int,
     who: str,
 ) -> LedgerEntry | None:
-    """Compare a champion on probation with the previous one, and restore the previous one if needed.
+    """Compare a champion on probation with the previous one, and restore that one if needed.
 
     Args:
         lake: The lake.

@@ -38,7 +38,7 @@ GRAVEST_FIRST: tuple[Outcome, ...] = (
     "promote",
 )
 MAX_CHANCE_OF_REGRESSION = 0.1
-"""A drop counts as a regression if chance explains it in at most this share of cases (one-sided)."""
+"""A drop is a regression if chance explains it in at most this share of cases (one-sided)."""
 MIN_TURNS_TO_REJECT = 5
 """With fewer turns of a kind, a candidate that always does the same is held and not rejected."""
 MAX_SHARE_TURNED_BAD = 0.2

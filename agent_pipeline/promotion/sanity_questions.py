@@ -1,9 +1,9 @@
 """Sanity questions: questions outside the agent's job, which base model and candidate answer.
 
 Fine-tuning on one agent's tasks can turn a model that answers into a model that refuses, or that
-calls a tool for everything. The agent's own held-out tasks need not show this (OpenGrad, 2025: GSM8K
-fell from 67.4 to 0.0 % by refusals, and the model was promoted). The questions are plain questions,
-and turns of other partitions. The rule that compares the answers is in `rules`.
+calls a tool for everything. The agent's own held-out tasks need not show this (OpenGrad, 2025:
+GSM8K fell from 67.4 to 0.0 % by refusals, and the model was promoted). The questions are plain
+questions, and turns of other partitions. The rule that compares the answers is in `rules`.
 """
 
 import dataclasses
