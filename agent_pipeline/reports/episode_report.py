@@ -29,7 +29,7 @@ TASK_PARTS = {
 }
 """The figures of tasks done, with the tasks that they count."""
 MAX_UNSEEN_SHARE = 0.05
-"""Largest share of episodes that may be cut off. More could hide more harm than any model may do."""
+"""Largest share of episodes that may be cut off. More could hide more harm than a model may do."""
 
 
 class Share(msgspec.Struct, frozen=True):
