@@ -7,20 +7,24 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
 from agent_pipeline.options import Section, did_you_mean
-from agent_pipeline.training.chain import STEPS, name_adapter_asset
+from agent_pipeline.training.chain import STEPS
 
 Place = Literal["local", "ray", "kubernetes", "slurm"]
 
+STEP_NAMES = tuple(map(adapter_of, STEPS))
+"""The steps of the asset `adapter`. Each may have a place of its own."""
+
 HEAVY = (
     "sft_coreset",
-    *map(name_adapter_asset, STEPS),
+    "adapter",
+    *STEP_NAMES,
     "evaluation",
     "gguf_export",
     "episodes",
     "champion",
     "method_comparison",
 )
-"""The assets that have tasks run in the worker process."""
+"""The assets that run tasks in the worker process, and the steps of `adapter`."""
 ALL = "*"
 
 

@@ -25,6 +25,7 @@ from pydantic_settings import (
 from agent_pipeline.config.assets import ASSETS
 from agent_pipeline.config.compute import (
     ALL,
+    STEP_NAMES,
     Compute,
     KubernetesSettings,
     Place,
@@ -290,11 +291,13 @@ class Settings(BaseSettings):
         return self.agents.get(str(key), AgentSettings()).world
 
     def place(self, asset: str, key: PartitionKey | None) -> Place:
-        """Where the tasks of an agent's asset run."""
-        tables = (self.agents.get(str(key), AgentSettings()).compute, self.compute)
-        return next(
-            (table[name] for table in tables for name in (asset, ALL) if name in table), "local"
-        )
+        """Return where the tasks of an agent's asset, or of a step of `adapter`, run."""
+        names = [asset, *(["adapter"] if asset in STEP_NAMES else []), ALL]
+        for table in (self.agents.get(str(key), AgentSettings()).compute, self.compute):
+            for name in names:
+                if name in table:
+                    return table[name]
+        return "local"
 
     @property
     def shares_lake(self) -> bool:

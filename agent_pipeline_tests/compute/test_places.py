@@ -143,14 +143,22 @@ def test_a_place_or_an_asset_that_there_is_not_is_one_sentence(compute, says, mo
         load_settings()
 
 
+def test_place_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of the asset `adapter` runs in its own place, else in the place of `adapter`."""
+    monkeypatch.setenv("AGENT_PIPELINE_COMPUTE", '{"adapter": "ray", "dpo_adapter": "slurm"}')
+    settings = load_settings()
+    places = [settings.place(name, KEY) for name in ("sft_adapter", "dpo_adapter", "evaluation")]
+    assert places == ["ray", "slurm", "local"]
+
+
 def test_the_assets_that_may_be_placed_are_those_that_start_the_worker():
-    from agent_pipeline.config.compute import HEAVY
+    from agent_pipeline.config.compute import HEAVY, STEP_NAMES
     from agent_pipeline.definitions import defs
 
     starting = {
         asset.key.path[-1] for asset in defs.assets or [] if "pipes" in asset.required_resource_keys
     }
-    assert starting == set(HEAVY)
+    assert starting == set(HEAVY) - set(STEP_NAMES)
 
 
 def test_a_lake_that_other_machines_cannot_open_is_refused_before_any_run(
