@@ -11,7 +11,7 @@ from agent_pipeline.training.chain import STEPS
 
 Place = Literal["local", "ray", "kubernetes", "slurm"]
 
-STEP_NAMES = tuple(map(adapter_of, STEPS))
+STEP_NAMES = tuple(map(name_adapter_asset, STEPS))
 """The steps of the asset `adapter`. Each may have a place of its own."""
 
 HEAVY = (
