@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
 from agent_pipeline.options import Section, did_you_mean
-from agent_pipeline.training.chain import STEPS
+from agent_pipeline.training.chain import STEPS, name_adapter_asset
 
 Place = Literal["local", "ray", "kubernetes", "slurm"]
 

@@ -41,10 +41,9 @@ def _table_check(
         name=TABLE_CHECK,
         partitions_def=partitions,
         blocking=True,
-        description="Passes if the detectors find nothing private in the texts of this table that "
-        "sessions does not hold. If it "
-        "fails, nothing is made of the table: remove the value at its source, or name it in "
-        "redaction.allow.",
+        description="Passes if the detectors find no private value in this table's texts that the table "
+        "`sessions` lacks. If it fails, no later asset is made from this table: remove the value at "
+        "its source, or add it to `redaction.allow`.",
     )
     def check(
         context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
