@@ -249,7 +249,7 @@ class CompareParams(TaskParams, kw_only=True, forbid_unknown_fields=True):
     """Parameters of the task `compare`, which measures a candidate and the champion alike.
 
     Attributes:
-        candidate: The adapter that may replace the champion.
+        candidate: The adapter that may replace the champion; None if there is none to measure.
         champion: The champion's adapter; without a champion, only the candidate is measured.
         evaluation: The options of the candidate's evaluation.
         select_turns: The largest number of turns of the split `select`.
@@ -259,11 +259,11 @@ class CompareParams(TaskParams, kw_only=True, forbid_unknown_fields=True):
         watch: Whether only the split `select` is measured, as for a champion on probation.
     """
 
-    candidate: ArtifactReference
+    candidate: ArtifactReference | None
     champion: ArtifactReference | None
     evaluation: OptionValues
     select_turns: int
-    sanity_question_rows: int
+    sanity_question_rows: int = 0
     sanity_questions_beyond_project: bool
     play: EpisodesToRepeat | None = None
     watch: bool = False

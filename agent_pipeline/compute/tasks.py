@@ -498,7 +498,7 @@ def compare(params: CompareParams, progress: Progress = silent) -> Result:
         "champion": evaluate_on(params.champion, on_select) if has_select else None,
         "same_base": len({_base_name(adapter) for adapter in adapters}) == 1,
     }
-    if params.watch:
+    if params.watch or params.candidate is None:
         return result
     champion_episodes = None
     if params.play and params.champion:

@@ -41,8 +41,10 @@ def _table_check(
         name=TABLE_CHECK,
         partitions_def=partitions,
         blocking=True,
-        description="Passes if the detectors find no private value in this table's texts that the table "
-        "`sessions` lacks. If it fails, no later asset is made from this table: remove the value at "
+        description="Passes if the detectors find no private value in this table's texts that the "
+        "table "
+        "`sessions` lacks. If it fails, no later asset is made from this table: remove the value "
+        "at "
         "its source, or add it to `redaction.allow`.",
     )
     def check(
