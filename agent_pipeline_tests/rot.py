@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from agent_pipeline.compute.artifact_cache import find_artifact
+from agent_pipeline.compute.params import ArtifactReference, TaskParams
 from agent_pipeline.errors import PipelineError
 from agent_pipeline.export.gguf_export import ADAPTER, base_gguf_file
 from agent_pipeline.export.serving_folder import base_folder, serving_root
@@ -203,16 +203,13 @@ def _look_at_what_is_served(world: World) -> Any:
 
 def _use_in_a_worker(world: World) -> Any:
     """Read the files of the artifacts from which a worker trains further, exports and plays."""
-    params = {
-        "lake": str(world.lake.root),
-        "cache": str(world.lake.fs.cache),
-        "partition": str(KEY),
-    }
+    root, cache = str(world.lake.root), str(world.lake.fs.cache)
+    params = TaskParams(lake=root, cache=cache, partition=str(KEY))
     used = []
     for export in world.exports:
         adapter = {"asset": "sft_adapter", "identity": export.manifest["made_from"]["adapter"]}
         for reference in (adapter, export.reference):
-            found = find_artifact(params, reference)
+            found = params.find_artifact(ArtifactReference(**reference))
             used.append(
                 {name: (found.path / name).read_bytes() for name in found.manifest["files"]}
             )

@@ -295,7 +295,10 @@ def test_newer_lake_is_refused(
     } == before
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"format": "1"}', b"{}"])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[1]", b'{"format": "1"}', b"{}", b'{"format": 1, "written_by": "\xb0"}'],
+)
 def test_damaged_version_is_an_error(lake: Lake, content: bytes) -> None:
     (lake.root / FORMAT_FILE).write_bytes(content)
     with pytest.raises(LakeError, match=FORMAT_FILE):

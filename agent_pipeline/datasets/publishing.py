@@ -210,7 +210,7 @@ def read_publication(lake: Lake, asset: str, key: PartitionKey | None) -> Public
     path = lake.folder(PUBLICATIONS, asset, key) / "publication.json"
     try:
         return msgspec.json.decode(path.read_bytes(), type=Publication)
-    except (msgspec.MsgspecError, OSError):
+    except (msgspec.MsgspecError, UnicodeError, OSError):
         return None
 
 

@@ -100,7 +100,7 @@ def _texts_check(asset: str, blocking: bool, description: str) -> dg.AssetChecks
             settings, lake, key = workspace.settings(), workspace.open_lake(), agent_key(context)
             redactor = Redactor(settings.redaction_options)
             latest = lake.pointers(asset, key).latest
-            artifact = lake.find(asset, key, latest) if latest else None
+            artifact = lake.find_undamaged(asset, key, latest) if latest else None
             files = _files_in(artifact.path) if artifact else {}
             finds = finds_in_files(files, redactor)
             if finds and not blocking:

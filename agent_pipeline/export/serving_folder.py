@@ -162,7 +162,7 @@ def _read_record(folder: Path) -> ServedFiles | None:
     """Return the record of a partition's folder, or `None` if it is missing or damaged."""
     try:
         record = msgspec.json.decode((folder / RECORD).read_bytes(), type=ServedFiles)
-    except (FileNotFoundError, msgspec.DecodeError):
+    except (FileNotFoundError, msgspec.DecodeError, UnicodeError):
         return None
     return record if record == ServedFiles.of(record.section, record.files) else None
 

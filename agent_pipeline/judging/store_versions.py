@@ -193,7 +193,7 @@ class StoreVersions:
     def _read_memory(self) -> _Memory:
         try:
             return msgspec.json.decode(self._lake.fs.read(self._file), type=_Memory)
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, UnicodeError, msgspec.MsgspecError):
             return _Memory()
 
     def _compute_signature(self, key: PartitionKey) -> str:

@@ -126,7 +126,7 @@ class Lake(Tables, Pointers):
             return msgspec.json.decode(self.fs.read(path), type=LakeFormat)
         except FileNotFoundError:
             return None
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeError) as error:
             raise LakeError(
                 f"{path} is damaged ({error}): restore it, or delete it if no newer "
                 "agent-pipeline wrote "

@@ -170,7 +170,7 @@ class Log(Generic[Record]):
                 raise _damaged(before, f"{path.name} has another checksum of it")
             try:
                 records.append(msgspec.json.decode(content, type=self._kind))
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, UnicodeError) as error:
                 raise _damaged(path, str(error)) from error
             sealed_before = sealed_before or entry_seal is not None
             before, content_before = path, content

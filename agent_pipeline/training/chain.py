@@ -66,9 +66,13 @@ def find_trained_adapters(lake: Lake, key: PartitionKey, identity: str) -> list[
     """Return an adapter with the adapters that it was trained from, the first of the chain first.
 
     The list is empty if the adapter is gone.
+
+    Raises:
+        DamageError: An adapter is damaged. A damaged adapter must not count as an adapter that never
+            existed.
     """
     for step in STEPS:
-        adapter = lake.find(name_adapter_asset(step), key, identity)
+        adapter = lake.find_undamaged(name_adapter_asset(step), key, identity)
         if adapter is None:
             continue
         reference = adapter.manifest["made_from"].get("reference")
