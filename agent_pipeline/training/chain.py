@@ -68,7 +68,7 @@ def find_trained_adapters(lake: Lake, key: PartitionKey, identity: str) -> list[
     The list is empty if the adapter is gone.
 
     Raises:
-        DamageError: An adapter is damaged. A damaged adapter must not count as an adapter that never
+        DamageError: An adapter is damaged. A damaged adapter must not count as one that never
             existed.
     """
     for step in STEPS:
