@@ -103,7 +103,7 @@ class World:
         lines: dict[str, str | bytes] = {
             "episodes.jsonl": "".join(f"{json.dumps(episode)}\n" for episode in episodes)
         }
-        against = {"against": [f"{name} harms"]}
+        against = {"players": {}, "against": [f"{name} harms"]}
         played = {EXPORT: export.identity}
         parents = [export.identity]
         artifact(self.lake, "episodes", key, played, lines, against, parents=parents)

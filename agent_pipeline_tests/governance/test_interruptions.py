@@ -54,7 +54,7 @@ def add_night(lake: Lake, key: PartitionKey, name: str) -> Artifact:
     origin = {"adapter": adapter.identity}
     export = artifact(lake, EXPORT, key, origin, files, report, parents=[adapter.identity])
     played = {"gguf_export": export.identity}
-    against = {"against": [f"{name} harms"]}
+    against = {"players": {}, "against": [f"{name} harms"]}
     parents = [export.identity]
     artifact(lake, "episodes", key, played, {"episodes.jsonl": name}, against, parents=parents)
     return export
