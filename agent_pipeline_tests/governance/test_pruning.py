@@ -93,7 +93,7 @@ def test_what_a_kept_export_played_stays_and_goes_on_speaking_against_it(lake: L
             KEY,
             made_from,
             {"weights": f"of {number}"},
-            {"against": [f"{number} harms"]},
+            {"players": {}, "against": [f"{number} harms"]},
         )
         if number == 0:
             promote(lake, KEY)
