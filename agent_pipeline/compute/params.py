@@ -264,7 +264,7 @@ class CompareParams(TaskParams, kw_only=True, forbid_unknown_fields=True):
     evaluation: OptionValues
     select_turns: int
     sanity_question_rows: int = 0
-    sanity_questions_beyond_project: bool
+    sanity_questions_beyond_project: bool = False
     play: EpisodesToRepeat | None = None
     watch: bool = False
 
