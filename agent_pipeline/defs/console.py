@@ -93,6 +93,9 @@ class _Line(logging.Formatter):
         step = meta.get("step_key") or ""
         if event is not None and event.event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION:
             step = event.asset_check_evaluation_data.asset_key.path[-1]
+        elif event is not None and event.event_type == dg.DagsterEventType.ASSET_MATERIALIZATION:
+            # One step may materialize several assets.
+            step = event.materialization.asset_key.path[-1]
         message = said_of(event) if event else meta.get("orig_message") or record.getMessage()
         level = f"{record.levelname.lower()}: " if record.levelno > logging.INFO else ""
         return f"{time.strftime('%H:%M:%S')}  {step:<19} {level}{message}"
