@@ -45,7 +45,7 @@ CHANGES = {
         Place("sessions/tables.py", ("SESSIONS",), "add a column"),
     ),
     "who wins if two judges disagree": (
-        Place("judging/policy.py", (), "change the order of authority"),
+        Place("judging/verdict_policy.py", (), "change the order of authority"),
     ),
     "a column of the SFT rows": (
         Place("datasets/sft.py", ("SFT",), "add it to the schema and fill it in"),
@@ -59,7 +59,7 @@ CHANGES = {
         Place("models/tool_call_parsers.py", (), "add a parser if its notation is new"),
     ),
     "which tokens are trained": (
-        Place("tokenization/loss_masks.py", ("encode",), "change the mask"),
+        Place("tokenization/loss_masks.py", ("encode_conversation",), "change the mask"),
     ),
     "a further training step": (
         Place("training/config.py", ("FURTHER",), "name it and its options"),
