@@ -21,16 +21,30 @@ from agent_pipeline_tests.training.world import row
 KEY = PartitionKey("shop", "support")
 
 
+EMPTY_REPORT = {
+    "world": "",
+    "tasks": 0,
+    "fresh_tasks": 0,
+    "trials": 1,
+    "players": {},
+    "against": [],
+}
+
+
 def test_a_model_is_kept_from_registration_by_its_own_episodes_only(tmp_path):
     lake = Lake(str(tmp_path))
     harmful, other = (artifact(lake, "gguf_export", KEY, {"name": name}) for name in "ab")
     assert unfit(lake, KEY, harmful) == []
     artifact(
-        lake, "episodes", KEY, {"gguf_export": harmful.identity}, report={"against": ["it harms"]}
+        lake,
+        "episodes",
+        KEY,
+        {"gguf_export": harmful.identity},
+        report=EMPTY_REPORT | {"against": ["it harms"]},
     )
     assert unfit(lake, KEY, harmful) == ["it harms"]
     assert unfit(lake, KEY, other) == []
-    artifact(lake, "episodes", KEY, {"gguf_export": other.identity}, report={"against": []})
+    artifact(lake, "episodes", KEY, {"gguf_export": other.identity}, report=EMPTY_REPORT)
     assert unfit(lake, KEY, harmful) == ["it harms"], (
         "the next night took its harm from sight, also of who promoted it or rolled back to it"
     )
