@@ -211,7 +211,7 @@ def test_online_training_replays_earlier_batches_and_then_earlier_trainings(trai
     ("options", "what"),
     [
         ({"use_lora": False, "use_dora": True}, "use_dora is a way to train an adapter"),
-        ({"lora_plus_lr_ratio": 0.5, "use_lora_plus": True}, "lora_plus_lr_ratio"),
+        ({"lora_plus_lr_ratio": 0.5, "use_lora_plus": True}, "loraplus_lr_ratio"),
         ({"use_coreset_selection": True, "coreset_strategy": "best"}, "no coreset strategy 'best'"),
         ({"use_coreset_selection": True, "coreset_target_size": 0}, "target_size"),
         ({"use_online_continual": True, "continual_replay_ratio": 1.0}, "replay_ratio is 1.0"),
