@@ -106,7 +106,9 @@ def test_packing_lays_rows_end_to_end_with_the_same_labels(tiny_base, tmp_path):
 
 
 def test_texts_are_learnt_from_the_border_on(tiny_base, tiny_renderer, tmp_path):
-    encoded = encode_text(tiny_renderer.tokenizer, "User: How is Oslo?\n\nAssistant:", " It is sunny.")
+    encoded = encode_text(
+        tiny_renderer.tokenizer, "User: How is Oslo?\n\nAssistant:", " It is sunny."
+    )
     learnt = [
         token for token, trains in zip(encoded.input_ids, encoded.trained, strict=True) if trains
     ]
