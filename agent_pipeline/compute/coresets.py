@@ -31,9 +31,9 @@ def losses(params: EmbeddingParams, progress: Progress = silent) -> Result:
     The artifact is called `row_losses`.
 
     Returns:
-        `losses`, the mean loss of each row's assistant tokens in nats, by row id (None for a
-            row without such
-        tokens); `tokens`, their number by row id; and `seconds`, the time that the scoring took.
+        `losses` has the mean loss of each row's assistant tokens in nats, by row id; a row without
+        such tokens has None. `tokens` has the number of those tokens, by row id. `seconds` is the
+        time that the scoring took.
     """
     from agent_pipeline.engine.scoring import compute_losses_of_base
 

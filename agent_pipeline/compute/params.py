@@ -1,8 +1,8 @@
 """The parameters of the heavy tasks, and what every task opens with them.
 
 Parameters cross a process boundary as JSON: an asset sends them, and the worker decodes them. An
-unknown or missing name is an error there, never a default. What a task computes from its parameters
-stands in `compute.tasks`, `compute.coresets` and `method_comparison.task`.
+unknown name is an error there, and so is a missing name without a default. What a task computes
+from its parameters stands in `compute.tasks`, `compute.coresets` and `method_comparison.task`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
