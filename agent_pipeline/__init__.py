@@ -1,7 +1,7 @@
 """The names that people know from elsewhere, each loaded when it is first used: `import
 agent_pipeline` itself loads nothing.
 
-`docs/names.md` says where each lives, and which asset uses it.
+`docs/reference/names.md` says where each lives, and which asset uses it.
 """
 
 from importlib import import_module

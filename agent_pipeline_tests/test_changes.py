@@ -1,4 +1,4 @@
-"""Where a change goes: the table of `docs/design.md`, and a proof that its places exist.
+"""Where a change goes: the table of `docs/explanation/design.md`, and a proof that its places exist.
 
 `python -m agent_pipeline_tests.test_changes` writes the table.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "design.md"
+PAGE = ROOT / "docs" / "explanation" / "design.md"
 BEGIN = "<!-- changes: made by python -m agent_pipeline_tests.test_changes -->\n"
 END = "<!-- end of changes -->"
 

@@ -11,7 +11,7 @@ console = Console()
 
 UNSAFE = (
     "The store of the lake {} takes writes whose condition does not hold: let one machine alone "
-    "work on it (docs/storage.md)."
+    "work on it (docs/explanation/storage.md)."
 )
 
 

@@ -65,7 +65,8 @@ def dagster_home() -> Path:
     ):  # else the runs of one home would come to lie in two databases
         found = "is set, but {} does not read it" if postgres else "is not set, but {} reads it"
         raise SettingsError(
-            f"{POSTGRES} {found.format(yaml)}: change one of them (docs/operate.md, PostgreSQL)."
+            f"{POSTGRES} {found.format(yaml)}: change one of them "
+            "(docs/how-to/operate.md, PostgreSQL)."
         )
     if postgres:
         if not find_spec("dagster_postgres"):

@@ -48,7 +48,8 @@ def materialize(
         list[str] | None,
         typer.Option(
             "--set",
-            help="asset.setting=value, or setting=value; repeatable. docs/settings.md lists them.",
+            help="asset.setting=value, or setting=value; repeatable. "
+            "docs/reference/settings.md lists them.",
         ),
     ] = None,
     save: Annotated[
@@ -185,7 +186,10 @@ def serve(
     port: Annotated[int, typer.Option(help="Port of the web server.")] = 3000,
     host: Annotated[str, typer.Option(help="Address that it listens on.")] = "127.0.0.1",
 ) -> None:
-    """Run Dagster's web server or its daemon as a service (docs/operate.md); `dev` runs both."""
+    """Run Dagster's web server or its daemon as a service; `dev` runs both.
+
+    docs/how-to/operate.md shows how.
+    """
     if part == "webserver":
         check_port(host, port)
     with (

@@ -1,4 +1,4 @@
-"""The generated tables of `docs/settings.md`: `python -m agent_pipeline.config.reference`."""
+"""The tables of `docs/reference/settings.md`: `python -m agent_pipeline.config.reference`."""
 
 from pathlib import Path
 
@@ -88,5 +88,5 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    path = Path(__file__).parents[2] / "docs" / "settings.md"
+    path = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
     path.write_text(updated(path.read_text(encoding="utf-8")), encoding="utf-8")

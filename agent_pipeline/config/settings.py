@@ -174,7 +174,7 @@ class Settings(BaseSettings):
         description="Settings of assets for a purpose, below those of [assets]: smoke (a few steps "
         "on few rows), "
         "cpu (the defaults) or gpu (larger batches, longer conversations, more rows). "
-        "docs/settings.md lists what each changes.",
+        "docs/reference/settings.md lists what each changes.",
     )
     assets: AssetValues = Field(
         default={}, description="Settings of the assets of all agents, by asset."

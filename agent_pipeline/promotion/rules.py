@@ -1,6 +1,6 @@
 """The rules that decide on a candidate, from both models' scores on the same held-out tasks.
 
-`docs/models.md`, "The decision", explains the rules in the order of this module. Each rule is a
+`docs/explanation/decision.md` explains the rules in the order of this module. Each rule is a
 function that returns what it found: figures, and reasons for or against the candidate. The decision
 follows the gravest reason.
 

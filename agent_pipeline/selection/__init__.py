@@ -1,4 +1,4 @@
 """Selection: which rows are trained on, which are left out and why, and what is replayed.
 
-docs/selection.md describes the strategies and the guards.
+docs/explanation/selection.md describes the strategies and the guards.
 """

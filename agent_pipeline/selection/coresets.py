@@ -58,8 +58,8 @@ class CoresetOptions(CrowdingOptions):
 
     strategy: str = Field(
         default="hybrid",
-        description="hybrid, diversity, loss_topk, random (docs/selection.md says when), a name "
-        "that an installed package registers, or package.module:function.",
+        description="hybrid, diversity, loss_topk, random (docs/explanation/selection.md says "
+        "when), a name that an installed package registers, or package.module:function.",
     )
     target_size: int = Field(
         default=1000,

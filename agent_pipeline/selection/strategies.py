@@ -1,8 +1,8 @@
 """The strategies by name. A strategy ranks distinct rows, with the reason for each row.
 
 A name is that of a strategy here, of an installed package (entry points of the group
-`agent_pipeline.strategies`), or a dotted path. docs/selection.md describes when to use which. The
-types of a strategy's input and output are in `pool`.
+`agent_pipeline.strategies`), or a dotted path. docs/explanation/selection.md describes when to use
+which. The types of a strategy's input and output are in `pool`.
 """
 
 import hashlib

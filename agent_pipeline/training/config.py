@@ -445,7 +445,7 @@ NO_TEACHER = (
 # | below 20 billion  | 2e-4   | 2e-5          | 1e-5 | 2             |
 # | more              | 1e-4   | 1e-5          | 5e-6 | 2             |
 #
-# The first line was measured with SmolLM2-135M (docs/training.md). QLoRA (Dettmers et al. 2023,
+# The first line was measured with SmolLM2-135M (docs/results.md). QLoRA (Dettmers et al. 2023,
 # table 9) uses 2e-4 for 7 and 13 billion weights, and 1e-4 for 33 and 65 billion. The best LoRA
 # rates of Llama 2 7B lie between 2e-4 and 5e-4 (Biderman et al. 2024). The second line lies in
 # between. A full fine-tune takes a tenth of LoRA's rate (Schulman et al. 2025, "LoRA Without

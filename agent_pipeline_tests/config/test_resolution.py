@@ -383,7 +383,9 @@ def test_settings_of_an_agent_that_no_store_has_are_reported(toml) -> None:
 
 
 def test_the_page_of_settings_lists_every_setting_of_every_asset_as_it_is() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "settings.md").read_text(
+        encoding="utf-8"
+    )
     assert updated(page) == page, "run python -m agent_pipeline.config.reference"
     assert all(
         f"| `{name}` |" in page for options in ASSETS.values() for name in options.model_fields

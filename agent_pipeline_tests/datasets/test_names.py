@@ -15,7 +15,7 @@ from agent_pipeline_tests.conftest import REPOSITORY
 
 ROWS = re.findall(
     r"^\| `(\w+)` \| `([\w.]+)` \| ([^|]*)\|",
-    (REPOSITORY / "docs" / "names.md").read_text("utf-8"),
+    (REPOSITORY / "docs" / "reference" / "names.md").read_text("utf-8"),
     re.MULTILINE,
 )
 PLACES = {name: place for name, place, _ in ROWS}
@@ -23,7 +23,9 @@ PLACES = {name: place for name, place, _ in ROWS}
 
 def test_the_table_has_each_name_once_and_every_row_is_read() -> None:
     written = re.findall(
-        r"^\| `(\w+)` \|", (REPOSITORY / "docs" / "names.md").read_text("utf-8"), re.MULTILINE
+        r"^\| `(\w+)` \|",
+        (REPOSITORY / "docs" / "reference" / "names.md").read_text("utf-8"),
+        re.MULTILINE,
     )
     assert written == [name for name, *_ in ROWS] and len(set(written)) == len(written) > 40
 

@@ -367,7 +367,7 @@ def test_verified_answers_are_those_of_plain_greedy_decoding(tiny_base, adapter_
     stops = answering.renderer.answer_end_ids
     prompts, limits = [question.prompt for question in questions], [24] * len(questions)
     plain = greedy(answering.model, prompts, limits, stops)
-    stop = answering.renderer.tokenizer.convert_tokens_to_ids(answering.template.stops[0])
+    stop = answering.renderer.tokenizer.convert_tokens_to_ids(answering.renderer.template.stops[0])
     expected = []
     for number, (question, written) in enumerate(zip(questions, plain, strict=True)):
         own = written.tokens if written.cut else [*written.tokens, stop]

@@ -538,7 +538,7 @@ def test_every_transcript_is_written_and_the_harmful_ones_come_first(tmp_path):
 
 
 def test_the_world_in_the_documentation_works(tmp_path, monkeypatch):
-    page = (Path(__file__).resolve().parents[2] / "docs" / "episodes.md").read_text(
+    page = (Path(__file__).resolve().parents[2] / "docs" / "explanation" / "episodes.md").read_text(
         encoding="utf-8"
     )
     source = page.split("```python\n")[1].split("```")[0]

@@ -1,6 +1,6 @@
-"""What each family of models goes through: docs/families.md is made from it.
+"""What each family of models goes through: docs/reference/model-families.md is made from it.
 
-python -m agent_pipeline_tests.families.table         # writes docs/families.md again
+python -m agent_pipeline_tests.families.table         # writes docs/reference/model-families.md again
 """
 
 import re
@@ -22,7 +22,7 @@ from agent_pipeline_tests.families.subjects import SUBJECTS, Subject, make_token
 from agent_pipeline_tests.families.trl_comparison import trl_line
 from agent_pipeline_tests.training.world import TOOL, row, train_adapter
 
-DOC = Path(__file__).resolve().parents[2] / "docs" / "families.md"
+DOC = Path(__file__).resolve().parents[2] / "docs" / "reference" / "model-families.md"
 ONE_STEP = TrainingConfig(
     max_steps=1,
     learning_rate=1e-2,
@@ -211,7 +211,7 @@ TRL has functions for the same questions. This table shows why the pipeline keep
 
 
 def main() -> None:
-    """Write docs/families.md."""
+    """Write docs/reference/model-families.md."""
     lines: list[str] = []
     for subject in SUBJECTS:
         with tempfile.TemporaryDirectory() as folder:
@@ -222,7 +222,7 @@ def main() -> None:
 
 
 def write_page(lines: list[str], trl_lines: list[str]) -> None:
-    """Write docs/families.md from the rows of its two tables."""
+    """Write docs/reference/model-families.md from the rows of its two tables."""
     text = HEAD + "\n".join(lines) + "\n" + TRL_HEAD + "\n".join(trl_lines) + "\n"
     DOC.write_text(text, encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""Every family is trained, exported and compared as docs/families.md says.
+"""Every family is trained, exported and compared as docs/reference/model-families.md says.
 
 A family takes ten seconds of two cores: one of each way (its own template or ours, a row a conversation or a turn) runs always,
 the others with AGENT_PIPELINE_ALL_FAMILIES=1.

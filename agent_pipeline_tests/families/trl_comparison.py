@@ -1,6 +1,6 @@
 """What TRL's own tests of chat templates and its parser of replies give for each family.
 
-A part of docs/families.md is made from this. It belongs here because it decides whether TRL's
+A part of docs/reference/model-families.md is made from this. It belongs here because it decides whether TRL's
 functions can replace ours; `agent_pipeline_tests.families.table` writes the page.
 """
 

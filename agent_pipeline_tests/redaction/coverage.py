@@ -1,6 +1,6 @@
 """How much is found of the secret and personal forms, and which forms are missed.
 
-`python -m agent_pipeline_tests.redaction.coverage` writes the table of docs/redaction.md.
+`python -m agent_pipeline_tests.redaction.coverage` writes the table of docs/explanation/redaction.md.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,6 +1,6 @@
 """Private data as people and programs log it: a table of forms, each with made-up values, and the seven places of a session it is put in.
 
-`python -m agent_pipeline_tests.redaction.forms` writes the table of docs/redaction.md. Made when they are needed, from a seed: nobody has
+`python -m agent_pipeline_tests.redaction.forms` writes the table of docs/explanation/redaction.md. Made when they are needed, from a seed: nobody has
 these values.
 """
 
@@ -30,7 +30,7 @@ from agent_pipeline_tests.redaction.planting import (
     stored,
 )
 
-DOC = Path(__file__).resolve().parents[2] / "docs" / "redaction.md"
+DOC = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "redaction.md"
 BEGIN, END = "<!-- forms -->\n", "<!-- /forms -->"
 PLACES = ("system", "user", "assistant", "arguments", "result", "tool", "metadata")
 BY_SETTING = (*DEFAULT_TYPES, "IP")

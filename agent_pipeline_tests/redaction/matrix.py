@@ -1,6 +1,6 @@
 """Every kind of private value in every place of a session, with ten surroundings and in six encodings.
 
-`python -m agent_pipeline_tests.redaction.matrix` writes the tables of docs/redaction.md. The other lists (`forms`,
+`python -m agent_pipeline_tests.redaction.matrix` writes the tables of docs/explanation/redaction.md. The other lists (`forms`,
 `secret_forms`, `personal_forms`) have many ways to write a value, and few places and surroundings.
 """
 

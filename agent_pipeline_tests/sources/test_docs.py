@@ -1,4 +1,4 @@
-"""The tables of `docs/traces.md` say what the code does."""
+"""The tables of `docs/explanation/traces.md` say what the code does."""
 
 import json
 import re
@@ -26,7 +26,9 @@ from agent_pipeline_tests.sources.samples import (
 )
 from agent_pipeline_tests.stores import AGENTS_SCHEMA, execute, omniagents_home
 
-TEXT = (Path(__file__).parents[2] / "docs" / "traces.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parents[2] / "docs" / "explanation" / "traces.md").read_text(
+    encoding="utf-8"
+)
 
 
 def rows(heading: str) -> list[list[str]]:
@@ -119,7 +121,7 @@ def test_what_each_source_keeps_stands_there_as_the_files_of_the_tests_show_it(t
     made = "\n".join(
         [f"| what it keeps | {' | '.join(KEPT)} |", "|---|" + ":-:|" * len(KEPT), *lines]
     )
-    assert made in TEXT, f"Put this table into docs/traces.md:\n{made}"
+    assert made in TEXT, f"Put this table into docs/explanation/traces.md:\n{made}"
 
 
 def test_the_example_of_a_source_reads_its_tickets(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Other libraries read the lake's tables by the calls that docs/storage.md shows."""
+"""Other libraries read the lake's tables by the calls that docs/explanation/storage.md shows."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     section = (
-        (REPOSITORY / "docs" / "storage.md")
+        (REPOSITORY / "docs" / "explanation" / "storage.md")
         .read_text(encoding="utf-8")
         .partition("## Read the tables")[2]
     )

@@ -138,9 +138,12 @@ def test_a_place_without_any_store_is_an_error_in_words_and_in_json(tmp_path):
     (tmp_path / "README.txt").write_text("read me", encoding="utf-8")
     for place in (tmp_path, tmp_path / "README.txt"):
         shown, report = run(str(place)), run("--json", str(place))
-        assert shown.exit_code == report.exit_code == 1 and "docs/traces.md" in shown.stdout
+        assert (
+            shown.exit_code == report.exit_code == 1
+            and "docs/explanation/traces.md" in shown.stdout
+        )
         (store,) = json.loads(report.stdout)["stores"]
-        assert store["source"] is None and "docs/traces.md" in store["errors"][0]
+        assert store["source"] is None and "docs/explanation/traces.md" in store["errors"][0]
 
 
 def test_the_sensor_makes_agents_known_though_one_store_of_several_is_broken(
