@@ -1,6 +1,6 @@
-"""How much is found of the secret and personal forms, and which forms are missed.
+"""The share of secrets and personal data that redaction finds, and the forms that it misses.
 
-`python -m agent_pipeline_tests.redaction.coverage` writes the table of docs/explanation/redaction.md.
+`python -m agent_pipeline_tests.redaction.coverage` writes the tables of docs/reference/private-data.md.
 """
 
 from collections.abc import Iterator, Sequence
@@ -65,20 +65,21 @@ def _lines() -> Iterator[str]:
     values_per_form = SEEDS * len(PLACES)
     lists = {
         "secrets": measure(SECRET_FORMS, Redactor(RedactionOptions())),
-        f"personal data, {len(REGIONS)} regions set": measure(
+        f"personal data, with {len(REGIONS)} countries in `phone_regions`": measure(
             PERSONAL_FORMS, redactor_of_regions()
         ),
     }
-    yield "| list | forms | always found | of all values |"
+    yield "| list | forms | forms whose values are all found | share of all values that is found |"
     yield "|---|---:|---:|---:|"
     for name, coverage in lists.items():
         always = sum(form.found == values_per_form for form in coverage)
         yield f"| {name} | {len(coverage)} | {always} | {share_found(coverage):.1%} |"
     wrong, texts = len(false_positives(redactor_of_regions())), 10 * len(HARMLESS)
     yield ""
-    yield f"Of {texts:,} harmless values of {len(HARMLESS)} kinds, {wrong} become a pseudonym ({wrong / texts:.2%})."
+    yield f"Redaction also searched {texts:,} harmless values of {len(HARMLESS)} kinds, such as order numbers."
+    yield f"It replaced {wrong} of these values by mistake ({wrong / texts:.2%})."
     yield ""
-    yield f"| form that is missed | found of {values_per_form} |"
+    yield f"| form with values that are not found | found, of {values_per_form} values |"
     yield "|---|---:|"
     for coverage in lists.values():
         for form, count in coverage:
@@ -87,7 +88,7 @@ def _lines() -> Iterator[str]:
 
 
 def main() -> None:
-    """Write the table into the docs."""
+    """Write the tables into the docs."""
     before, _, rest = DOC.read_text(encoding="utf-8").partition(BEGIN)
     DOC.write_text(before + BEGIN + table() + END + rest.partition(END)[2], encoding="utf-8")
 

@@ -1,7 +1,7 @@
 """Private data as people and programs log it: a table of forms, each with made-up values, and the seven places of a session it is put in.
 
-`python -m agent_pipeline_tests.redaction.forms` writes the table of docs/explanation/redaction.md. Made when they are needed, from a seed: nobody has
-these values.
+`python -m agent_pipeline_tests.redaction.forms` writes the table of docs/reference/private-data.md. The values are made from a
+seed when they are needed, so they belong to nobody.
 """
 
 import json
@@ -30,7 +30,7 @@ from agent_pipeline_tests.redaction.planting import (
     stored,
 )
 
-DOC = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "redaction.md"
+DOC = Path(__file__).resolve().parents[2] / "docs" / "reference" / "private-data.md"
 BEGIN, END = "<!-- forms -->\n", "<!-- /forms -->"
 PLACES = ("system", "user", "assistant", "arguments", "result", "tool", "metadata")
 BY_SETTING = (*DEFAULT_TYPES, "IP")
@@ -189,15 +189,15 @@ FORMS = (
     Form("PrivateKey = {}", lambda g: some(g, 43) + "="),
     Form("{}", private_key, note="a PEM key"),
     Form("{}", jwt, note="a JWT"),
-    Form("mail to={}", address("%40"), note="`%40` for `@`"),
-    Form("mail {}", address("&#64;"), note="`&#64;` for `@`"),
-    Form("mail {}", address(" [at] ", " [dot] "), note="`[at]`, `[dot]`"),
+    Form("mail to={}", address("%40"), note="with `%40` instead of `@`"),
+    Form("mail {}", address("&#64;"), note="with `&#64;` instead of `@`"),
+    Form("mail {}", address(" [at] ", " [dot] "), note="with `[at]` and `[dot]`"),
     Form("mailto:{}", address("@")),
     Form("phone 0049 {}", grouped(2, 7)),
     Form("tel:+1-{}", us_phone),
     Form("telephone {}", lambda g: f"020 7946 0{some(g, 3, DIGITS)}"),
     Form("Tél. {}", lambda g: f"01 42 68 {some(g, 2, DIGITS)} {some(g, 2, DIGITS)}"),
-    Form("card {}", card, note="bare, blanks, dashes"),
+    Form("card {}", card, note="digits only, or with spaces or dashes"),
     Form("card {}", dotted_card, note="with dots"),
     Form("IBAN {}", iban),
     Form("my passport is {}", of(8, DIGITS, "X")),
@@ -284,8 +284,10 @@ def redactors() -> dict[bool, Redactor]:
 
 
 def table() -> str:
-    """The Markdown table of all forms: what becomes of their values, and how many are found of `SEEDS` in each place."""
-    rows, by_setting = ["| form | becomes | found |", "|---|---|---:|"], redactors()
+    """Return the Markdown table of all forms, with the pseudonym of their values and how many values are found."""
+    values_per_form = SEEDS * len(PLACES)
+    heading = f"| text in a session | kind of the pseudonym | found, of {values_per_form} values |"
+    rows, by_setting = [heading, "|---|---|---:|"], redactors()
     for form in FORMS:
         kinds = [
             found(form, place, seed, by_setting[form.by_setting])
@@ -293,7 +295,7 @@ def table() -> str:
             for seed in range(SEEDS)
         ]
         becomes = ", ".join(f"`{kind}`" for kind in sorted(set(kinds) - {""}))
-        setting = " where `types` names it" if form.by_setting else ""
+        setting = ", if `types` contains it" if form.by_setting else ""
         rows.append(
             f"| `{form.title}`{form.note and f' ({form.note})'} | {becomes}{setting} | {len(kinds) - kinds.count('')} |"
         )

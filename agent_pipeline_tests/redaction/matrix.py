@@ -1,7 +1,7 @@
 """Every kind of private value in every place of a session, with ten surroundings and in six encodings.
 
-`python -m agent_pipeline_tests.redaction.matrix` writes the tables of docs/explanation/redaction.md. The other lists (`forms`,
-`secret_forms`, `personal_forms`) have many ways to write a value, and few places and surroundings.
+`python -m agent_pipeline_tests.redaction.matrix` writes the tables of docs/reference/private-data.md. The other lists
+(`forms`, `secret_forms`, `personal_forms`) write a value in many ways, but in few places and surroundings.
 """
 
 import base64
@@ -144,7 +144,7 @@ def table(misses: list[Cell]) -> str:
 def _lines(misses: list[Cell]) -> Iterator[str]:
     per_encoding = len(KINDS) * len(PLACES) * len(SURROUNDINGS)
     by_encoding = Counter(cell.encoding for cell in misses)
-    yield "| encoding | values | found |"
+    yield "| encoding of the text | values | share that is found |"
     yield "|---|---:|---:|"
     for encoding in ENCODINGS:
         share = 1 - by_encoding[encoding] / per_encoding
@@ -152,9 +152,9 @@ def _lines(misses: list[Cell]) -> Iterator[str]:
     yield ""
     by_form = Counter((cell.kind.name, cell.surrounding, cell.encoding) for cell in misses)
     if not by_form:
-        yield "None of these values is missed."
+        yield "Every value is found."
         return
-    yield f"| kind | surroundings | encoding | missed, of {len(PLACES)} places |"
+    yield f"| value | text around the value | encoding | not found, of {len(PLACES)} places |"
     yield "|---|---|---|---:|"
     for (kind, surrounding, encoding), count in sorted(by_form.items()):
         shown = surrounding.format("\u2026").replace("\n", " ⏎ ").replace("\t", " ⇥ ")

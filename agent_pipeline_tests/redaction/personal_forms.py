@@ -145,8 +145,8 @@ PERSONAL_FORMS = (
         note="with an extension",
     ),
     Form("tel:{}", lambda g: f"+4930{some(g, 7, '23456789')}"),
-    Form("{}", international, note="with 00, bare"),
-    Form("you can reach me at {}.", international, note="with 00, bare"),
+    Form("{}", international, note="digits only, with the prefix 00"),
+    Form("you can reach me at {}.", international, note="digits only, with the prefix 00"),
     Form("write to {}", address("(a)"), note="(a)"),
     Form("my account number\n{}\n", lambda g: some(g, 10, "123456789"), note="below its label"),
     # IBAN
@@ -357,12 +357,12 @@ PERSONAL_FORMS = (
     Form(
         "write to {}",
         lambda g: f"{name(g)}+tag/x={some(g, 3, LOWER)}@{some(g, 7, LOWER)}.org",
-        note="/ and = in the name",
+        note="`/` and `=` before the @",
     ),
     Form(
         "write to {}",
         lambda g: f"{name(g)}!#$&*@{some(g, 7, LOWER)}.org",
-        note="! # $ & * in the name",
+        note="`! # $ & *` before the @",
     ),
     Form("mailto:{}?subject=hi", address("@")),
     Form("<{}>", address("@")),
