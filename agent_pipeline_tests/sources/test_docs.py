@@ -1,5 +1,6 @@
-"""The tables of `docs/explanation/traces.md` say what the code does."""
+"""The pages about sources, and the tables about damage and curation, say what the code does."""
 
+import html
 import json
 import re
 import sqlite3
@@ -8,12 +9,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from agent_pipeline.config.assets import CurationConfig
 from agent_pipeline.ingestion.reading import ReadingOptions, read_sessions
 from agent_pipeline.judging.decisions import DropReason
 from agent_pipeline.sessions.damage import DAMAGE_KINDS
 from agent_pipeline.sessions.session import Session
-from agent_pipeline.sources import SOURCES, open_source, readers
+from agent_pipeline.sources import SOURCES, open_source, parse_location, readers
 from agent_pipeline_tests.sources.platforms.exports import placed, write
 from agent_pipeline_tests.sources.platforms.test_platforms import EXPORTS
 from agent_pipeline_tests.sources.samples import (
@@ -26,31 +29,78 @@ from agent_pipeline_tests.sources.samples import (
 )
 from agent_pipeline_tests.stores import AGENTS_SCHEMA, execute, omniagents_home
 
-TEXT = (Path(__file__).parents[2] / "docs" / "explanation" / "traces.md").read_text(
-    encoding="utf-8"
-)
+DOCS = Path(__file__).parents[2] / "docs"
+SOURCE_PAGES = DOCS / "reference" / "sources"
+TEXT = (DOCS / "explanation" / "traces.md").read_text(encoding="utf-8")
+INDEX = (SOURCE_PAGES / "index.md").read_text(encoding="utf-8")
+READER_PAGE = (DOCS / "how-to" / "write-a-reader.md").read_text(encoding="utf-8")
+HEADINGS = [
+    "Where the sessions lie",
+    "How to export",
+    "Command",
+    "What is read",
+    "What is lost or counted as damage",
+]
+"""The headings of a source's page, in their order."""
 
 
-def rows(heading: str) -> list[list[str]]:
+def rows(heading: str, text: str = TEXT) -> list[list[str]]:
     """The cells of the table that begins with a heading, without their code marks."""
-    table = TEXT[TEXT.index(f"| {heading} |") :].partition("\n\n")[0]
+    table = text[text.index(f"| {heading} |") :].partition("\n\n")[0]
     return [
         [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
         for line in table.splitlines()[2:]
     ]
 
 
-def named(heading: str) -> list[str]:
-    return [re.findall(r"`([^`]+)`", row[0])[0] for row in rows(heading)]
+def named(heading: str, text: str = TEXT) -> list[str]:
+    return [re.findall(r"`([^`]+)`", row[0])[0] for row in rows(heading, text)]
 
 
-def test_every_source_stands_there_once():
-    assert sorted(named("source")) == sorted(source.name for source in SOURCES)
+def read_page(source: str) -> str:
+    return (SOURCE_PAGES / f"{source}.md").read_text(encoding="utf-8")
+
+
+def test_every_source_stands_in_the_table_once():
+    assert named("source", INDEX) == [source.name for source in SOURCES]
+
+
+def test_no_page_is_about_a_source_that_does_not_exist():
+    pages = {path.stem for path in SOURCE_PAGES.glob("*.md")} - {"index"}
+    assert pages == {source.name for source in SOURCES}
+
+
+@pytest.mark.parametrize("name", [source.name for source in SOURCES])
+def test_every_source_has_a_page_with_the_five_headings(name):
+    page = read_page(name)
+    parts = re.split(r"^## (.+)$", page, flags=re.MULTILINE)
+    assert parts[1::2] == HEADINGS
+    bodies = dict(zip(parts[1::2], parts[2::2], strict=True))
+    assert all(body.strip() for body in bodies.values())
+    introduction = " ".join(parts[0].split())
+    assert f"`{name}`" in introduction
+    evidence = ("tested with", "form was taken from", "known only from")
+    assert any(words in introduction for words in evidence)
+    assert "agent-pipeline discover " in bodies["Command"]
+    assert "| part | where it comes from |" in bodies["What is read"]
+    nav = (DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8")
+    assert f": reference/sources/{name}.md\n" in nav
+
+
+@pytest.mark.parametrize("name", [source.name for source in SOURCES])
+def test_the_store_on_every_page_is_read_by_its_source_or_found_by_it(name):
+    """A page that names a reader, or opens a URL, names its own reader."""
+    stores = re.findall(r'^store = "(.+)"$', read_page(name), flags=re.MULTILINE)
+    assert len(stores) == 1
+    location = parse_location(stores[0])
+    (source,) = (source for source in SOURCES if source.name == name)
+    assert location.reader in (None, name)
+    assert not location.is_url or location.where.partition("://")[0] in source.schemes
 
 
 KEPT: dict[str, Callable[[Session], Any]] = {
     "system prompt": lambda session: session.messages and session.messages[0]["role"] == "system",
-    "calls": lambda session: any(message.get("tool_calls") for message in session.messages),
+    "tool calls": lambda session: any(message.get("tool_calls") for message in session.messages),
     "tools": lambda session: session.tools_origin == "source",
     "reasoning": lambda session: session.reasoning,
     "tokens": lambda session: session.usage,
@@ -60,7 +110,7 @@ KEPT: dict[str, Callable[[Session], Any]] = {
     "verdict": lambda session: session.judgment,
     "metrics": lambda session: session.scores,
 }
-"""What a session may have, by its name in the table."""
+"""Checks whether a session has the information in a column of the table, by column."""
 
 
 def stores_of_every_source(folder: Path) -> Iterator[Path]:
@@ -115,17 +165,28 @@ def test_what_each_source_keeps_stands_there_as_the_files_of_the_tests_show_it(t
         sessions = [session for key in source.partitions() for session in source.sessions(key)]
         kept[source.name] |= {name for name, has in KEPT.items() if any(map(has, sessions))}
     lines = [
-        f"| `{name}` | {' | '.join('✓' if each in kept[name] else '–' for each in KEPT)} |"
-        for name in kept
+        f"| source | product | how it is recognized | {' | '.join(KEPT)} |",
+        "|---|---|---|" + ":-:|" * len(KEPT),
     ]
-    made = "\n".join(
-        [f"| what it keeps | {' | '.join(KEPT)} |", "|---|" + ":-:|" * len(KEPT), *lines]
-    )
-    assert made in TEXT, f"Put this table into docs/explanation/traces.md:\n{made}"
+    for source in SOURCES:
+        title = read_page(source.name).partition("\n")[0].removeprefix("# ")
+        marks = ("✓" if name in kept[source.name] else "–" for name in KEPT)
+        cells = [
+            f"[`{source.name}`]({source.name}.md)",
+            title,
+            html.escape(source.looks_like, quote=False),
+            *marks,
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    table = "\n".join(lines)
+    assert table in INDEX, f"Put this table into docs/reference/sources/index.md:\n{table}"
 
 
 def test_the_example_of_a_source_reads_its_tickets(tmp_path, monkeypatch):
-    code = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)[0]
+    examples = re.findall(r"```python\n(.*?)```", READER_PAGE, re.DOTALL)
+    if not examples:
+        pytest.skip("docs/how-to/write-a-reader.md has no example")
+    code = examples[0]
     assert len(code.splitlines()) <= 36
     (tmp_path / "helpdesk.py").write_text(code, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
