@@ -204,7 +204,7 @@ def first_line(error: BaseException) -> str:
 LESS_MEMORY = (
     "set gradient_checkpointing to on, lower max_length (and per_device_train_batch_size, if it "
     "was raised), set precision to bfloat16, or choose a smaller "
-    "base_model (docs/explanation/training.md, Out of memory)"
+    "base_model (docs/troubleshooting.md, Out of memory)"
 )
 """What helps a training run that is out of memory, cheapest first."""
 _FULL = ("No space left on device", "PytorchStreamWriter failed", "unexpected pos")

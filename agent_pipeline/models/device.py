@@ -121,7 +121,7 @@ def describe_unused_gpu() -> str:
     release = torch.__version__.partition("+")[0]
     return (
         f"This machine has an NVIDIA GPU, and the installed PyTorch {torch.__version__} uses the "
-        f"CPU only: install a CUDA build (pip install 'torch=={release}' --index-url "
+        f"CPU only: install a CUDA build (pip install --upgrade 'torch=={release}' --index-url "
         "https://download.pytorch.org/whl/cu130)."
     )
 
