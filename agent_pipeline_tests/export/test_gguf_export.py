@@ -231,7 +231,7 @@ def test_special_tokens_that_a_message_holds_are_text_in_the_check_and_special_i
         1,
         3,
         1,
-    )  # what docs/explanation/decision.md says of the server
+    )  # docs/how-to/serve.md says so of the server
 
 
 def test_a_tokenizer_that_differs_is_an_error(exported, renderer):
