@@ -33,6 +33,7 @@ from agent_pipeline.promotion.stored_scores import read_entries, read_transcript
 from agent_pipeline.storage.filesystem import write_checksum
 from agent_pipeline.storage.lake import MANIFEST, Artifact, Lake
 from agent_pipeline_tests.lakes import artifact
+from agent_pipeline_tests.task_params import task_values
 
 KEY, OTHER = PartitionKey("shop", "support"), PartitionKey("shop", "intern")
 FOLDER = "[0-9a-f]" * 16
@@ -203,8 +204,7 @@ def _look_at_what_is_served(world: World) -> Any:
 
 def _use_in_a_worker(world: World) -> Any:
     """Read the files of the artifacts from which a worker trains further, exports and plays."""
-    root, cache = str(world.lake.root), str(world.lake.fs.cache)
-    params = TaskParams(lake=root, cache=cache, partition=str(KEY))
+    params = TaskParams(**task_values(world.lake.root, KEY, world.lake.fs.cache))
     used = []
     for export in world.exports:
         adapter = {"asset": "sft_adapter", "identity": export.manifest["made_from"]["adapter"]}

@@ -1,7 +1,8 @@
 """The parameters of the heavy tasks, and what every task opens with them.
 
 Parameters cross a process boundary as JSON: an asset sends them, and the worker decodes them. An
-unknown name is an error there, and so is a missing name without a default. What a task computes
+unknown name is an error there, and so is a missing name. Whatever decides the result of a task has
+no default, so a caller that forgets it gets an error instead of another model. What a task computes
 from its parameters stands in `compute.tasks`, `compute.coresets` and `method_comparison.task`.
 """
 
@@ -39,25 +40,25 @@ class TaskParams(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         split: The share of each split, by the split's name.
         leaks: What happens if a held-out task leaks into the training rows.
         surrogates: Whether models see made-up values instead of pseudonyms.
+        cache: A folder of the worker's machine for downloads and locks. The worker fills it in.
+        llama_cpp: A checkout of llama.cpp on the worker's machine. The worker fills it in.
         tables: The sha256 of each table that the task reads, for the artifact's manifest.
         fresh: The id of the run that asks for new artifacts, or an empty string to reuse artifacts.
         at_once: How many heavy tasks may run at once on this machine; 0 means any number.
-        cache: A folder of the worker's machine for downloads and locks. The worker fills it in.
-        llama_cpp: A checkout of llama.cpp on the worker's machine. The worker fills it in.
     """
 
     partition: str
     lake: str
-    lake_options: dict[str, Any] = {}
-    trust_remote_code: bool = False
-    split: dict[str, float] = {}
-    leaks: str = "refuse"
-    surrogates: bool = False
+    lake_options: dict[str, Any]
+    trust_remote_code: bool
+    split: dict[str, float]
+    leaks: str
+    surrogates: bool
+    cache: str
+    llama_cpp: str | None
     tables: dict[str, str] = {}
     fresh: str = ""
     at_once: int = 0
-    cache: str = ""
-    llama_cpp: str | None = None
 
     @property
     def key(self) -> PartitionKey:
@@ -124,7 +125,7 @@ class RowsParams(TaskParams, kw_only=True, forbid_unknown_fields=True):
         mix: Whether the rows are those of `multi_task_dataset` instead of the agent's own.
     """
 
-    mix: bool = False
+    mix: bool
 
     def training_rows(self, columns: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
         """Return the rows of the split `train`; with `columns`, only these columns."""
@@ -143,8 +144,8 @@ class EmbeddingParams(RowsParams, kw_only=True, forbid_unknown_fields=True):
     """
 
     base_model: str
-    base_revision: str = ""
-    embeddings: str = ""
+    base_revision: str
+    embeddings: str
 
 
 class TrainParams(RowsParams, kw_only=True, forbid_unknown_fields=True):
@@ -156,7 +157,7 @@ class TrainParams(RowsParams, kw_only=True, forbid_unknown_fields=True):
         replay_ratio: The share of replayed rows among all rows, 0 to 1.
         rehearsal: The share of the base model's own answers among all rows, 0 to 1.
         config: The options of the training run (`training.config.TrainingConfig`).
-        coreset: The coreset of a compared method; without it, the table `sft_coreset` chooses.
+        coreset: The coreset of a compared method; None if the table `sft_coreset` chooses.
     """
 
     base_model: str
@@ -164,7 +165,7 @@ class TrainParams(RowsParams, kw_only=True, forbid_unknown_fields=True):
     replay_ratio: float
     rehearsal: float
     config: OptionValues
-    coreset: ArtifactReference | None = None
+    coreset: ArtifactReference | None
 
 
 class FurtherStepParams(RowsParams, kw_only=True, forbid_unknown_fields=True):
@@ -181,8 +182,8 @@ class FurtherStepParams(RowsParams, kw_only=True, forbid_unknown_fields=True):
     method: Step
     reference: ArtifactReference
     config: OptionValues
-    dataset: str = "sft_dataset"
-    world: str = ""
+    dataset: str
+    world: str
 
 
 class EvaluateParams(TaskParams, kw_only=True, forbid_unknown_fields=True):
@@ -216,8 +217,8 @@ class EpisodesParams(TaskParams, kw_only=True, forbid_unknown_fields=True):
     gguf_export: ArtifactReference | None
     world: str
     config: OptionValues
-    alone: bool = False
-    held_out: Literal["select", "test"] = "test"
+    alone: bool
+    held_out: Literal["select", "test"]
 
 
 class SanityParams(TaskParams, kw_only=True, forbid_unknown_fields=True):
@@ -242,7 +243,8 @@ class EpisodesToRepeat(msgspec.Struct, forbid_unknown_fields=True):
     gguf_export: ArtifactReference | None
     world: str
     config: OptionValues
-    alone: bool = False
+    alone: bool
+    held_out: Literal["select", "test"]
 
 
 class CompareParams(TaskParams, kw_only=True, forbid_unknown_fields=True):
@@ -263,10 +265,10 @@ class CompareParams(TaskParams, kw_only=True, forbid_unknown_fields=True):
     champion: ArtifactReference | None
     evaluation: OptionValues
     select_turns: int
-    sanity_question_rows: int = 0
-    sanity_questions_beyond_project: bool = False
-    play: EpisodesToRepeat | None = None
-    watch: bool = False
+    sanity_question_rows: int
+    sanity_questions_beyond_project: bool
+    play: EpisodesToRepeat | None
+    watch: bool
 
 
 def common_values(settings: Settings, key: PartitionKey) -> dict[str, JsonValue]:

@@ -58,7 +58,7 @@ class CompareMethodsParams(TaskParams, kw_only=True, forbid_unknown_fields=True)
     held_out: Literal["select", "test"]
     evaluation: OptionValues
     episodes: OptionValues
-    world: str = ""
+    world: str
 
 
 @dataclass
@@ -242,6 +242,7 @@ def _train_further_step(
         mix=trained.params.mix,
         method=step,
         dataset=PREFERENCES[step],
+        world="",
         reference=ArtifactReference(**trained.adapters[-1].reference),
         config=settings,
     )

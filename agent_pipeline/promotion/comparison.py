@@ -106,12 +106,15 @@ def make_compare_params(
             "world": made_from["world"],
             "config": made_from["config"],
             "gguf_export": champion.reference,
+            "alone": False,
+            "held_out": "test",
         }
     return {
         "candidate": _find_adapter(lake, key, adapter).reference,
         "champion": adapter_of_export(lake, key, champion).reference if champion else None,
         "evaluation": evaluation.manifest["made_from"]["config"],
         "play": play,
+        "watch": False,
     }
 
 

@@ -17,6 +17,7 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.artifacts import MANIFEST
 from agent_pipeline.storage.lake import Lake
+from agent_pipeline_tests.task_params import task_values
 
 KEY = PartitionKey("tau", "airline")
 TASK = Task("merge", 1, ("pyarrow",), TaskParams, lambda params, progress: {})
@@ -41,8 +42,7 @@ class Maker:
 
 @pytest.fixture
 def params(tmp_path: Path) -> TaskParams:
-    lake, cache = str(tmp_path / "lake"), str(tmp_path / "cache")
-    return TaskParams(lake=lake, cache=cache, partition=str(KEY))
+    return TaskParams(**task_values(tmp_path / "lake", KEY, tmp_path / "cache"))
 
 
 def test_the_same_is_reused_and_a_fresh_run_makes_it_anew(params):

@@ -40,6 +40,8 @@ COMPARE = {
     "play": None,
     "evaluation": {},
     "select_turns": 8,
+    "sanity_question_rows": 0,
+    "sanity_questions_beyond_project": False,
     "watch": True,
     "at_once": 0,
 }

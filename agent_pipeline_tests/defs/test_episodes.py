@@ -16,6 +16,7 @@ from agent_pipeline.promotion.champions import unfit
 from agent_pipeline.sessions.tables import JUDGED, to_table
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline_tests.lakes import artifact, put_rows
+from agent_pipeline_tests.task_params import task_values
 from agent_pipeline_tests.training.world import row
 
 KEY = PartitionKey("shop", "support")
@@ -98,11 +99,11 @@ def test_greedy_trials_of_a_task_are_refused_before_they_are_played(tmp_path):
     put_rows(lake, KEY, [row(0, "test")])
     adapter = artifact(lake, "sft_adapter", KEY)
     asked = {
-        "lake": str(tmp_path),
-        "cache": str(tmp_path),
-        "partition": str(KEY),
+        **task_values(tmp_path, KEY),
         "world": "",
         "gguf_export": None,
+        "alone": False,
+        "held_out": "test",
     }
     config = EpisodesConfig(trials=3).model_dump()
     with pytest.raises(SettingsError, match="3 greedy trials"):

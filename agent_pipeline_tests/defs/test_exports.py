@@ -19,6 +19,7 @@ from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.sessions.tables import to_table
 from agent_pipeline.storage.lake import Artifact
 from agent_pipeline_tests.lakes import artifact
+from agent_pipeline_tests.task_params import task_values
 from agent_pipeline_tests.training.world import row
 
 KEY = parse_key("shop/support")
@@ -144,15 +145,12 @@ def export_by_task(made: Exports, adapter: Artifact, outtype: str = "f16") -> di
     }
     evaluation = made.lake.latest("evaluation", KEY)
     params = {
-        "lake": str(made.lake.root),
-        "cache": str(made.bench.store),
-        "partition": str(KEY),
-        "llama_cpp": "",
+        **task_values(made.lake.root, KEY, made.bench.store),
+        "adapter": adapter.reference,
+        "evaluation": evaluation.reference,
         "config": settings,
     }
-    return tasks.export.run(
-        params | {"adapter": adapter.reference, "evaluation": evaluation.reference}, silent
-    )
+    return tasks.export.run(params, silent)
 
 
 def test_an_evaluation_of_another_adapter_is_refused(made: Exports) -> None:

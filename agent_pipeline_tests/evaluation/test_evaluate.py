@@ -37,6 +37,7 @@ from agent_pipeline.storage.lake import Lake
 from agent_pipeline.tokenization.encoding import encode_rows
 from agent_pipeline.tokenization.loss_masks import Encoded
 from agent_pipeline_tests.lakes import artifact
+from agent_pipeline_tests.task_params import task_values
 from agent_pipeline_tests.training.world import row
 
 pytestmark = pytest.mark.slow
@@ -290,9 +291,7 @@ def test_the_task_asks_sanity_questions_in_the_length_of_the_evaluation(lake, mo
     )
     monkeypatch.setattr(TaskParams, "base_of", lambda *given: None)
     params = {
-        "lake": str(lake.root),
-        "cache": str(lake.fs.cache),
-        "partition": str(OWN),
+        **task_values(lake.root, OWN, lake.fs.cache),
         "sanity_question_rows": 0,
         "sanity_questions_beyond_project": False,
     }

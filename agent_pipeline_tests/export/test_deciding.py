@@ -450,6 +450,8 @@ def test_the_champion_is_scored_as_the_candidate_was_and_plays_its_episodes(lake
         "world": "w:W",
         "config": {"trials": 1},
         EXPORT: first.export.reference,
+        "alone": False,
+        "held_out": "test",
     }
     assert asked["evaluation"] == night.evaluation.manifest["made_from"]["config"]
 

@@ -33,6 +33,7 @@ from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.filesystem import write_checksum
 from agent_pipeline.storage.lake import Artifact, Lake
 from agent_pipeline_tests.lakes import artifact
+from agent_pipeline_tests.task_params import task_values
 
 KEY = PartitionKey("shop", "support")
 UMASK = os.umask(0o022)
@@ -511,7 +512,7 @@ def test_rotten_model_is_neither_promoted_nor_served(lake):
 
 def test_rotten_artifact_is_not_used(lake):
     made = export(lake, "first")
-    params = TaskParams(lake=str(lake.root), cache=str(lake.root), partition=str(KEY))
+    params = TaskParams(**task_values(lake.root, KEY))
     reference = ArtifactReference(**made.reference)
     assert params.find_artifact(reference).identity == made.identity
     (made.path / "model-f16.gguf").write_bytes(bytes(len("first")))

@@ -49,8 +49,10 @@ def sft_coreset(
     with user_errors():
         config = in_force(context, workspace, CoresetConfig)
 
+        params = config.of_model() | {"mix": False}
+
         def ask(task: str) -> dict[str, Any]:
-            return run_worker(context, pipes, workspace, task, config.of_model())
+            return run_worker(context, pipes, workspace, task, params)
 
         coreset, staged = stage_coreset(
             workspace.open_lake(), agent_key(context), config, config.embeddings, ask

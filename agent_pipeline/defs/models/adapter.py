@@ -131,9 +131,8 @@ def _train_first_step(
         for name in ("base_model", "base_revision", "replay_ratio", "rehearsal")
     }
     group = name_adapter_asset("sft")
-    result = run_worker(
-        context, pipes, workspace, "train", params | {"config": config}, group, IMITATION_TABLES
-    )
+    params |= {"config": config, "mix": False, "coreset": None}
+    result = run_worker(context, pipes, workspace, "train", params, group, IMITATION_TABLES)
     return FinishedStep("sft", find_built(context, workspace, group, result["identity"]), result)
 
 
@@ -150,6 +149,7 @@ def _train_further_step(
     dataset = PREFERENCES.get(step, "sft_dataset")
     params = {
         "method": step,
+        "mix": False,
         "dataset": dataset,
         "world": workspace.settings().world(agent_key(context)),
         "reference": previous.artifact.reference,

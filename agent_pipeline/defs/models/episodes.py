@@ -74,6 +74,8 @@ def episodes(
             "adapter": settings.candidate(key).reference,
             "gguf_export": gguf_export.reference,
             "config": config.model_dump(),
+            "alone": False,
+            "held_out": "test",
         }
         result = run_worker(
             context,
