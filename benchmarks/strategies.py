@@ -145,7 +145,7 @@ class Bench:
             gc.collect()  # the trainer's cycles hold a model
             trained = time.monotonic() - began
             kept = {
-                name: report[name]
+                name: getattr(report, name)
                 for name in ("steps", "tokens", "trained_tokens", "loss_last", "row_ids")
             }
             return {

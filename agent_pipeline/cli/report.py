@@ -25,7 +25,8 @@ from agent_pipeline.reports.episode_report import (
     shown,
 )
 from agent_pipeline.storage.lake import Artifact, Lake
-from agent_pipeline.training.chain import SKIPPED, STEPS, describe_used_template, name_adapter_asset
+from agent_pipeline.training.chain import STEPS, describe_used_template, name_adapter_asset
+from agent_pipeline.training.report import SkippedReport, StepReport, read_step_report
 
 if TYPE_CHECKING:
     from agent_pipeline.governance.forgetting import Forgotten
@@ -127,7 +128,7 @@ def print_report(console: Console, lake: Lake, keys: list[PartitionKey]) -> None
         for step in STEPS:
             if adapter := models.get(name_adapter_asset(step)):
                 console.print(
-                    f"  {step:<10} {_training(adapter.manifest['report'])}", soft_wrap=True
+                    f"  {step:<10} {_training(read_step_report(adapter))}", soft_wrap=True
                 )
         if "sft_adapter" in models:
             console.print(
@@ -174,20 +175,18 @@ def _episodes(report: EpisodeReport) -> list[str]:
     return lines
 
 
-def _training(report: dict[str, Any]) -> str:
+def _training(report: StepReport) -> str:
     """Return the loss of a training run, and how many rows it used and left out."""
-    if SKIPPED in report:
-        return f"nothing was trained: {report[SKIPPED]}"
-    rows = report["rows"]
+    if isinstance(report, SkippedReport):
+        return f"nothing was trained: {report.skipped}"
+    rows = report.rows
     others = [
         f"{count} {name.replace('_', ' ')}"
         for name, count in rows.items()
         if name not in ("in", "trained") and count
     ]
     dropped = f" ({', '.join(others)})" if others else ""
-    loss = (
-        f"loss {report['loss_first']:.3f} → {report['loss_last']:.3f} over {report['steps']} steps"
-    )
+    loss = f"loss {report.loss_first:.3f} → {report.loss_last:.3f} over {report.steps} steps"
     return f"{loss}, {rows['trained']} of {rows['in']} rows{dropped}"
 
 

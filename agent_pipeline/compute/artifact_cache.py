@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from filelock import FileLock, Timeout
 from upath import UPath
 
@@ -20,7 +21,8 @@ from agent_pipeline.datasets.verdicts import VerdictCounts, count_verdicts, desc
 from agent_pipeline.errors import DataError
 from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.storage.lake import MANIFEST, Artifact, Lake, read_manifest
-from agent_pipeline.training.chain import SKIPPED, name_adapter_asset
+from agent_pipeline.training.chain import name_adapter_asset
+from agent_pipeline.training.report import SkippedReport, TrainingReport, read_training_report
 
 MODELS = ("torch", "transformers", "peft")
 """The libraries that decide what a model generates."""
@@ -102,7 +104,7 @@ def build_further_step(
     params: FurtherStepParams,
     previous: Artifact,
     made_from: MadeFrom,
-    write: WriteArtifact,
+    write: Callable[[Path], TrainingReport],
     verdicts: VerdictCounts,
 ) -> Result:
     """Return the adapter of a step after supervised fine-tuning.
@@ -121,19 +123,21 @@ def build_further_step(
     """
     from agent_pipeline.training.further_steps import NothingTrained
 
-    previous_report = previous.manifest["report"]
-    if earlier_verdicts := previous_report.get("verdicts"):
-        verdicts = count_verdicts(verdicts["by"], earlier_verdicts)
+    previous_report = read_training_report(previous)
+    if previous_report.verdicts:
+        verdicts = count_verdicts(verdicts["by"], previous_report.verdicts)
 
     def write_or_skip(folder: Path) -> dict[str, Any]:
         try:
             report = write(folder)
         except NothingTrained as reason:
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-            return {SKIPPED: str(reason), "rows": reason.counts}
+            skipped = SkippedReport(skipped=str(reason), rows=reason.counts)
+            return dict(msgspec.to_builtins(skipped))
         # An export's context must hold the rows of every step.
-        longest = max(report["longest_row_tokens"], previous_report["longest_row_tokens"])
-        return report | {"longest_row_tokens": longest, "verdicts": verdicts}
+        longest = max(report.longest_row_tokens, previous_report.longest_row_tokens)
+        whole = msgspec.structs.replace(report, longest_row_tokens=longest, verdicts=verdicts)
+        return whole.to_json()
 
     recipe = Recipe(
         name_adapter_asset(params.method),

@@ -39,6 +39,7 @@ from agent_pipeline.storage.filesystem import sha256_file
 from agent_pipeline.training.chain import find_trained_adapters
 from agent_pipeline.training.config import FURTHER
 from agent_pipeline.training.provenance import FurtherInput, SftInput, name_rows
+from agent_pipeline.training.report import TrainingReport, read_training_report
 
 if TYPE_CHECKING:
     from agent_pipeline.evaluation.evaluate import BasePasses
@@ -96,7 +97,8 @@ def train(params: TrainParams, progress: Progress = silent) -> Result:
     made_from = sft_input.made_from() | describe_unverified(verdicts)
 
     def write(folder: Path) -> dict[str, Any]:
-        return train_adapter(sft_input, folder, progress=progress) | {"verdicts": verdicts}
+        report = train_adapter(sft_input, folder, progress=progress)
+        return msgspec.structs.replace(report, verdicts=verdicts).to_json()
 
     result = build(train, params, Recipe("sft_adapter", made_from, write))
     rows_with_surrogates = 0
@@ -141,7 +143,7 @@ def prefer(params: FurtherStepParams, progress: Progress = silent) -> Result:
         select,
     )
 
-    def write(folder: Path) -> dict[str, Any]:
+    def write(folder: Path) -> TrainingReport:
         return train_preferences(further_input, folder, heldout, progress)
 
     verdicts = count_row_verdicts(rows)
@@ -174,7 +176,7 @@ def on_policy(params: FurtherStepParams, progress: Progress = silent) -> Result:
         params.method, rows, base, previous.path, config, previous.identity, select, details
     )
 
-    def write(folder: Path) -> dict[str, Any]:
+    def write(folder: Path) -> TrainingReport:
         return train_on_policy(further_input, folder, play, teacher, progress)
 
     verdicts = count_row_verdicts(train_rows)
@@ -300,7 +302,7 @@ def export(params: ExportParams, progress: Progress = silent) -> Result:
             config["outtypes"],
             config["max_new_tokens"],
             progress,
-            longest_row=adapter.manifest["report"]["longest_row_tokens"],
+            longest_row=read_training_report(adapter).longest_row_tokens,
             name=f"{params.partition} {adapter.identity[:16]}",
             llama_cpp_path=llama_cpp,
             least_kept=config["least_kept"],

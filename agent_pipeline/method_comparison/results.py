@@ -3,7 +3,8 @@
 They also tell whether figures that need no decoding order the methods as exact calls do.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
@@ -11,6 +12,14 @@ import msgspec
 from agent_pipeline.evaluation.intervals import ERROR, report_difference
 from agent_pipeline.evaluation.paired import Difference, crossed
 from agent_pipeline.evaluation.scores import Scores
+from agent_pipeline.method_comparison.comparison_report import (
+    ComparisonReport,
+    MeanCost,
+    MethodDifference,
+    MethodFigure,
+    MethodResult,
+    RankCorrelation,
+)
 
 REFERENCE = "A_baseline"
 LESS_IS_BETTER = ("over_call", "heldout_loss", "harm")
@@ -115,14 +124,33 @@ FIGURES: dict[str, Callable[[Scores], dict[str, Sample]]] = {
 """By name, what a figure is the mean of: the samples by what was asked."""
 
 
-def compared(methods: Sequence[Method], runs: Sequence[Run]) -> dict[str, Any]:
-    """Return the report of a comparison, as JSON.
+@dataclass(frozen=True)
+class Measured:
+    """What was measured.
 
-    `methods` has by id the mean of each figure over tasks and seeds with its 95 % interval, the
-    figures by seed, the cost of a run, and `same_as`, an earlier method with the same adapters.
-    `comparisons` has the difference of each method to the reference, and of each method that
-    selects rows to its random coreset. The intervals of one figure hold together with 95 %
-    (Bonferroni).
+    Attributes:
+        partition: The agent's partition.
+        split: The split of the turns, rows and tasks.
+        world: The agent's world; empty if no episodes were played.
+    """
+
+    partition: str
+    split: str
+    world: str
+
+
+def compared(
+    methods: Sequence[Method], runs: Sequence[Run], measured: Measured
+) -> ComparisonReport:
+    """Return the report of a comparison.
+
+    Each method is compared with the reference, and each method that selects rows with its random
+    coreset. The intervals of one figure hold together with 95 % (Bonferroni).
+
+    Args:
+        methods: The methods, in the order of the report.
+        runs: The trainings of all methods.
+        measured: What was measured.
     """
     by_method = {method.id: [run for run in runs if run.method == method.id] for method in methods}
     adapters = {name: tuple(run.adapter for run in of) for name, of in by_method.items()}
@@ -141,84 +169,83 @@ def compared(methods: Sequence[Method], runs: Sequence[Run]) -> dict[str, Any]:
         {frozenset(pair): pair for pair in wanted if same_as[pair[0]] != same_as[pair[1]]}.values()
     )
     error = ERROR / max(len(pairs), 1)
-    differences = [
-        (
-            left,
-            right,
-            figure,
-            msgspec.to_builtins(
-                report_difference(
-                    _difference(by_method[left], by_method[right], figure, error), False, error
+    comparisons = []
+    for left, right in pairs:
+        for figure in FIGURES:
+            measured_difference = _difference(by_method[left], by_method[right], figure, error)
+            reported = report_difference(measured_difference, False, error)
+            if reported is not None:
+                comparisons.append(
+                    MethodDifference(
+                        **msgspec.structs.asdict(reported),
+                        method=left,
+                        against=right,
+                        figure=figure,
+                    )
                 )
-            ),
-        )
-        for left, right in pairs
-        for figure in FIGURES
-    ]
     figures = {
         name: {figure: _figure(of, figure) for figure in FIGURES}
         | {figure: _of_pass(of, figure) for figure in PASS_FIGURES}
         for name, of in by_method.items()
     }
-    return {
-        "reference": reference,
-        "seeds": len(by_method[reference]),
-        "turns": len(runs[0].scores.turns),
-        "rows": len(runs[0].scores.losses),
-        "episodes": len(runs[0].scores.episodes),
-        "base": {"model": runs[0].base_model, **runs[0].base_of_pass}
+    return ComparisonReport(
+        partition=measured.partition,
+        split=measured.split,
+        world=measured.world,
+        reference=reference,
+        seeds=len(by_method[reference]),
+        turns=len(runs[0].scores.turns),
+        rows=len(runs[0].scores.losses),
+        episodes=len(runs[0].scores.episodes),
+        base={"model": runs[0].base_model, **runs[0].base_of_pass}
         | {name: _mean(list(of(runs[0].base).values())) for name, of in FIGURES.items()},
-        "methods": {
-            each.id: {
-                "name": each.name,
-                "description": each.description,
-                "control": each.control,
-                "same_as": same_as[each.id] if same_as[each.id] != each.id else "",
-                "figures": figures[each.id],
-                "cost": _cost([run.cost for run in by_method[each.id]]),
-                "adapters": list(adapters[each.id]),
-                "notes": list(
-                    dict.fromkeys(note for run in by_method[each.id] for note in run.notes)
-                ),
-            }
+        methods={
+            each.id: MethodResult(
+                name=each.name,
+                description=each.description,
+                control=each.control,
+                same_as=same_as[each.id] if same_as[each.id] != each.id else "",
+                figures=figures[each.id],
+                cost=_cost([run.cost for run in by_method[each.id]]),
+                adapters=list(adapters[each.id]),
+                notes=list(dict.fromkeys(note for run in by_method[each.id] for note in run.notes)),
+            )
             for each in methods
         },
-        "comparisons": [
-            {"method": left, "against": right, "figure": figure, **each}
-            for left, right, figure, each in differences
-            if each is not None
-        ],
-        "rank_correlation": rank_correlation(
+        comparisons=comparisons,
+        rank_correlation=rank_correlation(
             {name: figures[name] for name in figures if same_as[name] == name}
         ),
-    }
+    )
 
 
-def rank_correlation(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def rank_correlation(
+    figures: Mapping[str, Mapping[str, MethodFigure | None]],
+) -> dict[str, RankCorrelation | None]:
     """Return Spearman's rank correlation over methods of exact calls with cheaper figures.
 
-    The cheaper figures are `PASS_FIGURES` and the held-out loss. Each has `rho` and the number of
-    `methods`. `rho` is None with fewer than four methods, or if all methods are alike.
+    The cheaper figures are `PASS_FIGURES` and the held-out loss. A correlation is None with fewer
+    than four methods, or if all methods are alike.
     """
     from scipy.stats import spearmanr
 
-    found: dict[str, Any] = {}
+    found: dict[str, RankCorrelation | None] = {}
     for name, sign in (*((name, 1) for name in PASS_FIGURES), ("heldout_loss", -1)):
-        known = [
-            (figure[name]["mean"], figure["exact_calls"]["mean"])
-            for figure in figures.values()
-            if figure[name] and figure["exact_calls"]
-        ]
+        known = []
+        for figures_of_method in figures.values():
+            cheap_figure, exact_calls = figures_of_method[name], figures_of_method["exact_calls"]
+            if cheap_figure and exact_calls:
+                known.append((cheap_figure.mean, exact_calls.mean))
         cheap, dear = ([pair[side] for pair in known] for side in (0, 1))
         ranked = len(known) >= FEWEST_RANKED and len(set(cheap)) > 1 and len(set(dear)) > 1
         rho = spearmanr([sign * value for value in cheap], dear).statistic if ranked else None
-        found[name] = None if rho is None else {"rho": float(rho), "methods": len(known)}
+        found[name] = None if rho is None else RankCorrelation(float(rho), len(known))
     return found
 
 
-def better(comparison: Mapping[str, Any]) -> bool:
+def better(comparison: MethodDifference) -> bool:
     """Return whether a difference is an improvement, whether noise explains it or not."""
-    return bool((comparison["difference"] < 0) is (comparison["figure"] in LESS_IS_BETTER))
+    return (comparison.difference < 0) is (comparison.figure in LESS_IS_BETTER)
 
 
 def _difference(
@@ -247,7 +274,7 @@ def _difference(
     return _crossed(samples, error, None if figure == "heldout_loss" else (-1.0, 1.0))
 
 
-def _figure(runs: Sequence[Run], figure: str) -> dict[str, Any] | None:
+def _figure(runs: Sequence[Run], figure: str) -> MethodFigure | None:
     """Return the mean of a figure over runs, with its interval."""
     by_seed = [list(FIGURES[figure](run.scores).values()) for run in runs]
     samples = [
@@ -256,12 +283,10 @@ def _figure(runs: Sequence[Run], figure: str) -> dict[str, Any] | None:
     found = _crossed(samples, ERROR, None if figure == "heldout_loss" else (0.0, 1.0))
     if found is None:
         return None
-    return {
-        "mean": found.value,
-        "low": found.low,
-        "high": found.high,
-        "by_seed": [_mean(of) for of in by_seed],
-    }
+    means = [_mean(of) for of in by_seed]
+    return MethodFigure(
+        found.value, found.low, found.high, [mean for mean in means if mean is not None]
+    )
 
 
 def _crossed(
@@ -292,18 +317,21 @@ def _mean(samples: Sequence[Sample]) -> float | None:
     )
 
 
-def _of_pass(runs: Sequence[Run], figure: str) -> dict[str, Any] | None:
-    known = [value for run in runs if (value := run.of_pass[figure]) is not None]
-    return (
-        {"mean": sum(known) / len(known), "low": None, "high": None, "by_seed": known}
-        if len(known) == len(runs)
-        else None
-    )
+def _of_pass(runs: Sequence[Run], figure: str) -> MethodFigure | None:
+    values = [run.of_pass[figure] for run in runs]
+    known = [value for value in values if value is not None]
+    if len(known) < len(runs):
+        return None
+    return MethodFigure(sum(known) / len(known), None, None, known)
 
 
-def _cost(costs: Sequence[Cost]) -> dict[str, Any]:
+def _cost(costs: Sequence[Cost]) -> MeanCost:
     """Return the mean cost of a training run."""
-    names: Iterator[str] = (name for name in Cost.__struct_fields__ if name != "resumed")
-    return {name: sum(getattr(cost, name) for cost in costs) / len(costs) for name in names} | {
-        "resumed": any(c.resumed for c in costs)
-    }
+    count = len(costs)
+    return MeanCost(
+        rows=sum(cost.rows for cost in costs) / count,
+        tokens=sum(cost.tokens for cost in costs) / count,
+        seconds=sum(cost.seconds for cost in costs) / count,
+        selection_seconds=sum(cost.selection_seconds for cost in costs) / count,
+        resumed=any(cost.resumed for cost in costs),
+    )

@@ -31,12 +31,19 @@ from agent_pipeline.config.assets import ASSETS
 from agent_pipeline.evaluation.evaluate import BasePasses
 from agent_pipeline.evaluation.evaluation_report import read_evaluation_report
 from agent_pipeline.method_comparison.report import CHART, PAGE, chart, page
-from agent_pipeline.method_comparison.results import PASS_FIGURES, Cost, Method, Run, compared
+from agent_pipeline.method_comparison.results import (
+    PASS_FIGURES,
+    Cost,
+    Measured,
+    Method,
+    Run,
+    compared,
+)
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.promotion.stored_scores import read_scores
 from agent_pipeline.storage.artifacts import Artifact
-from agent_pipeline.training.chain import SKIPPED
 from agent_pipeline.training.config import PREFERENCES
+from agent_pipeline.training.report import SkippedReport, read_step_report, read_training_report
 
 __all__ = ["TASKS", "compare_methods"]
 
@@ -110,16 +117,14 @@ def compare_methods(params: CompareMethodsParams, progress: Progress = silent) -
     }
 
     def write(folder: Path) -> dict[str, Any]:
-        report = compared(params.methods, runs) | {
-            "partition": params.partition,
-            "split": params.held_out,
-            "world": params.world,
-        }
+        measured = Measured(params.partition, params.held_out, params.world)
+        report = compared(params.methods, runs, measured)
         (folder / PAGE).write_text(page(report), encoding="utf-8")
         chart(report, folder / CHART)
-        text = json.dumps(report, indent=1, ensure_ascii=False)
+        values: dict[str, Any] = msgspec.to_builtins(report)
+        text = json.dumps(values, indent=1, ensure_ascii=False)
         (folder / "comparison.json").write_text(text, encoding="utf-8")
-        return report
+        return values
 
     recipe = Recipe("method_comparison", made_from, write, list(artifacts.values()))
     return build(compare_methods, params, recipe)
@@ -247,22 +252,23 @@ def _train_further_step(
         config=settings,
     )
     adapter = trained.add(f"{step}_adapter", prefer.run(step_params, progress))
-    if skipped := adapter.manifest["report"].get(SKIPPED):
-        trained.notes.append(f"{step} trained nothing: {skipped}")
+    report = read_step_report(adapter)
+    if isinstance(report, SkippedReport):
+        trained.notes.append(f"{step} trained nothing: {report.skipped}")
     else:
         trained.adapters.append(adapter)
 
 
 def _cost(coreset: Artifact, adapters: list[Artifact]) -> Cost:
     """Return what a training cost: rows, tokens and seconds, from the reports of its artifacts."""
-    reports = [adapter.manifest["report"] for adapter in adapters]
-    replayed = reports[0].get("replay", {}).get("trained", 0)
+    reports = [read_training_report(adapter) for adapter in adapters]
+    replayed = reports[0].replay["trained"] if reports[0].replay else 0
     return Cost(
-        rows=reports[0]["rows"]["trained"] + replayed,
+        rows=reports[0].rows["trained"] + replayed,
         tokens=sum(
-            round(report["tokens"] * report["log_history"][-1]["epoch"]) for report in reports
+            round((report.tokens or 0) * report.log_history[-1]["epoch"]) for report in reports
         ),
-        seconds=sum(report["seconds"] for report in reports),
+        seconds=sum(report.seconds or 0.0 for report in reports),
         selection_seconds=coreset.manifest["report"]["seconds"],
-        resumed=any(report["resumed_from"] for report in reports),
+        resumed=any(report.resumed_from for report in reports),
     )

@@ -34,6 +34,7 @@ from agent_pipeline.training.config import FURTHER, TrainingConfig
 from agent_pipeline.training.on_policy_steps import train_on_policy
 from agent_pipeline.training.preference_steps import train_preferences
 from agent_pipeline.training.provenance import FurtherInput, SftInput
+from agent_pipeline.training.report import TrainingReport
 from agent_pipeline.training.sft import train_adapter
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ class AgentSFTTrainer:
             write_atomically(
                 out_dir / BUFFER, encode_json({"seen": learner.seen, "rows": learner.buffer})
             )
-        return _result(report, out_dir, counts, report["heldout"]["after"] if heldout else None)
+        return _result(report, out_dir, counts, report.heldout["after"] if report.heldout else None)
 
     def prefer(
         self,
@@ -209,7 +210,7 @@ class AgentSFTTrainer:
         rows, base = judged_rows(data), base_model(self.config.base_model)
         config = FURTHER[method](**options)
 
-        def train(adapter_dir: Path, out_dir: Path, select: list[Row]) -> dict[str, Any]:
+        def train(adapter_dir: Path, out_dir: Path, select: list[Row]) -> TrainingReport:
             further_input = FurtherInput(method, rows, base, adapter_dir, config, select=select)
             return train_preferences(further_input, out_dir, progress=self._progress)
 
@@ -239,7 +240,7 @@ class AgentSFTTrainer:
         asked, play, details = practice(rows, config, world)
         teacher = base_model(named) if (named := getattr(config, "teacher_model", "")) else None
 
-        def train(adapter_dir: Path, out_dir: Path, select: list[Row]) -> dict[str, Any]:
+        def train(adapter_dir: Path, out_dir: Path, select: list[Row]) -> TrainingReport:
             further_input = FurtherInput(
                 method, asked, base, adapter_dir, config, select=select, details=details
             )
@@ -248,7 +249,7 @@ class AgentSFTTrainer:
         return self._go_on(method, len(asked), train)
 
     def _go_on(
-        self, method: str, records: int, train: Callable[[Path, Path, list[Row]], dict[str, Any]]
+        self, method: str, records: int, train: Callable[[Path, Path, list[Row]], TrainingReport]
     ) -> TrainingResult:
         """Put what `train` makes of the adapter in the model's place."""
         if self.model_path is None or not (self.model_path / "adapter_config.json").is_file():
@@ -414,9 +415,9 @@ class AgentSFTTrainer:
 
 
 def _result(
-    report: dict[str, Any], out_dir: Path, counts: Mapping[str, int], eval_loss: float | None = None
+    report: TrainingReport, out_dir: Path, counts: Mapping[str, int], eval_loss: float | None = None
 ) -> TrainingResult:
-    counts = {**counts, "trained": report["rows"]["trained"]}
+    counts = {**counts, "trained": report.rows["trained"]}
     return TrainingResult(
-        str(out_dir / MODEL), report["loss_last"], eval_loss, report["steps"], counts, report
+        str(out_dir / MODEL), report.loss_last, eval_loss, report.steps, counts, report.to_json()
     )

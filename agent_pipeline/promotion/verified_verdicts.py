@@ -13,6 +13,7 @@ from agent_pipeline.selection.tables import DATASET
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.training.chain import find_trained_adapters
+from agent_pipeline.training.report import TrainingReport, read_step_report
 
 UNVERIFIED = "unverified"
 """The judge of a session that nobody judged."""
@@ -33,9 +34,9 @@ def count_training_verdicts(lake: Lake, key: PartitionKey, export: Artifact) -> 
     """
     adapters = find_trained_adapters(lake, key, export.manifest["made_from"]["adapter"])
     if adapters:
-        counts: VerdictCounts | None = adapters[-1].manifest["report"].get("verdicts")
-        if counts:
-            return counts
+        report = read_step_report(adapters[-1])
+        if isinstance(report, TrainingReport) and report.verdicts:
+            return report.verdicts
     judges_by_session = _find_judges(lake, key, adapters)
     return count_verdicts(Counter(judges_by_session.values()))
 

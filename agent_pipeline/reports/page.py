@@ -23,6 +23,7 @@ from agent_pipeline.sessions.session import Message
 from agent_pipeline.sessions.transcript import format_transcript, shorten_text
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.training.chain import describe_used_template
+from agent_pipeline.training.report import TrainingReport, read_step_report
 
 PAGE = "report.html"
 MOST_TURNS, MOST_EPISODES = 500, 100
@@ -135,11 +136,14 @@ def evaluation_page(
 
 def training_curves(adapters: Sequence[Artifact]) -> list[tuple[str, list[tuple[float, float]]]]:
     """The training loss by step of each adapter."""
-    histories = [(each.asset, each.manifest["report"].get("log_history", ())) for each in adapters]
-    return [
-        (f"Training loss: {asset}", [(entry["step"], entry["loss"]) for entry in history])
-        for asset, history in histories
-    ]
+    curves = []
+    for adapter in adapters:
+        report = read_step_report(adapter)
+        points: list[tuple[float, float]] = []
+        if isinstance(report, TrainingReport):
+            points = [(entry["step"], entry["loss"]) for entry in report.log_history]
+        curves.append((f"Training loss: {adapter.asset}", points))
+    return curves
 
 
 def split_tables(split: Split) -> list[tuple[str, list[Row]]]:

@@ -11,12 +11,10 @@ from agent_pipeline.errors import DataError
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.storage.lake import Artifact, Lake
 from agent_pipeline.training.config import PREFERENCES, Step
+from agent_pipeline.training.report import SkippedReport, read_step_report, read_training_report
 
 STEPS: tuple[Step, ...] = get_args(Step)
 """All steps, in the order of a chain."""
-
-SKIPPED = "skipped"
-"""The key in the report of a step that trained nothing. Its value is the reason."""
 
 
 def name_adapter_asset(step: Step) -> str:
@@ -46,7 +44,8 @@ def find_candidate(lake: Lake, key: PartitionKey, chain: Sequence[Step]) -> Arti
 
     Raises:
         DataError: a step was never materialized, or its adapter was trained from another adapter
-            than the latest one of the step before.
+            than the latest one of the step before; or a report is of an older version and cannot be
+            read.
     """
     last = lake.latest(name_adapter_asset(chain[0]), key)
     for step in chain[1:]:
@@ -57,7 +56,7 @@ def find_candidate(lake: Lake, key: PartitionKey, chain: Sequence[Step]) -> Arti
                 f"adapter than the {last.asset} {last.identity[:16]}: materialize {adapter.asset} "
                 "again."
             )
-        if SKIPPED not in adapter.manifest["report"]:
+        if not isinstance(read_step_report(adapter), SkippedReport):
             last = adapter
     return last
 
@@ -88,5 +87,4 @@ def describe_used_template(adapters: Sequence[Artifact]) -> str:
     """
     if not adapters:
         return ""
-    reason: str = adapters[0].manifest["report"].get("template", {}).get("why", "")
-    return reason
+    return read_training_report(adapters[0]).template_reason

@@ -4,12 +4,13 @@ The result is a directory like that of `sft`, so another room loads it in the sa
 reads and optimizes belongs to `preference_steps` and `on_policy_steps`.
 """
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from agent_pipeline._compat.trl import count_trained_tokens
 from agent_pipeline.engine.packed_linear import speed_up_linear_modules
@@ -19,13 +20,13 @@ from agent_pipeline.models.device import Device
 from agent_pipeline.models.loading import load_model
 from agent_pipeline.training.decision_probes import find_probes
 from agent_pipeline.training.provenance import FurtherInput
+from agent_pipeline.training.report import DecisionLooks, Look, TrainingReport
 from agent_pipeline.training.sft import (
     CHECKPOINT_FOLDER,
     REPORT_FILE,
-    Report,
     describe_training,
-    measure_run,
     save_trained,
+    with_run_figures,
     write_report,
 )
 from agent_pipeline.training.trainers.common import (
@@ -76,11 +77,11 @@ class StepTrainer:
 
     Attributes:
         trainer: The trainer.
-        report: Returns what the step adds to the report after training.
+        complete_report: Returns the report with what the step adds after training.
     """
 
     trainer: "Trainer"
-    report: Callable[[], Report]
+    complete_report: Callable[[TrainingReport], TrainingReport]
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ class FurtherStep:
     build: Callable[[StepContext], StepTrainer]
 
 
-def continue_training(step: FurtherStep, out_dir: Path) -> Report:
+def continue_training(step: FurtherStep, out_dir: Path) -> TrainingReport:
     """Continue to train an adapter, and leave the new adapter in `out_dir`.
 
     The kinds of decision are measured on the split `select` while the adapter trains. A killed run
@@ -147,29 +148,28 @@ def continue_training(step: FurtherStep, out_dir: Path) -> Report:
         set_peft_model_state_dict(trainer.model, weights)
         steps = checkpoint_step(last_good)
     looks = [
-        {"step": entry["step"], SELECT: entry[SELECT]}
-        for entry in trainer.state.log_history
-        if SELECT in entry
+        Look(entry["step"], entry[SELECT]) for entry in trainer.state.log_history if SELECT in entry
     ]
-    report: Report = {
-        "identity": further_input.identity,
-        "method": further_input.method,
-        "reference": further_input.reference,
-        **describe_training(trainer.state, base, step.renderer.template, config, device),
-        **_first_template(further_input.adapter_dir),
-        "rows": step.counts,
-        "weights_of_step": steps,
-        "decisions": {"before": fall_callback.before, "looks": looks},
-        "stopped_by": fall_callback.fallen,
-        **step_trainer.report(),
-    }
+    described = describe_training(trainer.state, base, step.renderer.template, config, device)
+    report = msgspec.structs.replace(
+        described,
+        identity=further_input.identity,
+        method=further_input.method,
+        reference=further_input.reference,
+        template=_read_first_template(further_input.adapter_dir) or described.template,
+        rows=step.counts,
+        weights_of_step=steps,
+        decisions=DecisionLooks(fall_callback.before, looks),
+        stopped_by=fall_callback.fallen,
+    )
+    report = step_trainer.complete_report(report)
     save_trained(trainer.model, step.renderer, base, out_dir)
-    report = write_report(report, out_dir)
+    write_report(report, out_dir)
     tokens = count_trained_tokens(trainer)
-    return report | measure_run(trainer.state, tokens, checkpoint, began)
+    return with_run_figures(report, trainer.state, tokens, checkpoint, began)
 
 
-def _first_template(adapter_dir: Path) -> Report:
+def _read_first_template(adapter_dir: Path) -> dict[str, Any]:
     """Return what the report of the adapter before tells about its template, if it has a report.
 
     When the adapter is loaded, its template looks like the model's own. The first report tells
@@ -178,4 +178,4 @@ def _first_template(adapter_dir: Path) -> Report:
     path = adapter_dir / REPORT_FILE
     if not path.is_file():
         return {}
-    return {"template": json.loads(path.read_text(encoding="utf-8"))["template"]}
+    return msgspec.json.decode(path.read_bytes(), type=TrainingReport).template

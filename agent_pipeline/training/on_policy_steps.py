@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.models.chat_renderer import ChatRenderer, load_renderer
@@ -29,7 +31,8 @@ from agent_pipeline.training.further_steps import (
     continue_training,
 )
 from agent_pipeline.training.provenance import FurtherInput
-from agent_pipeline.training.sft import Report, check_train_split
+from agent_pipeline.training.report import TrainingReport
+from agent_pipeline.training.sft import check_train_split
 from agent_pipeline.training.trainers.common import (
     limit_warmup,
     make_progress_callback,
@@ -52,7 +55,7 @@ def train_on_policy(
     play: Play | None = None,
     teacher: BaseModel | None = None,
     progress: Progress = silent,
-) -> Report:
+) -> TrainingReport:
     """Continue to train an adapter on what it writes, and leave the new adapter in `out_dir`.
 
     Args:
@@ -107,11 +110,14 @@ def train_on_policy(
             play=play,
             teacher=load_model(teacher, context.device) if teacher else None,
         )
-        step_report = {
-            "row_ids": [row["row_id"] for row in fitting.rows],
-            "longest_row_tokens": fitting.longest,
-        }
-        return StepTrainer(build_trainer_over_epochs(method, setup), lambda: step_report)
+        return StepTrainer(build_trainer_over_epochs(method, setup), complete_report)
+
+    def complete_report(report: TrainingReport) -> TrainingReport:
+        return msgspec.structs.replace(
+            report,
+            row_ids=[row["row_id"] for row in fitting.rows],
+            longest_row_tokens=fitting.longest,
+        )
 
     return continue_training(FurtherStep(further_input, renderer, counts, build), out_dir)
 

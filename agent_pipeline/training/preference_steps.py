@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from agent_pipeline.engine.prefix_tree import build_prefix_tree
 from agent_pipeline.models.chat_renderer import ChatRenderer, load_renderer
 from agent_pipeline.progress import Progress, silent
@@ -31,7 +33,8 @@ from agent_pipeline.training.preference_examples import (
     set_reference,
 )
 from agent_pipeline.training.provenance import FurtherInput
-from agent_pipeline.training.sft import Report, check_train_split, count_tokens
+from agent_pipeline.training.report import TrainingReport
+from agent_pipeline.training.sft import check_train_split, count_tokens
 from agent_pipeline.training.trainers.common import make_shared_arguments
 from agent_pipeline.training.trainers.preferences import (
     Dpo,
@@ -69,7 +72,7 @@ def train_preferences(
     out_dir: Path,
     heldout: Sequence[Row] = (),
     progress: Progress = silent,
-) -> Report:
+) -> TrainingReport:
     """Continue to train an adapter from preferences, and leave the new adapter in `out_dir`.
 
     Args:
@@ -140,7 +143,7 @@ def _build_trainer(
         model, examples, objective, arguments, progress, [context.fall_callback]
     )
 
-    def report() -> Report:
+    def complete_report(report: TrainingReport) -> TrainingReport:
         rows_by_kind = Counter(example.kind for example in examples)
         trained_rows = [
             row for example in examples for row in example.rows[: objective.trained_rows]
@@ -149,11 +152,12 @@ def _build_trainer(
         if heldout_examples:
             log_probs = compute_log_probs(trainer.model, heldout_examples)
             ranking = objective.report(heldout_examples, log_probs)
-        return {
-            "row_ids": [example.row_id for example in examples],
-            "kinds": {kind: {"rows": count} for kind, count in sorted(rows_by_kind.items())},
+        return msgspec.structs.replace(
+            report,
+            row_ids=[example.row_id for example in examples],
+            kinds={kind: {"rows": count} for kind, count in sorted(rows_by_kind.items())},
             **count_tokens(trained_rows),
-            "heldout": ranking,
-        }
+            heldout=ranking,
+        )
 
-    return StepTrainer(trainer, report)
+    return StepTrainer(trainer, complete_report)

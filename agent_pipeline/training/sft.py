@@ -17,6 +17,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+from msgspec import UNSET
+
 from agent_pipeline.engine.scoring import average_losses, compute_losses
 from agent_pipeline.errors import DataError
 from agent_pipeline.models.base_model import BaseModel
@@ -38,6 +41,7 @@ from agent_pipeline.training.distributed import (
 )
 from agent_pipeline.training.provenance import Row, SftInput
 from agent_pipeline.training.rehearsal import RehearsalAmount, rehearse
+from agent_pipeline.training.report import BaseName, LogEntry, TrainingReport
 from agent_pipeline.training.trainers.common import (
     apply_liger,
     checkpoint_step,
@@ -50,29 +54,11 @@ if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel, TrainerState
 
-LOGGED = (
-    "step",
-    "epoch",
-    "loss",
-    "mean_token_accuracy",
-    "reward_accuracy",
-    "reward_margin",
-    "reward",
-    "reward_std",
-    "done",
-    "harm",
-    "kl",
-    "moved",
-    "grad_norm",
-    "learning_rate",
-)
+LOGGED = tuple(LogEntry.__annotations__)
 """The entries of the trainer's log that a report keeps."""
 
 REPORT_FILE = "training.json"
 CHECKPOINT_FOLDER = "checkpoints"
-
-Report = dict[str, Any]
-"""A report of a training run, as JSON."""
 
 
 def train_adapter(
@@ -80,7 +66,7 @@ def train_adapter(
     out_dir: Path,
     heldout: Sequence[Row] = (),
     progress: Progress = silent,
-) -> Report:
+) -> TrainingReport:
     """Train on SFT rows, and leave the adapter in a directory.
 
     If the run was killed before, it resumes from its last checkpoint in `out_dir`. A row that is
@@ -147,33 +133,31 @@ def train_adapter(
     else:
         del model  # the first process needs the memory of the GPU
         trained = train_in_processes(job, base, checkpoint, progress)
-    report: Report = {
-        "identity": sft_input.identity,
-        **describe_training(trained.state, base, renderer.template, config, device),
-        "rows": new.counts,
-    }
-    if kernels:
-        report["kernels"] = kernels
-    if sft_input.replayed:
-        report["replay"] = replayed.counts
-    if sft_input.rehearsal:
-        report["rehearsed"] = len(rehearsed)
-    report["row_ids"] = row_ids
-    report |= count_tokens(tokens)
+    report = msgspec.structs.replace(
+        describe_training(trained.state, base, renderer.template, config, device),
+        identity=sft_input.identity,
+        rows=new.counts,
+        kernels=kernels or UNSET,
+        replay=replayed.counts if sft_input.replayed else UNSET,
+        rehearsed=len(rehearsed) if sft_input.rehearsal else UNSET,
+        row_ids=row_ids,
+        **count_tokens(tokens),
+    )
     if heldout:
         final_model = trained.model.eval()
         if config.use_lora:
             with final_model.disable_adapter():
                 heldout_before = compute_heldout_loss(final_model)
-        report["heldout"] = {
+        losses = {
             "rows": heldout_rows.counts["in"],
             "scored": heldout_rows.counts["trained"],
             "before": heldout_before,
             "after": compute_heldout_loss(final_model),
         }
+        report = msgspec.structs.replace(report, heldout=losses)
     save_trained(trained.model, renderer, base, out_dir)
-    report = write_report(report, out_dir)
-    return report | measure_run(trained.state, trained.tokens, checkpoint, began)
+    write_report(report, out_dir)
+    return with_run_figures(report, trained.state, trained.tokens, checkpoint, began)
 
 
 @dataclass(frozen=True)
@@ -232,7 +216,7 @@ def describe_training(
     template: ChatTemplate,
     config: Training,
     device: Device,
-) -> Report:
+) -> TrainingReport:
     """Return what every report contains: what was trained from what, how, and how it went.
 
     Args:
@@ -242,58 +226,63 @@ def describe_training(
         config: The options.
         device: Where the model was trained.
     """
-    history = [
+    entries = [
         {name: entry[name] for name in LOGGED if name in entry}
         for entry in state.log_history
         if "loss" in entry
     ]
-    return {
-        "base": {"name": base.name, "revision": base.revision},
-        "template": template.to_report(),
-        "config": config.model_dump(),
-        "device": str(device),
-        "steps": state.global_step,
-        "loss_first": history[0]["loss"],
-        "loss_last": history[-1]["loss"],
-        "log_history": history,
-        "versions": {name: version(name) for name in ("torch", "transformers", "trl", "peft")},
-    }
+    history = msgspec.convert(entries, list[LogEntry])
+    return TrainingReport(
+        base=BaseName(base.name, base.revision),
+        template=template.to_report(),
+        config=config.model_dump(),
+        device=str(device),
+        steps=state.global_step,
+        loss_first=history[0]["loss"],
+        loss_last=history[-1]["loss"],
+        log_history=history,
+        versions={name: version(name) for name in ("torch", "transformers", "trl", "peft")},
+    )
 
 
-def write_report(report: Report, out_dir: Path) -> Report:
-    """Write a report, remove the checkpoints, and return the report as it was written."""
-    text = json.dumps(report, indent=1, ensure_ascii=False)
+def write_report(report: TrainingReport, out_dir: Path) -> None:
+    """Write a report, and remove the checkpoints."""
+    text = json.dumps(report.to_json(), indent=1, ensure_ascii=False)
     (out_dir / REPORT_FILE).write_text(text + "\n", encoding="utf-8")
     shutil.rmtree(out_dir / CHECKPOINT_FOLDER, ignore_errors=True)
-    written: Report = json.loads(text)
-    return written
 
 
-def measure_run(
-    state: "TrainerState", trained_tokens: int, checkpoint: Path | None, began: float
-) -> Report:
-    """Return the numbers that differ from run to run.
+def with_run_figures(
+    report: TrainingReport,
+    state: "TrainerState",
+    trained_tokens: int,
+    checkpoint: Path | None,
+    began: float,
+) -> TrainingReport:
+    """Return a report with the numbers that differ from run to run.
 
     Args:
+        report: The report that was written.
         state: The state of the trainer.
         trained_tokens: Tokens that were trained on since the last start, padding not counted.
         checkpoint: The checkpoint that the run resumed from, or None.
         began: When the run began, by `time.monotonic`.
 
     Returns:
-        Seconds, tokens per second of this run's own steps (0 if there were none left), and the step
-        that the run resumed from.
+        The report with the seconds, the tokens per second of this run's own steps (0 if there were
+        none left), and the step that the run resumed from.
     """
     resumed_from = checkpoint_step(checkpoint)
     runtimes = [entry["train_runtime"] for entry in state.log_history if "train_runtime" in entry]
     speed = 0.0
     if runtimes and runtimes[-1] and state.global_step > resumed_from:
         speed = trained_tokens / runtimes[-1]
-    return {
-        "seconds": time.monotonic() - began,
-        "tokens_per_second": speed,
-        "resumed_from": resumed_from,
-    }
+    return msgspec.structs.replace(
+        report,
+        seconds=time.monotonic() - began,
+        tokens_per_second=speed,
+        resumed_from=resumed_from,
+    )
 
 
 def save_trained(

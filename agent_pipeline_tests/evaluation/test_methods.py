@@ -7,8 +7,9 @@ import pytest
 from agent_pipeline.evaluation.intervals import report_difference
 from agent_pipeline.evaluation.paired import crossed, paired
 from agent_pipeline.evaluation.scores import RowScore, Scores, TurnScore
+from agent_pipeline.method_comparison.comparison_report import ComparisonReport
 from agent_pipeline.method_comparison.report import chart, page
-from agent_pipeline.method_comparison.results import Cost, Method, Run, compared
+from agent_pipeline.method_comparison.results import Cost, Measured, Method, Run, compared
 
 
 @pytest.mark.parametrize(
@@ -86,18 +87,15 @@ def runs(method: str, share: float, auc: float, seeds: int = 3, adapter: str = "
     return found
 
 
-def report(*made: list[Run], **controls: str) -> dict:
+def report(*made: list[Run], **controls: str) -> ComparisonReport:
     methods = [
         Method(
             each[0].method, each[0].method, "", ["sft"], False, {}, controls.get(each[0].method, "")
         )
         for each in made
     ]
-    return compared(methods, [run for of in zip(*made, strict=True) for run in of]) | {
-        "partition": "a/b",
-        "split": "select",
-        "world": "",
-    }
+    every_run = [run for of in zip(*made, strict=True) for run in of]
+    return compared(methods, every_run, Measured("a/b", "select", ""))
 
 
 def test_the_report_calls_a_clear_difference_by_its_name_and_noise_noise(tmp_path):
@@ -105,13 +103,13 @@ def test_the_report_calls_a_clear_difference_by_its_name_and_noise_noise(tmp_pat
         runs("good", 0.9, 0.9), runs("as_good", 0.85, 0.8), runs("poor", 0.2, 0.6), poor="good"
     )
     said = {
-        (each["method"], each["against"]): each
-        for each in found["comparisons"]
-        if each["figure"] == "exact_calls"
+        (each.method, each.against): each
+        for each in found.comparisons
+        if each.figure == "exact_calls"
     }
-    assert [pair for pair, each in said.items() if each["beyond_noise"]] == [
-        ("poor", "good")
-    ] and set(said) == {
+    assert [pair for pair, each in said.items() if each.beyond_noise] == [("poor", "good")] and set(
+        said
+    ) == {
         ("as_good", "good"),
         ("poor", "good"),
     }
@@ -127,7 +125,7 @@ def test_the_report_calls_a_clear_difference_by_its_name_and_noise_noise(tmp_pat
     )  # one turn of 20
     assert line.endswith("| within noise |") and "it takes four methods that differ" in text
     assert (
-        found["methods"]["good"]["figures"]["exact_calls"]["high"] == 1
+        found.methods["good"].figures["exact_calls"].high == 1
     )  # a share ends there, whatever t says
     chart(found, tmp_path / "chart.png")
     assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
@@ -140,7 +138,7 @@ def test_methods_that_trained_the_same_adapters_are_not_compared():
     found = report(
         runs("A_baseline", 0.9, 0.9, adapter="x"), runs("E_fireact", 0.9, 0.9, adapter="x")
     )
-    assert found["comparisons"] == [] and found["methods"]["E_fireact"]["same_as"] == "A_baseline"
+    assert found.comparisons == [] and found.methods["E_fireact"].same_as == "A_baseline"
     assert "E_fireact trained the very same adapters as A_baseline" in page(found)
 
 
@@ -148,17 +146,14 @@ def test_the_rank_correlation_is_that_of_the_methods_means():
     shares, areas = [0.9, 0.7, 0.5, 0.2], [0.8, 0.9, 0.7, 0.6]
     found = report(
         *(runs(f"m{i}", *each) for i, each in enumerate(zip(shares, areas, strict=True)))
-    )["rank_correlation"]
-    assert found["decision_auc"]["rho"] == pytest.approx(0.8) and found["heldout_loss"][
-        "rho"
-    ] == pytest.approx(1.0)
-    assert (
-        found["decision_auc"]["methods"] == 4 and found["verified_calls"] == found["decision_auc"]
-    )
+    ).rank_correlation
+    assert found["decision_auc"].rho == pytest.approx(0.8)
+    assert found["heldout_loss"].rho == pytest.approx(1.0)
+    assert found["decision_auc"].methods == 4 and found["verified_calls"] == found["decision_auc"]
 
 
 def test_losses_of_different_base_models_do_not_compare():
     other = [msgspec.structs.replace(run, base_model="other") for run in runs("m1", 0.5, 0.5)]
     assert "heldout_loss" not in {
-        each["figure"] for each in report(runs("m0", 0.9, 0.9), other)["comparisons"]
+        each.figure for each in report(runs("m0", 0.9, 0.9), other).comparisons
     }

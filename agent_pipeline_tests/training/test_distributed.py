@@ -64,16 +64,16 @@ def test_two_processes(tiny_base, tmp_path):
         progress=lambda done, total, text: seen.append((done, total, text)),
         **replay,
     )
-    assert one["identity"] == two["identity"] and one["steps"] == two["steps"] == 6
+    assert one.identity == two.identity and one.steps == two.steps == 6
     for name in ("loss", "grad_norm", "learning_rate", "epoch"):
         values_of_one, values_of_two = (
-            [entry[name] for entry in report["log_history"]] for report in (one, two)
+            [entry[name] for entry in report.log_history] for report in (one, two)
         )
         assert values_of_one == pytest.approx(values_of_two, rel=1e-4), name
     for when in ("before", "after"):
-        assert one["heldout"][when] == pytest.approx(two["heldout"][when], rel=1e-4)
+        assert one.heldout[when] == pytest.approx(two.heldout[when], rel=1e-4)
     assert files(tmp_path / "one").keys() == files(tmp_path / "two").keys()
-    assert two["tokens_per_second"] > 0
+    assert two.tokens_per_second > 0
     assert [done for done, total, text in seen if "training, loss" in text] == [1, 2, 3, 4, 5, 6]
 
 
@@ -88,7 +88,7 @@ def test_resumed(tiny_base, tmp_path):
     train_adapter(ROWS, tiny_base, TWO, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         train_adapter(ROWS, tiny_base, TWO, tmp_path / "broken", progress=interrupt)
-    assert train_adapter(ROWS, tiny_base, TWO, tmp_path / "broken")["resumed_from"] >= 2
+    assert train_adapter(ROWS, tiny_base, TWO, tmp_path / "broken").resumed_from >= 2
     assert files(tmp_path / "broken") == files(tmp_path / "whole")
 
 

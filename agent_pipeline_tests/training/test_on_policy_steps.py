@@ -121,19 +121,16 @@ def test_real_steps_change_the_adapter_and_the_report_says_how_it_went(made, ada
         (before[name] != after[name]).any() for name in before
     )
     assert sorted(files(out)) == sorted(files(adapter))
-    assert report["tokens_per_second"] > 0
+    assert report.tokens_per_second > 0
     assert (
-        report["steps"] == report["weights_of_step"] == 6
-        and report["rows"]["trained"] == report["rows"]["in"] == 8
+        report.steps == report.weights_of_step == 6
+        and report.rows["trained"] == report.rows["in"] == 8
     )
-    assert [look["step"] for look in report["decisions"]["looks"]] == [2, 4, 6] and report[
-        "stopped_by"
-    ] == []
+    assert [look.step for look in report.decisions.looks] == [2, 4, 6]
+    assert report.stopped_by == []
     if METHODS[of][0] == "grpo":
-        assert all(
-            {"reward", "done", "harm", "kl"} <= entry.keys() for entry in report["log_history"]
-        )
-        assert any(entry["reward_std"] > 0 for entry in report["log_history"])
+        assert all({"reward", "done", "harm", "kl"} <= entry.keys() for entry in report.log_history)
+        assert any(entry["reward_std"] > 0 for entry in report.log_history)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +139,7 @@ def test_real_steps_change_the_adapter_and_the_report_says_how_it_went(made, ada
 def test_a_killed_training_goes_on_and_ends_with_the_same_bytes(made, base, adapter, tmp_path):
     of, out, _ = made
     killed(trained, of, base, adapter, tmp_path, step=3)
-    assert trained(of, base, adapter, tmp_path)["resumed_from"] == 2
+    assert trained(of, base, adapter, tmp_path).resumed_from == 2
     assert files(tmp_path) == files(out)
 
 

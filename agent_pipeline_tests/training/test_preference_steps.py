@@ -103,7 +103,7 @@ def made(request, tiny_base, imitated, tmp_path_factory):
 
 def test_held_out_judgments_are_ranked_better_than_before(made):
     method, _, report = made
-    figures = report["heldout"]
+    figures = report.heldout
     if method == "dpo":
         assert (
             figures["pairs"] == 6
@@ -113,15 +113,15 @@ def test_held_out_judgments_are_ranked_better_than_before(made):
     else:
         assert figures["good"] == figures["bad"] == 3 and figures["reward_auc"] >= 0.8
     assert (
-        report["template"]["origin"] == "hermes"
+        report.template["origin"] == "hermes"
     )  # loaded with the adapter, ours would pass for the model's own
     assert (
-        report["rows"]["trained"] == 8
-        and report["steps"] == report["weights_of_step"] == 8
-        and report["stopped_by"] == []
+        report.rows["trained"] == 8
+        and report.steps == report.weights_of_step == 8
+        and report.stopped_by == []
     )
-    looks = report["decisions"]["looks"]
-    assert [look["step"] for look in looks] == [3, 6, 8] and looks[0]["select"].keys() == {
+    looks = report.decisions.looks
+    assert [look.step for look in looks] == [3, 6, 8] and looks[0].select.keys() == {
         "user → weather",
         "weather → answer",
     }
@@ -132,7 +132,7 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_bytes(
 ):
     method, out, _ = made
     killed(trained, method, tiny_base, imitated, tmp_path, step=5)
-    assert trained(method, tiny_base, imitated, tmp_path)["resumed_from"] == 3
+    assert trained(method, tiny_base, imitated, tmp_path).resumed_from == 3
     assert files(tmp_path) == files(out)
 
 
@@ -331,7 +331,7 @@ def test_a_training_stops_where_one_kind_of_decision_falls_and_takes_the_last_go
             )
 
     report = trained("dpo", tiny_base, imitated, tmp_path, progress=watching)
-    assert (report["steps"], report["weights_of_step"], report["stopped_by"]) == (6, 3, ["b"])
+    assert (report.steps, report.weights_of_step, report.stopped_by) == (6, 3, ["b"])
     torch.testing.assert_close(
         load_file(tmp_path / "adapter_model.safetensors"), seen, rtol=0, atol=0
     )

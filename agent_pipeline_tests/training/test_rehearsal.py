@@ -122,5 +122,5 @@ def test_a_training_counts_what_it_rehearses_apart_from_its_rows(tiny_base, tmp_
         "agent_pipeline.training.rehearsal._answer", lambda *args: ["So be it."] * len(args[2])
     )
     report = train_adapter(ROWS, tiny_base, TRAINING.changed(max_steps=1), tmp_path, rehearsal=0.5)
-    assert report["rehearsed"] == 4 and report["rows"]["trained"] == 4
-    assert report["row_ids"] == [each["row_id"] for each in ROWS]
+    assert report.rehearsed == 4 and report.rows["trained"] == 4
+    assert report.row_ids == [each["row_id"] for each in ROWS]

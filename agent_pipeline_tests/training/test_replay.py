@@ -71,8 +71,8 @@ def test_the_trainer_sees_replayed_rows_in_their_share_of_every_optimizer_step(
         "ratio_asked": 0.1,
         "ratio": 0.1,
     }
-    assert report["replay"].items() >= counts.items()
-    assert report["rows"]["trained"] == 18 and report["row_ids"] == [
+    assert report.replay.items() >= counts.items()
+    assert report.rows["trained"] == 18 and report.row_ids == [
         each["row_id"] for each in (*NEW, *OLD)
     ]
 
@@ -91,7 +91,7 @@ def test_a_training_that_replays_goes_on_from_its_checkpoint_to_the_same_bytes(t
     train_adapter(rows, tiny_base, config, whole, **replay)
     with pytest.raises(Killed):
         train_adapter(rows, tiny_base, config, broken, progress=killing, **replay)
-    assert train_adapter(rows, tiny_base, config, broken, **replay)["resumed_from"] == 2
+    assert train_adapter(rows, tiny_base, config, broken, **replay).resumed_from == 2
     assert files(whole) == files(broken)
 
 
@@ -105,11 +105,11 @@ def test_rows_that_fall_out_take_their_share_of_replayed_ones_with_them(
     new = [*NEW[:9], *(long | {"row_id": f"long-{n}"} for n in range(9))]
     config = CONFIG.changed(max_steps=1, most_dropped=1.0)
     report = train_adapter(new, tiny_base, config, tmp_path, replayed=OLD, replay_ratio=0.1)
-    assert report["rows"]["dropped_too_long"] == 9
+    assert report.rows["dropped_too_long"] == 9
     assert (
-        report["replay"]["over_the_ratio"],
-        report["replay"]["trained"],
-        report["replay"]["ratio"],
+        report.replay["over_the_ratio"],
+        report.replay["trained"],
+        report.replay["ratio"],
     ) == (1, 1, 0.1)
 
 

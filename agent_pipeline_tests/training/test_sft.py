@@ -38,10 +38,10 @@ def trained(tiny_base, tmp_path_factory):
 
 def test_it_learns(trained):
     _, report, _ = trained
-    assert report["loss_last"] < report["loss_first"] * 0.7
-    assert report["heldout"]["after"] < report["heldout"]["before"] * 0.7
-    assert report["steps"] == 24 and len(report["log_history"]) == 24
-    assert (report["rows"]["in"], report["rows"]["trained"], report["rows"]["dropped_share"]) == (
+    assert report.loss_last < report.loss_first * 0.7
+    assert report.heldout["after"] < report.heldout["before"] * 0.7
+    assert report.steps == 24 and len(report.log_history) == 24
+    assert (report.rows["in"], report.rows["trained"], report.rows["dropped_share"]) == (
         24,
         24,
         0.0,
@@ -59,7 +59,7 @@ def test_the_directory_holds_the_adapter_its_tokenizer_and_its_report(trained, t
     } <= files(out).keys()
     assert not any(name.startswith("checkpoint") for name in files(out))
     saved = json.loads((out / "training.json").read_text())
-    assert saved == {key: report[key] for key in saved}
+    assert saved.items() <= report.to_json().items()
     assert (
         saved["base"] == {"name": "tiny-llama", "revision": tiny_base.revision}
         and saved["template"]["origin"] == "hermes"
@@ -101,7 +101,7 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_bytes(trained, tiny_ba
     report = train_adapter(
         ROWS, tiny_base, TRAINING, out, HELDOUT, lambda *event: heard.append(event)
     )
-    assert report["resumed_from"] == 20
+    assert report.resumed_from == 20
     assert [done for done, _, text in heard if "loss" in text and "tokens/s" in text] == [
         21,
         22,
@@ -139,15 +139,15 @@ def test_long_rows_are_shortened_or_dropped_and_counted(tiny_base, tmp_path):
     report = train_adapter(
         [row(0), talk(1, 90), talk(2, 900), no_answer], tiny_base, config, tmp_path
     )
-    tokens = report["rows"].pop("tokens")
+    tokens = report.rows.pop("tokens")
     assert tokens["median"] <= 320 < tokens["longest"]
-    assert report["rows"] == {
+    assert report.rows == {
         "in": 4, "truncated": 1, "unsourced_calls": 0, "unsourced_answers": 0, "dropped_no_source": 0, "special_literals": 0, "trained": 2,
         "dropped_too_long": 1, "dropped_not_rendered": 0, "dropped_not_proven": 1,
         "dropped_share": 0.5,
     }  # fmt: skip
-    assert report["row_ids"] == ["row-0", "row-1"] and report["longest_row_tokens"] <= 320
-    assert report["log_history"][0]["learning_rate"] > 0, "a single step trains at a rate above 0"
+    assert report.row_ids == ["row-0", "row-1"] and report.longest_row_tokens <= 320
+    assert report.log_history[0]["learning_rate"] > 0, "a single step trains at a rate above 0"
 
 
 def test_a_row_that_the_template_refuses_is_left_out_and_stops_nothing(tiny_renderer):
@@ -191,8 +191,8 @@ def test_rows_that_cannot_be_trained_on_are_one_sentence(tiny_base, tmp_path, ro
 def test_the_losses_in_the_report_are_those_of_the_saved_adapter(trained, tiny_base):
     out, report, _ = trained
     assert average_losses(compute_losses_of_base(HELDOUT, tiny_base, out)) == pytest.approx(
-        report["heldout"]["after"], rel=1e-5
+        report.heldout["after"], rel=1e-5
     )
     assert average_losses(compute_losses_of_base(HELDOUT, tiny_base)) == pytest.approx(
-        report["heldout"]["before"], rel=1e-5
+        report.heldout["before"], rel=1e-5
     )

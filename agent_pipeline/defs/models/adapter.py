@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
+from msgspec import UNSET
 
 from agent_pipeline.config.assets import ADAPTER, ASSETS, STEP_GROUPS, AdapterConfig
 from agent_pipeline.datasets.verdicts import describe_verdicts
@@ -22,8 +23,14 @@ from agent_pipeline.defs.run_config import record_settings, resolve_for_run, ste
 from agent_pipeline.defs.specs import ARTIFACTS, GPU, asset_options, own_check, version, warning
 from agent_pipeline.defs.worker_client import find_built, run_worker
 from agent_pipeline.storage.lake import Artifact
-from agent_pipeline.training.chain import SKIPPED, name_adapter_asset
+from agent_pipeline.training.chain import name_adapter_asset
 from agent_pipeline.training.config import FURTHER, PREFERENCES, Step
+from agent_pipeline.training.report import (
+    SkippedReport,
+    StepReport,
+    TrainingReport,
+    read_step_report,
+)
 
 MAX_DROPPED_SHARE = 0.1
 """Share of rows that training may leave out (too long, or not rendered by the template), and share
@@ -39,25 +46,28 @@ class FinishedStep:
     """One training step of the chain, after it ran or was reused.
 
     Attributes:
-        step: The step's name, such as `sft` or `dpo`. artifact: The artifact in the lake. It holds
-        no weights if the step was skipped. result: What the worker returned: `identity`, `reused`
-        and `report`, and for `sft` counts of rows.
+        step: The step's name, such as `sft` or `dpo`.
+        artifact: The artifact in the lake. It holds no weights if the step was skipped.
+        result: What the worker returned: `identity`, `reused` and `report`, and for `sft` counts
+            of rows.
+        report: The report of the step.
     """
 
     step: Step
     artifact: Artifact
     result: dict[str, Any]
-
-    @property
-    def report(self) -> dict[str, Any]:
-        """The training report."""
-        report: dict[str, Any] = self.result["report"]
-        return report
+    report: StepReport
 
     @property
     def skipped(self) -> str:
         """Why the step trained nothing, or an empty string."""
-        return str(self.report.get(SKIPPED, ""))
+        return self.report.skipped if isinstance(self.report, SkippedReport) else ""
+
+    @property
+    def trained(self) -> TrainingReport:
+        """The report of a step that trained an adapter."""
+        assert isinstance(self.report, TrainingReport)
+        return self.report
 
 
 @dg.asset(
@@ -133,7 +143,7 @@ def _train_first_step(
     group = name_adapter_asset("sft")
     params |= {"config": config, "mix": False, "coreset": None}
     result = run_worker(context, pipes, workspace, "train", params, group, IMITATION_TABLES)
-    return FinishedStep("sft", find_built(context, workspace, group, result["identity"]), result)
+    return _finish(context, workspace, "sft", result)
 
 
 def _train_further_step(
@@ -159,16 +169,25 @@ def _train_further_step(
     group = name_adapter_asset(step)
     tables = tuple(dict.fromkeys([dataset, "sft_dataset"]))
     result = run_worker(context, pipes, workspace, task, params, group, tables)
-    return FinishedStep(step, find_built(context, workspace, group, result["identity"]), result)
+    return _finish(context, workspace, step, result)
+
+
+def _finish(
+    context: dg.AssetExecutionContext, workspace: Workspace, step: Step, result: dict[str, Any]
+) -> FinishedStep:
+    """Return a step with its artifact and its report, from the worker's result."""
+    artifact = find_built(context, workspace, name_adapter_asset(step), result["identity"])
+    return FinishedStep(step, artifact, result, read_step_report(artifact))
 
 
 def _log_step(
     context: dg.AssetExecutionContext, finished: FinishedStep, candidate: FinishedStep
 ) -> None:
     """Log where a step was trained and what is unusual about it."""
-    report, result = finished.report, finished.result
+    result = finished.result
+    device = "nothing" if finished.skipped else finished.trained.device
     context.log.info(
-        f"{finished.step}: trained on {report.get('device', 'nothing')}"
+        f"{finished.step}: trained on {device}"
         + (f"; {result['replayed']}" if result.get("replayed") else "")
     )
     if result.get("by_size"):
@@ -179,7 +198,8 @@ def _log_step(
             f"{finished.skipped} "
             f"The adapter is still that of the step {candidate.step}."
         )
-    verdicts = report.get("verdicts")
+        return
+    verdicts = finished.trained.verdicts
     if verdicts and verdicts["verified"] < verdicts["verdicts"]:
         context.log.warning(
             f"{context.partition_key} is trained on unverified sessions: "
@@ -198,20 +218,20 @@ def _materialization(
         "rows": first.result["rows"],
         "rows_with_surrogates": first.result["rows_with_surrogates"],
         "replayed": first.result["replayed"],
-        "template": first.report["template"]["why"],
+        "template": first.trained.template_reason,
         "reused": all(step.result["reused"] for step in steps),
         "loss": curve(
-            [(entry["step"], entry["loss"]) for entry in last.report["log_history"]],
+            [(entry["step"], entry["loss"]) for entry in last.trained.log_history],
             "training loss",
             "step",
             "loss",
         ),
-        **numbers({name: last.report[name] for name in ("loss_first", "loss_last")}),
+        **numbers({"loss_first": last.trained.loss_first, "loss_last": last.trained.loss_last}),
     }
-    if verdicts := last.report.get("verdicts"):
-        metadata["verdicts"] = describe_verdicts(verdicts)
+    if last.trained.verdicts:
+        metadata["verdicts"] = describe_verdicts(last.trained.verdicts)
     for step in steps:
-        metadata[f"{step.step}_report"] = report_metadata(step.report)
+        metadata[f"{step.step}_report"] = report_metadata(step.result["report"])
     return dg.MaterializeResult(
         value=ArtifactChain(tuple(step.artifact for step in steps), last.artifact),
         data_version=version(last.artifact.identity),
@@ -224,15 +244,20 @@ def step_table(steps: Sequence[FinishedStep]) -> dg.MetadataValue:
     """Return one row per step: rows, losses, minutes, identity and folder."""
     rows = []
     for step in steps:
-        report = step.report
-        seconds = report.get("seconds")
+        counts = step.report.rows
+        first_loss, last_loss, minutes = "", "", ""
+        if isinstance(step.report, TrainingReport):
+            first_loss = f"{step.report.loss_first:.3f}"
+            last_loss = f"{step.report.loss_last:.3f}"
+            if step.report.seconds is not UNSET:
+                minutes = f"{step.report.seconds / 60:.1f}"
         rows.append(
             [
                 step.step,
-                report["rows"].get("kept", report["rows"].get("trained", "")),
-                "" if step.skipped else f"{report['loss_first']:.3f}",
-                "" if step.skipped else f"{report['loss_last']:.3f}",
-                "" if seconds is None else f"{seconds / 60:.1f}",
+                counts.get("kept", counts.get("trained", "")),
+                first_loss,
+                last_loss,
+                minutes,
                 "reused" if step.result["reused"] else step.skipped or "trained",
                 step.artifact.identity[:16],
                 str(step.artifact.path),
@@ -269,16 +294,16 @@ def trained_check(steps: Sequence[FinishedStep]) -> dg.AssetCheckResult:
     return warning(TRAINED, not reasons, "; ".join(reasons) or None, counts)
 
 
-def left_out(report: dict[str, Any]) -> dict[str, Any]:
+def left_out(report: StepReport) -> dict[str, Any]:
     """Return the counts of rows that a training report gives as left out or unusual."""
     return {
         name: count
-        for name, count in report["rows"].items()
+        for name, count in report.rows.items()
         if name.startswith(("dropped", "special", "reasoning"))
     }
 
 
-def why_rows_are_left_out(step: Step, report: dict[str, Any]) -> str:
+def why_rows_are_left_out(step: Step, report: StepReport) -> str:
     """Return why too many rows, or the recorded thoughts, were not trained.
 
     The text is empty if nothing important was left out.

@@ -4,6 +4,7 @@ import base64
 from collections import Counter
 
 import dagster as dg
+import msgspec
 
 from agent_pipeline.config.assets import ADAPTER, ComparisonConfig
 from agent_pipeline.defs.failures import user_errors
@@ -12,6 +13,7 @@ from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.run_config import in_force
 from agent_pipeline.defs.specs import ARTIFACTS, GPU, asset_options
 from agent_pipeline.defs.worker_client import built, run_worker
+from agent_pipeline.method_comparison.comparison_report import ComparisonReport
 from agent_pipeline.method_comparison.plan import comparison
 from agent_pipeline.method_comparison.report import CHART, PAGE, page
 from agent_pipeline.storage.lake import Artifact
@@ -48,17 +50,17 @@ def method_comparison(
         config = in_force(context, workspace, ComparisonConfig)
         asked = comparison(workspace.settings(), agent_key(context), config)
         result = run_worker(context, pipes, workspace, "compare_methods", asked, tables=_READS)
-        report = result["report"]
+        report = msgspec.convert(result["report"], ComparisonReport)
         made = built(context, workspace, result, {}, [], {"report": PAGE})
         assert isinstance(made.value, Artifact)
         picture = base64.b64encode((made.value.path / CHART).read_bytes()).decode("ascii")
-        found = Counter(
-            "beyond noise" if each["beyond_noise"] else "within noise"
-            for each in report["comparisons"]
+        verdicts = Counter(
+            "beyond noise" if comparison.beyond_noise else "within noise"
+            for comparison in report.comparisons
         )
         more = {
             "comparison": dg.MetadataValue.md(page(report, f"data:image/png;base64,{picture}")),
-            "differences": dg.MetadataValue.json(dict(found)),
-            "figures": dg.MetadataValue.json(report),
+            "differences": dg.MetadataValue.json(dict(verdicts)),
+            "figures": dg.MetadataValue.json(result["report"]),
         }
         return made._replace(metadata={**(made.metadata or {}), **more})

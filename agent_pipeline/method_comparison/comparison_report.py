@@ -1,0 +1,136 @@
+"""The report of a comparison of methods, as it is stored in `comparison.json` and in the manifest.
+
+How the figures are computed is in `results`, and how a person reads them is in `report`.
+"""
+
+import msgspec
+
+from agent_pipeline.evaluation.intervals import ReportedDifference
+
+
+class MethodFigure(msgspec.Struct, frozen=True):
+    """The mean of a figure over the trainings of a method.
+
+    Attributes:
+        mean: The mean over tasks and seeds.
+        low: The lower end of its 95 % interval; `None` if there is no interval.
+        high: The upper end.
+        by_seed: The mean of each training.
+    """
+
+    mean: float
+    low: float | None
+    high: float | None
+    by_seed: list[float]
+
+
+class MeanCost(msgspec.Struct, frozen=True, kw_only=True):
+    """The mean cost of a method's trainings.
+
+    Attributes:
+        rows: Training rows, replayed rows included.
+        tokens: Tokens of those rows, of all epochs and of all steps of a chain.
+        seconds: Seconds of training.
+        selection_seconds: Seconds of the selection of rows.
+        resumed: Whether a training was killed before, so that earlier seconds are missing.
+    """
+
+    rows: float
+    tokens: float
+    seconds: float
+    selection_seconds: float
+    resumed: bool
+
+
+class MethodResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The results of a method.
+
+    Attributes:
+        name: The name of the method for people.
+        description: A sentence about it.
+        control: The id of its random coreset; empty if it has none.
+        same_as: The id of an earlier method with the same adapters; empty if there is none.
+        figures: The figures by name; `None` for a figure without samples.
+        cost: The mean cost of a training.
+        adapters: The identities of the last adapters, by seed.
+        notes: What a reader should know about the trainings.
+    """
+
+    name: str
+    description: str
+    control: str
+    same_as: str
+    figures: dict[str, MethodFigure | None]
+    cost: MeanCost
+    adapters: list[str]
+    notes: list[str]
+
+
+class MethodDifference(ReportedDifference, frozen=True, kw_only=True):
+    """The difference of two methods in one figure.
+
+    Attributes:
+        method: The id of the method.
+        against: The id of the method that it is compared with.
+        figure: The name of the figure.
+    """
+
+    method: str
+    against: str
+    figure: str
+
+
+class RankCorrelation(msgspec.Struct, frozen=True):
+    """Spearman's rank correlation of a figure with exact calls.
+
+    Attributes:
+        rho: The correlation.
+        methods: The number of methods.
+    """
+
+    rho: float
+    methods: int
+
+
+class ComparisonReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The results of all methods, on the same turns, rows and episodes.
+
+    Attributes:
+        partition: The agent's partition.
+        split: The split that was measured.
+        world: The agent's world; empty if no episodes were played.
+        reference: The id of the method that the other methods are compared with.
+        seeds: The number of trainings of each method.
+        turns: The number of answered turns.
+        rows: The number of rows with a loss.
+        episodes: The number of played episodes.
+        base: The name of the base model (`model`), and its figures by name.
+        methods: The results by the id of the method.
+        comparisons: The differences, whose intervals hold together.
+        rank_correlation: By figure, how it orders the methods compared with exact calls; `None` if
+            that is not known.
+    """
+
+    partition: str
+    split: str
+    world: str
+    reference: str
+    seeds: int
+    turns: int
+    rows: int
+    episodes: int
+    base: dict[str, str | float | None]
+    methods: dict[str, MethodResult]
+    comparisons: list[MethodDifference]
+    rank_correlation: dict[str, RankCorrelation | None]
+
+    def base_figure(self, name: str) -> float | None:
+        """Return a figure of the base model; `None` if it was not measured."""
+        value = self.base[name]
+        return None if value is None else float(value)
+
+    def measured_figures(self, names: tuple[str, ...]) -> list[str]:
+        """Return the figures of these names that at least one method has."""
+        return [
+            name for name in names if any(method.figures[name] for method in self.methods.values())
+        ]
