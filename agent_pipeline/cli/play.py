@@ -78,7 +78,7 @@ def play(
     if not (world := settings.world(key)):
         raise SettingsError(
             f'{key} has no world to play in: set world in [agents."{key}"] of pipeline.toml '
-            f"(docs/explanation/episodes.md)."
+            f"(docs/how-to/write-a-world.md)."
         )
     if (store := out / f"{key.project}.jsonl").exists():
         raise SettingsError(

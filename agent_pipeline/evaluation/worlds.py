@@ -138,7 +138,7 @@ def load_world(name: str) -> Callable[[], World]:
     ]
     if missing:
         raise SettingsError(
-            f"The world {name!r} has no method {' and no '.join(missing)}: see docs/explanation/episodes.md."
+            f"The world {name!r} has no method {' and no '.join(missing)}: see docs/how-to/write-a-world.md."
         )
     return world
 

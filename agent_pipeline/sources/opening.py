@@ -247,7 +247,7 @@ def _unknown(path: Path) -> StoreError:
         )
     return StoreError(
         f"{path} is not a session store that a reader knows: {holds}. To write a source of your "
-        f"own, see docs/explanation/traces.md."
+        f"own, see docs/how-to/write-a-reader.md."
     )
 
 

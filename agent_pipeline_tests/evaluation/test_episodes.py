@@ -537,25 +537,15 @@ def test_every_transcript_is_written_and_the_harmful_ones_come_first(tmp_path):
     assert format_transcript(played["model"][0]) in page
 
 
-def test_the_world_in_the_documentation_works(tmp_path, monkeypatch):
-    page = (Path(__file__).resolve().parents[2] / "docs" / "explanation" / "episodes.md").read_text(
-        encoding="utf-8"
+def test_the_world_in_the_documentation_works():
+    page = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "write-a-world.md"
+    source, trial = (
+        part.split("```")[0] for part in page.read_text(encoding="utf-8").split("```python\n")[1:]
     )
-    source = page.split("```python\n")[1].split("```")[0]
     assert len(source.splitlines()) <= 60
-    monkeypatch.chdir(tmp_path)
-    task = {
-        "id": "t1",
-        "user": ["Cancel B1.", "Yes."],
-        "actions": [{"name": "cancel", "booking_id": "B1"}],
-    }
-    (tmp_path / "tasks.json").write_text(json.dumps([task]), encoding="utf-8")
-    (tmp_path / "data.json").write_text(
-        json.dumps({"bookings": {"B1": {"status": "open"}, "B2": {"status": "open"}}}),
-        encoding="utf-8",
-    )
     names: dict = {}
     exec(source, names)
+    exec(trial, names)
     ask, done = {"role": "assistant", "content": "Sure?"}, {"role": "assistant", "content": "Done."}
     right, wrong = (
         {
@@ -565,12 +555,12 @@ def test_the_world_in_the_documentation_works(tmp_path, monkeypatch):
         }
         for booking in ("B1", "B2")
     )
-    rows = [{"task_key": "t1"}, {"task_key": "t1"}]
-    good, bad = play(
-        names["Airline"], rows, recorded_player([[ask, right, done], [ask, wrong, done]])
-    )
+    rows = [{"task_key": "cancel-B1"}, {"task_key": "cancel-B1"}, {"task_key": "cancel-B2"}]
+    turns = [[ask, right, done], [ask, wrong, done], [ask, done]]
+    good, bad, refused = play(names["Airline"], rows, recorded_player(turns))
     assert good.done and good.must_act and not good.wrong_changes
     assert not bad.done and bad.wrong_changes == ["B2"]
+    assert refused.done and not refused.must_act
 
 
 def test_a_call_that_a_server_cannot_read_ends_its_episode_and_no_others():

@@ -60,7 +60,7 @@ def episodes(
         if not (world := settings.world(key)):
             context.log.info(
                 f"{key} has no world to play in: the setting agents.*.world names one "
-                f"(docs/explanation/episodes.md)."
+                f"(docs/how-to/write-a-world.md)."
             )
             unmeasured = warning(
                 CHECK, False, "Not measured: the agent has no world to play in.", {"world": "none"}

@@ -140,10 +140,10 @@ def test_a_place_without_any_store_is_an_error_in_words_and_in_json(tmp_path):
         shown, report = run(str(place)), run("--json", str(place))
         assert (
             shown.exit_code == report.exit_code == 1
-            and "docs/explanation/traces.md" in shown.stdout
+            and "docs/how-to/write-a-reader.md" in shown.stdout
         )
         (store,) = json.loads(report.stdout)["stores"]
-        assert store["source"] is None and "docs/explanation/traces.md" in store["errors"][0]
+        assert store["source"] is None and "docs/how-to/write-a-reader.md" in store["errors"][0]
 
 
 def test_the_sensor_makes_agents_known_though_one_store_of_several_is_broken(
