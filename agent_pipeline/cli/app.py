@@ -4,6 +4,8 @@ Each group of commands has a module of its own; this one puts them together.
 """
 
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import typer
 
@@ -17,30 +19,47 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="From the sessions that agents leave behind to a small local model that does their job.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Turn the sessions of an AI agent into a small model that does the agent's job.",
 )
-for command in (
-    stores.discover,
-    checking.check,
-    running.materialize,
-    champions.promote,
-    champions.hold,
-    champions.rollback,
-    champions.champions,
-    champions.report,
-    stores.review,
-    stores.status,
-    stores.explain,
-    play,
-    compare,
-    governing.forget,
-    governing.prune,
-    running.demo,
-    running.dev,
-    running.serve,
-):
-    app.command()(command)
-app.add_typer(governing.lineage, name="lineage")
+PANELS: dict[str, list[tuple[Callable[..., Any], str]]] = {
+    "Start": [
+        (running.demo, "demo"),
+        (stores.discover, "discover data/sample"),
+        (checking.check, "check"),
+    ],
+    "Data": [
+        (stores.review, "review shop/support --out review.html"),
+        (stores.explain, "explain SESSION_ID --partition shop/support"),
+    ],
+    "Train": [
+        (running.materialize, "materialize shop/support --set sft_adapter.lora_r=8"),
+        (compare, "compare shop/support --seeds 3"),
+    ],
+    "Decide and serve": [
+        (champions.report, "report shop/support --open"),
+        (champions.champions, "champions shop/support"),
+        (champions.promote, "promote shop/support --why 'good transcripts'"),
+        (champions.hold, "hold shop/support --why 'too much harm'"),
+        (champions.rollback, "rollback shop/support"),
+        (play, "play shop/support --out played --tasks 20"),
+    ],
+    "Audit": [
+        (governing.forget, "forget SESSION_ID --partition shop/support"),
+        (governing.prune, "prune shop/support --keep 3"),
+    ],
+    "Operate": [
+        (stores.status, "status"),
+        (running.dev, "dev --port 3001"),
+        (running.serve, "serve daemon"),
+    ],
+}
+"""The commands by their panel in the help, each with an example of its arguments."""
+
+for panel, commands in PANELS.items():
+    for command, example in commands:
+        app.command(rich_help_panel=panel, epilog=f"Example: agent-pipeline {example}")(command)
+app.add_typer(governing.lineage, name="lineage", rich_help_panel="Audit")
 
 
 def main() -> None:

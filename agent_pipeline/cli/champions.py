@@ -37,8 +37,8 @@ from agent_pipeline.storage.pointers import Entry
 
 console = Console()
 
-PARTITION = Annotated[str, typer.Argument(help="project/agent")]
-WHY = Annotated[str, typer.Option(help="The reason, for the history.")]
+PARTITION = Annotated[str, typer.Argument(help="Partition, as project/agent.")]
+WHY = Annotated[str, typer.Option(help="Reason, which is stored in the history.")]
 
 
 def promote(
@@ -46,12 +46,13 @@ def promote(
     identity: Annotated[
         str,
         typer.Argument(
-            help="First digits of an export's identity, or its adapter's; without it, the latest."
+            help="First characters of the identity of an export or its adapter. Default: the "
+            "latest export."
         ),
     ] = "",
     why: WHY = "",
 ) -> None:
-    """Make an export the champion, which is the model that is served."""
+    """Make an export the champion, so that it is served."""
     redactor = Redactor(load_settings().redaction_options)
     _print_champion(
         partition,
@@ -62,7 +63,8 @@ def promote(
 def rollback(
     partition: PARTITION,
     to: Annotated[
-        int | None, typer.Option(help="A number of the history; without it, the champion before.")
+        int | None,
+        typer.Option(help="Number of the champion in the history. Default: the previous champion."),
     ] = None,
     why: WHY = "",
 ) -> None:
@@ -75,22 +77,25 @@ def hold(
     identity: Annotated[
         str,
         typer.Argument(
-            help="First digits of an export's identity, or its adapter's; without it, the latest."
+            help="First characters of the identity of an export or its adapter. Default: the "
+            "latest export."
         ),
     ] = "",
     why: WHY = "",
 ) -> None:
-    """Hold an export back: it is not promoted by itself, and what is served stays."""
+    """Hold an export back, so that no decision promotes it. The champion stays."""
     record = hold_back(load_settings().open_lake(), parse_key(partition), identity, why)
     console.print(f"{_short(record.candidate)} of {partition} is held back.", highlight=False)
 
 
 def champions(
-    partition: Annotated[str | None, typer.Argument(help="project/agent, for its history.")] = None,
+    partition: Annotated[
+        str | None, typer.Argument(help="Partition, as project/agent, to show its history.")
+    ] = None,
 ) -> None:
-    """Show the champion, the latest export and its decision.
+    """Show the champion, the latest export and its decision for every partition.
 
-    With a partition, show the partition's whole history.
+    If a partition is given, the command shows the whole history of the partition instead.
     """
     settings = load_settings()
     lake = settings.open_lake()
@@ -153,13 +158,16 @@ def report(
     partition: PARTITION,
     out: Annotated[
         Path | None,
-        typer.Option(help="Copy the page there: one HTML file that needs nothing else."),
+        typer.Option(
+            help="File to which the page is copied. It is one HTML file without other files."
+        ),
     ] = None,
-    browse: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    browse: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
-    """Print where the page of the last decision is, or of an evaluation that has no decision yet.
+    """Print the path of the page that explains the last decision.
 
-    The page shows the figures, and every turn in which the models differ.
+    The page shows the figures, and every turn in which the models differ. If there is no decision
+    yet, the command prints the path of the evaluation's page.
     """
     lake, key = load_settings().open_lake(), parse_key(partition)
     evaluated, decided = lake.latest("evaluation", key), latest(lake, ASSET, key)

@@ -16,7 +16,7 @@ UNSAFE = (
 
 
 def check() -> None:
-    """Check every setting, and show those that are not defaults and where each was set.
+    """Check every setting, and show the settings that are not defaults and where each is set.
 
     The exit code is 1 if a setting is wrong, a store cannot be opened, a lake in s3:// cannot be
     written to, or settings name an agent that no store has.

@@ -12,26 +12,29 @@ ASSET = "method_comparison"
 
 
 def compare(
-    partition: Annotated[str, typer.Argument(help="project/agent")],
+    partition: Annotated[str, typer.Argument(help="Partition, as project/agent.")],
     methods: Annotated[
         str,
         typer.Option(
-            help="Ids of methods, separated by commas: those of MethodRegistry, or of the table "
+            help="Ids of methods, separated by commas, from MethodRegistry or from the table "
             "\\[methods] in pipeline.toml."
         ),
     ] = "",
     seeds: Annotated[
-        int, typer.Option(min=0, help="Trainings of each method; 0: as set, 3 by default.")
+        int,
+        typer.Option(
+            min=0, help="Training runs per method. 0 uses the setting, which is 3 by default."
+        ),
     ] = 0,
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
-            help=f"asset.setting=value for every method, or a setting of {ASSET}; repeatable.",
+            help=f"asset.setting=value for every method, or a setting of {ASSET}. Repeatable.",
         ),
     ] = None,
 ) -> None:
-    """Train an agent's model by several methods, measure them alike, and print the report."""
+    """Train an agent's model with several methods, and print a report that compares them."""
     from agent_pipeline.config.settings import load_settings
     from agent_pipeline.defs.jobs import COMPARE
     from agent_pipeline.method_comparison.report import PAGE

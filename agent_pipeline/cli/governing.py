@@ -13,24 +13,24 @@ from agent_pipeline.keys import parse_key
 
 console = Console()
 lineage = typer.Typer(
-    no_args_is_help=True, help="Where a session went, and what a model was made of."
+    no_args_is_help=True, help="Show what was made from a session, or what a model was made from."
 )
 
 AS_JSON = typer.Option(
     "--json",
-    help="Print JSON; its fields are those of agent_pipeline.governance.lineage, forgetting and "
+    help="Print JSON. Its fields are those of agent_pipeline.governance.lineage, forgetting and "
     "pruning.",
 )
 
 
-@lineage.command("session")
+@lineage.command("session", epilog="Example: agent-pipeline lineage session SESSION_ID")
 def lineage_session(
     session_id: Annotated[str, typer.Argument(help="The session's id.")],
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
-    """List every table, file and model that a session reached.
+    """List every table, file and model that was made from a session.
 
-    The exit code is 1 if the session reached none.
+    The exit code is 1 if the lake has nothing of the session.
     """
     from agent_pipeline.cli.report import print_session_lineage
     from agent_pipeline.governance.lineage import session_lineage
@@ -41,17 +41,18 @@ def lineage_session(
         raise typer.Exit(1)
 
 
-@lineage.command("model")
+@lineage.command("model", epilog="Example: agent-pipeline lineage model 3f2a91c04b7d")
 def lineage_model(
     model: Annotated[
         str,
         typer.Argument(
-            help="A model's folder, a file in it, or its identity (eight or more digits)."
+            help="Folder of a model, a file in the folder, or the first eight or more characters "
+            "of the model's identity."
         ),
     ],
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
-    """Show what a model was made of: sessions, rows, settings, base model, code and tables."""
+    """Show what a model was made from: sessions, rows, settings, base model, code and tables."""
     from agent_pipeline.cli.report import print_model_lineage
     from agent_pipeline.governance.lineage import model_lineage
 
@@ -63,21 +64,23 @@ def forget(
     partition: Annotated[
         str,
         typer.Option(
-            help="project/agent; without it, every partition that has a session of this id."
+            help="Partition, as project/agent. Default: every partition that has a session with this id."
         ),
     ] = "",
-    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Also while Dagster says that a run goes on (one that was killed, say)."
+            "--force",
+            help="Continue although Dagster reports a run in progress, for example a run that "
+            "was killed.",
         ),
     ] = False,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
-    """Remove a session from the whole lake, keep it out, and name the models to train again.
+    """Remove a session from the whole lake, and list the models to train again.
 
-    This cannot be undone.
+    Later runs do not read the session again. The removal cannot be undone.
     """
     from agent_pipeline.cli.report import print_forgotten, printable
     from agent_pipeline.governance.forgetting import forget as take_out
@@ -116,20 +119,21 @@ def forget(
 
 def prune(
     partition: Annotated[
-        str, typer.Argument(help="project/agent; without it, every partition.")
+        str, typer.Argument(help="Partition, as project/agent. Default: every partition.")
     ] = "",
     keep: Annotated[
         int | None,
         typer.Option(
-            min=0, help="Exports of the history that stay; default: the setting keep_exports."
+            min=0, help="Number of exports of the history to keep. Default: keep_exports."
         ),
     ] = None,
     delete: Annotated[
-        bool, typer.Option("--delete", help="Delete them; without it, they are only shown.")
+        bool,
+        typer.Option("--delete", help="Delete them. Without this option, they are only shown."),
     ] = False,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
-    """Show the models and exports that nothing names any more, and delete them with --delete."""
+    """Show the models and exports that are no longer used, and delete them with --delete."""
     from agent_pipeline.cli.report import print_pruned
     from agent_pipeline.governance.pruning import prune as find
 

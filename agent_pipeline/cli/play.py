@@ -20,26 +20,27 @@ if TYPE_CHECKING:
 
 
 def play(
-    partition: Annotated[str, typer.Argument(help="project/agent")],
+    partition: Annotated[str, typer.Argument(help="Partition, as project/agent.")],
     out: Annotated[
-        Path, typer.Option(help="Folder for the store (a .jsonl file) and the transcripts' page.")
+        Path,
+        typer.Option(help="Folder for the sessions (a .jsonl file) and the page of transcripts."),
     ],
     model: Annotated[
         str,
         typer.Option(
-            help="champion, gguf or adapter (the latest), base, a .gguf file, or URL#name of an "
-            "OpenAI-compatible endpoint."
+            help="Model that plays: champion, gguf or adapter (the latest), base, a .gguf file, "
+            "or URL#name of an OpenAI-compatible endpoint."
         ),
     ] = "gguf",
-    tasks: Annotated[int, typer.Option(min=1, help="How many tasks.")] = 60,
+    tasks: Annotated[int, typer.Option(min=1, help="Number of tasks.")] = 60,
     seed: Annotated[
         int,
         typer.Option(
-            help="Seed of fresh tasks, which are in no session; 0 plays the held-out tasks."
+            help="Seed of new tasks, which are in no session. 0 plays the held-out tasks."
         ),
     ] = 0,
     trials: Annotated[
-        int, typer.Option(min=1, help="Trials of each task; more than one needs a temperature.")
+        int, typer.Option(min=1, help="Trials per task. More than one trial needs a temperature.")
     ] = 1,
     temperature: Annotated[
         float, typer.Option(min=0, help="Sampling temperature; 0 is greedy.")
@@ -48,23 +49,23 @@ def play(
         int | None,
         typer.Option(
             min=1,
-            help="The assistant's messages after which an episode is given up; by default as in "
-            "episodes.",
+            help="Number of assistant messages after which an episode is cut off. Default: the "
+            "setting episodes.max_turns.",
         ),
     ] = None,
     max_new_tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="Longest message, in tokens; by default as in episodes."),
+        typer.Option(min=1, help="Longest message, in tokens. Default: as in episodes."),
     ] = None,
     traces: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for the sessions as the Hub's trace viewer shows them, a file per "
-            "session; not in --out."
+            help="Folder for one file per session, in the form that the trace viewer of the "
+            "Hugging Face hub shows. The folder must not be in --out."
         ),
     ] = None,
 ) -> None:
-    """Let a model do an agent's tasks in its world, and write its sessions as a store."""
+    """Let a model do an agent's tasks in its world, and write the sessions as a store."""
     from agent_pipeline.compute.params import common_params
     from agent_pipeline.compute.playing import play_all, tasks_to_play
     from agent_pipeline.config.assets import EpisodesConfig

@@ -34,37 +34,38 @@ def materialize(
     partition: Annotated[
         str | None,
         typer.Argument(
-            help="project/agent; none with --select multi_task_dataset, which pools all."
+            help="Partition, as project/agent. Leave it out with --select multi_task_dataset, which has the "
+            "rows of several agents."
         ),
     ] = None,
     select: Annotated[
         str,
         typer.Option(
-            help="Assets, in Dagster's selection syntax: 'adapter', '+sft_dataset', "
-            "'group:exports'."
+            help="Assets to run, in Dagster's selection syntax, such as 'adapter', "
+            "'+sft_dataset' or 'group:exports'."
         ),
     ] = "*",
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
-            help="asset.setting=value, or setting=value; repeatable. "
-            "docs/reference/settings.md lists them.",
+            help="A setting for this run: asset.setting=value, or setting=value. Repeatable. "
+            "docs/reference/settings.md lists the settings.",
         ),
     ] = None,
     save: Annotated[
         bool,
         typer.Option(
             "--save",
-            help="When the run has succeeded, write what --set says into pipeline.toml, for this "
+            help="If the run succeeds, write the values of --set into pipeline.toml for this "
             "agent.",
         ),
     ] = False,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Make models anew, also those that are there already.")
+        bool, typer.Option("--fresh", help="Make every model again, even if nothing has changed.")
     ] = False,
 ) -> None:
-    """Materialize a partition's assets, with the graph, instance and settings of the UI."""
+    """Run the assets of one agent, with the same graph, instance and settings as the UI."""
     if partition is None and select == "*":
         raise SettingsError(
             "Nothing says what to materialize: name a partition (project/agent), or --select "
@@ -101,10 +102,10 @@ def materialize(
 
 def demo(
     every: Annotated[
-        bool, typer.Option("--all", help="Train all sample agents, not just one.")
+        bool, typer.Option("--all", help="Train all three sample agents instead of one.")
     ] = False,
 ) -> None:
-    """Run the whole graph on the sample sessions, up to a trained and verified GGUF model."""
+    """Run the whole graph on the sample sessions, to a trained and verified GGUF model."""
     from agent_pipeline.cli.report import print_report
     from agent_pipeline.defs.resources import Workspace
 
@@ -135,9 +136,11 @@ def demo(
 
 def dev(
     port: Annotated[int, typer.Option(help="Port of the web server.")] = 3000,
-    host: Annotated[str, typer.Option(help="Address that it listens on.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Address on which the web server listens.")
+    ] = "127.0.0.1",
 ) -> None:
-    """Open Dagster's UI and its daemon on the project's own instance."""
+    """Start Dagster's web server and daemon, and show the address of the UI."""
     from agent_pipeline.defs.resources import Workspace
 
     check_port(host, port)
@@ -181,14 +184,16 @@ def dev(
 def serve(
     part: Annotated[
         Literal["webserver", "daemon"],
-        typer.Argument(help="The daemon starts the nights and all runs."),
+        typer.Argument(help="Process to run. The daemon starts nightly runs and all other runs."),
     ],
     port: Annotated[int, typer.Option(help="Port of the web server.")] = 3000,
-    host: Annotated[str, typer.Option(help="Address that it listens on.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Address on which the web server listens.")
+    ] = "127.0.0.1",
 ) -> None:
     """Run Dagster's web server or its daemon as a service; `dev` runs both.
 
-    docs/how-to/operate.md shows how.
+    docs/how-to/operate.md shows how to set up both services.
     """
     if part == "webserver":
         check_port(host, port)

@@ -26,21 +26,22 @@ def discover(
     path: Annotated[
         str | None,
         typer.Argument(
-            help="A store (a file, a folder, a URL), or a folder of several; without it, the "
-            "settings'."
+            help="A store (a file, a folder or a URL), or a folder that contains several stores. "
+            "Default: the stores of the settings."
         ),
     ] = None,
     as_json: Annotated[
         bool,
         typer.Option(
-            "--json", help="Print JSON; its fields are those of agent_pipeline.ingestion.discovery."
+            "--json", help="Print JSON. Its fields are those of agent_pipeline.ingestion.discovery."
         ),
     ] = False,
 ) -> None:
-    """Show what a session store contains, and make the agents of the settings' stores known.
+    """Show what a session store contains.
 
-    The exit code is 1 if a part of a store could not be read. Records that were left out are
-    counted.
+    Without a path, the command reads the stores of the settings, and Dagster gets a partition for
+    each of their agents. The exit code is 1 if a part of a store could not be read. Records that
+    were left out are counted.
     """
     from agent_pipeline.ingestion.block_list import BlockList
     from agent_pipeline.ingestion.discovery import discover as look
@@ -136,22 +137,28 @@ def _counted(each: "PartitionReport") -> dict[str, int]:
 
 
 def review(
-    partition: Annotated[str, typer.Argument(help="project/agent")],
+    partition: Annotated[str, typer.Argument(help="Partition, as project/agent.")],
     out: Annotated[
         Path,
         typer.Option(
-            help="What to write: .csv or .jsonl to fill in, .html for a page with buttons."
+            help="File to write: .csv or .jsonl to fill in, or .html for a page with buttons."
         ),
     ] = Path("review.csv"),
-    sample: Annotated[int, typer.Option(min=1, help="How many sessions.")] = 50,
-    seed: Annotated[int, typer.Option(help="Another seed chooses others.")] = 0,
+    sample: Annotated[int, typer.Option(min=1, help="Number of sessions.")] = 50,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the sample. Another seed picks other sessions.")
+    ] = 0,
     first: Annotated[
-        str, typer.Option(help="unjudged, or disagreement (of people with another judge).")
+        str,
+        typer.Option(
+            help="Sessions that come first: unjudged, or disagreement (a person and another "
+            "judge disagree)."
+        ),
     ] = "unjudged",
 ) -> None:
-    """Write a sample of judged sessions for a person to judge.
+    """Write a sample of sessions to a file in which a person judges them.
 
-    The filled file joins the next run if the setting `labels` names its folder.
+    The next run uses the judgments if the setting `labels` names the file or its folder.
     """
     from agent_pipeline.defs.resources import Workspace
     from agent_pipeline.judging.review import sample_sessions as choose
@@ -176,10 +183,12 @@ def explain(
     session_id: Annotated[str, typer.Argument(help="The session's id.")],
     partition: Annotated[
         str,
-        typer.Option(help="project/agent; without it, every partition of the lake is looked at."),
+        typer.Option(
+            help="Partition, as project/agent. Default: search every partition of the lake."
+        ),
     ] = "",
 ) -> None:
-    """Show what became of a session: source, damage, task, verdict, measures, use and rows."""
+    """Show what happened to a session: source, damage, task, verdict, measures, use and rows."""
     from agent_pipeline.cli.report import printable
     from agent_pipeline.governance.explain import explain as lines_about
 
@@ -190,7 +199,7 @@ def explain(
 
 
 def status() -> None:
-    """Show what the lake holds of every partition."""
+    """Show what the lake contains for every partition."""
     from agent_pipeline.cli.report import status_table
     from agent_pipeline.defs.resources import Workspace
 

@@ -1,9 +1,15 @@
 """Files of the documentation that are made from the code: they are current."""
 
-from agent_pipeline_tests.docs import llms_txt
+from agent_pipeline_tests.docs import cli_page, llms_txt
 
 
 def test_llms_txt_has_every_page_with_its_first_sentence() -> None:
     assert llms_txt.PATH.read_text(encoding="utf-8") == llms_txt.render_llms_txt(), (
         "run python -m agent_pipeline_tests.docs.llms_txt"
+    )
+
+
+def test_the_page_of_the_command_line_has_every_command() -> None:
+    assert cli_page.PATH.read_text(encoding="utf-8") == cli_page.render_cli_page(), (
+        "run python -m agent_pipeline_tests.docs.cli_page"
     )
