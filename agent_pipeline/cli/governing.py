@@ -64,7 +64,8 @@ def forget(
     partition: Annotated[
         str,
         typer.Option(
-            help="Partition, as project/agent. Default: every partition that has a session with this id."
+            help="Partition, as project/agent. Default: every partition that has a session "
+            "with this id."
         ),
     ] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,

@@ -34,8 +34,8 @@ def materialize(
     partition: Annotated[
         str | None,
         typer.Argument(
-            help="Partition, as project/agent. Leave it out with --select multi_task_dataset, which has the "
-            "rows of several agents."
+            help="Partition, as project/agent. Leave it out with --select multi_task_dataset, "
+            "which has the rows of several agents."
         ),
     ] = None,
     select: Annotated[
