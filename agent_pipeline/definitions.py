@@ -8,12 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.definitions_load_context import (
-    DefinitionsLoadContext,
-    DefinitionsLoadType,
-)
 
 import agent_pipeline.defs
+from agent_pipeline._compat.dagster import is_code_location_starting
 from agent_pipeline.compute.launchers.subprocess import WholeMessages
 from agent_pipeline.config.checks import problems
 from agent_pipeline.config.settings import load_settings
@@ -73,7 +70,7 @@ def check_settings() -> None:
     Raises:
         SettingsError: a setting is wrong.
     """
-    if DefinitionsLoadContext.get().load_type is not DefinitionsLoadType.INITIALIZATION:
+    if not is_code_location_starting():
         return
     settings = load_settings()
     if found := [*problems(settings), *cron_problems(settings)]:

@@ -3,7 +3,7 @@
 What attends, caches or samples with these belongs to `engine` and `training.trainers`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -141,3 +141,39 @@ def set_sampler(trainer: "Trainer", sampler: Any) -> None:
     trainer is TRL's, so an instance attribute is shorter than a subclass of each.
     """
     trainer._get_train_sampler = lambda dataset=None: sampler
+
+
+def render_jinja(
+    jinja: str,
+    messages: "Sequence[Mapping[str, Any]]",
+    tools: "Sequence[Mapping[str, Any]] | None" = None,
+    *,
+    add_generation_prompt: bool = False,
+    special_tokens: "Mapping[str, str] | None" = None,
+) -> str:
+    """Return a conversation as a chat template writes it.
+
+    `apply_chat_template` cannot be used: it refuses an empty conversation, which is what comes
+    before a greeting of the assistant, and it needs a tokenizer. It calls this function, which
+    transformers does not document.
+
+    Args:
+        jinja: The chat template.
+        messages: The conversation.
+        tools: The tools that the template shows.
+        add_generation_prompt: Whether the text ends where the assistant is to answer.
+        special_tokens: Special tokens that the template may name, such as `bos_token`.
+
+    Raises:
+        Exception: Whatever the template raises; a template is a program.
+    """
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    texts, _ = render_jinja_template(
+        conversations=[messages],
+        tools=tools,
+        chat_template=jinja,
+        add_generation_prompt=add_generation_prompt,
+        **(special_tokens or {}),
+    )
+    return str(texts[0])

@@ -195,6 +195,8 @@ def serve(
 
     docs/how-to/operate.md shows how to set up both services.
     """
+    from agent_pipeline._compat.dagster import DAEMON_MODULE
+
     if part == "webserver":
         check_port(host, port)
     with (
@@ -204,7 +206,7 @@ def serve(
     module = (
         ["agent_pipeline.cli.webserver", "--host", host, "--port", str(port)]
         if part == "webserver"
-        else ["dagster._daemon", "run"]
+        else [DAEMON_MODULE, "run"]
     )
     os.execv(sys.executable, [sys.executable, "-m", *module, "-w", WORKSPACE])
 

@@ -1,21 +1,11 @@
 """Materializing assets from a shell or a notebook, with the graph and instance of the UI."""
 
 import re
-import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Sequence
 
 import dagster as dg
-from dagster._core.definitions.job_base import InMemoryJob
-from dagster._core.execution import compute_logs
-from dagster._core.execution.api import execute_run
-from dagster._core.execution.execute_in_process import merge_run_tags
-from dagster._core.remote_origin import RemoteRepositoryOrigin
-from dagster._core.storage.tags import MAX_RETRIES_TAG
-from dagster._core.workspace.load import location_origins_from_yaml_paths
 
+from agent_pipeline._compat.dagster import execute_shell_run
 from agent_pipeline.cli.instance import WORKSPACE
 from agent_pipeline.config.assets import STEP_GROUPS
 from agent_pipeline.config.overrides import overrides
@@ -98,46 +88,16 @@ def materialize(
         "loggers": {"console": {}},
         "ops": config_by_asset(values),
     }
-    # The daemon starts a run again if its process was killed. It must not do so with a run that a
-    # person interrupted with Ctrl-C.
-    tags[MAX_RETRIES_TAG] = "0"
-    partition = str(key) if key else None
-    dagster_run = instance.create_run_for_job(
+    return execute_shell_run(
         job,
-        run_config=config,
-        tags=merge_run_tags(job, partition, tags, assets, instance, config),
-        asset_selection=frozenset(assets),
-        remote_job_origin=repository_origin().get_job_origin(job.name),
+        instance,
+        workspace_file=WORKSPACE,
+        repository=REPOSITORY,
+        assets=assets,
+        partition=str(key) if key else None,
+        config=config,
+        tags=tags,
     )
-    with _logs_in_a_session_of_their_own():
-        return execute_run(InMemoryJob(job), dagster_run, instance)
-
-
-@contextmanager
-def _logs_in_a_session_of_their_own() -> Iterator[None]:
-    """Keep Ctrl-C from the processes that copy a step's output to the screen.
-
-    They would print a stack trace.
-    """
-
-    def popen(*arguments: Any, **options: Any) -> subprocess.Popen[Any]:
-        return subprocess.Popen(*arguments, **options, start_new_session=True)
-
-    vars(compute_logs)["subprocess"] = SimpleNamespace(Popen=popen)
-    try:
-        yield
-    finally:
-        vars(compute_logs)["subprocess"] = subprocess
-
-
-def repository_origin() -> RemoteRepositoryOrigin:
-    """Return the origin that the UI gives the repository that it loads.
-
-    The home page of the UI, sensors and the daemon assign a run to a code location by this origin,
-    and not by the run's tags.
-    """
-    (location,) = location_origins_from_yaml_paths([WORKSPACE])
-    return RemoteRepositoryOrigin(location, REPOSITORY)
 
 
 def selected_assets(defs: dg.Definitions, job: dg.JobDefinition, select: str) -> set[str]:

@@ -9,13 +9,13 @@ Dagster's own.
 import ipaddress
 import socket
 from collections.abc import Collection
-from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from agent_pipeline._compat.dagster_webserver import run_webserver
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import PipelineError
 
@@ -112,19 +112,11 @@ def _is_own_name(name: str) -> bool:
 
 def main() -> None:
     """Run Dagster's web server behind `OwnPagesOnly`."""
-    from dagster_webserver import cli
-
     try:
         hosts = load_settings().ui_hosts
     except PipelineError:  # the UI shows what is wrong with the settings
         hosts = []
-    create_app = vars(cli)["create_app_from_workspace_process_context"]
-
-    def create_guarded_app(*arguments: Any, **options: Any) -> OwnPagesOnly:
-        return OwnPagesOnly(create_app(*arguments, **options), hosts)
-
-    vars(cli)["create_app_from_workspace_process_context"] = create_guarded_app
-    cli.cli(auto_envvar_prefix="DAGSTER_WEBSERVER")
+    run_webserver(lambda app: OwnPagesOnly(app, hosts))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ belongs in `chat_renderer`.
 import json
 from typing import TYPE_CHECKING, Any, Literal
 
+from agent_pipeline._compat.transformers import render_jinja
 from agent_pipeline.models.json_numbers import (
     NumberWriter,
     compact_arguments,
@@ -188,23 +189,19 @@ def render_template(
     Raises:
         Exception: Whatever the template raises; a template is a program.
     """
-    from transformers.utils.chat_template_utils import render_jinja_template
-
     number_writer = NumberWriter()
     prepared = as_template_wants(messages, arguments_as, number_writer, add_generation_prompt)
     shown_tools = None
     if tools:
         schemas = number_writer.served(with_number_texts(as_servers_send(tools)))
         shown_tools = mark_literals(tokenizer, schemas)
-    # Not `apply_chat_template`: it refuses an empty conversation, which is what comes before a
-    # greeting of the assistant. Like `apply_chat_template`, this passes the special tokens on.
-    texts, _ = render_jinja_template(
-        conversations=[mark_literals(tokenizer, prepared)],
-        tools=shown_tools,
-        chat_template=jinja,
+    text = render_jinja(
+        jinja,
+        mark_literals(tokenizer, prepared),
+        shown_tools,
         add_generation_prompt=add_generation_prompt,
-        **tokenizer.special_tokens_map,
+        special_tokens=tokenizer.special_tokens_map,
     )
     # Logs hold lone surrogates, which tokenizers refuse. One character replaces one surrogate, so
     # that character spans stay true.
-    return number_writer.restore(texts[0].encode("utf-8", "replace").decode("utf-8"))
+    return number_writer.restore(text.encode("utf-8", "replace").decode("utf-8"))

@@ -11,6 +11,7 @@ from agent_pipeline._compat.transformers import (
     current_sdpa,
     original_sdpa,
     preallocated_cache,
+    render_jinja,
     replaced_sdpa,
     set_attention,
     set_sampler,
@@ -109,3 +110,10 @@ def test_sampler():
     assert not [
         name for name in inspect.signature(Trainer.__init__).parameters if "sampler" in name
     ]
+
+
+def test_an_empty_conversation_is_rendered():
+    """`apply_chat_template` needs a tokenizer, and refuses what comes before a greeting."""
+    assert render_jinja("{{ bos }}{% for m in messages %}{{ m }}{% endfor %}", []) == ""
+    text = render_jinja("{{ bos }}|{{ tools }}", [], None, special_tokens={"bos": "<s>"})
+    assert text == "<s>|None"

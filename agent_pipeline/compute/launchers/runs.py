@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import dagster as dg
-from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
 from filelock import FileLock, Timeout
 
+from agent_pipeline._compat.dagster import CheckRunHealthResult, WorkerStatus
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import PipelineError
 

@@ -1,6 +1,5 @@
 """The worker as a process of this machine: its start, its end by a signal, and its messages."""
 
-import json
 import os
 import signal
 import sys
@@ -10,14 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from subprocess import Popen, TimeoutExpired
 from tempfile import TemporaryDirectory
-from threading import Event
 from typing import Any
 
 import dagster as dg
-from dagster._core.errors import DagsterPipesExecutionError
-from dagster._core.pipes.utils import open_pipes_session
-from dagster._utils import tail_file
 
+from agent_pipeline._compat.dagster import DagsterPipesExecutionError, WholeLineReader
 from agent_pipeline.compute.launchers.launcher import WORKER, Launcher
 from agent_pipeline.errors import LESS_MEMORY
 
@@ -69,7 +65,7 @@ class Subprocess(Launcher):
     def start(
         self, context: dg.AssetExecutionContext, extras: dict[str, Any]
     ) -> dg.PipesClientCompletedInvocation:
-        with open_pipes_session(
+        with dg.open_pipes_session(
             context=context,
             context_injector=self.pipes.context_injector,
             message_reader=self.pipes.message_reader,
@@ -115,22 +111,6 @@ def _signal_session(process: "Popen[bytes]", signum: signal.Signals) -> None:
         process.send_signal(signum)
 
 
-class WholeLines(dg.PipesFileMessageReader):
-    """A reader of the worker's messages that waits until a line is complete.
-
-    The reader of Dagster 1.13 parses a line that is half written, which happens on a busy machine.
-    Its thread then ends, and the run loses the worker's progress and result.
-    """
-
-    def _reader_thread(self, handler: dg.PipesMessageHandler, is_resource_complete: Event) -> None:
-        begun = ""
-        for part in tail_file(self._path, is_resource_complete.is_set):
-            begun += part
-            if begun.endswith("\n"):
-                handler.handle_message(json.loads(begun))
-                begun = ""
-
-
 class WholeMessages(dg.PipesTempFileMessageReader):
     """Reads a worker's messages from a temporary file, each once it is whole."""
 
@@ -139,6 +119,6 @@ class WholeMessages(dg.PipesTempFileMessageReader):
         """Have the messages read while the worker runs; what is yielded names the file."""
         with (
             TemporaryDirectory() as folder,
-            WholeLines(str(Path(folder) / "messages")).read_messages(handler) as params,
+            WholeLineReader(str(Path(folder) / "messages")).read_messages(handler) as params,
         ):
             yield params

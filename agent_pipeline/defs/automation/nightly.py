@@ -9,8 +9,8 @@ from statistics import mean
 from typing import Any
 
 import dagster as dg
-from dagster._utils.schedules import is_valid_cron_schedule
 
+from agent_pipeline._compat.dagster import is_valid_cron_schedule
 from agent_pipeline.config.resolution import fingerprint
 from agent_pipeline.config.sections import NightSettings
 from agent_pipeline.config.settings import Settings, load_settings

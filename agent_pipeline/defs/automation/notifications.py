@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import dagster as dg
-from dagster._core.event_api import RunStatusChangeEventType
 
+from agent_pipeline._compat.dagster import RunStatusChangeEventType
 from agent_pipeline.defs.resources import Workspace
 from agent_pipeline.defs.runs import PARTITION_TAG, PENDING
 from agent_pipeline.errors import PipelineError

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from agent_pipeline._compat.transformers import render_jinja
 from agent_pipeline.datasets.splits import TaskSplit, add_splits
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.models.families import write_hermes_template
@@ -211,13 +212,7 @@ def react_text(messages: list[Message], observations: bool = True) -> str:
 
 def chatml_text(messages: list[Message], tools: list[Tool]) -> str:
     """A chat as ChatML text, by the template that the pipeline trains with."""
-    from transformers.utils.chat_template_utils import render_jinja_template
-
-    chat = as_template_wants(messages, "text")
-    texts, _ = render_jinja_template(
-        conversations=[chat], tools=tools or None, chat_template=write_hermes_template()
-    )
-    return str(texts[0])
+    return render_jinja(write_hermes_template(), as_template_wants(messages, "text"), tools or None)
 
 
 def _alpaca(messages: list[Message], tools: list[Tool], output: str) -> dict[str, str]:
