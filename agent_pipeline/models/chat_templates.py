@@ -87,7 +87,7 @@ def choose_template(tokenizer: "PreTrainedTokenizerBase") -> ChatTemplate:
         ModelError: No template does.
     """
     own_template = find_own_template(tokenizer)
-    refusals = [] if own_template else ["it has none of its own"]
+    refusals = [] if own_template else ["there is none"]
     for candidate in _candidates(tokenizer, own_template):
         result = probe_template(tokenizer, candidate.jinja)
         if result.defects:
@@ -95,7 +95,7 @@ def choose_template(tokenizer: "PreTrainedTokenizerBase") -> ChatTemplate:
             continue
         why = candidate.why
         if candidate.origin != "model":
-            why = f"the model's own template is not used ({refusals[0]}): this is {why}"
+            why = f"{why}, because the model's own template cannot be used ({refusals[0]})"
         if not result.prefix_preserving:
             why += "; it is not prefix-preserving, so each turn is a row"
         return candidate.with_facts(result, why)
@@ -148,7 +148,8 @@ def _candidates(
     # The markers that the model was made with come first.
     families_with_markers.sort(key=lambda pair: pair[1].tokens[-1] not in (own_template or ""))
     for name, markers in families_with_markers:
-        why = "ours in ChatML" if name == "hermes" else f"ours in the turn markers of {name}"
+        written_in = "ChatML" if name == "hermes" else f"the turn markers of {name}"
+        why = f"our template in {written_in}"
         yield _Candidate(
             name, write_hermes_template(markers, "bos_token" in (own_template or "")), why
         )

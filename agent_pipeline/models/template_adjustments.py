@@ -87,7 +87,7 @@ def pin_defaults(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> AdjustedTe
         with_thinking = render_template(tokenizer, thinking, "dict", question, [TOOL], True)
         if by_default != with_thinking:
             changed = _SET_THINKING.format("false") + changed
-            changes += "; it never thinks, as it does by default"
+            changes += "; thinking is always off, which is its default"
     return AdjustedTemplate(changed, changes)
 
 
@@ -112,7 +112,7 @@ def trim_words_before_calls(tokenizer: "PreTrainedTokenizerBase", jinja: str) ->
         return AdjustedTemplate(jinja)
     if not is_cured:
         return AdjustedTemplate(jinja)
-    return AdjustedTemplate(trimmed, "; words before a call end without a line end")
+    return AdjustedTemplate(trimmed, "; line breaks between words and a call are removed")
 
 
 def _render_words_before_call(tokenizer: "PreTrainedTokenizerBase", jinja: str, words: str) -> str:
@@ -153,4 +153,4 @@ def accept_text_arguments(tokenizer: "PreTrainedTokenizerBase", jinja: str) -> A
         return AdjustedTemplate(jinja)
     if not renders_alike or not takes_text(tokenizer, changed):
         return AdjustedTemplate(jinja)
-    return AdjustedTemplate(changed, "; it is given arguments as text")
+    return AdjustedTemplate(changed, "; it takes the arguments of calls as text")

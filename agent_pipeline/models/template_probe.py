@@ -146,7 +146,7 @@ def _find_defects(
         prompt = render(SENTINEL[:index], add_generation_prompt=True)
         through_turn = render(SENTINEL[: index + 1])
         if not through_turn.startswith(prompt):
-            yield "it begins the assistant's turn otherwise than it asks for it"
+            yield "the assistant's turn does not begin as the prompt ends"
             return
         turn = cut_after_stop_token(tokenizer, through_turn[len(prompt) :])
         if not find_stop_token(tokenizer, turn):

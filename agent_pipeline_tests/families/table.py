@@ -1,6 +1,6 @@
-"""What each family of models goes through: docs/reference/model-families.md is made from it.
+"""The test of each model family, and the page docs/reference/model-families.md that shows the results.
 
-python -m agent_pipeline_tests.families.table         # writes docs/reference/model-families.md again
+python -m agent_pipeline_tests.families.table         # writes docs/reference/model-families.md
 """
 
 import re
@@ -108,14 +108,14 @@ def line(subject: Subject, folder: Path) -> str:
         parity = export(base, folder / "adapter", folder / "out", [thinking(row(9))], ("f16",), 8)[
             "template"
         ]["f16"]
-        exported = f"{parity['texts']} texts, {parity['tokens']:,} tokens equal"
+        exported = f"{parity['texts']} texts and {parity['tokens']:,} tokens are equal"
         assert not parity["line_ends"] and not parity["tools"], parity
     except ExportError as error:
         exported = f"**refused**: {re.sub(r'/[^ ]*/', '', str(error)).partition(': ')[0]}"
-    rows_are = "the conversation" if template.prefix_preserving else "the turn"
+    rows_are = "conversation" if template.prefix_preserving else "turn"
     ends = ", ".join(f"`{stop}`".replace("|", "\\|") for stop in template.stops)
-    origin = {"model": "its own", "hermes": "ours in ChatML"}.get(
-        template.origin, "ours in its own turn markers"
+    origin = {"model": "the model's own", "hermes": "ours, in ChatML"}.get(
+        template.origin, "ours, in the family's turn markers"
     )
     source = (
         "TRL"
@@ -142,70 +142,75 @@ def line(subject: Subject, folder: Path) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-HEAD = """# Families of models
+HEAD = """# Model families
 
-This page shows which chat templates can be trained, and with which template each family is trained.
+This page lists the chat templates that were tested, and the template with which each family is
+trained. [Choose a base model](../how-to/base-model.md) explains the choice.
 
-Each row is a test. The test gives a family's chat template to a tiny model of random weights in the
-family's architecture, and then does what the pipeline does: it probes the template, encodes four
-conversations, and proves the mask of each on its tokens. It reads the calls back from the tokens, and
-trains one step. It saves, loads and merges the adapter, and converts it to GGUF. At last it compares
-llama.cpp's text and tokens of a held-out conversation with ours.
+Each row is the result of a test with a tiny model that has random weights and the family's chat
+template. The test runs the whole pipeline:
 
-- *template from*: TRL ships copies of many models' templates. The others were written from their
-  documentation. The vocabulary is SmolLM2's with the family's special tokens, so what a family's own
-  tokenizer does beyond that is not tested here. `make demo` does the same with the real SmolLM2.
-- *architecture*: `llama` if the family's own architecture cannot be made tiny in that vocabulary. The
-  converters of Phi and Qwen2 need their own tokenizers. Qwen3.5, gpt-oss and DeepSeek are other
-  architectures.
-- *trained with*: a template that loses something (tools, for example) is not used. `training.json` and
-  the asset's metadata name the template that is used.
-- *a row is the turn*: the template is not prefix-preserving, so each turn is trained as the model is
-  prompted when it is served. Prefix trees compute once what the turns share.
-- *recorded thoughts*: with `sft_dataset.reasoning = true`, recorded thoughts are trained if the template
-  shows a thought right after the prompt. Otherwise they are counted as `reasoning_not_rendered`.
-- *parser in vLLM*: the value of `--tool-call-parser` with which vLLM reads the calls of a model that was
-  trained with this template. A model that is trained with ours needs `hermes`, whatever its family. The
-  names are vLLM's; they were not run here.
-- *arguments as text*: if a template takes a call's arguments as an object, llama.cpp rounds the numbers of
-  the call when it shows the call again. Our template, and every template that can be changed to take text,
-  is given text in llama.cpp, and nothing is rounded. A template that reads single arguments (Qwen3.5)
-  needs objects. There, training shows earlier calls as llama.cpp does, and each turn of such a row is a
-  row. The call that is trained keeps its digits.
-- Dates that a template writes are always 26 Jul 2024, also in the exported file, so that a model is served
-  with the prompt that it was trained on. Write the real date into the agent's system message.
-- A row that a template refuses is counted and dropped. Llama 3 refuses parallel calls, and Mistral refuses
-  a greeting before the user's message. A template may also drop words beside a call.
+1. It checks whether the template loses anything, such as tools or tool calls.
+2. It encodes four conversations and verifies the loss mask of each conversation on its tokens.
+3. It parses the tool calls from the tokens.
+4. It trains one step, saves the adapter, loads it, merges it, and converts it to GGUF.
+5. It compares llama.cpp's prompt text and tokens of a held-out conversation with those of training.
 
-Written by `python -m agent_pipeline_tests.families.table`.
+| column | meaning |
+|---|---|
+| template source | `TRL` if TRL contains a copy of the template; `documentation` if the template was written from the model's documentation; `the model` if it is the template of the installed model |
+| architecture | the architecture of the test model; `llama` replaces architectures that cannot be made tiny with the test's vocabulary |
+| template used | the model's own template; or ours (this project's template, with the tool calls of Hermes 2 Pro) if the model's own template loses something |
+| training row | `turn` if the template is not prefix-preserving; each turn is then trained with the prompt that the model gets when it is served |
+| recorded thoughts | whether thoughts are trained if `sft_dataset.reasoning` is `true` |
+| stop tokens | the tokens that end a turn of the assistant |
+| llama.cpp | the texts and tokens that are equal in llama.cpp and in training |
+| vLLM parser | the value of vLLM's option `--tool-call-parser` for this template; not tested with vLLM |
+| reason | why the template is used, and what was changed in it |
 
-| family | template from | architecture | trained with | a row is | recorded thoughts | stop tokens \\
-| in llama.cpp | parser in vLLM | verdict of the probe |
+All tests use the vocabulary of SmolLM2 with the special tokens of the family. The tokenizers of the
+other families are not tested.
+
+Four rules hold for all families:
+
+- **Numbers in earlier calls.** If a template takes the arguments of calls as text, llama.cpp shows
+  the numbers of earlier calls unchanged. If a template needs objects (Qwen3.5), llama.cpp rounds
+  these numbers, and training shows the same rounded numbers. The call that is trained keeps its
+  digits.
+- **Dates.** If a template writes today's date, the date is always 26 July 2024, in training and in
+  the exported file. Write the real date into the agent's system prompt.
+- **Refused rows.** If a template refuses a row, the row is dropped and counted. Llama 3 refuses
+  parallel calls. Mistral refuses a greeting before the first user message.
+- **Words before a call.** Some templates drop the words that the model writes before a call.
+
+## Templates
+
+| family | template source | architecture | template used | training row | recorded thoughts | stop tokens | llama.cpp | vLLM parser | reason |
 |---|---|---|---|---|---|---|---|---|---|
 """
 
 TRL_HEAD = """
-## Compared with TRL's functions
+## Compared with TRL
 
-TRL has functions for the same questions. This table shows why the pipeline keeps its own.
+TRL has functions that answer the same questions. The table shows why the pipeline uses its own
+functions. "Refused" means that TRL does not support the template.
 
-- *renders calls*: TRL's `supports_tool_calling`, and our probe without a defect. DeepSeek V3's template
-  drops the tools, which TRL does not look for. Mistral's templates accept only ids of nine letters and
-  digits, which TRL's probe does not use.
-- *prefix-preserving*: TRL's `is_chat_template_prefix_preserving` adds one tool result to a call. Our probe
-  also adds a user's message and an answer, which is where Qwen3.5 and gpt-oss change earlier turns. A wrong
-  "yes" would train turns that the model never sees when it is served. "—" means that the template is not
-  used.
-- *trains the stop token*: TRL's `is_chat_template_stop_token_trained` on TRL's training template for the
-  family, and our mask, which is proven on the tokens of each row.
-- *parses replies*: seven turns (five, if the family has no parallel calls and no words before a call) that
-  a template writes, read back from their tokens. TRL's `parse_response` and the `response_template` of
-  transformers know the exact text of a stock template. They refuse a template after the changes that
-  servers need, and they refuse ours. gpt-oss's template writes words before a call as a thought, and only
-  the first of two calls; the mask refuses a row with two calls.
+| question | TRL | this pipeline |
+|---|---|---|
+| Does the template render tool calls? | `supports_tool_calling` | also checks that the template renders the tools, which DeepSeek V3's template drops; uses call ids that Mistral's templates accept |
+| Is the template prefix-preserving? | `is_chat_template_prefix_preserving` adds a tool result to a call | also adds a user message and an answer, because Qwen3.5 and gpt-oss change earlier turns only then |
+| Is the stop token trained? | `is_chat_template_stop_token_trained`, with TRL's own training template | verifies the loss mask on the tokens of each row |
+| Can replies be parsed? | `parse_response`, which supports only unchanged templates | parses our template and changed templates too |
 
-| family | renders calls: TRL | ours | prefix-preserving: TRL | ours | trains the stop token: TRL | ours \\
-| parses replies: TRL, stock template | TRL, trained template | ours, trained template |
+A wrong "yes" for *prefix-preserving* would train the model on prompts that it never gets when it is
+served. A dash means that the template is not used.
+
+The last three columns count replies that were parsed correctly, of seven replies that the template
+wrote. Families without parallel calls or without words before a call have fewer replies. gpt-oss's
+template writes words before a call as a thought, and writes only the first of two calls. A row with
+two calls is therefore dropped for gpt-oss.
+
+| family | renders calls: TRL | ours | prefix-preserving: TRL | ours | trains stop token: TRL | ours | parsed: TRL, unchanged template | parsed: TRL, our changes | parsed: ours |
 |---|---|---|---|---|---|---|---|---|---|
 """
 

@@ -90,7 +90,7 @@ def test_words_before_a_call_are_shown_alike_with_the_line_end_that_a_server_ret
 
     tokenizer.chat_template = getattr(chat_template_utils, stock)
     template = choose_template(tokenizer)
-    assert "without a line end" in template.why
+    assert "line breaks between words and a call are removed" in template.why
     assert shown("Given: 5.") == shown("Given: 5.\n") and "Given: 5.\n<tool_call>" in shown(
         "Given: 5.\n"
     )
