@@ -23,13 +23,13 @@ KTO = pa.schema(
         *define_required(
             pa.json_(),
             prompt="chat messages before the agent's first answer",
-            completion="chat messages from the agent's first answer to its last",
+            completion="chat messages from the agent's first answer to its last answer",
         ),
-        *define_required(pa.bool_(), label="true: the session is good; false: it is bad"),
+        *define_required(pa.bool_(), label="true if the session is good, false if it is bad"),
         *define_required(pa.json_(), tools="the tools that the agent had: OpenAI function schemas"),
         *define_optional(
             pa.string(),
-            verdict_by="the judge that gave the label; unverified: nobody checked the session",
+            verdict_by="the judge that gave the label; unverified if nobody checked the session",
         ),
     ]
 )

@@ -49,25 +49,27 @@ PREFERENCES = pa.schema(
             rejected_session_id="the bad session",
             content_sha256="sha256 (hex) of the good session's messages and tools",
             rejected_content_sha256="sha256 (hex) of the bad session's messages and tools",
-            task_key="the sessions' task",
+            task_key="the key of the task of both sessions",
             split="the task's permanent split: train, select or test",
         ),
         *define_optional(
             pa.float64(),
-            margin="the good session's score less the bad one's (0 to 1); null: one has no score",
+            margin="the good session's score minus the bad session's score; null if a score is "
+            "missing",
         ),
         *define_required(
             pa.json_(),
-            prompt="the chat messages that both sessions begin with",
-            chosen="the good session's messages from the first that differs",
-            rejected="the bad session's messages from the first that differs",
+            prompt="the chat messages with which both sessions begin",
+            chosen="the good session's messages from the first message that differs",
+            rejected="the bad session's messages from the first message that differs",
             tools="the tools that the agent had: OpenAI function schemas",
         ),
         *define_optional(
             pa.string(),
-            verdict_by="the judge that found the good session good; unverified: nobody checked it",
-            rejected_verdict_by="the judge that found the bad session bad; "
-            "unverified: nobody checked it",
+            verdict_by="the judge that found the good session good; unverified if nobody checked "
+            "it",
+            rejected_verdict_by="the judge that found the bad session bad; unverified if nobody "
+            "checked it",
         ),
     ]
 )

@@ -35,21 +35,23 @@ SFT = pa.schema(
         *LINEAGE_COLUMNS,
         *define_required(
             pa.json_(),
-            messages="chat messages up to the agent's last; weight 0: not trained on",
+            messages="chat messages up to the agent's last message; messages of weight 0 are not "
+            "trained",
             tools="the tools that the agent had: OpenAI function schemas",
         ),
         *define_optional(
             pa.float64(),
-            score="how good the session is, 0 to 1; of equal rows the better one is kept",
+            score="the score of the session, 0 to 1; if rows are equal, the highest score is kept",
         ),
         *define_optional(pa.timestamp("us", tz="UTC"), created_at="when the session began (UTC)"),
         *define_optional(
             pa.list_(pa.string()),
-            turn_classes="what each assistant message is: call, ask, cannot or answer",
+            turn_classes="the class of each assistant message: call, ask, cannot or answer",
         ),
         *define_optional(
             pa.string(),
-            verdict_by="the judge that found the session good; unverified: nobody checked it",
+            verdict_by="the judge that found the session good; unverified if nobody checked the "
+            "session",
         ),
     ]
 )

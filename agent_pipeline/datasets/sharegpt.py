@@ -50,13 +50,14 @@ SHAREGPT = pa.schema(
         *LINEAGE_COLUMNS,
         *define_required(
             pa.json_(),
-            conversations="turns of from (system, human, gpt, function_call, observation) "
-            "and value",
+            conversations="turns with the keys from (system, human, gpt, function_call or "
+            "observation) and value",
         ),
         *define_optional(
             pa.string(),
             tools="JSON text of the OpenAI function schemas",
-            verdict_by="the judge that found the session good; unverified: nobody checked it",
+            verdict_by="the judge that found the session good; unverified if nobody checked the "
+            "session",
         ),
     ]
 )

@@ -27,10 +27,10 @@ MIN_REQUEST_SIMILARITY = 0.9
 
 LINEAGE_COLUMNS = define_required(
     pa.string(),
-    row_id="the row; unique in the table",
-    session_id="the session that the row is from",
+    row_id="the id of the row, unique in the table",
+    session_id="the id of the session that the row was made from",
     content_sha256="sha256 (hex) of the session's messages and tools",
-    task_key="the session's task",
+    task_key="the key of the session's task",
     split="the task's permanent split: train, select or test",
 )
 """The columns that every data set begins with."""

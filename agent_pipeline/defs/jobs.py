@@ -14,8 +14,7 @@ retrain = dg.define_asset_job(
     # reused.
     tags={"dagster/retry_strategy": "ALL_STEPS"},
     description="Runs every asset of one agent, from its sessions to the served model. The "
-    "schedule "
-    "`nightly` starts this job.",
+    "schedule `nightly` starts this job.",
 )
 
 mix = dg.define_asset_job(
@@ -29,6 +28,5 @@ compare_methods = dg.define_asset_job(
     COMPARE,
     selection=_COMPARISON,
     description="Trains one agent's model by several methods, and reports which method is better "
-    "and what "
-    "it costs.",
+    "and what it costs.",
 )

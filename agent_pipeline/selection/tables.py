@@ -34,12 +34,12 @@ CORESET = pa.schema(
     [
         *LINEAGE_COLUMNS[:-1],
         *define_required(pa.bool_(), chosen="whether the row is trained on"),
-        *define_optional(pa.int64(), rank="its place among the chosen rows, from 1"),
-        *define_optional(pa.float64(), score="what the strategy ranked it by"),
-        *define_required(
-            pa.string(), reason="why it was chosen, or was not: a word of the strategy"
+        *define_optional(pa.int64(), rank="the position among the chosen rows, from 1"),
+        *define_optional(pa.float64(), score="the number by which the strategy ranked the row"),
+        *define_required(pa.string(), reason="why the row was chosen or left out"),
+        *define_optional(
+            pa.string(), duplicate_of="the session whose row is used instead of this row"
         ),
-        *define_optional(pa.string(), duplicate_of="the session whose row stands for this one"),
         *define_optional(pa.float64(), similarity="Jaccard similarity to that row, 0 to 1"),
     ]
 )

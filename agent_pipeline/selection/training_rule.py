@@ -33,8 +33,7 @@ TRAINED = pa.schema(
         *map(CURATED.field, ("session_id", "content_sha256", "use")),
         *define_required(
             pa.string(),
-            verdict_sha256="sha256 (hex) of verdict, use and turns: what training heeds of the "
-            "judges",
+            verdict_sha256="sha256 (hex) of verdict, use and turns, on which training depends",
         ),
     ]
 )

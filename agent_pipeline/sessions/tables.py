@@ -76,31 +76,33 @@ SESSIONS = pa.schema(
         *define_required(_TEXT, source="the reader that read the session"),
         *define_required(_TEXT, content_sha256="sha256 (hex) of messages and tools"),
         *define_required(
-            _TEXT, task_key="the task; its trials share it, and a split holds whole tasks"
+            _TEXT, task_key="the key of the task; all trials of a task have the same key"
         ),
         *define_optional(_TEXT, task_id="the task's name in the store"),
         *define_optional(_TEXT, trial="the number or name of the trial within the task"),
         *define_optional(_UTC, created_at="when the session began (UTC)"),
         *define_required(_FLAG, archived="whether the store marks the session as archived"),
         *define_required(
-            _JSON, messages="OpenAI chat messages; a call's arguments are a JSON text"
+            _JSON, messages="OpenAI chat messages; the arguments of a call are a JSON text"
         ),
         *define_required(_JSON, tools="the agent's tools: OpenAI function schemas"),
         *define_required(
             _TEXT,
-            tools_origin="the origin of tools: source, settings, inferred (from the calls), none",
+            tools_origin="where the tools come from: source, settings, inferred (from the calls) "
+            "or none",
         ),
         *define_optional(_TEXT, model_id="the model that the agent used"),
         *define_optional(_TEXT, judgment="the store's verdict: acceptable or unacceptable"),
         *define_optional(_NUMBER, score="the store's score or reward"),
         *define_required(
-            _JSON, scores="the store's other metrics, by name; a setting gives their direction"
+            _JSON,
+            scores="the store's other metrics, by name; the setting metrics gives their direction",
         ),
         *define_optional(
             _FLAG, attack_succeeded="whether the agent obeyed an injected instruction"
         ),
         *define_optional(
-            _FLAG, ends_on_tool="whether, by the store's rules, the last call ended the session"
+            _FLAG, ends_on_tool="whether the last call ended the session, by the rules of the store"
         ),
         *define_optional(_TEXT, error="a failure of the infrastructure, not of the agent"),
         *define_optional(_UTC, ended_at="when the session ended (UTC)"),
@@ -108,14 +110,15 @@ SESSIONS = pa.schema(
         *define_optional(_NUMBER, cost_usd="the cost in US dollars"),
         *define_optional(_TEXT, parent_session_id="the session that started this sub-agent"),
         *define_required(
-            _JSON, reasoning="recorded thoughts: the index of the message after it, and the text"
+            _JSON,
+            reasoning="recorded thoughts, each with its text and the index of the next message",
         ),
-        *define_required(_JSON, damage="what was wrong with the record: counts by kind"),
+        *define_required(_JSON, damage="damage in the record: counts by kind"),
         *define_optional(_TEXT, broken="the kind of damage for which the session is dropped"),
         *define_required(
-            _JSON, skipped="counts of what a chat cannot hold (images, files), by type"
+            _JSON, skipped="counts of content that a chat cannot contain (images, files), by type"
         ),
-        *define_required(_JSON, context="the store's other fields"),
+        *define_required(_JSON, context="all other fields of the session in the store"),
     ]
 )
 
@@ -135,31 +138,34 @@ TURN = pa.struct(
 JUDGED = pa.schema(
     [
         *SESSIONS,
-        *define_optional(_TEXT, verdict="acceptable or unacceptable; null if nobody decided"),
+        *define_optional(
+            _TEXT, verdict="acceptable or unacceptable; null if nobody judged the session"
+        ),
         *define_optional(
             _TEXT,
-            verdict_by="label, judgment, score, metrics, measures, llm, policy, or unverified",
+            verdict_by="who decided: label, judgment, score, metrics, measures, llm, policy or "
+            "unverified",
         ),
         *define_optional(
             _TEXT, verdict_name="the name of the judge: metrics, measures, or the model"
         ),
         *define_optional(_TEXT, verdict_reasons="the reasons of the verdict"),
-        *define_optional(_NUMBER, verdict_score="the judge's score of the session, 0 to 1"),
+        *define_optional(_NUMBER, verdict_score="the score that the judge gave, 0 to 1"),
         *define_optional(
-            _JSON, measures="every measure's result, by name: passed, score (0 to 1), reason"
+            _JSON, measures="the result of each measure, by name: passed, score (0 to 1), reason"
         ),
-        *define_optional(_JSON, opinions="every judge's opinion, by judge: verdict, reason, name"),
         *define_optional(
-            pa.list_(TURN), turns="facts about each of the agent's messages, in their order"
+            _JSON, opinions="the opinion of each judge, by judge: verdict, reason, name"
         ),
+        *define_optional(pa.list_(TURN), turns="facts about each message of the agent, in order"),
     ]
 )
 
 CURATED = pa.schema(
     [
         *JUDGED,
-        *define_required(_FLAG, kept="whether use is positive"),
-        *define_required(_TEXT, use="positive: an example; negative: a bad answer; neither"),
+        *define_required(_FLAG, kept="whether the session is a training example (use is positive)"),
+        *define_required(_TEXT, use="positive (an example), negative (a bad answer) or neither"),
         *define_optional(_TEXT, drop_reason="the first reason why use is not positive"),
         *define_optional(
             _TEXT, drop_detail="the kind of damage, the measure, the limit or the error"

@@ -287,8 +287,8 @@ def _lengths(ratios: Sequence[float]) -> dict[str, Any]:
 def every_split_has_rows(
     context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.AssetCheckResult:
-    """Passes if every split that the settings want has rows. If it fails, the check names the
-    number of tasks that is needed."""
+    """Passes if every split whose share is above 0 has rows. If it fails, log sessions of more
+    tasks: the check names the number of tasks that is needed."""
     with user_errors():
         columns = ["split", "task_key"]
         rows = read_sft_columns(workspace.open_lake(), agent_key(context), columns)
@@ -307,7 +307,8 @@ def no_held_out_row_is_nearly_a_training_row(
     context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.AssetCheckResult:
     """Passes if no held-out conversation nearly equals a training conversation (four words in
-    five, by MinHash). If it fails, set `task_pattern` so that both get the same task."""
+    five, by MinHash). If it fails, set `task_pattern` so that both conversations get the same task.
+    """
     return near_check(workspace, SFT_TABLE, agent_key(context))
 
 
@@ -315,9 +316,9 @@ def no_held_out_row_is_nearly_a_training_row(
 def no_held_out_request_is_nearly_a_training_request(
     context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.AssetCheckResult:
-    """Passes if no first request is nearly the same as a request of a split before its own (train,
-    select, test), and no two ids look like trials of one task in two splits. If it fails, name the
-    task in the data, or set `task_pattern` as the check says.
+    """Passes if no first request of a held-out session is nearly the same as a training request,
+    and no held-out session id looks like a trial of a training task. If it fails, name the task in
+    the data, or set `task_pattern` as the check proposes.
     """
     key = agent_key(context)
     with user_errors():

@@ -142,11 +142,11 @@ def sessions(
 def nothing_private_was_written(
     context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.AssetCheckResult:
-    """Passes if the table contains no private value: none that the detectors find, and no other
-    form of one that they find in the store.
+    """Passes if the table contains no private value, and no other form of a private value that
+    the detectors find in the store.
 
-    If it fails, nothing more is made from the table. The metadata names the kinds and the
-    sessions, and never a value.
+    If it fails, no later asset is made from the table: report the kinds that the metadata of the
+    check names, or add the value to `redaction.allow`. The metadata never contains a value.
     """
     with user_errors():
         settings, key = workspace.settings(), agent_key(context)
@@ -348,8 +348,8 @@ def curated_sessions(
 def every_session_is_kept_or_dropped_with_a_reason(
     context: dg.AssetCheckExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.AssetCheckResult:
-    """Passes if every session is either kept, or dropped with a reason. If it fails, this is a
-    bug: please report it."""
+    """Passes if every session is either kept, or dropped with a reason. If it fails, the pipeline
+    has an error: please report it."""
     with user_errors():
         lake, key = workspace.open_lake(), agent_key(context)
         read = lake.open("sessions", key).read(["session_id"])["session_id"]
