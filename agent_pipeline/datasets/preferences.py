@@ -54,8 +54,7 @@ PREFERENCES = pa.schema(
         ),
         *define_optional(
             pa.float64(),
-            margin="the good session's score minus the bad session's score; null if a score is "
-            "missing",
+            margin="the good session's score minus the bad session's; null without both",
         ),
         *define_required(
             pa.json_(),

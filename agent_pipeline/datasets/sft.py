@@ -35,8 +35,7 @@ SFT = pa.schema(
         *LINEAGE_COLUMNS,
         *define_required(
             pa.json_(),
-            messages="chat messages up to the agent's last message; messages of weight 0 are not "
-            "trained",
+            messages="chat messages up to the agent's last message; weight 0: not trained",
             tools="the tools that the agent had: OpenAI function schemas",
         ),
         *define_optional(

@@ -50,8 +50,7 @@ SHAREGPT = pa.schema(
         *LINEAGE_COLUMNS,
         *define_required(
             pa.json_(),
-            conversations="turns with the keys from (system, human, gpt, function_call or "
-            "observation) and value",
+            conversations="turns with from (system, human, gpt, function_call, observation), value",
         ),
         *define_optional(
             pa.string(),

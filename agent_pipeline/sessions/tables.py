@@ -143,8 +143,7 @@ JUDGED = pa.schema(
         ),
         *define_optional(
             _TEXT,
-            verdict_by="who decided: label, judgment, score, metrics, measures, llm, policy or "
-            "unverified",
+            verdict_by="the judge: label, judgment, score, metrics, measures, llm, policy, unverified",
         ),
         *define_optional(
             _TEXT, verdict_name="the name of the judge: metrics, measures, or the model"
