@@ -143,7 +143,8 @@ JUDGED = pa.schema(
         ),
         *define_optional(
             _TEXT,
-            verdict_by="the judge: label, judgment, score, metrics, measures, llm, policy, unverified",
+            verdict_by="the judge: label, judgment, score, metrics, measures, llm, policy, "
+            "unverified",
         ),
         *define_optional(
             _TEXT, verdict_name="the name of the judge: metrics, measures, or the model"
