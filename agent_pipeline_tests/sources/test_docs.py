@@ -98,6 +98,18 @@ def test_the_store_on_every_page_is_read_by_its_source_or_found_by_it(name):
     assert not location.is_url or location.where.partition("://")[0] in source.schemes
 
 
+@pytest.mark.parametrize(
+    "name", ["openai_chat", "responses_items", "sharegpt", "prompt_completion"]
+)
+def test_the_record_on_the_page_of_a_plain_format_is_read(name, tmp_path):
+    records = re.findall(r"```json\n(.*?)```", read_page(name), re.DOTALL)
+    source = open_source(write(tmp_path / "data.jsonl", map(json.loads, records)))
+    assert source.name == name
+    sessions = [session for key in source.partitions() for session in source.sessions(key)]
+    assert sessions and not any(session.damage for session in sessions)
+    assert all(session.messages[-1]["role"] == "assistant" for session in sessions)
+
+
 KEPT: dict[str, Callable[[Session], Any]] = {
     "system prompt": lambda session: session.messages and session.messages[0]["role"] == "system",
     "tool calls": lambda session: any(message.get("tool_calls") for message in session.messages),

@@ -53,7 +53,7 @@ class ClaudeCodeSource(FileSource):
     """
 
     name = "claude_code"
-    looks_like = "Claude Code sessions: lines of user and assistant with sessionId and message"
+    looks_like = "Claude Code sessions: lines of type user or assistant with sessionId and message"
     version = 4
     merges = True
 

@@ -43,7 +43,9 @@ class ClineSource(FileSource):
     """A reader of a task's file, or of a folder of tasks."""
 
     name = "cline"
-    looks_like = f"tasks of Cline, Roo Code or Kilo Code: {_FILE}, or lines of role, content and ts"
+    looks_like = (
+        f"tasks of Cline, Roo Code or Kilo Code: {_FILE}, or lines with role, content and ts"
+    )
 
     @classmethod
     def accepts(cls, record: Record) -> bool:

@@ -44,7 +44,7 @@ class CodexSource(FileSource):
     """
 
     name = "codex"
-    looks_like = "Codex rollouts: lines of session_meta, turn_context and response_item"
+    looks_like = "Codex rollouts: lines of type session_meta, turn_context and response_item"
     version = 3
 
     @classmethod

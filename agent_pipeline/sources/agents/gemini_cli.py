@@ -32,8 +32,8 @@ class GeminiCLISource(FileSource):
     name = "gemini_cli"
     version = 3
     looks_like = (
-        "Gemini CLI sessions: a head with sessionId and projectHash, messages of type user and "
-        "gemini"
+        "Gemini CLI sessions: a first line with sessionId and projectHash, then messages of type "
+        "user and gemini"
     )
 
     @classmethod

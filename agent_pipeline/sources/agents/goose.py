@@ -25,8 +25,8 @@ class GooseSource(FileSource):
 
     name = "goose"
     looks_like = (
-        "Goose sessions: a line with working_dir and message_count, then lines of role, created "
-        "and content"
+        "Goose sessions: a first line with working_dir and message_count, then lines with role, "
+        "created and content"
     )
 
     @classmethod

@@ -74,8 +74,8 @@ class OpenAIAgentsSource(ItemStore):
     name = "openai_agents"
     version = 2
     looks_like = (
-        "an SQLite file with the tables agent_sessions and agent_messages, or two with their "
-        "columns"
+        "an SQLite file with the tables agent_sessions and agent_messages, or with tables that "
+        "have their columns"
     )
 
     @classmethod

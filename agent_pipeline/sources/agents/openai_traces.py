@@ -23,7 +23,7 @@ class OpenAITracesSource(SpanSource):
 
     name = "openai_agents_traces"
     version = 2
-    looks_like = "JSON lines with object trace and trace.span"
+    looks_like = "JSON lines whose object is trace or trace.span"
 
     def __init__(self, where: Path | str) -> None:
         super().__init__(where)

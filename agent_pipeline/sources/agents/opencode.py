@@ -27,10 +27,7 @@ class OpenCodeSource(FileSource):
     """
 
     name = "opencode"
-    looks_like = (
-        "opencode sessions: an export with info and messages of info and parts, or the folder "
-        "storage"
-    )
+    looks_like = "opencode sessions: an export with info and messages, or the folder storage"
     merges = True
 
     @classmethod

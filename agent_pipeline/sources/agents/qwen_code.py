@@ -36,7 +36,7 @@ class QwenCodeSource(FileSource):
 
     name = "qwen_code"
     looks_like = (
-        "Qwen Code sessions: lines of user, assistant and tool_result with sessionId and "
+        "Qwen Code sessions: lines of type user, assistant or tool_result with sessionId and "
         "message.parts"
     )
     merges = True
@@ -154,7 +154,9 @@ class IFlowSource(FileSource):
     """
 
     name = "iflow"
-    looks_like = "iFlow sessions: lines of user and assistant whose sessionId begins with session-"
+    looks_like = (
+        "iFlow sessions: lines of type user or assistant whose sessionId begins with session-"
+    )
 
     @classmethod
     def accepts(cls, record: Record) -> bool:

@@ -41,7 +41,7 @@ class OmniagentsEvalSource(RecordSource):
 
     name = "omniagents_eval"
     version = 2
-    looks_like = "omniagents evaluation results with results of passed and history"
+    looks_like = "omniagents evaluation results: a list of results with passed and history"
 
     @classmethod
     def accepts(cls, record: Record) -> bool:

@@ -22,7 +22,7 @@ class BareMessagesSource(FileSource):
     """
 
     name = "bare_messages"
-    looks_like = "a list of messages with role and content, or a message a line"
+    looks_like = "a list of messages with role and content, or one message per line"
 
     @classmethod
     def record_of(cls, value: Any) -> Record | None:

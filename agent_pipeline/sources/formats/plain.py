@@ -173,7 +173,7 @@ class OpenAIChatSource(PlainSource):
 
     name = "openai_chat"
     version = 4
-    looks_like = "JSON lines with messages of role and content"
+    looks_like = "JSON lines with messages, a list with role and content"
     content = ("messages",)
 
     @classmethod
@@ -278,7 +278,7 @@ class ResponsesSource(PlainSource):
     """A reader of histories of Responses items: lines of `{"session_id", "history": [...]}`."""
 
     name = "responses_items"
-    looks_like = "JSON lines with a history of Responses items"
+    looks_like = "JSON lines with history, a list of Responses items"
     content = ("history", "items")
 
     @classmethod
@@ -297,7 +297,7 @@ class ShareGPTSource(PlainSource):
     """
 
     name = "sharegpt"
-    looks_like = "JSON lines with conversations of from and value"
+    looks_like = "JSON lines with conversations, a list of turns with from and value"
     content = ("conversations", "system")
 
     @classmethod
