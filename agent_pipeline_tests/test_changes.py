@@ -33,37 +33,41 @@ class Place:
 CHANGES = {
     "a reader for a new trace format": (
         Place("sources/agents", (), "add a module with a subclass of `TraceSource`"),
-        Place("sources/registry.py", ("SOURCES",), "name it"),
+        Place("sources/registry.py", ("SOURCES",), "add the class to the list"),
     ),
     "a kind of secret to redact": (Place("redaction/rules.yaml", (), "add a rule"),),
     "a kind of damage, and its repair": (
-        Place("sessions/damage.py", ("DAMAGE_KINDS",), "name the kind and its default policy"),
-        Place("sessions/repair.py", ("repair_session",), "repair it"),
+        Place("sessions/damage.py", ("DAMAGE_KINDS",), "add the kind and its default policy"),
+        Place("sessions/repair.py", ("repair_session",), "add the repair"),
     ),
     "a column of the table `sessions`": (
         Place("sessions/session.py", ("Session",), "add a field"),
         Place("sessions/tables.py", ("SESSIONS",), "add a column"),
     ),
-    "who wins if two judges disagree": (
+    "the judge that decides if two judges disagree": (
         Place("judging/verdict_policy.py", (), "change the order of authority"),
     ),
     "a column of the SFT rows": (
-        Place("datasets/sft.py", ("SFT",), "add it to the schema and fill it in"),
-        Place("defs/columns.py", ("TABLES",), "name the columns that it comes from"),
+        Place("datasets/sft.py", ("SFT",), "add the column to the schema, and fill it"),
+        Place("defs/columns.py", ("TABLES",), "name the columns that it is made from"),
     ),
     "a strategy that selects a coreset": (
         Place("selection/strategies.py", ("STRATEGIES",), "add a function"),
     ),
     "a model family": (
         Place("models/families.py", ("FAMILIES",), "add an entry"),
-        Place("models/tool_call_parsers.py", (), "add a parser if its notation is new"),
+        Place(
+            "models/tool_call_parsers.py",
+            (),
+            "add a parser if the notation of its tool calls is new",
+        ),
     ),
-    "which tokens are trained": (
+    "the tokens that are trained on": (
         Place("tokenization/loss_masks.py", ("encode_conversation",), "change the mask"),
     ),
     "a further training step": (
-        Place("training/config.py", ("FURTHER",), "name it and its options"),
-        Place("training/trainers", (), "add its objective"),
+        Place("training/config.py", ("FURTHER",), "add its name and its options"),
+        Place("training/trainers", (), "add a trainer with its objective"),
     ),
     "the metric that decides a promotion": (
         Place("promotion/deciding_metric.py", ("measure_gain",), "change the metric"),
@@ -71,14 +75,14 @@ CHANGES = {
     "a rule of the decision": (
         Place("promotion/rules.py", ("decide_on_candidate",), "change or add a rule"),
     ),
-    "who may promote": (
+    "the conditions under which a decision promotes a model": (
         Place("promotion/approval.py", ("needs_a_person",), "change the conditions"),
     ),
     "a figure on the evaluation page": (Place("reports/page.py", ("figure_rows",), "add a row"),),
     "a message to people": (
         Place("defs/automation/notifications.py", ("notices",), "yield a notification"),
     ),
-    "when a nightly run starts": (
+    "the start of a nightly run": (
         Place("defs/automation/nightly.py", ("nightly",), "change the schedule"),
     ),
     "a setting of an asset": (
@@ -86,8 +90,8 @@ CHANGES = {
     ),
     "another place where heavy tasks run": (
         Place("compute/launchers", (), "add a launcher"),
-        Place("compute/launchers/places.py", ("launcher",), "choose it"),
-        Place("config/compute.py", ("Place",), "name it and its settings"),
+        Place("compute/launchers/places.py", ("launcher",), "return the launcher for its place"),
+        Place("config/compute.py", ("Place",), "add the place and its settings"),
     ),
 }
 
