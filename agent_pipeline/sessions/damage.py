@@ -40,40 +40,41 @@ DAMAGE_KINDS: dict[str, DamageKind] = {
     "invalid_item": DamageKind(
         "drop_session",
         _LOST,
-        "an item that could not be read, or something that is not a message or a call; it is lost",
+        "an item that could not be read, or that is neither a message nor a call; its content "
+        "is lost",
     ),
     "unread": DamageKind(
         "drop_session",
         _LOST,
-        "something that shows a call, a result or words and that the reader does not understand; "
-        "`skipped` counts its types",
+        "a part with words, a call or a result that the reader does not understand; `skipped` "
+        "counts such parts by type",
     ),
     "torn_record": DamageKind(
         "drop_session",
         _LOST,
-        "a record of the session that was only half written; its words are lost",
+        "a record of the session that was written only in part; its content is lost",
     ),
     "cut_text": DamageKind(
         "drop_session",
         _LOST,
-        "a text that a logger or an exporter cut off or blacked out; the agent saw the whole text",
+        "a text that a logger or an exporter cut off or hid; the agent saw the whole text",
     ),
     "missing_media": DamageKind(
         "drop_session",
         _LOST,
-        "a picture or a file before an answer; the text has a mark such as [image], and keep "
+        "a picture or a file before an answer; only a mark such as [image] is left, and `keep` "
         "trains on the mark",
     ),
     "cut_message": DamageKind(
         "repair",
         ("drop_session", "repair"),
-        "an assistant's message that a token limit, a filter or the user cut off; repair gives the "
-        "message weight 0",
+        "a message of the assistant that a token limit, a filter or the user cut off; repair "
+        "gives the message weight 0, so it is not trained",
     ),
     "invalid_context": DamageKind(
         "drop_session",
         _LOST,
-        "a context that could not be read; it may have named the task, and so the split",
+        "a context that could not be read; it may have named the task, which decides the split",
     ),
     "invalid_arguments": DamageKind(
         "drop_session",
@@ -81,14 +82,21 @@ DAMAGE_KINDS: dict[str, DamageKind] = {
         "arguments that are not a JSON object; repair removes the call and its result",
     ),
     "orphan_output": DamageKind(
-        "drop_session", _NOT_KEPT, "a result without a call; the result is left out"
+        "drop_session",
+        _NOT_KEPT,
+        "a result without a call; the result is left out in any case",
     ),
     "mismatched_call_id": DamageKind(
         "drop_session",
         _NOT_KEPT,
-        "a result whose id is not the id of an open call; the oldest open call gets it, as a guess",
+        "a result whose id matches no open call; the result goes to the oldest open call, which "
+        "is a guess",
     ),
-    "invalid_tools": DamageKind("keep", _LOST, "a tool schema that is not a schema; it is lost"),
+    "invalid_tools": DamageKind(
+        "keep",
+        _LOST,
+        "a tool schema that is not valid; the schema is lost",
+    ),
     "empty_call_id": DamageKind(
         "repair",
         _NOT_KEPT,
@@ -97,22 +105,26 @@ DAMAGE_KINDS: dict[str, DamageKind] = {
     "reused_call_id": DamageKind(
         "repair",
         _NOT_KEPT,
-        "an id that an earlier call has; the later call gets an id of its own",
+        "an id that an earlier call already has; the later call gets an id of its own",
     ),
     "double_encoded_arguments": DamageKind(
         "repair", _NOT_KEPT, "arguments that are JSON inside a JSON string; they are decoded"
     ),
     "invalid_unicode": DamageKind(
-        "repair", _NOT_KEPT, "half a character, which UTF-8 cannot hold; it becomes U+FFFD"
+        "repair",
+        _NOT_KEPT,
+        "half a character, which UTF-8 cannot store; it is replaced by U+FFFD",
     ),
     "empty_message": DamageKind(
-        "repair", _ANY, "a message without text and calls; repair leaves the message out"
+        "repair",
+        _ANY,
+        "a message without text and calls; repair removes the message",
     ),
     "duplicated_history": DamageKind(
         "repair",
         _NO_TURN,
-        "messages that stand twice (the history's beginning, or a block of calls); repair keeps "
-        "one copy",
+        "messages that are recorded twice (the beginning of the history, or a block of calls); "
+        "repair keeps one copy",
     ),
     "call_said_twice": DamageKind(
         "repair",
@@ -121,12 +133,14 @@ DAMAGE_KINDS: dict[str, DamageKind] = {
         "around it",
     ),
     "trailing_user": DamageKind(
-        "keep", _ANY, "the session ends with user messages; repair cuts them off"
+        "keep",
+        _ANY,
+        "user messages at the end of the session; repair removes them",
     ),
     "trailing_tool": DamageKind(
         "keep",
         _ANY,
-        "the session ends with a tool's result; repair cuts off the calls and results at the end",
+        "tool results at the end of the session; repair removes these results and their calls",
     ),
     "unanswered_call": DamageKind(
         "drop_session", _ANY, "a call without a result; repair removes the call"
