@@ -8,21 +8,48 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agent_pipeline.datasets.mixing import MixerConfig, MultiTaskMixer, TaskSample
-    from agent_pipeline.notebook.agent import (
+    from agent_pipeline.compat.omniagents.distillation import eval_results_to_sft_dataset
+    from agent_pipeline.compat.omniagents.sessions import (
+        export_traces_for_sft,
+        list_sessions,
+        load_history,
+    )
+    from agent_pipeline.compat.omniagents.sft import (
+        SFTTrainer,
+        SFTTrainingConfig,
+        SFTTrainingResult,
+        train_sft,
+    )
+    from agent_pipeline.compat.sage.agent import (
         AgentSFTConfig,
         AgentSFTTrainer,
         EvalResult,
         TrainingResult,
     )
-    from agent_pipeline.notebook.capabilities import (
+    from agent_pipeline.compat.sage.capabilities import (
         AgentCapabilityEvaluator,
         CapabilityReport,
         CapabilityScore,
     )
-    from agent_pipeline.notebook.coresets import CoresetSelector
-    from agent_pipeline.notebook.distillation import eval_results_to_sft_dataset
-    from agent_pipeline.notebook.exporters import (
+    from agent_pipeline.compat.sage.coresets import CoresetSelector
+    from agent_pipeline.compat.sage.methods import MethodConfig, MethodRegistry
+    from agent_pipeline.compat.sage.rl import RLTrainingConfig
+    from agent_pipeline.compat.sage.trajectories.collecting import (
+        CollectorConfig,
+        TrajectoryCollector,
+    )
+    from agent_pipeline.compat.sage.trajectories.conversion import (
+        SFTConversionConfig,
+        TrajectoryFilter,
+        TrajectoryToSFTConverter,
+        collect_and_convert,
+    )
+    from agent_pipeline.compat.sage.trajectories.model import (
+        AgentTrajectory,
+        TrajectoryStep,
+        load_trajectories,
+    )
+    from agent_pipeline.compat.swink import (
         ChatMlExporter,
         DpoExporter,
         EvalSetResult,
@@ -33,36 +60,16 @@ if TYPE_CHECKING:
         TrainingReporter,
         export_traces,
     )
-    from agent_pipeline.notebook.methods import MethodConfig, MethodRegistry
-    from agent_pipeline.notebook.rl import RLTrainingConfig
-    from agent_pipeline.notebook.sessions import export_traces_for_sft, list_sessions, load_history
-    from agent_pipeline.notebook.sft import (
-        SFTTrainer,
-        SFTTrainingConfig,
-        SFTTrainingResult,
-        train_sft,
-    )
-    from agent_pipeline.notebook.trajectories.collecting import CollectorConfig, TrajectoryCollector
-    from agent_pipeline.notebook.trajectories.conversion import (
-        SFTConversionConfig,
-        TrajectoryFilter,
-        TrajectoryToSFTConverter,
-        collect_and_convert,
-    )
-    from agent_pipeline.notebook.trajectories.model import (
-        AgentTrajectory,
-        TrajectoryStep,
-        load_trajectories,
-    )
+    from agent_pipeline.datasets.mixing import MixerConfig, MultiTaskMixer, TaskSample
     from agent_pipeline.selection.buffer import OnlineContinualLearner
 
 _NAMES = {
     "datasets.mixing": ("MixerConfig", "MultiTaskMixer", "TaskSample"),
-    "notebook.agent": ("AgentSFTConfig", "AgentSFTTrainer", "EvalResult", "TrainingResult"),
-    "notebook.capabilities": ("AgentCapabilityEvaluator", "CapabilityReport", "CapabilityScore"),
-    "notebook.coresets": ("CoresetSelector",),
-    "notebook.distillation": ("eval_results_to_sft_dataset",),
-    "notebook.exporters": (
+    "compat.sage.agent": ("AgentSFTConfig", "AgentSFTTrainer", "EvalResult", "TrainingResult"),
+    "compat.sage.capabilities": ("AgentCapabilityEvaluator", "CapabilityReport", "CapabilityScore"),
+    "compat.sage.coresets": ("CoresetSelector",),
+    "compat.omniagents.distillation": ("eval_results_to_sft_dataset",),
+    "compat.swink": (
         "ChatMlExporter",
         "DpoExporter",
         "EvalSetResult",
@@ -73,18 +80,18 @@ _NAMES = {
         "TrainingReporter",
         "export_traces",
     ),
-    "notebook.methods": ("MethodConfig", "MethodRegistry"),
-    "notebook.rl": ("RLTrainingConfig",),
-    "notebook.sessions": ("export_traces_for_sft", "list_sessions", "load_history"),
-    "notebook.sft": ("SFTTrainer", "SFTTrainingConfig", "SFTTrainingResult", "train_sft"),
-    "notebook.trajectories.collecting": ("CollectorConfig", "TrajectoryCollector"),
-    "notebook.trajectories.conversion": (
+    "compat.sage.methods": ("MethodConfig", "MethodRegistry"),
+    "compat.sage.rl": ("RLTrainingConfig",),
+    "compat.omniagents.sessions": ("export_traces_for_sft", "list_sessions", "load_history"),
+    "compat.omniagents.sft": ("SFTTrainer", "SFTTrainingConfig", "SFTTrainingResult", "train_sft"),
+    "compat.sage.trajectories.collecting": ("CollectorConfig", "TrajectoryCollector"),
+    "compat.sage.trajectories.conversion": (
         "SFTConversionConfig",
         "TrajectoryFilter",
         "TrajectoryToSFTConverter",
         "collect_and_convert",
     ),
-    "notebook.trajectories.model": ("AgentTrajectory", "TrajectoryStep", "load_trajectories"),
+    "compat.sage.trajectories.model": ("AgentTrajectory", "TrajectoryStep", "load_trajectories"),
     "selection.buffer": ("OnlineContinualLearner",),
 }
 _PLACES = {name: place for place, names in _NAMES.items() for name in names}

@@ -1,4 +1,4 @@
-"""A model that was trained whole goes to Ollama (`notebook.sft`): converted, compared, registered."""
+"""A model that was trained whole goes to Ollama (`compat.omniagents.sft`): converted, compared, registered."""
 
 import json
 import os
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from agent_pipeline import SFTTrainingResult
+from agent_pipeline.compat.omniagents import sft
 from agent_pipeline.errors import ExportError
-from agent_pipeline.notebook import sft
 from agent_pipeline_tests.export.conftest import CONVERSATIONS
 
 pytestmark = pytest.mark.slow

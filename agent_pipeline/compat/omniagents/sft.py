@@ -12,6 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from agent_pipeline.compat.models import base_model, copied_model
+from agent_pipeline.compat.omniagents.sessions import export_traces_for_sft
+from agent_pipeline.compat.samples import Row, read_samples
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import ArgumentError, DataError, ExportError
 from agent_pipeline.export.gguf_export import export_whole
@@ -20,9 +23,6 @@ from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.models.chat_renderer import ChatRenderer, load_renderer
 from agent_pipeline.models.device import probe_device
 from agent_pipeline.models.loading import load_model
-from agent_pipeline.notebook.models import base_model, copied_model
-from agent_pipeline.notebook.samples import Row, read_samples
-from agent_pipeline.notebook.sessions import export_traces_for_sft
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.storage.filesystem import give_usual_mode
 from agent_pipeline.tokenization.encoding import DropReason, encode_rows

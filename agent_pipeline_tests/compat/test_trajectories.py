@@ -9,13 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_pipeline.datasets.ledger import Ledger
-from agent_pipeline.datasets.preferences import normalize_calls
-from agent_pipeline.datasets.splits import SplitSizes
-from agent_pipeline.errors import DataError, InfrastructureError, SettingsError, StoreError
-from agent_pipeline.judging.llm_client import Endpoint
-from agent_pipeline.notebook.trajectories.collecting import CollectorConfig, TrajectoryCollector
-from agent_pipeline.notebook.trajectories.conversion import (
+from agent_pipeline.compat.sage.trajectories.collecting import CollectorConfig, TrajectoryCollector
+from agent_pipeline.compat.sage.trajectories.conversion import (
     SFTConversionConfig,
     TrajectoryFilter,
     TrajectoryToSFTConverter,
@@ -23,8 +18,8 @@ from agent_pipeline.notebook.trajectories.conversion import (
     collect_and_convert,
     react_text,
 )
-from agent_pipeline.notebook.trajectories.endpoint import EndpointAgent, tool_schema
-from agent_pipeline.notebook.trajectories.model import (
+from agent_pipeline.compat.sage.trajectories.endpoint import EndpointAgent, tool_schema
+from agent_pipeline.compat.sage.trajectories.model import (
     AgentTrajectory,
     TrajectoryStep,
     load_trajectories,
@@ -33,6 +28,11 @@ from agent_pipeline.notebook.trajectories.model import (
     session_of,
     trajectory_of,
 )
+from agent_pipeline.datasets.ledger import Ledger
+from agent_pipeline.datasets.preferences import normalize_calls
+from agent_pipeline.datasets.splits import SplitSizes
+from agent_pipeline.errors import DataError, InfrastructureError, SettingsError, StoreError
+from agent_pipeline.judging.llm_client import Endpoint
 from agent_pipeline.sessions.repair import repair_messages
 from agent_pipeline_tests.datasets.chats import answers, calls, chats, says, session, user
 from agent_pipeline_tests.judging.endpoint import endpoint, refuses

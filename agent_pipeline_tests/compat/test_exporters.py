@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_pipeline.datasets.preferences import Pairing
-from agent_pipeline.errors import DataError, SettingsError
-from agent_pipeline.notebook.exporters import (
+from agent_pipeline.compat.swink import (
     ChatMlExporter,
     DpoExporter,
     ExportOptions,
@@ -21,6 +19,8 @@ from agent_pipeline.notebook.exporters import (
     export_traces,
     scored_traces,
 )
+from agent_pipeline.datasets.preferences import Pairing
+from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline_tests.datasets.chats import answers, calls, says, session, user
 from agent_pipeline_tests.sources.samples import SWINK_SET, swink_result
 

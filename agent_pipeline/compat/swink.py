@@ -14,12 +14,12 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypedDict, get_args
 
 import msgspec
 
+from agent_pipeline.compat.examples import Example, Intake, counted
 from agent_pipeline.datasets.preferences import Pairing, pair_sessions
 from agent_pipeline.datasets.sharegpt import make_sharegpt_rows, to_sharegpt_turns, turns_alternate
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import DataError, SettingsError
 from agent_pipeline.keys import PartitionKey
-from agent_pipeline.notebook.intake import Example, Intake, counted
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.json_text import dump_json_line
 from agent_pipeline.sessions.session import Message, Session, hash_json, list_calls

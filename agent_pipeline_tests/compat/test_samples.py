@@ -7,11 +7,11 @@ from datasets import Dataset
 from hypothesis import given, settings
 from pyarrow.parquet import write_table
 
+from agent_pipeline.compat.sage.trajectories.model import AgentTrajectory, TrajectoryStep
+from agent_pipeline.compat.samples import read_samples, rows_only
 from agent_pipeline.datasets.sft import SFT, cut_after_last_trained_turn
 from agent_pipeline.datasets.sharegpt import make_sharegpt_rows
 from agent_pipeline.errors import DataError
-from agent_pipeline.notebook.samples import read_samples, rows_only
-from agent_pipeline.notebook.trajectories.model import AgentTrajectory, TrajectoryStep
 from agent_pipeline.sessions.tables import to_table
 from agent_pipeline_tests.datasets.chats import chats
 from agent_pipeline_tests.training.world import TOOL, row

@@ -20,12 +20,12 @@ from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from agent_pipeline.compat.models import base_model
 from agent_pipeline.errors import ArgumentError, DataError
 from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.models.chat_templates import choose_template
 from agent_pipeline.models.device import probe_device
 from agent_pipeline.models.loading import load_model
-from agent_pipeline.notebook.models import base_model
 from agent_pipeline.progress import silent
 from agent_pipeline.training.config import GrpoTraining
 

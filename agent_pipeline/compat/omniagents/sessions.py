@@ -11,6 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pyarrow as pa
 
+from agent_pipeline.compat.examples import (
+    counted,
+    measure_of,
+    why_filtered,
+    without_system,
+    words_only,
+)
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.datasets.formats import FORMS, NO_ANSWER, convert_rows
 from agent_pipeline.datasets.preferences import find_unfit_reason
@@ -23,13 +30,6 @@ from agent_pipeline.judging import ConfiguredMeasure, EvaluationContext
 from agent_pipeline.judging.labels import VERDICTS
 from agent_pipeline.judging.verdict_leaks import LEAK_PATTERNS, compile_leak_patterns, remove_leaks
 from agent_pipeline.keys import PartitionKey, make_key
-from agent_pipeline.notebook.intake import (
-    counted,
-    measure_of,
-    why_filtered,
-    without_system,
-    words_only,
-)
 from agent_pipeline.sessions.damage import make_repair_policy
 from agent_pipeline.sessions.session import RecordedItem, Session, drop_error_marks
 from agent_pipeline.sessions.tables import make_session_row, to_table

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from agent_pipeline import SFTTrainer, SFTTrainingConfig, export_traces_for_sft, train_sft
+from agent_pipeline.compat.omniagents.sft import encode_text
 from agent_pipeline.errors import ArgumentError, DataError
-from agent_pipeline.notebook.sft import encode_text
 from agent_pipeline.tokenization.encoding import encode_row
 from agent_pipeline_tests.stores import call, omniagents_home, result, says, user
 from agent_pipeline_tests.training.world import CITIES, row

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from agent_pipeline import AgentSFTConfig, AgentSFTTrainer
+from agent_pipeline.compat.sage.coresets import CoresetSelector
 from agent_pipeline.errors import DataError, ModelError, SettingsError
 from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.models.chat_renderer import load_renderer
 from agent_pipeline.models.device import probe_device
 from agent_pipeline.models.loading import load_model
-from agent_pipeline.notebook.coresets import CoresetSelector
 from agent_pipeline.progress import silent
 from agent_pipeline.tokenization.encoding import encode_rows
 from agent_pipeline.training.trainers.sft import SftJob, build_trainer

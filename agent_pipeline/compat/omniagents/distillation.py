@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from agent_pipeline.datasets.splits import TaskSplit, add_splits
-from agent_pipeline.errors import DataError
-from agent_pipeline.notebook.intake import (
+from agent_pipeline.compat.examples import (
     Intake,
     counted,
     session_of_chat,
@@ -17,6 +15,8 @@ from agent_pipeline.notebook.intake import (
     without_system,
     words_only,
 )
+from agent_pipeline.datasets.splits import TaskSplit, add_splits
+from agent_pipeline.errors import DataError
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.chat import read_chat
 from agent_pipeline.sessions.session import Session, hash_json

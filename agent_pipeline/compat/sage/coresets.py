@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from agent_pipeline.compat.models import MAX_LENGTH, answering_of
 from agent_pipeline.engine.scoring import compute_sft_losses
 from agent_pipeline.errors import DataError
-from agent_pipeline.notebook.models import MAX_LENGTH, answering_of
 from agent_pipeline.selection.candidates import Candidates
 from agent_pipeline.selection.clusters import measure_neighbourhood
 from agent_pipeline.selection.coresets import CoresetOptions, select

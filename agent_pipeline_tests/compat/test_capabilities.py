@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_pipeline import AgentCapabilityEvaluator, CapabilityScore
+from agent_pipeline.compat.sage.capabilities import CAPABILITIES
 from agent_pipeline.errors import ArgumentError, DataError
-from agent_pipeline.notebook.capabilities import CAPABILITIES
 from agent_pipeline_tests.training.world import call, row
 
 ROWS = [row(number) for number in range(4)]

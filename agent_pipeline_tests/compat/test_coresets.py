@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from agent_pipeline.compat.sage.coresets import CoresetSelector
 from agent_pipeline.errors import DataError, SettingsError
-from agent_pipeline.notebook.coresets import CoresetSelector
 from agent_pipeline_tests.selection.test_coresets import TOPICS, row, world
 
 

@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from agent_pipeline._compat.transformers import render_jinja
-from agent_pipeline.datasets.splits import TaskSplit, add_splits
-from agent_pipeline.errors import DataError, SettingsError
-from agent_pipeline.models.families import write_hermes_template
-from agent_pipeline.models.rendering import as_template_wants
-from agent_pipeline.notebook.intake import Intake, counted, without_system
-from agent_pipeline.notebook.trajectories.collecting import (
+from agent_pipeline.compat.examples import Intake, counted, without_system
+from agent_pipeline.compat.sage.trajectories.collecting import (
     Agent,
     CollectorConfig,
     Judge,
     TrajectoryCollector,
     why_not,
 )
-from agent_pipeline.notebook.trajectories.model import AgentTrajectory, session_of
+from agent_pipeline.compat.sage.trajectories.model import AgentTrajectory, session_of
+from agent_pipeline.datasets.splits import TaskSplit, add_splits
+from agent_pipeline.errors import DataError, SettingsError
+from agent_pipeline.models.families import write_hermes_template
+from agent_pipeline.models.rendering import as_template_wants
 from agent_pipeline.redaction import RedactionOptions
 from agent_pipeline.sessions.session import Message, Tool
 

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from agent_pipeline.compat.omniagents.distillation import DISTILLATION, eval_results_to_sft_dataset
 from agent_pipeline.datasets.ledger import Ledger
 from agent_pipeline.datasets.splits import SplitSizes
 from agent_pipeline.errors import DataError
 from agent_pipeline.ingestion.reading import find_task_key
-from agent_pipeline.notebook.distillation import DISTILLATION, eval_results_to_sft_dataset
 from agent_pipeline.sessions.session import Session
 
 HISTORY = [

@@ -25,6 +25,8 @@ from typing import Any, cast
 
 import msgspec
 
+from agent_pipeline.compat.examples import measure_of
+from agent_pipeline.compat.models import answering_of
 from agent_pipeline.errors import ArgumentError, DataError
 from agent_pipeline.evaluation.answer_scoring import score, values
 from agent_pipeline.evaluation.call_matching import same_call
@@ -37,8 +39,6 @@ from agent_pipeline.evaluation.worlds import load_world
 from agent_pipeline.judging import EvaluationContext
 from agent_pipeline.models.families import ParsedReply, parse_reply
 from agent_pipeline.models.tool_call_parsers import list_parameter_schemas
-from agent_pipeline.notebook.intake import measure_of
-from agent_pipeline.notebook.models import answering_of
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.reports.episode_report import measure_player
 from agent_pipeline.sessions.session import Message, Tool, hash_json

@@ -8,6 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agent_pipeline.compat.examples import counted
+from agent_pipeline.compat.sage.agent import AgentSFTConfig
+from agent_pipeline.compat.sage.trajectories.conversion import (
+    TrajectoryFilter,
+    TrajectoryToSFTConverter,
+)
+from agent_pipeline.compat.sage.trajectories.model import AgentTrajectory, load_trajectories
+from agent_pipeline.compat.samples import rows_only
 from agent_pipeline.compute.params import common_values, on_this_machine
 from agent_pipeline.config.assets import ComparisonConfig
 from agent_pipeline.config.methods import METHODS, QUICK, MethodSettings
@@ -17,14 +25,6 @@ from agent_pipeline.datasets.mixing import MixerConfig, MultiTaskMixer
 from agent_pipeline.errors import ArgumentError, DataError
 from agent_pipeline.keys import parse_key
 from agent_pipeline.method_comparison.plan import comparison
-from agent_pipeline.notebook.agent import AgentSFTConfig
-from agent_pipeline.notebook.intake import counted
-from agent_pipeline.notebook.samples import rows_only
-from agent_pipeline.notebook.trajectories.conversion import (
-    TrajectoryFilter,
-    TrajectoryToSFTConverter,
-)
-from agent_pipeline.notebook.trajectories.model import AgentTrajectory, load_trajectories
 from agent_pipeline.progress import Progress, silent
 
 

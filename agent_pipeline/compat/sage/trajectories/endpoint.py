@@ -10,12 +10,12 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from agent_pipeline.compat.sage.trajectories.collecting import task_of
+from agent_pipeline.compat.sage.trajectories.model import AgentTrajectory, trajectory_of
 from agent_pipeline.errors import InfrastructureError, SettingsError
 from agent_pipeline.evaluation.episodes import Conversation, EpisodeReply, play
 from agent_pipeline.evaluation.players import endpoint_player
 from agent_pipeline.judging.llm_client import Endpoint
-from agent_pipeline.notebook.trajectories.collecting import task_of
-from agent_pipeline.notebook.trajectories.model import AgentTrajectory, trajectory_of
 from agent_pipeline.sessions.session import Session, Tool
 
 _NAME = re.compile(r"(?!_|(?:reset|get_reward|system|tools)$)[A-Za-z0-9_-]{1,64}")

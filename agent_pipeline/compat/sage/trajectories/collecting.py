@@ -20,9 +20,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from agent_pipeline.errors import DataError, InfrastructureError, PipelineError, SettingsError
-from agent_pipeline.notebook.intake import session_of_chat, value_of
-from agent_pipeline.notebook.trajectories.model import (
+from agent_pipeline.compat.examples import session_of_chat, value_of
+from agent_pipeline.compat.sage.trajectories.model import (
     AgentTrajectory,
     TrajectoryStep,
     is_answer,
@@ -30,6 +29,7 @@ from agent_pipeline.notebook.trajectories.model import (
     save_trajectories,
     trajectory_of,
 )
+from agent_pipeline.errors import DataError, InfrastructureError, PipelineError, SettingsError
 from agent_pipeline.redaction import RedactionOptions, Redactor
 from agent_pipeline.sessions.chat import read_chat
 from agent_pipeline.sessions.damage import DAMAGE_KINDS, DEFAULT_REPAIR_POLICY

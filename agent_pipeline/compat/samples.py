@@ -13,13 +13,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
+from agent_pipeline.compat.examples import counted, session_of_chat, value_of
+from agent_pipeline.compat.sage.trajectories.model import AgentTrajectory, session_of
 from agent_pipeline.datasets.sft import cut_after_last_trained_turn
 from agent_pipeline.datasets.sharegpt import from_sharegpt_turns
 from agent_pipeline.datasets.splits import SPLITS
 from agent_pipeline.errors import DataError
 from agent_pipeline.ingestion.reading import find_task_key
-from agent_pipeline.notebook.intake import counted, session_of_chat, value_of
-from agent_pipeline.notebook.trajectories.model import AgentTrajectory, session_of
 from agent_pipeline.sessions.chat import read_chat
 from agent_pipeline.sessions.damage import DEFAULT_REPAIR_POLICY
 from agent_pipeline.sessions.items import Chat

@@ -14,6 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from agent_pipeline.compat.models import base_model, copied_model
+from agent_pipeline.compat.sage.coresets import CoresetSelector
+from agent_pipeline.compat.sage.rl import judged_rows
+from agent_pipeline.compat.samples import Row, rows_only
 from agent_pipeline.engine.scoring import average_losses
 from agent_pipeline.errors import DataError, ModelError
 from agent_pipeline.evaluation.answer_scoring import score
@@ -21,10 +25,6 @@ from agent_pipeline.evaluation.model_comparison import measure_answers
 from agent_pipeline.evaluation.rollouts import practice
 from agent_pipeline.evaluation.samples import as_text, turn_samples
 from agent_pipeline.evaluation.turns import TurnAnswerer
-from agent_pipeline.notebook.coresets import CoresetSelector
-from agent_pipeline.notebook.models import base_model, copied_model
-from agent_pipeline.notebook.rl import judged_rows
-from agent_pipeline.notebook.samples import Row, rows_only
 from agent_pipeline.progress import Progress, silent
 from agent_pipeline.selection.buffer import OnlineContinualLearner
 from agent_pipeline.sessions.session import encode_json

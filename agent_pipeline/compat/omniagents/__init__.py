@@ -1,0 +1,1 @@
+"""The training module of omniagents: sessions, training of all weights, distillation."""
