@@ -148,13 +148,13 @@ This page lists the chat templates that were tested, and the template with which
 trained. [Choose a base model](../how-to/base-model.md) explains the choice.
 
 Each row is the result of a test with a tiny model that has random weights and the family's chat
-template. The test runs the whole pipeline:
+template. The test does what the pipeline does:
 
-1. It checks whether the template loses anything, such as tools or tool calls.
-2. It encodes four conversations and verifies the loss mask of each conversation on its tokens.
-3. It parses the tool calls from the tokens.
-4. It trains one step, saves the adapter, loads it, merges it, and converts it to GGUF.
-5. It compares llama.cpp's prompt text and tokens of a held-out conversation with those of training.
+1. Check whether the template loses anything, such as tools or tool calls.
+2. Encode four conversations, and verify the loss mask of each conversation on its tokens.
+3. Parse the tool calls from the tokens.
+4. Train one step; save, load and merge the adapter; and convert the merged model to GGUF.
+5. Compare the prompt text and tokens of a held-out conversation in llama.cpp and in training.
 
 | column | meaning |
 |---|---|
@@ -206,9 +206,9 @@ A wrong "yes" for *prefix-preserving* would train the model on prompts that it n
 served. A dash means that the template is not used.
 
 The last three columns count replies that were parsed correctly, of seven replies that the template
-wrote. Families without parallel calls or without words before a call have fewer replies. gpt-oss's
-template writes words before a call as a thought, and writes only the first of two calls. A row with
-two calls is therefore dropped for gpt-oss.
+wrote. Families without parallel calls or without words before a call have fewer replies. The
+template of gpt-oss writes words before a call as a thought, and writes only the first of two calls.
+A row with two calls is therefore dropped for gpt-oss.
 
 | family | renders calls: TRL | ours | prefix-preserving: TRL | ours | trains stop token: TRL | ours | parsed: TRL, unchanged template | parsed: TRL, our changes | parsed: ours |
 |---|---|---|---|---|---|---|---|---|---|
