@@ -28,7 +28,7 @@ class AgentDojoSource(RecordSource):
     """A reader of runs: the suite is the project, the pipeline is the agent."""
 
     name = "agentdojo"
-    looks_like = "runs with suite_name, user_task_id and messages"
+    looks_like = "runs of AgentDojo with suite_name, user_task_id and messages"
     version = 2
     kinds = ("lines", "document", "table")
 

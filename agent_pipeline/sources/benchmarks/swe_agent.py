@@ -30,7 +30,7 @@ class SWEAgentSource(FileSource):
     """A folder of trajectories: a run's folder is the agent, the instance is the task."""
 
     name = "swe_agent"
-    looks_like = "trajectories (.traj) with history and info"
+    looks_like = "trajectories (.traj) with history and info, or with messages (mini-swe-agent)"
     version = 3
 
     @classmethod

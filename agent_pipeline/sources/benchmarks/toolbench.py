@@ -22,7 +22,7 @@ class ToolBenchSource(RecordSource):
     """A folder of answers, by group (`G1_answer`) and `<query>_<method>.json`."""
 
     name = "toolbench"
-    looks_like = "answers with win and answer_generation"
+    looks_like = "answers of ToolBench with win and answer_generation"
     kinds = ("lines", "document", "table")
 
     @classmethod

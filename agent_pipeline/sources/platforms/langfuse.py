@@ -56,8 +56,8 @@ class LangfuseSource(SpanSource):
     name = "langfuse"
     version = 9
     looks_like = (
-        "observations with traceId and type, traces with observations, scores with traceId, or "
-        "langfuse+https://host"
+        "observations with traceId and type, traces with observations, scores with traceId, or a "
+        "server at langfuse+https://host"
     )
     schemes = ("langfuse+http", "langfuse+https")
     service = LangfuseServer

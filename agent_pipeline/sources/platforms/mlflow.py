@@ -31,7 +31,7 @@ class MLflowSource(SpanSource):
     version = 4
     looks_like = (
         "traces with info and data.spans, a table with trace_id, trace_metadata and spans, "
-        "mlflow.db, or mlflow+http://host"
+        "mlflow.db, or a server at mlflow+http://host"
     )
     kinds = (*SpanSource.kinds, "database")
     schemes = ("mlflow+http", "mlflow+https")

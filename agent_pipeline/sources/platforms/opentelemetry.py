@@ -165,8 +165,8 @@ class OpenInferenceSource(OpenTelemetrySource):
 
     name = "openinference"
     looks_like = (
-        "OTLP JSON or spans with llm.input_messages and openinference.span.kind, or a Phoenix: "
-        "phoenix+http://host"
+        "OTLP JSON or spans with llm.input_messages and openinference.span.kind, phoenix.db, or a "
+        "server at phoenix+http://host"
     )
     is_openinference = True
     schemes = ("phoenix+http", "phoenix+https")
