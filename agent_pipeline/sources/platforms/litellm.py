@@ -29,7 +29,10 @@ class LiteLLMSource(SpanSource):
 
     name = "litellm"
     version = 2
-    looks_like = "logged calls of LiteLLM with messages, response and, for example, trace_id or response_cost"
+    looks_like = (
+        "logged calls of LiteLLM with messages, response and, for example, trace_id or "
+        "response_cost"
+    )
 
     @classmethod
     def accepts(cls, record: Record) -> bool:
