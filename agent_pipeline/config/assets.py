@@ -18,9 +18,9 @@ from agent_pipeline.options import Options
 from agent_pipeline.promotion.policy import PromotionPolicy
 from agent_pipeline.selection.coresets import CoresetOptions
 from agent_pipeline.selection.embeddings import TFIDF
-from agent_pipeline.sessions.damage import DAMAGE_KINDS, DEFAULT_REPAIR_POLICY
+from agent_pipeline.sessions.damage import DEFAULT_REPAIR_POLICY
 from agent_pipeline.training.chain import STEPS, name_adapter_asset
-from agent_pipeline.training.config import BY_SIZE, FURTHER, AdapterTraining
+from agent_pipeline.training.config import FURTHER, RATE_BY_SIZE, AdapterTraining
 
 
 class SessionsConfig(Options):
@@ -28,10 +28,10 @@ class SessionsConfig(Options):
 
     repair: dict[str, str] = Field(
         default=dict(DEFAULT_REPAIR_POLICY),
-        description="Repair of each kind of damage (drop_session, drop_turn, repair or keep): "
-        + "; ".join(
-            f"{kind}: {each.meaning} ({', '.join(each.allowed)})"
-            for kind, each in DAMAGE_KINDS.items()
+        description=(
+            "Action for each kind of damage: drop_session, drop_turn, repair or "
+            "keep. docs/explanation/traces.md lists the kinds, their default "
+            "actions and the actions that each kind allows."
         ),
     )
     smallest_share: float = Field(
@@ -39,19 +39,20 @@ class SessionsConfig(Options):
         ge=0,
         le=1,
         description=(
-            "Smallest share of the last run's sessions, or of those with a verdict or a "
-            "metric, that a store may have. A smaller store is refused, because most of it "
-            "may be missing. 0 accepts any store."
+            "Smallest size of the store, as a share of the sessions of the last "
+            "run. A smaller store is refused, because most of it may be missing. "
+            "The limit also holds for the sessions with a verdict and with a "
+            "metric. 0 accepts any store."
         ),
     )
     largest_growth: float = Field(
         default=1.0,
         ge=0,
         description=(
-            "Largest number of new sessions, as a multiple of the last run's sessions. A "
-            "store with more is refused, because somebody may have planted them. Up to 30 new"
-            " sessions, and three times the usual number, are always accepted. 0 accepts any "
-            "store."
+            "Largest number of new sessions, as a multiple of the sessions of the "
+            "last run. A store with more new sessions is refused, because "
+            "somebody may have planted them. Up to 30 new sessions, and three "
+            "times the usual number, are always accepted. 0 accepts any store."
         ),
     )
 
@@ -62,37 +63,40 @@ class CurationConfig(Options):
     required_measures: list[str] = Field(
         default=["ended_with_answer", "all_calls_answered"],
         description=(
-            "Measures that a session must pass in addition to its verdict. A good session "
-            "that fails one is neither a good nor a bad example."
+            "Measures that a session must pass in addition to its verdict. A good "
+            "session that fails a measure becomes neither a good nor a bad "
+            "example."
         ),
     )
     max_sessions: int = Field(
         default=0,
         ge=0,
-        description=("Largest number of sessions to keep, the latest first; 0 means no limit."),
+        description=("Largest number of sessions to keep, the latest first. 0 means no limit."),
     )
     max_characters: int = Field(
         default=0,
         ge=0,
         description=(
-            "Largest size of a session: characters of its messages, calls and results (about "
-            "4 per token). Longer sessions are dropped; 0 means no limit."
+            "Largest size of a session, in characters of its messages, tool calls "
+            "and tool results (about 4 characters per token). Longer sessions are "
+            "dropped. 0 means no limit."
         ),
     )
     verdict_leaks: list[str] = Field(
         default=list(LEAK_PATTERNS),
         description=(
-            "Regular expressions, on lines in lower case, for a verdict that leaked into the "
-            "text. Such a line is removed if it ends what the agent was told; otherwise the "
-            "session is dropped."
+            "Regular expressions that find a verdict in the text that the agent "
+            "saw, on lines in lower case. Such a line is removed if it is at the "
+            "end of a tool result or a user message; otherwise the session is "
+            "dropped."
         ),
     )
     served_model_sessions: Literal["drop", "keep"] = Field(
         default="drop",
         description=(
-            "Whether to drop or keep sessions that a model of this lake produced, by the "
-            "model's name in the session. A model that learns from its own sessions repeats "
-            "its own mistakes."
+            "What happens to sessions of a model that this lake produced: drop or "
+            "keep. The session's model name identifies them. A model that learns "
+            "from its own sessions repeats its own mistakes."
         ),
     )
 
@@ -103,23 +107,25 @@ class ThoughtOptions(Options):
     reasoning: bool = Field(
         default=False,
         description=(
-            "Whether recorded thoughts are trained, if the model's chat template renders "
-            "thoughts. Use the same value for every dataset of an agent's chain."
+            "Whether the model is trained on recorded thoughts. The chat template "
+            "of the model must render thoughts. Use the same value for every "
+            "dataset of an agent."
         ),
     )
 
 
 class SftConfig(ConversationFileOptions, ThoughtOptions):
-    """Options of `sft_dataset`."""
+    """Options of `sft_dataset`: which turns are trained."""
 
     untrained_turns: list[str] = Field(
         default=["failed_measures"],
         description=(
-            "Facts of a turn (the column turns of judged_sessions) for which the turn is "
-            "context only and is not trained. tool_error: a tool returned an error. refused: "
-            "the environment refused the call. breaks_schema: the arguments break the tool's "
-            "schema. repeated_call: the call repeats an earlier one. failed_measures: the "
-            "turn fails one of judged_sessions.turn_measures."
+            "Facts about a turn that exclude it from training. Such a turn "
+            "remains as context. tool_error: a tool returned an error. refused: "
+            "the environment refused the call. breaks_schema: the arguments break "
+            "the schema of the tool. repeated_call: the call repeats an earlier "
+            "call. failed_measures: the turn fails a measure of "
+            "judged_sessions.turn_measures."
         ),
     )
     removed_options = dict.fromkeys(
@@ -134,9 +140,10 @@ class PreferenceConfig(FileOptions, ThoughtOptions):
     strategy: PairingStrategy = Field(
         default="margin",
         description=(
-            "How pairs are chosen. margin: the widest difference of scores first, each "
-            "session once. best_worst: one pair per case. all_pairs: every pair. "
-            "nearest_length: the most similar lengths first, each session once."
+            "Rule by which pairs are chosen. margin: the largest differences of "
+            "scores first, each session once. best_worst: one pair per task. "
+            "all_pairs: every pair. nearest_length: the most similar lengths "
+            "first, each session once."
         ),
     )
     min_margin: float = Field(
@@ -144,11 +151,12 @@ class PreferenceConfig(FileOptions, ThoughtOptions):
         ge=0,
         le=1,
         description=(
-            "Smallest difference between the scores of a pair. Equal scores never form a pair."
+            "Smallest difference between the two scores of a pair. Sessions with "
+            "equal scores never form a pair."
         ),
     )
     max_pairs_per_case: int = Field(
-        default=8, ge=0, description=("Largest number of pairs per task; 0 means no limit.")
+        default=8, ge=0, description=("Largest number of pairs per task. 0 means no limit.")
     )
 
 
@@ -157,24 +165,24 @@ class KtoConfig(FileOptions, ThoughtOptions):
 
     all_sessions: bool = Field(
         default=False,
-        description=("Whether sessions that are part of a preference pair are included too."),
+        description=("Whether sessions that are part of a preference pair are included."),
     )
 
 
 class ShareGptConfig(FileOptions):
-    """Options of `sharegpt_dataset`."""
+    """Options of `sharegpt_dataset`: which conversations are written."""
 
     alternating: bool = Field(
         default=True,
         description=(
-            "Whether to write only conversations in which input and output alternate, because"
-            " LLaMA-Factory discards other conversations."
+            "Whether only conversations are written in which input and output "
+            "alternate. LLaMA-Factory discards all other conversations."
         ),
     )
 
 
 class MultiTaskConfig(ConversationFileOptions):
-    """Options of `multi_task_dataset`. The setting `[mixing]` names the agents and their shares."""
+    """Options of `multi_task_dataset`. The table `[mixing]` sets the share of each agent."""
 
 
 class CoresetConfig(CoresetOptions):
@@ -183,22 +191,23 @@ class CoresetConfig(CoresetOptions):
     base_model: str = Field(
         default=EMBEDDED,
         description=(
-            "Model that computes losses, for strategies that need them, and hidden states."
+            "Model that computes losses and hidden states, for the strategies and "
+            "embeddings that need them."
         ),
     )
     base_revision: str = Field(
         default="",
         description=(
-            "Commit, tag or branch of that model on the Hugging Face hub; empty means its "
-            "main branch."
+            "Commit, tag or branch of that model on the Hugging Face hub. Empty "
+            "means the main branch."
         ),
     )
     embeddings: str = Field(
         default=TFIDF,
         description=(
-            "How conversations are embedded: tfidf (no model, no download), hidden_states (of"
-            " the base model; slow on a CPU), model2vec:<folder or name>, or "
-            "sentence-transformers:<folder or name>."
+            "Method that embeds conversations: tfidf (no model), hidden_states "
+            "(of the base model; slow on a CPU), model2vec:NAME, or "
+            "sentence-transformers:NAME. NAME is a folder or a model of the hub."
         ),
     )
 
@@ -208,14 +217,15 @@ class CoresetConfig(CoresetOptions):
 
 
 class ReplayConfig(Options):
-    """Options of `replay_buffer`."""
+    """Options of `replay_buffer`: its size."""
 
     buffer_size: int = Field(
         default=2048,
         ge=0,
         description=(
-            "Number of rows that the buffer keeps, a random sample of all rows ever trained "
-            "on. A smaller buffer deletes rows for good; 0 deletes all of them."
+            "Number of rows in the buffer, which is a random sample of all rows "
+            "ever trained on. A smaller buffer deletes rows permanently. 0 "
+            "deletes all rows."
         ),
     )
 
@@ -229,62 +239,61 @@ class AdapterConfig(AdapterTraining):
     base_revision: str = Field(
         default="",
         description=(
-            "Commit, tag or branch of the base model on the Hugging Face hub; empty means its"
-            " main branch."
+            "Commit, tag or branch of the base model on the Hugging Face hub. "
+            "Empty means the main branch."
         ),
     )
     learning_rate: float = Field(
         default=0.0,
         ge=0,
-        description=BY_SIZE.format(
-            "1.5e-3 below 0.3 billion weights, 5e-4 below 1 billion, 2e-4 below 20 billion, else "
-            "1e-4"
-        ),
+        description=RATE_BY_SIZE,
     )
     num_train_epochs: float = Field(
         default=0.0,
         ge=0,
         description=(
-            "Passes over the selected rows; 0 chooses by the size of the base model (1 below "
-            "0.3 billion weights, otherwise 2)."
+            "Passes over the selected rows. 0 chooses by the size of the base "
+            "model: 1 pass below 0.3 billion weights, otherwise 2 passes."
         ),
     )
     replay_ratio: float = Field(
         default=0.1,
         ge=0,
         lt=1,
-        description=("Share of replayed rows from replay_buffer in every batch."),
+        description=("Share of every batch that comes from the replay buffer."),
     )
     rehearsal: float = Field(
         default=0.1,
         ge=0,
         lt=1,
         description=(
-            "Share of the base model's own answers to plain questions, so that the model "
-            "keeps its general abilities. There are 32 to 120 such rows, and never more than "
-            "training rows; 0 means none."
+            "Share of training rows in which the base model answers plain "
+            "questions, so that the trained model keeps its general abilities. "
+            "There are 32 to 120 such rows, and never more than other training "
+            "rows. 0 means no such rows."
         ),
     )
 
 
 class EvaluationConfig(Options):
-    """Options of `evaluation`."""
+    """Options of `evaluation`: how many turns are answered, and how long they may be."""
 
     max_samples: int = Field(
         default=60,
         ge=0,
         description=(
-            "Largest number of held-out assistant turns to answer, chosen by hash. With 0, "
-            "only the loss and the probability of a call are computed."
+            "Largest number of held-out assistant turns that the models answer, "
+            "chosen by hash. With 0, only the loss and the probability of a call "
+            "are computed."
         ),
     )
     max_new_tokens: int = Field(default=96, ge=1, description=("Longest answer, in tokens."))
     max_length: int = Field(
         default=2048,
         ge=16,
-        description=("Longest prompt, in tokens. A longer prompt loses its oldest exchanges."),
+        description=("Longest prompt, in tokens. A longer prompt loses its oldest messages."),
     )
-    seed: int = Field(default=0, description=("Seed that chooses the turns."))
+    seed: int = Field(default=0, description=("Seed of the choice of turns."))
     removed_options = dict.fromkeys(
         ("own_template", "sessions_in_prompt"),
         "the base model is prompted exactly as the adapter, and no reported figure used another "
@@ -298,10 +307,10 @@ class GgufConfig(Options):
     outtypes: list[str] = Field(
         default=["f16", "q8_0"],
         description=(
-            "GGUF types to write: f32, f16, bf16 and q8_0; q6_k, q5_k_m and q4_k_m (these "
-            "need a build of llama.cpp); lora is the adapter alone, for llama.cpp's server. "
-            "One file is served and plays the episodes: lora if it is named and passes, "
-            "otherwise the smallest model that passes."
+            "GGUF types to write: f32, f16, bf16, q8_0, q6_k, q5_k_m, q4_k_m or "
+            "lora. The types q6_k, q5_k_m and q4_k_m need a build of llama.cpp; "
+            "lora is the adapter alone. The served file is lora if it is listed "
+            "and passes the check, otherwise the smallest file that passes."
         ),
     )
     least_kept: float = Field(
@@ -309,23 +318,24 @@ class GgufConfig(Options):
         ge=0,
         le=1,
         description=(
-            "Smallest share of the merged model's decisions, and of its calls, that a file "
-            "must reproduce to be served."
+            "Smallest share of the merged model's decisions, and of its tool "
+            "calls, that a file must reproduce to be served."
         ),
     )
     imatrix_rows: int = Field(
         default=0,
         ge=0,
         description=(
-            "Number of training rows for the importance matrix of k-quants; 0 means no matrix."
+            "Number of training rows for the importance matrix of k-quants. 0 means no matrix."
         ),
     )
     max_conversations: int = Field(
         default=64,
         ge=1,
         description=(
-            "Largest number of held-out conversations to compare, chosen by hash. An f16 or "
-            "f32 file next to a quantized one answers 24 of them."
+            "Largest number of held-out conversations on which the files are "
+            "compared, chosen by hash. If there is a quantized file, an f16 or "
+            "f32 file answers only 24 of them."
         ),
     )
     max_new_tokens: int = Field(
@@ -345,34 +355,41 @@ class ChampionConfig(PromotionPolicy):
     approve: Literal["auto", "person"] = Field(
         default="person",
         description=(
-            "Who promotes a candidate that wins. person: it waits for `agent-pipeline "
-            "promote`. auto: it becomes the champion at once."
+            "Who promotes a candidate that wins. person: the candidate waits for "
+            "`agent-pipeline promote`. auto: the candidate becomes the champion "
+            "at once."
         ),
     )
     select_turns: int = Field(
         default=400,
         ge=1,
-        description=("Largest number of turns of the split select to answer, chosen by hash."),
+        description=(
+            "Largest number of turns of the split select that the models answer, chosen by hash."
+        ),
     )
     probation_nights: int = Field(
         default=14,
         ge=0,
         description=(
-            "Nights on which an automatically promoted champion is compared with the previous"
-            " champion. If it is worse on newer tasks, the previous champion is restored. 0 "
-            "means no probation."
+            "Number of nights on which an automatically promoted champion is "
+            "compared with the previous champion. If the new champion is worse on "
+            "newer tasks, the previous champion is restored. 0 means no "
+            "probation."
         ),
     )
     sanity_question_rows: int = Field(
         default=16,
         ge=0,
-        description="Held-out rows of other partitions that base model and candidate answer as "
-        "sanity questions.",
+        description=(
+            "Number of held-out rows of other agents that the models answer as sanity questions."
+        ),
     )
     sanity_questions_beyond_project: bool = Field(
         default=False,
-        description="Whether these rows may be of other projects. Their content is never written "
-        "into this partition's pages.",
+        description=(
+            "Whether sanity questions may be rows of other projects. Their "
+            "content is never written into the pages of this agent."
+        ),
     )
 
     def compare_params(self) -> dict[str, Any]:
@@ -384,27 +401,27 @@ class ChampionConfig(PromotionPolicy):
 
 
 class ServingConfig(Options):
-    """Options of `serving`: what learns about a new champion."""
+    """Options of `serving`: the servers and hubs that get a new champion."""
 
     server: str = Field(
         default="",
         description=(
-            "URL of a running llama-server, which is asked to read its preset again. If "
-            "empty, the server reads it at its next start."
+            "URL of a running llama-server that reads its preset again after a "
+            "promotion. If empty, the server reads it at its next start."
         ),
     )
     ollama: bool = Field(
         default=False,
-        description=("Whether to create the champion in Ollama, if the command `ollama` exists."),
+        description=("Whether the champion is created in Ollama, if the command `ollama` exists."),
     )
     name: str = Field(
-        default="", description=("Name of the model in Ollama; empty means project-agent.")
+        default="", description=("Name of the model in Ollama. Empty means project-agent.")
     )
     hub: str = Field(
         default="",
         description=(
-            "Repository on the Hugging Face hub to which the champion and its card are "
-            "pushed; empty means none."
+            "Repository on the Hugging Face hub to which the champion and its "
+            "card are pushed. Empty means no push."
         ),
     )
 
@@ -416,21 +433,27 @@ class EpisodesConfig(Options):
         default=64,
         ge=1,
         description=(
-            "Largest number of held-out tasks to play, chosen by hash. With fewer than 59 "
-            "harm-free episodes, a harm rate of 5 % cannot be ruled out."
+            "Largest number of held-out tasks to play, chosen by hash. With fewer "
+            "than 59 harm-free episodes, a harm rate of 5 % cannot be ruled out."
         ),
     )
     fresh_tasks: int = Field(
         default=0,
         ge=0,
-        description=("Number of additional tasks that no session has, made from a fresh seed."),
+        description=(
+            "Number of additional tasks that the world makes from a seed and that no session has."
+        ),
     )
-    fresh_seed: int = Field(default=1001, description=("Seed of the fresh tasks."))
+    fresh_seed: int = Field(default=1001, description=("Seed of the additional tasks."))
     trials: int = Field(
-        default=1, ge=1, description=("Trials per task. More than one trial needs a temperature.")
+        default=1,
+        ge=1,
+        description=("Trials per task. More than one trial needs a temperature above 0."),
     )
     temperature: float = Field(
-        default=0.0, ge=0, description=("Sampling temperature of the exported model; 0 is greedy.")
+        default=0.0,
+        ge=0,
+        description=("Sampling temperature of the exported model. 0 means greedy decoding."),
     )
     max_turns: int = Field(
         default=12,
@@ -441,51 +464,53 @@ class EpisodesConfig(Options):
         default=0,
         ge=0,
         description=(
-            "Longest message, in tokens; 0 means the longest message of the agent's held-out "
-            "rows, but at least 96."
+            "Longest message, in tokens. 0 means the longest message of the "
+            "agent's held-out rows, but at least 96."
         ),
     )
     max_length: int = Field(default=2048, ge=16, description=("Longest conversation, in tokens."))
 
 
 class ComparisonConfig(Options):
-    """Options of `method_comparison`."""
+    """Options of `method_comparison`: methods, training runs and the measured split."""
 
     methods: list[str] = Field(
         default=list(QUICK),
         min_length=1,
         description=(
-            "Ids of the methods: those of MethodRegistry, and those of [methods]. The first, "
-            "or A_baseline, is the reference."
+            "Ids of the methods, from MethodRegistry or from [methods]. The "
+            "reference is A_baseline if it is listed, otherwise the first method."
         ),
     )
     seeds: int = Field(
         default=3,
         ge=1,
         description=(
-            "Training runs per method. With one run, no difference can be distinguished from noise."
+            "Training runs per method. With one run, a difference cannot be "
+            "distinguished from noise."
         ),
     )
     coreset_size: int = Field(
         default=0,
         ge=0,
         description=(
-            "Number of rows of a coreset method without a target_size; 0 means half of the "
-            "training rows, but at most 1,000."
+            "Number of rows for a coreset method without a target_size. 0 means "
+            "half of the training rows, but at most 1,000."
         ),
     )
     split: Literal["select", "test"] = Field(
         default="select",
         description=(
-            "Split that measures the methods. If test chooses a method, no clean measurement "
-            "is left."
+            "Split on which the methods are measured. If test chooses a method, "
+            "no clean measurement is left."
         ),
     )
     settings: list[str] = Field(
         default=[],
         description=(
-            "Settings for every method, as asset.setting=value, for sft_coreset, the training"
-            " steps, evaluation and episodes. A method's own settings win."
+            "Settings of every method, as asset.setting=value. They may belong to "
+            "sft_coreset, the training steps, evaluation and episodes. The "
+            "method's own settings have priority."
         ),
     )
 

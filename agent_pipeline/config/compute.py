@@ -53,57 +53,67 @@ a text.
 
 
 class RaySettings(Section):
-    """The Ray cluster that tasks run on (`[ray]`)."""
+    """The Ray cluster on which tasks run (`[ray]`)."""
 
     address: str = Field(
         default="",
-        description="Of its job server, http://head:8265; empty: RAY_ADDRESS, or this machine's "
-        "cluster.",
+        description=(
+            "URL of Ray's job server, such as http://head:8265. Empty means the "
+            "variable RAY_ADDRESS, or the cluster of this machine."
+        ),
     )
-    gpus: float = Field(default=1, ge=0, description="GPUs of a task.")
+    gpus: float = Field(default=1, ge=0, description="GPUs per task.")
     runtime_env: dict[str, Any] = Field(
-        default={}, description="Ray's runtime environment of a task: pip, env_vars, …"
+        default={}, description="Ray's runtime environment of a task: pip, env_vars and others."
     )
     arguments: dict[str, Any] = Field(
-        default={}, description="More of Ray's submit_job, such as entrypoint_num_cpus."
+        default={}, description="Other arguments of Ray's submit_job, such as entrypoint_num_cpus."
     )
 
 
 class KubernetesSettings(Section):
-    """The pods that tasks run in (`[kubernetes]`)."""
+    """The Kubernetes pods in which tasks run (`[kubernetes]`)."""
 
     image: str = Field(
-        default="", description="Has agent-pipeline installed, and python on its PATH."
+        default="", description="Image that has agent-pipeline installed and python on its PATH."
     )
-    namespace: str = Field(default="", description="Empty: that of the current context.")
+    namespace: str = Field(
+        default="",
+        description=("Namespace of the pods. Empty means the namespace of the current context."),
+    )
     resources: dict[str, Any] = Field(
-        default={}, description="requests and limits of the container."
+        default={}, description="Requests and limits of the container."
     )
     node_selector: dict[str, str] = Field(
-        default={}, description="Labels of the nodes that may run it."
+        default={}, description="Labels of the nodes on which the pods may run."
     )
     secrets: list[str] = Field(
-        default=[], description="Secrets whose keys become variables of the worker."
+        default=[], description="Secrets whose keys become environment variables of the worker."
     )
     pod: dict[str, Any] = Field(
         default={},
-        description="More of the pod's spec, as Kubernetes writes it; the first container is the "
-        "worker's.",
+        description=(
+            "Other fields of the pod's spec, as Kubernetes writes them. The first "
+            "container is the worker."
+        ),
     )
 
 
 class SlurmSettings(Section):
-    """The Slurm jobs that tasks run in (`[slurm]`)."""
+    """The Slurm jobs in which tasks run (`[slurm]`)."""
 
-    partition: str = Field(default="", description="Empty: the cluster's default.")
-    arguments: list[str] = Field(
-        default=[], description="More of sbatch's, such as --gres=gpu:1 and --time=04:00:00."
+    partition: str = Field(
+        default="", description="Slurm partition. Empty means the default of the cluster."
     )
-    setup: list[str] = Field(default=[], description="Lines of sh to run before the worker.")
+    arguments: list[str] = Field(
+        default=[],
+        description="Other arguments of sbatch, such as --gres=gpu:1 and --time=04:00:00.",
+    )
+    setup: list[str] = Field(default=[], description="Shell commands that run before the worker.")
     python: str = Field(
         default="",
         description=(
-            "The Python interpreter on the nodes. If it is empty, the path of this "
-            "interpreter is used, on a shared file system."
+            "Path of the Python interpreter on the nodes. Empty means the path of "
+            "this interpreter, which must then be on a shared file system."
         ),
     )

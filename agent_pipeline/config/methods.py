@@ -18,20 +18,22 @@ QUICK = ("A_baseline", "B3_coreset_hybrid", "D_combined")
 
 
 class MethodSettings(Section):
-    """A method (`[methods.ID]`)."""
+    """One training method of `method_comparison` (`[methods.ID]`)."""
 
-    name: str = Field(default="", description="What people call it.")
-    description: str = Field(default="", description="What it does, in a sentence.")
+    name: str = Field(default="", description="Name of the method in reports.")
+    description: str = Field(default="", description="Description of the method in one sentence.")
     train: Chain | None = Field(
-        default=None, description="Its chain of trainings, instead of the agent's own."
+        default=None, description="Training steps of the method, instead of the agent's."
     )
     mix: bool = Field(
         default=False,
-        description="Train on the rows of multi_task_dataset, the agent's and those of others.",
+        description=(
+            "Whether the method trains on multi_task_dataset, which has rows of several agents."
+        ),
     )
     assets: AssetValues = Field(
         default={},
-        description=f"Its settings of {', '.join(TRAINING)}; others are the agent's own.",
+        description=f"Settings of {', '.join(TRAINING)}. Other settings are the agent's.",
     )
 
     @field_validator("assets")

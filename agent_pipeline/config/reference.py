@@ -1,92 +1,248 @@
-"""The tables of `docs/reference/settings.md`: `python -m agent_pipeline.config.reference`."""
+"""The page `docs/reference/settings.md`: `python -m agent_pipeline.config.reference`.
 
+The text of the page is written by hand. Every table between two markers is made from the settings.
+An option that several assets have is listed once.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from agent_pipeline.config.assets import ASSETS
+from pydantic.fields import FieldInfo
+
+from agent_pipeline.config.assets import ASSETS, STEP_GROUPS
+from agent_pipeline.config.methods import MethodSettings
 from agent_pipeline.config.presets import PRESETS
-from agent_pipeline.options import allowed
+from agent_pipeline.config.sections import AgentSettings
+from agent_pipeline.config.settings import Settings
+from agent_pipeline.datasets.publishing import FileOptions
+from agent_pipeline.options import Options, Section, allowed
+from agent_pipeline.training.config import list_size_rates
 
-PRESETS_BEGIN, PRESETS_END = (
-    "<!-- presets: made by python -m agent_pipeline.config.reference -->",
-    "<!-- end of presets -->",
-)
-BEGIN, END = (
-    "<!-- asset settings: made by python -m agent_pipeline.config.reference -->",
-    "<!-- end of asset settings -->",
-)
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
+_BEGIN = "<!-- {name}: made by python -m agent_pipeline.config.reference -->"
+_END = "<!-- end of {name} -->"
 
+_LONGEST_DEFAULT = 60
+_SHOWN_PRESETS = [name for name, assets in PRESETS.items() if assets]
+"""The presets that change a default. The preset `cpu` is the defaults."""
 
-def reference() -> str:
-    """Return one table of settings per asset.
-
-    Each row has a setting, its default, its allowed values, its meaning, and its name in other
-    systems.
-    """
-    parts = []
-    for asset, options in ASSETS.items():
-        about = (options.__doc__ or "").strip().splitlines()[0]
-        lines = [
-            f"### {asset}",
-            "",
-            about,
-            "",
-            "| setting | default | value | meaning |",
-            "|---|---|---|---|",
-        ]
-        for name, field in options.model_fields.items():
-            others = ", ".join(
-                f"`{other}`" for other, ours in options.other_names.items() if ours == name
-            )
-            earlier_names = ", ".join(
-                f"`{earlier}`" for earlier, now in options.earlier_names.items() if now == name
-            )
-            meaning = str(field.description)
-            if earlier_names:
-                meaning += f" Also accepted: {earlier_names}."
-            if others:
-                meaning += f" Elsewhere: {others}."
-            lines.append(
-                f"| `{name}` | `{_shown(field.get_default(call_default_factory=True))}` | "
-                f"{allowed(field)} | {_cell(meaning)} |"
-            )
-        parts.append("\n".join(lines))
-    return "\n\n".join(parts)
+_DATASETS = [name for name, options in ASSETS.items() if issubclass(options, FileOptions)]
 
 
-def presets() -> str:
-    """Return a table of what each preset changes."""
-    lines = ["| preset | asset | what it changes |", "|---|---|---|"]
-    for preset, assets in PRESETS.items():
-        if not assets:
-            lines.append(
-                f"| `{preset}` | | nothing: the defaults are chosen for a small model on a few CPU "
-                f"cores |"
-            )
-        for asset, values in assets.items():
-            lines.append(
-                f"| `{preset}` | `{asset}` | "
-                f"{', '.join(f'`{name} = {_shown(value)}`' for name, value in values.items())} |"
-            )
-    return "\n".join(lines)
-
-
-def updated(page: str) -> str:
-    """Return the page with the tables of today."""
-    for begin, end, made in ((BEGIN, END, reference()), (PRESETS_BEGIN, PRESETS_END, presets())):
-        before, _, rest = page.partition(begin)
-        page = f"{before}{begin}\n\n{made}\n\n{end}{rest.partition(end)[2]}"
+def update_page(page: str) -> str:
+    """Return the page with the tables of the current settings."""
+    for name, text in make_parts().items():
+        begin, end = _BEGIN.format(name=name), _END.format(name=name)
+        pattern = re.escape(begin) + ".*?" + re.escape(end)
+        replacement = f"{begin}\n\n{text}\n\n{end}"
+        page = re.sub(pattern, lambda _, new=replacement: new, page, flags=re.DOTALL)
     return page
 
 
-def _shown(value: object) -> str:
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    return _cell(text if len(text) <= 90 else f"{text[:87]}...") or '""'
+def make_parts() -> dict[str, str]:
+    """Return the generated parts of the page, by the name in their markers."""
+    single_assets = [name for name in ASSETS if name not in (*STEP_GROUPS, *_DATASETS)]
+    return {
+        "general settings": _make_settings_table(),
+        "tables of settings": "\n\n".join(_describe_sections()),
+        "dataset options": "\n\n".join(_describe_group(_DATASETS, "dataset")),
+        "training options": "\n\n".join(_describe_group(STEP_GROUPS, "training step")),
+        "learning rates": _make_rates_table(),
+        "asset options": "\n\n".join(
+            part for name in single_assets for part in _describe_asset(name)
+        ),
+        "other names": _make_names_table(),
+    }
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+def _make_settings_table() -> str:
+    """Return the table of the settings that are neither tables nor settings of assets."""
+    rows = []
+    for name, field in Settings.model_fields.items():
+        if not _find_section(field) and name not in ("agents", "methods"):
+            rows.append((f"`{name}`", _show_default(name, field), str(field.description)))
+    return _make_table(("setting", "default", "meaning"), rows)
+
+
+def _describe_sections() -> Iterator[str]:
+    """Yield a heading and a table for each table of the settings file."""
+    sections: dict[str, type[Section]] = {'agents."project/agent"': AgentSettings}
+    for name, field in Settings.model_fields.items():
+        if section := _find_section(field):
+            sections[name] = section
+    sections["methods.ID"] = MethodSettings
+    for name, section in sections.items():
+        yield f"### `[{name}]`"
+        yield (section.__doc__ or "").strip().partition("\n")[0]
+        rows = [
+            (f"`{option}`", _show_default(option, field), str(field.description))
+            for option, field in section.model_fields.items()
+        ]
+        yield _make_table(("setting", "default", "meaning"), rows)
+
+
+def _describe_group(names: Sequence[str], kind: str) -> Iterator[str]:
+    """Yield headings and tables for assets that share options.
+
+    An option that several assets have, with one meaning, is in one table.
+
+    Args:
+        names: The assets, or the steps of `adapter`.
+        kind: What the assets are, for a heading.
+    """
+    owners: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for name in names:
+        for option, field in ASSETS[name].model_fields.items():
+            owners[option, str(field.description)].append(name)
+    options_by_owners: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for (option, _), having in owners.items():
+        options_by_owners[tuple(having)].append(option)
+    shared = [having for having in options_by_owners if len(having) > 1]
+    for having in sorted(shared, key=len, reverse=True):
+        yield f"### {_name_owners(having, names, kind)}"
+        yield _make_options_table(having, options_by_owners[having])
+    for name in names:
+        yield f"### {name}"
+        yield _first_line(ASSETS[name])
+        yield _make_options_table((name,), options_by_owners.get((name,), []))
+
+
+def _name_owners(owners: Sequence[str], names: Sequence[str], kind: str) -> str:
+    """Return the heading of a table of options that several assets have."""
+    if len(owners) == len(names):
+        return f"Options of every {kind}"
+    if list(owners) == list(names[1:]):
+        return f"Options of every {kind} after {names[0].removesuffix('_adapter')}"
+    *first, last = (name.removesuffix("_adapter") for name in owners)
+    return f"Options of {', '.join(first)} and {last}"
+
+
+def _describe_asset(name: str) -> Iterator[str]:
+    """Yield the heading, the meaning and the table of an asset's options."""
+    yield f"### {name}"
+    yield _first_line(ASSETS[name])
+    yield _make_options_table((name,), list(ASSETS[name].model_fields))
+
+
+def _make_options_table(owners: Sequence[str], options: Sequence[str]) -> str:
+    """Return a table of options, with a column for each preset that changes one of them."""
+    presets = [
+        preset
+        for preset in _SHOWN_PRESETS
+        if any(option in PRESETS[preset].get(owner, {}) for owner in owners for option in options)
+    ]
+    rows = []
+    for option in options:
+        field = ASSETS[owners[0]].model_fields[option]
+        defaults = {owner: _show_default(option, _get_field(owner, option)) for owner in owners}
+        row = [f"`{option}`", _merge(defaults)]
+        for preset in presets:
+            values = {owner: PRESETS[preset].get(owner, {}) for owner in owners}
+            changed = {
+                owner: f"`{_show(values[owner][option])}`" if option in values[owner] else ""
+                for owner in owners
+            }
+            row.append(_merge(changed))
+        rows.append([*row, allowed(field), str(field.description)])
+    return _make_table(("setting", "default", *presets, "values", "meaning"), rows)
+
+
+def _merge(values: Mapping[str, str]) -> str:
+    """Return one text for the values of several assets. A value that they share is named once."""
+    owners_by_value: dict[str, list[str]] = defaultdict(list)
+    for owner, value in values.items():
+        owners_by_value[value].append(owner.removesuffix("_adapter"))
+    if len(owners_by_value) == 1:
+        return next(iter(owners_by_value))
+    return "; ".join(
+        f"{', '.join(owners)}: {value}" for value, owners in owners_by_value.items() if value
+    )
+
+
+def _make_rates_table() -> str:
+    """Return the table of defaults that follow from the size of the base model."""
+    rows = [
+        (rates.size, *map(_show_rate, (rates.sft, rates.further, rates.grpo)))
+        for rates in list_size_rates()
+    ]
+    header = ("weights of the base model", "`sft`", "`sdft`, `distill`, `dpo`, `kto`", "`grpo`")
+    return _make_table(header, rows)
+
+
+def _make_names_table() -> str:
+    """Return the names that an option had earlier, and its names in other systems."""
+    rows = {
+        (f"`{name}`", f"`{option}`", meaning)
+        for options in ASSETS.values()
+        for names, meaning in (
+            (options.earlier_names, "earlier name, still accepted"),
+            (options.other_names, "name in another system; the error names the option"),
+        )
+        for name, option in names.items()
+    }
+    return _make_table(("name", "option", "meaning"), sorted(rows))
+
+
+def _get_field(owner: str, option: str) -> FieldInfo:
+    return ASSETS[owner].model_fields[option]
+
+
+def _find_section(field: FieldInfo) -> type[Section] | None:
+    """Return the table of the settings file that a setting is, or None."""
+    kind = field.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
+
+
+def _first_line(options: type[Options]) -> str:
+    return (options.__doc__ or "").strip().partition("\n")[0]
+
+
+def _show_default(name: str, field: FieldInfo) -> str:
+    """Return the default of a setting as code. Empty and very long defaults are named."""
+    if name == "store":
+        return "store of omniagents"
+    value = field.get_default(call_default_factory=True)
+    if value in ("", None) or value == [] or value == {}:
+        return "empty"
+    text = _show(value)
+    if len(text) > _LONGEST_DEFAULT:
+        return f"{len(value)} {'patterns' if name == 'verdict_leaks' else 'entries'}"
+    return f"`{text}`"
+
+
+def _show(value: Any) -> str:
+    """Return a value as TOML writes it, without the quotes of a text."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{', '.join(map(_quote, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_quote(key)} = {_quote(each)}' for key, each in value.items())}}}"
+    return str(value)
+
+
+def _show_rate(rate: float) -> str:
+    """Return a learning rate without an exponent."""
+    return f"{rate:.7f}".rstrip("0")
+
+
+def _quote(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else _show(value)
+
+
+def _make_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(map(_make_cell, row))} |" for row in rows]
+    if not lines:
+        return "There are no further options."
+    return "\n".join([f"| {' | '.join(header)} |", "|---" * len(header) + "|", *lines])
+
+
+def _make_cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
 
 
 if __name__ == "__main__":
-    path = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
-    path.write_text(updated(path.read_text(encoding="utf-8")), encoding="utf-8")
+    PAGE.write_text(update_page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

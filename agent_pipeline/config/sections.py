@@ -23,75 +23,121 @@ class AgentSettings(Section):
     """The settings of one agent (`[agents."project/agent"]`)."""
 
     system_prompt: str = Field(
-        default="", description="Put before sessions that have no system message."
+        default="", description="System message of sessions that have no system message."
     )
     tools: str = Field(
         default="",
-        description="A JSON file of OpenAI function schemas, for a source that records none.",
+        description=(
+            "JSON file of OpenAI function schemas, if the store does not record the agent's tools."
+        ),
     )
     task_pattern: str = Field(
-        default="", description="Regular expression on the session id whose groups name the task."
+        default="",
+        description=(
+            "Regular expression on the session id. Its groups, or else the whole "
+            "match, name the task."
+        ),
     )
     task_field: str = Field(
-        default="", description="Key of the session's context that names the task."
+        default="", description="Key in the session's context whose value names the task."
     )
     labels: str = Field(
         default="",
-        description="People's judgments of this agent's sessions, instead of the general labels.",
+        description=(
+            "People's judgments of this agent's sessions, instead of the general setting labels."
+        ),
     )
     world: str = Field(
-        default="", description="A world to play this agent's tasks in, package.module:Class."
+        default="",
+        description=("World in which this agent's tasks are played, as package.module:Class."),
     )
     train: Chain | None = Field(
-        default=None, description="This agent's chain of trainings, instead of the general one."
+        default=None,
+        description="Training steps of this agent, instead of the general setting train.",
     )
     new_sessions: int | None = Field(
-        default=None, ge=0, description="Instead of night.new_sessions."
+        default=None,
+        ge=0,
+        description=(
+            "Number of changed sessions that a nightly run needs, instead of night.new_sessions."
+        ),
     )
     compute: Compute = Field(
-        default={}, description="Where this agent's tasks run, instead of the general place."
+        default={},
+        description=(
+            "Place where this agent's heavy tasks run, instead of the general setting compute."
+        ),
     )
     preset: Preset = Field(
-        default="", description="This agent's preset, instead of the general one."
+        default="", description="Preset of this agent, instead of the general setting preset."
     )
     assets: AssetValues = Field(
         default={},
-        description="Settings of this agent's assets, by asset: they override the general ones.",
+        description=(
+            "Settings of this agent's assets, by asset. They override the settings of all agents."
+        ),
     )
 
 
 class NightSettings(Section):
-    """When a night is, and what it may cost (`[night]`); 0 means no limit.
+    """The time of nightly runs, and their limits (`[night]`).
 
-    What does not fit waits for the next night.
+    Agents that exceed a limit wait for the next night.
     """
 
     cron: str = Field(
         default="0 2 * * *",
-        description="When the schedule looks at the store, as cron has it; read when Dagster loads "
-        "the code.",
+        description=(
+            "Cron expression of the time when the schedule starts nightly runs. "
+            "Dagster reads it when it loads the code."
+        ),
     )
-    timezone: str = Field(default="UTC", description="Of cron, as Europe/Berlin.")
+    timezone: str = Field(
+        default="UTC", description="Time zone of night.cron, such as Europe/Berlin."
+    )
     new_sessions: int = Field(
         default=1,
         ge=0,
-        description="Sessions to train on that must have come, changed or gone since the last "
-        "training.",
+        description=(
+            "Number of training sessions that must be new, changed or gone since "
+            "the last training run."
+        ),
     )
-    runs: int = Field(default=0, ge=0, description="Agents that get a run.")
+    runs: int = Field(
+        default=0,
+        ge=0,
+        description=("Largest number of agents that are trained per night. 0 means no limit."),
+    )
     minutes: int = Field(
-        default=0, ge=0, description="Time after which no training of the night begins."
+        default=0,
+        ge=0,
+        description=(
+            "Time after which no training of the night starts, in minutes. 0 means no limit."
+        ),
     )
     judge_requests: int = Field(
         default=0,
         ge=0,
-        description="Questions to the language model that judges, of all runs together.",
+        description=(
+            "Largest number of requests to the language model that judges, for "
+            "all runs of a night. 0 means no limit."
+        ),
     )
-    judge_tokens: int = Field(default=0, ge=0, description="Tokens of it, asked and answered.")
+    judge_tokens: int = Field(
+        default=0,
+        ge=0,
+        description=(
+            "Largest number of tokens of the language model that judges, in "
+            "prompts and answers. 0 means no limit."
+        ),
+    )
     judge_usd: float = Field(
         default=0.0,
         ge=0,
-        description="US dollars of it, by judge.input_price and judge.output_price.",
+        description=(
+            "Largest cost of the language model that judges, in US dollars, by "
+            "judge.input_price and judge.output_price. 0 means no limit."
+        ),
     )
 
     @field_validator("timezone")
@@ -105,40 +151,61 @@ class NightSettings(Section):
 
 
 class JudgeSettings(Section):
-    """The language model that may judge (`[judge]`); without an endpoint there is none."""
+    """The language model that judges sessions (`[judge]`)."""
 
     endpoint: str = Field(
-        default="", description="Base URL of an OpenAI-compatible server, https://host/v1."
+        default="",
+        description=(
+            "Base URL of an OpenAI-compatible server, such as https://host/v1. "
+            "Without an endpoint, no language model judges."
+        ),
     )
-    model: str = Field(default="", description="The model's name there.")
+    model: str = Field(default="", description="Name of the model on the server.")
     api_key_variable: str = Field(
-        default="OPENAI_API_KEY", description="The environment variable that holds the key."
+        default="OPENAI_API_KEY",
+        description="Name of the environment variable that contains the API key.",
     )
     rubric: str = Field(
         default="",
-        description="A Jinja template of the question, instead of the one that comes with the "
-        "pipeline.",
+        description=(
+            "File with a Jinja template of the prompt, instead of the template of the package."
+        ),
     )
     parameters: dict[str, Any] = Field(
-        default={"temperature": 0, "max_tokens": 512}, description="Sent with every request."
+        default={"temperature": 0, "max_tokens": 512},
+        description="Parameters that are sent with every request.",
     )
-    input_price: float = Field(default=0.0, ge=0, description="US dollars a million tokens asked.")
+    input_price: float = Field(
+        default=0.0, ge=0, description="Price of prompts, in US dollars per million tokens."
+    )
     output_price: float = Field(
-        default=0.0, ge=0, description="US dollars a million tokens answered."
+        default=0.0, ge=0, description="Price of answers, in US dollars per million tokens."
     )
-    concurrency: int = Field(default=4, ge=1, le=64, description="Requests at a time.")
+    concurrency: int = Field(
+        default=4, ge=1, le=64, description="Number of requests at the same time."
+    )
     retries: int = Field(
         default=4,
         ge=0,
-        description="How often a request that failed for a passing reason is made again.",
+        description="Number of retries after a temporary failure.",
     )
-    seconds: float = Field(default=120.0, gt=0, description="How long an answer may take.")
+    seconds: float = Field(
+        default=120.0, gt=0, description="Longest time that an answer may take, in seconds."
+    )
     max_characters: int = Field(
-        default=200_000, ge=1000, description="Longer questions are not asked."
+        default=200_000,
+        ge=1000,
+        description=(
+            "Longest prompt, in characters. The model is not asked about longer sessions."
+        ),
     )
 
     def checked(self) -> "JudgeSettings":
-        """Itself. Raises SettingsError where there is no model to ask."""
+        """Return the settings.
+
+        Raises:
+            SettingsError: there is no endpoint or no model.
+        """
         if not (self.endpoint and self.model):
             raise SettingsError(
                 "decided_by names llm, but there is none to ask: set judge.endpoint and "
@@ -148,57 +215,81 @@ class JudgeSettings(Section):
 
 
 class RedactionSettings(Section):
-    """Private data that becomes pseudonyms before anything is written (`[redaction]`)."""
+    """Redaction: private data is replaced by pseudonyms before it is written (`[redaction]`)."""
 
-    enabled: bool = Field(default=True, description="Look for private data at all.")
+    enabled: bool = Field(
+        default=True, description="Whether private data is replaced by pseudonyms."
+    )
     allow: list[str] = Field(
         default=[],
-        description="Values that stay: exact ones, or regular expressions between slashes.",
+        description=(
+            "Values that are not private: exact values, or regular expressions between slashes."
+        ),
     )
     types: list[str] = Field(
-        default=list(DEFAULT_TYPES), description=f"Kinds to look for: {', '.join(KINDS)}."
+        default=list(DEFAULT_TYPES),
+        description=f"Kinds of private data to look for: {', '.join(KINDS)}.",
     )
     phone_regions: list[str] = Field(
         default=["US"],
-        description="Countries whose telephone numbers are known without + and prefix.",
+        description=(
+            "Countries whose telephone numbers are recognized without + and country code."
+        ),
     )
     ner_model: str = Field(
         default="en_core_web_lg",
-        description="Installed spaCy pipeline that finds PERSON and LOCATION, if types has them.",
+        description=(
+            "Installed spaCy pipeline that finds PERSON and LOCATION, if types contains them."
+        ),
     )
     surrogates: bool = Field(
         default=True,
-        description="Models read made-up values in place of the pseudonyms of the tables, as users "
-        "write real ones.",
+        description=(
+            "Whether models see made-up values instead of pseudonyms, because "
+            "users write real values."
+        ),
     )
 
 
 class NotifySettings(Section):
-    """Who is told what happens (`[notify]`); without an address nobody is."""
+    """Notifications about nightly runs, failures and decisions (`[notify]`)."""
 
     urls: list[str] = Field(
         default=[],
-        description="Addresses as Apprise writes them; $NAME is read from the environment.",
+        description=(
+            "Addresses for notifications, in the form of Apprise. $NAME is read "
+            "from the environment. Without an address, no notifications are sent."
+        ),
     )
     idle_days: int = Field(
         default=7,
         ge=1,
-        description="Tell when an agent was not trained for so many days, and again after as many.",
+        description=(
+            "Number of days without training after which a notification is sent. "
+            "It is repeated after as many days."
+        ),
     )
 
 
 class SplitSettings(Section):
-    """The shares of the tasks that are held out permanently.
+    """The shares of the tasks that are held out permanently (`[split]`).
 
     Change them before the first night, and not afterwards.
     """
 
-    test: float = 0.2
-    select: float = 0.1
+    test: float = Field(
+        default=0.2, description="Share of the tasks in the split test, which measures models."
+    )
+    select: float = Field(
+        default=0.1,
+        description="Share of the tasks in the split select, on which the decision is made.",
+    )
     leaks: Literal["refuse", "warn"] = Field(
         default="refuse",
-        description="Refuse to train, or only warn, if held-out sessions look like trials of "
-        "trained tasks that nobody names.",
+        description=(
+            "What happens if held-out sessions look like trials of training "
+            "tasks: refuse stops training, warn only logs a warning."
+        ),
     )
 
     @property
@@ -208,21 +299,29 @@ class SplitSettings(Section):
 
 
 class MixingSettings(Section):
-    """What multi_task_dataset is made of (`[mixing]`)."""
+    """The share of each agent in `multi_task_dataset` (`[mixing]`)."""
 
     weights: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
         default={"*": 1.0},
-        description="By project/agent, or by a pattern such as tau/*: each agent that fits has "
-        "this weight.",
+        description=(
+            "Weight of each agent, by project/agent or by a pattern such as "
+            "tau/*. Each agent that matches a pattern has the weight of the "
+            "pattern."
+        ),
     )
     strategy: MixingStrategy = Field(
         default="weighted",
-        description="weighted, balanced, or proportional to what the agents have.",
+        description=(
+            "Share of each agent. weighted: by weights. balanced: equal. "
+            "proportional: by the number of its rows."
+        ),
     )
     total: int = Field(
         default=0,
         ge=0,
-        description="Rows to train on; 0: as many as there can be with every agent in its exact "
-        "share.",
+        description=(
+            "Number of training rows. 0 takes as many rows as possible while "
+            "every agent has its exact share."
+        ),
     )
-    seed: int = Field(default=42, description="Another seed draws others, in another order.")
+    seed: int = Field(default=42, description="Seed of the choice and the order of rows.")

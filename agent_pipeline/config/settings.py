@@ -85,65 +85,94 @@ class Settings(BaseSettings):
 
     store: Annotated[str | list[str], NoDecode] = Field(
         default_factory=own_store,
-        description="Session store, or a list of them: paths, URLs, or name:path to name a reader.",
+        description=(
+            "Store of the agent's sessions, or a list of stores: a path, a URL, "
+            "or name:path to choose the reader."
+        ),
     )
     sources: list[str] = Field(
-        default=[], description="Readers of your own, each package.module:Class."
+        default=[], description="Readers of your own, each as package.module:Class."
     )
     largest_record_mb: int = Field(
         default=DEFAULT_MB,
         ge=1,
-        description="Memory, in MB, that one record of a store may take; a record of a packed file "
-        "may take 16 times its size if that "
-        "is more.",
+        description=(
+            "Largest memory for one record of a store, in MB. A record of a "
+            "compressed file may take 16 times its compressed size if that is "
+            "more. A record that needs more memory is left out, and a note names "
+            "it."
+        ),
     )
     lake: str = Field(
         default="lake",
-        description="Where tables and models go: a folder, or an fsspec URL such as "
-        "s3://bucket/lake.",
+        description=(
+            "Place of all tables and models: a folder, or an fsspec URL such as s3://bucket/lake."
+        ),
     )
     lake_options: dict[str, Any] = Field(
         default={},
-        description="Options of the lake's bucket (endpoint_url, key, secret, …); $NAME is read "
-        "from the environment.",
+        description=(
+            "Options of the lake's bucket, such as endpoint_url, key and secret. "
+            "A value $NAME is read from the environment variable NAME."
+        ),
     )
     cache: str = Field(
         default="~/.cache/agent-pipeline",
-        description="Local folder for base models and copies of remote ones.",
+        description=("Local folder for base models, and for copies of files of a remote lake."),
     )
     base_model: str = Field(
         default=EMBEDDED, description="Hugging Face id or local path of the model to train."
     )
     trust_remote_code: bool = Field(
-        default=False, description="Run the Python code that a base model's repository carries."
+        default=False, description="Whether the Python code in a base model's repository may run."
     )
     llama_cpp: str = Field(
         default="",
-        description="A llama.cpp checkout to convert with, instead of the installed converter.",
+        description=(
+            "Folder of a llama.cpp checkout that converts models, instead of the "
+            "installed converter."
+        ),
     )
-    task_pattern: str = Field(default="", description="Default of agents.*.task_pattern.")
-    task_field: str = Field(default="", description="Default of agents.*.task_field.")
+    task_pattern: str = Field(
+        default="",
+        description=(
+            "Regular expression on the session id. Its groups, or else the whole "
+            "match, name the task."
+        ),
+    )
+    task_field: str = Field(
+        default="", description="Key in the session's context whose value names the task."
+    )
     keep_exports: int = Field(
         default=3,
         ge=0,
-        description="Exports that `agent-pipeline prune` keeps of a partition's history, beside "
-        "the champion and the latest.",
+        description=(
+            "Number of earlier exports per agent that `agent-pipeline prune` "
+            "keeps, in addition to the champion and the latest export."
+        ),
     )
     ui_hosts: list[str] = Field(
         default=[],
-        description="Names or addresses under which browsers reach the UI, beside localhost and "
-        "the machine's own, such as that of a "
-        "login before it.",
+        description=(
+            "Names or addresses at which browsers reach the UI, such as the name "
+            "of a login proxy. localhost and the machine's own names are always "
+            "accepted."
+        ),
     )
     labels: str = Field(
-        default="", description="People's judgments: a CSV or JSONL file, or a folder of them."
+        default="",
+        description=(
+            "People's judgments: a CSV or JSONL file with session_id, judgment "
+            "and reason, or a folder of such files."
+        ),
     )
     key_prefix: str = Field(
         default="",
         pattern=r"^([A-Za-z0-9_]+(/[A-Za-z0-9_]+)*)?$",
-        description="Prefix of every asset key in Dagster, such as agents or team/agents, so that "
-        "the keys "
-        "never clash with those of another project.",
+        description=(
+            "Prefix of every asset key in Dagster, such as team/agents, so that "
+            "the keys do not clash with another project."
+        ),
     )
     redaction: RedactionSettings = RedactionSettings()
     judge: JudgeSettings = JudgeSettings()
@@ -153,35 +182,41 @@ class Settings(BaseSettings):
     mixing: MixingSettings = MixingSettings()
     train: Chain = Field(
         default=["sft"],
-        description=f"The trainings of a night, of {', '.join(STEPS)}, in this order; the last "
-        f"adapter is the candidate.",
+        description=(
+            f"Training steps of an agent, in this order: {', '.join(STEPS)}. The "
+            "last adapter is the candidate."
+        ),
     )
     compute: Compute = Field(
         default={},
-        description="Where heavy tasks run: local, ray, kubernetes or slurm; or a table of them by "
-        "asset.",
+        description=(
+            "Place where heavy tasks run: local (the default), ray, kubernetes or "
+            "slurm, or a table with a place per asset."
+        ),
     )
     shared: str = Field(
         default="",
-        description="A folder that all machines mount at one path; a lake inside it may be a "
-        "folder.",
+        description=(
+            "Folder that all machines mount at the same path. If the lake is "
+            "inside it, tasks on other machines can use the lake."
+        ),
     )
     ray: RaySettings = RaySettings()
     kubernetes: KubernetesSettings = KubernetesSettings()
     slurm: SlurmSettings = SlurmSettings()
     preset: Preset = Field(
         default="",
-        description="Settings of assets for a purpose, below those of [assets]: smoke (a few steps "
-        "on few rows), "
-        "cpu (the defaults) or gpu (larger batches, longer conversations, more rows). "
-        "docs/reference/settings.md lists what each changes.",
+        description=(
+            "Set of values for a purpose: smoke (few steps on few rows), cpu (the "
+            "defaults) or gpu (larger batches, longer rows, more rows)."
+        ),
     )
     assets: AssetValues = Field(
         default={}, description="Settings of the assets of all agents, by asset."
     )
     agents: dict[str, AgentSettings] = {}
     methods: dict[str, MethodSettings] = Field(
-        default={}, description="Methods of your own for method_comparison, by their ids."
+        default={}, description="Training methods of your own for method_comparison, by id."
     )
 
     _variables: dict[str, Any] = PrivateAttr(default={})

@@ -52,23 +52,33 @@ PUBLICATIONS = "published"
 class FileOptions(Options):
     """Which files are written besides the table."""
 
-    jsonl: bool = Field(default=True, description="Write a JSONL file per split besides the table.")
+    jsonl: bool = Field(
+        default=True,
+        description="Whether a JSONL file per split is written in addition to the table.",
+    )
     huggingface: bool = Field(
         default=False,
-        description="Write a Hugging Face dataset folder with a dataset card besides the table.",
+        description=(
+            "Whether a Hugging Face dataset folder with a dataset card is written "
+            "in addition to the table."
+        ),
     )
     license: str = Field(
         default="other",
-        description="Licence that the dataset card names, by the hub's identifier "
-        "(mit, cc-by-4.0).",
+        description=(
+            "License on the dataset card, by the identifier of the Hugging Face "
+            "hub, such as mit or cc-by-4.0."
+        ),
     )
     push_to: str = Field(
         default="",
-        description="Data set of the Hugging Face hub (owner/name) to which the folder is pushed; "
-        "empty: none.",
+        description=(
+            "Dataset on the Hugging Face hub (owner/name) to which the folder is "
+            "pushed. Empty means no push."
+        ),
     )
     push_public: bool = Field(
-        default=False, description="Make a data set that is pushed for the first time public."
+        default=False, description="Whether a dataset that is pushed for the first time is public."
     )
 
 
@@ -77,9 +87,12 @@ class ConversationFileOptions(FileOptions):
 
     format: Format = Field(
         default="conversational",
-        description="Form of the JSONL and of the folder: conversational (messages, tools), "
-        "openai (its fine-tuning file), prompt_completion (texts), prompt_completion_messages "
-        "(TRL's conversational form). The table is always conversational.",
+        description=(
+            "Form of the JSONL files and of the folder. conversational: messages "
+            "and tools. openai: the fine-tuning format of OpenAI. "
+            "prompt_completion: texts. prompt_completion_messages: the "
+            "conversational form of TRL. The table is always conversational."
+        ),
     )
 
 

@@ -21,65 +21,96 @@ AskLlm = Literal["undecided", "all"]
 
 
 class JudgingOptions(Options):
-    """How a verdict is reached."""
+    """Options of `judged_sessions`: measures, judges, and the cost of the language model."""
 
     measures: list[str] = Field(
         default=["ended_with_answer", "no_tool_error_at_end", "all_calls_answered"],
-        description="Measures to take of every session, as at_most_steps(12), "
-        "tool_success_rate >= 0.8 or my_package.measures.polite; "
-        f"registered: {', '.join(sorted(MEASURES))}.",
+        description=(
+            "Measures of a whole session, such as at_most_steps(12), "
+            "tool_success_rate >= 0.8 or my_package.measures.polite. Registered "
+            f"measures: {', '.join(sorted(MEASURES))}."
+        ),
     )
     turn_measures: list[str] = Field(
         default=[],
-        description="Measures to take of each of the agent's turns on its own (its words, its "
-        "calls, their results), written as measures; the column turns names those that a turn "
-        "fails, and sft_dataset.untrained_turns leaves such turns out of training.",
+        description=(
+            "Measures of each turn of the agent: its text, its tool calls and "
+            "their results. They are written like measures. "
+            "sft_dataset.untrained_turns can exclude turns that fail."
+        ),
     )
     decided_by: list[str] = Field(
         default=["label", "judgment", "score", "metrics"],
-        description=f"Who decides, the first with an opinion first: {', '.join(JUDGES)}; "
-        "measures+llm is both together.",
+        description=(
+            "Judges in order: the first judge with an opinion decides. Judges: "
+            f"{', '.join(JUDGES)}. measures+llm decides together: acceptable only if "
+            "both judges agree."
+        ),
     )
     when_unjudged: WhenUnjudged = Field(
         default="exclude",
-        description="Verdict of a session that no judge has an opinion of. exclude: none, so it "
-        "is not trained on. train_unverified: acceptable unless a measure fails, although nobody "
-        "checked it. acceptable, unacceptable: this verdict. The last three are marked: "
-        "verdict_by is unverified.",
+        description=(
+            "Verdict of a session about which no judge has an opinion. exclude: "
+            "no verdict, so the session is not used for training. "
+            "train_unverified: acceptable unless a measure fails. acceptable, "
+            "unacceptable: this verdict. Except for exclude, the column "
+            "verdict_by is then unverified."
+        ),
     )
-    score_acceptable: float = Field(default=1.0, description="A score from here up is acceptable.")
+    score_acceptable: float = Field(default=1.0, description="Lowest score that is acceptable.")
     score_unacceptable: float = Field(
         default=0.0,
-        description="A score from here down is unacceptable; between the two it says nothing.",
+        description=(
+            "Highest score that is unacceptable. A score between the two limits gives no verdict."
+        ),
     )
     metrics: dict[str, str] = Field(
         default={},
-        description="A platform's metrics that are opinions, each with its direction: higher, "
-        "lower (with the two thresholds of scores), or a comparison ('>= 0.8', '<= 2'). A metric "
-        "that is not named here decides nothing.",
+        description=(
+            "Metrics of the platform that give a verdict, each with its "
+            "direction: higher, lower (with the two limits of scores), or a "
+            "comparison such as '>= 0.8'. A metric that is not listed gives no "
+            "verdict."
+        ),
     )
     ask_llm: AskLlm = Field(
         default="undecided",
-        description="With llm in decided_by: ask it where its opinion can still change the "
-        "verdict, or of all (to compare it with people).",
+        description=(
+            "Sessions that the language model judges, if decided_by names llm. "
+            "undecided: sessions whose verdict it can change. all: every session, "
+            "for a comparison with people."
+        ),
     )
     smallest_share: float = Field(
         default=0.5,
         ge=0,
         le=1,
-        description="Refuse labels that name a smaller share of the sessions that people had "
-        "judged at the last run: a file of them may be missing. 0 accepts any.",
+        description=(
+            "Smallest number of labels, as a share of the sessions that people "
+            "had judged at the last run. Fewer labels are refused, because a file "
+            "may be missing. 0 accepts any number."
+        ),
     )
     llm_max_requests: int = Field(
-        default=1000, ge=0, description="Requests to the language model in one run; 0 is no limit."
+        default=1000,
+        ge=0,
+        description=("Largest number of requests to the language model per run. 0 means no limit."),
     )
     llm_max_tokens: int = Field(
-        default=5_000_000, ge=0, description="Tokens in one run, asked and answered; 0 is no limit."
+        default=5_000_000,
+        ge=0,
+        description=(
+            "Largest number of tokens of the language model per run, in prompts "
+            "and answers. 0 means no limit."
+        ),
     )
     llm_max_usd: float = Field(
         default=0.0,
         ge=0,
-        description="US dollars in one run, by the prices of the settings; 0 is no limit.",
+        description=(
+            "Largest cost of the language model per run, in US dollars, by "
+            "judge.input_price and judge.output_price. 0 means no limit."
+        ),
     )
 
     @field_validator("when_unjudged", mode="before")

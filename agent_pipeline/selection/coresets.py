@@ -58,25 +58,37 @@ class CoresetOptions(CrowdingOptions):
 
     strategy: str = Field(
         default="hybrid",
-        description="hybrid, diversity, loss_topk, random (docs/explanation/selection.md says "
-        "when), a name that an installed package registers, or package.module:function.",
+        description=(
+            "Strategy that selects the rows: hybrid, diversity, loss_topk, "
+            "random, the name of an installed strategy, or "
+            "package.module:function. docs/explanation/selection.md compares "
+            "them."
+        ),
     )
     target_size: int = Field(
         default=1000,
         ge=1,
-        description="Rows to choose; with as many or fewer rows all are taken, and no losses "
-        "computed.",
+        description=(
+            "Number of rows to select. If there are no more rows than that, all "
+            "rows are selected and no losses are computed."
+        ),
     )
     loss_ratio: float = Field(
-        default=LOSS_RATIO, ge=0, le=1, description="hybrid: the share of picks by loss."
+        default=LOSS_RATIO,
+        ge=0,
+        le=1,
+        description="Share of the rows that the strategy hybrid selects by loss.",
     )
     near_duplicates: float = Field(
         default=0.0,
         ge=0,
         le=1,
-        description="Rows whose words are at least so alike (Jaccard similarity; 0.8 is a good "
-        "one) are left out but for the best judged, then the earliest; 0 leaves out identical rows "
-        "only, where not all rows are taken.",
+        description=(
+            "Jaccard similarity of words from which two rows are duplicates, such "
+            "as 0.8. Of duplicates, the row with the best score is kept, then the "
+            "earliest row. With 0, only identical rows are left out, and only if "
+            "not all rows are selected."
+        ),
     )
     seed: int = Field(default=0, description="Seed of every random choice.")
 

@@ -63,32 +63,44 @@ class CrowdingOptions(Options):
         default=0.01,
         ge=0,
         le=1,
-        description="Largest share of the rows that near-duplicates of one row may have, or rows "
-        "that look planted: copies of rows with one phrase added, or rows in which users write one "
-        "unusual phrase. Two rows, and twice as many near-duplicates as the median group has, are "
-        "always kept. 1 keeps all, and accepts phrases that stop the coreset.",
+        description=(
+            "Largest share of the rows that a group of near-duplicates may have. "
+            "Rows that look planted are such a group: copies of rows with an "
+            "added phrase, or rows in which users write one unusual phrase. Two "
+            "rows, and twice the size of the median group, are always kept. 1 "
+            "keeps all rows."
+        ),
     )
     largest_task: float = Field(
         default=0.05,
         ge=0,
         le=1,
-        description="Largest share of the rows that one task may have. Two rows, and ten times as "
-        "many as the median task has, are always kept. 1 keeps all.",
+        description=(
+            "Largest share of the rows that one task may have. Two rows, and ten "
+            "times as many rows as the median task has, are always kept. 1 keeps "
+            "all rows."
+        ),
     )
     largest_source: float = Field(
         default=1.0,
         ge=0,
         le=1,
-        description="Largest share of the rows that sessions of one reader may have, if there are "
-        "several readers. Two rows, and ten times as many as the median reader has, are always "
-        "kept. 1 keeps all: most agents have one reader.",
+        description=(
+            "Largest share of the rows that one reader's sessions may have, if "
+            "there are several readers. Two rows, and ten times as many rows as "
+            "the median reader has, are always kept. The default of 1 keeps all "
+            "rows, because most agents have one reader."
+        ),
     )
     largest_day: float = Field(
         default=1.0,
         ge=0,
         le=1,
-        description="Largest share of the rows that may have begun on one day (UTC). 1 keeps all: "
-        "many stores are written in a day.",
+        description=(
+            "Largest share of the rows whose sessions began on one day (UTC). The "
+            "default of 1 keeps all rows, because many stores are written on one "
+            "day."
+        ),
     )
 
 

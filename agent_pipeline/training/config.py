@@ -13,7 +13,7 @@ The defaults suit small models and a few hundred rows of tool calls on a CPU:
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -44,7 +44,10 @@ fifth of the speed (125 → 99 tokens/s at batch 1 × 300 tokens) and saves 1.5 
 300).
 """
 
-BY_SIZE = "Peak learning rate; 0: by the size of the base model ({}; see training/config.py)."
+RATE_BY_SIZE = (
+    "Peak learning rate. 0 chooses the rate by the size of the base model and by the step; "
+    "docs/reference/settings.md lists the rates."
+)
 
 _NOT_HASHED = {"gradient_checkpointing", "save_steps", "processes", "most_dropped"}
 """Options that change how a model is trained, but not which model results."""
@@ -65,32 +68,36 @@ class Training(Options):
         "batch_size": "per_device_train_batch_size",
     }
 
-    num_train_epochs: float = Field(default=1.0, gt=0, description="Passes over the chosen rows.")
+    num_train_epochs: float = Field(default=1.0, gt=0, description="Passes over the selected rows.")
     max_steps: int = Field(
         default=0,
         ge=0,
-        description="Optimizer steps after which training stops; 0 trains all epochs.",
+        description=("Number of optimizer steps after which training stops. 0 trains all epochs."),
     )
     learning_rate: float = Field(
         default=1.5e-3,
         gt=0,
-        description="Peak learning rate; LoRA needs ten times that of a full fine-tune.",
+        description=(
+            "Peak learning rate. LoRA needs about ten times the rate of a full fine-tune."
+        ),
     )
     lr_scheduler_type: Scheduler = Field(
-        default="linear", description="How the learning rate falls after the warm-up."
+        default="linear", description="Curve of the learning rate after the warm-up."
     )
     warmup_ratio: float = Field(
         default=0.1,
         ge=0,
         lt=1,
-        description="Share of the steps over which the learning rate rises.",
+        description="Share of the steps during which the learning rate rises.",
     )
     adam_beta2: float = Field(
         default=0.95,
         gt=0,
         lt=1,
-        description="Decay of Adam's mean of squared gradients; a small value forgets the large "
-        "first gradients of a short training run.",
+        description=(
+            "Decay of Adam's mean of squared gradients. A small value forgets the "
+            "large first gradients of a short training run."
+        ),
     )
     max_grad_norm: float = Field(
         default=1.0, gt=0, description="Norm to which gradients are clipped."
@@ -98,24 +105,32 @@ class Training(Options):
     per_device_train_batch_size: int = Field(
         default=1,
         ge=1,
-        description="Rows per forward pass; on a CPU, a tree of prefixes holds the tokens of two "
-        "such passes.",
+        description=(
+            "Rows per forward pass and device. An optimizer step has "
+            "gradient_accumulation_steps times as many rows."
+        ),
     )
     gradient_checkpointing: Literal["auto", "on", "off"] = Field(
         default="auto",
-        description="Whether activations are recomputed to save memory; auto does so for long "
-        "rows. The trained model is the same.",
+        description=(
+            "Whether activations are recomputed to save memory. auto does so for "
+            "long rows. The trained model is the same."
+        ),
     )
     max_length: int = Field(
         default=2048,
         ge=16,
-        description="Tokens per row; longer rows lose their oldest exchanges, never part of an "
-        "answer.",
+        description=(
+            "Longest row, in tokens. A longer row loses its oldest messages, and "
+            "never a part of an answer."
+        ),
     )
     precision: Precision = Field(
         default="auto",
-        description="Type of the frozen weights and of matrix products; auto uses bfloat16 if the "
-        "machine multiplies faster in it.",
+        description=(
+            "Type of the frozen weights and of matrix products. auto uses "
+            "bfloat16 if the machine multiplies faster in bfloat16."
+        ),
     )
     seed: int = Field(
         default=42,
@@ -181,48 +196,65 @@ class AdapterTraining(Training):
     gradient_accumulation_steps: int = Field(
         default=2,
         ge=1,
-        description="Forward passes per optimizer step: a step has per_device_train_batch_size "
-        "times as many rows.",
+        description="Forward passes per optimizer step.",
     )
     lora_r: int = Field(default=16, ge=1, description="Rank of the adapter's matrices.")
     lora_alpha: int = Field(
-        default=32, ge=1, description="Scale of the adapter: alpha / r multiplies its output."
+        default=32,
+        ge=1,
+        description=("Scale of the adapter. Its output is multiplied by lora_alpha / lora_r."),
     )
     lora_dropout: float = Field(
-        default=0.0, ge=0, lt=1, description="Dropout before the adapter's first matrix."
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="Dropout probability before the adapter's first matrix.",
     )
     target_modules: str = Field(
         default="all-linear",
-        description="Modules that get an adapter: all-linear, or names separated by commas, such "
-        "as q_proj, v_proj.",
+        description=(
+            "Modules of the base model that get an adapter: all-linear, or names "
+            "separated by commas, such as q_proj, v_proj."
+        ),
     )
     use_dora: bool = Field(
         default=False,
-        description="Whether direction and magnitude are trained separately (DoRA, Liu et al. "
-        "2024).",
+        description=(
+            "Whether direction and magnitude are trained separately (DoRA, Liu et al. 2024)."
+        ),
     )
     use_lora_plus: bool = Field(
         default=False,
-        description="Whether the adapter's second matrices are trained faster than the first ones "
-        "(LoRA+, Hayou et al. 2024).",
+        description=(
+            "Whether matrix B of the adapter has a higher learning rate than "
+            "matrix A (LoRA+, Hayou et al. 2024)."
+        ),
     )
     loraplus_lr_ratio: float = Field(
-        default=16.0, ge=1, description="LoRA+: learning rate of matrix B divided by that of A."
+        default=16.0,
+        ge=1,
+        description=(
+            "Learning rate of matrix B divided by the learning rate of matrix A, for use_lora_plus."
+        ),
     )
 
     most_dropped: float = Field(
         default=0.1,
         ge=0,
         le=1,
-        description="Largest share of the rows that may be dropped, or lose their beginning, "
-        "because of max_length or the chat template. If the share is larger, nothing is "
-        "trained, and the error proposes a max_length.",
+        description=(
+            "Largest share of rows that may be dropped or lose their beginning "
+            "because of max_length or the chat template. If the share is larger, "
+            "training fails and the error proposes a max_length."
+        ),
     )
     processes: int = Field(
         default=1,
         ge=1,
-        description="Processes that share the rows of a step, each with its own GPU; the trained "
-        "model is that of one process.",
+        description=(
+            "Number of processes that share the rows of a step, each with its own "
+            "GPU. The trained model is the same."
+        ),
     )
 
     @property
@@ -279,30 +311,47 @@ class FurtherTraining(Training):
     learning_rate: float = Field(
         default=0.0,
         ge=0,
-        description=BY_SIZE.format("2e-4 below 0.3 billion weights, 2e-5 from 1 billion on"),
+        description=RATE_BY_SIZE,
     )
     adam_beta2: float = Field(
-        default=0.999, gt=0, lt=1, description="Decay of Adam's mean of squared gradients."
+        default=0.999,
+        gt=0,
+        lt=1,
+        description=(
+            "Decay of Adam's mean of squared gradients. A small value forgets the "
+            "large first gradients of a short training run."
+        ),
     )
     per_device_train_batch_size: int = Field(
         default=4, ge=1, description="Rows per optimizer step."
     )
-    min_rows: int = Field(default=8, ge=1, description="Rows below which nothing is trained.")
+    min_rows: int = Field(
+        default=8, ge=1, description="Smallest number of rows with which a step trains."
+    )
     stop_steps: int = Field(
         default=5,
         ge=1,
-        description="Optimizer steps between two measurements of the kinds of decision on the "
-        "split select. Each measurement also writes a checkpoint.",
+        description=(
+            "Optimizer steps between two measurements of the model's decisions on "
+            "the split select. Each measurement also writes a checkpoint."
+        ),
     )
     stop_fall: float = Field(
         default=0.05,
         ge=0,
         le=1,
-        description="Fall of the mean probability of the right decision, for one kind, at which "
-        "training stops.",
+        description=(
+            "Fall of the mean probability of the right decision at which training "
+            "stops. It is measured for each kind of decision: the called tool, or "
+            "an answer."
+        ),
     )
     stop_turns: int = Field(
-        default=16, ge=0, description="Turns of each kind that are measured; 0 never stops."
+        default=16,
+        ge=0,
+        description=(
+            "Number of turns per kind of decision in such a measurement. 0 never stops training."
+        ),
     )
 
 
@@ -314,23 +363,25 @@ class PreferenceTraining(FurtherTraining):
     beta: float = Field(
         default=0.1,
         gt=0,
-        description="How strongly the adapter is held near the SFT adapter.",
+        description="Strength with which the adapter is held near the SFT adapter.",
     )
 
 
 class DpoTraining(PreferenceTraining):
-    """How an adapter is trained from pairs of turns (DPO, Rafailov et al. 2023)."""
+    """The options of DPO: training from pairs of turns (Rafailov et al. 2023)."""
 
     sft_weight: float = Field(
         default=0.2,
         ge=0,
-        description="Weight of the chosen turns' own loss, which anchors their probability (RPO, "
-        "Pang et al. 2024).",
+        description=(
+            "Weight of the loss on the chosen turns alone, which keeps their "
+            "probability high (RPO, Pang et al. 2024)."
+        ),
     )
 
 
 class KtoTraining(PreferenceTraining):
-    """How an adapter is trained from sessions, each good or bad (KTO, Ethayarajh et al. 2024)."""
+    """The options of KTO: training from good and bad sessions (Ethayarajh et al. 2024)."""
 
 
 class OnPolicyTraining(FurtherTraining):
@@ -347,7 +398,7 @@ class OnPolicyTraining(FurtherTraining):
 
 
 class GrpoTraining(OnPolicyTraining):
-    """How an adapter is trained from rewards (GRPO, Shao et al. 2024).
+    """The options of GRPO: training from rewards (Shao et al. 2024).
 
     A trial that earned more than the other trials of its row becomes more probable. An optimizer
     step sees `per_device_train_batch_size` rows, with `num_generations` trials of each.
@@ -359,60 +410,75 @@ class GrpoTraining(OnPolicyTraining):
     learning_rate: float = Field(
         default=0.0,
         ge=0,
-        description=BY_SIZE.format("5e-5 below 0.3 billion weights, 1e-5 from 1 billion on"),
+        description=RATE_BY_SIZE,
     )
     beta: float = Field(
         default=0.04,
         ge=0,
-        description="How strongly the adapter is held near the adapter that it starts from.",
+        description=(
+            "Strength with which the adapter is held near the adapter of the previous step."
+        ),
     )
     num_generations: int = Field(
-        default=4, ge=2, description="Trials of a row, which are compared with each other."
+        default=4, ge=2, description="Trials per row, whose rewards are compared with each other."
     )
     use_world: bool = Field(
         default=True,
-        description="Whether tasks are played in the agent's world, if it has one; false rewards "
-        "single turns by comparison with the logged turns.",
+        description=(
+            "Whether tasks are played in the agent's world, if it has a world. "
+            "With false, single turns are rewarded for agreement with the logged "
+            "turns."
+        ),
     )
     max_turns: int = Field(
         default=12,
         ge=1,
-        description="Assistant messages after which an episode is cut off.",
+        description="Number of assistant messages after which an episode is cut off.",
     )
     harm_penalty: float = Field(
         default=1.0,
         ge=0,
-        description="Reward that is subtracted if an episode changes the world wrongly; also the "
-        "penalty for a call when no call was due.",
+        description=(
+            "Reward that is subtracted if an episode does harm, or if the model "
+            "calls a tool when no call is due."
+        ),
     )
 
 
 class SdftTraining(OnPolicyTraining):
-    """How an adapter learns from itself (SDFT, Shenfeld et al. 2026).
+    """The options of self-distillation (SDFT, Shenfeld et al. 2026).
 
     The teacher is the same adapter with the logged turn in its prompt.
     """
 
 
 class DistillTraining(OnPolicyTraining):
-    """How an adapter learns from a larger model (on-policy distillation, Agarwal et al. 2024).
+    """The options of on-policy distillation from a larger model (Agarwal et al. 2024).
 
     The adapter writes, and the teacher rates every token.
     """
 
     teacher_model: str = Field(
         default="",
-        description="Hugging Face id or local path of the teacher; it needs the same vocabulary.",
+        description=(
+            "Hugging Face id or local path of the teacher, which must have the same vocabulary."
+        ),
     )
     teacher_revision: str = Field(
         default="",
-        description="Commit, tag or branch of the teacher on the hub; empty: its main branch.",
+        description=(
+            "Commit, tag or branch of the teacher on the Hugging Face hub. Empty "
+            "means the main branch."
+        ),
     )
     beta: float = Field(
         default=1.0,
         ge=0,
         le=1,
-        description="The divergence: 0 is the forward KL divergence, 1 the reverse.",
+        description=(
+            "Divergence from the teacher: 0 is the forward KL divergence, 1 is "
+            "the reverse KL divergence."
+        ),
     )
 
 
@@ -463,6 +529,30 @@ A rate that is too low trains slowly. A rate that is too high destroys the model
 """
 
 _SIZED_OPTIONS = ("learning_rate", "num_train_epochs")
+
+
+class RatesOfSize(NamedTuple):
+    """The default learning rates for one range of base model sizes.
+
+    Attributes:
+        size: The range of the number of weights, such as "below 1 billion".
+        sft: The rate of the step sft.
+        further: The rate of the steps sdft, distill, dpo and kto.
+        grpo: The rate of the step grpo.
+    """
+
+    size: str
+    sft: float
+    further: float
+    grpo: float
+
+
+def list_size_rates() -> list[RatesOfSize]:
+    """Return the default learning rates for each range of base model sizes."""
+    bounds = [f"{bound / 1e9:g} billion" for bound in _SIZE_BOUNDS]
+    sizes = [*(f"below {bound}" for bound in bounds), f"{bounds[-1]} or more"]
+    rates = zip(sizes, _SFT_RATES, _FURTHER_RATES, _GRPO_RATES, strict=True)
+    return [RatesOfSize(*row) for row in rates]
 
 
 def count_weights(folder: Path) -> int | None:

@@ -10,7 +10,7 @@ from agent_pipeline.config.assets import ASSETS, AdapterConfig, CurationConfig, 
 from agent_pipeline.config.checks import problems, unknown_agents
 from agent_pipeline.config.overrides import overrides
 from agent_pipeline.config.presets import PRESETS
-from agent_pipeline.config.reference import updated
+from agent_pipeline.config.reference import make_parts, update_page
 from agent_pipeline.config.resolution import (
     SHARED,
     THIS_RUN,
@@ -386,10 +386,17 @@ def test_the_page_of_settings_lists_every_setting_of_every_asset_as_it_is() -> N
     page = (Path(__file__).parents[2] / "docs" / "reference" / "settings.md").read_text(
         encoding="utf-8"
     )
-    assert updated(page) == page, "run python -m agent_pipeline.config.reference"
+    assert update_page(page) == page, "run python -m agent_pipeline.config.reference"
+    assert all(text in page for text in make_parts().values())
     assert all(
         f"| `{name}` |" in page for options in ASSETS.values() for name in options.model_fields
     )
+
+
+def test_the_page_of_settings_lists_an_option_that_several_assets_have_once() -> None:
+    rows = [row for row in make_parts()["training options"].splitlines() if row.startswith("| `")]
+    rows += [row for row in make_parts()["dataset options"].splitlines() if row.startswith("| `")]
+    assert len({(row.split("|")[1], row.split("|")[-2]) for row in rows}) == len(rows)
 
 
 def test_saving_beside_dotted_keys_of_an_agent_keeps_them(toml) -> None:

@@ -113,7 +113,7 @@ def find_shared_checks(checks: Iterable[Any]) -> dict[str, str]:
 def describe_settings(asset: str) -> str:
     """Return links to the settings of an asset, or an empty text."""
     if asset == ADAPTER:
-        return "Settings: [training steps](settings.md#sft_adapter)."
+        return "Settings: [training steps](settings.md#training-steps)."
     return f"Settings: [{asset}](settings.md#{asset})." if asset in ASSETS else ""
 
 
