@@ -4,7 +4,6 @@ The text of the page is written by hand. Every table between two markers is made
 An option that several assets have is listed once.
 """
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -36,9 +35,9 @@ def update_page(page: str) -> str:
     """Return the page with the tables of the current settings."""
     for name, text in make_parts().items():
         begin, end = _BEGIN.format(name=name), _END.format(name=name)
-        pattern = re.escape(begin) + ".*?" + re.escape(end)
-        replacement = f"{begin}\n\n{text}\n\n{end}"
-        page = re.sub(pattern, lambda _, new=replacement: new, page, flags=re.DOTALL)
+        before, _, rest = page.partition(begin)
+        after = rest.partition(end)[2]
+        page = f"{before}{begin}\n\n{text}\n\n{end}{after}"
     return page
 
 
@@ -101,9 +100,9 @@ def _describe_group(names: Sequence[str], kind: str) -> Iterator[str]:
     for (option, _), having in owners.items():
         options_by_owners[tuple(having)].append(option)
     shared = [having for having in options_by_owners if len(having) > 1]
-    for having in sorted(shared, key=len, reverse=True):
-        yield f"### {_name_owners(having, names, kind)}"
-        yield _make_options_table(having, options_by_owners[having])
+    for owners_of_table in sorted(shared, key=len, reverse=True):
+        yield f"### {_name_owners(owners_of_table, names, kind)}"
+        yield _make_options_table(owners_of_table, options_by_owners[owners_of_table])
     for name in names:
         yield f"### {name}"
         yield _first_line(ASSETS[name])
