@@ -260,7 +260,7 @@ def test_an_empty_conversation_is_a_session_and_a_line_that_is_none_is_counted(
     assert [note.partition(": ")[2] for note in source.notes] == [
         "1 lines hold no JSON object and were left out (the first is line 4).",
         "1 records are no JSON and were left out.",
-        "1 records are not what openai_chat writes (JSON lines with messages of role and content) and were left out.",
+        "1 records are not what openai_chat writes (JSON lines with messages, a list with role and content) and were left out.",
     ]
 
 

@@ -242,7 +242,7 @@ def test_a_store_that_is_missing_says_where_it_was_looked_for(tmp_path):
 def test_what_is_no_store_is_refused_with_what_would_be_one(tmp_path, content):
     path = tmp_path / "store"
     path.mkdir() if content is None else path.write_bytes(content)
-    with pytest.raises(StoreError, match=r"docs/traces\.md") as error:
+    with pytest.raises(StoreError, match=r"docs/how-to/write-a-reader\.md") as error:
         open_source(path)
     assert one_sentence(error)
 
