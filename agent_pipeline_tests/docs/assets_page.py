@@ -21,11 +21,11 @@ SHARED_BY = 3
 SHARED_CHECKS = "Checks of several tables"
 INTRODUCTION = """\
 The graph has five groups of assets. The groups and the assets on this page are in the order of the
-graph. Every asset has one partition per agent, except `session_store` and `multi_task_dataset`.
+graph. Every asset has one partition per agent. Only `multi_task_dataset` has no partitions.
 
-A table has one Parquet file per partition in `lake/tables`. The assets of the groups `models` and
-`exports` are folders in `lake/models`. If a check blocks, the later assets do not run after the
-check has failed.
+Tables are Parquet files in `lake/tables`. The assets of the groups `models` and `exports` are
+folders in `lake/models`, and `serving` also writes to `lake/serving`. If a blocking check fails,
+the later assets do not run. Columns that are marked as required are never null.
 """
 
 

@@ -60,16 +60,15 @@ def split_check(
 
 
 _SFT_DESCRIPTIONS = {
-    SFT_TABLE: "Conversations to imitate, one row per positive session (`messages`, `tools`).\n\n"
-    "The table holds what a training run may see. Rows of the split `train` are trained on. Rows "
-    "of the split `select` are not trained on, but DPO, KTO, GRPO and distillation stop early by "
-    "these rows. The rows of the split `test` are in `heldout_dataset`. A task keeps its split "
-    "forever.",
-    HELDOUT_TABLE: "Conversations to measure with, one row per positive session (`messages`, "
-    "`tools`).\n\n"
-    "The table holds the split `test`, and no training step depends on it. The evaluation, the "
-    "check of the exported model and the episodes use these rows. The columns are those of "
-    "`sft_dataset`. A task keeps its split forever.",
+    SFT_TABLE: "One row per positive session: a conversation (`messages`, `tools`) that the model "
+    "learns to imitate.\n\n"
+    "The table has the splits `train` and `select`. Rows of `train` are trained on. Rows of "
+    "`select` are not trained on, but DPO, KTO, GRPO and distillation use them to decide when to "
+    "stop. The rows of the split `test` are in `heldout_dataset`.",
+    HELDOUT_TABLE: "One row per positive session of a held-out task: a conversation (`messages`, "
+    "`tools`) with which models are measured.\n\n"
+    "The table has the split `test`, and no training step reads it. The evaluation, the check of "
+    "the exported model and the episodes use these rows.",
 }
 
 
@@ -129,10 +128,10 @@ def sft_and_heldout_dataset(
 def preference_dataset(
     context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.MaterializeResult:
-    """Preference pairs for DPO: a good and a bad answer to one prompt.
+    """One row per pair of a good and a bad session of one task, for DPO.
 
-    Both answers come from trials of the same task. The columns are `prompt`, `chosen`,
-    `rejected` and `tools`.
+    The two sessions begin with the same messages (`prompt`) and then differ (`chosen`,
+    `rejected`).
     """
     with user_errors():
         config = in_force(context, workspace, PreferenceConfig)
@@ -161,9 +160,10 @@ def preference_dataset(
 def kto_dataset(
     context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.MaterializeResult:
-    """Rows for KTO: an answer (`prompt`, `completion`) and whether it is good (`label`).
+    """One row per judged session: its `prompt`, its `completion` and whether the session is good
+    (`label`), for KTO.
 
-    By default, sessions that are already part of a preference pair are left out.
+    By default, sessions that are part of a preference pair are left out.
     """
     with user_errors():
         config = in_force(context, workspace, KtoConfig)
@@ -191,7 +191,7 @@ def kto_dataset(
 def sharegpt_dataset(
     context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.MaterializeResult:
-    """The conversations of `sft_dataset` and `heldout_dataset` in the ShareGPT format.
+    """One row per conversation of `sft_dataset` and `heldout_dataset`, in the ShareGPT format.
 
     The format is for other training tools. Tool calls are `function_call` turns, and tool results
     are `observation` turns.

@@ -36,7 +36,7 @@ _FROM_ALL = [
 def multi_task_dataset(
     context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.MaterializeResult:
-    """Conversations of several agents, to train one model on them.
+    """One row per conversation of several agents, to train one model on all of them.
 
     The setting `[mixing]` gives each agent's share. A row keeps its split. A row that another
     agent holds out is not in the training split.

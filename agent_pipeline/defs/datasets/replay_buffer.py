@@ -20,7 +20,7 @@ from agent_pipeline.selection.replay import build_buffer, list_held_out_sessions
 def replay_buffer(
     context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.MaterializeResult:
-    """A random sample of all rows that this agent was ever trained on, for replay in later
+    """A random sample of all rows on which this agent was ever trained, for replay in later
     training runs.
 
     The sample keeps rows whose sessions the store has lost, until `agent-pipeline forget`

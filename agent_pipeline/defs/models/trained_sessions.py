@@ -32,11 +32,11 @@ from agent_pipeline.training.chain import find_session_uses
 def trained_sessions(
     context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> Iterator[dg.MaterializeResult]:
-    """The sessions used for the last training run.
+    """One row per session on which the last training run trained.
 
-    A nightly run stops here if too few sessions are new (`night.new_sessions`), and no verdict,
-    setting or code changed. It also stops here if the time of the night is over
-    (`night.minutes`). A run that a person starts always continues.
+    The table shows which sessions are new. A nightly run stops here if too few sessions are new
+    (`night.new_sessions`), and no verdict, setting or code changed. It also stops here if the
+    time of the night is over (`night.minutes`). A run that a person starts always continues.
     """
     with user_errors():
         key, last = agent_key(context), _last_training(context)

@@ -88,7 +88,7 @@ SCHEMAS_CHECK, TOOLS_CHECK, FATES_CHECK = (
 def sessions(
     context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.MaterializeResult:
-    """Every session that the agent logged, one row each, in one canonical form.
+    """One row per session that the agent logged, in one canonical form.
 
     Tool calls are paired with their results. Damage is counted by kind. Missing tool schemas
     are inferred from the calls. Secrets and personal data are replaced by pseudonyms.
@@ -195,7 +195,7 @@ def _schemas_result(key: PartitionKey, origins: Mapping[str, int]) -> dg.AssetCh
 def judged_sessions(
     context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.MaterializeResult:
-    """Every session, with one verdict (good, bad or none) and who gave it.
+    """One row per session, with its verdict and the judge that gave the verdict.
 
     The table also has the result of every measure and the opinion of every judge. A null
     verdict means that nobody judged the session.
@@ -290,7 +290,7 @@ def _llm_spend(client: LlmClient) -> dict[str, Any]:
 def curated_sessions(
     context: dg.AssetExecutionContext, workspace: dg.ResourceParam[Workspace]
 ) -> dg.MaterializeResult:
-    """Every judged session, with its use for training: positive, negative or neither.
+    """One row per judged session, with its use for training: positive, negative or neither.
 
     Positive sessions become training examples. Negative sessions become the rejected answers of
     preference pairs and KTO rows. Every session that is not positive has a reason.
