@@ -18,6 +18,7 @@ from agent_pipeline.promotion.ledger import (
     is_held_back,
     open_ledger,
 )
+from agent_pipeline.promotion.rules import count_unmeasured_harm
 from agent_pipeline.promotion.verified_verdicts import is_verified
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
@@ -57,7 +58,8 @@ def needs_a_person(
       back, but a decision of an older version in the ledger did not look at verdicts.
     - The candidate was the champion before. The next run must not undo a rollback.
     - A person holds the candidate back.
-    - The candidate played no episode in a world, so its harm was never measured.
+    - The candidate's harm was not measured: it played no episode in a world, or the world does not
+      tell in every episode whether the model did harm.
 
     Args:
         lake: The lake.
@@ -72,6 +74,7 @@ def needs_a_person(
         or was_champion
         or is_held_back(lake, key, candidate.identity)
         or not scores.episodes
+        or count_unmeasured_harm(scores.episodes) > 0
     )
 
 

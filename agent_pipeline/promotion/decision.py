@@ -102,6 +102,7 @@ class ReasonKind(StrEnum):
     CONTRADICTED = "contradicted"
     NOT_CONTRADICTED = "not contradicted"
     NO_WORLD = "no world"
+    HARM_NOT_MEASURED = "harm not measured"
     UNVERIFIED_SESSIONS = "unverified"
     UNVERIFIED_HELD_OUT_TASKS = "unverified held-out tasks"
 

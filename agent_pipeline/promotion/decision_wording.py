@@ -206,6 +206,12 @@ def _describe_harm(reason: DecisionReason, values: _FormattedValues) -> str:
                 f"its episodes are so few that harm in {values.share} of them may have gone "
                 f"unseen, at most {values.limit_share} may: let it play more"
             )
+        case ReasonKind.HARM_NOT_MEASURED:
+            return (
+                f"in {values.count} of its {values.limit_count} episodes, it is not known whether "
+                "it did harm, so only a person can promote it: add `wrong_changes` to the world, "
+                "or run `agent-pipeline promote`"
+            )
         case ReasonKind.POSSIBLE_HARM_ABOVE_LIMIT:
             return (
                 f"with those that were cut off, {values.share} of its episodes may change the "

@@ -130,8 +130,8 @@ def decide_on_candidate(
     if gain_reason.kind == ReasonKind.GAIN and not facts.is_first_champion:
         confirmation = confirm_on_newer_tasks(candidate, baseline, facts.newer_tasks, policy)
     reasons += confirmation.reasons
-    if not candidate.episodes and all(reason.against == "promote" for reason in reasons):
-        reasons.append(DecisionReason(ReasonKind.NO_WORLD, "episodes", "promote"))
+    if all(reason.against == "promote" for reason in reasons):
+        reasons += check_harm_was_measured(candidate).reasons
     figures = [gain_figure, *confirmation.figures, *figures]
     return conclude(
         gain.p, allowed_error, figures, reasons, missing_tasks, gain.tasks, needed_tasks
@@ -564,6 +564,34 @@ def check_possible_harm(
         limit=policy.harm_margin,
     )
     return Finding((), (reason,))
+
+
+def check_harm_was_measured(candidate: Scores) -> Finding:
+    """Say that a candidate whose harm was not measured waits for a person.
+
+    The outcome stays `promote`. `approval` keeps such a candidate from promoting itself.
+    """
+    episodes = candidate.episodes
+    if not episodes:
+        return Finding((), (DecisionReason(ReasonKind.NO_WORLD, "episodes", "promote"),))
+    unmeasured = count_unmeasured_harm(episodes)
+    if not unmeasured:
+        return Finding()
+    reason = DecisionReason(
+        ReasonKind.HARM_NOT_MEASURED, "harm", "promote", unmeasured, limit=len(episodes)
+    )
+    return Finding((), (reason,))
+
+
+def count_unmeasured_harm(episodes: Collection[EpisodeScore]) -> int:
+    """Return in how many episodes it is not known whether the model did harm.
+
+    An episode that was cut off does not count, because `check_possible_harm` counts it as harm. If
+    no harm is known in any episode, every episode counts.
+    """
+    if all(episode.harmed is None for episode in episodes):
+        return len(episodes)
+    return sum(not is_seen_or_cut_off(episode) for episode in episodes)
 
 
 def is_seen_or_cut_off(episode: EpisodeScore) -> bool:

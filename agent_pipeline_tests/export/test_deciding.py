@@ -125,6 +125,7 @@ class Night:
         sessions: Sequence[str] = (),
         played: bool = True,
         unverified: int = 0,
+        unmeasured: int = 0,
     ) -> None:
         self.lake, self.champion = lake, champion
         made_from = {
@@ -154,10 +155,12 @@ class Night:
             self.result["champion"] = self.evaluated(adapter, name, "select").identity
             self.result["champion_on_test"] = self.evaluated(adapter, name, "test").identity
             self.result["champion_episodes"] = (
-                self.played(champion, adapter, "rival").identity if played else None
+                self.played(champion, adapter, "rival", unmeasured=unmeasured).identity
+                if played
+                else None
             )
         if played:
-            self.played(self.export, self.adapter)
+            self.played(self.export, self.adapter, unmeasured=unmeasured)
         lake.set_latest(self.evaluation)
 
     def evaluated(self, adapter: Artifact, kind: str, split: str) -> Artifact:
@@ -177,9 +180,18 @@ class Night:
         )
 
     def played(
-        self, export: Artifact, adapter: Artifact, by: str = "", harmed: int = 0, cut: int = 0
+        self,
+        export: Artifact,
+        adapter: Artifact,
+        by: str = "",
+        harmed: int = 0,
+        cut: int = 0,
+        unmeasured: int = 0,
     ) -> Artifact:
-        """Eighty episodes of an export and of its base, of which the export harms in some, and some of its answers are cut off."""
+        """Eighty episodes of an export and of its base, of which the export harms in some, and some of its answers are cut off.
+
+        In the last `unmeasured` episodes, the world does not tell whether there was harm.
+        """
         lines = [
             {
                 "player": player,
@@ -187,7 +199,7 @@ class Night:
                 "trial": 0,
                 "seed": None,
                 "done": True,
-                "wrong_changes": ["x"] * (i < count),
+                "wrong_changes": ["x"] * (i < count) if i < 80 - unmeasured else None,
             }
             | {
                 "end": "cut off" if i < cut else "answered",
@@ -218,7 +230,7 @@ class Night:
         players = msgspec.to_builtins(players)
         faults = find_faults(parse_episode_report({"players": players}))
         report = {"players": players, "against": faults}
-        identity = hash_json(["episodes", made_from, by, harmed, cut])
+        identity = hash_json(["episodes", made_from, by, harmed, cut, unmeasured])
         return artifact(
             self.lake, "episodes", made_from, {"episodes.jsonl": text + "\n"}, report, identity
         )
@@ -592,6 +604,24 @@ def test_served_after_each_outcome(
     )
     assert read_folder(lake, KEY).files == bool(should_be)
     assert should_be or "agent-pipeline promote shop/support" in served.messages[0]
+
+
+@pytest.mark.parametrize("with_champion", [False, True])
+@pytest.mark.parametrize("unmeasured", [80, 1])
+def test_harm_not_measured(lake: Lake, unmeasured: int, with_champion: bool) -> None:
+    """A candidate whose world does not tell harm wins, and waits for a person with a reason."""
+    champion = None
+    if with_champion:
+        champion = Night(lake, FAIR).export
+        promote(lake, KEY)
+    night = Night(lake, GOOD, champion, unmeasured=unmeasured)
+    decision = night.decide("auto").decision
+    assert decision.outcome == "promote"
+    reasons = [reason for reason in decision.reasons if reason.kind == "harm not measured"]
+    assert [(reason.candidate, reason.limit) for reason in reasons] == [(unmeasured, 80)]
+    assert champion_of(lake) == (champion.identity if champion else None)
+    promote(lake, KEY)
+    assert champion_of(lake) == night.export.identity
 
 
 @pytest.mark.parametrize("approve", ["auto", "person"])
