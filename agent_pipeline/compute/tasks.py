@@ -258,6 +258,7 @@ def export(params: ExportParams, progress: Progress = silent) -> Result:
     """Merge an adapter into its base model, write GGUF files, and check them with llama.cpp."""
     from agent_pipeline.evaluation.heldout import heldout_rows
     from agent_pipeline.export.converter import find_converter
+    from agent_pipeline.export.gguf_export import ExportOptions, ExportRows
     from agent_pipeline.export.gguf_export import export as export_gguf
     from agent_pipeline.export.quantizer import K_QUANTS, find_quantizer
     from agent_pipeline.export.serving_folder import base_folder
@@ -294,22 +295,17 @@ def export(params: ExportParams, progress: Progress = silent) -> Result:
         made_from["quantizer_sha256"] = sha256_file(Path(find_quantizer(llama_cpp)[-1]))
 
     def write(folder: Path) -> dict[str, Any]:
-        return export_gguf(
-            base,
-            adapter.path,
-            folder,
-            compared,
-            config["outtypes"],
-            config["max_new_tokens"],
-            progress,
+        options = ExportOptions(
+            outtypes=config["outtypes"],
+            max_new_tokens=config["max_new_tokens"],
             longest_row=read_training_report(adapter).longest_row_tokens,
             name=f"{params.partition} {adapter.identity[:16]}",
             llama_cpp_path=llama_cpp,
             least_kept=config["least_kept"],
-            measured=measured,
-            trained=read_dataset_rows(lake, key),
             bases=base_folder(lake),
         )
+        rows = ExportRows(compared, measured, read_dataset_rows(lake, key))
+        return export_gguf(base, adapter.path, folder, rows, options, progress).to_json()
 
     return build(export, params, Recipe("gguf_export", made_from, write, [adapter]))
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 from io import StringIO
 from typing import Any
 
+import msgspec
 from dagster_pipes import (
     PipesBlobStoreMessageWriter,
     PipesBlobStoreMessageWriterChannel,
@@ -32,6 +33,29 @@ AGAIN = 5.0
 ALIVE = "alive"
 MESSAGES = "messages"
 """The kind of folder under the lake's root."""
+
+
+class LetterboxAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a remote worker writes its messages.
+
+    Attributes:
+        lake: The address of the lake.
+        lake_options: Options of the lake's file system.
+        asset: The asset that the worker makes.
+        partition: The agent's partition, as `project/agent`.
+        launch: The id of this start of the worker.
+    """
+
+    lake: str
+    lake_options: dict[str, Any]
+    asset: str
+    partition: str
+    launch: str
+
+    def open(self) -> "Letterbox":
+        """Return the letterbox at this address."""
+        lake = Lake(self.lake, options=self.lake_options)
+        return Letterbox(lake, self.asset, self.partition, self.launch)
 
 
 class Letterbox:
@@ -80,12 +104,7 @@ def writer(params: PipesParams) -> PipesMessageWriter[Any] | None:
     """
     if "launch" not in params:
         return None
-    box = Letterbox(
-        Lake(params["lake"], options=params["lake_options"]),
-        params["asset"],
-        params["partition"],
-        params["launch"],
-    )
+    box = msgspec.convert(dict(params), LetterboxAddress).open()
     threading.Thread(
         target=until_silent, args=(lambda: box.read(ALIVE), _leave), daemon=True
     ).start()

@@ -7,12 +7,11 @@ The model's answers are not judged here; `gate` and `parity` do that.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-import msgspec
-
 from agent_pipeline.engine.prefix_tree import shared_prefix_length
 from agent_pipeline.errors import ExportError
 from agent_pipeline.evaluation.players import message_of
 from agent_pipeline.export.llama import LlamaCpp
+from agent_pipeline.export.report import Played
 from agent_pipeline.json_types import JsonObject
 from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.models.rendering import with_plain_ids
@@ -55,22 +54,6 @@ def as_clients_send(messages: Sequence[Message], shown: str | None = None) -> li
 def turns_of(messages: Sequence[Message]) -> int:
     """Return how many messages are the assistant's."""
     return sum(message["role"] == "assistant" for message in messages)
-
-
-class Played(msgspec.Struct):
-    """What playing some conversations showed.
-
-    `turns` counts the prompts after the first one that were compared, and `equal` those with the
-    same tokens as in training. `parted` counts conversations that ended early, because the server
-    read an answer otherwise than it was written. `difference` is the first difference between two
-    prompts.
-    """
-
-    conversations: int = 0
-    turns: int = 0
-    equal: int = 0
-    parted: int = 0
-    difference: str = ""
 
 
 def play(

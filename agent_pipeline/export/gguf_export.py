@@ -10,21 +10,22 @@ import json
 import shutil
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from filelock import FileLock
 
 from agent_pipeline.errors import ExportError
 from agent_pipeline.export import parity
-from agent_pipeline.export.conversations import Played, play
+from agent_pipeline.export.conversations import play
 from agent_pipeline.export.converter import LORA, OUTTYPES, convert, convert_lora, find_converter
 from agent_pipeline.export.limits import limits_by_tool
-from agent_pipeline.export.llama import greedy_answers, two_servers
+from agent_pipeline.export.llama import Completion, greedy_answers, two_servers
 from agent_pipeline.export.merge import merge_adapter
 from agent_pipeline.export.ollama import context_size, library_template, modelfile
+from agent_pipeline.export.parity import Prompt
 from agent_pipeline.export.quantizer import (
     K_QUANTS,
     check_outtypes,
@@ -32,15 +33,23 @@ from agent_pipeline.export.quantizer import (
     quantize,
     write_imatrix,
 )
+from agent_pipeline.export.report import (
+    ExportReport,
+    MergeLogits,
+    Played,
+    ServedFile,
+    TemplateParity,
+)
 from agent_pipeline.export.served_answers import (
     SERVER_TURNS,
+    Content,
     gate,
     merged_answers,
     read,
     server_answers,
 )
 from agent_pipeline.models.base_model import BaseModel
-from agent_pipeline.models.chat_renderer import read_renderer, wrap_tokenizer
+from agent_pipeline.models.chat_renderer import ChatRenderer, read_renderer, wrap_tokenizer
 from agent_pipeline.models.device import exact_device
 from agent_pipeline.models.families import find_family
 from agent_pipeline.models.loading import load_model, read_tokenizer
@@ -61,72 +70,128 @@ LEAST_KEPT = 0.9
 ADAPTER = "adapter.gguf"
 
 
-Over = tuple[Path, Path] | str
-"""The GGUF of a base, and an adapter as GGUF; or why there is none."""
+@dataclass(frozen=True)
+class ExportRows:
+    """The rows that an export reads.
+
+    Attributes:
+        conversations: Held-out `{"messages", "tools"}`. An f16 or f32 file beside a quantised file
+            answers the first `EXACT_PROMPTS`, and every other file answers all of them.
+        measured: Training rows of an importance matrix for k-quants.
+        trained: Training rows, whose calls are counted in `limits` if a server cannot serve them.
+    """
+
+    conversations: Sequence[dict[str, Any]]
+    measured: Sequence[dict[str, Any]] = ()
+    trained: Iterable[dict[str, Any]] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """What is exported, and what must hold of it.
+
+    Attributes:
+        outtypes: The types of the files.
+        max_new_tokens: The longest compared answer.
+        longest_row: The tokens of the longest training row, for `num_ctx`; 0 if it is not known.
+        name: The model's name inside the GGUF.
+        llama_cpp_path: A checkout of llama.cpp; None for the installed converter.
+        least_kept: The least share of the merged model's decisions and calls that a file keeps.
+        bases: Where the GGUF files of base models are kept, which adapters share; None for the
+            folder of the export.
+    """
+
+    outtypes: Sequence[str] = ("f16", "q8_0")
+    max_new_tokens: int = 48
+    longest_row: int = 0
+    name: str = ""
+    llama_cpp_path: str | None = None
+    least_kept: float = LEAST_KEPT
+    bases: Path | None = None
+
+    def check(self) -> None:
+        """Check what can be known before the minutes are spent.
+
+        Raises:
+            ExportError: a type is not known, or llama.cpp's converter or quantizer is missing.
+        """
+        check_outtypes(self.outtypes)
+        find_converter(self.llama_cpp_path)
+        if set(self.outtypes) & set(K_QUANTS):
+            find_quantizer(self.llama_cpp_path)
+
+
+@dataclass(frozen=True)
+class AdapterFiles:
+    """The adapter as a GGUF of its own, and the GGUF of its base model."""
+
+    base: Path
+    adapter: Path
+
+
+@dataclass(frozen=True)
+class MergedFrom:
+    """What is known of a model that was merged with an adapter.
+
+    Attributes:
+        logits: What merging changed.
+        files: The adapter as a file of its own; None if that is not asked for or not possible.
+        why_no_files: Why the adapter cannot be a file of its own; empty if it can.
+    """
+
+    logits: MergeLogits
+    files: AdapterFiles | None = None
+    why_no_files: str = ""
 
 
 def export(
     base: BaseModel,
     adapter_dir: Path,
     out_dir: Path,
-    conversations: Sequence[dict[str, Any]],
-    outtypes: Sequence[str] = ("f16", "q8_0"),
-    max_new_tokens: int = 48,
+    rows: ExportRows,
+    options: ExportOptions,
     progress: Progress = silent,
-    *,
-    longest_row: int = 0,
-    name: str = "",
-    llama_cpp_path: str | None = None,
-    least_kept: float = LEAST_KEPT,
-    measured: Sequence[dict[str, Any]] = (),
-    trained: Iterable[dict[str, Any]] = (),
-    bases: Path | None = None,
-) -> dict[str, Any]:
-    """Exports an adapter and proves that what was exported is what was trained; `out_dir` is
-    complete when this returns.
+) -> ExportReport:
+    """Export an adapter, and prove that what was exported is what was trained.
 
-    `conversations`: held-out `{"messages", "tools"}`, of which an f16 or f32 file beside a
-    quantised one answers `EXACT_PROMPTS`; `longest_row`: tokens of the longest training row, for
-    `num_ctx`; `name`: the model's name inside the GGUF; `measured`: training rows of an importance
-    matrix for k-quants; `trained`: training rows, whose calls are counted in `limits` if a server
-    cannot serve them; `bases`: where the base's GGUF is kept, which adapters share.
+    Args:
+        base: The base model.
+        adapter_dir: The adapter.
+        out_dir: The folder of the files, complete when this returns.
+        rows: The rows.
+        options: The options.
+        progress: Called as the work goes on.
 
-    Returns the report (`parity.json`). `ollama.gguf` is the one file that is served: the adapter
-    where it was asked for and passed, else the smallest whole model that did. `failed` says by type
-    what is not to be served, and why: fewer than `least_kept` of the merged model's decisions or of
-    its calls. `ok` is False where nothing is left, or where an f16 or f32 file gives fewer than
-    `parity.GREEDY_THRESHOLD` of the merged model's greedy answers (exactly, or up to a near-tie);
-    the caller decides what that means.
+    Returns:
+        The report (`parity.json`). `ollama.gguf` is the one file that is served: the adapter if it
+        was asked for and passed, else the smallest whole model that passed. `failed` says by type
+        why a file is not to be served: it keeps fewer than `least_kept` of the merged model's
+        decisions or of its calls. `ok` is False if nothing is left, or if an f16 or f32 file gives
+        fewer than `parity.GREEDY_THRESHOLD` of the merged model's greedy answers (exactly, or up to
+        a near-tie). The caller decides what follows.
 
     Raises:
         ExportError, ModelError, DataError: a step fails, logits disagree, or template or tokens
-        differ.
+            differ.
     """
-    _check(outtypes, llama_cpp_path)
+    options.check()
     renderer = read_renderer(adapter_dir, base.trust_remote_code)
-    asked = parity.prompts(renderer.tokenizer, conversations, renderer.render)
-    progress(0, 2 + 2 * len(outtypes), "export: merging the adapter")
+    prompts = parity.prompts(renderer.tokenizer, rows.conversations, renderer.render)
+    progress(0, 2 + 2 * len(options.outtypes), "export: merging the adapter")
     merged = BaseModel(base.name, out_dir / "merged", base.revision, base.trust_remote_code)
     logits = merge_adapter(
-        base, adapter_dir, merged.path, [prompt.ids for prompt in asked[:LOGIT_PROMPTS]]
+        base, adapter_dir, merged.path, [prompt.ids for prompt in prompts[:LOGIT_PROMPTS]]
     )
-    over: Over = ""
-    if LORA in outtypes:
+    merged_from = MergedFrom(logits)
+    if LORA in options.outtypes:
+        llama_cpp_path, bases = options.llama_cpp_path, options.bases or out_dir.parent
         try:
             adapter = convert_lora(base.path, adapter_dir, out_dir / ADAPTER, llama_cpp_path)
-            over = base_gguf(base, bases or out_dir.parent, llama_cpp_path), adapter
+            files = AdapterFiles(base_gguf(base, bases, llama_cpp_path), adapter)
+            merged_from = MergedFrom(logits, files)
         except ExportError as error:
-            over = str(error)
-    more: dict[str, Any] = {
-        "longest_row": longest_row,
-        "name": name,
-        "llama_cpp_path": llama_cpp_path,
-        "logits": logits,
-    }
-    more |= {"least_kept": least_kept, "measured": measured, "trained": trained, "over": over}
-    report = export_whole(
-        merged, out_dir, conversations, outtypes, max_new_tokens, progress, **more
-    )
+            merged_from = MergedFrom(logits, None, str(error))
+    report = export_whole(merged, out_dir, rows, options, progress, merged_from)
     shutil.rmtree(merged.path)
     return report
 
@@ -153,160 +218,230 @@ def base_gguf_file(folder: Path, name: str, revision: str) -> Path:
     return folder / f"base-{hash_json([name, revision])[:16]}-f16.gguf"
 
 
+@dataclass
+class FileAnswers:
+    """What llama.cpp makes of each file, by its type.
+
+    Attributes:
+        answered: The greedy answers.
+        template: The compared texts; None for a model without a template.
+        served: The server's answers, by the number of the prompt.
+        played: The played conversations.
+        limit: The context of the model in tokens; None if no file was loaded.
+    """
+
+    answered: dict[str, list[Completion]] = field(default_factory=dict)
+    template: dict[str, TemplateParity | None] = field(default_factory=dict)
+    served: dict[str, dict[int, Content]] = field(default_factory=dict)
+    played: dict[str, Played] = field(default_factory=dict)
+    limit: int | None = None
+
+
 def export_whole(
     whole: BaseModel,
     out_dir: Path,
-    conversations: Sequence[dict[str, Any]],
-    outtypes: Sequence[str],
-    max_new_tokens: int = 48,
+    rows: ExportRows,
+    options: ExportOptions,
     progress: Progress = silent,
-    *,
-    longest_row: int = 0,
-    name: str = "",
-    llama_cpp_path: str | None = None,
-    logits: dict[str, Any] | None = None,
-    least_kept: float = LEAST_KEPT,
-    measured: Sequence[dict[str, Any]] = (),
-    trained: Iterable[dict[str, Any]] = (),
-    over: Over = "",
-) -> dict[str, Any]:
-    """The same for a model that is whole already. Of one that was merged, `logits` is what merging
-    measured, and `over` the adapter.
+    merged_from: MergedFrom | None = None,
+) -> ExportReport:
+    """Export a model that is whole already, and prove the files.
 
     A model without a chat template of its own has its answers compared on the conversations' words
-    alone, and is served with the template of its family in Ollama's library, where an Ollama has
-    that.
+    alone. It is served with the template of its family in Ollama's library, if an Ollama has that.
 
-    Raises as `export`.
+    Args:
+        whole: The model.
+        out_dir: The folder of the files.
+        rows: The rows.
+        options: The options.
+        progress: Called as the work goes on.
+        merged_from: What is known of a merged model; None if the model was never merged.
+
+    Returns:
+        As `export`.
+
+    Raises:
+        ExportError, ModelError, DataError: as `export`.
     """
-    _check(outtypes, llama_cpp_path)
+    options.check()
+    outtypes, max_new_tokens = options.outtypes, options.max_new_tokens
     steps = 2 + 2 * len(outtypes)
     tokenizer = read_tokenizer(whole.path, whole.trust_remote_code)
     renderer = wrap_tokenizer(tokenizer)
     render = renderer.render if renderer else parity.words_only
-    asked = parity.prompts(tokenizer, conversations, render)
+    prompts = parity.prompts(tokenizer, rows.conversations, render)
     progress(1, steps, f"export: writing {', '.join(outtypes)}")
-    files = write_files(
-        whole, out_dir, outtypes, llama_cpp_path, name, measured if renderer else []
-    )
-    failed = {LORA: over} if LORA in outtypes and isinstance(over, str) else {}
-    loaded = {kind: (path, None) for kind, path in files.items()} | (
-        {} if isinstance(over, str) else {LORA: over}
-    )
+    files = write_files(whole, out_dir, options, rows.measured if renderer else [])
+    failed = {}
+    loaded: dict[str, LoadedFile] = {kind: LoadedFile(path) for kind, path in files.items()}
+    if merged_from and merged_from.files:
+        loaded[LORA] = LoadedFile(merged_from.files.base, merged_from.files.adapter)
+    elif LORA in outtypes:
+        failed[LORA] = merged_from.why_no_files if merged_from else ""
 
-    longest = max(len(prompt.ids) for prompt in asked)
-    needed = -(-(longest + max_new_tokens + 1) // 256) * 256  # tokens of context, rounded up
-    answered, template, served, played, limit = {}, {}, {}, {}, None
-    for number, (kind, (path, adapter)) in enumerate(loaded.items(), 1 + len(outtypes)):
+    longest = max(len(prompt.ids) for prompt in prompts)
+    found = FileAnswers()
+    for number, (kind, file) in enumerate(loaded.items(), 1 + len(outtypes)):
         progress(number, steps, f"export: answers of {kind}")
-        with two_servers(
-            path,
-            n_ctx=needed,
-            lora=adapter,
-            chat_template=renderer.template.jinja if renderer and adapter else "",
-        ) as servers:
-            llama = servers[0]
-            template[kind] = (
-                parity.check_template(llama, renderer, conversations) if renderer else None
-            )
-            quantised = kind in parity.EXACT_TYPES and set(loaded) - {*parity.EXACT_TYPES, LORA}
-            some = asked[:EXACT_PROMPTS] if quantised else asked
-            answered[kind] = greedy_answers(
-                servers, [prompt.ids for prompt in some], max_new_tokens
-            )
-            served[kind] = (
-                server_answers(llama, asked, answered[kind], max_new_tokens) if renderer else {}
-            )
-            played[kind] = (
-                play(llama, renderer, conversations, SERVER_TURNS, max_new_tokens)
-                if renderer
-                else Played()
-            )
-            limit = llama.context_length
+        has_quantised = bool(set(loaded) - {*parity.EXACT_TYPES, LORA})
+        is_sampled = kind in parity.EXACT_TYPES and has_quantised
+        some = prompts[:EXACT_PROMPTS] if is_sampled else prompts
+        _answer_from_file(found, kind, file, renderer, AskedPrompts(rows, prompts, some), options)
     progress(1 + 2 * len(outtypes), steps, "export: comparing with the merged model")
     model = load_model(whole, exact_device())
-    answers, begun = parity.compare_answers(model, tokenizer, asked, answered)
-    merged = read(tokenizer, asked, merged_answers(model, tokenizer, asked, begun, max_new_tokens))
-    own = {kind: read(tokenizer, asked[: len(each)], each) for kind, each in answered.items()}
-    ties = {
-        kind: {mismatch["prompt"] - 1 for mismatch in found["mismatches"] if mismatch["near_tie"]}
-        for kind, found in answers.items()
+    answers, begun = parity.compare_answers(model, tokenizer, prompts, found.answered)
+    merged = read(
+        tokenizer, prompts, merged_answers(model, tokenizer, prompts, begun, max_new_tokens)
+    )
+    own = {
+        kind: read(tokenizer, prompts[: len(completions)], completions)
+        for kind, completions in found.answered.items()
     }
-    kept = gate(merged, own, served, least_kept, ties)
+    ties = {
+        kind: {mismatch.prompt - 1 for mismatch in compared.mismatches if mismatch.near_tie}
+        for kind, compared in answers.items()
+    }
+    kept = gate(merged, own, found.served, options.least_kept, ties)
     unequal = [
         kind
         for kind in (*parity.EXACT_TYPES, LORA)
-        if kind in answers and answers[kind]["agreement"] < parity.GREEDY_THRESHOLD
+        if kind in answers and answers[kind].agreement < parity.GREEDY_THRESHOLD
     ]
     failed |= {
-        kind: f"{answers[kind]['agreement']:.0%} of its greedy answers are the merged model's"
+        kind: f"{answers[kind].agreement:.0%} of its greedy answers are the merged model's"
         for kind in unequal
     }
-    failed |= {kind: each["failed"] for kind, each in kept.items() if each["failed"]}
+    failed |= {kind: decisions.failed for kind, decisions in kept.items() if decisions.failed}
     failed |= {
-        kind: f"a conversation differs from training: {each.difference}"
-        for kind, each in played.items()
-        if each.difference
+        kind: f"a conversation differs from training: {played.difference}"
+        for kind, played in found.played.items()
+        if played.difference
     }
 
+    sizes = {kind: path.stat().st_size for kind, path in files.items()}
+    best = LORA
+    if LORA not in loaded or LORA in failed:
+        best = min(set(files) - set(failed) or files, key=sizes.__getitem__)
     ends = renderer.template.stops if renderer else ()
     family = find_family(ends, model.config.model_type)
-    stops = tuple(dict.fromkeys([*(family.stops if family else ()), *ends]))
     fallback = library_template(family.ollama_base) if family and not renderer else None
-    num_ctx = context_size(longest_row or longest, limit)
-    sizes = {kind: path.stat().st_size for kind, path in files.items()}
-    best = (
-        LORA
-        if LORA in loaded and LORA not in failed
-        else min(set(files) - set(failed) or files, key=sizes.__getitem__)
+    template = "gguf" if renderer else None
+    if fallback:
+        template = "ollama"
+    served_file = ServedFile(
+        gguf=ADAPTER if best == LORA else files[best].name,
+        family=family.name if family else None,
+        template=template,
+        stops=list(dict.fromkeys([*(family.stops if family else ()), *ends])),
+        num_ctx=context_size(options.longest_row or longest, found.limit),
     )
-    served_file = ADAPTER if best == LORA else files[best].name
     if best != LORA:
-        (out_dir / "Modelfile").write_text(
-            modelfile(served_file, stops, num_ctx, fallback), encoding="utf-8"
-        )
-    report = {
-        "ok": best not in failed and not set(unequal) & set(parity.EXACT_TYPES),
-        "threshold": parity.GREEDY_THRESHOLD,
-        "max_new_tokens": max_new_tokens,
-        "logits": logits,
-        "template": template,
-        "answers": answers,
-        "gate": kept,
-        "limits": limits_by_tool(
-            chain(conversations, trained),
+        text = modelfile(served_file.gguf, served_file.stops, served_file.num_ctx, fallback)
+        (out_dir / "Modelfile").write_text(text, encoding="utf-8")
+    differing = next((texts.tools for texts in found.template.values() if texts), {})
+    report = ExportReport(
+        ok=best not in failed and not set(unequal) & set(parity.EXACT_TYPES),
+        threshold=parity.GREEDY_THRESHOLD,
+        max_new_tokens=max_new_tokens,
+        logits=merged_from.logits if merged_from else None,
+        template=found.template,
+        answers=answers,
+        gate=kept,
+        limits=limits_by_tool(
+            chain(rows.conversations, rows.trained),
             renderer is not None and renderer.template.arguments_as == "dict",
-            next((each["tools"] for each in template.values() if each), {}),
+            differing,
         ),
-        "played": {kind: msgspec.to_builtins(each) for kind, each in played.items()},
-        "failed": failed,
-        "files": {path.name: sizes[kind] for kind, path in files.items()},
-        "ollama": {
-            "gguf": served_file,
-            "family": family.name if family else None,
-            "template": "gguf" if renderer else "ollama" if fallback else None,
-            "stops": list(stops),
-            "num_ctx": num_ctx,
-        },
-    }
+        played=found.played,
+        failed=failed,
+        files={path.name: sizes[kind] for kind, path in files.items()},
+        ollama=served_file,
+    )
     (out_dir / "parity.json").write_text(
-        json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+        json.dumps(report.to_json(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
     )
     progress(steps, steps, "export: done")
     return report
 
 
+@dataclass(frozen=True)
+class LoadedFile:
+    """A GGUF of a whole model, and perhaps an adapter over it."""
+
+    path: Path
+    adapter: Path | None = None
+
+
+@dataclass(frozen=True)
+class AskedPrompts:
+    """What a file is asked.
+
+    Attributes:
+        rows: The rows of the export.
+        prompts: The prompts of all held-out conversations.
+        answered: Those that the file answers greedily.
+    """
+
+    rows: ExportRows
+    prompts: list[Prompt]
+    answered: list[Prompt]
+
+
+def _answer_from_file(
+    found: FileAnswers,
+    kind: str,
+    file: LoadedFile,
+    renderer: ChatRenderer | None,
+    asked: AskedPrompts,
+    options: ExportOptions,
+) -> None:
+    """Load a file in llama.cpp, and add what it answers.
+
+    Args:
+        found: The answers of all files.
+        kind: The type of the file.
+        file: The file.
+        renderer: The model's tokenizer with its chat template, if it has one.
+        asked: What the file is asked.
+        options: The options of the export.
+    """
+    max_new_tokens, conversations = options.max_new_tokens, asked.rows.conversations
+    longest = max(len(prompt.ids) for prompt in asked.prompts)
+    needed = -(-(longest + max_new_tokens + 1) // 256) * 256  # tokens of context, rounded up
+    jinja = renderer.template.jinja if renderer and file.adapter else ""
+    with two_servers(file.path, n_ctx=needed, lora=file.adapter, chat_template=jinja) as servers:
+        llama = servers[0]
+        found.template[kind] = (
+            parity.check_template(llama, renderer, conversations) if renderer else None
+        )
+        completions = greedy_answers(
+            servers, [prompt.ids for prompt in asked.answered], max_new_tokens
+        )
+        found.answered[kind], found.served[kind], found.played[kind] = completions, {}, Played()
+        if renderer:
+            found.served[kind] = server_answers(llama, asked.prompts, completions, max_new_tokens)
+            found.played[kind] = play(llama, renderer, conversations, SERVER_TURNS, max_new_tokens)
+        found.limit = llama.context_length
+
+
 def write_files(
     whole: BaseModel,
     out_dir: Path,
-    outtypes: Sequence[str],
-    llama_cpp_path: str | None,
-    name: str,
+    options: ExportOptions,
     measured: Sequence[dict[str, Any]],
 ) -> dict[str, Path]:
-    """A GGUF file for each type; k-quants are made of the longest of them, weighed by what the rows
-    `measured` pass through the model.
+    """Write a GGUF file for each type, and return the files by type.
+
+    K-quants are made of the longest of the files, weighed by what rows pass through the model.
+
+    Args:
+        whole: The model.
+        out_dir: The folder of the files.
+        options: The options.
+        measured: The rows that weigh the k-quants.
     """
+    outtypes, llama_cpp_path, name = options.outtypes, options.llama_cpp_path, options.name
     place = {kind: out_dir / f"model-{kind}.gguf" for kind in outtypes if kind != LORA}
     with ThreadPoolExecutor(
         2
@@ -343,11 +478,3 @@ def write_files(
     if source not in files.values():
         source.unlink()
     return {kind: files[kind] for kind in place}
-
-
-def _check(outtypes: Sequence[str], llama_cpp_path: str | None) -> None:
-    """What can be known before the minutes are spent. Raises `ExportError`."""
-    check_outtypes(outtypes)
-    find_converter(llama_cpp_path)
-    if set(outtypes) & set(K_QUANTS):
-        find_quantizer(llama_cpp_path)

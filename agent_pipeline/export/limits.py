@@ -8,8 +8,10 @@ What a chat template shows otherwise is in `parity`.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from agent_pipeline.export.report import ServingLimit, ToolDifference
 from agent_pipeline.models.json_numbers import NumberText, changed_numbers, parse_json
 from agent_pipeline.sessions.session import Tool, list_calls
 
@@ -17,7 +19,20 @@ MOST_DIGITS = 16
 """Digits before the point of a number, and behind it, that the grammar allows."""
 
 
-def unwritable_calls(conversations: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+@dataclass(frozen=True)
+class UnwritableCalls:
+    """The calls of a tool, of which llama.cpp keeps a model from writing some.
+
+    Attributes:
+        count: The number of all calls.
+        reasons: The number of calls that cannot be written, by reason.
+    """
+
+    count: int
+    reasons: dict[str, int]
+
+
+def unwritable_calls(conversations: Iterable[Mapping[str, Any]]) -> dict[str, UnwritableCalls]:
     """Return, by tool, how many calls there are, and how many of them llama.cpp keeps a model from
     writing, by reason.
 
@@ -31,7 +46,7 @@ def unwritable_calls(conversations: Iterable[Mapping[str, Any]]) -> dict[str, di
             calls[name] += 1
             if tools and (reason := why_unwritable(name, raw, tools)):
                 reasons.setdefault(name, Counter())[reason] += 1
-    return {name: {"calls": calls[name], "why": dict(found)} for name, found in reasons.items()}
+    return {name: UnwritableCalls(calls[name], dict(counts)) for name, counts in reasons.items()}
 
 
 def rounded_calls(conversation: Mapping[str, Any]) -> list[str]:
@@ -44,14 +59,15 @@ def rounded_calls(conversation: Mapping[str, Any]) -> list[str]:
 def limits_by_tool(
     conversations: Iterable[Mapping[str, Any]],
     rounds_numbers: bool,
-    differing: Mapping[str, Mapping[str, Any]],
-) -> list[dict[str, Any]]:
+    differing: Mapping[str, ToolDifference],
+) -> list[ServingLimit]:
     """Return what llama.cpp's server cannot do as it was trained: a tool, a count, and the reason,
     the most frequent first.
 
     Args:
-        conversations: What the model was trained on, and what it was compared on. rounds_numbers:
-        Whether the chat template takes objects, whose numbers llama.cpp rounds in earlier calls.
+        conversations: What the model was trained on, and what it was compared on.
+        rounds_numbers: Whether the chat template takes objects, whose numbers llama.cpp rounds in
+            earlier calls.
         differing: The tools that the comparison of texts found (`parity.check_template`).
     """
     rounded: Counter[str] = Counter()
@@ -63,29 +79,29 @@ def limits_by_tool(
             yield conversation
 
     limits = [
-        {
-            "tool": tool,
-            "count": count,
-            "of": f"{found['calls']} calls",
-            "why": f"the server's grammar forbids the call: {why}",
-        }
-        for tool, found in unwritable_calls(passed_on()).items()
-        for why, count in found["why"].items()
+        ServingLimit(
+            tool=tool,
+            count=count,
+            of=f"{calls.count} calls",
+            why=f"the server's grammar forbids the call: {why}",
+        )
+        for tool, calls in unwritable_calls(passed_on()).items()
+        for why, count in calls.reasons.items()
     ]
     why = "the server rounds a number of the call when it shows the call again; so did training"
     limits += [
-        {"tool": tool, "count": count, "of": "calls", "why": why} for tool, count in rounded.items()
+        ServingLimit(tool=tool, count=count, of="calls", why=why) for tool, count in rounded.items()
     ]
     limits += [
-        {
-            "tool": tool,
-            "count": found["conversations"],
-            "of": "compared conversations",
-            "why": found["why"],
-        }
-        for tool, found in differing.items()
+        ServingLimit(
+            tool=tool,
+            count=difference.conversations,
+            of="compared conversations",
+            why=difference.why,
+        )
+        for tool, difference in differing.items()
     ]
-    return sorted(limits, key=lambda limit: -limit["count"])
+    return sorted(limits, key=lambda limit: -limit.count)
 
 
 def why_unwritable(name: str, arguments: str, tools: Iterable[Tool]) -> str:

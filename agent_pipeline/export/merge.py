@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent_pipeline.errors import ExportError
+from agent_pipeline.export.report import MergeLogits
 from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.models.device import exact_device
 from agent_pipeline.models.loading import load_model
@@ -42,7 +43,7 @@ TOKENIZER_FILES = (
 
 def merge_adapter(
     base: BaseModel, adapter_dir: Path, out_dir: Path, prompts: list[list[int]]
-) -> dict[str, float]:
+) -> MergeLogits:
     """Writes base + adapter as one Hugging Face directory (safetensors; the adapter's tokenizer
     with the training template).
 
@@ -82,12 +83,13 @@ def merge_adapter(
             "higher learning rate before exporting."
         )
     _save(merged, base.path, adapter_dir, out_dir)
-    differences = {
-        "merged_vs_adapter": from_adapter,
-        "merged_vs_base": from_base,
-        "tolerance": MERGE_TOLERANCE,
-    }
-    return {"prompts": len(prompts), "tokens": sum(map(len, prompts)), **differences}
+    return MergeLogits(
+        prompts=len(prompts),
+        tokens=sum(map(len, prompts)),
+        merged_vs_adapter=from_adapter,
+        merged_vs_base=from_base,
+        tolerance=MERGE_TOLERANCE,
+    )
 
 
 def _save(merged: "PreTrainedModel", base_path: Path, adapter_dir: Path, out_dir: Path) -> None:

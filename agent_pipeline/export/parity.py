@@ -20,6 +20,7 @@ from agent_pipeline.evaluation.greedy import verified_beginning
 from agent_pipeline.export.conversations import as_clients_send
 from agent_pipeline.export.converter import LORA
 from agent_pipeline.export.llama import Completion, LlamaCpp
+from agent_pipeline.export.report import AnswerParity, Mismatch, TemplateParity, ToolDifference
 from agent_pipeline.models.chat_renderer import ChatRenderer
 from agent_pipeline.models.rendering import with_plain_ids
 from agent_pipeline.models.special_tokens import MARK, remove_marks, tokenize
@@ -161,7 +162,7 @@ def words_only(messages: list[Message], tools: Any, add_generation_prompt: bool 
 
 def check_template(
     llama: LlamaCpp, renderer: ChatRenderer, conversations: Sequence[dict[str, Any]]
-) -> dict[str, Any]:
+) -> TemplateParity:
     """Check that llama.cpp shows the model the same text and the same tokens as training did.
 
     Prompts and whole conversations are compared, as a client sends them; if each turn is a row, the
@@ -194,7 +195,7 @@ def check_template(
     # away, and puts it back as a token.
     added = llama.tokenize("", add_special=True)
     counts = {"texts": 0, "tokens": 0, "special_literals": 0, "line_ends": 0}
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, ToolDifference] = {}
     for number, conversation in enumerate([*conversations, *_probes(renderer)], 1):
         messages, tools = (
             [drop_keys(message, THOUGHT) for message in conversation["messages"]],
@@ -260,9 +261,9 @@ def check_template(
         raise ExportError(
             f"llama.cpp's server shows no held-out conversation as it was trained, because of the "
             f"tools {', '.join(sorted(found))} "
-            f"(of {name}, {cause['why']}): change these tools, and train again."
+            f"(of {name}, {cause.why}): change these tools, and train again."
         )
-    return {**counts, "tools": dict(sorted(found.items()))}
+    return TemplateParity(**counts, tools=dict(sorted(found.items())))
 
 
 def _probes(renderer: ChatRenderer) -> list[dict[str, Any]]:
@@ -292,12 +293,12 @@ def _parts(
     return parts
 
 
-def count_causes(found: dict[str, dict[str, Any]], causes: Mapping[str, str]) -> bool:
+def count_causes(found: dict[str, ToolDifference], causes: Mapping[str, str]) -> bool:
     """Add a conversation to the tools that are its causes, with the first reason of each; return
     whether there is a cause.
     """
     for tool, cause in causes.items():
-        found.setdefault(tool, {"conversations": 0, "why": cause})["conversations"] += 1
+        found.setdefault(tool, ToolDifference(0, cause)).conversations += 1
     return bool(causes)
 
 
@@ -382,7 +383,7 @@ def compare_answers(
     tokenizer: "PreTrainedTokenizerBase",
     asked: list[Prompt],
     answers: Mapping[str, list[Completion]],
-) -> tuple[dict[str, dict[str, Any]], list[Completion]]:
+) -> tuple[dict[str, AnswerParity], list[Completion]]:
     """By name, the greedy answers of a GGUF against the merged model's, each mismatch explained;
     and the beginnings of the merged model's own answers, whole ones where any GGUF gave the same.
 
@@ -404,7 +405,7 @@ def compare_answers(
         for prompt, target in zip(asked[: len(some)], some, strict=True)
     ]
     scores = iter(score_tokens(model, rows))
-    report = {}
+    parity_by_name = {}
     begun = [Completion([], False) for _ in asked]
     for name, some in answers.items():
         mismatches = []
@@ -421,20 +422,19 @@ def compare_answers(
             )
             if merged != answer:
                 tie = NEAR_TIE if name in (*EXACT_TYPES, LORA) else ROUNDED_NEAR_TIE
-                mismatches.append(
-                    {"prompt": number, **explain(model, tokenizer, prompt.ids, merged, answer, tie)}
-                )
+                part = explain(model, tokenizer, prompt.ids, merged, answer, tie)
+                mismatches.append(msgspec.structs.replace(part, prompt=number))
         exact = len(some) - len(mismatches)
-        ties = sum(mismatch["near_tie"] for mismatch in mismatches)
-        report[name] = {
-            "prompts": len(some),
-            "exact": exact,
-            "rate": round(exact / len(some), 4),
-            "near_ties": ties,
-            "agreement": round((exact + ties) / len(some), 4),
-            "mismatches": mismatches,
-        }
-    return report, begun
+        ties = sum(mismatch.near_tie for mismatch in mismatches)
+        parity_by_name[name] = AnswerParity(
+            prompts=len(some),
+            exact=exact,
+            rate=round(exact / len(some), 4),
+            near_ties=ties,
+            agreement=round((exact + ties) / len(some), 4),
+            mismatches=mismatches,
+        )
+    return parity_by_name, begun
 
 
 def explain(
@@ -444,9 +444,9 @@ def explain(
     merged: Completion,
     gguf: Completion,
     tie: float,
-) -> dict[str, Any]:
-    """Where two answers part, with which tokens, and by how many logits the merged model preferred
-    its own: by less than `tie`, it is a near-tie.
+) -> Mismatch:
+    """Return where two answers part, with which tokens, and by how many logits the merged model
+    preferred its own: by less than `tie`, it is a near-tie. The number of the prompt is 0.
     """
     import torch
 
@@ -463,13 +463,14 @@ def explain(
     def token(answer: Completion) -> str:
         return tokenizer.decode([answer.tokens[at]]) if at < len(answer.tokens) else "<end>"
 
-    return {
-        "position": at,
-        "merged_token": token(merged),
-        "gguf_token": token(gguf),
-        "logit_gap": round(gap, 5),
-        "near_tie": gap < tie,
-    }
+    return Mismatch(
+        prompt=0,
+        position=at,
+        merged_token=token(merged),
+        gguf_token=token(gguf),
+        logit_gap=round(gap, 5),
+        near_tie=gap < tie,
+    )
 
 
 def first_difference(a: str, b: str) -> str:

@@ -7,13 +7,14 @@ agent's user feels.
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agent_pipeline.engine.generation import generate
 from agent_pipeline.errors import ExportError
 from agent_pipeline.evaluation.players import message_of
 from agent_pipeline.export.llama import Completion, LlamaCpp
 from agent_pipeline.export.parity import Prompt, end_ids
+from agent_pipeline.export.report import KeptDecisions
 from agent_pipeline.sessions.session import Message
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def gate(
     served: Mapping[str, Mapping[int, Content]],
     least: float,
     ties: Mapping[str, Collection[int]],
-) -> dict[str, Any]:
+) -> dict[str, KeptDecisions]:
     """By kind: on how many of the turns the file decides as the merged model does (to call or not),
     on how many of its calls it makes the same ones, and how many of the server's answers are what
     the file's tokens say, or the merged model's. `failed` says what was lost, or is empty. A kind
@@ -129,7 +130,7 @@ def gate(
     among five turns fails no file, as long as half of the turns make the same calls or none: of a
     model that is sure of nothing, a broken file too would part at near-ties only.
     """
-    report = {}
+    kept = {}
     for kind, answers in own.items():
         pairs = list(zip(merged[: len(answers)], answers, strict=True))
         alike = {number for number, (one, other) in enumerate(pairs) if one[1] == other[1]}
@@ -155,14 +156,14 @@ def gate(
         lost += (
             [f"llama.cpp's server answers turns {wrong} otherwise than the model"] if wrong else []
         )
-        report[kind] = {
-            "turns": len(pairs),
-            "decisions": len(decided),
-            "call_turns": len(called),
-            "calls": len(called & alike),
-            "explained": len(tied - alike),
-            "server_turns": len(served[kind]),
-            "server": len(served[kind]) - len(wrong),
-            "failed": "; ".join(lost),
-        }
-    return report
+        kept[kind] = KeptDecisions(
+            turns=len(pairs),
+            decisions=len(decided),
+            call_turns=len(called),
+            calls=len(called & alike),
+            explained=len(tied - alike),
+            server_turns=len(served[kind]),
+            server=len(served[kind]) - len(wrong),
+            failed="; ".join(lost),
+        )
+    return kept

@@ -26,6 +26,7 @@ import msgspec
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.export.gguf_export import ADAPTER, base_gguf, base_gguf_file
+from agent_pipeline.export.report import read_export_report
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.models.base_model import resolve_base_model
 from agent_pipeline.sessions.session import hash_json
@@ -202,10 +203,10 @@ def served_form(lake: Lake, export: Artifact) -> Form:
     has not as GGUF is converted.
 
     Raises:
-        DataError: the export does not say which, or its adapter is gone.
+        DataError: the export does not say which, its report cannot be read, or its adapter is gone.
         ExportError, ModelError: the base cannot be converted, or is not to be had.
     """
-    short, name = export.identity[:16], export.manifest["report"].get("ollama", {}).get("gguf")
+    short, name = export.identity[:16], read_export_report(export).ollama.gguf
     if not name:
         raise DataError(
             f"The export {short} of {export.key} is of an older version: materialize gguf_export "
@@ -254,7 +255,7 @@ def write_folder(lake: Lake, key: PartitionKey, export: Artifact, adapter: Artif
     if form.lora:
         model, lora = root / form.model.name, folder / f"adapter-{short}.gguf"
         files |= {model: form.model, lora: form.lora}
-        section = {
+        section: dict[str, Path | int] = {
             "model": model,
             "lora": lora,
             "chat-template-file": folder / "chat_template.jinja",
@@ -263,7 +264,7 @@ def write_folder(lake: Lake, key: PartitionKey, export: Artifact, adapter: Artif
         model = folder / f"{form.model.stem}-{short}.gguf"
         files |= {model: form.model}
         section = {"model": model}
-    section |= {"ctx-size": export.manifest["report"]["ollama"]["num_ctx"]}
+    section |= {"ctx-size": read_export_report(export).ollama.num_ctx}
     for target, source in files.items():
         _link(source, target)
     if form.lora:  # Ollama takes no adapter

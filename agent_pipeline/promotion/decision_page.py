@@ -9,6 +9,7 @@ from typing import Any
 
 from agent_pipeline.evaluation.evaluate import SAMPLES
 from agent_pipeline.evaluation.evaluation_report import read_evaluation_report
+from agent_pipeline.export.report import read_export_report
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.comparison import Comparison
 from agent_pipeline.promotion.decision import SanityAnswer
@@ -159,7 +160,7 @@ def _make_page(
     chance = "not known"
     if decision.p_value is not None:
         chance = f"{decision.p_value:.2g}; {decision.allowed_error:.2g} is allowed"
-    file_name = candidate.manifest["report"].get("ollama", {}).get("gguf", "of an older version")
+    file_name = read_export_report(candidate).ollama.gguf or "of an older version"
     facts = {
         "partition": str(key),
         "candidate": f"{candidate.identity}, {file_name}",

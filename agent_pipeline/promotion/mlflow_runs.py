@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from agent_pipeline.evaluation.evaluation_report import read_evaluation_report
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import own_episodes
 from agent_pipeline.promotion.decision_wording import describe_outcome, describe_reasons
@@ -167,8 +168,11 @@ def collect_run_content(lake: Lake, key: PartitionKey, export: Artifact) -> RunC
             tags[name] = adapters[0].manifest["made_from"].get(name, "")
     figures: dict[str, Any] = {}
     if evaluation:
-        report = evaluation.manifest["report"]
-        figures["evaluation"] = {"candidate": report["adapter"], "base": report["base"]}
+        report = read_evaluation_report(evaluation)
+        figures["evaluation"] = {
+            "candidate": msgspec.to_builtins(report.adapter),
+            "base": msgspec.to_builtins(report.base),
+        }
     if episodes:
         figures["episodes"] = episodes.manifest["report"]["players"]
     entry = find_last_decision(lake, key, export.identity)

@@ -13,6 +13,7 @@ from agent_pipeline.compute.registry import TASKS, Task
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.defs import worker_client
 from agent_pipeline.errors import DataError
+from agent_pipeline.export.report import ExportReport
 from agent_pipeline.keys import parse_key
 from agent_pipeline.progress import silent
 from agent_pipeline.sessions.session import hash_json
@@ -177,7 +178,7 @@ def quantizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     monkeypatch.setattr(
         "agent_pipeline.export.gguf_export.export",
-        lambda *_, name, **__: {"ok": True, "name": name},
+        lambda *_: ExportReport(ok=True),
     )
     monkeypatch.setattr(TaskParams, "base_of", lambda *_: None)
     return tmp_path / "quantizer"

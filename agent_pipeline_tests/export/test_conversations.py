@@ -238,10 +238,9 @@ def test_tools_that_the_server_refuses_are_named_and_the_other_conversations_are
     }
     refused = {"messages": CONVERSATION["messages"], "tools": [bad, *PAY]}
     report = parity.check_template(parrot_llama, renderer, [CONVERSATION, refused])
-    assert report["texts"] == 2 and set(report["tools"]) == {"bad"}
-    assert report["tools"]["bad"]["conversations"] == 1 and report["tools"]["bad"][
-        "why"
-    ].startswith("its schema is refused: ")
+    assert report.texts == 2 and set(report.tools) == {"bad"}
+    assert report.tools["bad"].conversations == 1
+    assert report.tools["bad"].why.startswith("its schema is refused: ")
     with pytest.raises(ExportError, match="because of the tools bad"):
         parity.check_template(parrot_llama, renderer, [refused])
 
@@ -268,7 +267,7 @@ def test_a_pattern_with_groups_and_escapes_is_served_or_named(parrot_llama, rend
         renderer,
         [CONVERSATION, {"messages": CONVERSATION["messages"][:1], "tools": [mail]}],
     )
-    assert report["texts"] == 4 or report["tools"]["delete_messages"]["conversations"] == 1
+    assert report.texts == 4 or report.tools["delete_messages"].conversations == 1
 
 
 def test_a_template_with_rounded_numbers_is_an_error_even_if_no_conversation_has_one(

@@ -39,8 +39,7 @@ FIVE = [CALL, CALL, WORDS, WORDS, CALL]
 )
 def test_a_file_that_decides_or_calls_otherwise_is_not_served(own, served, lost):
     assert (
-        gate([CALL, WORDS], {"q4_k_m": own}, {"q4_k_m": served}, 0.9, {})["q4_k_m"]["failed"]
-        == lost
+        gate([CALL, WORDS], {"q4_k_m": own}, {"q4_k_m": served}, 0.9, {})["q4_k_m"].failed == lost
     )
 
 
@@ -62,10 +61,8 @@ def test_a_file_that_decides_or_calls_otherwise_is_not_served(own, served, lost)
 )
 def test_of_five_turns_a_near_tie_loses_nothing_and_a_broken_file_fails(own, served, ties, passes):
     kept = gate(FIVE, {"q8_0": own}, {"q8_0": served}, 0.9, {"q8_0": ties})["q8_0"]
-    assert (kept["failed"] == "") == passes
-    assert (
-        kept["calls"] < kept["call_turns"]
-    )  # what is reported are the equal ones, explained or not
+    assert (kept.failed == "") == passes
+    assert kept.calls < kept.call_turns  # what is reported are the equal ones, explained or not
 
 
 class Sure:
@@ -91,4 +88,4 @@ def test_answers_part_at_a_near_tie_where_the_merged_model_hardly_prefers_its_ow
     file = Completion([] if taken is None else [taken], taken is None)
     for tie, near in ((parity.NEAR_TIE, f16), (parity.ROUNDED_NEAR_TIE, q8_0)):
         found = parity.explain(Sure(), TOKENIZER, [0], Completion([0], False), file, tie)
-        assert found["logit_gap"] == pytest.approx(gap, abs=1e-5) and found["near_tie"] == near
+        assert found.logit_gap == pytest.approx(gap, abs=1e-5) and found.near_tie == near

@@ -9,6 +9,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,13 @@ import pytest
 from agent_pipeline.engine.generation import generate
 from agent_pipeline.errors import DataError, ExportError, ModelError
 from agent_pipeline.export import gguf_export, llama, parity
-from agent_pipeline.export.gguf_export import base_gguf, export, export_whole
+from agent_pipeline.export.gguf_export import (
+    ExportOptions,
+    ExportRows,
+    base_gguf,
+    export,
+    export_whole,
+)
 from agent_pipeline.export.llama import LlamaCpp
 from agent_pipeline.export.merge import merge_adapter
 from agent_pipeline.export.quantizer import find_quantizer
@@ -38,11 +45,13 @@ def exported(tiny, tmp_path_factory):
         model_at(tiny["base"]),
         tiny["adapter"],
         out,
-        CONVERSATIONS,
-        KINDS,
-        max_new_tokens=16,
-        longest_row=1600,
-        name="shop/support 0123456789abcdef",
+        ExportRows(CONVERSATIONS),
+        ExportOptions(
+            outtypes=KINDS,
+            max_new_tokens=16,
+            longest_row=1600,
+            name="shop/support 0123456789abcdef",
+        ),
         progress=lambda done, total, text: said.append((done, total)),
     )
     return out, report, said
@@ -51,26 +60,19 @@ def exported(tiny, tmp_path_factory):
 def test_the_exported_model_is_the_trained_model(exported):
     out, report, said = exported
     # Random weights have near ties, and which way one falls differs between processors: it must then be counted as one.
-    assert report["ok"] and not report["failed"] and report["ollama"]["gguf"] == "adapter.gguf"
+    assert report.ok and not report.failed and report.ollama.gguf == "adapter.gguf"
     for kind in ("f16", "lora"):
-        answers = report["answers"][kind]
-        assert answers["prompts"] == 4 and answers["agreement"] == 1.0
-        assert (
-            answers["exact"] + answers["near_ties"] == 4 and answers["rate"] == answers["exact"] / 4
-        )
-        assert len(answers["mismatches"]) == answers["near_ties"] and all(
-            each["near_tie"] for each in answers["mismatches"]
-        )
-    assert all(report["template"][kind] == report["template"]["f16"] for kind in KINDS)
-    assert report["template"]["f16"]["texts"] == 2 * len(CONVERSATIONS)
-    assert (
-        report["logits"]["merged_vs_adapter"]
-        <= report["logits"]["tolerance"]
-        < 0.1
-        < report["logits"]["merged_vs_base"]
-    )
+        answers = report.answers[kind]
+        assert answers.prompts == 4 and answers.agreement == 1.0
+        assert answers.exact + answers.near_ties == 4 and answers.rate == answers.exact / 4
+        assert len(answers.mismatches) == answers.near_ties
+        assert all(mismatch.near_tie for mismatch in answers.mismatches)
+    assert all(report.template[kind] == report.template["f16"] for kind in KINDS)
+    assert report.template["f16"].texts == 2 * len(CONVERSATIONS)
+    logits = report.logits
+    assert logits.merged_vs_adapter <= logits.tolerance < 0.1 < logits.merged_vs_base
     assert said[-1] == (8, 8) and [done for done, _ in said] == sorted(done for done, _ in said)
-    assert json.loads((out / "parity.json").read_text(encoding="utf-8")) == report
+    assert json.loads((out / "parity.json").read_text(encoding="utf-8")) == report.to_json()
     assert sorted(path.name for path in out.iterdir()) == [
         "adapter.gguf",
         "model-f16.gguf",
@@ -84,15 +86,17 @@ def test_beside_a_quantised_file_an_exact_one_answers_the_first_prompts_only(
 ):
     monkeypatch.setattr(gguf_export, "EXACT_PROMPTS", 3)
     arguments = (model_at(tiny["base"]), tiny["adapter"])
-    both = export(*arguments, tmp_path / "both", CONVERSATIONS, ("f16", "q8_0"), max_new_tokens=8)
-    assert {kind: each["prompts"] for kind, each in both["answers"].items()} == {
+    rows = ExportRows(CONVERSATIONS)
+    options = ExportOptions(outtypes=("f16", "q8_0"), max_new_tokens=8)
+    both = export(*arguments, tmp_path / "both", rows, options)
+    assert {kind: each.prompts for kind, each in both.answers.items()} == {
         "f16": 3,
         "q8_0": 4,
     }
-    assert {kind: each["turns"] for kind, each in both["gate"].items()} == {"f16": 3, "q8_0": 4}
-    assert both["answers"]["f16"]["agreement"] == 1.0 and not both["failed"].get("f16")
-    alone = export(*arguments, tmp_path / "alone", CONVERSATIONS, ("f16",), max_new_tokens=8)
-    assert alone["answers"]["f16"]["prompts"] == 4
+    assert {kind: each.turns for kind, each in both.gate.items()} == {"f16": 3, "q8_0": 4}
+    assert both.answers["f16"].agreement == 1.0 and not both.failed.get("f16")
+    alone = export(*arguments, tmp_path / "alone", rows, replace(options, outtypes=("f16",)))
+    assert alone.answers["f16"].prompts == 4
 
 
 def test_the_name_and_the_training_template_are_inside_the_gguf(exported, tokenizer):
@@ -119,24 +123,22 @@ def test_k_quants_are_made_of_a_whole_file_and_weighed_by_what_the_rows_pass_thr
     tiny, tmp_path
 ):
     base, k_quants = model_at(tiny["base"]), ("q6_k", "q4_k_m")
-    plain = export(
-        base, tiny["adapter"], tmp_path / "plain", CONVERSATIONS[:1], ("f16", *k_quants), 4
-    )
+    rows = ExportRows(CONVERSATIONS[:1])
+    options = ExportOptions(outtypes=("f16", *k_quants), max_new_tokens=4)
+    plain = export(base, tiny["adapter"], tmp_path / "plain", rows, options)
     weighed = export(
         base,
         tiny["adapter"],
         tmp_path / "weighed",
-        CONVERSATIONS[:1],
-        k_quants,
-        4,
-        measured=CONVERSATIONS,
+        replace(rows, measured=CONVERSATIONS),
+        replace(options, outtypes=k_quants),
     )
-    sizes = [plain["files"][f"model-{kind}.gguf"] for kind in ("q4_k_m", "q6_k", "f16")]
-    assert sizes == sorted(sizes) and set(weighed["files"]) == {
+    sizes = [plain.files[f"model-{kind}.gguf"] for kind in ("q4_k_m", "q6_k", "f16")]
+    assert sizes == sorted(sizes) and set(weighed.files) == {
         "model-q6_k.gguf",
         "model-q4_k_m.gguf",
     }
-    assert set(plain["answers"]) == {"f16", *k_quants} == {"f16"} | set(weighed["answers"])
+    assert set(plain.answers) == {"f16", *k_quants} == {"f16"} | set(weighed.answers)
     # Without a whole file among the types, one is made and goes again.
     assert sorted(path.name for path in (tmp_path / "weighed").iterdir()) == [
         "Modelfile",
@@ -158,16 +160,15 @@ def test_an_adapter_that_is_more_than_a_lora_is_served_merged(tiny, tmp_path):
         json.dumps(config | {"rank_pattern": {"nothing": 4}})
     )
     report = export(
-        model_at(tiny["base"]), adapter, tmp_path / "out", CONVERSATIONS[:1], ("f16", "lora"), 4
+        model_at(tiny["base"]),
+        adapter,
+        tmp_path / "out",
+        ExportRows(CONVERSATIONS[:1]),
+        ExportOptions(outtypes=("f16", "lora"), max_new_tokens=4),
     )
-    assert (
-        report["ok"]
-        and "this adapter has rank_pattern" in report["failed"]["lora"]
-        and set(report["answers"]) == {"f16"}
-    )
-    assert (
-        report["ollama"]["gguf"] == "model-f16.gguf" and (tmp_path / "out" / "Modelfile").is_file()
-    )
+    assert report.ok and "this adapter has rank_pattern" in report.failed["lora"]
+    assert set(report.answers) == {"f16"}
+    assert report.ollama.gguf == "model-f16.gguf" and (tmp_path / "out" / "Modelfile").is_file()
 
 
 def test_a_changed_model_is_found_out_and_explained(exported, tiny, tmp_path, renderer, tokenizer):
@@ -188,17 +189,17 @@ def test_a_changed_model_is_found_out_and_explained(exported, tiny, tmp_path, re
         tokens == answer.tokens and (len(tokens) < 8) == answer.stopped
         for tokens, answer in zip(plain, answers, strict=True)
     ]
-    assert found["exact"] == sum(exact)
-    for mismatch in found["mismatches"]:
-        at, tokens = mismatch["position"], plain[mismatch["prompt"] - 1]
-        assert mismatch["merged_token"] == (
+    assert found.exact == sum(exact)
+    for mismatch in found.mismatches:
+        at, tokens = mismatch.position, plain[mismatch.prompt - 1]
+        assert mismatch.merged_token == (
             tokenizer.decode([tokens[at]]) if at < len(tokens) else "<end>"
         )
-    assert found["rate"] < 0.5 and found["prompts"] == found["exact"] + len(found["mismatches"])
-    mismatch = found["mismatches"][0]
-    assert mismatch["merged_token"] != mismatch["gguf_token"] and mismatch["logit_gap"] > 0
-    assert not mismatch["near_tie"] or mismatch["logit_gap"] < parity.NEAR_TIE
-    assert found["rate"] <= found["agreement"] < parity.GREEDY_THRESHOLD
+    assert found.rate < 0.5 and found.prompts == found.exact + len(found.mismatches)
+    mismatch = found.mismatches[0]
+    assert mismatch.merged_token != mismatch.gguf_token and mismatch.logit_gap > 0
+    assert not mismatch.near_tie or mismatch.logit_gap < parity.NEAR_TIE
+    assert found.rate <= found.agreement < parity.GREEDY_THRESHOLD
 
 
 def test_a_template_that_llama_cpp_renders_otherwise_is_an_error(exported, renderer, monkeypatch):
@@ -226,7 +227,7 @@ def test_special_tokens_that_a_message_holds_are_text_in_the_check_and_special_i
             llama.tokenize(llama.render(asked, [])) for asked in (messages[:1], harmless)
         )
     end = renderer.tokenizer.convert_tokens_to_ids("<|im_end|>")
-    assert counts["special_literals"] == counts["texts"] == 2
+    assert counts.special_literals == counts.texts == 2
     assert (prompt.ids.count(end), served.count(end), defused.count(end)) == (
         1,
         3,
@@ -260,12 +261,13 @@ def test_a_model_that_never_had_a_template_is_served_with_that_of_its_family_in_
     )
     (tmp_path / "ollama").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    report = export_whole(model_at(bare), tmp_path / "out", CONVERSATIONS[:1], ["f32"], 4)
-    assert (
-        report["ok"]
-        and report["template"]["f32"] is None
-        and report["ollama"]["template"] == "ollama"
+    report = export_whole(
+        model_at(bare),
+        tmp_path / "out",
+        ExportRows(CONVERSATIONS[:1]),
+        ExportOptions(outtypes=["f32"], max_new_tokens=4),
     )
+    assert report.ok and report.template["f32"] is None and report.ollama.template == "ollama"
     lines = (tmp_path / "out" / "Modelfile").read_text(encoding="utf-8").splitlines()
     assert lines[2:4] == ['TEMPLATE """{{ .Prompt }}"""', 'PARAMETER stop """<|eot_id|>"""']
     with (
@@ -277,7 +279,13 @@ def test_a_model_that_never_had_a_template_is_served_with_that_of_its_family_in_
 
 def test_an_adapter_that_changes_nothing_is_not_exported(tiny, tmp_path):
     with pytest.raises(ExportError, match="changes nothing"):
-        export(model_at(tiny["base"]), tiny["nothing"], tmp_path, CONVERSATIONS[:1])
+        export(
+            model_at(tiny["base"]),
+            tiny["nothing"],
+            tmp_path,
+            ExportRows(CONVERSATIONS[:1]),
+            ExportOptions(),
+        )
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,9 @@
 """Calls that llama.cpp's grammar keeps a model from writing, counted by tool."""
 
-import json
-
 import pytest
 
 from agent_pipeline.export.limits import limits_by_tool, unwritable_calls, why_unwritable
+from agent_pipeline.export.report import ToolDifference
 
 PAY = {"amount": {"type": "number"}, "to": {"type": "string"}, "units": {"type": "integer"}}
 
@@ -69,15 +68,15 @@ def test_limits_are_counted_by_tool_and_reason():
         row('{"to": "Bo", "amount": 1234567.89}'),
     ]
     (limits,) = unwritable_calls(rows).values()
-    assert limits["calls"] == 3 and list(limits["why"].values()) == [2]
+    assert limits.count == 3 and list(limits.reasons.values()) == [2]
     found = limits_by_tool(
         iter(rows),
         rounds_numbers=True,
-        differing={"lend": {"conversations": 1, "why": "its schema is refused"}},
+        differing={"lend": ToolDifference(1, "its schema is refused")},
     )
-    assert [(limit["tool"], limit["count"]) for limit in found] == [
+    assert [(limit.tool, limit.count) for limit in found] == [
         ("pay", 2),
         ("pay", 2),
         ("lend", 1),
     ]
-    assert json.dumps(found) and limits_by_tool([], True, {}) == []
+    assert limits_by_tool([], True, {}) == []

@@ -10,6 +10,7 @@ import pytest
 from agent_pipeline import SFTTrainingResult
 from agent_pipeline.compat.omniagents import sft
 from agent_pipeline.errors import ExportError
+from agent_pipeline.export.report import parse_export_report
 from agent_pipeline_tests.export.conftest import CONVERSATIONS
 
 pytestmark = pytest.mark.slow
@@ -36,8 +37,8 @@ def test_the_model_goes_to_ollama_as_a_gguf_that_was_compared_with_it(
     folder = Path(finished.model_path) / "gguf"
     assert (folder / "model-f16.gguf").read_bytes()[:4] == b"GGUF", "it is kept"
     assert "PARAMETER num_ctx 2048" in (folder / "Modelfile").read_text()
-    report = json.loads((folder / "parity.json").read_text())
-    assert report["ok"] and report["template"]["f16"]["texts"] == 2
+    report = parse_export_report(json.loads((folder / "parity.json").read_text()))
+    assert report.ok and report.template["f16"].texts == 2
 
     asked = tmp_path / "asked"
     (tmp_path / "ollama").write_text(f'#!/bin/sh\necho "$@" > {asked}\n')

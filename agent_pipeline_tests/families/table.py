@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_pipeline.errors import ExportError
-from agent_pipeline.export.gguf_export import export
+from agent_pipeline.export.gguf_export import ExportOptions, ExportRows, export
 from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.models.chat_renderer import load_renderer
 from agent_pipeline.models.families import parse_reply
@@ -97,7 +97,7 @@ def line(subject: Subject, folder: Path) -> str:
     report = train_adapter(
         rows, base, ONE_STEP, folder / "adapter", heldout=[thinking(row(9, "test"))]
     )
-    assert report["steps"] == 1 and report["heldout"]["before"] != report["heldout"]["after"]
+    assert report.steps == 1 and report.heldout["before"] != report.heldout["after"]
     reloaded = load_renderer(folder / "adapter").template
     assert (reloaded.jinja, reloaded.prefix_preserving, reloaded.stops) == (
         template.jinja,
@@ -105,11 +105,12 @@ def line(subject: Subject, folder: Path) -> str:
         template.stops,
     )
     try:
-        parity = export(base, folder / "adapter", folder / "out", [thinking(row(9))], ("f16",), 8)[
-            "template"
-        ]["f16"]
-        exported = f"{parity['texts']} texts and {parity['tokens']:,} tokens are equal"
-        assert not parity["line_ends"] and not parity["tools"], parity
+        compared = ExportRows([thinking(row(9))])
+        options = ExportOptions(outtypes=("f16",), max_new_tokens=8)
+        exported_files = export(base, folder / "adapter", folder / "out", compared, options)
+        parity = exported_files.template["f16"]
+        exported = f"{parity.texts} texts and {parity.tokens:,} tokens are equal"
+        assert not parity.line_ends and not parity.tools, parity
     except ExportError as error:
         exported = f"**refused**: {re.sub(r'/[^ ]*/', '', str(error)).partition(': ')[0]}"
     rows_are = "conversation" if template.prefix_preserving else "turn"

@@ -17,7 +17,7 @@ from agent_pipeline.compat.omniagents.sessions import export_traces_for_sft
 from agent_pipeline.compat.samples import Row, read_samples
 from agent_pipeline.config.settings import load_settings
 from agent_pipeline.errors import ArgumentError, DataError, ExportError
-from agent_pipeline.export.gguf_export import export_whole
+from agent_pipeline.export.gguf_export import ExportOptions, ExportRows, export_whole
 from agent_pipeline.export.ollama import create
 from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.models.chat_renderer import ChatRenderer, load_renderer
@@ -131,13 +131,15 @@ class SFTTrainingResult:
         report = export_whole(
             BaseModel(str(source), source, "", load_settings().trust_remote_code),
             folder,
-            asked,
-            (quantization,),
-            longest_row=self.longest_row,
-            llama_cpp_path=llama_cpp_path,
+            ExportRows(asked),
+            ExportOptions(
+                outtypes=(quantization,),
+                longest_row=self.longest_row,
+                llama_cpp_path=llama_cpp_path,
+            ),
         )
         gguf = folder / f"model-{quantization}.gguf"
-        if not report["ok"]:
+        if not report.ok:
             raise ExportError(
                 f"{gguf} does not answer as the model does ({folder / 'parity.json'}): it was not "
                 f"given to Ollama."

@@ -12,10 +12,11 @@ from typing import Any, ClassVar
 from uuid import uuid4
 
 import dagster as dg
+import msgspec
 from dagster_pipes import PipesParams
 
 from agent_pipeline.compute.tasks import VERSIONS
-from agent_pipeline.compute.worker_messages import ALIVE, BEAT, Letterbox
+from agent_pipeline.compute.worker_messages import ALIVE, BEAT, Letterbox, LetterboxAddress
 from agent_pipeline.config.settings import Settings
 from agent_pipeline.errors import PassingError, PipelineError, WorkerError, first_line
 from agent_pipeline.keys import PartitionKey
@@ -95,20 +96,21 @@ class LakeMessages(dg.PipesBlobStoreMessageReader):
 
     def __init__(self, settings: Settings, asset: str, key: PartitionKey) -> None:
         super().__init__(interval=5)
-        self._where = {
-            "lake": settings.lake_url,
-            "lake_options": settings.lake_options,
-            "asset": asset,
-            "partition": str(key),
-        }
-        self._box = Letterbox(settings.open_lake(), asset, str(key), uuid4().hex[:8])
+        self._address = LetterboxAddress(
+            lake=settings.lake_url,
+            lake_options=settings.lake_options,
+            asset=asset,
+            partition=str(key),
+            launch=uuid4().hex[:8],
+        )
+        self._box = Letterbox(settings.open_lake(), asset, str(key), self._address.launch)
         self._beat = -BEAT
 
     @contextmanager
     def get_params(self) -> Iterator[PipesParams]:
         """Yield what a worker needs to write its messages, and remove the files afterwards."""
         try:
-            yield {**self._where, "launch": self._box.launch}
+            yield msgspec.structs.asdict(self._address)
         finally:
             with suppress(Exception):  # a lake that cannot be reached now: the result is here
                 self._box.clear()

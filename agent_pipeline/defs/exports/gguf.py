@@ -1,7 +1,6 @@
 """The assets `gguf_export` and `serving`: checked GGUF files, and the folder of the champion."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import dagster as dg
 
@@ -21,6 +20,7 @@ from agent_pipeline.defs.specs import (
 )
 from agent_pipeline.defs.worker_client import built, run_worker
 from agent_pipeline.export.converter import LORA
+from agent_pipeline.export.report import ExportReport, parse_export_report
 from agent_pipeline.promotion.champions import how_to_promote, serve
 from agent_pipeline.promotion.ledger import EXPORT
 from agent_pipeline.redaction import Redactor
@@ -70,17 +70,17 @@ def gguf_export(
         result = run_worker(
             context, pipes, workspace, "export", params, tables=["sft_dataset", "heldout_dataset"]
         )
-        report, parity = result["report"], parity_table(result["report"])
+        report = parse_export_report(result["report"])
+        parity = parity_table(report)
         exact = {
-            kind: f"{equal_answers(each)} greedy answers exact"
-            for kind, each in report["answers"].items()
+            kind: f"{answers} greedy answers exact" for kind, answers in report.answers.items()
         }
         why = (
-            "; ".join(f"{kind}: {reason}" for kind, reason in report["failed"].items())
+            "; ".join(f"{kind}: {reason}" for kind, reason in report.failed.items())
             or f"the served file has {exact}"
         )
-        check = check_result(report["ok"], None if report["ok"] else why, exact, CHECK)
-        if not report["ok"]:
+        check = check_result(report.ok, None if report.ok else why, exact, CHECK)
+        if not report.ok:
             yield check
             raise dg.Failure(
                 f"The exported model of {context.partition_key} does not answer as the trained "
@@ -89,25 +89,26 @@ def gguf_export(
                 metadata={"parity": parity},
                 allow_retries=False,
             )
-        tokens = sum(each["tokens"] for each in report["template"].values())
+        tokens = sum(texts.tokens for texts in report.template.values() if texts)
         metadata = {
             "parity": parity,
             "tokens_compared": tokens,
-            "report": dg.MetadataValue.json(report),
+            "report": dg.MetadataValue.json(result["report"]),
         }
-        if limits := report.get("limits"):
-            tools = ", ".join(sorted({limit["tool"] for limit in limits}))
+        if report.limits:
+            tools = ", ".join(sorted({limit.tool for limit in report.limits}))
             context.log.warning(
                 f"llama.cpp's server cannot serve some calls of {context.partition_key} as they "
                 f"were trained: {tools}."
             )
             metadata["limits"] = table(
-                ["tool", "count", "of", "why"], [list(limit.values()) for limit in limits]
+                ["tool", "count", "of", "why"],
+                [[limit.tool, limit.count, limit.of, limit.why] for limit in report.limits],
             )
         yield built(context, workspace, result, metadata, [check])
 
 
-def parity_table(report: dict[str, Any]) -> dg.MetadataValue:
+def parity_table(report: ExportReport) -> dg.MetadataValue:
     """Return one line per GGUF type: its size, and what it reproduces of the merged model."""
     head = [
         "type",
@@ -118,51 +119,30 @@ def parity_table(report: dict[str, Any]) -> dg.MetadataValue:
         "calls",
         "served",
     ]
-    rows, served = (
-        [],
-        report["ollama"]["gguf"]
-        .removeprefix("model-")
-        .removesuffix(".gguf")
-        .replace("adapter", LORA),
-    )
-    for kind, answers in report["answers"].items():
+    served = report.ollama.gguf.removeprefix("model-").removesuffix(".gguf")
+    served = served.replace("adapter", LORA)
+    rows = []
+    for kind, answers in report.answers.items():
         size, kept, texts = (
-            report["files"].get(f"model-{kind}.gguf"),
-            report["gate"][kind],
-            report["template"][kind],
+            report.files.get(f"model-{kind}.gguf"),
+            report.gate[kind],
+            report.template[kind],
         )
-        exact, decisions = equal_answers(answers), f"{kept['decisions']} of {kept['turns']}"
-        megabytes, seen = (
-            f"{size / 1e6:.0f}" if size else "",
-            f"{texts['texts']} texts, {texts['tokens']:,} tokens",
-        )
-        calls = f"{kept['calls']} of {kept['call_turns']}"
         rows.append(
             [
                 kind,
-                megabytes,
-                seen,
-                exact,
-                decisions,
-                calls,
-                report["failed"].get(kind, "yes" if kind == served else ""),
+                f"{size / 1e6:.0f}" if size else "",
+                f"{texts.texts} texts, {texts.tokens:,} tokens" if texts else "",
+                str(answers),
+                f"{kept.decisions} of {kept.turns}",
+                f"{kept.calls} of {kept.call_turns}",
+                report.failed.get(kind, "yes" if kind == served else ""),
             ]
         )
     rows += [
-        [kind, *[""] * 5, why]
-        for kind, why in report["failed"].items()
-        if kind not in report["answers"]
+        [kind, *[""] * 5, why] for kind, why in report.failed.items() if kind not in report.answers
     ]
     return table(head, rows)
-
-
-def equal_answers(found: dict[str, Any]) -> str:
-    """Return how many of a file's greedy answers equal the merged model's.
-
-    The text also counts the answers that differ only after a near-tie.
-    """
-    ties = f" (and {found['near_ties']} up to a near-tie)" if found["near_ties"] else ""
-    return f"{found['exact']} of {found['prompts']}{ties}"
 
 
 @dg.asset(
