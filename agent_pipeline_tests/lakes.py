@@ -9,6 +9,7 @@ from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.session import hash_json
 from agent_pipeline.sessions.tables import JUDGED, to_table
+from agent_pipeline.storage.artifacts import ArtifactDetails
 from agent_pipeline.storage.lake import Artifact, Lake
 
 
@@ -29,7 +30,8 @@ def artifact(
     for name, content in (files or {}).items():
         (building / name).parent.mkdir(exist_ok=True)
         (building / name).write_bytes(content.encode() if isinstance(content, str) else content)
-    made = lake.finish(asset, key, identity, building, made_from or {}, report or {}, **finished)
+    details = ArtifactDetails(**finished)
+    made = lake.finish(asset, key, identity, building, made_from or {}, report or {}, details)
     if latest and made.passed:
         lake.set_latest(made)
     return made

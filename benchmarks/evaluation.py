@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from agent_pipeline.config.settings import load_settings
-from agent_pipeline.evaluation.evaluate import evaluate
+from agent_pipeline.evaluation.evaluate import EvaluationOptions, evaluate
 from agent_pipeline.evaluation.greedy import greedy
 from agent_pipeline.evaluation.heldout import heldout_rows
 from agent_pipeline.evaluation.samples import turn_samples
@@ -93,7 +93,8 @@ def ranks(partition: str, count: int) -> None:
     figures: dict[str, dict[str, dict[str, float]]] = {}
     for adapter in lake.finished("sft_adapter", key):
         base = resolve_base_model(adapter.manifest["made_from"]["base_model"], settings.cache_path)
-        report = evaluate(rows, base, adapter.path, max_samples=10**6, base_passes=passes).report
+        options = EvaluationOptions(max_samples=10**6)
+        report = evaluate(rows, base, adapter.path, options, base_passes=passes).report
         for name, of in ((adapter.identity[:8], report.adapter), (base.name, report.base)):
             if name not in figures:
                 taken = {

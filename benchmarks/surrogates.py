@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from agent_pipeline.config.settings import load_settings
-from agent_pipeline.evaluation.evaluate import evaluate
+from agent_pipeline.evaluation.evaluate import EvaluationOptions, evaluate
 from agent_pipeline.models.base_model import resolve_base_model
 from agent_pipeline.redaction.surrogates import with_surrogates
 from agent_pipeline.sample.names import FIRST, LAST
@@ -86,7 +86,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             train_adapter(SftInput(trained, base, TrainingConfig()), Path(folder))
             reports = [
-                evaluate(each, base, Path(folder), max_samples=2 * ASKED).report
+                evaluate(each, base, Path(folder), EvaluationOptions(max_samples=2 * ASKED)).report
                 for each in asked.values()
             ]
         print(

@@ -20,6 +20,7 @@ from agent_pipeline.compute.registry import Result, Task
 from agent_pipeline.datasets.verdicts import VerdictCounts, count_verdicts, describe_unverified
 from agent_pipeline.errors import DataError
 from agent_pipeline.sessions.session import hash_json
+from agent_pipeline.storage.artifacts import ArtifactDetails
 from agent_pipeline.storage.lake import MANIFEST, Artifact, Lake, read_manifest
 from agent_pipeline.training.chain import name_adapter_asset
 from agent_pipeline.training.report import SkippedReport, TrainingReport, read_training_report
@@ -85,10 +86,12 @@ def build(task: Task[Any], params: TaskParams, recipe: Recipe) -> Result:
                 folder,
                 made_from,
                 report,
-                params.tables,
-                parents=[parent.identity for parent in recipe.parents],
-                passed=report.get("ok", True),
-                fresh=params.fresh,
+                ArtifactDetails(
+                    tables=params.tables,
+                    parents=[parent.identity for parent in recipe.parents],
+                    passed=report.get("ok", True),
+                    fresh=params.fresh,
+                ),
             )
             Path(lock.lock_file).unlink(missing_ok=True)
             return _describe(artifact, reused=False)

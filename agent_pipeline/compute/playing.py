@@ -108,10 +108,10 @@ def play_all(
     played = {}
     for name, opened in players.items():
         with opened as player:
-            text = f"episodes played by the {name}"
+            report = _count_episodes_of(name, progress)
             if isinstance(player, list):
                 played[name] = episodes = play_side_by_side(
-                    make, tasks, player, max_turns, trials, progress, text
+                    make, tasks, player, max_turns, trials, report
                 )
                 if episodes and all(episode.end == "refused" for episode in episodes):
                     raise InfrastructureError(
@@ -119,9 +119,7 @@ def play_all(
                         f"its settings."
                     )
             else:
-                played[name] = play(
-                    make, tasks, player, max_turns, trials, progress=progress, text=text
-                )
+                played[name] = play(make, tasks, player, max_turns, trials, progress=report)
             del player  # it holds its model
         gc.collect()
     if again := [task for task in tasks if "seed" not in task and task["task_key"] in recorded]:
@@ -132,6 +130,15 @@ def play_all(
             10 * max_turns,
         )
     return make_episode_report(world, tasks, trials, played), played
+
+
+def _count_episodes_of(name: str, progress: Progress) -> Progress:
+    """Return a progress callback that names the player."""
+
+    def report(done: int, total: int, text: str) -> None:
+        progress(done, total, f"{text} by the {name}")
+
+    return report
 
 
 @contextmanager

@@ -166,18 +166,26 @@ def on_policy(params: FurtherStepParams, progress: Progress = silent) -> Result:
     config = FURTHER[params.method](**params.config)
     select = params.shown_to_models(read_dataset_rows(lake, key, ("select",)))
     train_rows = params.shown_to_models(read_dataset_rows(lake, key))
-    rows, play, details = practice(train_rows, config, params.world)
+    practised = practice(train_rows, config, params.world)
+    details = dict(practised.details)
     teacher: BaseModel | None = None
     if teacher_model := getattr(config, "teacher_model", ""):
         teacher = params.open_base(teacher_model, getattr(config, "teacher_revision", ""))
         details["taught_by"] = [teacher.name, teacher.revision]
 
     further_input = FurtherInput(
-        params.method, rows, base, previous.path, config, previous.identity, select, details
+        params.method,
+        practised.rows,
+        base,
+        previous.path,
+        config,
+        previous.identity,
+        select,
+        details,
     )
 
     def write(folder: Path) -> TrainingReport:
-        return train_on_policy(further_input, folder, play, teacher, progress)
+        return train_on_policy(further_input, folder, practised.play, teacher, progress)
 
     verdicts = count_row_verdicts(train_rows)
     return build_further_step(on_policy, params, previous, further_input.made_from, write, verdicts)
@@ -203,7 +211,7 @@ def evaluate(
         progress: Called as turns are scored.
         base_passes: A cache. Evaluations that share it score a base model once for the same turns.
     """
-    from agent_pipeline.evaluation.evaluate import ROW_LOSSES, SAMPLES
+    from agent_pipeline.evaluation.evaluate import ROW_LOSSES, SAMPLES, EvaluationOptions
     from agent_pipeline.evaluation.evaluate import evaluate as evaluate_adapter
     from agent_pipeline.evaluation.heldout import heldout_rows
     from agent_pipeline.models.device import fast_device
@@ -232,7 +240,7 @@ def evaluate(
 
     def write(folder: Path) -> dict[str, Any]:
         result = evaluate_adapter(
-            rows, base, adapter.path, **config, progress=progress, base_passes=base_passes
+            rows, base, adapter.path, EvaluationOptions(**config), progress, base_passes
         )
         report, samples = result.report, result.samples
         page_split = Split(split, report, samples, f"{SAMPLES} beside this page")

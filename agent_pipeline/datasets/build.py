@@ -247,7 +247,8 @@ def build_sft(
         staged.table.file.unlink(missing_ok=True)
     heldout.table.commit()
     trained.table.commit()
-    built = _publish(lake, key, trained, overlaps, counts, filters, files, ledger=curated.ledger)
+    facts = CardFacts(counts, filters, ledger=curated.ledger)
+    built = _publish(lake, key, trained, overlaps, facts, files)
     built.heldout = _describe_table(heldout, overlaps)
     built.turn_classes = dict(turn_classes)
     return built
@@ -301,9 +302,8 @@ def build_preferences(
         f"pairs by the strategy {pairing.strategy}, scores apart by {pairing.min_margin} or more, "
         "equal ones never"
     ]
-    built = build_dataset(
-        lake, key, _PREFERENCES, make_rows(), counts, filters, files, ledger=curated.ledger
-    )
+    facts = CardFacts(counts, filters, ledger=curated.ledger)
+    built = build_dataset(lake, key, _PREFERENCES, make_rows(), facts, files)
     built.length_ratios = length_ratios
     return built
 
@@ -341,7 +341,8 @@ def build_kto(
         filters.append("sessions that are in a preference pair are not repeated here")
     labelled = curated.read_labelled()
     rows = curated.add_judges(make_kto_rows(labelled, curated.ledger, paired_ids, counts))
-    return build_dataset(lake, key, _KTO, rows, counts, filters, files, ledger=curated.ledger)
+    facts = CardFacts(counts, filters, ledger=curated.ledger)
+    return build_dataset(lake, key, _KTO, rows, facts, files)
 
 
 def build_sharegpt(
@@ -361,7 +362,24 @@ def build_sharegpt(
     counts: Counter[str] = Counter()
     rows = make_sharegpt_rows(read_sft_rows(lake, key), counts, alternating)
     filters = ["conversations whose turns do not alternate are left out"] if alternating else []
-    return build_dataset(lake, key, _SHAREGPT, rows, counts, filters, files)
+    return build_dataset(lake, key, _SHAREGPT, rows, CardFacts(counts, filters), files)
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """What the card of a data set tells beside its rows.
+
+    Attributes:
+        counts: What became of the sessions; it is complete once the rows have been read.
+        filters: Sentences about what was left out.
+        agents: The partitions that the rows are from, if the data set is of several agents.
+        ledger: The ledger that gave the rows their splits.
+    """
+
+    counts: Counter[str]
+    filters: list[str]
+    agents: Sequence[PartitionKey] = ()
+    ledger: Ledger | None = None
 
 
 def build_dataset(
@@ -369,12 +387,9 @@ def build_dataset(
     key: PartitionKey | None,
     kind: DatasetKind,
     rows: Iterable[Mapping[str, Any]],
-    counts: Counter[str],
-    filters: list[str],
+    facts: CardFacts,
     files: FileOptions = DEFAULT_FILES,
-    agents: Sequence[PartitionKey] = (),
     find_more_overlaps: FindOverlaps | None = None,
-    ledger: Ledger | None = None,
 ) -> BuiltDataset:
     """Stage rows, check that nothing is in two splits, commit the table, and publish its files.
 
@@ -385,12 +400,9 @@ def build_dataset(
         key: The partition; `None` for a data set of several agents.
         kind: The kind of data set.
         rows: The rows, which are read once.
-        counts: What became of the sessions; it is complete once the rows have been read.
-        filters: Sentences for the card about what was left out.
+        facts: What the card tells beside the rows.
         files: Which files are published.
-        agents: The partitions that the rows are from, if there is no `key`.
         find_more_overlaps: Finds other things that are in two splits of the staged table.
-        ledger: The ledger that gave the rows their splits.
 
     Raises:
         DataError, SplitError, ExportError: As in `build_sft`.
@@ -398,7 +410,7 @@ def build_dataset(
     staged = stage_rows(lake, key, kind, rows)
     overlaps = check_splits(staged, find_more_overlaps)
     staged.table.commit()
-    return _publish(lake, key, staged, overlaps, counts, filters, files, agents, ledger)
+    return _publish(lake, key, staged, overlaps, facts, files)
 
 
 @dataclass
@@ -499,11 +511,8 @@ def _publish(
     key: PartitionKey | None,
     staged: StagedRows,
     overlaps: dict[str, list[str]],
-    counts: Counter[str],
-    filters: list[str],
+    facts: CardFacts,
     files: FileOptions,
-    agents: Sequence[PartitionKey] = (),
-    ledger: Ledger | None = None,
 ) -> BuiltDataset:
     """Publish the files of a committed table, and return the data set.
 
@@ -512,31 +521,28 @@ def _publish(
         key: The partition; `None` for a data set of several agents.
         staged: The table, which is in its place.
         overlaps: The proof that nothing is in two splits.
-        counts: What became of the sessions.
-        filters: Sentences for the card about what was left out.
+        facts: What the card tells beside the rows.
         files: Which files are published.
-        agents: The partitions that the rows are from, if there is no `key`.
-        ledger: The ledger that gave the rows their splits.
     """
     kind = staged.kind
     publication = Publication(
         asset=kind.asset,
         partition=str(key) if key else None,
-        agents=[str(agent) for agent in ([key] if key else agents)],
+        agents=[str(agent) for agent in ([key] if key else facts.agents)],
         description=kind.description,
         task=kind.task,
         jsonl=files.jsonl,
         huggingface=files.huggingface or bool(files.push_to),
         format=files.format if isinstance(files, ConversationFileOptions) else "conversational",
         license=files.license,
-        counts=dict(counts),
-        filters=filters,
+        counts=dict(facts.counts),
+        filters=facts.filters,
         table_sha256=hash_tables(lake, kind.asset, key),
     )
     built = _describe_table(staged, overlaps)
-    built.counts = counts
+    built.counts = facts.counts
     built.rows_without_form = publish(lake, publication)
-    built.moved_tasks = ledger.count_moved_tasks() if ledger else None
+    built.moved_tasks = facts.ledger.count_moved_tasks() if facts.ledger else None
     if publication.jsonl:
         built.jsonl = lake.folder("jsonl", kind.asset, key)
     if publication.huggingface:

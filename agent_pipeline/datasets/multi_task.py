@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from agent_pipeline.datasets.build import BuiltDataset, DatasetKind, build_dataset
+from agent_pipeline.datasets.build import BuiltDataset, CardFacts, DatasetKind, build_dataset
 from agent_pipeline.datasets.curated import spill_rows
 from agent_pipeline.datasets.mixing import (
     MixerConfig,
@@ -201,11 +201,9 @@ def build_multi_task(
         None,
         _MULTI_TASK,
         read_mixed_rows(lake, mixed.taken),
-        counts,
-        filters,
+        CardFacts(counts, filters, [key for key in keys if key not in without_rows]),
         files,
-        agents=[key for key in keys if key not in without_rows],
-        find_more_overlaps=find_request_overlaps,
+        find_request_overlaps,
     )
     return BuiltMix(dataset, mixed, without_rows)
 

@@ -1,6 +1,7 @@
 """The last runs of each partition, with the versions of store, settings and code that they used."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
@@ -78,6 +79,21 @@ def goes_on(record: dg.RunRecord) -> bool:
     return run.status == dg.DagsterRunStatus.QUEUED or (is_young and not ended)
 
 
+@dataclass(frozen=True, order=True)
+class Waiting:
+    """How long a partition has waited for its turn. The smallest has waited longest.
+
+    Attributes:
+        night: The night of the last run; empty if there was no run.
+        finished: When the last run that left nothing undone ended, in seconds since 1970.
+        partition: The partition.
+    """
+
+    night: str
+    finished: float
+    partition: str
+
+
 class LastRuns:
     """The runs of the whole graph by partition, read from the instance in pages."""
 
@@ -139,14 +155,15 @@ class LastRuns:
         end = last and (last.dagster_run.tags.get(TRAINED_AT_TAG) or last.end_time)
         return max(0, int((now.timestamp() - float(end)) // 86_400)) if end else 0
 
-    def age(self, partition: str) -> tuple[str, float, str]:
+    def waiting(self, partition: str) -> Waiting:
         """Return a key that sorts partitions: those that have waited longest come first.
 
         The night of the last run comes first, whether it failed or not. Within a night, the order
         is that of the last run that left nothing undone. So an agent that fails every night does
         not take another agent's turn.
         """
-        return self._nights.get(partition, ""), self._finished.get(partition, 0.0), partition
+        night, finished = self._nights.get(partition, ""), self._finished.get(partition, 0.0)
+        return Waiting(night, finished, partition)
 
     def minutes(self, partition: str) -> float | None:
         """How long the last successful run that trained took; none where that is not known."""

@@ -145,7 +145,6 @@ def play(
     trials: int = 1,
     at_once: int = 128,
     progress: Progress = silent,
-    text: str = "episodes played",
 ) -> list[Episode]:
     """Play all tasks with one player.
 
@@ -158,7 +157,6 @@ def play(
         trials: The trials of each task.
         at_once: The episodes that are played side by side.
         progress: The progress to report to.
-        text: What the progress counts.
 
     Returns:
         The episodes in the order of the rows, `trials` per row.
@@ -173,7 +171,8 @@ def play(
             replies = player([episode.conversation() for episode in waiting])
             for episode, reply in zip(waiting, replies, strict=True):
                 episode.take(reply, max_turns)
-            progress(start + sum(bool(episode.end) for episode in group), len(tasks), text)
+            done = start + sum(bool(episode.end) for episode in group)
+            progress(done, len(tasks), "episodes played")
         episodes += [episode.finish() for episode in group]
     return episodes
 
@@ -185,7 +184,6 @@ def play_side_by_side(
     max_turns: int = 12,
     trials: int = 1,
     progress: Progress = silent,
-    text: str = "episodes played",
 ) -> list[Episode]:
     """Play all tasks with several players of one model, as suits servers that answer one request.
 
@@ -200,7 +198,6 @@ def play_side_by_side(
         max_turns: The assistant's messages after which an episode is given up.
         trials: The trials of each task.
         progress: The progress to report to.
-        text: What the progress counts.
 
     Returns:
         The episodes in the order of the rows, `trials` per row.
@@ -239,7 +236,7 @@ def play_side_by_side(
                     ask_player(player_index, episode)
                     continue
                 episodes[episode.task.number, episode.task.trial] = episode.finish()
-                progress(len(episodes), len(rows) * trials, text)
+                progress(len(episodes), len(rows) * trials, "episodes played")
                 start_next_episode(player_index)
     return [episodes[number, trial] for number in range(len(rows)) for trial in range(trials)]
 

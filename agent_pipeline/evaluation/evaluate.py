@@ -88,33 +88,44 @@ class _ModelAnswer:
     call_probability: float | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class EvaluationOptions:
+    """What both models are asked.
+
+    Attributes:
+        max_samples: The largest number of turns to answer; 0 means none.
+        max_new_tokens: The longest answer, in tokens.
+        seed: The seed of the choice of turns.
+        split: The split of the rows. Rows of other splits are not looked at.
+        max_length: The longest prompt, in tokens.
+    """
+
+    max_samples: int = 60
+    max_new_tokens: int = 96
+    seed: int = 0
+    split: str = "test"
+    max_length: int = 2048
+
+
 def evaluate(
     rows: list[dict[str, Any]],
     base: BaseModel,
     adapter_dir: Path,
-    max_samples: int = 60,
-    max_new_tokens: int = 96,
-    seed: int = 0,
+    options: EvaluationOptions,
     progress: Progress = silent,
-    split: str = "test",
-    max_length: int = 2048,
     base_passes: BasePasses | None = None,
 ) -> EvaluationResult:
-    """Evaluate both models on the rows of `split`; other rows are not looked at.
+    """Evaluate both models on the rows of a split.
 
     Loss, P(call) and `verified_calls` are of all turns, from one forward pass per model. Answers
-    are of at most `max_samples` turns.
+    are of at most `options.max_samples` turns.
 
     Args:
         rows: The rows.
         base: The base model.
         adapter_dir: The folder of the adapter.
-        max_samples: The largest number of turns to answer; 0 means none.
-        max_new_tokens: The longest answer, in tokens.
-        seed: The seed of the choice of turns.
+        options: What the models are asked.
         progress: The progress to report to.
-        split: The split of the rows.
-        max_length: The longest prompt, in tokens.
         base_passes: Holds the base model's last pass, and gets this pass. Adapters that are
             evaluated on the same turns with one such dictionary ask their base model once.
 
@@ -122,8 +133,9 @@ def evaluate(
         DataError: No held-out turn is left.
         ModelError: A model cannot be loaded, or its loss is not finite.
     """
+    split, max_length = options.split, options.max_length
     heldout = [row for row in rows if row["split"] == split]
-    all_samples, counts = turn_samples(heldout, 0, split, seed)
+    all_samples, counts = turn_samples(heldout, 0, split, options.seed)
     if not all_samples:
         task_count = len({row["task_key"] for row in rows})
         raise DataError(
@@ -132,7 +144,7 @@ def evaluate(
             f"for {split}."
         )
     answerer = TurnAnswerer.of(base, adapter_dir, max_length, progress)
-    prepared = [answerer.question(sample, max_new_tokens) for sample in all_samples]
+    prepared = [answerer.question(sample, options.max_new_tokens) for sample in all_samples]
     questions = [question for question in prepared if question is not None]
     if not questions:
         raise DataError(
@@ -147,7 +159,7 @@ def evaluate(
         if encoded is not None:
             fitting_rows.append(row)
             encoded_rows.append(encoded)
-    answered = _choose_questions(questions, heldout, max_samples, split, seed)
+    answered = _choose_questions(questions, heldout, options)
     passes = _run_passes(base, answerer, encoded_rows, questions, answered, base_passes)
 
     samples = [questions[index].sample for index in answered]
@@ -214,22 +226,19 @@ def evaluate(
 def _choose_questions(
     questions: Sequence[Question],
     rows: list[dict[str, Any]],
-    max_samples: int,
-    split: str,
-    seed: int,
+    options: EvaluationOptions,
 ) -> list[int]:
     """Return the positions of the questions that are answered.
 
     Args:
         questions: The questions.
         rows: The held-out rows.
-        max_samples: The largest number of turns to answer; 0 means none.
-        split: The split of the rows.
-        seed: The seed of the choice.
+        options: The number of turns, and the seed of their choice.
     """
-    if not max_samples:
+    if not options.max_samples:
         return []
-    chosen = {sample.key for sample in turn_samples(rows, max_samples, split, seed)[0]}
+    samples, _ = turn_samples(rows, options.max_samples, options.split, options.seed)
+    chosen = {sample.key for sample in samples}
     return [index for index, question in enumerate(questions) if question.sample.key in chosen]
 
 

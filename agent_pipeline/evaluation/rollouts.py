@@ -6,6 +6,7 @@ What the model wrote stays as it wrote it: what tools and users say is put after
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agent_pipeline.evaluation.answer_scoring import score
@@ -98,11 +99,29 @@ def world_rollouts(
     return rollouts
 
 
-def practice(
-    rows: Sequence[Row], config: OnPolicyTraining, world: str = ""
-) -> tuple[list[Row], Play | None, dict[str, Any]]:
-    """What `train_on_policy` practises on: its rows, the play that rewards them (None where a teacher does), and what the identity names
-    beside them. `rows` are SFT rows of the split `train`; with a `world` (`package.module:Class`), the first of each task is played.
+@dataclass(frozen=True)
+class Practice:
+    """What `train_on_policy` practises on.
+
+    Attributes:
+        rows: The tasks to play, or the turns to answer.
+        play: The play that rewards them; None if a teacher corrects them.
+        details: What the identity of the training names beside the rows.
+    """
+
+    rows: list[Row]
+    play: Play | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+def practice(rows: Sequence[Row], config: OnPolicyTraining, world: str = "") -> Practice:
+    """Return what `train_on_policy` practises on.
+
+    Args:
+        rows: SFT rows of the split `train`.
+        config: The options of the step.
+        world: The agent's world, `package.module:Class`. With a world, GRPO plays the first row of
+            each task.
 
     Raises:
         SettingsError: the world cannot be imported.
@@ -116,11 +135,13 @@ def practice(
             config.max_length,
             config.harm_penalty,
         )
-        return tasks, play, {"reward": world, "world_sha256": hash_world_source(world)}
+        details = {"reward": world, "world_sha256": hash_world_source(world)}
+        return Practice(tasks, play, details)
     samples = turn_samples(rows, split="train")[0]
     if isinstance(config, GrpoTraining):
-        return *turn_rollouts(samples, config.harm_penalty), {"reward": "logged turns"}
-    return turn_rollouts(samples, 0.0)[0], None, {}
+        turns, play = turn_rollouts(samples, config.harm_penalty)
+        return Practice(turns, play, {"reward": "logged turns"})
+    return Practice(turn_rollouts(samples, 0.0)[0])
 
 
 class _Writer:

@@ -5,6 +5,7 @@ The model's answers are not judged here; `gate` and `parity` do that.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from agent_pipeline.engine.prefix_tree import shared_prefix_length
@@ -80,105 +81,114 @@ def play(
     played = Played()
     longest = sorted(conversations, key=lambda conversation: -turns_of(conversation["messages"]))
     for conversation in [each for each in longest if turns_of(each["messages"]) > 1][:most]:
-        _play_one(llama, renderer, conversation, played, max_new_tokens)
+        tools: list[Tool] = conversation.get("tools") or []
+        _Conversation(llama, renderer, tools, max_new_tokens, played).play(conversation["messages"])
         played.conversations += 1
     return played
 
 
-def _play_one(
-    llama: LlamaCpp,
-    renderer: ChatRenderer,
-    conversation: dict[str, Any],
-    played: Played,
-    max_new_tokens: int,
-) -> None:
-    """Play one conversation until it is over, `LONGEST` turns were played, or the model and the
-    recorded agent do different things.
+@dataclass
+class _Conversation:
+    """A conversation that is being played.
+
+    Attributes:
+        llama: The server.
+        renderer: The model's tokenizer with its chat template.
+        tools: The tool schemas.
+        max_new_tokens: The longest answer.
+        played: The counts of all conversations.
+        sent: The messages as the client holds them.
+        trained: The messages as a training row holds them.
+        turns: The number of answers so far.
     """
-    tools: list[Tool] = conversation.get("tools") or []
-    sent: list[Message] = []  # as the client holds the conversation
-    trained: list[Message] = []  # as a training row holds it
-    unanswered: list[str] = []
-    turns = 0
-    for message in conversation["messages"]:
-        if message["role"] == "assistant":
-            if turns == LONGEST or (sent and sent[-1]["role"] == "assistant"):
-                return
-            try:
-                answer = _answer(
-                    llama, renderer, sent, trained, tools, played, max_new_tokens, turns
+
+    llama: LlamaCpp
+    renderer: ChatRenderer
+    tools: list[Tool]
+    max_new_tokens: int
+    played: Played
+    sent: list[Message] = field(default_factory=list)
+    trained: list[Message] = field(default_factory=list)
+    turns: int = 0
+
+    def play(self, messages: Sequence[Message]) -> None:
+        """Play until the conversation is over, `LONGEST` turns were played, or the model and the
+        recorded agent do different things.
+        """
+        unanswered: list[str] = []
+        for message in messages:
+            if message["role"] == "assistant":
+                is_second = bool(self.sent) and self.sent[-1]["role"] == "assistant"
+                if self.turns == LONGEST or is_second or not self._answer():
+                    return
+                unanswered = [call["id"] for call in self.sent[-1].get("tool_calls") or ()]
+                continue
+            if message["role"] == "tool":
+                results = (
+                    [_result(unanswered.pop(0), message.get("content") or "")] if unanswered else []
                 )
-            except ExportError:  # a call that the limit cut off cannot be read, and the context may be too short for this turn
-                played.parted += 1
-                return
-            if answer is None:
-                return
-            turns += 1
-            sent.append(answer[0])
-            trained.append(answer[1])
-            unanswered = [call["id"] for call in answer[0].get("tool_calls") or ()]
-            continue
-        if message["role"] == "tool":
-            results = (
-                [_result(unanswered.pop(0), message.get("content") or "")] if unanswered else []
-            )
-        else:
-            results = [
-                *(_result(call_id, "") for call_id in unanswered),
-                drop_keys(message, THOUGHT),
-            ]
-            unanswered = []
-        sent += results
-        trained += results
+            else:
+                results = [
+                    *(_result(call_id, "") for call_id in unanswered),
+                    drop_keys(message, THOUGHT),
+                ]
+                unanswered = []
+            self.sent += results
+            self.trained += results
+
+    def _answer(self) -> bool:
+        """Add the model's next answer; return whether the conversation goes on."""
+        try:
+            answer = self._ask()
+        except ExportError:
+            # A call that the limit cut off cannot be read, and the context may be too short for
+            # this turn.
+            self.played.parted += 1
+            return False
+        if answer is None:
+            return False
+        self.turns += 1
+        self.sent.append(answer[0])
+        self.trained.append(answer[1])
+        return True
+
+    def _ask(self) -> tuple[Message, Message] | None:
+        """Return the model's next answer as the client gets it and as a training row would hold it;
+        None if the conversation ends here.
+        """
+        prompt = self.renderer.prompt_ids(self.trained, self.tools)
+        served = self.llama.tokenize(self.llama.render(self.sent, self.tools), add_special=True)
+        if self.turns:
+            self.played.turns += 1
+            self.played.equal += served == prompt
+        if served != prompt:
+            # A first prompt that differs is a matter of `check_template`.
+            if self.turns and not self.played.difference:
+                self.played.difference = _difference(self.renderer, prompt, served, self.turns + 1)
+            return None
+        answer, text = self.llama.chat_and_text(self.sent, self.tools, self.max_new_tokens)
+        own = message_of(text, self.tools)
+        calls = answer.get("tool_calls") or []
+        same_words = (answer.get("content") or "").strip() == (own.get("content") or "").strip()
+        if not same_words or len(calls) != len(own.get("tool_calls") or ()):
+            self.played.parted += 1
+            return None
+        fields: JsonObject = {**answer}
+        kept = cast(
+            Message,
+            {
+                key: fields[key]
+                for key in ("role", "content", "tool_calls")
+                if fields.get(key) is not None
+            },
+        )
+        # A row has the words before a call without the line end that stands before the call.
+        words = answer.get("content") or ""
+        return kept, ({**kept, "content": words.rstrip(BLANKS)} if calls else kept)
 
 
 def _result(call_id: str, content: str) -> Message:
     return {"role": "tool", "tool_call_id": call_id, "content": content}
-
-
-def _answer(
-    llama: LlamaCpp,
-    renderer: ChatRenderer,
-    sent: list[Message],
-    trained: list[Message],
-    tools: list[Tool],
-    played: Played,
-    max_new_tokens: int,
-    turns: int,
-) -> tuple[Message, Message] | None:
-    """Return the model's next answer as the client gets it and as a training row would hold it;
-    None if the conversation ends here.
-    """
-    prompt = renderer.prompt_ids(trained, tools)
-    served = llama.tokenize(llama.render(sent, tools), add_special=True)
-    if turns:
-        played.turns += 1
-        played.equal += served == prompt
-    if served != prompt:
-        # A first prompt that differs is a matter of `check_template`.
-        played.difference = played.difference or (
-            _difference(renderer, prompt, served, turns + 1) if turns else ""
-        )
-        return None
-    answer, text = llama.chat_and_text(sent, tools, max_new_tokens)
-    own = message_of(text, tools)
-    calls = answer.get("tool_calls") or []
-    same_words = (answer.get("content") or "").strip() == (own.get("content") or "").strip()
-    if not same_words or len(calls) != len(own.get("tool_calls") or ()):
-        played.parted += 1
-        return None
-    fields: JsonObject = {**answer}
-    kept = cast(
-        Message,
-        {
-            key: fields[key]
-            for key in ("role", "content", "tool_calls")
-            if fields.get(key) is not None
-        },
-    )
-    # A row has the words before a call without the line end that stands before the call.
-    words = answer.get("content") or ""
-    return kept, ({**kept, "content": words.rstrip(BLANKS)} if calls else kept)
 
 
 def _difference(renderer: ChatRenderer, prompt: list[int], served: list[int], turn: int) -> str:

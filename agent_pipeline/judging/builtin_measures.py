@@ -6,7 +6,7 @@ The reason of a result never quotes the conversation, which may be private.
 import re
 
 from agent_pipeline.judging.call_faults import find_call_fault
-from agent_pipeline.judging.context import EvaluationContext, identify_call
+from agent_pipeline.judging.context import CallIdentity, EvaluationContext, identify_call
 from agent_pipeline.judging.measures import MeasureResult, measure
 
 _REFUSAL = re.compile(
@@ -110,7 +110,7 @@ def no_repeated_call(context: EvaluationContext, allowed: int = 0) -> MeasureRes
 
     The same call with another result is a retry or a poll, and no repetition.
     """
-    seen_calls: set[tuple[str, str, str | None]] = set()
+    seen_calls: set[CallIdentity] = set()
     repeated_names = []
     for call in context.calls:
         identity = identify_call(call)

@@ -71,11 +71,27 @@ class EvaluationContext:
         return answer
 
 
-def identify_call(call: PairedCall) -> tuple[str, str, str | None]:
-    """Return the name, arguments and result of a call, which are equal if calls repeat each other.
+@dataclass(frozen=True)
+class CallIdentity:
+    """The parts of a call that are equal if calls repeat each other.
+
+    Attributes:
+        name: The name of the tool.
+        arguments: The arguments as JSON with sorted keys, or as they were written if they are no
+            JSON.
+        result: The result; None if the call was not answered.
+    """
+
+    name: str
+    arguments: str
+    result: str | None
+
+
+def identify_call(call: PairedCall) -> CallIdentity:
+    """Return the parts of a call that are equal if calls repeat each other.
 
     The same call with another result is a retry or a poll.
     """
     if call.arguments is None:
-        return call.name, call.raw, call.result
-    return call.name, dump_canonical_json(call.arguments), call.result
+        return CallIdentity(call.name, call.raw, call.result)
+    return CallIdentity(call.name, dump_canonical_json(call.arguments), call.result)

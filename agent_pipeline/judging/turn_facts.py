@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from agent_pipeline.errors import SettingsError
 from agent_pipeline.judging.call_faults import find_call_fault
-from agent_pipeline.judging.context import EvaluationContext, identify_call
+from agent_pipeline.judging.context import CallIdentity, EvaluationContext, identify_call
 from agent_pipeline.judging.judge_orders import find_turns_addressing_judge
 from agent_pipeline.judging.measures import ConfiguredMeasure
 from agent_pipeline.options import did_you_mean
@@ -79,7 +79,7 @@ def find_turn_facts(
         measures: Measures that are taken of each turn on its own.
     """
     calls = iter(context.calls)
-    seen_calls: set[tuple[str, str, str | None]] = set()
+    seen_calls: set[CallIdentity] = set()
     turns_addressing_judge = iter(find_turns_addressing_judge(context.messages, context.tools))
     facts: list[TurnFacts] = []
     called_tools: list[list[_CalledTool]] = []

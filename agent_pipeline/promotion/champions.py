@@ -32,7 +32,7 @@ from agent_pipeline.redaction import Redactor
 from agent_pipeline.redaction.files import refuse_private
 from agent_pipeline.reports.episode_report import read_episode_report
 from agent_pipeline.sessions.session import hash_json
-from agent_pipeline.storage.artifacts import Artifact
+from agent_pipeline.storage.artifacts import Artifact, ArtifactDetails
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.storage.pointers import Entry, now
 from agent_pipeline.training.chain import describe_used_template, find_trained_adapters
@@ -109,14 +109,17 @@ def serve(
         made_from = {EXPORT: champion.identity if champion else None, "name": name}
         identity = hash_json(made_from)
         building = lake.building(SERVING, key, identity)
-        parents = [champion.identity] if champion else []
-        artifact = lake.finish(
-            SERVING, key, identity, building, made_from, {"name": name}, parents=parents
-        )
+        details = ArtifactDetails(parents=[champion.identity] if champion else [])
+        artifact = lake.finish(SERVING, key, identity, building, made_from, {"name": name}, details)
         if champion:
-            messages += _register(
-                lake, key, champion, adapters, folder, name, ollama, hub, redactor
-            )
+            if ollama:
+                messages += _give_to_ollama(name or model_name(*key), folder, adapters)
+            if hub:
+                card = _write_model_card(lake, champion, adapters)
+                if redactor:
+                    what = f"The model card for {hub}"
+                    refuse_private(what, redactor, texts={"README.md": card})
+                messages.append(push_to_hub(hub, folder, champion, card))
         elif ollama or hub:
             messages.append("Ollama and the hub are given champions only.")
     return Serving(
@@ -175,37 +178,39 @@ def how_to_promote(lake: Lake, key: PartitionKey, identity: str = "") -> str:
     return f"{said}. To serve it all the same, run `{command}`."
 
 
-def _register(
-    lake: Lake,
-    key: PartitionKey,
-    champion: Artifact,
-    adapters: Sequence[Artifact],
-    folder: Path,
-    name: str,
-    ollama: bool,
-    hub: str,
-    redactor: Redactor | None,
-) -> Iterator[str]:
-    """Give a champion to Ollama and to the hub, if the settings say so. Yield what to tell a person."""
-    if ollama and not (folder / MODELFILE).is_file():
-        yield "Ollama is not given it: it takes no adapter since 0.34.1; leave lora out of gguf_export.outtypes."
-    elif ollama:
-        created = create(name or model_name(*key), folder / MODELFILE)
-        yield created.text
-        if created.created and adapters:
-            yield check_rendering(created.name, read_renderer(adapters[-1].path))
-    if hub:
-        identity = champion.identity
-        told = own_episodes(lake, key, identity), unfit(lake, key, champion)
-        text = make_model_card(
-            champion,
-            find_last_decision(lake, key, identity),
-            describe_used_template(adapters),
-            *told,
-        )
-        if redactor:
-            refuse_private(f"The model card for {hub}", redactor, texts={"README.md": text})
-        yield push_to_hub(hub, folder, champion, text)
+def _give_to_ollama(name: str, folder: Path, adapters: Sequence[Artifact]) -> list[str]:
+    """Create a served model in Ollama.
+
+    Args:
+        name: The model's name in Ollama.
+        folder: The served folder.
+        adapters: The adapters of the chain.
+
+    Returns:
+        What to tell a person.
+    """
+    if not (folder / MODELFILE).is_file():
+        return [
+            "Ollama is not given it: it takes no adapter since 0.34.1; leave lora out of "
+            "gguf_export.outtypes."
+        ]
+    created = create(name, folder / MODELFILE)
+    messages = [created.text]
+    if created.created and adapters:
+        messages.append(check_rendering(created.name, read_renderer(adapters[-1].path)))
+    return messages
+
+
+def _write_model_card(lake: Lake, champion: Artifact, adapters: Sequence[Artifact]) -> str:
+    """Return the model card of a champion for the hub."""
+    key, identity = champion.key, champion.identity
+    return make_model_card(
+        champion,
+        find_last_decision(lake, key, identity),
+        describe_used_template(adapters),
+        own_episodes(lake, key, identity),
+        unfit(lake, key, champion),
+    )
 
 
 def serve_champion(lake: Lake, key: PartitionKey, **settings: Any) -> list[str]:

@@ -40,7 +40,7 @@ from agent_pipeline.reports.page import (
 )
 from agent_pipeline.selection.tables import DATASET, read_dataset_rows
 from agent_pipeline.sessions.session import hash_json
-from agent_pipeline.storage.artifacts import Artifact
+from agent_pipeline.storage.artifacts import Artifact, ArtifactDetails
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.training.chain import describe_used_template, find_trained_adapters
 
@@ -103,7 +103,7 @@ def write_decision_page(
         building,
         made_from,
         report,
-        parents=[candidate.identity, *made_from["shown"]],
+        ArtifactDetails(parents=[candidate.identity, *made_from["shown"]]),
     )
 
 

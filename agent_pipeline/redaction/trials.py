@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 
 import msgspec
@@ -49,32 +50,45 @@ class Known:
         An address is among them if the text names its owner. `regions` are the countries of
         telephone numbers.
         """
-        by_run, all_kinds, numbers = _looked_up(self, len(self._written), regions)
+        values = _look_up(self, len(self._written), regions)
         runs = set(_RUN.findall(text))
         near = [
-            value for run in by_run.keys() & {run.lower() for run in runs} for value in by_run[run]
+            value
+            for run in values.by_run.keys() & {run.lower() for run in runs}
+            for value in values.by_run[run]
         ]
-        addresses = [value for value in near if all_kinds[value] == "EMAIL"]
+        addresses = [value for value in near if values.kinds[value] == "EMAIL"]
         names = {name.value: name.kind for name in names_given_away(addresses, text)}
         if names:
             addresses = [address for address in addresses if any(names_given_away([address], text))]
             names |= dict.fromkeys(addresses, "EMAIL")
         kinds = {
-            value: kind
+            value: values.kinds[value]
             for value in near
-            if not ((kind := all_kinds[value]) == "NAME" and value.lower() in runs)
+            if values.kinds[value] != "NAME" or value.lower() not in runs
         }
-        said = Search(kinds, regions).within([text]) | numbers.within([text])
-        return names | {value: all_kinds[value] for value in said}
+        written = Search(kinds, regions).within([text]) | values.numbers.within([text])
+        return names | {value: values.kinds[value] for value in written}
+
+
+@dataclass(frozen=True)
+class _KnownValues:
+    """The known values, in the forms in which a text is searched for them.
+
+    Attributes:
+        by_run: The values by the word or number that a text with such a value must have.
+        kinds: The kind of each value.
+        numbers: A search for numbers, which have many forms.
+    """
+
+    by_run: dict[str, set[str]]
+    kinds: dict[str, str]
+    numbers: Search
 
 
 @lru_cache(maxsize=64)
-def _looked_up(
-    known: Known, _: int, regions: tuple[str, ...]
-) -> tuple[dict[str, set[str]], dict[str, str], Search]:
-    """Values by the word or number that a text which says one must have; their kinds; a search for
-    numbers, which have many forms.
-    """
+def _look_up(known: Known, _: int, regions: tuple[str, ...]) -> _KnownValues:
+    """Return the known values; `_` is their size, so that the cache sees new values."""
     by_run: dict[str, set[str]] = {}
     kinds: dict[str, str] = {}
     for value, kind in map(msgspec.json.decode, known._written.splitlines()):
@@ -88,8 +102,5 @@ def _looked_up(
         for run in run_options:
             if len(run) >= _FEWEST_LETTERS_OF_NAME:
                 by_run.setdefault(run, set()).add(value)
-    return (
-        by_run,
-        kinds,
-        Search({value: kind for value, kind in kinds.items() if kind in NUMERIC}, regions),
-    )
+    numbers = Search({value: kind for value, kind in kinds.items() if kind in NUMERIC}, regions)
+    return _KnownValues(by_run, kinds, numbers)

@@ -14,7 +14,7 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
@@ -195,6 +195,23 @@ class UnreadableArtifact:
         return "missing" if self.is_missing else "damaged"
 
 
+@dataclass(frozen=True, kw_only=True)
+class ArtifactDetails:
+    """What the manifest of a new artifact tells beside what it was made from.
+
+    Attributes:
+        tables: The versions (sha256) of the tables that it was made from.
+        parents: The identities of the artifacts that it was made from.
+        passed: Whether it passed its own check.
+        fresh: The run that requested to make it again; empty if no run did.
+    """
+
+    tables: Mapping[str, str] = field(default_factory=dict)
+    parents: Sequence[str] = ()
+    passed: bool = True
+    fresh: str = ""
+
+
 class Artifacts(Paths):
     """The artifacts under one root."""
 
@@ -224,10 +241,7 @@ class Artifacts(Paths):
         building: Path,
         made_from: JsonObject,
         report: JsonObject,
-        tables: Mapping[str, str] | None = None,
-        parents: Sequence[str] = (),
-        passed: bool = True,
-        fresh: str = "",
+        details: ArtifactDetails | None = None,
     ) -> Artifact:
         """Write the manifest, and rename the folder to its place.
 
@@ -238,11 +252,9 @@ class Artifacts(Paths):
             building: the folder that `building` returned, with the files of the artifact.
             made_from: what it was made from.
             report: what making it measured.
-            tables: the versions (sha256) of the tables that it was made from.
-            parents: the identities of the artifacts that it was made from.
-            passed: whether it passed its own check.
-            fresh: the run that requested to make it again.
+            details: what else the manifest tells; by default that it passed its check.
         """
+        details = details or ArtifactDetails()
         files = sorted(
             path for path in building.rglob("*") if path.is_file() and path.name != MANIFEST
         )
@@ -251,11 +263,11 @@ class Artifacts(Paths):
             "partition": str(key),
             "identity": identity,
             "made_from": made_from,
-            "parents": list(parents),
-            "tables": dict(tables or {}),
+            "parents": list(details.parents),
+            "tables": dict(details.tables),
             "made_by": code_version(),
-            "passed": passed,
-            "fresh": fresh,
+            "passed": details.passed,
+            "fresh": details.fresh,
             "report": report,
             "files": {
                 path.relative_to(building).as_posix(): {

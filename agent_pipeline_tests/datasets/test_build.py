@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent_pipeline.datasets.build import (
+    CardFacts,
     DatasetKind,
     SplitError,
     build_dataset,
@@ -83,7 +84,8 @@ def test_a_data_set_with_one_task_in_two_splits_replaces_nothing_and_publishes_n
     )
     rows[1]["split"] = "test"
     with pytest.raises(SplitError) as error:
-        build_dataset(lake, KEY, DatasetKind("sft_dataset", SFT, "messages", "", ""), rows, {}, [])
+        kind = DatasetKind("sft_dataset", SFT, "messages", "", "")
+        build_dataset(lake, KEY, kind, rows, CardFacts(Counter(), []))
     assert error.value.overlaps["task_key"] and not error.value.overlaps["session_id"]
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 

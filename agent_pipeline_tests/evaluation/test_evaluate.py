@@ -16,7 +16,11 @@ from agent_pipeline.compute import tasks
 from agent_pipeline.compute.params import TaskParams
 from agent_pipeline.datasets.sft import SFT
 from agent_pipeline.errors import DataError, ModelError
-from agent_pipeline.evaluation.evaluate import _measure_verified_calls
+from agent_pipeline.evaluation.evaluate import (
+    BasePasses,
+    EvaluationOptions,
+    _measure_verified_calls,
+)
 from agent_pipeline.evaluation.evaluate import evaluate as evaluate_models
 from agent_pipeline.evaluation.greedy import greedy
 from agent_pipeline.evaluation.samples import turn_samples
@@ -58,9 +62,10 @@ def test_an_adapter_without_a_finite_loss_is_an_error_and_no_figure(
         evaluate(heldout, tiny_base, broken, max_samples=0)
 
 
-def evaluate(*args: Any, **options: Any) -> dict[str, Any]:
+def evaluate(*args: Any, base_passes: BasePasses | None = None, **options: Any) -> dict[str, Any]:
     """Return everything that an evaluation makes, as JSON."""
-    result = evaluate_models(*args, **options)
+    evaluation_options = EvaluationOptions(**options)
+    result = evaluate_models(*args, evaluation_options, base_passes=base_passes)
     files = {"samples": result.samples, "row_losses": result.row_losses}
     return msgspec.to_builtins(result.report) | files
 

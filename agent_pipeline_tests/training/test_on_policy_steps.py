@@ -80,12 +80,19 @@ METHODS = {
 
 def trained(of: str, base, adapter: Path, out: Path, progress=silent, **changes):
     method, config = METHODS[of]
-    rows, play, details = practice(ROWS if of == "world" else ROWS[:4], config, WORLD)
+    practised = practice(ROWS if of == "world" else ROWS[:4], config, WORLD)
     teacher = base if method == "distill" else None
     further_input = FurtherInput(
-        method, rows, base, adapter, config.changed(**changes), "sft", SELECT, details
+        method,
+        practised.rows,
+        base,
+        adapter,
+        config.changed(**changes),
+        "sft",
+        SELECT,
+        practised.details,
     )
-    return train_on_policy(further_input, out, play, teacher, progress)
+    return train_on_policy(further_input, out, practised.play, teacher, progress)
 
 
 @pytest.fixture(scope="module")
@@ -240,7 +247,7 @@ def test_a_turn_earns_what_the_matcher_says(sample, text, earned):
 
 
 def test_a_teacher_of_sdft_sees_what_the_agent_did_and_the_model_does_not(tiny_renderer):
-    turn = practice(ROWS[:1], SdftTraining())[0][0]
+    turn = practice(ROWS[:1], SdftTraining()).rows[0]
     made = render_turn(tiny_renderer, turn)
     assert made["asked"] == tiny_renderer.render(
         row(0)["messages"][:2], row(0)["tools"], add_generation_prompt=True
@@ -260,13 +267,15 @@ LONG = {"role": "user", "content": "How is Oslo? " * 200}
 
 def test_what_cannot_be_trained_is_one_sentence(base, adapter, tmp_path, monkeypatch):
     long = {**row(1), "messages": [LONG, *row(1)["messages"][2:]]}
-    rows, play, _ = practice([row(0), long], METHODS["turns"][1])
+    practised = practice([row(0), long], METHODS["turns"][1])
     with pytest.raises(NothingTrained, match=r"grpo.* 4 .*2 of 4.*512") as error:
-        further_input = FurtherInput("grpo", rows, base, adapter, METHODS["turns"][1])
-        train_on_policy(further_input, tmp_path, play)
+        further_input = FurtherInput("grpo", practised.rows, base, adapter, METHODS["turns"][1])
+        train_on_policy(further_input, tmp_path, practised.play)
     assert error.value.counts["dropped_too_long"] == 2
     with pytest.raises(SettingsError, match="teacher"):
-        further_input = FurtherInput("distill", rows, base, adapter, METHODS["distill"][1])
+        further_input = FurtherInput(
+            "distill", practised.rows, base, adapter, METHODS["distill"][1]
+        )
         train_on_policy(further_input, tmp_path)
     monkeypatch.setattr(trainers, "find_fallen_kinds", lambda *_: ["user → weather"])
     with pytest.raises(NothingTrained, match=r"less probable from the start.*user → weather"):

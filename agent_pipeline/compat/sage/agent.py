@@ -237,16 +237,22 @@ class AgentSFTTrainer:
             base_model(self.config.base_model),
         )
         config = FURTHER[method](**options)
-        asked, play, details = practice(rows, config, world)
+        practised = practice(rows, config, world)
         teacher = base_model(named) if (named := getattr(config, "teacher_model", "")) else None
 
         def train(adapter_dir: Path, out_dir: Path, select: list[Row]) -> TrainingReport:
             further_input = FurtherInput(
-                method, asked, base, adapter_dir, config, select=select, details=details
+                method,
+                practised.rows,
+                base,
+                adapter_dir,
+                config,
+                select=select,
+                details=practised.details,
             )
-            return train_on_policy(further_input, out_dir, play, teacher, self._progress)
+            return train_on_policy(further_input, out_dir, practised.play, teacher, self._progress)
 
-        return self._go_on(method, len(asked), train)
+        return self._go_on(method, len(practised.rows), train)
 
     def _go_on(
         self, method: str, records: int, train: Callable[[Path, Path, list[Row]], TrainingReport]

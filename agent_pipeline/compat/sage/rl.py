@@ -228,7 +228,7 @@ class RLTrainingConfig:
             )
         ours = {GrpoTraining.other_names.get(name, name): value for name, value in options.items()}
         device, config = probe_device(), GrpoTraining(**ours, beta=self.kl_coef)
-        asked, play, _ = practice(rows, config, self.reward_model or "")
+        practised = practice(rows, config, self.reward_model or "")
         if isinstance(model, str):
             model = load_model(base_model(model), device)
         config = GrpoTraining(
@@ -241,7 +241,13 @@ class RLTrainingConfig:
         return build_trainer_over_epochs(
             "grpo",
             OnPolicySetup(
-                model, renderer, asked, config, arguments, [make_progress_callback(silent)], play
+                model,
+                renderer,
+                practised.rows,
+                config,
+                arguments,
+                [make_progress_callback(silent)],
+                practised.play,
             ),
         )
 

@@ -151,7 +151,7 @@ def nightly(
                 )
             )
     versions.save()
-    requests.sort(key=lambda request: last.age(str(request.partition_key)))
+    requests.sort(key=lambda request: last.waiting(str(request.partition_key)))
     fit = _fit(requests, last, settings.night)
     reasons += [
         f"{request.partition_key}: it waits for the next night as number {place}: {fit} runs fit "

@@ -5,6 +5,7 @@ call and its result are one part. Messages after the point to which the user rev
 A summary replaces what stands before it, which is a separate session (`ID:before-compaction-1`).
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +73,9 @@ class OpenCodeSource(FileSource):
         return path.stem if path.stem.startswith("ses_") else None
 
     def build(self, session_id: str, records: list[tuple[RecordLocation, Record]]) -> SessionFields:
-        info, messages, orphan_count = _gathered([record for _, record in records])
-        kept, taken_back = _not_reverted(messages, section(info, "revert"))
+        gathered = _gather([record for _, record in records])
+        info = gathered.info
+        kept, taken_back = _not_reverted(gathered.messages, section(info, "revert"))
         *before, last = _views(kept)
         infos = [section(message, "info") for message in kept]
         usage = [section(message_info, "tokens") for message_info in infos]
@@ -82,7 +84,7 @@ class OpenCodeSource(FileSource):
             for message_info in infos
         ]
         session_fields = {
-            "history": [*last, *[mark_unread("part without its message")] * orphan_count],
+            "history": [*last, *[mark_unread("part without its message")] * gathered.orphan_count],
             "skipped": {"taken_back": taken_back},
             "context": chosen(info, ("directory", "title", "version")),
             "usage": usage,
@@ -113,11 +115,23 @@ def _session_of(record: Record) -> str | None:
     )
 
 
-def _gathered(records: list[Record]) -> tuple[Record, list[Record], int]:
-    """Return the head, the messages in order, and the number of parts without a message.
+@dataclass(frozen=True)
+class _Gathered:
+    """The records of a session.
 
-    Each message contains its parts in order.
+    Attributes:
+        info: The head of the session.
+        messages: The messages in order. Each message contains its parts in order.
+        orphan_count: The number of parts without a message.
     """
+
+    info: Record
+    messages: list[Record]
+    orphan_count: int
+
+
+def _gather(records: list[Record]) -> _Gathered:
+    """Return the head and the messages of a session from its records."""
     info: Record = {}
     messages: dict[str | None, Record] = {}
     parts: list[Record] = []
@@ -143,7 +157,7 @@ def _gathered(records: list[Record]) -> tuple[Record, list[Record], int]:
             for element in elements(message.get("parts"))
         ):
             message["parts"] = [*elements(message.get("parts")), part]
-    return info, sorted(messages.values(), key=_order), orphan_count
+    return _Gathered(info, sorted(messages.values(), key=_order), orphan_count)
 
 
 def _order(message: Record) -> tuple[float, str]:

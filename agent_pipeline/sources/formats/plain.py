@@ -8,6 +8,7 @@ fields of a record are read by their usual names: `session_id`, `project`, `agen
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from agent_pipeline.sessions.chat import ROLES, is_message, read_chat, read_items
@@ -188,13 +189,12 @@ class OpenAIChatSource(PlainSource):
         if not isinstance(messages, list):
             return super().fields(record, location, session_id)
         has_more = any(record.get(name) for name in _ANSWERS)
-        answer, reason, used = (
-            _answer_beside(record, read_items(messages))
-            if has_more
-            else (Exchange([]), stop_reason(record), [])
-        )
-        history = [*with_reason(messages, reason), *answer.messages]
-        rest = {name: value for name, value in record.items() if name not in used}
+        beside = _AnswerBeside(Exchange([]), stop_reason(record), [])
+        if has_more:
+            beside = _read_answer_beside(record, read_items(messages))
+        answer = beside.answer
+        history = [*with_reason(messages, beside.stop_reason), *answer.messages]
+        rest = {name: value for name, value in record.items() if name not in beside.used_fields}
         session_fields = super().fields(rest | {"messages": history}, location, session_id)
         usage = [record.get("usage") or answer.usage]
         tools = session_fields["tools"] or section(record, "kwargs").get(
@@ -209,13 +209,27 @@ class OpenAIChatSource(PlainSource):
         }
 
 
-def _answer_beside(record: Record, items: list[Item]) -> tuple[Exchange, str | None, list[str]]:
-    """Return the answer that stands next to messages, the stop reason, and the fields read.
+@dataclass(frozen=True)
+class _AnswerBeside:
+    """The answer that stands next to messages.
 
-    The stop reason is that of the last message. An answer that the messages already end with is not
-    repeated. If the messages end without an answer, a field that cannot be read is damage. If they
-    end with an answer, a text next to them is something else, such as a label, and becomes the
-    session's context.
+    Attributes:
+        answer: The answer.
+        stop_reason: The stop reason of the last message; None if it is not known.
+        used_fields: The fields of the record that were read.
+    """
+
+    answer: Exchange
+    stop_reason: str | None
+    used_fields: list[str]
+
+
+def _read_answer_beside(record: Record, items: list[Item]) -> _AnswerBeside:
+    """Return the answer that stands next to messages.
+
+    An answer that the messages already end with is not repeated. If the messages end without an
+    answer, a field that cannot be read is damage. If they end with an answer, a text next to them
+    is something else, such as a label, and becomes the session's context.
     """
     spoken = [
         item for item in items if item.kind in ("message", "function_call", "function_call_output")
@@ -250,28 +264,37 @@ def _answer_beside(record: Record, items: list[Item]) -> tuple[Exchange, str | N
             used.append(name)
             answer = answer if answer.messages else exchange
     if answer.messages:
-        return answer, None, used
+        return _AnswerBeside(answer, None, used)
     if unreadable and not used and not is_answered:
-        return Exchange([mark_unread(unreadable[0])]), None, used
-    return answer, reason, used
+        return _AnswerBeside(Exchange([mark_unread(unreadable[0])]), None, used)
+    return _AnswerBeside(answer, reason, used)
 
 
 def _ends_with(spoken: list[Item], new: list[Item]) -> bool:
     """Check whether a conversation ends with the new items."""
     new_contents = [
-        _said(item)
+        _content_of(item)
         for item in new
         if item.kind in ("message", "function_call") and (item.text.strip() or item.name)
     ]
     return (
         bool(new_contents)
-        and [_said(item) for item in spoken[-len(new_contents) :]] == new_contents
+        and [_content_of(item) for item in spoken[-len(new_contents) :]] == new_contents
     )
 
 
-def _said(item: Item) -> tuple[str, str, str, str]:
-    """Return the parts of an item that show whether two items have the same content."""
-    return item.kind, item.role, item.name, item.text.strip()
+@dataclass(frozen=True)
+class _ItemContent:
+    """The parts of an item that show whether two items have the same content."""
+
+    kind: str
+    role: str
+    name: str
+    text: str
+
+
+def _content_of(item: Item) -> _ItemContent:
+    return _ItemContent(item.kind, item.role, item.name, item.text.strip())
 
 
 class ResponsesSource(PlainSource):

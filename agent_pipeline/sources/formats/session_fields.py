@@ -1,7 +1,7 @@
 """Sessions made from the fields of records, with every field in a form that can be stored."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.sessions.chat import read_chat
@@ -28,30 +28,10 @@ _FORMS: dict[str, Callable[[Any], Any]] = {
 _FLAGS = ("archived", "attack_succeeded", "ends_on_tool")
 
 
-def new_session(
-    source: str,
-    key: PartitionKey,
-    session_id: str,
-    history: Any,
-    *,
-    skipped: Mapping[str, int] | None = None,
-    damage: Mapping[str, int] | None = None,
-    tools: Any = None,
-    context: Record | None = None,
-    usage: Iterable[Any] = (),
-    scores: Record | None = None,
-    times: Iterable[Any] = (),
-    costs: Iterable[Any] = (),
-    models: Iterable[Any] = (),
-    **further_fields: Any,
-) -> Session:
-    """Return the session that a record describes.
+class RecordFields(TypedDict, total=False):
+    """What a record tells about its session beside the messages. The values may have any form.
 
-    Args:
-        source: The name of the reader.
-        key: The partition.
-        session_id: The session's id.
-        history: The messages in any spelling, or the chat made from them.
+    Attributes:
         skipped: Counts, by type, of harmless content that the reader left out.
         damage: Counts, by kind of `sessions.damage.KINDS`, of what is wrong with the record.
         tools: The tool schemas.
@@ -62,29 +42,94 @@ def new_session(
         times: The times of its steps in order. The first and the last time are used.
         costs: The costs of its calls, which are summed.
         models: The models of its steps in order. The last model is used.
-        **further_fields: Further fields of the session. A run that the infrastructure failed
-            gets no score and no judgment.
+        created_at: The start; without it, the first of `times`.
+        ended_at: The end; without it, the last of `times`.
+        cost_usd: The cost; without it, the sum of `costs`.
+        model_id: The model; without it, the last of `models`.
+        task_id: The task.
+        trial: The trial of the task.
+        judgment: The source's verdict.
+        score: The source's score. A run that the infrastructure failed gets no score and no
+            judgment.
+        error: A failure of the infrastructure.
+        parent_session_id: The session that started this one.
+        archived: Whether the user archived the session.
+        attack_succeeded: Whether the agent obeyed an injected instruction.
+        ends_on_tool: Whether the last tool call ended the run.
+    """
+
+    skipped: Mapping[str, int] | None
+    damage: Mapping[str, int] | None
+    tools: object
+    context: Record | None
+    usage: Iterable[object]
+    scores: Record | None
+    times: Iterable[object]
+    costs: Iterable[object]
+    models: Iterable[object]
+    created_at: object
+    ended_at: object
+    cost_usd: object
+    model_id: object
+    task_id: object
+    trial: object
+    judgment: object
+    score: object
+    error: object
+    parent_session_id: object
+    archived: object
+    attack_succeeded: object
+    ends_on_tool: object
+
+
+_READ_APART = (
+    "skipped",
+    "damage",
+    "tools",
+    "context",
+    "usage",
+    "scores",
+    "times",
+    "costs",
+    "models",
+)
+"""The fields of a record that become other fields of its session."""
+
+
+def new_session(
+    source: str,
+    key: PartitionKey,
+    session_id: str,
+    history: object,
+    **record_fields: Unpack[RecordFields],
+) -> Session:
+    """Return the session that a record describes.
+
+    Args:
+        source: The name of the reader.
+        key: The partition.
+        session_id: The session's id.
+        history: The messages in any spelling, or the chat made from them.
+        **record_fields: What the record tells beside the messages.
     """
     chat = history if isinstance(history, Chat) else read_chat(history)
-    if skipped:
-        chat.skipped.update(skipped)
-    if damage:
-        chat.damage.update(damage)
+    chat.skipped.update(record_fields.get("skipped") or {})
+    chat.damage.update(record_fields.get("damage") or {})
+    tools = record_fields.get("tools")
     schemas, strange = function_tools(_storable(tools, chat)) if tools is not None else ([], 0)
     if strange:
         chat.damage["invalid_tools"] += strange
-    known, paid = (
-        [time for time in times if time],
-        [cost for recorded_cost in costs if (cost := number(recorded_cost)) is not None],
-    )
-    fields: Record = {"created_at": known[0], "ended_at": known[-1]} if known else {}
+    times = [time for time in record_fields.get("times", ()) if time]
+    costs = [number(cost) for cost in record_fields.get("costs", ())]
+    paid = [cost for cost in costs if cost is not None]
+    fields: Record = {"created_at": times[0], "ended_at": times[-1]} if times else {}
     fields |= {"cost_usd": sum(paid)} if paid else {}
-    fields["model_id"] = next((model for model in reversed([*models]) if model), None)
-    fields |= {
-        name: value
-        for name, value in further_fields.items()
-        if value is not None and (name not in _FLAGS or isinstance(value, bool))
-    }
+    models = [model for model in record_fields.get("models", ()) if model]
+    fields["model_id"] = models[-1] if models else None
+    for name, value in record_fields.items():
+        is_set = value is not None and (name not in _FLAGS or isinstance(value, bool))
+        if is_set and name not in _READ_APART:
+            fields[name] = value
     for name, value in fields.items():
         if form := _FORMS.get(name):
             formed = form(value)
@@ -93,6 +138,7 @@ def new_session(
                 if isinstance(formed, str)
                 else formed
             )
+    context = record_fields.get("context")
     if fields.get("error"):
         fields["score"] = fields["judgment"] = None
     return Session(
@@ -105,10 +151,13 @@ def new_session(
         tools_origin="source" if schemas else "none",
         scores={
             clean_text(name) or "": score
-            for name, value in (scores or {}).items()
+            for name, value in (record_fields.get("scores") or {}).items()
             if (score := number(value)) is not None
         },
-        usage={clean_text(name) or "": value for name, value in counts(usage).items()},
+        usage={
+            clean_text(name) or "": value
+            for name, value in counts(record_fields.get("usage", ())).items()
+        },
         reasoning=(_storable(chat.reasoning, chat) or []) if chat.reasoning else [],
         context=(_storable(context, chat) or {}) if context else {},
         damage=dict(+chat.damage) if chat.damage else {},
