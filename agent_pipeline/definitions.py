@@ -5,7 +5,6 @@ That includes an asset that `dg scaffold defs` adds. Dagster loads `defs`. Tests
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import dagster as dg
 
@@ -25,7 +24,7 @@ from agent_pipeline.defs.specs import ARTIFACTS, TABLES
 from agent_pipeline.errors import SettingsError
 
 
-def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Definitions:
+def build_defs(resource_overrides: Mapping[str, object] | None = None) -> dg.Definitions:
     """Return all Dagster objects of the package `defs`.
 
     Args:

@@ -56,13 +56,13 @@ class Options(BaseModel):
     removed_options: ClassVar[Mapping[str, str]] = {}
     """Options that this group had in an earlier version, and why each was removed."""
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, **values: object) -> None:
         try:
             super().__init__(**self.with_current_names(values))
         except ValidationError as error:
             raise SettingsError(problem(error, type(self))) from None
 
-    def changed(self, **values: Any) -> Self:
+    def changed(self, **values: object) -> Self:
         """Return a copy with other values, which are validated.
 
         Raises:
@@ -72,7 +72,7 @@ class Options(BaseModel):
         return type(self)(**(set_values | self.with_current_names(values)))
 
     @classmethod
-    def with_current_names(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+    def with_current_names(cls, values: Mapping[str, object]) -> dict[str, Any]:
         """Return values with the names of today instead of names of an earlier version.
 
         Raises:
@@ -92,7 +92,7 @@ class Options(BaseModel):
         return renamed
 
     @classmethod
-    def with_hashed_names(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+    def with_hashed_names(cls, values: Mapping[str, object]) -> dict[str, Any]:
         """Return values under the names that enter hashes: an option keeps its first name."""
         first_names = {current: earlier for earlier, current in cls.earlier_names.items()}
         return {first_names.get(name, name): value for name, value in values.items()}
@@ -102,7 +102,7 @@ class Options(BaseModel):
         return self.with_hashed_names(self.model_dump(mode="json"))
 
     @classmethod
-    def validated(cls, values: Mapping[str, Any], prefix: str = "", where: str = "") -> Self:
+    def validated(cls, values: Mapping[str, object], prefix: str = "", where: str = "") -> Self:
         """Return the group from values that a user wrote; texts are read as each option's type.
 
         Args:
@@ -127,7 +127,7 @@ class Options(BaseModel):
         return group
 
     @classmethod
-    def parsed(cls, name: str, value: Any) -> Any:
+    def parsed(cls, name: str, value: object) -> Any:
         """Return a text as the type of an option.
 
         The text is read as JSON, or for a list as entries separated by commas. A value that is not
@@ -156,7 +156,7 @@ class Options(BaseModel):
         )
 
     @classmethod
-    def translated(cls, values: Mapping[str, Any]) -> Self:
+    def translated(cls, values: Mapping[str, object]) -> Self:
         """Return the group from values under our names or another system's; ignore other names.
 
         Raises:

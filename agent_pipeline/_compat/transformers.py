@@ -5,7 +5,7 @@ What attends, caches or samples with these belongs to `engine` and `training.tra
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
@@ -97,8 +97,8 @@ def preallocated_cache(columns: int, more_columns: int) -> "Cache":
             self,
             key_states: "torch.Tensor",
             value_states: "torch.Tensor",
-            *args: Any,
-            **kwargs: Any,
+            *args: object,
+            **kwargs: object,
         ) -> "tuple[torch.Tensor, torch.Tensor]":
             end = self.used + key_states.shape[-2]
             if not self.is_initialized:
@@ -134,7 +134,7 @@ def _with_room(states: "torch.Tensor", columns: int) -> "torch.Tensor":
     return wide
 
 
-def set_sampler(trainer: "Trainer", sampler: Any) -> None:
+def set_sampler(trainer: "Trainer", sampler: object) -> None:
     """Make a trainer read its training rows in the order of a sampler of our own.
 
     transformers has no argument for a sampler: subclasses override `_get_train_sampler`. The

@@ -70,7 +70,7 @@ def tokenize_distillation(trainer: Any, tokenize: TokenizePrompts) -> None:
     trainer._tokenize_prompts = lambda prompts: (tokenize(prompts), None, {})
 
 
-def disable_dropout(model: Any) -> None:
+def disable_dropout(model: object) -> None:
     """Switch off all dropout of a model, as TRL's preference trainers do."""
     from trl.trainer.utils import disable_dropout_in_model
 

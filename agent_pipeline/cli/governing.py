@@ -146,7 +146,7 @@ def prune(
     )
 
 
-def _show(found: Any, as_json: bool, in_words: Callable[[Console, Any], None]) -> None:
+def _show(found: object, as_json: bool, in_words: Callable[[Console, Any], None]) -> None:
     if as_json:
         typer.echo(msgspec.json.encode(found).decode())
     else:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -424,7 +424,7 @@ def _print(console: Console, text: str) -> None:
     console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     """Return a value for one line, with hashes shortened to their first digits."""
     text = str(value)
     return text[:12] if len(text) == 64 and not set(text) - set("0123456789abcdef") else text

@@ -124,7 +124,7 @@ def without_system(messages: list[Message]) -> list[Message]:
     return [message for message in messages if message["role"] != "system"]
 
 
-def why_filtered(value: Any, predicate: Callable[[Any], bool] | None) -> str | None:
+def why_filtered(value: object, predicate: Callable[[Any], bool] | None) -> str | None:
     """Why a user's predicate leaves a value out; `None` where it does not. What it raises costs
     that value alone.
     """
@@ -134,7 +134,7 @@ def why_filtered(value: Any, predicate: Callable[[Any], bool] | None) -> str | N
         return f"filter_raised: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
-def measure_of(measure: Any) -> ConfiguredMeasure:
+def measure_of(measure: object) -> ConfiguredMeasure:
     """A registered measure by its name, as in a configuration, or a function of an evaluation
     context. Raises SettingsError, ArgumentError.
     """
@@ -148,7 +148,7 @@ def measure_of(measure: Any) -> ConfiguredMeasure:
     return ConfiguredMeasure(getattr(measure, "__name__", type(measure).__name__), measure)
 
 
-def value_of(record: Any, *names: str) -> Any:
+def value_of(record: object, *names: str) -> Any:
     """The first value that a record has under one of these keys or attributes; methods and empty
     texts are none.
     """

@@ -47,7 +47,7 @@ class Samples:
     counts: Counter[str] = field(default_factory=Counter)
 
 
-def read_samples(data: Any, split: str = "train") -> Samples:
+def read_samples(data: object, split: str = "train") -> Samples:
     """The data as rows of one split, in its order; a row of our own tables keeps its names.
 
     Of records that name their split (our tables do) training takes those of `train` alone, and
@@ -79,7 +79,7 @@ def read_samples(data: Any, split: str = "train") -> Samples:
     return samples
 
 
-def rows_only(data: Any, split: str = "train") -> tuple[list[Row], Counter[str]]:
+def rows_only(data: object, split: str = "train") -> tuple[list[Row], Counter[str]]:
     """The rows and counts of data that must be conversations. Raises what `read_samples` raises,
     and DataError for texts.
     """
@@ -92,7 +92,7 @@ def rows_only(data: Any, split: str = "train") -> tuple[list[Row], Counter[str]]
     return samples.rows, samples.counts
 
 
-def _records(data: Any) -> Iterable[Any]:
+def _records(data: object) -> Iterable[Any]:
     if isinstance(data, str | Path):
         data = _of_path(Path(data).expanduser())
     if isinstance(data, Mapping) or not isinstance(data, Iterable):
@@ -124,12 +124,12 @@ def _of_path(path: Path) -> Iterable[Any]:
     return chain.from_iterable(line if isinstance(line, list) else [line] for line in lines)
 
 
-def _is_of_another_split(record: Any, split: str) -> bool:
+def _is_of_another_split(record: object, split: str) -> bool:
     named = _text(record, "split")
     return named in SPLITS and (named == "train") != (split == "train")
 
 
-def _texts(record: Any) -> tuple[str, str] | None:
+def _texts(record: object) -> tuple[str, str] | None:
     """Prompt and completion of a record of texts."""
     if not isinstance(record, Mapping) or record.get("messages") is not None:
         return None
@@ -141,7 +141,7 @@ def _texts(record: Any) -> tuple[str, str] | None:
     )
 
 
-def _row(record: Any, place: int, split: str) -> Row | str:
+def _row(record: object, place: int, split: str) -> Row | str:
     """A record as a row, or why it is none."""
     if isinstance(record, AgentTrajectory):
         session, weights = session_of(record), [1]
@@ -191,7 +191,7 @@ def _row(record: Any, place: int, split: str) -> Row | str:
     }
 
 
-def _text(record: Any, name: str) -> str:
+def _text(record: object, name: str) -> str:
     value = record.get(name) if isinstance(record, Mapping) else None
     return value if isinstance(value, str) else ""
 
@@ -240,7 +240,7 @@ def _turns(record: Record) -> tuple[Chat, list[int]]:
     return ShareGPTSource.chat(record), weights
 
 
-def _weighted(messages: Any) -> tuple[Chat, list[int]]:
+def _weighted(messages: object) -> tuple[Chat, list[int]]:
     """A chat in any spelling, and the weights that its messages had."""
     if not isinstance(messages, list):
         return read_chat(messages), [1]
@@ -257,7 +257,7 @@ def _weighted(messages: Any) -> tuple[Chat, list[int]]:
     ), weights
 
 
-def _without_nulls(value: Any) -> Any:
+def _without_nulls(value: object) -> Any:
     """A value as it was before `datasets` gave every object all the keys that any has."""
     if isinstance(value, dict):
         return {name: _without_nulls(each) for name, each in value.items() if each is not None}

@@ -304,8 +304,8 @@ class TrainingReporter:
 
     def report(
         self,
-        results: EvalSetResult | Mapping[str, Any] | Iterable[Mapping[str, Any]],
-        eval_set: Mapping[str, Any] | None = None,
+        results: EvalSetResult | Mapping[str, object] | Iterable[Mapping[str, object]],
+        eval_set: Mapping[str, object] | None = None,
     ) -> Path:
         """The file of one run, or of several of one set (a case has trials only in several); the
         set has the prompts.
@@ -321,8 +321,8 @@ class TrainingReporter:
 
 
 def scored_traces(
-    result: EvalSetResult | Mapping[str, Any],
-    eval_set: Mapping[str, Any] | None = None,
+    result: EvalSetResult | Mapping[str, object],
+    eval_set: Mapping[str, object] | None = None,
     counts: Counter[str] | None = None,
 ) -> list[ScoredTrace]:
     """The traces of a run, with the mean of their metrics; `counts` gets

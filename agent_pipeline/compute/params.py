@@ -69,7 +69,7 @@ class TaskParams(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         """Return the lake of the process that asked for the task."""
         return Lake(self.lake, Path(self.cache), self.lake_options)
 
-    def for_task(self, params_type: type[OtherParams], **values: Any) -> OtherParams:
+    def for_task(self, params_type: type[OtherParams], **values: object) -> OtherParams:
         """Return the parameters of another task: those that every task needs, and `values`."""
         common = {name: getattr(self, name) for name in TaskParams.__struct_fields__}
         return params_type(**(common | values))

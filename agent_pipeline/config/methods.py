@@ -45,7 +45,7 @@ class MethodSettings(Section):
 
 
 def _method(
-    name: str, description: str, strategy: str = "", mix: bool = False, **adapter: Any
+    name: str, description: str, strategy: str = "", mix: bool = False, **adapter: object
 ) -> MethodSettings:
     """Return a method that trains on all rows, or on a coreset if it names a strategy.
 

@@ -64,7 +64,7 @@ def resolve(
     settings: Settings,
     options: type[Group],
     key: PartitionKey | None = None,
-    run: Mapping[str, Any] | None = None,
+    run: Mapping[str, object] | None = None,
 ) -> Resolved[Group]:
     """Return the settings of an asset for an agent.
 

@@ -66,7 +66,7 @@ def _table(document: Any, names: tuple[str, ...]) -> Any:
     return found
 
 
-def _is_dotted(table: Any, name: str) -> bool:
+def _is_dotted(table: object, name: str) -> bool:
     """Return whether a table is written as dotted keys (`"shop/support".world = …`).
 
     No header can stand next to dotted keys.

@@ -50,7 +50,7 @@ def typed() -> list[tuple[str, str, Any]]:
     return _typed
 
 
-def check_trusted(asset: str, run: Mapping[str, Any], configured: Options) -> None:
+def check_trusted(asset: str, run: Mapping[str, object], configured: Options) -> None:
     """Check that a run sets no code and no target that the file or the environment does not set.
 
     Raises:
@@ -89,7 +89,7 @@ def check_texts(texts: list[str], configured: Mapping[str, Options]) -> None:
                 )
 
 
-def _is_sensitive(asset: str, name: str, value: Any) -> bool:
+def _is_sensitive(asset: str, name: str, value: object) -> bool:
     if name in TARGETS.get(asset, ()):
         return bool(value)
     return name in PLUGINS.get(asset, ()) and bool(_DOTTED.search(str(value)))

@@ -386,7 +386,7 @@ def build_dataset(
     lake: Lake,
     key: PartitionKey | None,
     kind: DatasetKind,
-    rows: Iterable[Mapping[str, Any]],
+    rows: Iterable[Mapping[str, object]],
     facts: CardFacts,
     files: FileOptions = DEFAULT_FILES,
     find_more_overlaps: FindOverlaps | None = None,
@@ -437,7 +437,7 @@ class StagedRows:
 
 
 def stage_rows(
-    lake: Lake, key: PartitionKey | None, kind: DatasetKind, rows: Iterable[Mapping[str, Any]]
+    lake: Lake, key: PartitionKey | None, kind: DatasetKind, rows: Iterable[Mapping[str, object]]
 ) -> StagedRows:
     """Stage rows as a table, with one batch in memory at a time."""
     batches = to_batches(rows, kind.schema)
@@ -612,13 +612,13 @@ def _list_split_facts(file: pq.ParquetFile) -> Iterator[dict[str, Any]]:
                 }
 
 
-def _name_session(row: Mapping[str, Any], column: str) -> str:
+def _name_session(row: Mapping[str, object], column: str) -> str:
     """Return a session's id; in a table of several agents, with its agent in front."""
     session_id = str(row[column])
     return f"{row['project']}/{row['agent']}:{session_id}" if "agent" in row else session_id
 
 
-def _hash_texts(row: Mapping[str, Any]) -> bytes:
+def _hash_texts(row: Mapping[str, object]) -> bytes:
     """Return the sha256 of a row's JSON columns.
 
     The hash of the session would not do: two sessions may differ only in what was cut off.

@@ -46,7 +46,7 @@ class RowForm:
 
 
 def convert_rows(
-    rows: Iterable[Mapping[str, Any]], name: str, counts: Counter[str] | None = None
+    rows: Iterable[Mapping[str, object]], name: str, counts: Counter[str] | None = None
 ) -> Iterator[FormattedRow]:
     """Yield the SFT rows that have a form, in that form.
 
@@ -66,7 +66,7 @@ def convert_rows(
             yield converted
 
 
-def _keep_row(row: Mapping[str, Any]) -> FormattedRow | str:
+def _keep_row(row: Mapping[str, object]) -> FormattedRow | str:
     return dict(row)
 
 
@@ -104,7 +104,7 @@ def _to_prompt_completion(row: Mapping[str, Any]) -> FormattedRow | str:
     return converted | {"prompt": messages[:-1], "completion": messages[-1:]}
 
 
-def _to_texts(row: Mapping[str, Any]) -> FormattedRow | str:
+def _to_texts(row: Mapping[str, object]) -> FormattedRow | str:
     """Return a row whose prompt and completion are texts."""
     converted = _to_prompt_completion(row)
     if isinstance(converted, str):

@@ -113,7 +113,7 @@ class MultiTaskMixer:
         self.config = config
         self.report: dict[str, TaskShare] = {}
 
-    def mix(self, task_datasets: Mapping[str, Sequence[Any]]) -> list[TaskSample]:
+    def mix(self, task_datasets: Mapping[str, Sequence[object]]) -> list[TaskSample]:
         """Return samples of all tasks, in a drawn order or (without `shuffle`) task after task.
 
         Args:
@@ -252,7 +252,7 @@ def _share_out(
 
 
 def _index_distinct(
-    task_datasets: Mapping[str, Sequence[Any]],
+    task_datasets: Mapping[str, Sequence[object]],
 ) -> tuple[dict[str, dict[str, TaskSample]], Counter[str]]:
     """Return each task's samples by the hash of their content, and how many were left out.
 
@@ -287,7 +287,7 @@ def _make_samples(task: str, dataset: Sequence[Any]) -> list[TaskSample]:
     return samples
 
 
-def _hash_content(data: Mapping[str, Any]) -> str:
+def _hash_content(data: Mapping[str, object]) -> str:
     """Return a hash of a sample's conversation, or of all its data if it has no conversation."""
     if "messages" in data:
         return hash_json([data["messages"], data.get("tools") or []])

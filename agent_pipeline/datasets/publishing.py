@@ -15,7 +15,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -103,7 +102,7 @@ The JSON reader of `datasets` would take the times for local ones.
 """
 
 
-def encode_trainer_lines(rows: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
+def encode_trainer_lines(rows: Iterable[Mapping[str, object]]) -> Iterator[bytes]:
     """Yield rows of a split as lines of the JSONL file that trainers read.
 
     Keys without a value are left out, except `tools`, because LLaMA-Factory needs the key in every

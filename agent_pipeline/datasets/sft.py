@@ -110,7 +110,7 @@ class _Turns:
 
 
 def make_sft_rows(
-    rows: Iterable[Mapping[str, Any]],
+    rows: Iterable[Mapping[str, object]],
     task_split: TaskSplit,
     counts: Counter[str] | None = None,
     untrained_facts: Sequence[str] = (),

@@ -128,7 +128,7 @@ def make_sharegpt_rows(
         yield sharegpt_row
 
 
-def _complete_schema(tool: Any) -> JsonObject | None:
+def _complete_schema(tool: object) -> JsonObject | None:
     """Return a tool in OpenAI's form; `None` if it is not a schema.
 
     A tool without parameters gets empty ones, which LLaMA-Factory needs.

@@ -66,14 +66,14 @@ def count_verdicts(judges: Mapping[str, int], *earlier: Mapping[str, Any]) -> Ve
     }
 
 
-def describe_verdicts(counts: Mapping[str, Any]) -> str:
+def describe_verdicts(counts: Mapping[str, object]) -> str:
     """Return how many verdicts are verified, as a sentence without a full stop."""
     return (
         f"{counts['verified']:,} of {counts['verdicts']:,} verdicts by a person, a score or a judge"
     )
 
 
-def describe_unverified(counts: Mapping[str, Any]) -> dict[str, Any]:
+def describe_unverified(counts: Mapping[str, object]) -> dict[str, Any]:
     """Return the part of a model's provenance about its verdicts; empty if all are verified.
 
     Other verdicts on the same rows make another model, because the model's report has other

@@ -37,12 +37,12 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> dg.MetadataV
     return dg.MetadataValue.table(records, dg.TableSchema([dg.TableColumn(name) for name in head]))
 
 
-def tree(values: Mapping[str, Any], head: Sequence[str]) -> dg.MetadataValue:
+def tree(values: Mapping[str, object], head: Sequence[str]) -> dg.MetadataValue:
     """Return nested values as a table with one line per leaf, such as `settings.lora_r` and 16."""
     return table(head, _leaves(values))
 
 
-def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(values: Mapping[str, object], above: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
         yield from (
             _leaves(value, f"{above}{name}.")
@@ -51,7 +51,7 @@ def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, A
         )
 
 
-def numbers(values: Mapping[str, Any]) -> dict[str, float]:
+def numbers(values: Mapping[str, object]) -> dict[str, float]:
     """Return the known numbers to four digits, so that Dagster plots them over time."""
     return {name: float(f"{value:.4g}") for name, value in values.items() if value is not None}
 

@@ -65,7 +65,7 @@ def step_fields(groups: Mapping[str, type[Options]]) -> dict[str, dg.Field]:
     }
 
 
-def config_by_asset(values: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def config_by_asset(values: Mapping[str, Mapping[str, object]]) -> dict[str, Any]:
     """Return the part `ops` of a run config from values by group of options.
 
     Example:
@@ -194,5 +194,5 @@ def _shown(options: type[Options]) -> dict[str, Any]:
         return options().model_dump()
 
 
-def _scalar(value: Any) -> str | int | float | bool:
+def _scalar(value: object) -> str | int | float | bool:
     return value if isinstance(value, str | int | float | bool) else json.dumps(value)

@@ -181,7 +181,7 @@ def check_result(
 
 
 def warning(
-    check: str, passed: bool, why: str | None, metadata: Mapping[str, Any] | None = None
+    check: str, passed: bool, why: str | None, metadata: Mapping[str, object] | None = None
 ) -> dg.AssetCheckResult:
     """Return the result of a check that an asset makes itself, and that stops nothing."""
     return check_result(passed, why, metadata, check, blocks=False)

@@ -207,7 +207,7 @@ class CapturedGraph:
 
 
 def capture(
-    compute: "Callable[[TreeTensors], list[torch.Tensor]]", tensors: TreeTensors, pool: Any
+    compute: "Callable[[TreeTensors], list[torch.Tensor]]", tensors: TreeTensors, pool: object
 ) -> CapturedGraph:
     """Capture the graph of a computation.
 

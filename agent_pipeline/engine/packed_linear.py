@@ -158,7 +158,7 @@ def _forward_linear(
 
 
 def _forward_lora(
-    module: "LoraLinear", products: FrozenWeight, x: "torch.Tensor", *args: Any, **kwargs: Any
+    module: "LoraLinear", products: FrozenWeight, x: "torch.Tensor", *args: object, **kwargs: object
 ) -> "torch.Tensor":
     """Compute a linear module with a LoRA adapter."""
     base = module.base_layer

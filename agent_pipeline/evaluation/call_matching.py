@@ -19,7 +19,7 @@ _READS = re.compile(
 )
 
 
-def same(left: Any, right: Any) -> bool:
+def same(left: object, right: object) -> bool:
     """JSON equality: numbers by value (1 equals 1.0), booleans are no numbers, the order of keys means nothing."""
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
@@ -53,13 +53,13 @@ def normal(value: Any, schema: Mapping[str, Any], lenient: bool = False) -> Any:
     return _leniently(value, schema) if lenient else value
 
 
-def _takes_null(schema: Mapping[str, Any]) -> bool:
+def _takes_null(schema: Mapping[str, object]) -> bool:
     """Whether null says something other than leaving the argument out."""
     kinds = schema.get("type")
     return isinstance(kinds, list) and "null" in kinds and schema.get("default") is not None
 
 
-def _leniently(value: Any, schema: Mapping[str, Any]) -> Any:
+def _leniently(value: object, schema: Mapping[str, object]) -> Any:
     kind = schema.get("type")
     if isinstance(value, str):
         text = unicodedata.normalize("NFC", " ".join(value.split()))
@@ -111,7 +111,7 @@ def _depend(one: ParsedCall, other: ParsedCall) -> bool:
     )
 
 
-def _ids(value: Any) -> set[str]:
+def _ids(value: object) -> set[str]:
     """The texts in a call's arguments that hold a digit."""
     if isinstance(value, dict | list):
         return {

@@ -139,7 +139,7 @@ class _Task:
 
 def play(
     world: Callable[[], World],
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[Mapping[str, object]],
     player: Player,
     max_turns: int = 12,
     trials: int = 1,
@@ -179,7 +179,7 @@ def play(
 
 def play_side_by_side(
     world: Callable[[], World],
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[Mapping[str, object]],
     players: Sequence[Player],
     max_turns: int = 12,
     trials: int = 1,
@@ -251,7 +251,7 @@ def played_task(task_id: str) -> re.Match[str] | None:
     return re.fullmatch(r"(.+)-seed(\d+)", task_id)
 
 
-def _reset_arguments(world: World, row: Mapping[str, Any]) -> Mapping[str, Any]:
+def _reset_arguments(world: World, row: Mapping[str, object]) -> Mapping[str, Any]:
     """Return the arguments of `reset`. A fresh task that was played before is made again."""
     played = played_task(str(row.get("task_key", "")))
     if played and isinstance(world, MakesFreshTasks):

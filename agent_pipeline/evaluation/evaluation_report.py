@@ -5,7 +5,6 @@ they had in the first version, and fields that older versions did not write get 
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
@@ -150,7 +149,7 @@ def read_evaluation_report(evaluation: Artifact) -> EvaluationReport:
         ) from error
 
 
-def parse_evaluation_report(report: Mapping[str, Any]) -> EvaluationReport:
+def parse_evaluation_report(report: Mapping[str, object]) -> EvaluationReport:
     """Return a report from its JSON form. Fields that older versions did not write get defaults.
 
     Raises:

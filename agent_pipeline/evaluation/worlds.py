@@ -36,7 +36,7 @@ from agent_pipeline.sessions.session import Tool, hash_json
 class World(Protocol):
     """A world with one task. Every public method besides `reset` and `get_reward` is a tool."""
 
-    def reset(self, **row: Any) -> str | None:
+    def reset(self, **row: object) -> str | None:
         """Begin the task of a data set's row, and return a text for the model, if there is one."""
 
     def get_reward(self) -> float:
@@ -224,7 +224,7 @@ def tool_schemas(world: World) -> list[Tool]:
     return [get_json_schema(method) for method in tool_methods(world).values()]
 
 
-def run_tool(world: World, name: str, arguments: Any) -> str:
+def run_tool(world: World, name: str, arguments: object) -> str:
     """Run a call, and return its result as text.
 
     A call that the world cannot run gives `{"error": ...}`, as a real tool would.

@@ -57,7 +57,7 @@ def rounded_calls(conversation: Mapping[str, Any]) -> list[str]:
 
 
 def limits_by_tool(
-    conversations: Iterable[Mapping[str, Any]],
+    conversations: Iterable[Mapping[str, object]],
     rounds_numbers: bool,
     differing: Mapping[str, ToolDifference],
 ) -> list[ServingLimit]:
@@ -150,7 +150,7 @@ def _why_not(value: dict[str, Any], schema: Mapping[str, Any]) -> str:
     return ""
 
 
-def _numbers(value: Any) -> list[NumberText]:
+def _numbers(value: object) -> list[NumberText]:
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):

@@ -155,7 +155,7 @@ def prompts(
     return found
 
 
-def words_only(messages: list[Message], tools: Any, add_generation_prompt: bool = False) -> str:
+def words_only(messages: list[Message], tools: object, add_generation_prompt: bool = False) -> str:
     """In place of a chat template where a model has none: what the messages say, a line each."""
     return "\n".join(message.get("content") or "" for message in messages)
 

@@ -219,7 +219,7 @@ class ExportReport(msgspec.Struct, frozen=True, kw_only=True):
         return values
 
 
-def parse_export_report(report: Mapping[str, Any]) -> ExportReport:
+def parse_export_report(report: Mapping[str, object]) -> ExportReport:
     """Return a report from its JSON form.
 
     Raises:

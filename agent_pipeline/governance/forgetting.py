@@ -516,7 +516,7 @@ class _Removal:
             return None
         return new_content if scrubbed != value else None
 
-    def _scrub(self, value: Any, name: str = "") -> Any:
+    def _scrub(self, value: object, name: str = "") -> Any:
         """Return JSON without the objects of the session.
 
         The alias takes the place of the id in lists of sessions and of rows.

@@ -166,7 +166,7 @@ def _list_texts(column: pa.Array) -> Iterator[str]:
             yield from _list_leaves(msgspec.json.decode(value) if is_json else value)
 
 
-def _list_leaves(value: Any) -> Iterator[str]:
+def _list_leaves(value: object) -> Iterator[str]:
     """Yield the texts in a value. A JSON text, such as a call's arguments, is one text."""
     if isinstance(value, str):
         yield value

@@ -323,7 +323,7 @@ def _read_argument_schemas(schema: str) -> dict[str, str]:
     return schemas
 
 
-def _drop_description(schema: Any) -> Any:
+def _drop_description(schema: object) -> Any:
     """Return a schema without its description."""
     if not isinstance(schema, dict):
         return schema

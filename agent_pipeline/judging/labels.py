@@ -286,7 +286,7 @@ def is_about(project: str, agent: str, key: PartitionKey) -> bool:
     )
 
 
-def _to_text(value: Any) -> str:
+def _to_text(value: object) -> str:
     """Return a cell as a text that can be written as UTF-8."""
     return "" if value is None else str(value).strip().encode("utf-8", "replace").decode("utf-8")
 

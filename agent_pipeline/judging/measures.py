@@ -255,7 +255,7 @@ def _check_type(name: str, value: Any, hint: Any, text: str) -> None:
         ) from error
 
 
-def _read_result(returned: Any, threshold: float | None) -> MeasureResult:
+def _read_result(returned: object, threshold: float | None) -> MeasureResult:
     """Return the result for what a measure returned."""
     if returned is None:
         return MeasureResult(None, "does not apply")
@@ -277,7 +277,7 @@ def _read_result(returned: Any, threshold: float | None) -> MeasureResult:
     return MeasureResult(result.passed, result.reason, score)
 
 
-def _unpack_result(returned: Any) -> MeasureResult | None:
+def _unpack_result(returned: object) -> MeasureResult | None:
     """Return what a measure returned as an unchecked result; `None` if it is not a result.
 
     A result is a bool, a number, or a tuple of `passed`, `reason` and perhaps a score.

@@ -164,7 +164,7 @@ def _find_failed_measures(
     return [name for name, result in results.items() if result.raised or result.passed is False]
 
 
-def list_true_facts(turn: Mapping[str, Any]) -> list[str]:
+def list_true_facts(turn: Mapping[str, object]) -> list[str]:
     """Return the names of the facts that hold for a turn, an entry of the column `turns`."""
     return [name for name in FACT_NAMES if turn.get(name)]
 
@@ -176,7 +176,7 @@ def describe_facts(turn: Mapping[str, Any]) -> list[str]:
     return descriptions + [f"failed {name}" for name in turn["failed_measures"]]
 
 
-def find_untrained_turns(turns: Sequence[Mapping[str, Any]], facts: Sequence[str]) -> list[int]:
+def find_untrained_turns(turns: Sequence[Mapping[str, object]], facts: Sequence[str]) -> list[int]:
     """Return which turns have one of the facts, as indices among the agent's messages."""
     return [
         turn_index for turn_index, turn in enumerate(turns) if any(turn.get(name) for name in facts)

@@ -28,7 +28,7 @@ def parse_json(text: str) -> Any:
     return json.loads(text, parse_float=NumberText, parse_int=NumberText)
 
 
-def with_number_texts(value: Any) -> Any:
+def with_number_texts(value: object) -> Any:
     """Return a JSON value with every number as `NumberText`, written as Python writes it."""
     if isinstance(value, dict):
         return {key: with_number_texts(item) for key, item in value.items()}
@@ -38,7 +38,7 @@ def with_number_texts(value: Any) -> Any:
     return NumberText(json.dumps(value)) if is_number else value
 
 
-def _parse_arguments(arguments: Any) -> Any:
+def _parse_arguments(arguments: object) -> Any:
     """Return a call's arguments, a JSON text or a value, with every number as `NumberText`.
 
     Raises:
@@ -47,7 +47,7 @@ def _parse_arguments(arguments: Any) -> Any:
     return parse_json(arguments) if isinstance(arguments, str) else with_number_texts(arguments)
 
 
-def parse_object(arguments: Any) -> dict[str, Any] | None:
+def parse_object(arguments: object) -> dict[str, Any] | None:
     """Return the object that a call's arguments are, with every number as `NumberText`.
 
     Returns None if the arguments are anything else.
@@ -59,7 +59,7 @@ def parse_object(arguments: Any) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def compact_arguments(arguments: Any) -> Any:
+def compact_arguments(arguments: object) -> Any:
     r"""Return a call's arguments as JSON text without blanks between its parts.
 
     Each number keeps its digits. Arguments that are not an object are returned unchanged.
@@ -71,7 +71,7 @@ def compact_arguments(arguments: Any) -> Any:
     return arguments if value is None else _write_compact(value)
 
 
-def _write_compact(value: Any) -> str:
+def _write_compact(value: object) -> str:
     if isinstance(value, dict):
         pairs = [
             f"{json.dumps(key, ensure_ascii=False)}:{_write_compact(item)}"
@@ -100,7 +100,7 @@ def served_number(number: str) -> str:
     return f"{float(whole):g}"
 
 
-def changed_numbers(arguments: Any) -> list[str]:
+def changed_numbers(arguments: object) -> list[str]:
     """Return the numbers in a call's arguments that llama.cpp's template engine changes."""
     try:
         value = _parse_arguments(arguments)
@@ -109,7 +109,7 @@ def changed_numbers(arguments: Any) -> list[str]:
     return [number for number in _list_numbers(value) if served_number(number) != number]
 
 
-def _list_numbers(value: Any) -> list[NumberText]:
+def _list_numbers(value: object) -> list[NumberText]:
     """Return the numbers in a value of `parse_json`, in their order."""
     if isinstance(value, dict):
         value = list(value.values())
@@ -128,11 +128,11 @@ class NumberWriter:
     def __init__(self) -> None:
         self._texts: list[str] = []
 
-    def recorded(self, value: Any) -> Any:
+    def recorded(self, value: object) -> Any:
         """Return a value of `parse_json` whose numbers are written as they were recorded."""
         return self._replace_numbers(value, served=False)
 
-    def served(self, value: Any) -> Any:
+    def served(self, value: object) -> Any:
         """Return a value of `parse_json` whose numbers are written as llama.cpp writes them."""
         return self._replace_numbers(value, served=True)
 
@@ -142,7 +142,7 @@ class NumberWriter:
             rendered = rendered.replace(str(_FIRST_STAND_IN + index), text)
         return rendered
 
-    def _replace_numbers(self, value: Any, served: bool) -> Any:
+    def _replace_numbers(self, value: object, served: bool) -> Any:
         if isinstance(value, dict):
             return {key: self._replace_numbers(item, served) for key, item in value.items()}
         if isinstance(value, list):

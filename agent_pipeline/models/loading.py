@@ -5,7 +5,7 @@ Where the directory comes from belongs in `base_model`, and a tokenizer's chat t
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agent_pipeline.errors import ModelError, first_line
 from agent_pipeline.models.base_model import BaseModel
@@ -23,7 +23,7 @@ def load_model(
     device: Device,
     adapter_dir: Path | None = None,
     trainable: bool = False,
-    **options: Any,
+    **options: object,
 ) -> "PreTrainedModel":
     """Return a base model on a device, in evaluation mode.
 

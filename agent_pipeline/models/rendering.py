@@ -37,7 +37,7 @@ template writes alike.
 """
 
 
-def argument_texts(arguments: Any) -> list[str]:
+def argument_texts(arguments: object) -> list[str]:
     """Return the texts in a call's arguments that every template shows in some way.
 
     These are whole numbers, and strings that JSON writes without escapes.

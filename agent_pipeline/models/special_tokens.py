@@ -77,7 +77,7 @@ def mark_literals(tokenizer: "PreTrainedTokenizerBase", value: Value) -> Value:
     return marked_value
 
 
-def _mark_value(finder: _LiteralFinder, value: Any) -> Any:
+def _mark_value(finder: _LiteralFinder, value: object) -> Any:
     if isinstance(value, str):
         return finder.mark_text(value)
     if isinstance(value, dict):

@@ -204,7 +204,7 @@ def _find_evaluation(lake: Lake, key: PartitionKey, export: Artifact) -> Artifac
     return evaluation
 
 
-def _flatten_numbers(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
+def _flatten_numbers(value: object, name: str = "") -> Iterator[tuple[str, float]]:
     """Yield the numbers of a nested report by their path. `{"n": …, "of": …}` is a share."""
     if isinstance(value, Mapping) and value.keys() == {"n", "of"}:
         value = value["n"] / value["of"] if value["of"] else None

@@ -113,14 +113,14 @@ def surrogates_made_from(
     return {"surrogates_sha256": hash_json(shown)} if shown else {}
 
 
-def system_of(messages: Iterable[Mapping[str, Any]]) -> str:
+def system_of(messages: Iterable[Mapping[str, object]]) -> str:
     """What the system says in them."""
     return "\n".join(
         str(message.get("content")) for message in messages if message.get("role") == "system"
     )
 
 
-def spoken(messages: Sequence[Mapping[str, Any]], task_key: str, system: str) -> list[Any]:
+def spoken(messages: Sequence[Mapping[str, object]], task_key: str, system: str) -> list[Any]:
     """The messages of a task with surrogates; `system` is what the system says in their
     conversation, of which they may be a part.
     """
@@ -131,7 +131,7 @@ def spoken(messages: Sequence[Mapping[str, Any]], task_key: str, system: str) ->
             or match.group()
         )
 
-    def replaced(part: Any) -> Any:
+    def replaced(part: object) -> Any:
         if isinstance(part, str):
             return PSEUDONYM.sub(value, part) if "<" in part else part
         if isinstance(part, Mapping):

@@ -72,7 +72,7 @@ def _changed_call(call: dict[str, Any], change: Callable[[str], str]) -> dict[st
     return call if call_id is call.get("id") else call | {"id": call_id}
 
 
-def _changed(value: Any, change: Callable[[str], str]) -> Any:
+def _changed(value: object, change: Callable[[str], str]) -> Any:
     """A value with its texts changed: one that is not a text as its JSON."""
     if isinstance(value, str):
         return change(value)

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from math import comb
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -131,7 +130,7 @@ def read_episode_report(episodes: Artifact) -> EpisodeReport:
         ) from error
 
 
-def parse_episode_report(report: Mapping[str, Any]) -> EpisodeReport:
+def parse_episode_report(report: Mapping[str, object]) -> EpisodeReport:
     """Return a report from its JSON form. Fields that older versions did not write get defaults.
 
     Raises:
@@ -141,7 +140,10 @@ def parse_episode_report(report: Mapping[str, Any]) -> EpisodeReport:
 
 
 def make_episode_report(
-    world: str, tasks: Sequence[Mapping[str, Any]], trials: int, played: Mapping[str, list[Episode]]
+    world: str,
+    tasks: Sequence[Mapping[str, object]],
+    trials: int,
+    played: Mapping[str, list[Episode]],
 ) -> EpisodeReport:
     """Return the report of the episodes that each player played.
 

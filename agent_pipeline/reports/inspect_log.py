@@ -143,7 +143,7 @@ def _sample(
     }
 
 
-def _tool(function: Mapping[str, Any]) -> dict[str, Any]:
+def _tool(function: Mapping[str, object]) -> dict[str, Any]:
     parameters = _schema(function.get("parameters") or {})
     return {
         "name": function["name"],
@@ -152,7 +152,7 @@ def _tool(function: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _schema(value: Any) -> Any:
+def _schema(value: object) -> Any:
     """A schema as Inspect has them: an object, also where JSON Schema allows a boolean or a list of them."""
     if not isinstance(value, dict):
         return {}
@@ -198,7 +198,7 @@ def _reply(text: str, tools: Sequence[Tool]) -> dict[str, Any]:
     }
 
 
-def _call(name_of_it: str, function: str, arguments: Any) -> dict[str, Any]:
+def _call(name_of_it: str, function: str, arguments: object) -> dict[str, Any]:
     known = isinstance(arguments, dict)
     broken = {} if known else {"parse_error": f"no JSON object: {arguments}"}
     return {

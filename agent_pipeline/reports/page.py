@@ -387,7 +387,7 @@ def _drawn(title: str, points: Sequence[tuple[float, float]]) -> dict[str, Any] 
     return {"title": title, "line": line, **ends}
 
 
-def _visible(value: Any) -> Any:
+def _visible(value: object) -> Any:
     """A text whose controls are seen: colours of a terminal, marks that turn the direction of what follows, halves of characters."""
     return (
         _HIDING.sub(lambda found: f"\\x{ord(found[0]):02x}", value)

@@ -39,7 +39,7 @@ class Environment:
 
     domain: ClassVar[Domain]
 
-    def reset(self, task_key: str = "", seed: int = DEFAULT_SEED, **row: Any) -> str:
+    def reset(self, task_key: str = "", seed: int = DEFAULT_SEED, **row: object) -> str:
         """Begin the task `task_key` (`support-012`) of the sample made with `seed`; the user's
         first message is returned.
 
@@ -100,7 +100,7 @@ class Environment:
         )
         return list(itertools.islice(tasks, count))
 
-    def _call(self, name: str, **arguments: Any) -> str:
+    def _call(self, name: str, **arguments: object) -> str:
         call = Call(name, arguments)
         result = self._world.run(call)
         self._events += [call, Result(result)]

@@ -53,6 +53,6 @@ def assistant(text: str) -> Item:
     }
 
 
-def compact(value: Any) -> str:
+def compact(value: object) -> str:
     """JSON without spaces, non-ASCII as it is."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

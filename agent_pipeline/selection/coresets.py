@@ -327,7 +327,7 @@ class _TaskEmbeddings:
 
 
 def build_coreset(
-    read: Callable[[], Iterable[Mapping[str, Any]]],
+    read: Callable[[], Iterable[Mapping[str, object]]],
     lake: Lake,
     key: PartitionKey,
     options: CoresetOptions,

@@ -7,7 +7,6 @@ rows are trained on does not belong here (`coresets`).
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -135,7 +134,7 @@ def read_judged_sessions(lake: Lake, key: PartitionKey) -> pa.Table:
     return table if is_sorted(table["session_id"]) else table.sort_by("session_id")
 
 
-def _hash_verdict(row: Mapping[str, Any]) -> str:
+def _hash_verdict(row: Mapping[str, object]) -> str:
     """Return the hash of what training heeds of the judges.
 
     A session that somebody verifies changes its hash, although its verdict stays.

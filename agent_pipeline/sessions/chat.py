@@ -96,7 +96,7 @@ _RESULT_ID_FIELDS = (
 )
 
 
-def read_chat(history: Any) -> Chat:
+def read_chat(history: object) -> Chat:
     """Return the chat of a history of messages and items in any spelling, even mixed.
 
     A history that is not a list becomes one invalid item.
@@ -104,7 +104,7 @@ def read_chat(history: Any) -> Chat:
     return assemble_chat(read_items(history if isinstance(history, list) else [None]))
 
 
-def is_message(record: Any) -> bool:
+def is_message(record: object) -> bool:
     """Return whether a record is a message in any spelling."""
     return any(
         item.role or item.kind in ("function_call", "function_call_output")
@@ -112,7 +112,7 @@ def is_message(record: Any) -> bool:
     )
 
 
-def read_items(history: Iterable[Any]) -> list[Item]:
+def read_items(history: Iterable[object]) -> list[Item]:
     """Return the plain items of a history in order.
 
     A message, an item or a call that is malformed becomes an invalid item.
@@ -123,7 +123,7 @@ def read_items(history: Iterable[Any]) -> list[Item]:
     return items
 
 
-def _read_record(record: Any, items_before: Sequence[Item]) -> Iterable[Item]:
+def _read_record(record: object, items_before: Sequence[Item]) -> Iterable[Item]:
     """Return the items in a record that follows other items."""
     if isinstance(record, Item):
         return (record,)
@@ -392,7 +392,7 @@ def _read_named_calls(message: JsonObject) -> dict[str | int, Item]:
     return named_calls
 
 
-def _is_same_call(left: Any, right: Any) -> bool:
+def _is_same_call(left: object, right: object) -> bool:
     """Return whether two calls have the same name and arguments, whatever their ids."""
     left_item, right_item = read_call(left), read_call(right)
     return left_item.name == right_item.name and canonicalize_arguments(

@@ -129,7 +129,7 @@ def find_stop_reason(record: Mapping[str, Any]) -> Any:
     return reasons[0] if reasons else None
 
 
-def is_cut(message: Mapping[str, Any]) -> bool:
+def is_cut(message: Mapping[str, object]) -> bool:
     """Return whether a record reports that its text ended before the agent wanted to end it.
 
     The cause may be a token limit, a filter, the user or an error.
@@ -212,7 +212,7 @@ def _is_streaming(part: object) -> bool:
     )
 
 
-def _means_cut(reason: Any) -> bool:
+def _means_cut(reason: object) -> bool:
     """Return whether a stop reason means that the text was cut off."""
     if isinstance(reason, Mapping):  # the AI SDK: {"unified": "length", "raw": "max_tokens"}
         reason = reason.get("unified") or reason.get("type") or reason.get("reason")

@@ -50,7 +50,7 @@ def parse_json(text: str) -> Any:
         return json.loads(text)
 
 
-def make_storable(value: Any, damage: Counter[str], depth: int = MAX_DEPTH) -> Any:
+def make_storable(value: object, damage: Counter[str], depth: int = MAX_DEPTH) -> Any:
     """Return a JSON value whose texts can all be written as UTF-8.
 
     Args:
@@ -108,7 +108,7 @@ def parse_object(value: object) -> JsonObject | None:
     return value if isinstance(value, dict) else None
 
 
-def decode_arguments(arguments: Any) -> Any:
+def decode_arguments(arguments: object) -> Any:
     """Return a call's arguments as an object.
 
     Arguments that are not the JSON text of an object (invalid JSON, a bare list) stay.

@@ -119,7 +119,7 @@ class ContentText(NamedTuple):
     other_types: tuple[str, ...]
 
 
-def recognize_part(part: Any) -> tuple[Item, ...]:
+def recognize_part(part: object) -> tuple[Item, ...]:
     """Return the items in one part of a message.
 
     Besides the kinds that a history has, a part can be `words` (a piece of a message's text),
@@ -159,7 +159,7 @@ def recognize_part(part: Any) -> tuple[Item, ...]:
     return (mark_unread(f"part {replace_surrogates(kind)}" if kind else "part"),)
 
 
-def read_text(content: Any, seam: str = "\n") -> ContentText:
+def read_text(content: object, seam: str = "\n") -> ContentText:
     """Return the text of a content, which is a string or a list of parts.
 
     Pictures and files are marks in the text. `seam` stands between two texts if neither has white
@@ -176,7 +176,7 @@ def read_text(content: Any, seam: str = "\n") -> ContentText:
     return ContentText(join_texts(texts, seam), other_types)
 
 
-def read_call(call: Any, trained: bool = True, cut: bool = False) -> Item:
+def read_call(call: object, trained: bool = True, cut: bool = False) -> Item:
     """Return a call in any spelling as an item; an invalid item if the call has no name.
 
     Args:
@@ -227,7 +227,7 @@ def _read_arguments(fields: JsonObject, call: JsonObject) -> str | None:
     return arguments if isinstance(arguments, str) else dump_json(arguments)
 
 
-def read_result(call_id: str, output: Any, failed: bool = False) -> Item:
+def read_result(call_id: str, output: object, failed: bool = False) -> Item:
     """Return a result as an item.
 
     A text or a list of parts is read as in a message. Any other value is kept as JSON. If one part
@@ -320,7 +320,7 @@ def _unwrap_part(part: JsonObject) -> JsonObject:
     return inner | {"type": _TYPES_BY_WRAPPER[wrapper] or wrapper}
 
 
-def _is_text_or_media(part: Any) -> bool:
+def _is_text_or_media(part: object) -> bool:
     """Return whether a part of a tool's result is a text or a medium, by its type."""
     if isinstance(part, str):
         return True
@@ -357,7 +357,7 @@ def _read_words(part: JsonObject, kind: str) -> tuple[Item, ...]:
     return (item,)
 
 
-def _make_words(words: Any, kind: str) -> tuple[Item, ...]:
+def _make_words(words: object, kind: str) -> tuple[Item, ...]:
     """Return words as an item; an unread part of this kind if the words are not a text."""
     return (Item("words", words) if isinstance(words, str) else mark_unread(f"part {kind}"),)
 

@@ -7,7 +7,6 @@ them.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from agent_pipeline.json_types import JsonObject
 from agent_pipeline.sessions.json_text import parse_json, parse_object
@@ -200,7 +199,7 @@ def _matches_call(match: re.Match[str], name: str, arguments: JsonObject | None)
     )
 
 
-def _is_text_of_value(text: str, value: Any) -> bool:
+def _is_text_of_value(text: str, value: object) -> bool:
     """Return whether a parameter's text, which has no type, is a certain value."""
     if isinstance(value, str):
         return text == value

@@ -6,7 +6,6 @@ is `unread`, which is damage. Messages and their parts are read by `chat` and `p
 """
 
 from collections.abc import Callable
-from typing import Any
 
 from agent_pipeline.json_types import JsonObject
 from agent_pipeline.sessions.evidence import is_cut
@@ -45,7 +44,7 @@ def _read_result(item: JsonObject) -> tuple[Item, ...]:
     return (_make_result(item, item.get("output")),)
 
 
-def _make_result(item: JsonObject, output: Any) -> Item:
+def _make_result(item: JsonObject, output: object) -> Item:
     """Return the result in an item, with this output."""
     return read_result(read_id(item, *_RESULT_ID_FIELDS), output, is_marked_failed(item))
 

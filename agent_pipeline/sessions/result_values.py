@@ -35,7 +35,7 @@ def is_encrypted(value: object, depth: int = _MAX_DEPTH) -> bool:
     return depth > 0 and any(is_encrypted(inner, depth - 1) for inner in inner_values)
 
 
-def unpack_media(value: Any) -> Any:
+def unpack_media(value: object) -> Any:
     """Return the parts of a result that holds a picture or a file; other values stay.
 
     The value may be MCP's result (`{"content": [...], "isError": false}`), one part, or the JSON
@@ -53,7 +53,7 @@ def unpack_media(value: Any) -> Any:
     return [part if _is_part(part) else _make_text_part(dump_json(part)) for part in parts]
 
 
-def unwrap_json_part(part: Any) -> Any:
+def unwrap_json_part(part: object) -> Any:
     """Return a value that Bedrock wraps in a part as a text; other parts stay."""
     if isinstance(part, dict) and part.keys() == {"json"}:
         text = dump_json(part["json"])
@@ -76,7 +76,7 @@ def _may_hold_media(text: str) -> bool:
     )
 
 
-def _list_parts(value: Any) -> list[Any]:
+def _list_parts(value: object) -> list[Any]:
     """Return the parts of a result."""
     if not isinstance(value, Mapping):
         return value if isinstance(value, list) else []

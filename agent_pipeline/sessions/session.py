@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import PurePath
-from typing import Any, Final, Literal, Required, TypedDict, cast
+from typing import Final, Literal, Required, TypedDict, cast
 
 import msgspec
 
@@ -194,7 +194,7 @@ def drop_error_marks(messages: list[Message]) -> list[Message]:
     return [drop_keys(message, "is_error") for message in messages]
 
 
-def is_trained(message: Mapping[str, Any]) -> bool:
+def is_trained(message: Mapping[str, object]) -> bool:
     """Return whether an assistant's message is trained on; OpenAI's `weight: 0` excludes it."""
     return bool(message.get("weight", 1))
 

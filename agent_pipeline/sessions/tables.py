@@ -257,7 +257,7 @@ def _encode_json_value(value: object) -> bytes:
     return b"[]" if isinstance(value, list) else b"{}"
 
 
-def restore_session(row: Mapping[str, Any]) -> Session:
+def restore_session(row: Mapping[str, object]) -> Session:
     """Return the session in a row of any table that has the columns of `SESSIONS`.
 
     Columns that were not read have their defaults.
@@ -265,13 +265,13 @@ def restore_session(row: Mapping[str, Any]) -> Session:
     return Session(**{name: decode_json(row[name]) for name in _SESSION_FIELDS if name in row})
 
 
-def decode_json(value: Any) -> Any:
+def decode_json(value: object) -> Any:
     """Return the value of a JSON column that was read as `msgspec.Raw`; other values stay."""
     return msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value
 
 
 def to_batches(
-    rows: Iterable[Mapping[str, Any]], schema: pa.Schema, size: int = ROWS_PER_BATCH
+    rows: Iterable[Mapping[str, object]], schema: pa.Schema, size: int = ROWS_PER_BATCH
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows as record batches with encoded JSON columns. Memory holds one batch at a time.
 
@@ -305,7 +305,7 @@ def to_batches(
         yield make_batch(batch_rows, schema)
 
 
-def to_table(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+def to_table(rows: Iterable[Mapping[str, object]], schema: pa.Schema) -> pa.Table:
     """Return rows as one table."""
     return pa.Table.from_batches(to_batches(rows, schema), schema=schema)
 
@@ -372,7 +372,7 @@ def make_session_batch(rows: list[EncodedRow], inferred_tools: bytes) -> pa.Reco
     return make_batch(rows, SESSIONS)
 
 
-def make_batch(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
+def make_batch(rows: Sequence[Sequence[object]], schema: pa.Schema) -> pa.RecordBatch:
     """Return rows as one batch.
 
     Args:
@@ -434,7 +434,7 @@ def make_column(values: Sequence[Any], field: pa.Field) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), arrow_buffers, null_count, children=children)
 
 
-def make_scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
+def make_scalar(value: object, kind: pa.DataType) -> pa.Scalar:
     """Return a value to compare a column with. pyarrow imports pandas to convert Python values."""
     return make_column([value], pa.field("value", kind))[0]
 

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
 
 from agent_pipeline.sessions.json_text import decode_arguments
 from agent_pipeline.sessions.session import THOUGHT, Message, list_calls
@@ -203,7 +202,7 @@ def _is_leaf(scalar: str) -> bool:
     return _UNUSUAL_CHARACTERS.search(scalar) is not None
 
 
-def _list_scalars(value: Any) -> Iterator[str]:
+def _list_scalars(value: object) -> Iterator[str]:
     """Yield the texts and numbers in a JSON value as texts."""
     if isinstance(value, dict):
         value = list(value.values())

@@ -583,7 +583,7 @@ def count_weights(folder: Path) -> int | None:
 
 
 def fill_size_defaults(
-    values: Mapping[str, Any], method: str, weight_count: float | None
+    values: Mapping[str, object], method: str, weight_count: float | None
 ) -> dict[str, Any]:
     """Fill in the learning rate and the epochs if they are 0: left to the size of the base model.
 
@@ -613,7 +613,7 @@ def fill_size_defaults(
 
 
 def resolve_size_defaults(
-    values: Mapping[str, Any], method: str, base: BaseModel
+    values: Mapping[str, object], method: str, base: BaseModel
 ) -> dict[str, Any]:
     """Call `fill_size_defaults` for a base model on disk.
 
@@ -630,7 +630,7 @@ def resolve_size_defaults(
 
 
 def describe_size_defaults(
-    set_values: Mapping[str, Any], values: Mapping[str, Any], base: BaseModel
+    set_values: Mapping[str, object], values: Mapping[str, object], base: BaseModel
 ) -> str:
     """Return a sentence that names the options that follow from the size of the base model.
 

@@ -41,7 +41,7 @@ DISTILLATION = pa.schema(
 
 
 def eval_results_to_sft_dataset(
-    results: Any,
+    results: object,
     *,
     filter_passed: bool = True,
     filter_fn: Callable[[Any], bool] | None = None,
@@ -124,7 +124,7 @@ def eval_results_to_sft_dataset(
     )
 
 
-def _why_passed_over(run: Any, filter_passed: bool) -> str | None:
+def _why_passed_over(run: object, filter_passed: bool) -> str | None:
     passed = value_of(run, "passed")
     if not filter_passed or passed is True:
         return None
@@ -132,7 +132,7 @@ def _why_passed_over(run: Any, filter_passed: bool) -> str | None:
 
 
 def _session(
-    run: Any, include_system: bool, include_tool_calls: bool, teacher: str | None
+    run: object, include_system: bool, include_tool_calls: bool, teacher: str | None
 ) -> Session:
     """A run as a session, before any repair."""
     history = value_of(run, "history")
@@ -154,6 +154,6 @@ def _session(
     )
 
 
-def _text(record: Any, *names: str) -> str | None:
+def _text(record: object, *names: str) -> str | None:
     value = value_of(record, *names)
     return None if value is None else str(value)

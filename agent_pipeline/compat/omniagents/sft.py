@@ -62,7 +62,7 @@ class SFTTrainingConfig:
     logging_steps: float = 10
     report_to: str = "none"
 
-    def to_trl_config(self, **changes: Any) -> "SFTConfig":
+    def to_trl_config(self, **changes: object) -> "SFTConfig":
         """TRL's configuration of the same; bfloat16 only where the device has units for it.
         `changes` are options of TRL's.
         """
@@ -168,7 +168,7 @@ class SFTTrainer:
         *,
         config: SFTTrainingConfig | None = None,
         torch_dtype: "str | torch.dtype" = "bfloat16",
-        device_map: Any = "auto",
+        device_map: object = "auto",
         progress: Progress = silent,
     ) -> None:
         self.model_name = model_name
@@ -292,8 +292,8 @@ def train_sft(
     *,
     config: SFTTrainingConfig | None = None,
     torch_dtype: "str | torch.dtype" = "bfloat16",
-    device_map: Any = "auto",
-    **filters: Any,
+    device_map: object = "auto",
+    **filters: object,
 ) -> SFTTrainingResult:
     """Fine-tune a model on an agent's sessions in one call: `SFTTrainer` and its
     `train_from_traces`, whose `filters` these are.

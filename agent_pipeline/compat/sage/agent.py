@@ -192,9 +192,9 @@ class AgentSFTTrainer:
 
     def prefer(
         self,
-        data: Iterable[Mapping[str, Any]],
+        data: Iterable[Mapping[str, object]],
         method: Literal["dpo", "kto"] = "dpo",
-        **options: Any,
+        **options: object,
     ) -> TrainingResult:
         """Train the adapter on from judgments, as `dpo_adapter` and `kto_adapter` do; the model in
         `output_dir` is replaced.
@@ -218,10 +218,10 @@ class AgentSFTTrainer:
 
     def practise(
         self,
-        data: Any = None,
+        data: object = None,
         method: Literal["grpo", "sdft", "distill"] = "grpo",
         world: str = "",
-        **options: Any,
+        **options: object,
     ) -> TrainingResult:
         """Train the adapter on from what it writes itself, as `grpo_adapter`, `sdft_adapter` and
         `distill_adapter` do; the model in `output_dir` is replaced.
@@ -282,7 +282,7 @@ class AgentSFTTrainer:
         building.rename(self.model_path)
 
     def evaluate(
-        self, data: Any = None, max_samples: int = 0, max_new_tokens: int = 96
+        self, data: object = None, max_samples: int = 0, max_new_tokens: int = 96
     ) -> EvalResult:
         """The model (before any training: the base model) on every assistant turn of `data`, or of
         the configuration's `eval_data`.

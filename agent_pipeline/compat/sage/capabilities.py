@@ -111,7 +111,7 @@ class AgentCapabilityEvaluator:
     world: str = ""
 
     def evaluate(
-        self, model: Any, test_sets: Mapping[str, Sequence[Mapping[str, Any]]]
+        self, model: object, test_sets: Mapping[str, Sequence[Mapping[str, object]]]
     ) -> CapabilityReport:
         """The capabilities that `test_sets` names, each with its own samples: `{"messages",
         "tools", ["instructions"]}`.
@@ -125,13 +125,13 @@ class AgentCapabilityEvaluator:
         )
 
     def evaluate_capability(
-        self, model: Any, cap: str, data: Sequence[Mapping[str, Any]]
+        self, model: object, cap: str, data: Sequence[Mapping[str, object]]
     ) -> CapabilityScore:
         """One capability. Raises as `evaluate`."""
         return self._score(self._asked(model), cap, data)
 
     def _score(
-        self, asked: "tuple[_Replies, Player]", cap: str, data: Sequence[Mapping[str, Any]]
+        self, asked: "tuple[_Replies, Player]", cap: str, data: Sequence[Mapping[str, object]]
     ) -> CapabilityScore:
         if cap not in CAPABILITIES:
             raise ArgumentError(
@@ -161,7 +161,7 @@ class AgentCapabilityEvaluator:
         details |= {"conversations": len(rows), **counts, "too_long": len(samples) - len(answers)}
         return CapabilityScore(cap, _mean(scores), len(scores), details)
 
-    def _asked(self, model: Any) -> "tuple[_Replies, Player]":
+    def _asked(self, model: object) -> "tuple[_Replies, Player]":
         """The model as one that is asked turns, and as one that plays."""
         if (answering := answering_of(model, self.max_length, self.progress)) is not None:
             player = model_player(
@@ -261,7 +261,7 @@ def _instruction_following(answers: _Answers, rows: _Rows) -> _Scored:
 
 
 def _played(
-    world: str, rows: Sequence[Mapping[str, Any]], player: Player, progress: Progress
+    world: str, rows: Sequence[Mapping[str, object]], player: Player, progress: Progress
 ) -> CapabilityScore:
     """Each task once, to its end; the details are those of `episodes`, done where the model must
     act and must not, and harm among them.
@@ -332,7 +332,7 @@ def _incoherent(sample: TurnSample, parsed: ParsedReply) -> str | None:
     )
 
 
-def _values(arguments: Any) -> list[Any]:
+def _values(arguments: object) -> list[Any]:
     """The texts and numbers in a call's arguments."""
     if isinstance(arguments, dict | list):
         return [
@@ -356,7 +356,7 @@ def _f1(one: str, other: str) -> float:
     return 2 * common / (left.total() + right.total())
 
 
-def _text(reply: Any) -> str:
+def _text(reply: object) -> str:
     """What a function said, as the text that `families.parse_reply` reads."""
     if isinstance(reply, str):
         return reply
@@ -374,7 +374,7 @@ def _text(reply: Any) -> str:
     ).strip()
 
 
-def _row(sample: Mapping[str, Any], cap: str, number: int) -> dict[str, Any]:
+def _row(sample: Mapping[str, object], cap: str, number: int) -> dict[str, Any]:
     messages = sample.get("messages")
     if not isinstance(messages, list) or not messages:
         raise DataError(

@@ -47,7 +47,7 @@ class CoresetSelector:
             seed=self.seed,
         )
 
-    def select(self, samples: Sequence[Sample], model: Any = None) -> list[Sample]:
+    def select(self, samples: Sequence[Sample], model: object = None) -> list[Sample]:
         """The chosen samples, in the order given. `model` as for `compute_losses`. Warns
         (`UserWarning`) of a strategy that picks noise.
 
@@ -73,7 +73,7 @@ class CoresetSelector:
             sample for sample, row in zip(samples, rows, strict=True) if row["row_id"] in chosen
         ]
 
-    def compute_losses(self, samples: Sequence[Sample], model: Any) -> list[float | None]:
+    def compute_losses(self, samples: Sequence[Sample], model: object) -> list[float | None]:
         """Each sample's mean loss over its trained tokens under `model` (nats), in order; `None`
         where it has no such token.
 

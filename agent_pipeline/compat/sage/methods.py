@@ -52,7 +52,7 @@ class MethodConfig:
     task_weights: Mapping[str, float] = field(default_factory=dict)
     trajectory_filter: TrajectoryFilter = field(default_factory=TrajectoryFilter)
 
-    def config(self, base_model: str, train_data: Any, **options: Any) -> AgentSFTConfig:
+    def config(self, base_model: str, train_data: object, **options: object) -> AgentSFTConfig:
         """The configuration of a training by this method; `options` are fields of `AgentSFTConfig`,
         and beat the method's own.
 
@@ -99,7 +99,7 @@ class MethodConfig:
             )
         return rows
 
-    def _of_tasks(self, data: Any) -> list[dict[str, Any]]:
+    def _of_tasks(self, data: object) -> list[dict[str, Any]]:
         if not isinstance(data, Mapping) or not data:
             raise ArgumentError(
                 f"{self.name} trains on several tasks: give a mapping from each task's name to its "
@@ -148,7 +148,7 @@ class MethodRegistry:
 
     @staticmethod
     def compare(
-        partition: str, *methods: str, progress: Progress = silent, **options: Any
+        partition: str, *methods: str, progress: Progress = silent, **options: object
     ) -> dict[str, Any]:
         """Train a partition's model by these methods and measure all; the report of
         `method_comparison.results.compared`.

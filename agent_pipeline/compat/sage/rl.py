@@ -100,7 +100,9 @@ class RLTrainingConfig:
 
         return getattr(trl, f"{_TRAINERS[self.algorithm]}Trainer")
 
-    def to_trl_config(self, output_dir: str = "./rl_output", **options: Any) -> "TrainingArguments":
+    def to_trl_config(
+        self, output_dir: str = "./rl_output", **options: object
+    ) -> "TrainingArguments":
         """TRL's configuration; `options` are its own fields. bfloat16 only where the device has
         units for it.
 
@@ -161,9 +163,9 @@ class RLTrainingConfig:
 
     def _judged(
         self,
-        model: Any,
+        model: object,
         rows: list[dict[str, Any]],
-        tokenizer: Any,
+        tokenizer: object,
         output_dir: str,
         options: dict[str, Any],
     ) -> Any:

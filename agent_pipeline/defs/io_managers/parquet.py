@@ -25,7 +25,7 @@ from agent_pipeline.storage.lake import StagedTable
 class ParquetIOManager(HoldingIOManager):
     """Stores an asset's partition as one Parquet file in the lake."""
 
-    def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
+    def handle_output(self, context: dg.OutputContext, obj: object) -> None:
         """Replace the table of the partition.
 
         The asset returns a staged table, or any type that can be loaded.
@@ -104,7 +104,7 @@ def _batches(file: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         file.close(force=True)
 
 
-def _reader(obj: Any) -> pa.RecordBatchReader:
+def _reader(obj: object) -> pa.RecordBatchReader:
     """Any of the table types as batches, without importing a library that the object is not of."""
     if isinstance(obj, pa.RecordBatchReader):
         return obj

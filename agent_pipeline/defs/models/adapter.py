@@ -131,7 +131,7 @@ def _train_first_step(
     context: dg.AssetExecutionContext,
     workspace: Workspace,
     pipes: dg.PipesSubprocessClient,
-    options: Any,
+    options: object,
 ) -> FinishedStep:
     """Run supervised fine-tuning in a worker process."""
     assert isinstance(options, AdapterConfig)
@@ -151,7 +151,7 @@ def _train_further_step(
     workspace: Workspace,
     pipes: dg.PipesSubprocessClient,
     step: Step,
-    options: Any,
+    options: object,
     previous: FinishedStep,
 ) -> FinishedStep:
     """Continue training the previous step's adapter in a worker process."""

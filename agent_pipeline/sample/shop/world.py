@@ -88,6 +88,6 @@ def looked_up(call: Call, results: list[tuple[Call, Any]]) -> bool:
     )
 
 
-def after(records: Records, order_id: str, **changes: Any) -> Records:
+def after(records: Records, order_id: str, **changes: object) -> Records:
     """The records as they should be once `order_id` has these changes."""
     return {**records, order_id: {**records[order_id], **changes}}

@@ -126,7 +126,7 @@ def _memories(attachment: Record) -> str | None:
     )
 
 
-def _titled(what: str, record: Record, content: Any) -> str | None:
+def _titled(what: str, record: Record, content: object) -> str | None:
     title = text(record.get("name")) or text(record.get("path")) or "?"
     return f"{what}: {title}\n{content}" if isinstance(content, str) else None
 

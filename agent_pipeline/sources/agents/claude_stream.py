@@ -149,7 +149,7 @@ def _conversations(
     yield name, shared | {key: value for key, value in session_fields.items() if value is not None}
 
 
-def _is_limit(reason: Any) -> bool:
+def _is_limit(reason: object) -> bool:
     return reason in ("max_tokens", "model_context_window_exceeded", "refusal")
 
 
@@ -215,7 +215,7 @@ def _is_unknown(line: Record, kind: str) -> bool:
     return not (kind == "system" and text(line.get("subtype")) in _NOTES) and says_something(line)
 
 
-def _says_result(history: list[Any], result: Any) -> bool:
+def _says_result(history: list[Any], result: object) -> bool:
     """Check whether the run's result is among the assistant's messages.
 
     It is if no message is missing.

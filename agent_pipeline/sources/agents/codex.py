@@ -129,7 +129,7 @@ class CodexSource(FileSource):
         )
 
 
-def folder_name(path: Any) -> str | None:
+def folder_name(path: object) -> str | None:
     """Return the last part of a path as any system writes it."""
     named = text(path)
     return (

@@ -131,7 +131,7 @@ def _messages(item: Record) -> list[Any]:
     return [mark_unread(f"item {kind}")]
 
 
-def _call(name: str, tool: str, arguments: Any, output: Any, failed: bool) -> list[Any]:
+def _call(name: str, tool: str, arguments: object, output: object, failed: bool) -> list[Any]:
     call = {"id": name, "function": {"name": tool, "arguments": arguments}}
     result = {"role": "tool", "tool_call_id": name, "content": output, "is_error": failed}
     return [{"role": "assistant", "content": "", "tool_calls": [call]}, result]

@@ -179,7 +179,7 @@ class Thread:
         elif kind not in _REPEATED_EVENTS and says_something(event):
             self._items.append(mark_unread(f"event {kind}"))
 
-    def _roll_back(self, turns: Any) -> None:
+    def _roll_back(self, turns: object) -> None:
         """Take back the last turns of the user, and what Codex put in front of them."""
         user_indices = [
             item_index for item_index, item in enumerate(self._items) if _is_users(item)
@@ -241,7 +241,7 @@ class Thread:
         self._inherited = len(self._items)
 
 
-def injected(item: Any, begins: str | tuple[str, ...] = _INJECTED) -> str | None:
+def injected(item: object, begins: str | tuple[str, ...] = _INJECTED) -> str | None:
     """Return the text of a message that Codex itself put in; None for any other item."""
     if (
         not isinstance(item, dict)
@@ -255,11 +255,11 @@ def injected(item: Any, begins: str | tuple[str, ...] = _INJECTED) -> str | None
     return content if item["role"] != "user" and begins is _INJECTED else None
 
 
-def _is_users(item: Any) -> bool:
+def _is_users(item: object) -> bool:
     return isinstance(item, dict) and item.get("role") == "user" and injected(item) is None
 
 
-def _is_thought(item: Any) -> bool:
+def _is_thought(item: object) -> bool:
     return isinstance(item, dict) and item.get("type") == "reasoning"
 
 

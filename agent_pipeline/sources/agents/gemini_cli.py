@@ -171,6 +171,6 @@ def _turn(message: Record, answered_ids: set[Any]) -> Iterator[Any]:
         }
 
 
-def _answered(block: Any) -> str | None:
+def _answered(block: object) -> str | None:
     """Return the id of the call that a block has the result of."""
     return text(section(block, "functionResponse").get("id"))

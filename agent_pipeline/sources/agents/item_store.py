@@ -114,7 +114,7 @@ def side_by_side(
         )
 
 
-def as_text(value: Any) -> Any:
+def as_text(value: object) -> Any:
     """Return a database's bytes as text."""
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
 

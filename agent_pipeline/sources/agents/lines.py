@@ -26,7 +26,7 @@ _ENVELOPE = {
 """Fields that say where and when a line was written."""
 
 
-def says_something(record: Any) -> bool:
+def says_something(record: object) -> bool:
     """Return whether a record of unknown meaning shows words, a call or a result.
 
     It does if a field that usually holds them is not empty, or if any text has a space or a letter
@@ -48,11 +48,11 @@ def says_something(record: Any) -> bool:
     return False
 
 
-def _is_filled(value: Any) -> bool:
+def _is_filled(value: object) -> bool:
     return value is not None and value not in ("", [], {}, False, True)
 
 
-def words_in(content: Any) -> str:
+def words_in(content: object) -> str:
     """Return the text of a message's content."""
     return read_text(content)[0]
 

@@ -224,7 +224,7 @@ def _views(messages: list[Record]) -> list[list[Any]]:
     return [*views, view]
 
 
-def _message(info: Record, parts: Any) -> list[Any]:
+def _message(info: Record, parts: object) -> list[Any]:
     """Return a message with its parts, of which those that the model is not shown are left out."""
     role = info.get("role")
     shown = [part for part in elements(parts) if not _is_hidden(part)]
@@ -259,7 +259,7 @@ def _message(info: Record, parts: Any) -> list[Any]:
     return messages
 
 
-def _is_hidden(part: Any) -> bool:
+def _is_hidden(part: object) -> bool:
     """Check whether a part is hidden from the model.
 
     Hidden parts are words for the screen, and text files, whose words are a separate part.

@@ -133,7 +133,7 @@ class OpenHandsSource(FileSource):
         return stretches_of(session_id, earlier, session_fields)
 
 
-def _branch(events: list[Record], leaf: Any) -> tuple[list[Record], int]:
+def _branch(events: list[Record], leaf: object) -> tuple[list[Record], int]:
     """Return the events on the way to a leaf, and the number of missing parents on the way.
 
     If there is no tree, all events are returned.

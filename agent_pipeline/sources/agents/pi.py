@@ -209,7 +209,7 @@ def _views(way: list[Record], copied: set[str]) -> list[list[Any]]:
     return [*views, view]
 
 
-def _is_own_answer(message: Any) -> bool:
+def _is_own_answer(message: object) -> bool:
     return (
         isinstance(message, dict)
         and message.get("role") == "assistant"
@@ -265,7 +265,7 @@ def _message(message: Record) -> Any:
     return {names.get(name, name): value for name, value in message.items()}
 
 
-def _untrained(message: Any) -> Any:
+def _untrained(message: object) -> Any:
     return (
         message | {"weight": 0}
         if isinstance(message, dict) and message.get("role") == "assistant"

@@ -140,7 +140,7 @@ def _unknown(lines: list[Record]) -> list[Any]:
     return unread_items
 
 
-def _inherited(contents: Any) -> list[Any]:
+def _inherited(contents: object) -> list[Any]:
     """Return messages that the model saw at the beginning, and that are not trained here."""
     if not isinstance(contents, list):
         return [mark_unread("compressed history")]
@@ -231,7 +231,7 @@ def _iflow_history(lines: list[Record]) -> list[Any]:
     return history
 
 
-def _is_repeated(block: Any, calls: set[str]) -> bool:
+def _is_repeated(block: object, calls: set[str]) -> bool:
     return (
         isinstance(block, dict)
         and block.get("type") == "tool_use"

@@ -126,7 +126,7 @@ def _name(trajectory: Record) -> str | None:
     )
 
 
-def _messages(step: Any) -> Iterator[Any]:
+def _messages(step: object) -> Iterator[Any]:
     """Yield a step's message, its calls, and their results.
 
     A message that was copied, or that no model wrote, is not trained.
@@ -218,7 +218,7 @@ def _results(calls: list[Any], results: list[Any]) -> Iterator[Any]:
             yield mark_unread("result without a call")
 
 
-def _is_reference(result: Any) -> bool:
+def _is_reference(result: object) -> bool:
     """Return whether a result only says where the trajectory of a called agent is."""
     return (
         isinstance(result, dict)
@@ -227,7 +227,7 @@ def _is_reference(result: Any) -> bool:
     )
 
 
-def _result(result: Record, call_id: Any) -> Record:
+def _result(result: Record, call_id: object) -> Record:
     original = section(
         result, "extra", "tool_result_metadata", "raw_tool_result"
     )  # Claude Code's; Harbor adds to its words

@@ -118,7 +118,7 @@ class SWEAgentSource(FileSource):
             yield session_id if main else f"{session_id}:{agent}", session_fields
 
 
-def _message(message: Any) -> Any:
+def _message(message: object) -> Any:
     """Return a message without copies of its content, but with the stop reason."""
     if not isinstance(message, dict):
         return message

@@ -25,7 +25,7 @@ class BareMessagesSource(FileSource):
     looks_like = "a list of messages with role and content, or one message per line"
 
     @classmethod
-    def record_of(cls, value: Any) -> Record | None:
+    def record_of(cls, value: object) -> Record | None:
         return {_MESSAGES: value} if isinstance(value, list) else super().record_of(value)
 
     @classmethod

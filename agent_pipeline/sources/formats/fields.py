@@ -40,7 +40,7 @@ class RepeatedKeyError(ValueError):
     """An object of a JSON text has one key twice, so nobody knows which value was meant."""
 
 
-def parsed(raw: Any) -> Any:
+def parsed(raw: object) -> Any:
     """Return the value of a JSON text.
 
     A value that is neither bytes nor `msgspec.Raw` has been parsed already and is returned
@@ -98,7 +98,7 @@ def _refuse_repeated_keys(raw: Any) -> Any:
         raise ValueError("nested too deeply") from error
 
 
-def parsed_object(raw: Any) -> Record | None:
+def parsed_object(raw: object) -> Record | None:
     """Return the JSON object in a text; None if the text holds anything else."""
     try:
         value = parsed(raw.encode("utf-8", "surrogateescape") if isinstance(raw, str) else raw)
@@ -107,7 +107,7 @@ def parsed_object(raw: Any) -> Record | None:
     return value if isinstance(value, dict) else None
 
 
-def decoded(value: Any) -> Any:
+def decoded(value: object) -> Any:
     """Return the JSON object or list that a text holds; any other value unchanged."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
@@ -117,7 +117,7 @@ def decoded(value: Any) -> Any:
     return value
 
 
-def decoded_text(value: Any) -> Any:
+def decoded_text(value: object) -> Any:
     """Return the value of a JSON text; a text in quotes is decoded too."""
     quoted = isinstance(value, str) and len(value) > 1 and value[0] == value[-1] == '"'
     inner = decoded(f"[{value}]") if quoted else None
@@ -128,13 +128,13 @@ def decoded_text(value: Any) -> Any:
     )
 
 
-def decoded_object(value: Any) -> Record:
+def decoded_object(value: object) -> Record:
     """Return an object, or the object in a JSON text; an empty object for any other value."""
     value = decoded(value)
     return value if isinstance(value, dict) else {}
 
 
-def number(value: Any) -> float | None:
+def number(value: object) -> float | None:
     """Return a finite number; None for any other value.
 
     NaN means unknown, and unknown is not zero.
@@ -146,7 +146,7 @@ def number(value: Any) -> float | None:
     )
 
 
-def verdict(value: Any) -> tuple[float | None, str | None]:
+def verdict(value: object) -> tuple[float | None, str | None]:
     """Return the score and the judgment of a verdict.
 
     A verdict is a bool, a word or a number. Of the numbers, only 1 and 0 decide the judgment.
@@ -164,7 +164,7 @@ def verdict(value: Any) -> tuple[float | None, str | None]:
     )
 
 
-def judged(name: str, value: Any) -> Record:
+def judged(name: str, value: object) -> Record:
     """Return the fields of a session that has one measure of a benchmark.
 
     The fields are the score, the judgment, and the metric with the name of the measure.
@@ -173,7 +173,7 @@ def judged(name: str, value: Any) -> Record:
     return {"score": score, "judgment": judgment, "scores": {name: score}}
 
 
-def verdict_in(words: Iterable[Any]) -> str | None:
+def verdict_in(words: Iterable[object]) -> str | None:
     """Return the judgment that words express by themselves, if all of them agree.
 
     Words like `good` and `fail` count, whatever was measured. `yes` and `true` do not.
@@ -186,7 +186,7 @@ def verdict_in(words: Iterable[Any]) -> str | None:
     return judgments.pop() if len(judgments) == 1 else None
 
 
-def plain_verdict(record: Mapping[str, Any]) -> tuple[float | None, str | None]:
+def plain_verdict(record: Mapping[str, object]) -> tuple[float | None, str | None]:
     """Return the score and the judgment of a plain record.
 
     The score is the first number among the usual fields of verdicts, and the judgment is the first
@@ -217,7 +217,7 @@ def mean(scores: Mapping[str, float]) -> float | None:
     return sum(scores.values()) / len(scores) if scores else None
 
 
-def when(value: Any) -> datetime | None:
+def when(value: object) -> datetime | None:
     """Return a time in UTC; None if the value is not a time.
 
     A time is a datetime, an ISO text (SQLite's texts have no zone and mean UTC), or seconds or any
@@ -239,7 +239,7 @@ def when(value: Any) -> datetime | None:
         return None
 
 
-def function_tools(raw: Any) -> tuple[list[Tool], int]:
+def function_tools(raw: object) -> tuple[list[Tool], int]:
     """Return tool schemas as OpenAI function tools, and the number of entries that are no schema.
 
     Bare functions and Anthropic's schemas are wrapped. A text is parsed as JSON.
@@ -259,7 +259,7 @@ def function_tools(raw: Any) -> tuple[list[Tool], int]:
     return [tool for tool in tools if tool], sum(tool is None for tool in tools)
 
 
-def counts(usages: Iterable[Any]) -> dict[str, int]:
+def counts(usages: Iterable[object]) -> dict[str, int]:
     """Return the sum of the token counts of several calls, by name.
 
     The count of a part is named `whole.part`.
@@ -271,7 +271,7 @@ def counts(usages: Iterable[Any]) -> dict[str, int]:
     return total
 
 
-def error_text(error: Any) -> str | None:
+def error_text(error: object) -> str | None:
     """Return the message of an error; None if there is no error.
 
     An error is a text, or an object with a message or a type.
@@ -284,19 +284,19 @@ def error_text(error: Any) -> str | None:
     return words if words and words.strip() and words != "0" else None
 
 
-def section(record: Any, *names: str) -> Record:
+def section(record: object, *names: str) -> Record:
     """Return the object inside a record at a path of names; an empty object if there is none."""
     for name in names:
         record = record.get(name) if isinstance(record, dict) else None
     return record if isinstance(record, dict) else {}
 
 
-def elements(value: Any) -> list[Any]:
+def elements(value: object) -> list[Any]:
     """Return a list unchanged; an empty list for any other value."""
     return value if isinstance(value, list) else []
 
 
-def objects(value: Any) -> list[Record]:
+def objects(value: object) -> list[Record]:
     """Return the objects in a list; an empty list for any other value."""
     return (
         [element for element in value if isinstance(element, dict)]
@@ -305,7 +305,7 @@ def objects(value: Any) -> list[Record]:
     )
 
 
-def chosen(record: Mapping[str, Any], names: Iterable[str] = (), /, **renamed: str) -> Record:
+def chosen(record: Mapping[str, object], names: Iterable[str] = (), /, **renamed: str) -> Record:
     """Pick the named fields that are not empty.
 
     `new="old"` picks `old` and renames it.
@@ -317,12 +317,12 @@ def chosen(record: Mapping[str, Any], names: Iterable[str] = (), /, **renamed: s
     }
 
 
-def first_of(record: Mapping[str, Any], *names: str) -> Any:
+def first_of(record: Mapping[str, object], *names: str) -> Any:
     """Return the first of the named fields that is neither absent nor None."""
     return next((record[name] for name in names if record.get(name) is not None), None)
 
 
-def first_text(record: Mapping[str, Any], *names: str) -> str | None:
+def first_text(record: Mapping[str, object], *names: str) -> str | None:
     """Return the first of the named fields that is a name or an id."""
     return next((named for name in names if name in record and (named := text(record[name]))), None)
 
@@ -339,7 +339,7 @@ def scalar(value: Any) -> str | None:
     return str(int(value))
 
 
-def text(value: Any) -> str | None:
+def text(value: object) -> str | None:
     """Return a name or an id: text that is not blank, or a whole number as text."""
     words = scalar(value)
     return clean_text(words) if words is not None and words.strip() else None
@@ -356,7 +356,7 @@ def clean_text(value: object) -> str | None:
     return words if words.isascii() else words.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _numbers(usage: Any, depth: int = 3) -> Iterable[tuple[str, int]]:
+def _numbers(usage: object, depth: int = 3) -> Iterable[tuple[str, int]]:
     """Yield the name and the value of each number in a usage record."""
     for name, value in usage.items() if isinstance(usage, dict) and depth else ():
         if isinstance(name, str) and isinstance(value, dict):
@@ -365,7 +365,7 @@ def _numbers(usage: Any, depth: int = 3) -> Iterable[tuple[str, int]]:
             yield name, int(value)
 
 
-def _declared(entry: Any) -> list[Any]:
+def _declared(entry: object) -> list[Any]:
     """Return the functions that a tool of Gemini's declares; any other entry in a list."""
     names = ("function_declarations", "functionDeclarations")
     declared = next(

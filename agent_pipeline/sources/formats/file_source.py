@@ -90,7 +90,7 @@ class FileSource(TraceSource):
         """
 
     @classmethod
-    def record_of(cls, value: Any) -> Record | None:
+    def record_of(cls, value: object) -> Record | None:
         """Return the record that a value of a file is; None if the reader reads no such value.
 
         By default, a record is an object.

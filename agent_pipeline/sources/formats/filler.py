@@ -59,7 +59,7 @@ def without_filler(messages: list[Any], tools_of: Callable[[], Iterable[Tool]]) 
     ]
 
 
-def own_schema(schema: Any) -> Any:
+def own_schema(schema: object) -> Any:
     """Return a JSON schema without keys that are null, because null is not a schema.
 
     A null that is a default stays if no other key is null.
@@ -67,7 +67,7 @@ def own_schema(schema: Any) -> Any:
     return _own_schema(schema, _has_filler(schema), _DEPTH)
 
 
-def _own_schema(value: Any, has_filler: bool, depth: int) -> Any:
+def _own_schema(value: object, has_filler: bool, depth: int) -> Any:
     """Return a value of a schema without its filler."""
     if isinstance(value, dict) and depth and has_filler:
         return {
@@ -82,7 +82,7 @@ def _own_schema(value: Any, has_filler: bool, depth: int) -> Any:
     )
 
 
-def _has_filler(value: Any, depth: int = _DEPTH) -> bool:
+def _has_filler(value: object, depth: int = _DEPTH) -> bool:
     """Check whether a schema has a null that is not a default or an example."""
     if isinstance(value, dict) and depth:
         return any(

@@ -100,7 +100,7 @@ class Exchange(NamedTuple):
     usage: dict[str, Any] = {}
 
 
-def request_of(value: Any) -> Exchange:
+def request_of(value: object) -> Exchange:
     """Return a request in any spelling: messages, an API's request, or a text."""
     value = words_or_messages(value)
     if value == {
@@ -131,7 +131,7 @@ def request_of(value: Any) -> Exchange:
     )
 
 
-def response_of(value: Any) -> Exchange:
+def response_of(value: object) -> Exchange:
     """Return a response in any spelling.
 
     A response is choices, output items, content blocks, messages or a text. Only the first choice
@@ -162,7 +162,7 @@ def response_of(value: Any) -> Exchange:
     return Exchange(with_reason(answered, reason), value.get("model"), usage=usage)
 
 
-def words_or_messages(value: Any) -> Any:
+def words_or_messages(value: object) -> Any:
     """Return the messages in a JSON text; the text itself if its JSON is no message.
 
     An agent may answer in JSON (`{"answer": "yes"}`). Such a text is the answer itself, not a
@@ -174,7 +174,7 @@ def words_or_messages(value: Any) -> Any:
     return inner if isinstance(inner, str) or shows_messages(inner) else value
 
 
-def shows_messages(value: Any, depth: int = 3) -> bool:
+def shows_messages(value: object, depth: int = 3) -> bool:
     """Check whether a value is made of messages, or holds a value that is.
 
     A message, a list of messages or blocks, a request and a response count.
@@ -208,7 +208,9 @@ def shows_messages(value: Any, depth: int = 3) -> bool:
     )
 
 
-def with_prefill(request: Exchange, response: Exchange, answer: Any) -> tuple[Exchange, Exchange]:
+def with_prefill(
+    request: Exchange, response: Exchange, answer: object
+) -> tuple[Exchange, Exchange]:
     """Return a request and its response, with the beginning of the answer moved to the answer.
 
     With Anthropic's prefill, the request contains the beginning of the answer.
@@ -281,7 +283,7 @@ def _with_sources(messages: list[Any], records: tuple[dict[str, Any], ...]) -> l
     return [*messages[:-1], sources | messages[-1]]
 
 
-def messages_of(value: Any, role: str, is_json: bool = False) -> list[Any]:
+def messages_of(value: object, role: str, is_json: bool = False) -> list[Any]:
     """Return messages unchanged; a text or content blocks as one message; nothing for other values.
 
     Args:
@@ -336,7 +338,7 @@ def messages_of(value: Any, role: str, is_json: bool = False) -> list[Any]:
     ]
 
 
-def prompt_messages(prompt: Any) -> list[Any]:
+def prompt_messages(prompt: object) -> list[Any]:
     """Return the messages of a prompt.
 
     A text is a message of the user. A text that a chat template made from several messages cannot
@@ -389,7 +391,7 @@ def _blocks_in(text: str) -> list[Any]:
     )
 
 
-def _is_block(value: Any) -> bool:
+def _is_block(value: object) -> bool:
     """Check whether a value is one of Bedrock's blocks.
 
     A block has a single field, which is named after its type.
@@ -414,7 +416,7 @@ def _unwrapped(response: dict[str, Any]) -> dict[str, Any]:
     return response | {"output": [inner]} if inner else response
 
 
-def _is_tool(message: Any) -> bool:
+def _is_tool(message: object) -> bool:
     """Check whether a message is a tool schema that Langfuse wrote between messages."""
     return (
         isinstance(message, dict)
@@ -443,6 +445,6 @@ def _first(value: dict[str, Any], names: tuple[str, ...], role: str) -> list[Any
     )
 
 
-def is_damaged(item: Any) -> bool:
+def is_damaged(item: object) -> bool:
     """Check whether a value in a list of messages is empty or an item of damage."""
     return item is None or (isinstance(item, Item) and item.kind in ("unread", "cut_text", ""))

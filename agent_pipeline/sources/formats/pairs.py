@@ -95,7 +95,7 @@ def _answers_in(record: Record) -> dict[str, Any]:
     return answers
 
 
-def _conversation(record: Record, answer: Any) -> list[Any]:
+def _conversation(record: Record, answer: object) -> list[Any]:
     """Return the prompt and an answer to it.
 
     An answer that repeats the prompt is the whole conversation.

@@ -105,7 +105,7 @@ class PlainSource(RecordSource):
     """The fields that hold the conversation; the first that is there counts."""
 
     @classmethod
-    def chat(cls, record: Mapping[str, Any]) -> Chat:
+    def chat(cls, record: Mapping[str, object]) -> Chat:
         return read_chat(first_of(record, *cls.content))
 
     @classmethod
@@ -157,7 +157,7 @@ class PlainSource(RecordSource):
         }
 
 
-def _count_of(media: Any) -> int:
+def _count_of(media: object) -> int:
     """Return the number of pictures or sounds in a column of a row."""
     return (
         sum(element is not None for element in media)
@@ -330,7 +330,7 @@ class ShareGPTSource(PlainSource):
         )
 
     @classmethod
-    def chat(cls, record: Mapping[str, Any]) -> Chat:
+    def chat(cls, record: Mapping[str, object]) -> Chat:
         turns = record.get("conversations")
         system = (
             [{"role": "system", "content": record["system"]}]
@@ -340,7 +340,7 @@ class ShareGPTSource(PlainSource):
         return read_chat([*system, *(map(_message, turns) if isinstance(turns, list) else [None])])
 
 
-def _message(turn: Any) -> Any:
+def _message(turn: object) -> Any:
     """Return a ShareGPT turn as a message.
 
     The value of a function call is JSON with one call or a list of calls.

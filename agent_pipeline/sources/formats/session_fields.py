@@ -166,7 +166,7 @@ def new_session(
     )
 
 
-def _storable(value: Any, chat: Chat) -> Any:
+def _storable(value: object, chat: Chat) -> Any:
     """Return a value without half emoji.
 
     A value that is nested too deeply is left out and counted.

@@ -357,7 +357,7 @@ def _pair_in(record: Record) -> tuple[str, str] | None:
     return None
 
 
-def _body(value: Any) -> Record:
+def _body(value: object) -> Record:
     """Return the body of a request or a response, which proxies wrap and write as text.
 
     A response that is a text of events was streamed, and nobody puts its pieces together here.

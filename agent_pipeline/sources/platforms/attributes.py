@@ -40,7 +40,7 @@ def has(attributes: dict[str, Any], prefixes: tuple[str, ...]) -> bool:
     return any(name.startswith(prefixes) for name in attributes)
 
 
-def plain_value(value: Any, depth: int = _DEPTH) -> Any:
+def plain_value(value: object, depth: int = _DEPTH) -> Any:
     """Return OTLP's `[{key, value: {stringValue | ...}}]` as an object of plain values."""
     if depth < 0:
         return None
@@ -104,7 +104,7 @@ def flat(attributes: dict[str, Any]) -> dict[str, Any]:
     return names
 
 
-def _treed(value: Any, depth: int = _DEPTH) -> Any:
+def _treed(value: object, depth: int = _DEPTH) -> Any:
     if depth < 0:
         return None
     if isinstance(value, dict):
@@ -116,7 +116,7 @@ def _treed(value: Any, depth: int = _DEPTH) -> Any:
     return [_treed(inner, depth - 1) for inner in value] if isinstance(value, list) else value
 
 
-def _listed(value: Any, depth: int = _DEPTH) -> Any:
+def _listed(value: object, depth: int = _DEPTH) -> Any:
     """Objects whose names are all numbers are lists, in the order of the numbers."""
     if not isinstance(value, dict) or depth < 0:
         return value
@@ -131,7 +131,7 @@ def _listed(value: Any, depth: int = _DEPTH) -> Any:
     )
 
 
-def _whole(value: Any) -> Any:
+def _whole(value: object) -> Any:
     """64-bit numbers are texts in JSON."""
     try:
         return int(value) if isinstance(value, str) and len(value) < 25 else value

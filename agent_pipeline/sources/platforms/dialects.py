@@ -47,7 +47,7 @@ _EVALUATIONS = {
 }
 
 
-def fill_in(span: Span, attributes: Record, kind: Any = None) -> None:
+def fill_in(span: Span, attributes: Record, kind: object = None) -> None:
     """Fill in the fields of a span from its attributes in any dialect.
 
     `kind` is OpenInference's kind, if it stands next to the attributes.
@@ -74,7 +74,7 @@ def finish_reason(attributes: Record) -> str | None:
     return text(reason)
 
 
-def is_openinference(attributes: Record, kind: Any) -> bool:
+def is_openinference(attributes: Record, kind: object) -> bool:
     """Check whether a span uses OpenInference."""
     return bool(kind) or has(attributes, OF_OPENINFERENCE)
 
@@ -91,7 +91,7 @@ def evaluations_in(attributes: Record) -> list[Score]:
     ]
 
 
-def _openinference_span(span: Span, attributes: Record, kind: Any) -> None:
+def _openinference_span(span: Span, attributes: Record, kind: object) -> None:
     """Fill in a span from OpenInference's attributes, which are a tree."""
     llm = section(attributes, "llm")
     named = (
@@ -138,7 +138,7 @@ def _openinference_span(span: Span, attributes: Record, kind: Any) -> None:
     span.cost = number(section(llm, "cost").get("total"))
 
 
-def _whole_json(attribute: Record, value: Any) -> Any:
+def _whole_json(attribute: Record, value: object) -> Any:
     """Return the value of an attribute, decoded if its type is JSON.
 
     If the JSON has lost its end, return an item of damage.
@@ -248,7 +248,7 @@ def _adk_span(span: Span, attributes: Record) -> None:
         span.exchange(decoded(request), decoded(answer))
 
 
-def _message(raw: Any) -> Any:
+def _message(raw: object) -> Any:
     """Return a chat message from OpenInference's form.
 
     The form is `{"message": {role, content or contents, tool_calls, tool_call_id}}`.
@@ -274,7 +274,7 @@ def _message(raw: Any) -> Any:
     return chat
 
 
-def _tool(raw: Any) -> Any:
+def _tool(raw: object) -> Any:
     schema = decoded(
         section(raw, "tool").get("json_schema")
         or (raw.get("json_schema") if isinstance(raw, dict) else None)

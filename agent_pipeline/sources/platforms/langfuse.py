@@ -180,7 +180,7 @@ class LangfuseSource(SpanSource):
         return kept | {"tags": record.get("tags")}
 
 
-def _tool_call(arguments: Any, answered: Any) -> tuple[Any, Any]:
+def _tool_call(arguments: object, answered: object) -> tuple[Any, Any]:
     """Return the arguments and the result of a tool's step.
 
     Strands writes both as messages, and the result as JSON of blocks.

@@ -204,7 +204,7 @@ def _without_told(record: Record, recorded_feedback: set[tuple[str | None, str |
     return record | {"feedback_stats": kept} if stats else record
 
 
-def _inner(lists: Any) -> list[Any]:
+def _inner(lists: object) -> list[Any]:
     """Return the first list of LangChain's list of lists, which has a list per prompt.
 
     A plain list is returned unchanged.

@@ -221,9 +221,9 @@ def _step(
     record: Record,
     attributes: Record,
     resource: Record,
-    code: Any = None,
-    message: Any = None,
-    kind: Any = None,
+    code: object = None,
+    message: object = None,
+    kind: object = None,
 ) -> Record:
     """Return a step before its attributes are read.
 
@@ -252,7 +252,7 @@ def _step(
     }
 
 
-def _event(leaf: Record, body: Any, resource: Record) -> Record:
+def _event(leaf: Record, body: object, resource: Record) -> Record:
     """Return a log record as a step with the ids of its span.
 
     A message in the body of the log record is a message of the call.
@@ -369,7 +369,7 @@ def _attributes(leaf: Record) -> Record:
     return section({"of": plain_value(raw) if isinstance(raw, list) else raw}, "of")
 
 
-def _error(status: Any, message: Any, attributes: Record, events: list[Record]) -> str | None:
+def _error(status: object, message: object, attributes: Record, events: list[Record]) -> str | None:
     if str(status).rpartition("_")[2].upper() not in ("2", "ERROR"):
         return None
     raised = next(

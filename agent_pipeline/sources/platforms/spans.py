@@ -96,11 +96,11 @@ class Span:
 
     def exchange(
         self,
-        prompt: Any,
-        answer: Any,
+        prompt: object,
+        answer: object,
         *,
-        tools: Any = None,
-        model: Any = None,
+        tools: object = None,
+        model: object = None,
         usage: Record | None = None,
     ) -> None:
         """Set the request and the answer of a model call, in any API's spelling.
@@ -131,7 +131,7 @@ class Span:
         self.usage = usage or response.usage or self.usage
 
 
-def _says_something(value: Any) -> bool:
+def _says_something(value: object) -> bool:
     """Return whether a value holds any text or number, however deep."""
     waiting = [value]
     while waiting:
@@ -145,7 +145,7 @@ def _says_something(value: Any) -> bool:
     return False
 
 
-def span_of(record: Record, kind: Any = None, **further_fields: Any) -> Span:
+def span_of(record: Record, kind: object = None, **further_fields: object) -> Span:
     """Return the step that a record describes, with its position in the trace.
 
     Args:

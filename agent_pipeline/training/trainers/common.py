@@ -268,7 +268,7 @@ def make_progress_callback(progress: Progress) -> "TrainerCallback":
             args: "TrainingArguments",
             state: "TrainerState",
             control: "TrainerControl",
-            **kwargs: Any,
+            **kwargs: object,
         ) -> None:
             self.began = time.monotonic()
             text = "training, resumed" if state.global_step else "training"
@@ -280,7 +280,7 @@ def make_progress_callback(progress: Progress) -> "TrainerCallback":
             state: "TrainerState",
             control: "TrainerControl",
             logs: dict[str, float] | None = None,
-            **kwargs: Any,
+            **kwargs: object,
         ) -> None:
             if not logs or "loss" not in logs:
                 return

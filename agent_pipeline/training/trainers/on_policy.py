@@ -126,7 +126,7 @@ def _count_tokens(trainer: Any) -> None:
     start_token_count(trainer)
 
     def compute_and_count(
-        model: "PreTrainedModel", inputs: dict[str, Any], *args: Any, **kwargs: Any
+        model: "PreTrainedModel", inputs: dict[str, Any], *args: object, **kwargs: object
     ) -> Any:
         tokens = inputs["prompt_mask"].sum() + inputs["completion_mask"].sum()
         add_trained_tokens(trainer, int(tokens))
@@ -142,7 +142,7 @@ def _build_grpo(setup: OnPolicySetup, arguments: dict[str, Any]) -> "Trainer":
     config, play = setup.config, setup.play
     assert play is not None
 
-    def play_rollouts(prompts: list[str], trainer: Any) -> dict[str, Any]:
+    def play_rollouts(prompts: list[str], trainer: object) -> dict[str, Any]:
         rollouts = play(
             setup.renderer,
             [setup.rows[int(prompt)] for prompt in prompts],
@@ -161,7 +161,7 @@ def _build_grpo(setup: OnPolicySetup, arguments: dict[str, Any]) -> "Trainer":
         earned: list[float],
         figures: list[dict[str, float]],
         log_metric: Callable[[str, float], None],
-        **_: Any,
+        **_: object,
     ) -> list[float]:
         for name in figures[0]:
             log_metric(name, sum(numbers[name] for numbers in figures) / len(figures))

@@ -382,7 +382,7 @@ def make_fall_callback(
             state: "TrainerState",
             control: "TrainerControl",
             model: "PreTrainedModel | None" = None,
-            **kwargs: Any,
+            **kwargs: object,
         ) -> None:
             if not control.should_save or model is None:
                 return

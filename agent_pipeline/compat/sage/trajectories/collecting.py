@@ -93,7 +93,7 @@ class TrajectoryCollector:
         self.dropped: list[tuple[str, AgentTrajectory]] = []
         self._redactor = Redactor(self.config.redaction)
 
-    def collect(self, tasks: Iterable[Any]) -> list[AgentTrajectory]:
+    def collect(self, tasks: Iterable[object]) -> list[AgentTrajectory]:
         """The runs of all tasks, in their order; those that are left out are in `dropped`, each
         with its reason.
 
@@ -132,7 +132,7 @@ class TrajectoryCollector:
             )
         return collected
 
-    def collect_single(self, task: Any) -> AgentTrajectory:
+    def collect_single(self, task: object) -> AgentTrajectory:
         """One run, whatever became of it; `error` says what failed beside the agent.
 
         Raises:
@@ -155,7 +155,7 @@ class TrajectoryCollector:
             run.success = run.total_reward = None
         return self._redacted(run)
 
-    def _run(self, run: AgentTrajectory, task: Any) -> AgentTrajectory:
+    def _run(self, run: AgentTrajectory, task: object) -> AgentTrajectory:
         for ours, theirs in (
             ("tools", "tool_schemas"),
             ("model_id", "model_id"),
@@ -261,7 +261,7 @@ def why_not(run: AgentTrajectory, require_success: bool) -> str | None:
     return "success_unknown" if run.success is None else "unsuccessful"
 
 
-def task_of(task: Any) -> Task:
+def task_of(task: object) -> Task:
     """A task as it was given: its words (the id is then their hash), or an object (also with
     attributes) of `task_id` and `instruction`.
 
@@ -280,7 +280,7 @@ def task_of(task: Any) -> Task:
     return Task(name or f"text:{hash_json(' '.join(words.lower().split()))[:16]}", words)
 
 
-def _completed(run: AgentTrajectory, answer: Any) -> AgentTrajectory:
+def _completed(run: AgentTrajectory, answer: object) -> AgentTrajectory:
     """The run with what the agent answered.
 
     Raises:
@@ -328,7 +328,7 @@ def _completed(run: AgentTrajectory, answer: Any) -> AgentTrajectory:
     return run
 
 
-def _step(step: Any) -> TrajectoryStep:
+def _step(step: object) -> TrajectoryStep:
     """A step as it can be stored.
 
     Raises:

@@ -150,7 +150,7 @@ class TrajectoryToSFTConverter:
 
 def collect_and_convert(
     agent: Agent,
-    tasks: Iterable[Any],
+    tasks: Iterable[object],
     min_reward: float = 0.5,
     require_success: bool = True,
     *,

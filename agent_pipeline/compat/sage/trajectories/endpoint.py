@@ -65,7 +65,7 @@ class EndpointAgent:
             },
         )
 
-    def __call__(self, task: Any) -> AgentTrajectory:
+    def __call__(self, task: object) -> AgentTrajectory:
         """Work on one task.
 
         Raises:
@@ -111,7 +111,7 @@ def tool_schema(function: Callable[..., Any]) -> Tool:
     from pydantic.json_schema import GenerateJsonSchema
 
     class Untitled(GenerateJsonSchema):
-        def field_title_should_be_set(self, schema: Any) -> bool:
+        def field_title_should_be_set(self, schema: object) -> bool:
             return False
 
     name = getattr(function, "__name__", "")
