@@ -291,10 +291,10 @@ def test_an_adapter_that_changes_nothing_is_not_exported(tiny, tmp_path):
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        ({"conversations": []}, DataError),
-        ({"outtypes": ("q4_k",)}, ExportError),
-        ({"outtypes": ("lora",)}, ExportError),
-        ({"outtypes": ()}, ExportError),
+        ({"rows": ExportRows([])}, DataError),
+        ({"options": ExportOptions(outtypes=("q4_k",))}, ExportError),
+        ({"options": ExportOptions(outtypes=("lora",))}, ExportError),
+        ({"options": ExportOptions(outtypes=())}, ExportError),
         ({"adapter_dir": Path("nowhere")}, ModelError),
         ({"base": model_at(Path("nowhere"))}, ModelError),
     ],
@@ -303,8 +303,8 @@ def test_what_a_user_got_wrong_is_said_in_one_sentence(tiny, tmp_path, change, e
     asked = {
         "base": model_at(tiny["base"]),
         "adapter_dir": tiny["adapter"],
-        "conversations": CONVERSATIONS[:1],
-        "outtypes": ("f16",),
+        "rows": ExportRows(CONVERSATIONS[:1]),
+        "options": ExportOptions(outtypes=("f16",)),
     }
     with pytest.raises(error) as caught:
         export(out_dir=tmp_path / "out", **asked | change)
