@@ -92,7 +92,7 @@ class Options(BaseModel):
         return renamed
 
     @classmethod
-    def with_hashed_names(cls, values: Mapping[str, object]) -> dict[str, Any]:
+    def with_hashed_names(cls, values: Mapping[str, object]) -> dict[str, object]:
         """Return values under the names that enter hashes: an option keeps its first name."""
         first_names = {current: earlier for earlier, current in cls.earlier_names.items()}
         return {first_names.get(name, name): value for name, value in values.items()}
@@ -244,7 +244,7 @@ def allowed(field: FieldInfo) -> str:
     return f"{_TYPES.get(get_origin(kind) or kind, 'something else')}{_range(bounds)}"
 
 
-def _range(bounds: Mapping[type, Any]) -> str:
+def _range(bounds: Mapping[type, object]) -> str:
     least, above, most, below = (bounds.get(kind) for kind in (Ge, Gt, Le, Lt))
     lower = (
         f"{least:g} or more"

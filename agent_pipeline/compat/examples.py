@@ -148,7 +148,7 @@ def measure_of(measure: object) -> ConfiguredMeasure:
     return ConfiguredMeasure(getattr(measure, "__name__", type(measure).__name__), measure)
 
 
-def value_of(record: object, *names: str) -> Any:
+def value_of(record: object, *names: str) -> object:
     """The first value that a record has under one of these keys or attributes; methods and empty
     texts are none.
     """

@@ -92,7 +92,7 @@ def rows_only(data: object, split: str = "train") -> tuple[list[Row], Counter[st
     return samples.rows, samples.counts
 
 
-def _records(data: object) -> Iterable[Any]:
+def _records(data: object) -> Iterable[object]:
     if isinstance(data, str | Path):
         data = _of_path(Path(data).expanduser())
     if isinstance(data, Mapping) or not isinstance(data, Iterable):
@@ -103,7 +103,7 @@ def _records(data: object) -> Iterable[Any]:
     return map(_without_nulls, data) if hasattr(data, "features") else data
 
 
-def _of_path(path: Path) -> Iterable[Any]:
+def _of_path(path: Path) -> Iterable[object]:
     if path.is_dir() and (path / "dataset_info.json").is_file():
         from datasets import load_from_disk
 
@@ -257,7 +257,7 @@ def _weighted(messages: object) -> tuple[Chat, list[int]]:
     ), weights
 
 
-def _without_nulls(value: object) -> Any:
+def _without_nulls(value: object) -> object:
     """A value as it was before `datasets` gave every object all the keys that any has."""
     if isinstance(value, dict):
         return {name: _without_nulls(each) for name, each in value.items() if each is not None}

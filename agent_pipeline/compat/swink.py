@@ -158,7 +158,7 @@ class Exporter:
 
     def _records(
         self, traces: list[_Trace], options: ExportOptions, counts: Counter[str]
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Iterator[dict[str, object]]:
         for trace in traces:
             if not trace.passes(options):
                 counts["below_threshold" if trace.scored else "not_scored"] += 1
@@ -170,7 +170,7 @@ class Exporter:
     def _record(self, example: Example, original: bool, counts: Counter[str]) -> dict[str, Any]:
         raise NotImplementedError
 
-    def _metadata(self, trace: _Trace) -> dict[str, Any]:
+    def _metadata(self, trace: _Trace) -> dict[str, object]:
         return {"case_id": trace.case_id, "score": trace.score}
 
 
@@ -188,7 +188,7 @@ class ChatMlExporter(Exporter):
             {"tools": example.session.tools} if example.session.tools else {}
         )
 
-    def _metadata(self, trace: _Trace) -> dict[str, Any]:
+    def _metadata(self, trace: _Trace) -> dict[str, object]:
         turns = sum(message["role"] == "assistant" for message in trace.example.messages)
         return super()._metadata(trace) | {
             "model_id": trace.example.session.model_id,
@@ -234,7 +234,7 @@ class DpoExporter(Exporter):
 
     def _records(
         self, traces: list[_Trace], options: ExportOptions, counts: Counter[str]
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Iterator[dict[str, object]]:
         good_and_bad: tuple[list[Session], list[Session]] = ([], [])
         limit = options.quality_threshold - options.margin + _TOLERANCE
         for place, trace in enumerate(traces):
@@ -403,7 +403,7 @@ def _examples(
             yield _Trace(example, trace.score, trace.scored, trace.case_id)
 
 
-def _of_swink(record: dict[str, Any]) -> Session:
+def _of_swink(record: dict[str, object]) -> Session:
     """A case's run as the reader of such files reads it."""
     record = {"timestamp": hash_json(record["invocation"])[:16], **record}
     reader, key, name = (

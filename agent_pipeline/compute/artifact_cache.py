@@ -130,7 +130,7 @@ def build_further_step(
     if previous_report.verdicts:
         verdicts = count_verdicts(verdicts["by"], previous_report.verdicts)
 
-    def write_or_skip(folder: Path) -> dict[str, Any]:
+    def write_or_skip(folder: Path) -> dict[str, object]:
         try:
             report = write(folder)
         except NothingTrained as reason:

@@ -103,7 +103,7 @@ class TaskParams(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             )
         return lake.verify(artifact)
 
-    def shown_to_models(self, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    def shown_to_models(self, rows: Iterable[dict[str, object]]) -> list[dict[str, Any]]:
         """Return rows as models see them.
 
         If the settings want it, made-up values replace the pseudonyms.

@@ -113,8 +113,8 @@ def writer(params: PipesParams) -> PipesMessageWriter[Any] | None:
 
 def until_silent(
     read: Callable[[], str | None],
-    then: Callable[[], Any],
-    sleep: Callable[[float], Any] = time.sleep,
+    then: Callable[[], object],
+    sleep: Callable[[float], object] = time.sleep,
 ) -> None:
     """Call `then` when the text that `read` returns has not changed for `PATIENCE` seconds.
 

@@ -140,7 +140,7 @@ def shared(settings: Settings, asset: str, key: PartitionKey | None = None) -> l
     return rows
 
 
-def _values(settings: Settings, name: str) -> Iterator[tuple[str, str, Any, Any]]:
+def _values(settings: Settings, name: str) -> Iterator[tuple[str, str, object, object]]:
     """Yield the settings of a table (`split`) or a single one (`judge.model`, `train`).
 
     Each is its name, its place in the file, its value and its default.
@@ -166,7 +166,7 @@ def asset_of(options: type[Options]) -> str:
 
 def _layers(
     settings: Settings, asset: str, key: PartitionKey | None
-) -> Iterator[tuple[str, Mapping[str, Any]]]:
+) -> Iterator[tuple[str, Mapping[str, object]]]:
     agent = settings.agents.get(str(key)) if key else None
     preset = (agent.preset if agent else "") or settings.preset
     if preset:

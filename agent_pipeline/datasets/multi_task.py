@@ -383,7 +383,7 @@ def choose_rows(
 
 def read_mixed_rows(
     lake: Lake, taken: Sequence[tuple[PartitionKey, str]]
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[dict[str, object]]:
     """Yield the taken rows as rows of `MULTI_TASK`, in their order.
 
     Each agent's tables are read once, a batch in memory at a time. Their rows are in a temporary

@@ -8,7 +8,6 @@ module. How the tables are written does not belong here (`build`).
 
 import heapq
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -97,7 +96,7 @@ def read_sft_rows(
     splits: Collection[str] = SPLITS,
     columns: Sequence[str] = (),
     raw: bool = False,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[dict[str, object]]:
     """Return the SFT rows of some splits, sorted by session as one table would have them.
 
     Memory holds one batch per table at a time.

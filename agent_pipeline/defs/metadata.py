@@ -42,7 +42,7 @@ def tree(values: Mapping[str, object], head: Sequence[str]) -> dg.MetadataValue:
     return table(head, _leaves(values))
 
 
-def _leaves(values: Mapping[str, object], above: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(values: Mapping[str, object], above: str = "") -> Iterator[tuple[str, object]]:
     for name, value in values.items():
         yield from (
             _leaves(value, f"{above}{name}.")

@@ -65,7 +65,7 @@ def step_fields(groups: Mapping[str, type[Options]]) -> dict[str, dg.Field]:
     }
 
 
-def config_by_asset(values: Mapping[str, Mapping[str, object]]) -> dict[str, Any]:
+def config_by_asset(values: Mapping[str, Mapping[str, object]]) -> dict[str, object]:
     """Return the part `ops` of a run config from values by group of options.
 
     Example:
@@ -184,7 +184,7 @@ def _set_by_run(context: dg.AssetExecutionContext, options: type[Options]) -> di
     return {name: value for name, value in chosen.items() if value != shown.get(name)}
 
 
-def _shown(options: type[Options]) -> dict[str, Any]:
+def _shown(options: type[Options]) -> dict[str, object]:
     """Return the values for all agents, which the launchpad shows."""
     try:
         return resolve(load_settings(), options).options.model_dump()

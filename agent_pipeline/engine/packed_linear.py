@@ -89,7 +89,7 @@ class FrozenWeight:
         self._packed_weight: torch.Tensor | None = None
         self._packed_state = (0, 0)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {"_packs": self._packs}  # a packed weight cannot be copied
 
     def __setstate__(self, state: dict[str, Any]) -> None:

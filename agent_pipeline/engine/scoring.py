@@ -11,7 +11,7 @@ Losses with gradients belong to `tree_loss`; which rows are chosen by their loss
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -410,7 +410,7 @@ def cached_rows(logits: "torch.Tensor") -> int:
 
 
 def compute_losses_of_base(
-    rows: Iterable[dict[str, Any]],
+    rows: Iterable[dict[str, object]],
     base: BaseModel,
     adapter_dir: Path | None = None,
     progress: Progress = silent,
@@ -437,7 +437,7 @@ def compute_losses_of_base(
 def compute_sft_losses(
     model: "PreTrainedModel",
     renderer: ChatRenderer,
-    rows: Iterable[dict[str, Any]],
+    rows: Iterable[dict[str, object]],
     max_length: int,
     progress: Progress = silent,
 ) -> list[RowLoss]:

@@ -251,7 +251,7 @@ def played_task(task_id: str) -> re.Match[str] | None:
     return re.fullmatch(r"(.+)-seed(\d+)", task_id)
 
 
-def _reset_arguments(world: World, row: Mapping[str, object]) -> Mapping[str, Any]:
+def _reset_arguments(world: World, row: Mapping[str, object]) -> Mapping[str, object]:
     """Return the arguments of `reset`. A fresh task that was played before is made again."""
     played = played_task(str(row.get("task_key", "")))
     if played and isinstance(world, MakesFreshTasks):

@@ -225,7 +225,7 @@ def evaluate(
 
 def _choose_questions(
     questions: Sequence[Question],
-    rows: list[dict[str, Any]],
+    rows: list[dict[str, object]],
     options: EvaluationOptions,
 ) -> list[int]:
     """Return the positions of the questions that are answered.
@@ -442,7 +442,7 @@ def _compare_losses(
     return report_difference(difference, of_shares=False)
 
 
-def _make_entry(question: Question, answers: Mapping[str, _ModelAnswer]) -> dict[str, Any]:
+def _make_entry(question: Question, answers: Mapping[str, _ModelAnswer]) -> dict[str, object]:
     """Return the entry of a turn in the file `SAMPLES`, with both models' answers."""
     sample = question.sample
     last = sample.prompt[-1] if sample.prompt else {"role": "", "content": ""}

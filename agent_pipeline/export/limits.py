@@ -72,7 +72,7 @@ def limits_by_tool(
     """
     rounded: Counter[str] = Counter()
 
-    def passed_on() -> Iterator[Mapping[str, Any]]:
+    def passed_on() -> Iterator[Mapping[str, object]]:
         # One pass: there may be more training rows than fit into memory.
         for conversation in conversations:
             rounded.update(rounded_calls(conversation) if rounds_numbers else ())

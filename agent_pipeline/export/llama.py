@@ -262,7 +262,7 @@ class LlamaCpp:
             tokens=answer["tokens"][:-1] if stopped else answer["tokens"], stopped=stopped
         )
 
-    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    def _ask(self, method: str, path: str, body: dict[str, object] | None = None) -> dict[str, Any]:
         # http.client and not urllib: a proxy set in the environment has no business with the
         # loopback interface.
         connection = http.client.HTTPConnection(self._host, int(self._port), timeout=600)

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -323,7 +323,7 @@ def _read_argument_schemas(schema: str) -> dict[str, str]:
     return schemas
 
 
-def _drop_description(schema: object) -> Any:
+def _drop_description(schema: object) -> object:
     """Return a schema without its description."""
     if not isinstance(schema, dict):
         return schema

@@ -83,7 +83,7 @@ class CurationDecision:
             return SessionUse.NEGATIVE
         return SessionUse.NEITHER
 
-    def make_columns(self) -> dict[str, Any]:
+    def make_columns(self) -> dict[str, object]:
         """Return the columns that `curated_sessions` adds to `judged_sessions`."""
         return {
             "kept": self.use is SessionUse.POSITIVE,

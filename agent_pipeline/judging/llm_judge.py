@@ -150,7 +150,7 @@ def read_rubric(path: Path) -> str:
         ) from error
 
 
-def _make_template_fields(context: EvaluationContext) -> dict[str, Any]:
+def _make_template_fields(context: EvaluationContext) -> dict[str, object]:
     """Return a session as the template gets it.
 
     Call ids are left out: they only bind calls to results, which follow the calls.
@@ -170,7 +170,7 @@ def _make_template_fields(context: EvaluationContext) -> dict[str, Any]:
     }
 
 
-def _parse_template(text: str) -> Any:
+def _parse_template(text: str) -> object:
     """Return a template in a sandbox, in which an unknown name is an error."""
     import jinja2
     from jinja2.sandbox import ImmutableSandboxedEnvironment

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, cast
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -172,7 +172,7 @@ def judge_sessions(lake: Lake, key: PartitionKey, run: JudgingRun) -> StagedTabl
     return lake.stage("judged_sessions", key, to_batches(make_rows(), JUDGED), JUDGED)
 
 
-def make_verdict_columns(judged: JudgedSession) -> dict[str, Any]:
+def make_verdict_columns(judged: JudgedSession) -> dict[str, object]:
     """Return the columns that `judged_sessions` adds to `sessions`."""
     return judged._asdict() | {
         "measures": {name: result._asdict() for name, result in judged.measures.items()},

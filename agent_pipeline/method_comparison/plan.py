@@ -120,6 +120,6 @@ def _rows(settings: Settings, key: PartitionKey, mix: bool, split: str) -> int:
 
 
 def _in_force(
-    settings: Settings, key: PartitionKey, asset: str, run: dict[str, dict[str, Any]]
+    settings: Settings, key: PartitionKey, asset: str, run: dict[str, dict[str, object]]
 ) -> dict[str, Any]:
     return resolve(settings, ASSETS[asset], key, run.get(asset, {})).options.model_dump()

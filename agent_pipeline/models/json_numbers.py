@@ -19,7 +19,7 @@ class NumberText(str):
     """A JSON number as its text, so that `100.50` stays `100.50`."""
 
 
-def parse_json(text: str) -> Any:
+def parse_json(text: str) -> object:
     """Return the value of a JSON text, with every number as `NumberText`.
 
     Raises:
@@ -28,7 +28,7 @@ def parse_json(text: str) -> Any:
     return json.loads(text, parse_float=NumberText, parse_int=NumberText)
 
 
-def with_number_texts(value: object) -> Any:
+def with_number_texts(value: object) -> object:
     """Return a JSON value with every number as `NumberText`, written as Python writes it."""
     if isinstance(value, dict):
         return {key: with_number_texts(item) for key, item in value.items()}
@@ -38,7 +38,7 @@ def with_number_texts(value: object) -> Any:
     return NumberText(json.dumps(value)) if is_number else value
 
 
-def _parse_arguments(arguments: object) -> Any:
+def _parse_arguments(arguments: object) -> object:
     """Return a call's arguments, a JSON text or a value, with every number as `NumberText`.
 
     Raises:
@@ -47,7 +47,7 @@ def _parse_arguments(arguments: object) -> Any:
     return parse_json(arguments) if isinstance(arguments, str) else with_number_texts(arguments)
 
 
-def parse_object(arguments: object) -> dict[str, Any] | None:
+def parse_object(arguments: object) -> dict[str, object] | None:
     """Return the object that a call's arguments are, with every number as `NumberText`.
 
     Returns None if the arguments are anything else.
@@ -59,7 +59,7 @@ def parse_object(arguments: object) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def compact_arguments(arguments: object) -> Any:
+def compact_arguments(arguments: object) -> object:
     r"""Return a call's arguments as JSON text without blanks between its parts.
 
     Each number keeps its digits. Arguments that are not an object are returned unchanged.
@@ -142,7 +142,7 @@ class NumberWriter:
             rendered = rendered.replace(str(_FIRST_STAND_IN + index), text)
         return rendered
 
-    def _replace_numbers(self, value: object, served: bool) -> Any:
+    def _replace_numbers(self, value: object, served: bool) -> object:
         if isinstance(value, dict):
             return {key: self._replace_numbers(item, served) for key, item in value.items()}
         if isinstance(value, list):
@@ -151,7 +151,7 @@ class NumberWriter:
             return value
         return self._make_number(served_number(value) if served else str(value))
 
-    def _make_number(self, text: str) -> Any:
+    def _make_number(self, text: str) -> object:
         """Return the number that is written as this text, or its stand-in."""
         number = _parse_python_number(text)
         if number is not None and json.dumps(number) == text:
@@ -161,7 +161,7 @@ class NumberWriter:
         return _FIRST_STAND_IN + self._texts.index(text)
 
 
-def _parse_python_number(text: str) -> Any:
+def _parse_python_number(text: str) -> object:
     try:
         return json.loads(text)
     except ValueError:  # `inf`, or more digits than Python reads

@@ -52,7 +52,7 @@ class FoundCalls:
 CallParser: TypeAlias = Callable[[str, ParameterSchemas], FoundCalls | None]
 
 
-def list_parameter_schemas(tools: Sequence[Tool] | None) -> dict[str, Mapping[str, Any]]:
+def list_parameter_schemas(tools: Sequence[Tool] | None) -> dict[str, Mapping[str, object]]:
     """Return the schema of each tool's parameters, by the tool's name."""
     functions = (tool.get("function", tool) for tool in tools or ())
     return {function.get("name", ""): function.get("parameters") or {} for function in functions}
@@ -165,7 +165,7 @@ def _parse_tag(text: str, start: int, schemas: ParameterSchemas) -> _TaggedCalls
     return _TaggedCalls(calls or None, match.end())
 
 
-def _type_value(raw: str, schemas: ParameterSchemas, tool: str, parameter: str) -> Any:
+def _type_value(raw: str, schemas: ParameterSchemas, tool: str, parameter: str) -> object:
     """Return a value that a notation writes without quotes.
 
     The value is text if the schema requires text, else JSON if it can be parsed as JSON.
@@ -367,7 +367,7 @@ _JSON_WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
 """Words of JSON that models write in Python source."""
 
 
-def _literal_value(node: ast.expr) -> Any:
+def _literal_value(node: ast.expr) -> object:
     if isinstance(node, ast.Name) and node.id in _JSON_WORDS:
         return _JSON_WORDS[node.id]
     return ast.literal_eval(node)

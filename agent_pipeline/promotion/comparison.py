@@ -4,7 +4,7 @@ The scores in these artifacts are read by `stored_scores`.
 """
 
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import msgspec
 
@@ -68,7 +68,7 @@ def make_compare_params(
     candidate: Artifact,
     champion: Artifact | None,
     world: str = "",
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the parameters of the task `compare`.
 
     The champion is scored with the settings of the candidate's evaluation, and plays the episodes

@@ -252,7 +252,7 @@ def _episodes_by_player(compared: Comparison) -> dict[str, list[dict[str, Any]]]
     return episodes
 
 
-def _group_by_player(artifact: Artifact | None) -> dict[str, list[dict[str, Any]]]:
+def _group_by_player(artifact: Artifact | None) -> dict[str, list[dict[str, object]]]:
     """Return the episodes of an artifact by player."""
     episodes: dict[str, list[dict[str, Any]]] = {"model": [], "base": [], "recorded": []}
     for transcript in read_transcripts(artifact):

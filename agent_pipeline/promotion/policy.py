@@ -3,8 +3,6 @@
 The settings of the asset `champion` extend this policy. The rules that apply it are in `rules`.
 """
 
-from typing import Any
-
 from pydantic import Field
 
 from agent_pipeline.options import Options
@@ -87,7 +85,7 @@ class PromotionPolicy(Options):
         ),
     )
 
-    def rules(self) -> dict[str, Any]:
+    def rules(self) -> dict[str, object]:
         """Return the values that enter the identity of a decision; `ChampionConfig` has more."""
         values = self.model_dump(include=set(PromotionPolicy.model_fields))
         return self.with_hashed_names(values)

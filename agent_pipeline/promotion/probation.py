@@ -8,7 +8,6 @@ that was killed between the two. A check spends of the yearly error budget as a 
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.comparison import CompareResult, adapter_of_export
@@ -71,7 +70,7 @@ def run_probation_check(
     lake: Lake,
     key: PartitionKey,
     evaluation: Artifact,
-    compare: Callable[[dict[str, Any]], CompareResult],
+    compare: Callable[[dict[str, object]], CompareResult],
     policy: PromotionPolicy,
     nights: int,
     who: str,

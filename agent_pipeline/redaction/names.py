@@ -117,7 +117,7 @@ def entities(pipeline: Any, text: str, flat: bytes) -> Iterator[Find]:
 
 
 @cache
-def spacy_pipeline(model: str) -> Any:
+def spacy_pipeline(model: str) -> object:
     """An installed spaCy pipeline by its name; raises RedactionError where spaCy or the pipeline is
     not installed.
     """

@@ -100,7 +100,7 @@ def with_surrogates(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def surrogates_made_from(
-    stored: Sequence[dict[str, Any]], seen: Sequence[dict[str, Any]]
+    stored: Sequence[dict[str, object]], seen: Sequence[dict[str, object]]
 ) -> dict[str, str]:
     """What a manifest says beside the names of `stored` rows where models saw them otherwise;
     nothing where they did not.
@@ -131,7 +131,7 @@ def spoken(messages: Sequence[Mapping[str, object]], task_key: str, system: str)
             or match.group()
         )
 
-    def replaced(part: object) -> Any:
+    def replaced(part: object) -> object:
         if isinstance(part, str):
             return PSEUDONYM.sub(value, part) if "<" in part else part
         if isinstance(part, Mapping):

@@ -198,7 +198,7 @@ def _reply(text: str, tools: Sequence[Tool]) -> dict[str, Any]:
     }
 
 
-def _call(name_of_it: str, function: str, arguments: object) -> dict[str, Any]:
+def _call(name_of_it: str, function: str, arguments: object) -> dict[str, object]:
     known = isinstance(arguments, dict)
     broken = {} if known else {"parse_error": f"no JSON object: {arguments}"}
     return {

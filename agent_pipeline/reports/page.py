@@ -362,7 +362,7 @@ def _interval(difference: ReportedDifference | None) -> Row:
     return [change, least, str(difference.samples), str(difference.tasks)]
 
 
-def _drawn(title: str, points: Sequence[tuple[float, float]]) -> dict[str, Any] | None:
+def _drawn(title: str, points: Sequence[tuple[float, float]]) -> dict[str, object] | None:
     """A curve in a field of 600 × 120, from its lowest to its highest value."""
     known = [(x, y) for x, y in points if math.isfinite(y)]
     if len(known) < 2:
@@ -387,7 +387,7 @@ def _drawn(title: str, points: Sequence[tuple[float, float]]) -> dict[str, Any] 
     return {"title": title, "line": line, **ends}
 
 
-def _visible(value: object) -> Any:
+def _visible(value: object) -> object:
     """A text whose controls are seen: colours of a terminal, marks that turn the direction of what follows, halves of characters."""
     return (
         _HIDING.sub(lambda found: f"\\x{ord(found[0]):02x}", value)

@@ -56,7 +56,7 @@ Event = User | Call | Result | Say
 Step = Call | Say
 
 
-def tool(name: str, **properties: dict[str, Any]) -> dict[str, Any]:
+def tool(name: str, **properties: dict[str, object]) -> dict[str, Any]:
     """An OpenAI tool schema, as terse as the form allows: every token of it is paid for in every
     training row.
     """
@@ -163,12 +163,12 @@ class Domain:
     policy: Policy
     phrases: Mapping[str, tuple[str, ...]]
     tasks: Callable[[str, int, Random], list[Task]]
-    imagine: Callable[[Call, Any, Random], Any]
+    imagine: Callable[[Call, object, Random], object]
     """`imagine(look_up, request, rng)`: the result that an agent makes up when it skips a
     look-up.
     """
     slips: Mapping[str, Slip]
-    looked_up: Callable[[Call, list[tuple[Call, Any]]], bool]
+    looked_up: Callable[[Call, list[tuple[Call, object]]], bool]
     """`looked_up(call, results so far)`: whether what a changing call touches had been looked up
     before.
     """

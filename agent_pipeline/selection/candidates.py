@@ -137,7 +137,7 @@ def sort_by_judgment(rows: Candidates) -> np.ndarray:
     return np.lexsort((undated_last, unjudged_last))  # numpy sorts by the last key first
 
 
-def _make_columns(row: CandidateRow) -> dict[str, Any]:
+def _make_columns(row: CandidateRow) -> dict[str, object]:
     """Return the columns `CANDIDATE` of a row."""
     messages = row["messages"]
     calls = Counter(name for name, _ in list_calls(messages))

@@ -165,7 +165,7 @@ def find_near_pairs(texts: Sequence[str], threshold: float = NEAR, seed: int = 0
     sketches = Sketches(threshold, seed)
 
     @lru_cache(maxsize=50_000)
-    def sketch_text(row: int) -> Any:
+    def sketch_text(row: int) -> object:
         return sketches.sketch(split_words(texts[row]))
 
     pairs: list[NearPair] = []

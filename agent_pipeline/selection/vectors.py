@@ -56,7 +56,7 @@ def store_vectors(
 
 
 def read_vectors(
-    lake: Lake, key: PartitionKey, origin: dict[str, Any], texts: Iterable[str]
+    lake: Lake, key: PartitionKey, origin: dict[str, object], texts: Iterable[str]
 ) -> np.ndarray:
     """Return the vectors of texts that `store_vectors` stored.
 
@@ -73,7 +73,7 @@ def read_vectors(
     return np.array([stored[hash_json(text)] for text in texts], dtype=np.float32)
 
 
-def _read(lake: Lake, key: PartitionKey, origin: dict[str, Any]) -> dict[str, np.ndarray]:
+def _read(lake: Lake, key: PartitionKey, origin: dict[str, object]) -> dict[str, np.ndarray]:
     """Return the stored vectors of a model, by the hash of their text."""
     try:
         file = lake.open(VECTORS, key)

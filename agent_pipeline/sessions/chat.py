@@ -232,7 +232,7 @@ def _add_thought(steps: MessageSteps, message: JsonObject) -> None:
             return
 
 
-def _list_attachments(message: JsonObject) -> list[Any]:
+def _list_attachments(message: JsonObject) -> list[object]:
     """Return the pictures and files in a message's own fields."""
     attachments: list[Any] = []
     for name in ATTACHMENT_FIELDS:

@@ -39,7 +39,7 @@ def replace_surrogates(text: str) -> str:
     return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
 
 
-def parse_json(text: str) -> Any:
+def parse_json(text: str) -> object:
     """Return the value of a JSON text at msgspec's speed.
 
     Like `json.loads`, the function accepts NaN and half an emoji, which msgspec refuses.
@@ -108,7 +108,7 @@ def parse_object(value: object) -> JsonObject | None:
     return value if isinstance(value, dict) else None
 
 
-def decode_arguments(arguments: object) -> Any:
+def decode_arguments(arguments: object) -> object:
     """Return a call's arguments as an object.
 
     Arguments that are not the JSON text of an object (invalid JSON, a bare list) stay.

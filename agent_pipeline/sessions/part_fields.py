@@ -5,7 +5,6 @@ Functions that read one field belong here. Whole parts are read by `parts`, whol
 """
 
 from collections.abc import Iterable
-from typing import Any
 
 from agent_pipeline.json_types import JsonObject
 
@@ -80,7 +79,7 @@ def read_id(record: JsonObject, *names: str) -> str:
     return ""
 
 
-def pick_first(record: JsonObject, names: Iterable[str]) -> Any:
+def pick_first(record: JsonObject, names: Iterable[str]) -> object:
     """Return the first of these fields that is neither absent nor None."""
     for name in names:
         value = record.get(name)

@@ -410,7 +410,7 @@ def _read_media_words(part: JsonObject, kind: str) -> str | None:
     return None
 
 
-def _read_fields(part: JsonObject, name: str) -> Mapping[str, Any]:
+def _read_fields(part: JsonObject, name: str) -> Mapping[str, object]:
     """Return the object in a field; an empty one if the field holds no object."""
     value = part.get(name)
     return value if isinstance(value, dict) else {}

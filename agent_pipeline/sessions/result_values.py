@@ -4,7 +4,6 @@ Functions that look into a result's value belong here. `parts.read_result` makes
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 from agent_pipeline.sessions.json_text import dump_json, parse_json
 
@@ -35,7 +34,7 @@ def is_encrypted(value: object, depth: int = _MAX_DEPTH) -> bool:
     return depth > 0 and any(is_encrypted(inner, depth - 1) for inner in inner_values)
 
 
-def unpack_media(value: object) -> Any:
+def unpack_media(value: object) -> object:
     """Return the parts of a result that holds a picture or a file; other values stay.
 
     The value may be MCP's result (`{"content": [...], "isError": false}`), one part, or the JSON
@@ -53,7 +52,7 @@ def unpack_media(value: object) -> Any:
     return [part if _is_part(part) else _make_text_part(dump_json(part)) for part in parts]
 
 
-def unwrap_json_part(part: object) -> Any:
+def unwrap_json_part(part: object) -> object:
     """Return a value that Bedrock wraps in a part as a text; other parts stay."""
     if isinstance(part, dict) and part.keys() == {"json"}:
         text = dump_json(part["json"])
@@ -76,7 +75,7 @@ def _may_hold_media(text: str) -> bool:
     )
 
 
-def _list_parts(value: object) -> list[Any]:
+def _list_parts(value: object) -> list[object]:
     """Return the parts of a result."""
     if not isinstance(value, Mapping):
         return value if isinstance(value, list) else []

@@ -41,7 +41,7 @@ def read_langchain_message(record: JsonObject) -> JsonObject:
     return record
 
 
-def read_pydantic_messages(record: JsonObject) -> list[Any]:
+def read_pydantic_messages(record: JsonObject) -> list[object]:
     """Return the messages in a request or a response of pydantic-ai."""
     if record["kind"] == "response":
         message: JsonObject = {"role": "assistant", "content": record["parts"]}
@@ -67,7 +67,7 @@ def read_pydantic_messages(record: JsonObject) -> list[Any]:
     return messages
 
 
-def read_autogen_messages(record: JsonObject) -> list[Any]:
+def read_autogen_messages(record: JsonObject) -> list[object]:
     """Return the messages in a record of AutoGen, whose parts have no types.
 
     If the record has calls, its thought is the words of the message.

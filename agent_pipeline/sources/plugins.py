@@ -34,7 +34,7 @@ def plugin_readers(dotted: tuple[str, ...]) -> tuple[type[TraceSource], ...]:
     return tuple(_guarded(_loaded(what, path), what) for what, path in [*named, *sorted(installed)])
 
 
-def _loaded(what: str, path: str) -> Any:
+def _loaded(what: str, path: str) -> object:
     """Load a reader and check that it has every member of `TraceSource`."""
     loaded = load_plugin(path, "reader", GROUP)
     if not (isinstance(loaded, type) and issubclass(loaded, TraceSource)):

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 from uuid import uuid4
 
 import pyarrow as pa
@@ -76,7 +76,7 @@ class Filesystem:
         """Whether the root is a bucket with conditional writes: several machines may write."""
         return self.root.protocol in _S3
 
-    def open_for_arrow(self, path: UPath) -> Any:
+    def open_for_arrow(self, path: UPath) -> object:
         """Return a source that pyarrow reads a file from.
 
         The source is a path, or for a bucket one of these:

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agent_pipeline.engine.scoring import compute_losses
 from agent_pipeline.models.chat_renderer import ChatRenderer
@@ -122,7 +122,7 @@ def name_kind(messages: Sequence[Message], position: int) -> str:
 
 def find_probes(
     renderer: ChatRenderer,
-    rows: Iterable[dict[str, Any]],
+    rows: Iterable[dict[str, object]],
     max_length: int,
     most_per_kind: int,
 ) -> list[Probe]:
@@ -158,7 +158,7 @@ def find_probes(
 
 
 def _find_turns(
-    renderer: ChatRenderer, rows: Iterable[dict[str, Any]], max_length: int
+    renderer: ChatRenderer, rows: Iterable[dict[str, object]], max_length: int
 ) -> list[_Turn]:
     """Return the turns that are trained. A turn that should not be trained is no right decision."""
     turns = []

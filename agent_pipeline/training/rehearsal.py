@@ -11,7 +11,7 @@ Rows of earlier nights belong to `selection.replay`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agent_pipeline.engine.generation import generate
 from agent_pipeline.models.chat_renderer import ChatRenderer
@@ -126,7 +126,7 @@ class RehearsalAmount:
 def rehearse(
     model: "PreTrainedModel",
     renderer: ChatRenderer,
-    rows: Sequence[dict[str, Any]],
+    rows: Sequence[dict[str, object]],
     amount: RehearsalAmount,
     max_length: int,
     progress: Progress,

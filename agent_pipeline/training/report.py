@@ -175,7 +175,7 @@ StepReport: TypeAlias = TrainingReport | SkippedReport
 """The report of a training step."""
 
 
-def parse_step_report(report: dict[str, Any]) -> StepReport:
+def parse_step_report(report: dict[str, object]) -> StepReport:
     """Return a report from its JSON form.
 
     Raises:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -44,7 +44,7 @@ def eval_results_to_sft_dataset(
     results: object,
     *,
     filter_passed: bool = True,
-    filter_fn: Callable[[Any], bool] | None = None,
+    filter_fn: Callable[[object], bool] | None = None,
     include_system: bool = True,
     include_tool_calls: bool = True,
     teacher: str | None = None,

@@ -272,7 +272,7 @@ class SFTTrainer:
     def _base(self) -> BaseModel:
         return base_model(self.model_name)
 
-    def _dtype(self) -> Any:
+    def _dtype(self) -> object:
         import torch
 
         if self.torch_dtype in ("bfloat16", "float16") and not probe_device().bf16:

@@ -64,8 +64,8 @@ class AgentSFTConfig:
     """
 
     base_model: str
-    train_data: Any
-    eval_data: Any = None
+    train_data: object
+    eval_data: object = None
     output_dir: str = "./agent_sft_output"
     num_epochs: float = 3
     batch_size: int = 8

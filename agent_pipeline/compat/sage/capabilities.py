@@ -81,7 +81,7 @@ class CapabilityReport:
             )
         return self.scores[cap].score
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {
             "overall": self.overall,
             "scores": {name: asdict(each) for name, each in self.scores.items()},
@@ -332,7 +332,7 @@ def _incoherent(sample: TurnSample, parsed: ParsedReply) -> str | None:
     )
 
 
-def _values(arguments: object) -> list[Any]:
+def _values(arguments: object) -> list[object]:
     """The texts and numbers in a call's arguments."""
     if isinstance(arguments, dict | list):
         return [

@@ -99,7 +99,7 @@ class MethodConfig:
             )
         return rows
 
-    def _of_tasks(self, data: object) -> list[dict[str, Any]]:
+    def _of_tasks(self, data: object) -> list[dict[str, object]]:
         if not isinstance(data, Mapping) or not data:
             raise ArgumentError(
                 f"{self.name} trains on several tasks: give a mapping from each task's name to its "

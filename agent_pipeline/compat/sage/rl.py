@@ -164,10 +164,10 @@ class RLTrainingConfig:
     def _judged(
         self,
         model: object,
-        rows: list[dict[str, Any]],
+        rows: list[dict[str, object]],
         tokenizer: object,
         output_dir: str,
-        options: dict[str, Any],
+        options: dict[str, object],
     ) -> Any:
         from agent_pipeline.training.preference_examples import set_reference
         from agent_pipeline.training.preference_steps import METHODS

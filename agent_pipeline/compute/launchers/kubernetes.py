@@ -1,7 +1,6 @@
 """The worker as a pod of a Kubernetes cluster, by dagster-k8s."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import dagster as dg
 
@@ -24,7 +23,7 @@ class Kubernetes(Launcher):
     )
 
     def start(
-        self, context: dg.AssetExecutionContext, extras: dict[str, Any]
+        self, context: dg.AssetExecutionContext, extras: dict[str, object]
     ) -> dg.PipesClientCompletedInvocation:
         from dagster_k8s import PipesK8sClient
 
@@ -36,7 +35,7 @@ class Kubernetes(Launcher):
         return result
 
 
-def pod_spec(settings: KubernetesSettings) -> dict[str, Any]:
+def pod_spec(settings: KubernetesSettings) -> dict[str, object]:
     """Return the specification of the pod, as Kubernetes writes it."""
     first, *others = settings.pod.get("containers") or [{}]
     worker = {

@@ -36,7 +36,7 @@ class Launcher(ABC):
 
     @abstractmethod
     def start(
-        self, context: dg.AssetExecutionContext, extras: dict[str, Any]
+        self, context: dg.AssetExecutionContext, extras: dict[str, object]
     ) -> dg.PipesClientCompletedInvocation:
         """Run the worker to its end. If the run is cancelled, end the worker."""
 
@@ -53,8 +53,8 @@ class Launcher(ABC):
 
 
 def launch(
-    context: dg.AssetExecutionContext, launcher: Launcher, task: str, params: dict[str, Any]
-) -> dict[str, Any]:
+    context: dg.AssetExecutionContext, launcher: Launcher, task: str, params: dict[str, object]
+) -> dict[str, object]:
     """Run a task in a worker and return its result.
 
     Args:

@@ -3,7 +3,6 @@
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
 from uuid import uuid4
 
 import dagster as dg
@@ -26,7 +25,7 @@ class Ray(Launcher):
     )
 
     def start(
-        self, context: dg.AssetExecutionContext, extras: dict[str, Any]
+        self, context: dg.AssetExecutionContext, extras: dict[str, object]
     ) -> dg.PipesClientCompletedInvocation:
         from dagster_ray.core.pipes import PipesRayJobClient
 
@@ -45,7 +44,7 @@ class Ray(Launcher):
             raise
 
 
-def job_of(settings: RaySettings) -> dict[str, Any]:
+def job_of(settings: RaySettings) -> dict[str, object]:
     """Return the job as Ray's `submit_job` takes it, with a name of its own."""
     return {
         "entrypoint": " ".join(("python", *WORKER)),

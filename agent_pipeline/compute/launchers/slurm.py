@@ -4,7 +4,6 @@ import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
-from typing import Any
 from uuid import uuid4
 
 import dagster as dg
@@ -27,7 +26,7 @@ class Slurm(Launcher):
     )
 
     def start(
-        self, context: dg.AssetExecutionContext, extras: dict[str, Any]
+        self, context: dg.AssetExecutionContext, extras: dict[str, object]
     ) -> dg.PipesClientCompletedInvocation:
         client = dg.PipesSubprocessClient(
             message_reader=self.messages, context_injector=dg.PipesEnvContextInjector()

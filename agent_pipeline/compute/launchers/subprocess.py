@@ -63,7 +63,7 @@ class Subprocess(Launcher):
     )
 
     def start(
-        self, context: dg.AssetExecutionContext, extras: dict[str, Any]
+        self, context: dg.AssetExecutionContext, extras: dict[str, object]
     ) -> dg.PipesClientCompletedInvocation:
         with dg.open_pipes_session(
             context=context,
@@ -115,7 +115,7 @@ class WholeMessages(dg.PipesTempFileMessageReader):
     """Reads a worker's messages from a temporary file, each once it is whole."""
 
     @contextmanager
-    def read_messages(self, handler: dg.PipesMessageHandler) -> Iterator[Mapping[str, Any]]:
+    def read_messages(self, handler: dg.PipesMessageHandler) -> Iterator[Mapping[str, object]]:
         """Have the messages read while the worker runs; what is yielded names the file."""
         with (
             TemporaryDirectory() as folder,

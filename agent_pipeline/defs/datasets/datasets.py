@@ -208,7 +208,7 @@ def result(
     key: PartitionKey | None,
     built: BuiltDataset,
     files: FileOptions,
-    more: dict[str, Any] | None = None,
+    more: dict[str, object] | None = None,
 ) -> dg.MaterializeResult:
     """Push a data set if the settings of its `files` say so, and return what the UI shows of it.
 
@@ -232,7 +232,7 @@ def result(
 
 
 def materialize_table(
-    built: BuiltDataset, more: dict[str, Any] | None = None
+    built: BuiltDataset, more: dict[str, object] | None = None
 ) -> dg.MaterializeResult:
     """Return the materialization of a data set's table with its split check.
 

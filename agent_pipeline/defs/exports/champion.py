@@ -1,6 +1,6 @@
 """The asset `champion`, and the jobs with which a person promotes, holds and rolls back."""
 
-from typing import Any, cast
+from typing import cast
 
 import dagster as dg
 
@@ -76,7 +76,7 @@ def champion(
 
         evaluation, gguf_export = lake.latest("evaluation", key), lake.latest("gguf_export", key)
 
-        def compare(params: dict[str, Any]) -> CompareResult:
+        def compare(params: dict[str, object]) -> CompareResult:
             result = run_worker(
                 context,
                 pipes,

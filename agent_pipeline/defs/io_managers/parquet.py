@@ -64,7 +64,7 @@ class ParquetIOManager(HoldingIOManager):
             }
         )
 
-    def load_input(self, context: dg.InputContext) -> Any:
+    def load_input(self, context: dg.InputContext) -> object:
         """Return the upstream partitions as one object of the annotated type."""
         with user_errors():
             lake, name = load_settings().open_lake(), _name(context)

@@ -276,7 +276,7 @@ def step_table(steps: Sequence[FinishedStep]) -> dg.MetadataValue:
     return table(head, rows)
 
 
-def report_metadata(report: dict[str, Any]) -> dg.MetadataValue:
+def report_metadata(report: dict[str, object]) -> dg.MetadataValue:
     """Return a training report for the UI, without the lists that fill pages."""
     return dg.MetadataValue.json(
         {name: value for name, value in report.items() if name not in ("log_history", "row_ids")}

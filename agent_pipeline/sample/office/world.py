@@ -33,7 +33,7 @@ def slot(room: str, day: str, hour: int) -> str:
     return f"{room} {day} {hour:02d}"
 
 
-def booking(room: str, day: str, hour: int, by: str) -> dict[str, Any]:
+def booking(room: str, day: str, hour: int, by: str) -> dict[str, object]:
     """A booking's record; `by` is `user` or `other`."""
     return {"room": room, "day": day, "hour": hour, "by": by}
 
@@ -56,7 +56,7 @@ class Office(World):
             if slot(room, day, hour) not in self.records
         }
 
-    def book(self, room: str, day: str, hour: int) -> dict[str, Any]:
+    def book(self, room: str, day: str, hour: int) -> dict[str, object]:
         """Book a free room for the user."""
         if room not in ROOMS:
             return {"error": "no such room"}
@@ -65,7 +65,7 @@ class Office(World):
         self.records[slot(room, day, hour)] = booking(room, day, hour, "user")
         return {"ok": True}
 
-    def cancel(self, room: str, day: str, hour: int) -> dict[str, Any]:
+    def cancel(self, room: str, day: str, hour: int) -> dict[str, object]:
         """Give back a booking of the user."""
         if self.records.get(slot(room, day, hour), {}).get("by") != "user":
             return {"error": "no such booking"}

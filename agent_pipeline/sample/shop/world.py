@@ -51,7 +51,7 @@ class Shop(World):
             if query in (record["order"], record["customer"])
         }
 
-    def refund(self, order: str, amount: int) -> dict[str, Any]:
+    def refund(self, order: str, amount: int) -> dict[str, object]:
         """Pay `amount` dollars back."""
         if order not in self.records:
             return {"error": "unknown order"}
@@ -59,7 +59,7 @@ class Shop(World):
         record["refunded"] = record.get("refunded", 0) + amount
         return {"ok": True}
 
-    def cancel(self, order: str) -> dict[str, Any]:
+    def cancel(self, order: str) -> dict[str, object]:
         """Cancel an order, in whatever state it is."""
         if order not in self.records:
             return {"error": "unknown order"}
@@ -67,7 +67,7 @@ class Shop(World):
         return {"ok": True}
 
 
-def line(record: dict[str, Any]) -> str:
+def line(record: dict[str, object]) -> str:
     """An order as the tool shows it, `2 x mug at $15, delivered 12 days ago`: JSON fields would
     cost half as much again.
     """
@@ -75,7 +75,7 @@ def line(record: dict[str, Any]) -> str:
     return f"{record['units']} x {record['item']} at ${record['price']}, {record['status']}{age}"
 
 
-def read_line(order_id: str, text: str) -> dict[str, Any]:
+def read_line(order_id: str, text: str) -> dict[str, object]:
     """What an agent reads in a line of `find_orders`: the record again, less the customer."""
     units, item, price, status, days = LINE.fullmatch(text).groups()
     return order(order_id, "", item, int(units), int(price), status, int(days or 0))

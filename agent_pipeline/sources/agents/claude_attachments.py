@@ -39,7 +39,7 @@ def attached_text(kind: str, attachment: Record) -> str | None:
     return reader(attachment) if reader else None
 
 
-def attached_media(attachment: Record) -> list[Any]:
+def attached_media(attachment: Record) -> list[object]:
     """Return the parts of an attached picture or document.
 
     The list is empty if the attachment is something else.

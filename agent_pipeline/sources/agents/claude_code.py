@@ -157,7 +157,7 @@ class ClaudeCodeSource(FileSource):
         lines: list[Record],
         name: str,
         parent: str | None,
-        names: Container[Any],
+        names: Container[object],
         replaced: dict[str, str],
     ) -> Iterator[tuple[str, Record]]:
         """Yield what a chain of lines says, and what each stretch before a compaction says."""
@@ -286,7 +286,7 @@ def _parents_first(lines: list[Record]) -> Iterator[Record]:
         yield from reversed(way)
 
 
-def _missing_parents(taken: list[Record], names: Container[Any]) -> int:
+def _missing_parents(taken: list[Record], names: Container[object]) -> int:
     """Count the parents of a conversation's lines that no file of the session has."""
     parents = {text(line.get("parentUuid")) for line in taken} - {None}
     return sum(parent not in names for parent in parents)
@@ -349,7 +349,7 @@ def _preserved(lines: list[Record], metadata: Record) -> list[Record]:
     return [_UNKNOWN_COMPACTION]
 
 
-def _history(taken: list[Record], replaced: dict[str, str]) -> list[Any]:
+def _history(taken: list[Record], replaced: dict[str, str]) -> list[object]:
     """Return the messages of lines, with the parts of each API message joined.
 
     A joined message stands where its first part was. A part that occurs twice is used once.

@@ -5,7 +5,6 @@ it shows no words, no call and no result; otherwise the line is damage of its se
 """
 
 from collections.abc import Iterable
-from typing import Any
 
 from agent_pipeline.sessions.items import mark_unread
 from agent_pipeline.sources.agents.claude_attachments import attached_media, attached_text
@@ -73,7 +72,7 @@ def unknown_line(line: Record) -> str | None:
     return f"line {kind}" if says_something(line) else None
 
 
-def message_of(line: Record) -> Any:
+def message_of(line: Record) -> object:
     """Return what a line that is neither the user's nor the assistant's shows to the model.
 
     Returns:
@@ -94,7 +93,7 @@ def message_of(line: Record) -> Any:
     return mark_unread(f"attachment {kind}")
 
 
-def _system_message(line: Record) -> Any:
+def _system_message(line: Record) -> object:
     kind = text(line.get("subtype"))
     if kind == "local_command":  # the output of a command that the user typed, shown to the model
         return {"role": "user", "content": line.get("content")}

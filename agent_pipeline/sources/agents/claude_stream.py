@@ -157,7 +157,7 @@ def _is_synthetic(line: Record) -> bool:
     return section(line, "message").get("model") == "<synthetic>" or line.get("error") is not None
 
 
-def _history(lines: list[Record]) -> list[Any]:
+def _history(lines: list[Record]) -> list[object]:
     """Return the messages of lines, with the parts of each API message joined.
 
     Lines that cannot be read become items of damage.
@@ -215,7 +215,7 @@ def _is_unknown(line: Record, kind: str) -> bool:
     return not (kind == "system" and text(line.get("subtype")) in _NOTES) and says_something(line)
 
 
-def _says_result(history: list[Any], result: object) -> bool:
+def _says_result(history: list[object], result: object) -> bool:
     """Check whether the run's result is among the assistant's messages.
 
     It is if no message is missing.

@@ -100,7 +100,7 @@ def _is_message(record: Record) -> bool:
     )
 
 
-def _edited(path: Path) -> list[Any]:
+def _edited(path: Path) -> list[object]:
     """Damage if Cline later shortened messages for the model, which a file beside says."""
     changes_path = path.with_name("context_history.json")
     try:
@@ -114,7 +114,7 @@ def _edited(path: Path) -> list[Any]:
     return [mark_unread("messages that were shortened later")] if changes else []
 
 
-def _views(messages: list[Record]) -> list[list[Any]]:
+def _views(messages: list[Record]) -> list[list[object]]:
     """Return what the model saw before each condensation or truncation, and after the last."""
     views: list[list[Any]] = []
     seen: list[Record] = []
@@ -137,7 +137,7 @@ def _views(messages: list[Record]) -> list[list[Any]]:
     return [*views, _shown(seen, inherited)]
 
 
-def _shown(messages: list[Record], inherited: int) -> list[Any]:
+def _shown(messages: list[Record], inherited: int) -> list[object]:
     """Return messages as a chat has them.
 
     The first `inherited` were said before and are not trained again.

@@ -10,7 +10,6 @@ context and are not trained again.
 
 from collections import Counter
 from pathlib import PurePath, PureWindowsPath
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -139,7 +138,7 @@ def folder_name(path: object) -> str | None:
     )
 
 
-def _history(meta: Record, stretch: Stretch) -> list[Any]:
+def _history(meta: Record, stretch: Stretch) -> list[object]:
     """Return the items of a stretch, beginning with one system message.
 
     Inherited items are not trained.

@@ -75,7 +75,7 @@ class CodexExecSource(FileSource):
         )
 
 
-def _history(events: list[Record]) -> list[Any]:
+def _history(events: list[Record]) -> list[object]:
     history: list[Any] = []
     ended = {
         text(section(event, "item").get("id"))
@@ -131,7 +131,7 @@ def _messages(item: Record) -> list[Any]:
     return [mark_unread(f"item {kind}")]
 
 
-def _call(name: str, tool: str, arguments: object, output: object, failed: bool) -> list[Any]:
+def _call(name: str, tool: str, arguments: object, output: object, failed: bool) -> list[object]:
     call = {"id": name, "function": {"name": tool, "arguments": arguments}}
     result = {"role": "tool", "tool_call_id": name, "content": output, "is_error": failed}
     return [{"role": "assistant", "content": "", "tool_calls": [call]}, result]

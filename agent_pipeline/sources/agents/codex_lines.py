@@ -305,7 +305,7 @@ def _is_counted(item: Record) -> bool:
     return text(item.get("type")) not in (*_BOOKKEEPING_ITEMS, "additional_tools")
 
 
-def system_texts(meta: Record, items: list[Any]) -> tuple[list[str], int]:
+def system_texts(meta: Record, items: list[object]) -> tuple[list[str], int]:
     """Return the instructions, and what Codex put before the user's first words.
 
     Instructions that such a message repeats are left out: the model saw them once.

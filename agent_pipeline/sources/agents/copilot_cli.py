@@ -110,7 +110,7 @@ class CopilotCLISource(FileSource):
         )
 
 
-def _views(events: list[Record]) -> list[list[Any]]:
+def _views(events: list[Record]) -> list[list[object]]:
     views: list[list[Any]] = []
     view: list[Any] = []
     for event in events:
@@ -131,7 +131,7 @@ def _views(events: list[Record]) -> list[list[Any]]:
     return [*views, view]
 
 
-def _message(kind: str, data: Record) -> Any:
+def _message(kind: str, data: Record) -> object:
     if kind == "user.message":
         content, transformed = data.get("content"), data.get("transformedContent")
         words = transformed if isinstance(transformed, str) and transformed else content
@@ -188,7 +188,7 @@ def _is_picture(attachment: Record) -> bool:
     return is_image or (guess_type(name)[0] or "").startswith("image/")
 
 
-def _unknown(events: list[Record]) -> list[Any]:
+def _unknown(events: list[Record]) -> list[object]:
     """Return the events of unknown types that say something, wherever they stand."""
     unread_items: list[Any] = []
     for event in events:

@@ -116,7 +116,7 @@ def _messages(changes: list[Record]) -> tuple[list[Record], int]:
     return list(messages.values()), taken_back
 
 
-def _spoken(messages: list[Record]) -> list[Any]:
+def _spoken(messages: list[Record]) -> list[object]:
     """Chat messages, and what cannot be read."""
     history: list[Any] = []
     answered_ids: set[Any] = set()
@@ -134,7 +134,7 @@ def _spoken(messages: list[Record]) -> list[Any]:
     return history
 
 
-def _turn(message: Record, answered_ids: set[Any]) -> Iterator[Any]:
+def _turn(message: Record, answered_ids: set[object]) -> Iterator[object]:
     """Yield a message, with each result only once.
 
     A result stands with its call, in a message of the user, and after a resumption in two messages.

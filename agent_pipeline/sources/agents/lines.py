@@ -4,7 +4,6 @@ They decide which lines have content, and mark turns that were cut off.
 """
 
 from operator import itemgetter
-from typing import Any
 
 from agent_pipeline.sessions.chat import read_text
 from agent_pipeline.sources.formats.fields import Record, objects, text
@@ -68,7 +67,7 @@ def has_words(message: Record) -> bool:
     )
 
 
-def cut_last_turn(history: list[Any]) -> None:
+def cut_last_turn(history: list[object]) -> None:
     """Mark the assistant's last message as interrupted, unless the user has spoken since.
 
     Results of calls may follow the message: the user then stopped the agent while a tool ran.

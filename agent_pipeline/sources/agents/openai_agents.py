@@ -124,7 +124,9 @@ class OpenAIAgentsSource(ItemStore):
             for pair in pairs
         }
 
-    def _items(self, connection: sqlite3.Connection, pair: _Tables) -> Iterator[tuple[Any, Any]]:
+    def _items(
+        self, connection: sqlite3.Connection, pair: _Tables
+    ) -> Iterator[tuple[object, object]]:
         """Return session ids and messages in order.
 
         If the session has several branches, only one branch is returned. From here on, texts are

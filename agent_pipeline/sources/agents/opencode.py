@@ -190,7 +190,7 @@ def _not_reverted(messages: list[Record], revert: Record) -> tuple[list[Record],
     return kept, len(messages) - len(kept)
 
 
-def _views(messages: list[Record]) -> list[list[Any]]:
+def _views(messages: list[Record]) -> list[list[object]]:
     """Return what the model saw before each summary, and after the last."""
     views: list[list[Any]] = []
     view: list[Any] = []
@@ -224,7 +224,7 @@ def _views(messages: list[Record]) -> list[list[Any]]:
     return [*views, view]
 
 
-def _message(info: Record, parts: object) -> list[Any]:
+def _message(info: Record, parts: object) -> list[object]:
     """Return a message with its parts, of which those that the model is not shown are left out."""
     role = info.get("role")
     shown = [part for part in elements(parts) if not _is_hidden(part)]

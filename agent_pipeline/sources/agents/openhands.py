@@ -262,7 +262,7 @@ def _messages(events: list[Record], copied: set[str | None]) -> list[Any]:
     return messages
 
 
-def _thought(event: Record) -> list[Any]:
+def _thought(event: Record) -> list[object]:
     thought = event.get("thought")
     return list(thought) if isinstance(thought, list) else [] if thought is None else [thought]
 

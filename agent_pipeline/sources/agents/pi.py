@@ -164,7 +164,7 @@ def _parent(head: Record) -> str | None:
     return Path(path.replace("\\", "/")).stem.rpartition("_")[2] if path else None
 
 
-def _time(entry: Record) -> Any:
+def _time(entry: Record) -> object:
     return entry.get("timestamp") or section(entry, "message").get("timestamp")
 
 
@@ -172,7 +172,7 @@ def _is_unknown(entry: Record) -> bool:
     return text(entry.get("type")) not in _SHOWN | _BOOKKEEPING and says_something(entry)
 
 
-def _views(way: list[Record], copied: set[str]) -> list[list[Any]]:
+def _views(way: list[Record], copied: set[str]) -> list[list[object]]:
     """Return the messages that the model saw before each compaction and after the last.
 
     Messages that an earlier view contains are not trained again.
@@ -246,7 +246,7 @@ def _messages(entry: Record, copied: bool) -> list[Any]:
     return []
 
 
-def _message(message: Record) -> Any:
+def _message(message: Record) -> object:
     """Return a message as a chat has it."""
     role = message.get("role")
     if role == "bashExecution":  # a command that the user typed
@@ -265,7 +265,7 @@ def _message(message: Record) -> Any:
     return {names.get(name, name): value for name, value in message.items()}
 
 
-def _untrained(message: object) -> Any:
+def _untrained(message: object) -> object:
     return (
         message | {"weight": 0}
         if isinstance(message, dict) and message.get("role") == "assistant"

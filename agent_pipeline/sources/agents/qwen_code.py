@@ -91,7 +91,7 @@ class QwenCodeSource(FileSource):
         return stretches_of(session_id, [{"history": view} for view in before], session_fields)
 
 
-def _views(way: list[Record]) -> list[list[Any]]:
+def _views(way: list[Record]) -> list[list[object]]:
     """Return what the model saw before each compression of the history, and after the last."""
     views: list[list[Any]] = []
     view: list[Any] = []
@@ -122,7 +122,7 @@ def _views(way: list[Record]) -> list[list[Any]]:
     return [*views, view]
 
 
-def _unknown(lines: list[Record]) -> list[Any]:
+def _unknown(lines: list[Record]) -> list[object]:
     """Return the lines of unknown types that say something, wherever they stand."""
     unread_items: list[Any] = []
     for line in lines:
@@ -140,7 +140,7 @@ def _unknown(lines: list[Record]) -> list[Any]:
     return unread_items
 
 
-def _inherited(contents: object) -> list[Any]:
+def _inherited(contents: object) -> list[object]:
     """Return messages that the model saw at the beginning, and that are not trained here."""
     if not isinstance(contents, list):
         return [mark_unread("compressed history")]
@@ -192,7 +192,7 @@ class IFlowSource(FileSource):
         )
 
 
-def _iflow_history(lines: list[Record]) -> list[Any]:
+def _iflow_history(lines: list[Record]) -> list[object]:
     """Return the messages in the order of the file.
 
     If several lines repeat a call, the first line counts.

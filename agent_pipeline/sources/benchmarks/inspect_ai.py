@@ -7,7 +7,6 @@ links are replaced by their texts; the tools' schemas are those of the sample's 
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 from agent_pipeline.sessions.json_text import MAX_DEPTH
 from agent_pipeline.sources.formats.fields import (
@@ -118,7 +117,7 @@ class InspectSource(RecordSource):
         )
 
 
-def _with_reasons(messages: object, record: Record, events: list[Record]) -> Any:
+def _with_reasons(messages: object, record: Record, events: list[Record]) -> object:
     """Return the messages, with stop reasons added to the model's messages.
 
     The model's events and the output contain the reasons.
@@ -148,7 +147,7 @@ def _with_reasons(messages: object, record: Record, events: list[Record]) -> Any
     return with_reason(marked, stop_reason(last[0])) if is_last else marked
 
 
-def _values(scores: object) -> Iterator[tuple[str, Any]]:
+def _values(scores: object) -> Iterator[tuple[str, object]]:
     """Yield each scorer's value; a value that is an object gives one for each of its names."""
     for name in section(scores):
         value = section(scores, name).get("value")
@@ -169,7 +168,7 @@ class _Attachments:
         self._room = allowed_for(0) // 4
         self.lost = 0
 
-    def restore(self, value: object, depth: int = MAX_DEPTH) -> Any:
+    def restore(self, value: object, depth: int = MAX_DEPTH) -> object:
         """Return a value with its attachments restored.
 
         A value that is nested too deeply stays unchanged.

@@ -6,8 +6,6 @@ submitted run ends on the call that submitted it. Demonstrations in `history` ar
 counted. The messages of a second agent are a separate session that names its parent.
 """
 
-from typing import Any
-
 from agent_pipeline.sources.formats.fields import (
     Record,
     chosen,
@@ -118,7 +116,7 @@ class SWEAgentSource(FileSource):
             yield session_id if main else f"{session_id}:{agent}", session_fields
 
 
-def _message(message: object) -> Any:
+def _message(message: object) -> object:
     """Return a message without copies of its content, but with the stop reason."""
     if not isinstance(message, dict):
         return message

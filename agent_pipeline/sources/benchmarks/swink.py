@@ -7,7 +7,6 @@ prompts themselves. The summary-only report (`schema_version`) contains no conve
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from agent_pipeline.sessions.items import mark_cut_text
 from agent_pipeline.sources.base import add_note, files_of
@@ -146,7 +145,7 @@ def _sets_of(results: Path) -> Path:
     return results.resolve().parent.parent.parent / "sets"
 
 
-def _prompts(case: Record) -> Iterator[Any]:
+def _prompts(case: Record) -> Iterator[object]:
     """Yield the prompts of a case.
 
     If the prompts are unknown, yield an item of damage, because answers would stand without their
@@ -160,7 +159,7 @@ def _prompts(case: Record) -> Iterator[Any]:
         yield prompt if isinstance(prompt, dict) else {"role": "user", "content": prompt}
 
 
-def _turn(turn: Record) -> Iterator[Any]:
+def _turn(turn: Record) -> Iterator[object]:
     spoken = section(turn, "assistant_message")
     content = spoken.get("content")
     inside = any(

@@ -8,7 +8,6 @@ of messages, and are damage.
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 from agent_pipeline.sessions.items import mark_unread
 from agent_pipeline.sources.formats.fields import (
@@ -98,7 +97,7 @@ class Tau2Source(RecordSource):
         )
 
 
-def _seen_by_agent(messages: list[Any], left_out: Counter[str]) -> Iterator[Any]:
+def _seen_by_agent(messages: list[object], left_out: Counter[str]) -> Iterator[object]:
     """Yield the messages without the user's own calls, which the agent never sees.
 
     The greeting, which no model wrote, is not trained.

@@ -5,7 +5,6 @@ A list of messages is a conversation, and so is a file whose records are message
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from agent_pipeline.sessions.chat import ROLES, is_message
 from agent_pipeline.sources.formats.fields import Record
@@ -43,7 +42,7 @@ class BareMessagesSource(FileSource):
         """
         return True
 
-    def _records_in(self, path: Path, torn: list[bytes]) -> Iterable[tuple[RecordLocation, Any]]:
+    def _records_in(self, path: Path, torn: list[bytes]) -> Iterable[tuple[RecordLocation, object]]:
         """Return the records of a file that holds messages.
 
         In a folder, other files are left out with a note.

@@ -12,7 +12,7 @@ from agent_pipeline.sources.formats.record_files import Kind, kind_of, records
 _PROBED_RECORDS = 20
 
 
-def sampled(path: Path) -> tuple[Kind | None, list[Any]]:
+def sampled(path: Path) -> tuple[Kind | None, list[object]]:
     """Return the kind of a file, and its first records.
 
     The result is cached, because every reader inspects the same file during detection.

@@ -80,7 +80,7 @@ def _refuse_repeated_keys(raw: Any) -> Any:
     Python's parser accepts more than msgspec does, and is slower.
     """
 
-    def object_of(pairs: list[tuple[str, Any]]) -> Record:
+    def object_of(pairs: list[tuple[str, object]]) -> Record:
         fields_by_name = dict(pairs)
         if len(fields_by_name) < len(pairs):
             names = [name for name, _ in pairs]
@@ -365,7 +365,7 @@ def _numbers(usage: object, depth: int = 3) -> Iterable[tuple[str, int]]:
             yield name, int(value)
 
 
-def _declared(entry: object) -> list[Any]:
+def _declared(entry: object) -> list[object]:
     """Return the functions that a tool of Gemini's declares; any other entry in a list."""
     names = ("function_declarations", "functionDeclarations")
     declared = next(

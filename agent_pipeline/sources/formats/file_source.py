@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from agent_pipeline.errors import PartitionError, StoreError
 from agent_pipeline.keys import PartitionKey, make_key, name_hash
@@ -274,7 +274,7 @@ class FileSource(TraceSource):
         record = self.record_of((self._service or self._reader).record(location))
         return [] if record is None else self.unpack(record)
 
-    def _records_in(self, path: Path, torn: list[bytes]) -> Iterable[tuple[RecordLocation, Any]]:
+    def _records_in(self, path: Path, torn: list[bytes]) -> Iterable[tuple[RecordLocation, object]]:
         """Return every record of a file with its location; none if the kind of file is not read."""
         if self._service:
             return self._service.records(path)

@@ -25,7 +25,7 @@ class _Parameters(NamedTuple):
     required: set[str]
 
 
-def without_filler(messages: list[Any], tools_of: Callable[[], Iterable[Tool]]) -> list[Any]:
+def without_filler(messages: list[object], tools_of: Callable[[], Iterable[Tool]]) -> list[object]:
     """Return messages whose calls have only their own arguments.
 
     A null is filler if the schema of the call's tool does not have the key. If there is such a
@@ -59,7 +59,7 @@ def without_filler(messages: list[Any], tools_of: Callable[[], Iterable[Tool]]) 
     ]
 
 
-def own_schema(schema: object) -> Any:
+def own_schema(schema: object) -> object:
     """Return a JSON schema without keys that are null, because null is not a schema.
 
     A null that is a default stays if no other key is null.
@@ -67,7 +67,7 @@ def own_schema(schema: object) -> Any:
     return _own_schema(schema, _has_filler(schema), _DEPTH)
 
 
-def _own_schema(value: object, has_filler: bool, depth: int) -> Any:
+def _own_schema(value: object, has_filler: bool, depth: int) -> object:
     """Return a value of a schema without its filler."""
     if isinstance(value, dict) and depth and has_filler:
         return {
@@ -123,7 +123,7 @@ def _holders(message: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _is_call(part: dict[str, Any]) -> bool:
+def _is_call(part: dict[str, object]) -> bool:
     """Check whether a part of a message is a tool call."""
     return isinstance(part.get("function"), dict) or (
         isinstance(part.get("name"), str) and "role" not in part

@@ -22,7 +22,7 @@ def labels_beside(store: Path) -> list[Path]:
     return [path] if path.is_file() else []
 
 
-def read_labels(paths: list[Path], notes: list[str]) -> dict[str, dict[str, Any]]:
+def read_labels(paths: list[Path], notes: list[str]) -> dict[str, dict[str, object]]:
     """Return the verdict, task and trial by session id, as files of labels state them.
 
     Raises:

@@ -222,7 +222,9 @@ def with_prefill(
     return request._replace(messages=prompt), response._replace(messages=answered)
 
 
-def with_beginning(prompt: list[Any], answered: list[Any]) -> tuple[list[Any], list[Any]]:
+def with_beginning(
+    prompt: list[object], answered: list[object]
+) -> tuple[list[object], list[object]]:
     """Return a prompt and its answer, merging a last message of the assistant into the answer.
 
     The model continued that message, so both are one turn. A message that ends within a sentence
@@ -240,7 +242,7 @@ def with_beginning(prompt: list[Any], answered: list[Any]) -> tuple[list[Any], l
     return prompt[:-1], [whole, *answered[1:]]
 
 
-def stop_reason(response: dict[str, Any]) -> str | None:
+def stop_reason(response: dict[str, object]) -> str | None:
     """Return why a model stopped, from its response, a choice or a candidate; None if unknown.
 
     A Responses object has the reason in its status and in its incomplete details.
@@ -258,7 +260,7 @@ def stop_reason(response: dict[str, Any]) -> str | None:
     return reason if isinstance(reason, str) and reason else None
 
 
-def with_reason(messages: list[Any], reason: str | None) -> list[Any]:
+def with_reason(messages: list[object], reason: str | None) -> list[object]:
     """Return the messages of a response, with the stop reason added to the model's last message."""
     if not reason:
         return messages
@@ -273,7 +275,7 @@ def with_reason(messages: list[Any], reason: str | None) -> list[Any]:
     return messages
 
 
-def _with_sources(messages: list[Any], records: tuple[dict[str, Any], ...]) -> list[Any]:
+def _with_sources(messages: list[object], records: tuple[dict[str, object], ...]) -> list[object]:
     """Return the messages of a response, with the answer's sources added to the last message."""
     sources = {
         name: record[name] for record in records for name in SOURCE_FIELDS if record.get(name)
@@ -338,7 +340,7 @@ def messages_of(value: object, role: str, is_json: bool = False) -> list[Any]:
     ]
 
 
-def prompt_messages(prompt: object) -> list[Any]:
+def prompt_messages(prompt: object) -> list[object]:
     """Return the messages of a prompt.
 
     A text is a message of the user. A text that a chat template made from several messages cannot
@@ -351,7 +353,7 @@ def prompt_messages(prompt: object) -> list[Any]:
     return messages_of(prompt, "user")
 
 
-def with_blocks(messages: list[Any]) -> list[Any]:
+def with_blocks(messages: list[object]) -> list[object]:
     """Return messages whose texts are all JSON of Bedrock's blocks with the decoded blocks.
 
     Strands' agents record messages in this way. If only some of the texts are JSON, they are
@@ -381,7 +383,7 @@ def _with_own_blocks(message: Any) -> Any:
     return message | {"content": blocks} if blocks else mark_cut_text("json", content)
 
 
-def _blocks_in(text: str) -> list[Any]:
+def _blocks_in(text: str) -> list[object]:
     """Return Bedrock's blocks in a JSON text; none if it holds anything else."""
     blocks = decoded(text)
     return (
@@ -410,7 +412,7 @@ def _marked(message: dict[str, Any], reason: str) -> dict[str, Any]:
     return message if find_stop_reason(message) is not None else message | {"finish_reason": reason}
 
 
-def _unwrapped(response: dict[str, Any]) -> dict[str, Any]:
+def _unwrapped(response: dict[str, object]) -> dict[str, object]:
     """Return a response with its message next to its other fields: Bedrock has it in `output`."""
     inner = section(response, "output", "message")
     return response | {"output": [inner]} if inner else response

@@ -82,7 +82,7 @@ class PromptCompletionSource(PlainSource):
                 )
 
 
-def _answers_in(record: Record) -> dict[str, Any]:
+def _answers_in(record: Record) -> dict[str, object]:
     """Return the answers in a row, by their role; a row with a preference has no other answer."""
     answers: dict[str, Any] = {}
     for which, names in _ANSWERS.items():
@@ -95,7 +95,7 @@ def _answers_in(record: Record) -> dict[str, Any]:
     return answers
 
 
-def _conversation(record: Record, answer: object) -> list[Any]:
+def _conversation(record: Record, answer: object) -> list[object]:
     """Return the prompt and an answer to it.
 
     An answer that repeats the prompt is the whole conversation.

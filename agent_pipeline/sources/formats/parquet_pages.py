@@ -91,7 +91,7 @@ class _CompactReader:
         self._content = content
         self.position = 0
 
-    def read_struct(self, depth: int) -> dict[int, Any]:
+    def read_struct(self, depth: int) -> dict[int, object]:
         """Return the numbers and structs of a struct, by field id.
 
         Other values are skipped.
@@ -112,7 +112,7 @@ class _CompactReader:
             field_id = field_id + delta if delta else self._read_number()
             fields[field_id] = None if kind in (_TRUE, _FALSE) else self._read_value(kind, depth)
 
-    def _read_value(self, kind: int, depth: int) -> Any:
+    def _read_value(self, kind: int, depth: int) -> object:
         """Return a number or a struct; skip any other value and return None."""
         if kind in (_I16, _I32, _I64):
             return self._read_number()

@@ -9,7 +9,7 @@ fields of a record are read by their usual names: `session_id`, `project`, `agen
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from agent_pipeline.sessions.chat import ROLES, is_message, read_chat, read_items
 from agent_pipeline.sessions.items import Chat, Item, mark_unread
@@ -340,7 +340,7 @@ class ShareGPTSource(PlainSource):
         return read_chat([*system, *(map(_message, turns) if isinstance(turns, list) else [None])])
 
 
-def _message(turn: object) -> Any:
+def _message(turn: object) -> object:
     """Return a ShareGPT turn as a message.
 
     The value of a function call is JSON with one call or a list of calls.

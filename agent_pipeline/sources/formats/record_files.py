@@ -214,7 +214,7 @@ class RecordReader:
             self._open = path, path.open("rb", buffering=0)
         return self._open[1]
 
-    def _records_of(self, path: Path) -> Sequence[Any] | Traces:
+    def _records_of(self, path: Path) -> Sequence[object] | Traces:
         """Return the records of a document, table, zip or database."""
         if path not in self._loaded:
             self._loaded[path] = loaded = _loaded(path, kind_of(path), [])
@@ -305,7 +305,7 @@ def _beginning(raw: Any, torn: list[bytes]) -> bytes:
 
 def _elements(
     path: Path, kind: Kind, notes: list[str], torn: list[bytes], too_large: list[TooLargeError]
-) -> Iterator[tuple[RecordLocation, Any]]:
+) -> Iterator[tuple[RecordLocation, object]]:
     """Yield each record of a file that is loaded whole, with its location."""
     rest: list[bytes] = []
     loaded = _loaded(path, kind, notes, rest)
@@ -334,7 +334,7 @@ def _elements(
 
 def _loaded(
     path: Path, kind: Kind | None, notes: list[str], rest: list[bytes] | None = None
-) -> Sequence[Any] | Traces:
+) -> Sequence[object] | Traces:
     """Load the records of a file that does not hold lines."""
     if kind == "table":
         return Rows(path)
@@ -380,7 +380,7 @@ def _document(path: Path, notes: list[str], rest: list[bytes] | None = None) -> 
         return values
 
 
-def _values_in(text: str) -> tuple[list[Any], bool]:
+def _values_in(text: str) -> tuple[list[object], bool]:
     """Return the complete values of a text, and whether they are all of the text.
 
     The values are the beginning of a list that does not end, or are written one after another.

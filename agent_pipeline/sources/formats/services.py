@@ -206,7 +206,7 @@ class Service(ABC):
             if token == before:
                 raise self._useless(path, "the next page is the same page")
 
-    def following(self, page: Record, cursor: str) -> Any:
+    def following(self, page: Record, cursor: str) -> object:
         """Return the token in a page that leads to the next page."""
         return page.get(f"next_{cursor}")
 
@@ -331,7 +331,7 @@ class Memory:
                 return msgspec.json.decode(ids)
         return None
 
-    def put(self, rows: Iterable[tuple[str, bytes, Any]]) -> None:
+    def put(self, rows: Iterable[tuple[str, bytes, object]]) -> None:
         """Store ids under names, replacing what is there."""
         texts = [(name, digest, msgspec.json.encode(ids).decode()) for name, digest, ids in rows]
         with suppress(sqlite3.Error), self._connection:

@@ -300,7 +300,7 @@ def _previous_of(request: Record, response: Record) -> str | None:
     )
 
 
-def _input_of(request: Record) -> list[Any]:
+def _input_of(request: Record) -> list[object]:
     request_input = decoded(request.get("input"))
     return (
         request_input

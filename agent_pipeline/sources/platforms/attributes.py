@@ -35,7 +35,7 @@ OF_MODELS = (
 )
 
 
-def has(attributes: dict[str, Any], prefixes: tuple[str, ...]) -> bool:
+def has(attributes: dict[str, object], prefixes: tuple[str, ...]) -> bool:
     """Return whether the name of an attribute begins so."""
     return any(name.startswith(prefixes) for name in attributes)
 
@@ -69,7 +69,7 @@ def plain_value(value: object, depth: int = _DEPTH) -> Any:
     return None
 
 
-def tree(attributes: dict[str, Any]) -> dict[str, Any]:
+def tree(attributes: dict[str, object]) -> dict[str, Any]:
     """Return dotted names as nested objects (`a.0.b` → `{"a": [{"b": ...}]}`), also inside values.
 
     If names conflict, the first name counts.
@@ -90,7 +90,7 @@ def tree(attributes: dict[str, Any]) -> dict[str, Any]:
     return {name: _listed(value) for name, value in root.items()}
 
 
-def flat(attributes: dict[str, Any]) -> dict[str, Any]:
+def flat(attributes: dict[str, object]) -> dict[str, object]:
     """Return a tree's objects as dotted names; lists and everything else stay as they are."""
     names: dict[str, Any] = {}
     waiting = [("", attributes)]
@@ -104,7 +104,7 @@ def flat(attributes: dict[str, Any]) -> dict[str, Any]:
     return names
 
 
-def _treed(value: object, depth: int = _DEPTH) -> Any:
+def _treed(value: object, depth: int = _DEPTH) -> object:
     if depth < 0:
         return None
     if isinstance(value, dict):
@@ -116,7 +116,7 @@ def _treed(value: object, depth: int = _DEPTH) -> Any:
     return [_treed(inner, depth - 1) for inner in value] if isinstance(value, list) else value
 
 
-def _listed(value: object, depth: int = _DEPTH) -> Any:
+def _listed(value: object, depth: int = _DEPTH) -> object:
     """Objects whose names are all numbers are lists, in the order of the numbers."""
     if not isinstance(value, dict) or depth < 0:
         return value
@@ -131,7 +131,7 @@ def _listed(value: object, depth: int = _DEPTH) -> Any:
     )
 
 
-def _whole(value: object) -> Any:
+def _whole(value: object) -> object:
     """64-bit numbers are texts in JSON."""
     try:
         return int(value) if isinstance(value, str) and len(value) < 25 else value

@@ -188,7 +188,7 @@ def _next_part(
     )
 
 
-def _continued(earlier: list[Any], request_keys: list[Any]) -> int:
+def _continued(earlier: list[object], request_keys: list[object]) -> int:
     """Return how many messages of a request repeat a conversation; 0 if it is not continued.
 
     The messages must be in the conversation's order, and the last of them must be its last.

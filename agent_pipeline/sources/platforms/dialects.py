@@ -138,7 +138,7 @@ def _openinference_span(span: Span, attributes: Record, kind: object) -> None:
     span.cost = number(section(llm, "cost").get("total"))
 
 
-def _whole_json(attribute: Record, value: object) -> Any:
+def _whole_json(attribute: Record, value: object) -> object:
     """Return the value of an attribute, decoded if its type is JSON.
 
     If the JSON has lost its end, return an item of damage.
@@ -248,7 +248,7 @@ def _adk_span(span: Span, attributes: Record) -> None:
         span.exchange(decoded(request), decoded(answer))
 
 
-def _message(raw: object) -> Any:
+def _message(raw: object) -> object:
     """Return a chat message from OpenInference's form.
 
     The form is `{"message": {role, content or contents, tool_calls, tool_call_id}}`.

@@ -7,8 +7,6 @@ that came by OpenTelemetry has the rest of its span's attributes in its metadata
 the attributes of a span.
 """
 
-from typing import Any
-
 from agent_pipeline.sources.formats.fields import (
     Record,
     chosen,
@@ -180,7 +178,7 @@ class LangfuseSource(SpanSource):
         return kept | {"tags": record.get("tags")}
 
 
-def _tool_call(arguments: object, answered: object) -> tuple[Any, Any]:
+def _tool_call(arguments: object, answered: object) -> tuple[object, object]:
     """Return the arguments and the result of a tool's step.
 
     Strands writes both as messages, and the result as JSON of blocks.

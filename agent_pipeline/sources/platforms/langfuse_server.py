@@ -9,7 +9,6 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any
 
 from agent_pipeline.sources.base import digest
 from agent_pipeline.sources.formats.fields import Record, chosen, section
@@ -32,7 +31,7 @@ class LangfuseServer(Service):
         key = os.environ.get("LANGFUSE_PUBLIC_KEY")
         return {"auth": (key, os.environ.get("LANGFUSE_SECRET_KEY", ""))} if key else {}
 
-    def following(self, page: Record, cursor: str) -> Any:
+    def following(self, page: Record, cursor: str) -> object:
         return section(page, "meta").get(cursor)
 
     def projects(self) -> Iterator[tuple[str, str]]:

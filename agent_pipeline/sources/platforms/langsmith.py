@@ -6,8 +6,6 @@ A run says what its SDK recorded: an API's request and response, or LangChain's 
 and generations.
 """
 
-from typing import Any
-
 from agent_pipeline.sessions.items import mark_unread
 from agent_pipeline.sources.base import add_note
 from agent_pipeline.sources.formats.fields import (
@@ -123,7 +121,7 @@ class LangSmithSource(SpanSource):
             if isinstance(stats, dict)
         ]
 
-    def words_of(self, record: Record) -> list[Any]:
+    def words_of(self, record: Record) -> list[object]:
         by_a_person = (
             _is_feedback(record) and section(record, "feedback_source").get("type") == "app"
         )
@@ -204,7 +202,7 @@ def _without_told(record: Record, recorded_feedback: set[tuple[str | None, str |
     return record | {"feedback_stats": kept} if stats else record
 
 
-def _inner(lists: object) -> list[Any]:
+def _inner(lists: object) -> list[object]:
     """Return the first list of LangChain's list of lists, which has a list per prompt.
 
     A plain list is returned unchanged.

@@ -12,7 +12,6 @@ They are added to their span by its id. Without the span, the records of one id 
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from agent_pipeline.sessions.chat import ROLES
 from agent_pipeline.sessions.items import mark_cut_text, mark_unread
@@ -142,7 +141,7 @@ class OpenTelemetrySource(SpanSource):
             for name, result in annotated
         ]
 
-    def words_of(self, record: Record) -> list[Any]:
+    def words_of(self, record: Record) -> list[object]:
         by_people = [
             annotation
             for annotation in record.get("annotations", ())
@@ -293,7 +292,7 @@ def _unread_messages(record: Record) -> str | None:
     return "gen_ai.prompt.<i>" if has(record["attributes"], _NUMBERED) else None
 
 
-def _whole_message(message: Record) -> Any:
+def _whole_message(message: Record) -> object:
     """Return an event's message.
 
     If the capture of contents was off when the message was recorded, return an item of damage.

@@ -60,7 +60,7 @@ class SpanSource(FileSource):
         """Return the evaluations in a record."""
         return []
 
-    def words_of(self, record: Record) -> list[Any]:
+    def words_of(self, record: Record) -> list[object]:
         """Return the words with which people judged a run or its session."""
         return []
 
@@ -162,7 +162,7 @@ def metrics(scores: Iterable[Score]) -> tuple[dict[str, float], dict[str, str]]:
     return {name: fmean(numbers) for name, numbers in values.items()}, labels
 
 
-def _tools(calls: list[Span]) -> list[Any] | None:
+def _tools(calls: list[Span]) -> list[object] | None:
     """Return the tools that any of the calls was given; of two of one name the later."""
     named: dict[str, Any] = {}
     for span in calls:

@@ -135,14 +135,14 @@ def _count_tokens(trainer: Any) -> None:
     trainer.compute_loss = compute_and_count
 
 
-def _build_grpo(setup: OnPolicySetup, arguments: dict[str, Any]) -> "Trainer":
+def _build_grpo(setup: OnPolicySetup, arguments: dict[str, object]) -> "Trainer":
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
     config, play = setup.config, setup.play
     assert play is not None
 
-    def play_rollouts(prompts: list[str], trainer: object) -> dict[str, Any]:
+    def play_rollouts(prompts: list[str], trainer: object) -> dict[str, object]:
         rollouts = play(
             setup.renderer,
             [setup.rows[int(prompt)] for prompt in prompts],
@@ -185,7 +185,7 @@ def _build_grpo(setup: OnPolicySetup, arguments: dict[str, Any]) -> "Trainer":
     )
 
 
-def _build_sdft(setup: OnPolicySetup, arguments: dict[str, Any]) -> "Trainer":
+def _build_sdft(setup: OnPolicySetup, arguments: dict[str, object]) -> "Trainer":
     from datasets import Dataset
     from trl.experimental.sdft import SDFTConfig, SDFTTrainer
 
@@ -211,7 +211,7 @@ def _build_sdft(setup: OnPolicySetup, arguments: dict[str, Any]) -> "Trainer":
     return trainer
 
 
-def _build_distillation(setup: OnPolicySetup, arguments: dict[str, Any]) -> "Trainer":
+def _build_distillation(setup: OnPolicySetup, arguments: dict[str, object]) -> "Trainer":
     from datasets import Dataset
     from trl import DistillationConfig, DistillationTrainer
 

@@ -238,12 +238,12 @@ class TrajectoryCollector:
         return redacted
 
 
-def _awaited(answer: Awaitable[Any]) -> Any:
+def _awaited(answer: Awaitable[object]) -> object:
     """What an asynchronous agent answers; in a thread of its own, since a notebook's has a loop
     already.
     """
 
-    async def wait() -> Any:
+    async def wait() -> object:
         return await answer
 
     with ThreadPoolExecutor(1) as pool:

@@ -110,7 +110,7 @@ class TrajectoryToSFTConverter:
                 rows.append(row)
         return rows
 
-    def convert_single(self, trajectory: AgentTrajectory) -> dict[str, Any]:
+    def convert_single(self, trajectory: AgentTrajectory) -> dict[str, object]:
         """One row.
 
         Raises:

@@ -99,7 +99,7 @@ class EndpointAgent:
         return replies
 
 
-def tool_schema(function: Callable[..., Any]) -> Tool:
+def tool_schema(function: Callable[..., object]) -> Tool:
     """The OpenAI schema of a Python function: its name, the whole docstring, and its parameters by
     their types.
 
