@@ -145,8 +145,8 @@ def set_sampler(trainer: "Trainer", sampler: object) -> None:
 
 def render_jinja(
     jinja: str,
-    messages: "Sequence[Mapping[str, Any]]",
-    tools: "Sequence[Mapping[str, Any]] | None" = None,
+    messages: "Sequence[Mapping[str, object]]",
+    tools: "Sequence[Mapping[str, object]] | None" = None,
     *,
     add_generation_prompt: bool = False,
     special_tokens: "Mapping[str, str] | None" = None,

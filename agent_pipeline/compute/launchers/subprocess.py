@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from subprocess import Popen, TimeoutExpired
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import dagster as dg
 
