@@ -29,7 +29,7 @@ from agent_pipeline.promotion.decision import Decision, DecisionReason, ReasonKi
 from agent_pipeline.promotion.decision_facts import collect_facts_since
 from agent_pipeline.promotion.ledger import EXPORT, LedgerEntry, open_completed_moves, open_ledger
 from agent_pipeline.promotion.probation import find_self_promotion
-from agent_pipeline.promotion.stored_scores import read_entries, read_transcripts
+from agent_pipeline.promotion.stored_scores import read_samples, read_transcripts
 from agent_pipeline.storage.filesystem import write_checksum
 from agent_pipeline.storage.lake import MANIFEST, Artifact, Lake
 from agent_pipeline_tests.lakes import artifact
@@ -222,7 +222,7 @@ def _decide(world: World) -> Any:
     evaluation = lake.latest("evaluation", KEY)
     champion = lake.champion(EXPORT, KEY)
     return (
-        read_entries(evaluation, "samples.json"),
+        read_samples(evaluation),
         [read_transcripts(own_episodes(lake, KEY, export.identity)) for export in world.exports],
         [unfit(lake, KEY, export) for export in world.exports],
         open_ledger(lake, KEY).records(),

@@ -43,6 +43,7 @@ from agent_pipeline.training.report import TrainingReport, read_training_report
 
 if TYPE_CHECKING:
     from agent_pipeline.evaluation.evaluate import BasePasses
+    from agent_pipeline.evaluation.stored_entries import EvaluatedModel
 
 __all__ = [
     "TASKS",
@@ -253,7 +254,10 @@ def evaluate(
         page = evaluation_page(params.partition, page_split, rows_by_id, adapters, has_surrogates)
         (folder / PAGE).write_text(page, encoding="utf-8")
         title = f"{params.partition} {split}"
-        model_names = {"base": base.name, "adapter": f"{base.name}+{adapter.identity[:16]}"}
+        model_names: dict[EvaluatedModel, str] = {
+            "base": base.name,
+            "adapter": f"{base.name}+{adapter.identity[:16]}",
+        }
         for player, model_name in model_names.items():
             write_log(folder, player, title, model_name, report, samples, rows_by_id)
         return dict(msgspec.to_builtins(report))

@@ -7,7 +7,7 @@ base model is prompted in the form that the adapter was trained on. The form of 
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from agent_pipeline.evaluation.model_comparison import (
 )
 from agent_pipeline.evaluation.paired import paired
 from agent_pipeline.evaluation.samples import as_text, turn_samples
+from agent_pipeline.evaluation.stored_entries import RowLossEntry, SampleEntry, ScoredAnswer
 from agent_pipeline.evaluation.turns import ForwardPass, Question, TurnAnswer, TurnAnswerer
 from agent_pipeline.models.base_model import BaseModel
 from agent_pipeline.progress import Progress, silent
@@ -54,8 +55,8 @@ class EvaluationResult:
     """
 
     report: EvaluationReport
-    samples: list[dict[str, Any]]
-    row_losses: list[dict[str, Any]]
+    samples: list[SampleEntry]
+    row_losses: list[RowLossEntry]
 
 
 @dataclass(frozen=True)
@@ -380,7 +381,7 @@ def _measure_verified_calls(
 
 def _list_row_losses(
     rows: Sequence[Mapping[str, Any]], passes: Mapping[str, ForwardPass]
-) -> list[dict[str, Any]]:
+) -> list[RowLossEntry]:
     """Return the losses of each row.
 
     If the turns of a row were encoded as rows of their own, the row's loss is that of all its turns.
@@ -388,7 +389,7 @@ def _list_row_losses(
     positions_by_row: dict[str, list[int]] = {}
     for position, row in enumerate(rows):
         positions_by_row.setdefault(row["row_id"], []).append(position)
-    entries = []
+    entries: list[RowLossEntry] = []
     for row_id, positions in positions_by_row.items():
         losses = {
             model: combine_losses([passes[model].losses[position] for position in positions])
@@ -401,7 +402,8 @@ def _list_row_losses(
                 "session_id": rows[positions[0]]["session_id"],
                 "task_key": rows[positions[0]]["task_key"],
                 "tokens": losses["base"].trained_tokens,
-                **{model: losses[model].loss for model in MODELS},
+                "base": losses["base"].loss,
+                "adapter": losses["adapter"].loss,
             }
         )
     return entries
@@ -442,12 +444,12 @@ def _compare_losses(
     return report_difference(difference, of_shares=False)
 
 
-def _make_entry(question: Question, answers: Mapping[str, _ModelAnswer]) -> dict[str, object]:
+def _make_entry(question: Question, answers: Mapping[str, _ModelAnswer]) -> SampleEntry:
     """Return the entry of a turn in the file `SAMPLES`, with both models' answers."""
     sample = question.sample
     last = sample.prompt[-1] if sample.prompt else {"role": "", "content": ""}
     tail = (last.get("content") or "")[-PROMPT_TAIL_CHARACTERS:]
-    entry: dict[str, Any] = {
+    return {
         "row_id": sample.row_id,
         "session_id": sample.session_id,
         "task_key": sample.task_key,
@@ -456,19 +458,33 @@ def _make_entry(question: Question, answers: Mapping[str, _ModelAnswer]) -> dict
         "expected": as_text(sample),
         "expected_class": sample.turn_class,
         "expected_tool": sample.calls[0].name if sample.calls else None,
+        "base_answer": answers["base"].answer.text,
+        "adapter_answer": answers["adapter"].answer.text,
+        "base": _make_scored_answer(answers["base"]),
+        "adapter": _make_scored_answer(answers["adapter"]),
     }
-    for model, answer in answers.items():
-        entry[f"{model}_answer"] = answer.answer.text
-    for model, answer in answers.items():
-        entry[model] = {
-            **asdict(answer.score),
-            "right": answer.score.right,
-            "call_probability": answer.call_probability,
-        }
-    return entry
 
 
-def _choose_examples(entries: Sequence[Mapping[str, Any]]) -> list[Example]:
+def _make_scored_answer(answer: _ModelAnswer) -> ScoredAnswer:
+    answer_score = answer.score
+    return {
+        "expected": answer_score.expected,
+        "actual": answer_score.actual,
+        "called": answer_score.called,
+        "right_class": answer_score.right_class,
+        "tool_name": answer_score.tool_name,
+        "arguments": answer_score.arguments,
+        "exact": answer_score.exact,
+        "lenient": answer_score.lenient,
+        "answer": answer_score.answer,
+        "invalid_call": answer_score.invalid_call,
+        "truncated": answer_score.truncated,
+        "right": answer_score.right,
+        "call_probability": answer.call_probability,
+    }
+
+
+def _choose_examples(entries: Sequence[SampleEntry]) -> list[Example]:
     """Return a few turns of each kind that are worth reading.
 
     The kinds are what the adapter gained, what it lost, what both get wrong, and what both get

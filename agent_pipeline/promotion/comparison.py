@@ -14,7 +14,7 @@ from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.champions import own_episodes
 from agent_pipeline.promotion.decision import SanityAnswer
 from agent_pipeline.promotion.sanity_questions import ANSWERS_ASSET, ANSWERS_FILE
-from agent_pipeline.promotion.stored_scores import ArtifactPair, read_entries, read_text
+from agent_pipeline.promotion.stored_scores import ArtifactPair, read_text
 from agent_pipeline.storage.artifacts import Artifact
 from agent_pipeline.storage.lake import Lake
 from agent_pipeline.training.chain import find_trained_adapters
@@ -143,7 +143,7 @@ def read_comparison(
             )
         return artifact
 
-    answers = read_entries(find(ANSWERS_ASSET, result["sanity_questions"]), ANSWERS_FILE)
+    answers = read_text(find(ANSWERS_ASSET, result["sanity_questions"]), ANSWERS_FILE) or "[]"
     return Comparison(
         select=(
             find("evaluation", result["candidate"]),
@@ -154,7 +154,7 @@ def read_comparison(
             own_episodes(lake, key, candidate.identity),
             find("episodes", result["champion_episodes"]),
         ),
-        sanity_answers=tuple(msgspec.convert(answers, list[SanityAnswer])),
+        sanity_answers=tuple(msgspec.json.decode(answers, type=list[SanityAnswer])),
         same_base=result["same_base"],
     )
 

@@ -5,10 +5,10 @@ Here, the parts of the page are collected from what was compared. How a page is 
 """
 
 from collections import Counter
-from typing import Any
 
 from agent_pipeline.evaluation.evaluate import SAMPLES
 from agent_pipeline.evaluation.evaluation_report import read_evaluation_report
+from agent_pipeline.evaluation.stored_entries import Transcript
 from agent_pipeline.export.report import read_export_report
 from agent_pipeline.keys import PartitionKey
 from agent_pipeline.promotion.comparison import Comparison
@@ -20,7 +20,7 @@ from agent_pipeline.promotion.decision_wording import (
 )
 from agent_pipeline.promotion.ledger import EXPORT, LedgerEntry
 from agent_pipeline.promotion.sanity_groups import OTHER_AGENTS_TURNS, SANITY_PREFIX
-from agent_pipeline.promotion.stored_scores import read_entries, read_transcripts
+from agent_pipeline.promotion.stored_scores import read_samples, read_transcripts
 from agent_pipeline.redaction.surrogates import with_surrogates
 from agent_pipeline.reports import episode_report
 from agent_pipeline.reports.episode_report import TRANSCRIPTS, PlayerFigures, read_episode_report
@@ -30,6 +30,7 @@ from agent_pipeline.reports.page import (
     MOST_TURNS,
     PAGE,
     Page,
+    PageItem,
     Split,
     bounded,
     differing_turns,
@@ -145,7 +146,7 @@ def _make_page(
         "turns",
         ", ".join(split.path for split in splits),
     )
-    episodes: list[dict[str, Any]] = []
+    episodes: list[PageItem] = []
     episode_notes: list[str] = []
     if compared.episodes[0]:
         path = str(compared.episodes[0].path / TRANSCRIPTS)
@@ -228,14 +229,14 @@ def _make_split(name: str, candidate: Artifact | None, champion: Artifact | None
     return Split(
         name,
         read_evaluation_report(candidate),
-        read_entries(candidate, SAMPLES),
+        read_samples(candidate),
         str(candidate.path / SAMPLES),
         read_evaluation_report(champion) if champion else None,
-        read_entries(champion, SAMPLES),
+        read_samples(champion),
     )
 
 
-def _episodes_by_player(compared: Comparison) -> dict[str, list[dict[str, Any]]]:
+def _episodes_by_player(compared: Comparison) -> dict[str, list[Transcript]]:
     """Return the episodes by player: the baseline's first, then the candidate's and the others'."""
     candidate = _group_by_player(compared.episodes[0])
     champion = _group_by_player(compared.episodes[1])
@@ -252,9 +253,9 @@ def _episodes_by_player(compared: Comparison) -> dict[str, list[dict[str, Any]]]
     return episodes
 
 
-def _group_by_player(artifact: Artifact | None) -> dict[str, list[dict[str, object]]]:
+def _group_by_player(artifact: Artifact | None) -> dict[str, list[Transcript]]:
     """Return the episodes of an artifact by player."""
-    episodes: dict[str, list[dict[str, Any]]] = {"model": [], "base": [], "recorded": []}
+    episodes: dict[str, list[Transcript]] = {"model": [], "base": [], "recorded": []}
     for transcript in read_transcripts(artifact):
         if transcript["player"] in episodes:
             episodes[transcript["player"]].append(transcript)

@@ -6,12 +6,17 @@ versions become `Scores` that the rules compare.
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 from agent_pipeline.errors import DataError
 from agent_pipeline.evaluation.episodes import UNSEEN
 from agent_pipeline.evaluation.evaluate import ROW_LOSSES, SAMPLES
 from agent_pipeline.evaluation.scores import EpisodeScore, RowScore, Scores, TurnScore
+from agent_pipeline.evaluation.stored_entries import (
+    EvaluatedModel,
+    RowLossEntry,
+    SampleEntry,
+    Transcript,
+)
 from agent_pipeline.promotion.ledger import EXPORT
 from agent_pipeline.reports.episode_report import TRANSCRIPTS
 from agent_pipeline.sessions.session import hash_json
@@ -39,7 +44,8 @@ def read_scores(
     candidate_episodes, champion_episodes = episodes
     candidate_turns = _read_turns(candidate_evaluation, "adapter")
     candidate_losses = _read_losses(candidate_evaluation, "adapter") if same_base else {}
-    baseline_evaluation, baseline_model = champion_evaluation, "adapter"
+    baseline_evaluation = champion_evaluation
+    baseline_model: EvaluatedModel = "adapter"
     baseline_episodes, baseline_player = champion_episodes, "model"
     if champion_evaluation is None:
         baseline_evaluation, baseline_model = candidate_evaluation, "base"
@@ -71,15 +77,15 @@ def _fingerprint(artifact: Artifact | None) -> str:
     )
 
 
-def _read_turns(evaluation: Artifact | None, model: str) -> dict[str, TurnScore]:
+def _read_turns(evaluation: Artifact | None, model: EvaluatedModel) -> dict[str, TurnScore]:
     """Return a model's scores at the turns that it answered, by the name of the turn."""
     turns = {}
-    for entry in read_entries(evaluation, SAMPLES):
+    for entry in read_samples(evaluation):
         name = f"{entry['row_id']}:{entry['turn_index']}"
         turns[name] = TurnScore(
             turn=name,
             task=entry["task_key"],
-            capability=entry["expected_tool"] or entry["expected_class"],
+            capability=entry["expected_tool"] or entry["expected_class"] or "nothing",
             expects_call=entry["expected_class"] == "call",
             called=entry[model]["called"],
             # Older versions wrote None for a call that the limit on new tokens ended.
@@ -88,18 +94,17 @@ def _read_turns(evaluation: Artifact | None, model: str) -> dict[str, TurnScore]
     return turns
 
 
-def _read_losses(evaluation: Artifact | None, model: str) -> dict[str, RowScore]:
+def _read_losses(evaluation: Artifact | None, model: EvaluatedModel) -> dict[str, RowScore]:
     """Return a model's losses by the id of the row."""
-    return {
-        entry["row_id"]: RowScore(
-            row=entry["row_id"],
-            task=entry["task_key"],
-            loss=entry[model],
-            tokens=entry["tokens"],
-        )
-        for entry in read_entries(evaluation, ROW_LOSSES)
-        if entry[model] is not None
-    }
+    entries: list[RowLossEntry] = json.loads(read_text(evaluation, ROW_LOSSES) or "[]")
+    losses = {}
+    for entry in entries:
+        loss = entry[model]
+        if loss is not None:
+            losses[entry["row_id"]] = RowScore(
+                row=entry["row_id"], task=entry["task_key"], loss=loss, tokens=entry["tokens"]
+            )
+    return losses
 
 
 def _read_episodes(episodes: Artifact | None, player: str) -> Iterator[EpisodeScore]:
@@ -122,17 +127,17 @@ def _read_episodes(episodes: Artifact | None, player: str) -> Iterator[EpisodeSc
         )
 
 
-def read_entries(artifact: Artifact | None, file_name: str) -> list[dict[str, Any]]:
-    """Return the JSON list in an artifact's file; an empty list without an artifact.
+def read_samples(evaluation: Artifact | None) -> list[SampleEntry]:
+    """Return the answered turns of an evaluation; an empty list without an artifact.
 
     Raises:
         DataError: The file is gone.
     """
-    entries: list[dict[str, Any]] = json.loads(read_text(artifact, file_name) or "[]")
+    entries: list[SampleEntry] = json.loads(read_text(evaluation, SAMPLES) or "[]")
     return entries
 
 
-def read_transcripts(episodes: Artifact | None) -> list[dict[str, Any]]:
+def read_transcripts(episodes: Artifact | None) -> list[Transcript]:
     """Return every episode of every player; an empty list without an artifact.
 
     Raises:

@@ -13,6 +13,7 @@ from typing import Any
 
 from agent_pipeline.evaluation.evaluation_report import EvaluationReport
 from agent_pipeline.evaluation.model_comparison import METRICS
+from agent_pipeline.evaluation.stored_entries import EvaluatedModel, SampleEntry
 from agent_pipeline.models.families import parse_reply
 from agent_pipeline.sessions.json_text import decode_arguments
 from agent_pipeline.sessions.session import Message, Tool
@@ -26,12 +27,12 @@ _GRADES = {True: "C", False: "I"}
 
 def write_log(
     folder: Path,
-    player: str,
+    player: EvaluatedModel,
     task: str,
     model: str,
     report: EvaluationReport,
-    samples: Sequence[Mapping[str, Any]],
-    rows: Mapping[str, Any],
+    samples: Sequence[SampleEntry],
+    rows: Mapping[str, Mapping[str, Any]],
 ) -> None:
     """Write the log of `player` (`base` or `adapter`) of an evaluation. `rows` are the held-out rows by their ids."""
     figures = report.base if player == "base" else report.adapter
@@ -90,15 +91,16 @@ def write_log(
 
 def _sample(
     number: int,
-    entry: Mapping[str, Any],
-    player: str,
+    entry: SampleEntry,
+    player: EvaluatedModel,
     model: str,
     row: Mapping[str, Any],
     made: str,
 ) -> dict[str, Any]:
+    written = entry["base_answer"] if player == "base" else entry["adapter_answer"]
     tools: list[Tool] = row.get("tools") or []
     prompt = list(_messages(row["messages"][: entry["turn_index"]]))
-    answer = _reply(entry[f"{player}_answer"], tools) | {"model": model, "source": "generate"}
+    answer = _reply(written, tools) | {"model": model, "source": "generate"}
     output = {
         "model": model,
         "choices": [{"message": answer, "stop_reason": "stop"}],
@@ -125,19 +127,16 @@ def _sample(
         "scores": {
             SCORER: {
                 "value": _GRADES[bool(entry[player]["right"])],
-                "answer": entry[f"{player}_answer"],
+                "answer": written,
             }
         },
         "metadata": {
-            name: entry[name]
-            for name in (
-                "task_key",
-                "session_id",
-                "row_id",
-                "turn_index",
-                "expected_class",
-                "expected_tool",
-            )
+            "task_key": entry["task_key"],
+            "session_id": entry["session_id"],
+            "row_id": entry["row_id"],
+            "turn_index": entry["turn_index"],
+            "expected_class": entry["expected_class"],
+            "expected_tool": entry["expected_tool"],
         },
         "events": [asked],
     }

@@ -10,15 +10,15 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypedDict
 
 from agent_pipeline.evaluation.answer_scoring import AnswerScore
 from agent_pipeline.evaluation.evaluation_report import EvaluationReport
 from agent_pipeline.evaluation.intervals import ReportedDifference, report_difference, shown
 from agent_pipeline.evaluation.model_comparison import METRICS, compare_answers
 from agent_pipeline.evaluation.paired import paired
+from agent_pipeline.evaluation.stored_entries import SampleEntry, ScoredAnswer, Transcript
 from agent_pipeline.sessions.session import Message
 from agent_pipeline.sessions.transcript import format_transcript, shorten_text
 from agent_pipeline.storage.artifacts import Artifact
@@ -38,8 +38,29 @@ OUTCOMES = {
 """Whether the baseline and the candidate are right → what the candidate changed, the worst first."""
 _HIDING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
-Entry = Mapping[str, Any]
 Row = list[str]
+Text = tuple[str, str, bool | None]
+"""The name of a player, its text, and whether it is right; None for what was expected."""
+
+PageItem = TypedDict(
+    "PageItem",
+    {
+        "split": str,
+        "class": str,
+        "tool": str,
+        "outcome": str,
+        "harm": bool,
+        "where": str,
+        "tail": str,
+        "prompt": str,
+        "texts": list[Text],
+    },
+)
+"""A turn or an episode on a page. Its keys are those of the page's template."""
+
+
+StoredRow = Mapping[str, Any]
+"""A held-out row, of which a page shows the messages."""
 
 
 class Split(NamedTuple):
@@ -48,10 +69,10 @@ class Split(NamedTuple):
 
     name: str
     report: EvaluationReport
-    samples: Sequence[Entry] = ()
+    samples: Sequence[SampleEntry] = ()
     path: str = ""
     champion: EvaluationReport | None = None
-    champion_samples: Sequence[Entry] = ()
+    champion_samples: Sequence[SampleEntry] = ()
 
     @property
     def baseline(self) -> str:
@@ -67,7 +88,7 @@ class Page(NamedTuple):
     headline: str
     reasons: Sequence[str]
     tables: Sequence[tuple[str, Sequence[Row]]]
-    items: Sequence[Entry]
+    items: Sequence[PageItem]
     curves: Sequence[tuple[str, Sequence[tuple[float, float]]]]
     notes: Sequence[str]
 
@@ -95,7 +116,12 @@ def render(page: Page) -> str:
     )
 
 
-FILTERS = ("split", "class", "tool", "outcome")
+FILTERS: tuple[Literal["split", "class", "tool", "outcome"], ...] = (
+    "split",
+    "class",
+    "tool",
+    "outcome",
+)
 
 
 MADE_UP = {"private values": "made up, where the tables have pseudonyms"}
@@ -105,7 +131,7 @@ MADE_UP = {"private values": "made up, where the tables have pseudonyms"}
 def evaluation_page(
     partition: str,
     split: Split,
-    rows: Mapping[str, Entry],
+    rows: Mapping[str, StoredRow],
     adapters: Sequence[Artifact],
     with_surrogates: bool = False,
 ) -> str:
@@ -196,7 +222,7 @@ def figure_rows(split: Split) -> list[Row]:
 
 def group_rows(split: Split) -> list[Row]:
     """A row a class and a tool: the share of its turns that each model gets right."""
-    groups: defaultdict[str, list[tuple[Entry, Entry]]] = defaultdict(list)
+    groups: defaultdict[str, list[tuple[SampleEntry, SampleEntry]]] = defaultdict(list)
     for new, old in _both(split):
         groups[new["expected_class"] or "nothing"].append((new, old))
         if new["expected_tool"]:
@@ -229,16 +255,16 @@ def group_rows(split: Split) -> list[Row]:
     return rows
 
 
-def differing_turns(split: Split, rows: Mapping[str, Entry]) -> list[dict[str, Any]]:
+def differing_turns(split: Split, rows: Mapping[str, StoredRow]) -> list[PageItem]:
     """The turns at which baseline and candidate say different things. `rows` are the held-out rows by their ids; of one that is not there
     any more, only the prompt's end is shown."""
-    turns = []
+    turns: list[PageItem] = []
     for new, old in _both(split):
         baseline_answer = old["adapter_answer"] if split.champion else new["base_answer"]
         if baseline_answer.strip() == new["adapter_answer"].strip():
             continue
         baseline, candidate = (bool(side["right"]) for (side,) in _sides(split, [(new, old)]))
-        texts = [
+        texts: list[Text] = [
             ("expected", new["expected"], None),
             ("base", new["base_answer"], bool(new["base"]["right"])),
         ]
@@ -269,8 +295,8 @@ def differing_turns(split: Split, rows: Mapping[str, Entry]) -> list[dict[str, A
 
 
 def bounded(
-    items: Iterable[dict[str, Any]], most: int, what: str, path: str
-) -> tuple[list[dict[str, Any]], list[str]]:
+    items: Iterable[PageItem], most: int, what: str, path: str
+) -> tuple[list[PageItem], list[str]]:
     """At most so many, what the candidate lost first; and the sentence that says how many are left out, and where they lie."""
     order = list(OUTCOMES.values())
     ranked = sorted(items, key=lambda each: (not each["harm"], order.index(each["outcome"])))
@@ -280,16 +306,20 @@ def bounded(
     ] if left > 0 else []
 
 
-def episode_items(played: Mapping[str, Sequence[Entry]], path: str) -> list[dict[str, Any]]:
+def episode_items(played: Mapping[str, Sequence[Transcript]], path: str) -> list[PageItem]:
     """The episodes of all players side by side, by task, seed and trial. The first player is the baseline, the second the candidate."""
     baseline, candidate = list(played)[:2]
-    tasks: defaultdict[tuple[str, int | None, int], dict[str, Entry]] = defaultdict(dict)
+    tasks: defaultdict[tuple[str, int | None, int], dict[str, Transcript]] = defaultdict(dict)
     for player, episodes in played.items():
         for each in episodes:
             tasks[each["task_key"], each["seed"], each["trial"]][player] = each
     return [
-        dict.fromkeys(("split", "class", "tool", "tail", "prompt"), "")
-        | {
+        {
+            "split": "",
+            "class": "",
+            "tool": "",
+            "tail": "",
+            "prompt": "",
             "outcome": OUTCOMES[players[baseline]["done"], players[candidate]["done"]],
             "harm": bool(players[candidate]["wrong_changes"]),
             "where": f"task {task}, trial {trial}" + ("" if seed is None else f", seed {seed}"),
@@ -307,7 +337,7 @@ def episode_items(played: Mapping[str, Sequence[Entry]], path: str) -> list[dict
     ]
 
 
-def _outcome(episode: Entry) -> str:
+def _outcome(episode: Transcript) -> str:
     harm = (
         f"; wrong changes: {'; '.join(episode['wrong_changes'])}"
         if episode["wrong_changes"]
@@ -326,7 +356,7 @@ def _transcript(messages: Sequence[Message]) -> str:
     )
 
 
-def _both(split: Split) -> Iterable[tuple[Entry, Entry]]:
+def _both(split: Split) -> Iterable[tuple[SampleEntry, SampleEntry]]:
     """The candidate's and the baseline's entry of each turn that both were asked; the base's is the candidate's own."""
     champion = (
         {(each["row_id"], each["turn_index"]): each for each in split.champion_samples}
@@ -339,15 +369,29 @@ def _both(split: Split) -> Iterable[tuple[Entry, Entry]]:
             yield new, old
 
 
-def _sides(split: Split, both: Sequence[tuple[Entry, Entry]]) -> tuple[list[Entry], list[Entry]]:
+def _sides(
+    split: Split, both: Sequence[tuple[SampleEntry, SampleEntry]]
+) -> tuple[list[ScoredAnswer], list[ScoredAnswer]]:
     """How the baseline and the candidate did."""
     return [old["adapter" if split.champion else "base"] for _, old in both], [
         new["adapter"] for new, _ in both
     ]
 
 
-def _score(entry: Entry) -> AnswerScore:
-    return AnswerScore(**{field.name: entry[field.name] for field in fields(AnswerScore)})
+def _score(entry: ScoredAnswer) -> AnswerScore:
+    return AnswerScore(
+        expected=entry["expected"],
+        actual=entry["actual"],
+        called=entry["called"],
+        right_class=entry["right_class"],
+        tool_name=entry["tool_name"],
+        arguments=entry["arguments"],
+        exact=entry["exact"],
+        lenient=entry["lenient"],
+        answer=entry["answer"],
+        invalid_call=entry["invalid_call"],
+        truncated=entry["truncated"],
+    )
 
 
 def _models(split: Split) -> list[str]:

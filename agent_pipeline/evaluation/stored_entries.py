@@ -1,0 +1,126 @@
+"""The entries of the files of an evaluation and of episodes, as JSON has them.
+
+`evaluate` and `reports.episode_report` write them; the pages, the logs and the decision read them.
+Files of older versions may lack some keys.
+"""
+
+from typing import Literal, TypeAlias, TypedDict
+
+from agent_pipeline.sessions.session import Message, Tool
+
+EvaluatedModel: TypeAlias = Literal["base", "adapter"]
+"""The models of an evaluation."""
+
+
+class ScoredAnswer(TypedDict):
+    """What is right about a model's answer at a turn (`AnswerScore`).
+
+    Attributes:
+        expected: The class of the recorded turn.
+        actual: The class of the reply; None if the reply says nothing.
+        called: Whether the reply calls a tool.
+        right_class: Whether its class is the expected one.
+        tool_name: Whether the tools are right; None if no call was expected.
+        arguments: Whether the arguments are right; None if no call was expected.
+        exact: Whether the calls do exactly the same; None if no call was expected.
+        lenient: Whether a reader takes the calls for the same; None if no call was expected.
+        answer: Whether the answer is right; None if a call was expected.
+        invalid_call: Whether a call cannot be read.
+        truncated: Whether the limit on new tokens ended a wrong answer.
+        right: The exact call, or the right answer. Older versions wrote None for a call that the
+            limit on new tokens ended.
+        call_probability: P(call) at the turn; None if it cannot be measured.
+    """
+
+    expected: str | None
+    actual: str | None
+    called: bool
+    right_class: bool
+    tool_name: bool | None
+    arguments: bool | None
+    exact: bool | None
+    lenient: bool | None
+    answer: bool | None
+    invalid_call: bool
+    truncated: bool
+    right: bool | None
+    call_probability: float | None
+
+
+class SampleEntry(TypedDict):
+    """A turn in the file `samples.json`, with both models' answers.
+
+    Attributes:
+        row_id: The id of the held-out row.
+        session_id: The id of its session.
+        task_key: Its task.
+        turn_index: The position of the turn in the row's messages.
+        prompt_tail: The end of the prompt.
+        expected: What the agent did.
+        expected_class: The class of the recorded turn.
+        expected_tool: The first tool that the agent called; None if it called none.
+        base_answer: The base model's answer.
+        adapter_answer: The adapter's answer.
+        base: What is right about the base model's answer.
+        adapter: What is right about the adapter's answer.
+    """
+
+    row_id: str
+    session_id: str
+    task_key: str
+    turn_index: int
+    prompt_tail: str
+    expected: str
+    expected_class: str | None
+    expected_tool: str | None
+    base_answer: str
+    adapter_answer: str
+    base: ScoredAnswer
+    adapter: ScoredAnswer
+
+
+class RowLossEntry(TypedDict):
+    """A row in the file `row_losses.json`.
+
+    Attributes:
+        row_id: The id of the held-out row.
+        session_id: The id of its session, by which a forgotten session's losses are found.
+        task_key: Its task.
+        tokens: The tokens that have a loss.
+        base: The base model's loss in nats per token; None if the row has no such token.
+        adapter: The adapter's loss.
+    """
+
+    row_id: str
+    session_id: str
+    task_key: str
+    tokens: int
+    base: float | None
+    adapter: float | None
+
+
+class Transcript(TypedDict):
+    """An episode in the file `episodes.jsonl`: the fields of `Episode`, and who played.
+
+    Attributes:
+        player: The player: `model`, `base` or `recorded`.
+    """
+
+    player: str
+    task_key: str
+    seed: int | None
+    trial: int
+    done: bool
+    reward: float
+    must_act: bool | None
+    kind: str | None
+    wrong_changes: list[str] | None
+    complaint: str
+    end: str
+    turns: int
+    calls: int
+    prompt_tokens: int
+    tokens: int
+    unended: int
+    messages: list[Message]
+    tools: list[Tool]
